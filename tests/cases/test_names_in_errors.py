@@ -10,10 +10,11 @@ from pathlib import Path
 import pytest
 from streamflow.core.exception import WorkflowExecutionException
 
-from medweave_connectors.engine.job_errors import event_message, note_job_error, output_error
 from medweave_connectors.engine.log_filter import ShortFailures
+from medweave_connectors.engine.steps.execute_step import output_error
 from medweave_connectors.host.errors import CommandFailed, StreamBroke
 from medweave_connectors.host.streams import Reader
+from medweave_connectors.jobs.job_errors import event_message, note_job_error
 from medweave_connectors.runlog import current_run
 from medweave_connectors.runlog.run import RunRecord
 

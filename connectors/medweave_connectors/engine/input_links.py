@@ -10,6 +10,7 @@ from streamflow.core.context import StreamFlowContext
 from streamflow.core.deployment import ExecutionLocation
 
 from medweave_connectors.engine.scheduling.scheduler import MedweaveScheduler
+from medweave_connectors.policy.pseudonym_home import home_of
 from medweave_connectors.runlog import plan
 
 LINKS = "inputs"  # in the run's folder at the site
@@ -22,7 +23,7 @@ async def link_there(context: StreamFlowContext, location: ExecutionLocation, va
     Raises:
         OSError: the site refuses.
     """
-    home = plan(context.config).home
+    home = home_of(plan(context.config).folder.parent)
     wanted = {link: home.there[link] for link in _paths(value) if link in home.there}
     if not wanted or not isinstance(context.scheduler, MedweaveScheduler):
         return

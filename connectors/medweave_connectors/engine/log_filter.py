@@ -9,8 +9,8 @@ import re
 from streamflow.core.exception import WorkflowExecutionException
 from streamflow.log_handler import logger
 
-from medweave_connectors.engine.job_errors import without_names
 from medweave_connectors.host.errors import JobEndedBySite, TimeLimitExceeded
+from medweave_connectors.jobs.job_errors import without_names
 from medweave_connectors.runlog import current
 from medweave_core.untrusted_text import plain
 

@@ -10,35 +10,27 @@ import contextlib
 import os
 import signal
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from streamflow.core.exception import WorkflowDefinitionException
-
-from medweave_connectors.engine.job_errors import event_message, storage_error
 from medweave_connectors.host.errors import SiteConfigError, of_the_file
 from medweave_connectors.host.job_processes import kill_of_runs
-from medweave_connectors.runlog import console, current
+from medweave_connectors.jobs.job_errors import storage_error
+from medweave_connectors.jobs.run_abort import abort, main_task
+from medweave_connectors.policy.pseudonym_home import home_of
+from medweave_connectors.runlog import console
 from medweave_connectors.runlog.event_log import came_to_its_end, driver_lives
 from medweave_connectors.runlog.run import EVENTS, WORK, RunRecord
 from medweave_connectors.runlog.run_ownership import owner_of
 from medweave_connectors.sites.local.process import kill_all
+from medweave_core import __version__
 from medweave_core.documents.streamflow_bindings import targets
-from medweave_steps import __version__
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 LEFTOVERS_S = 3.0
 _interrupts = 0
-_main_task: asyncio.Task[Any] | None = None
-
-
-def remember_main_task() -> None:
-    """Called while StreamFlow builds its context, which it does in the task that `asyncio.run` made."""
-    global _main_task
-    with contextlib.suppress(RuntimeError):  # no loop: somebody builds a context without running it
-        _main_task = asyncio.current_task()
 
 
 def begin(run: RunRecord, config: Mapping[str, Any]) -> None:
@@ -50,7 +42,7 @@ def begin(run: RunRecord, config: Mapping[str, Any]) -> None:
     if run.running:
         return
     with of_the_file():
-        run.home.make()
+        home_of(run.folder.parent).make()
     workflow = (config.get("workflows") or {}).get(run.workflow, {})
     file = workflow.get("config", {}).get("file", "")
     try:
@@ -86,45 +78,12 @@ def end_left(run: RunRecord) -> None:
         console.say(f"medweave: {count} processes of runs whose drivers are gone were ended")
 
 
-def abort(error: Exception) -> None:
-    """Ends a run that cannot succeed any more, as a signal would; `streamflow run` then exits with 1.
-
-    After a failed deployment or placement StreamFlow waits for all jobs that go on elsewhere, perhaps for hours, and fails then.
-
-    Args:
-        error: why; where the file is wrong, and nothing was done yet, the record tells that the run was refused.
-    """
-    run = current()
-    if run is None or _main_task is None or run_is_ending():
-        return
-    run.engine_verdict, run.aborted = "failed", True
-    run.error = run.error or event_message(error)
-    run.refused = isinstance(error, WorkflowDefinitionException) and not run.has_done_anything
-    _main_task.cancel()
-
-
-def run_is_ending() -> bool:
-    """True where the run's end is decided."""
-    run = current()
-    return run is not None and (run.signal_number is not None or run.engine_verdict is not None)
-
-
-@contextlib.contextmanager
-def aborting() -> Iterator[None]:
-    """What fails in here ends the run. The engine logs the error."""
-    try:
-        yield
-    except Exception as error:
-        abort(error)
-        raise
-
-
 async def cancel_leftovers() -> None:
     """Ends the engine's own tasks while its tables are still open.
 
     After a failure StreamFlow leaves them to `asyncio.run`, where each of them raises once more for want of a database.
     """
-    leftovers = [task for task in asyncio.all_tasks() if task not in (asyncio.current_task(), _main_task)]
+    leftovers = [task for task in asyncio.all_tasks() if task not in (asyncio.current_task(), main_task())]
     for task in leftovers:
         task.cancel()
     if leftovers:
@@ -143,10 +102,10 @@ def die_by(signal_number: int) -> None:
 def _interrupt(run: RunRecord, number: signal.Signals) -> None:
     global _interrupts
     _interrupts += 1
-    if _interrupts == 1 and _main_task is not None:
+    if _interrupts == 1 and (task := main_task()) is not None:
         run.signal_number = int(number)
         console.say(f"medweave: {number.name}: ending the jobs (again: killing them)")
-        _main_task.cancel()
+        task.cancel()
     elif _interrupts == 2:
         kill_all()
     else:

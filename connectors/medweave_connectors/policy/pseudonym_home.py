@@ -7,6 +7,7 @@ stay for later runs. No streamflow in here.
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import posixpath
 import secrets
@@ -14,6 +15,7 @@ from pathlib import Path
 
 from medweave_connectors.host.secret_file import NUM_BYTES, made_once
 from medweave_connectors.policy.pseudonyms import pseudonym, stem_and_kind
+from medweave_connectors.runlog import current
 from medweave_core.errors import UsageError
 
 FOLDER, KEY = ".home", "key"  # in the folder of runs
@@ -113,6 +115,22 @@ class Home:
             except OSError:
                 self._key = secrets.token_bytes(NUM_BYTES)
         return self._key
+
+
+@functools.cache
+def home_of(runs: Path) -> Home:
+    """Return the home of a folder of runs: one object for all parts of the process."""
+    return Home(runs)
+
+
+def link_to(path: str) -> str:
+    """Return the link by which the current run reads a file or folder of this machine; the path itself if there is none.
+
+    Args:
+        path: absolute, without links.
+    """
+    run = current()
+    return path if run is None else home_of(run.folder.parent).behind(path)
 
 
 def forget_links(runs: Path) -> bool:

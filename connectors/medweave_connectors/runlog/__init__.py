@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from medweave_connectors.runlog.current_run import behind, current, plan
+from medweave_connectors.runlog.current_run import current, plan
 
-__all__ = ["behind", "current", "plan"]
+__all__ = ["current", "plan"]

@@ -39,13 +39,3 @@ def plan(config: Mapping[str, Any]) -> RunRecord:
 def current() -> RunRecord | None:
     """The run that goes on, or None where no medweave manager was named in streamflow.yml."""
     return next((record for record in _runs.values() if record.running), None)
-
-
-def behind(path: str) -> str:
-    """The link by which the run that goes on was given a file or folder of this machine; the path itself where there is none.
-
-    Args:
-        path: absolute, without links.
-    """
-    run = current()
-    return path if run is None else run.home.behind(path)

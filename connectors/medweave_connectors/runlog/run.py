@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 from medweave_connectors.host.engine_names import step_of
-from medweave_connectors.policy.pseudonym_home import Home
 from medweave_connectors.runlog import console, run_ownership
 from medweave_connectors.runlog.event_log import EventLog
 from medweave_connectors.runlog.job import CommandOutcome, JobEnd, JobRecord, end_text, first_cause
@@ -38,7 +37,6 @@ class RunRecord:
         self.workflow = workflow
         self.run_id = run_ownership.new_run_id(workflow)
         self.folder = runs / self.run_id
-        self.home = Home(runs)
         self.jobs: dict[str, JobRecord] = {}
         self.signal_number: int | None = None
         self.engine_verdict: Literal["completed", "failed"] | None = None

@@ -12,7 +12,7 @@ from typing import Any
 
 from streamflow.persistence.sqlite import IN_MEMORY_SQLITE_CONNECTION, SqliteConnection
 
-from medweave_connectors.engine.job_errors import storage_error
+from medweave_connectors.jobs.job_errors import storage_error
 from medweave_connectors.runlog.run import RunRecord
 from medweave_core.errors import StorageError
 

@@ -26,6 +26,7 @@ from medweave_connectors.engine.steps import input_symbols
 from medweave_connectors.host.errors import SiteConfigError, of_the_file
 from medweave_connectors.jobs import job_requests
 from medweave_connectors.policy.input_values import behind_links
+from medweave_connectors.policy.pseudonym_home import home_of
 from medweave_connectors.policy.web_inputs import refuse_addresses
 from medweave_connectors.runlog import plan
 from medweave_core.documents import docker_requirement
@@ -102,7 +103,7 @@ class MedweaveTranslator(CWLTranslator):  # type: ignore[misc]
         self, *, global_name: str, port_name: str, output_directory: str | None, value: Any, **keywords: Any
     ) -> None:
         """Lets the engine see a file or folder of this machine behind a link only: its database keeps paths and names."""
-        run, target = plan(self.context.config), self._target_of(global_name)
+        home, target = home_of(plan(self.context.config).folder.parent), self._target_of(global_name)
         here = target is None or target.deployment.type in LOCAL_TYPES
         scheduler = self.context.scheduler
         wanted = isinstance(scheduler, MedweaveScheduler) and scheduler.pseudonyms
@@ -118,8 +119,8 @@ class MedweaveTranslator(CWLTranslator):  # type: ignore[misc]
 
             def link_of(path: str) -> str:
                 if here:
-                    return str(run.home.link_of(path, port_name, what=what))
-                return run.home.link_there(path, port_name, folder=links)
+                    return str(home.link_of(path, port_name, what=what))
+                return home.link_there(path, port_name, folder=links)
 
             value = behind_links(value, link_of, folder=folder)
         super()._inject_input(

@@ -16,8 +16,8 @@ from streamflow.core.exception import WorkflowDefinitionException
 from streamflow.deployment.future import FutureConnector
 from streamflow.deployment.manager import DefaultDeploymentManager
 
-from medweave_connectors.engine import shutdown
 from medweave_connectors.engine.scheduling.scheduler import MedweaveScheduler
+from medweave_connectors.jobs.run_abort import abort
 
 
 class MedweaveFutureConnector(FutureConnector):  # type: ignore[misc]
@@ -47,7 +47,7 @@ class MedweaveDeploymentManager(DefaultDeploymentManager):  # type: ignore[misc]
         except WorkflowDefinitionException as error:
             if deployment_config.name in self.events_map:
                 self.events_map[deployment_config.name].set()
-            shutdown.abort(error)
+            abort(error)
             raise
 
     async def undeploy_all(self) -> None:

@@ -27,7 +27,7 @@ from medweave_connectors.engine.scheduling.filter import MedweaveFilter
 from medweave_connectors.engine.scheduling.policy import MedweavePolicy
 from medweave_connectors.engine.scheduling.run_folders import RunFolders
 from medweave_connectors.engine.scheduling.shortfall import look, storage_of
-from medweave_connectors.jobs import job_requests
+from medweave_connectors.jobs import job_requests, run_abort
 from medweave_connectors.runlog import console, plan
 from medweave_connectors.runlog.job import JobEnd
 from medweave_connectors.runlog.run import PartialMode
@@ -88,7 +88,7 @@ class MedweaveScheduler(DefaultScheduler):  # type: ignore[misc]
         # The engine's own bookkeeping jobs work in the system's temporary folder, in one that is shared by all users.
         tempfile.tempdir = str(self._run.work)
         log_filter.shorten()
-        shutdown.remember_main_task()
+        run_abort.remember_main_task()
 
     async def schedule(
         self, job: Job, binding_config: BindingConfig, hardware_requirement: HardwareRequirement | None
@@ -105,7 +105,7 @@ class MedweaveScheduler(DefaultScheduler):  # type: ignore[misc]
         except Exception as error:
             final = isinstance(self.context.failure_manager, DummyFailureManager)
             if final or isinstance(error, UnrecoverableWorkflowException):
-                shutdown.abort(error)
+                run_abort.abort(error)
             raise
 
     async def notify_status(self, job_name: str, status: Status) -> None:

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import MutableMapping
+from collections.abc import Iterator, MutableMapping
 from typing import Any
 
 from streamflow.core.workflow import Job
 from streamflow.cwl.step import CWLExecuteStep
 
 from medweave_connectors.engine.data.origin import NotesClasses
-from medweave_connectors.engine.job_errors import note_job_error, output_error, storage_error
 from medweave_connectors.engine.steps.cached_step import ReusesOutputs
 from medweave_connectors.engine.steps.partial_failures import ToleratesFailures
 from medweave_connectors.engine.steps.provenance import RecordsProvenance
-from medweave_connectors.host.errors import StreamBroke, TransferFailed
+from medweave_connectors.host.errors import OutputNotCollected, StreamBroke, TransferFailed
+from medweave_connectors.jobs.job_errors import event_message, note_job_error, storage_error
 
 
 class MedweaveExecuteStep(ToleratesFailures, RecordsProvenance, NotesClasses, ReusesOutputs, CWLExecuteStep):  # type: ignore[misc]
@@ -36,3 +36,28 @@ class MedweaveExecuteStep(ToleratesFailures, RecordsProvenance, NotesClasses, Re
             if storage_error(error) is not None:
                 raise
             raise output_error(output_name, self.output_processors[output_name], error) from error
+
+
+def output_error(output: str, processor: Any, error: Exception) -> OutputNotCollected:
+    """Return the error of an output that StreamFlow could not collect, with the patterns of its `glob`.
+
+    Args:
+        processor: StreamFlow's, of this output; processors of unions and lists hold others.
+        error: StreamFlow's, whose text may contain names of files.
+    """
+    patterns = list(dict.fromkeys(_glob_patterns(processor)))
+    globs = f" by glob {', '.join(map(repr, patterns))}" if patterns else ""
+    return OutputNotCollected(
+        output,
+        seen=event_message(error),
+        expected=f"a value of the type that the tool declares for '{output}'{globs}",
+        do="correct `outputBinding` of the output, or let the command write such a file; make the output optional if it may lack",
+    )
+
+
+def _glob_patterns(processor: Any) -> Iterator[str]:
+    glob = getattr(processor, "glob", None)
+    yield from map(str, glob if isinstance(glob, list) else [glob] if glob else [])
+    for part in (getattr(processor, "processor", None), *(getattr(processor, "processors", None) or ())):
+        if part is not None and not isinstance(part, str):
+            yield from _glob_patterns(part)

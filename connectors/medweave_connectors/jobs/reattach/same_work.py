@@ -10,7 +10,7 @@ from typing import Any
 
 from medweave_connectors.host.engine_names import FOLDER, nameless
 from medweave_connectors.jobs.reattach.journal import Submission
-from medweave_steps import __version__
+from medweave_core import __version__
 
 
 def fingerprint(parts: Mapping[str, Any], *, run_id: str) -> str:

@@ -18,10 +18,10 @@ from streamflow.core.scheduling import AvailableLocation
 
 from medweave_connectors.cache.lookup import reusing
 from medweave_connectors.cache.remote_worker import Worker
-from medweave_connectors.engine.shutdown import run_is_ending
 from medweave_connectors.jobs import job_requests
 from medweave_connectors.jobs.node_group import ENGINE, node_environment
 from medweave_connectors.jobs.retries.policy import CLUSTER, FailureKind
+from medweave_connectors.jobs.run_abort import run_is_ending
 from medweave_connectors.runlog import console, current
 from medweave_connectors.runlog.run import short_path
 from medweave_connectors.sites.compss import commands, replacement_pods, xml

@@ -18,7 +18,8 @@ from medweave_connectors.host.streams import Reader, Writer
 from medweave_connectors.jobs.remote_environment import file_name, stream_line
 from medweave_connectors.jobs.retries.policy import ONE_MACHINE, read_table
 from medweave_connectors.jobs.retries.single_host import MachineAttempts
-from medweave_connectors.runlog import behind, current
+from medweave_connectors.policy.pseudonym_home import link_to
+from medweave_connectors.runlog import current
 from medweave_connectors.runlog.job import CommandOutcome
 from medweave_connectors.runlog.job_output import EventRate, take_line
 from medweave_connectors.runlog.run import short_path
@@ -161,7 +162,7 @@ class MedweaveLocalConnector(LocalConnector):  # type: ignore[misc]
     ) -> None:
         """Copies here, or links what is only read. A copy may be written to."""
         if read_only:
-            link(src, dst, self.deployment_name, by=behind(src))  # a name of the job file stays in the home
+            link(src, dst, self.deployment_name, by=link_to(src))  # a name of the job file stays in the home
         else:
             await super().copy_local_to_remote(src, dst, locations, False)
             let_write(src, dst)

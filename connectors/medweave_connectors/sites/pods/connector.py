@@ -21,10 +21,9 @@ from streamflow.core.scheduling import AvailableLocation
 
 from medweave_connectors.cache.lookup import reusing
 from medweave_connectors.cache.remote_worker import Worker
-from medweave_connectors.engine import shutdown
 from medweave_connectors.host import job_processes
 from medweave_connectors.host.errors import CommandFailed
-from medweave_connectors.jobs import job_requests
+from medweave_connectors.jobs import job_requests, run_abort
 from medweave_connectors.jobs.node_group import node_environment
 from medweave_connectors.jobs.remote_environment import file_name, shell_line, step_variables
 from medweave_connectors.jobs.retries.attempt_script import SIGNAL_LEAD_S
@@ -129,13 +128,13 @@ class PodsConnector(PodPlaces):
             DeploymentRefused: the cluster does not let us in, or a pod cannot start.
         """
         try:
-            with shutdown.aborting():
+            with run_abort.aborting():
                 await self._connect()
                 await (self.find() if external else self.bring_up())
         except (RunIsEnding, asyncio.CancelledError) as error:
             await self._disconnect()
             # The engine waits for the end of this before it closes anything, and what waits for the pods is cancelled.
-            if isinstance(error, asyncio.CancelledError) and not shutdown.run_is_ending():
+            if isinstance(error, asyncio.CancelledError) and not run_abort.run_is_ending():
                 raise
         except BaseException:
             await self._disconnect()
@@ -175,7 +174,7 @@ class PodsConnector(PodPlaces):
         Raises:
             DeploymentRefused: there is no such container, or for a while there has been no ready pod.
         """
-        if shutdown.run_is_ending():
+        if run_abort.run_is_ending():
             raise asyncio.CancelledError
         container = self.container_of(service, self.containers())
         pods = await self.pods()

@@ -16,8 +16,8 @@ from streamflow.deployment.connector.queue_manager import SlurmConnector
 
 from medweave_connectors.cache.lookup import reusing
 from medweave_connectors.cache.remote_worker import Worker
-from medweave_connectors.engine import shutdown
 from medweave_connectors.host.errors import SiteConfigError, SiteUnreachable, of_the_file
+from medweave_connectors.jobs import run_abort
 from medweave_connectors.jobs.job_requests import Size
 from medweave_connectors.jobs.remote_environment import fetch_reports, file_name, step_variables
 from medweave_connectors.jobs.retries.policy import read_table
@@ -92,7 +92,7 @@ class MedweaveSlurmConnector(SlurmConnector):  # type: ignore[misc]
         Raises:
             SiteConfigError: the message names the setting.
         """
-        with shutdown.aborting():
+        with run_abort.aborting():
             await self._look_at_the_site()
 
     async def _look_at_the_site(self) -> None:
@@ -131,7 +131,7 @@ class MedweaveSlurmConnector(SlurmConnector):  # type: ignore[misc]
         patience = Patience(notice, follows="the run waits for it", at_once=True)
         asking = asyncio.create_task(until_answered(once, patience, silences=(TimeoutError, SiteUnreachable)))
         try:
-            while not shutdown.run_is_ending():
+            while not run_abort.run_is_ending():
                 if (await asyncio.wait({asking}, timeout=LOOK_PAUSE_S))[0]:
                     return await asking
         except SiteSilent as error:

@@ -20,7 +20,6 @@ from streamflow.deployment.connector.ssh import SSHConnector
 
 from medweave_connectors.cache.lookup import reusing
 from medweave_connectors.cache.remote_worker import Worker
-from medweave_connectors.engine import shutdown
 from medweave_connectors.host.deadlines import NoProgress
 from medweave_connectors.host.errors import (
     CommandFailed,
@@ -32,7 +31,7 @@ from medweave_connectors.host.errors import (
 from medweave_connectors.host.job_processes import KEY, ProcessGroup, end_line
 from medweave_connectors.host.shells import ShellLost
 from medweave_connectors.host.stdin_command import given_to
-from medweave_connectors.jobs import job_requests
+from medweave_connectors.jobs import job_requests, run_abort
 from medweave_connectors.jobs.remote_environment import (
     fetch_reports,
     file_name,
@@ -122,7 +121,7 @@ class MedweaveSSHConnector(TarCopies, SSHConnector):  # type: ignore[misc]
             SiteConfigError: a key, a host key or a name is wrong; the message names the setting.
             SiteUnreachable: nobody answers.
         """
-        with shutdown.aborting():
+        with run_abort.aborting():
             for name in self.nodes:
                 location = ExecutionLocation(name=name, deployment=self.deployment_name)
                 await self.run(location, ["true"], capture_output=True)

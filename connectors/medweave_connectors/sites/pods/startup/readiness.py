@@ -7,7 +7,7 @@ import datetime
 import time
 from collections.abc import Callable, Sequence
 
-from medweave_connectors.engine.shutdown import run_is_ending
+from medweave_connectors.jobs.run_abort import run_is_ending
 from medweave_connectors.runlog import console, current
 from medweave_connectors.sites.pods.api.cluster import Cluster, Refused
 from medweave_connectors.sites.pods.api.events import Events

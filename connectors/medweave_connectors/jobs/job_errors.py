@@ -5,8 +5,6 @@ from __future__ import annotations
 import errno
 import re
 import sqlite3
-from collections.abc import Iterator
-from typing import Any
 
 from streamflow.core.exception import FailureHandlingException
 
@@ -65,31 +63,6 @@ def event_message(error: BaseException) -> str:
         return event_message(error.__cause__)
     text = without_names(plain_line(str(error)))
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
-
-
-def output_error(output: str, processor: Any, error: Exception) -> OutputNotCollected:
-    """Return the error of an output that StreamFlow could not collect, with the patterns of its `glob`.
-
-    Args:
-        processor: StreamFlow's, of this output; processors of unions and lists hold others.
-        error: StreamFlow's, whose text may contain names of files.
-    """
-    patterns = list(dict.fromkeys(_glob_patterns(processor)))
-    globs = f" by glob {', '.join(map(repr, patterns))}" if patterns else ""
-    return OutputNotCollected(
-        output,
-        seen=event_message(error),
-        expected=f"a value of the type that the tool declares for '{output}'{globs}",
-        do="correct `outputBinding` of the output, or let the command write such a file; make the output optional if it may lack",
-    )
-
-
-def _glob_patterns(processor: Any) -> Iterator[str]:
-    glob = getattr(processor, "glob", None)
-    yield from map(str, glob if isinstance(glob, list) else [glob] if glob else [])
-    for part in (getattr(processor, "processor", None), *(getattr(processor, "processors", None) or ())):
-        if part is not None and not isinstance(part, str):
-            yield from _glob_patterns(part)
 
 
 def without_names(text: str) -> str:
