@@ -9,7 +9,7 @@ from streamflow.ext.plugin import StreamFlowPlugin
 from medweave_connectors.engine import replacements
 
 
-class MedweavePlugin(StreamFlowPlugin):  # type: ignore[misc]
+class MedweavePlugin(StreamFlowPlugin):
     """Entry point `medweave` of the group `unito.streamflow.plugin`."""
 
     def register(self) -> None:

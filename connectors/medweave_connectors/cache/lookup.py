@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 from collections.abc import Awaitable, Callable, MutableMapping, MutableSequence
-from typing import Any
+from typing import Any, TypeVar, cast
 
 from streamflow.core.deployment import ExecutionLocation
 
@@ -15,7 +15,7 @@ from medweave_connectors.runlog import current
 from medweave_connectors.runlog.job import CommandOutcome
 
 Told = tuple[str, int] | None
-Run = Callable[..., Awaitable[Told]]
+Run = TypeVar("Run", bound=Callable[..., Awaitable[tuple[str, int] | None]])
 
 
 def reusing(run: Run) -> Run:
@@ -59,7 +59,7 @@ def reusing(run: Run) -> Run:
         work.did_well = told is not None and told[1] == 0
         return told
 
-    return looked_up
+    return cast(Run, looked_up)
 
 
 def reused(run_id: str, report_folder: Any) -> CommandOutcome:

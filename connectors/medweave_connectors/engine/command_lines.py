@@ -22,7 +22,7 @@ _BINDING_KEYS = ("position", "prefix", "separate", "itemSeparator", "valueFrom",
 _stock_create_command: Callable[..., Any] = streamflow.cwl.translator._create_command
 
 
-class CommandWords(CommandTokenProcessor):  # type: ignore[misc]
+class CommandWords(CommandTokenProcessor):
     """Builds all words of a tool's command that follow its baseCommand.
 
     Attributes:

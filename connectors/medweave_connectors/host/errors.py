@@ -15,15 +15,15 @@ from medweave_core.errors import StepError, UsageError, UserInputError
 _PROGRAM = re.compile(r"[a-z][a-z0-9_-]*")
 
 
-class TimeLimitExceeded(WorkflowExecutionException):  # type: ignore[misc]
+class TimeLimitExceeded(WorkflowExecutionException):
     """A job took longer than the ToolTimeLimit of its tool."""
 
 
-class ImpossibleRequest(WorkflowDefinitionException):  # type: ignore[misc]
+class ImpossibleRequest(WorkflowDefinitionException):
     """No location of the bound deployments can ever give what a step asks for; trying again does not help."""
 
 
-class TransferFailed(WorkflowExecutionException):  # type: ignore[misc]
+class TransferFailed(WorkflowExecutionException):
     """A copy between two sites was not made; nothing of it is left. Its words hold no name of a file: names tell about patients.
 
     Attributes:
@@ -83,7 +83,7 @@ class TargetRefused(TransferFailed):
     do = "look at the rights and the mount of the workdir of {destination}, and run again"
 
 
-class SiteConfigError(WorkflowDefinitionException):  # type: ignore[misc]
+class SiteConfigError(WorkflowDefinitionException):
     """What the file says about a site cannot be used: trying again does not help."""
 
     def __init__(self, what: str, *, seen: str, expected: str, do: str) -> None:
@@ -116,7 +116,7 @@ class TransferForbidden(SiteConfigError):
     """The data rules of the file keep a file away from a deployment; nothing of it was sent, and the deployment was not asked."""
 
 
-class SiteUnreachable(WorkflowExecutionException):  # type: ignore[misc]
+class SiteUnreachable(WorkflowExecutionException):
     """The way to a site was lost; another try may succeed."""
 
 
@@ -158,7 +158,7 @@ class StreamRefused(StreamBroke):
         super().__init__(f"an archive was refused: {reason}", reason, None)
 
 
-class CommandFailed(WorkflowExecutionException):  # type: ignore[misc]
+class CommandFailed(WorkflowExecutionException):
     """A command of the engine's own (`mkdir`, `cp` …) failed, and the engine does not look at its exit code.
 
     Its words name the program and the reason. Arguments and standard error hold file names, which may identify patients.
@@ -175,7 +175,7 @@ def program_of(command: Sequence[str]) -> str:
     return next((word for word in " ".join(command).split() if _PROGRAM.fullmatch(word)), "a command")
 
 
-class OutputNotCollected(WorkflowExecutionException):  # type: ignore[misc]
+class OutputNotCollected(WorkflowExecutionException):
     """The command of a job ended well, and one of its outputs could not be collected."""
 
     def __init__(self, output: str, *, seen: str, expected: str, do: str) -> None:
@@ -184,5 +184,5 @@ class OutputNotCollected(WorkflowExecutionException):  # type: ignore[misc]
         )
 
 
-class JobEndedBySite(WorkflowExecutionException):  # type: ignore[misc]
+class JobEndedBySite(WorkflowExecutionException):
     """The site ended the job, or lost it: its exit code says nothing. The run's record tells the user."""

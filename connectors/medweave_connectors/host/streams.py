@@ -26,7 +26,7 @@ HELD_BYTES = 2**19  # asyncio stops reading a pipe when it holds twice as much
 GRACE_S = 5.0
 
 
-class _Program(StreamWrapper):  # type: ignore[misc]
+class _Program(StreamWrapper):
     """A program whose errors are read while it runs, and told when it fails."""
 
     def __init__(self, words: Sequence[str], what: str) -> None:

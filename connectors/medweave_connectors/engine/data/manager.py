@@ -44,7 +44,7 @@ STORE_GIB = 50.0
 LEAVE_S = 10.0  # for the removal of what did not arrive
 
 
-class MedweaveDataManager(DefaultDataManager):  # type: ignore[misc]
+class MedweaveDataManager(DefaultDataManager):
     """Puts each copy between two sites together aside, verifies it by SHA-256, renames it, and writes it into the run's event log.
 
     The stock manager drops tar's exit status and never looks at folders: a cut stream passes for a whole copy. And who waits for a
@@ -133,7 +133,8 @@ class MedweaveDataManager(DefaultDataManager):  # type: ignore[misc]
     async def _at(self, location: ExecutionLocation, words: list[str]) -> tuple[str, int]:
         connector = self.context.deployment_manager.get_connector(location.deployment)
         told = await connector.run(location=location, command=words, capture_output=True)
-        return str(told[0]), int(told[1])
+        assert told is not None, "the output was requested"
+        return told
 
     async def _resolved(self, location: ExecutionLocation, path: str) -> str:
         real = await StreamFlowPath(path, context=self.context, location=location).resolve()
@@ -333,17 +334,18 @@ class MedweaveDataManager(DefaultDataManager):  # type: ignore[misc]
 
     def _finish(self, place: DataLocation) -> None:
         """It is there, in the places that its location wraps too."""
-        inner, location = place.path, place.location
-        while (inner := get_inner_path(StreamFlowPath(inner, context=self.context, location=location))) is not None:
-            location = location.wraps
-            known = self.path_mapper.get(path=str(inner), deployment=location.deployment, name=location.name)
+        path, location = place.path, place.location
+        while (inner := get_inner_path(StreamFlowPath(path, context=self.context, location=location))) is not None:
+            assert location.wraps is not None, "an inner path lies at the wrapped location"
+            path, location = str(inner), location.wraps
+            known = self.path_mapper.get(path=path, deployment=location.deployment, name=location.name)
             self.register_relation(
                 place,
                 known[0]
                 if known
                 else DataLocation(
                     location=location,
-                    path=str(inner),
+                    path=path,
                     relpath=place.relpath,
                     data_type=place.data_type,
                     available=True,

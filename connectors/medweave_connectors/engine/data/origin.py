@@ -8,6 +8,7 @@ from typing import Any
 from streamflow.core.workflow import Token
 from streamflow.cwl.step import CWLInputInjectorStep
 from streamflow.data.remotepath import StreamFlowPath
+from streamflow.workflow.step import BaseStep
 
 from medweave_connectors.engine import input_links
 from medweave_connectors.engine.data.manager import MedweaveDataManager
@@ -16,21 +17,20 @@ from medweave_connectors.policy.data_classes import WORKFLOW, Port
 _INJECTOR = "-injector"
 
 
-class NotesClasses:
+class NotesClasses(BaseStep):
     """Of a step of the engine: notes the classes of what it hands on, before anybody else can ask for it."""
 
     async def _persist_token(self, token: Any, port: Any, input_token_ids: Any) -> Any:
-        step: Any = self
-        if isinstance(manager := step.workflow.context.data_manager, MedweaveDataManager):
-            names = [name for name, known in step.output_ports.items() if known == port.name]
+        if isinstance(manager := self.workflow.context.data_manager, MedweaveDataManager):
+            names = [name for name, known in self.output_ports.items() if known == port.name]
             for path in paths_in(token):
                 copies = [(each.location, each.path) for each in manager.get_data_locations(path)]
                 for name in names:
-                    manager.guard.note_made(_made_at(step.name, name), copies)
-        return await super()._persist_token(token=token, port=port, input_token_ids=input_token_ids)  # type: ignore[misc]
+                    manager.guard.note_made(_made_at(self.name, name), copies)
+        return await super()._persist_token(token=token, port=port, input_token_ids=input_token_ids)
 
 
-class MedweaveInputInjectorStep(NotesClasses, CWLInputInjectorStep):  # type: ignore[misc]
+class MedweaveInputInjectorStep(NotesClasses, CWLInputInjectorStep):
     """Gives the workflow one of its inputs, which lies behind a link.
 
     The stock one knows where a link leads only if it leads below a folder that it knows already; of others it would know nothing.

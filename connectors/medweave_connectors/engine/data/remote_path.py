@@ -18,10 +18,10 @@ from streamflow.data.remotepath import RemoteStreamFlowPath
 from medweave_connectors.host.transfer_reasons import reason_in
 from medweave_connectors.transfer.manifest import remote_scan
 
-Walked = tuple["MedweaveRemotePath", MutableSequence[str], MutableSequence[str]]
+Walked = tuple[RemoteStreamFlowPath, MutableSequence[str], MutableSequence[str]]
 
 
-class MedweaveRemotePath(RemoteStreamFlowPath):  # type: ignore[misc]
+class MedweaveRemotePath(RemoteStreamFlowPath):
     """A path at a site; what is asked of it is asked of the innermost place that sees the file, as in the stock one.
 
     Each of its questions and changes raises a WorkflowExecutionException, which names no file, where the site refuses it.
@@ -170,7 +170,8 @@ class MedweaveRemotePath(RemoteStreamFlowPath):  # type: ignore[misc]
 
     async def _ran(self, words: list[str]) -> tuple[str, int]:
         told = await self.connector.run(location=self.location, command=words, capture_output=True)
-        return str(told[0]), int(told[1])
+        assert told is not None, "the output was requested"
+        return told
 
     def _error(self, program: str, told: str, code: int) -> WorkflowExecutionException:
         why = reason_in(told) or f"it ended with {code}"

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import PurePosixPath
-from typing import Any
+from typing import Any, cast
 
 from streamflow.core.workflow import Status
 from streamflow.cwl.step import CWLTransferStep
 from streamflow.cwl.utils import remap_token_value
 from streamflow.deployment.utils import get_path_processor
 from streamflow.log_handler import logger
+from streamflow.workflow.port import JobPort
 from streamflow.workflow.step import _reduce_statuses
 from streamflow.workflow.utils import check_termination
 
@@ -24,7 +25,7 @@ from medweave_core.documents.file_locations import location_of
 AT_ONCE = 8  # jobs of a step whose input is on its way; each connector has a limit of its own
 
 
-class MedweaveTransferStep(CWLTransferStep):  # type: ignore[misc]
+class MedweaveTransferStep(CWLTransferStep):
     """Sends an input to several jobs of a scatter at once. What lies below a folder that was sent or linked is there.
 
     The stock step sends to one job after the other: those that wait hold the places where they would run.
@@ -77,7 +78,7 @@ class MedweaveTransferStep(CWLTransferStep):  # type: ignore[misc]
         try:
             while True:
                 inputs = await self._get_inputs(ports)
-                job = await self.get_input_port("__job__").get_job(self.name)
+                job = await cast(JobPort, self.get_input_port("__job__")).get_job(self.name)
                 if check_termination(inputs.values()) or job is None:
                     return Status(_reduce_statuses([Status.SKIPPED, *(token.value for token in inputs.values())]))
                 self._begun[job.name] = asyncio.create_task(sent(job, inputs[port_name]))

@@ -54,7 +54,7 @@ class Statement:
         return self._cursor.fetchall()
 
 
-class CommittingConnection(SqliteConnection):  # type: ignore[misc]
+class CommittingConnection(SqliteConnection):
     """Opens `work/engine.db` of the run, where one goes on; what a turn of the event loop has written is committed at its end.
 
     The stock connection commits once, at the end of the run: a killed driver leaves no row, no other process sees one

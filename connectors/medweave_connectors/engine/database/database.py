@@ -8,7 +8,7 @@ from importlib.resources import files
 from typing import Any, NoReturn
 
 from streamflow.core.context import StreamFlowContext
-from streamflow.core.workflow import Status
+from streamflow.core.workflow import Status, Workflow
 from streamflow.persistence.sqlite import IN_MEMORY_SQLITE_CONNECTION, SqliteDatabase
 
 from medweave_connectors.engine import shutdown
@@ -18,7 +18,7 @@ from medweave_connectors.runlog import plan
 from medweave_core.exit_codes import PARTIAL
 
 
-class MedweaveDatabase(SqliteDatabase):  # type: ignore[misc]
+class MedweaveDatabase(SqliteDatabase):
     """SQLite in the run's own work folder, which goes after a success: the history that is kept is the event log.
 
     `close` is the last thing that StreamFlow does: the run's end is written there, when all jobs have ended.
@@ -33,12 +33,10 @@ class MedweaveDatabase(SqliteDatabase):  # type: ignore[misc]
         self._workflow_settings: dict[int, Any] = {}
         self._deployment_settings: dict[int, Any] = {}
 
-    async def add_workflow(self, name: str, params: MutableMapping[str, Any], status: int, type: str) -> int:
+    async def add_workflow(self, name: str, params: MutableMapping[str, Any], status: int, type: type[Workflow]) -> int:
         """A workflow is about to run (recovery adds more later: the first is the run's)."""
         shutdown.begin(self._run, self.context.config)
-        workflow_id: int = await super().add_workflow(
-            name=name, params={**params, "config": {}}, status=status, type=type
-        )
+        workflow_id = await super().add_workflow(name=name, params={**params, "config": {}}, status=status, type=type)
         self._workflow_settings[workflow_id] = params.get("config", {})
         if self._workflow_id is None:
             self._workflow_id = workflow_id
@@ -46,18 +44,24 @@ class MedweaveDatabase(SqliteDatabase):  # type: ignore[misc]
 
     async def get_workflow(self, workflow_id: int) -> MutableMapping[str, Any]:
         """A workflow of this run, as it was added."""
-        row: MutableMapping[str, Any] = await super().get_workflow(workflow_id)
+        row = await super().get_workflow(workflow_id)
         return {**row, "params": {**row["params"], "config": self._workflow_settings.get(workflow_id, {})}}
 
-    async def add_deployment(self, *, config: MutableMapping[str, Any], **keywords: Any) -> int:
+    async def add_deployment(
+        self, name: str, type: str, config: MutableMapping[str, Any], external: bool, lazy: bool,
+        scheduling_policy: MutableMapping[str, Any], workdir: str | None, wraps: MutableMapping[str, Any] | None,
+    ) -> int:  # fmt: skip
         """A deployment of this run; what its settings hold is known to this process only."""
-        deployment_id: int = await super().add_deployment(config={}, **keywords)
+        deployment_id = await super().add_deployment(
+            name=name, type=type, config={}, external=external, lazy=lazy,
+            scheduling_policy=scheduling_policy, workdir=workdir, wraps=wraps,
+        )  # fmt: skip
         self._deployment_settings[deployment_id] = config
         return deployment_id
 
     async def get_deployment(self, deployment_id: int) -> MutableMapping[str, Any]:
         """The same, as it was added."""
-        row: MutableMapping[str, Any] = await super().get_deployment(deployment_id)
+        row = await super().get_deployment(deployment_id)
         return {**row, "config": self._deployment_settings.get(deployment_id, {})}
 
     async def update_workflow(self, workflow_id: int, updates: MutableMapping[str, Any]) -> int:
@@ -67,8 +71,7 @@ class MedweaveDatabase(SqliteDatabase):  # type: ignore[misc]
                 self._run.engine_verdict = "completed"
             elif updates.get("status") == Status.FAILED.value:
                 self._run.engine_verdict = "failed"
-        updated: int = await super().update_workflow(workflow_id, updates)
-        return updated
+        return await super().update_workflow(workflow_id, updates)
 
     async def get_workflows_by_name(self, workflow_name: str, last_only: bool = False) -> NoReturn:
         """`streamflow prov` and `streamflow list` ask for earlier runs.

@@ -25,7 +25,7 @@ WHAT = "StreamFlow file"
 VERSION = "version"
 
 
-class MedweaveValidator(SfValidator):  # type: ignore[misc]
+class MedweaveValidator(SfValidator):
     """Reads a StreamFlow file and holds it against the schemas of the engine and of all plug-ins."""
 
     def validate_file(self, streamflow_file: str) -> MutableMapping[str, Any]:

@@ -37,7 +37,7 @@ from medweave_core.documents.streamflow_bindings import OUR_TYPES
 from medweave_core.documents.streamflow_paths import LOCAL_TYPES
 
 
-class MedweaveTranslator(CWLTranslator):  # type: ignore[misc]
+class MedweaveTranslator(CWLTranslator):
     """Notes the hints of each tool under the path of its step; a step and its workflow hand theirs down, as in CWL."""
 
     def __init__(self, *arguments: Any, **keywords: Any) -> None:
@@ -50,7 +50,9 @@ class MedweaveTranslator(CWLTranslator):  # type: ignore[misc]
         ) is not None:  # paths start at the file itself, not at a link to it
             self.cwl_inputs_path = os.path.realpath(inputs)
 
-    def _recursive_translate(self, workflow: Any, cwl_element: Any, **keywords: Any) -> None:
+    def _recursive_translate(
+        self, workflow: Any, cwl_element: Any, context: MutableMapping[str, Any], name_prefix: str, cwl_name_prefix: str
+    ) -> None:
         self._documents.add(cwl_element.loadingOptions.fileuri)
         namespaces = cwl_element.loadingOptions.namespaces or {}
         own = {
@@ -71,19 +73,27 @@ class MedweaveTranslator(CWLTranslator):  # type: ignore[misc]
                 }
         self._inherited.append(self._inherited[-1] | own)
         try:
-            super()._recursive_translate(workflow=workflow, cwl_element=cwl_element, **keywords)
+            super()._recursive_translate(
+                workflow=workflow, cwl_element=cwl_element, context=context,
+                name_prefix=name_prefix, cwl_name_prefix=cwl_name_prefix,
+            )  # fmt: skip
         finally:
             self._inherited.pop()
 
-    def _translate_command_line_tool(self, *, name_prefix: str, **keywords: Any) -> None:
+    def _translate_command_line_tool(
+        self, workflow: Any, cwl_element: Any, context: MutableMapping[str, Any], name_prefix: str, cwl_name_prefix: str
+    ) -> None:
         self._tools.add(name_prefix)
         hints = job_requests.read_hints(self._inherited[-1], where=name_prefix)
-        codes = tuple(getattr(keywords["cwl_element"], "successCodes", None) or ())  # an ExpressionTool has none
+        codes = tuple(getattr(cwl_element, "successCodes", None) or ())  # an ExpressionTool has none
         job_requests.note_step(name_prefix, dataclasses.replace(hints, success_codes=codes))
-        input_symbols.note(name_prefix, keywords["cwl_element"].inputs or ())
+        input_symbols.note(name_prefix, cwl_element.inputs or ())
         check_placement(name_prefix, self.workflow_config)
-        self._refuse_container(name_prefix, keywords["context"])
-        super()._translate_command_line_tool(name_prefix=name_prefix, **keywords)
+        self._refuse_container(name_prefix, context)
+        super()._translate_command_line_tool(
+            workflow=workflow, cwl_element=cwl_element, context=context,
+            name_prefix=name_prefix, cwl_name_prefix=cwl_name_prefix,
+        )  # fmt: skip
 
     def _refuse_container(self, step: str, context: MutableMapping[str, Any]) -> None:
         """Refuse a step at a site of ours whose tool asks for a container, unless the file says what runs containers.
@@ -100,7 +110,7 @@ class MedweaveTranslator(CWLTranslator):  # type: ignore[misc]
             raise SiteConfigError(**docker_requirement.refusal(step, image or docker_requirement.DOCKER_REQUIREMENT))
 
     def _inject_input(
-        self, *, global_name: str, port_name: str, output_directory: str | None, value: Any, **keywords: Any
+        self, workflow: Any, global_name: str, port_name: str, port: Any, output_directory: str | None, value: Any
     ) -> None:
         """Lets the engine see a file or folder of this machine behind a link only: its database keeps paths and names."""
         home, target = home_of(plan(self.context.config).folder.parent), self._target_of(global_name)
@@ -124,8 +134,9 @@ class MedweaveTranslator(CWLTranslator):  # type: ignore[misc]
 
             value = behind_links(value, link_of, folder=folder)
         super()._inject_input(
-            global_name=global_name, port_name=port_name, output_directory=output_directory, value=value, **keywords
-        )
+            workflow=workflow, global_name=global_name, port_name=port_name, port=port,
+            output_directory=output_directory, value=value,
+        )  # fmt: skip
 
     def _check_values(self, values: MutableMapping[str, Any]) -> None:
         """Refuses inputs that are missing or of another type: the engine begins, and does the steps that do not read them."""
@@ -137,13 +148,13 @@ class MedweaveTranslator(CWLTranslator):  # type: ignore[misc]
             with of_the_file():
                 refuse(values, document, path.name, job=job, at=where)
 
-    def _links_there(self, target: Target, port_name: str) -> bool:
+    def _links_there(self, target: Target | None, port_name: str) -> bool:
         """Whether an input that lies at a site gets a link there: not one whose files are looked for beside it by their names."""
         looks = any(
             each.secondaryFiles and each.id.rpartition("/")[2].rpartition("#")[2] == port_name
             for each in self.cwl_definition.inputs or ()
         )
-        return target.deployment.type in TYPES and bool(target.deployment.workdir) and not looks
+        return target is not None and target.deployment.type in TYPES and bool(target.deployment.workdir) and not looks
 
     def _target_of(self, global_name: str) -> Target | None:
         """Where a binding of a port says that its data lie; None for this machine."""

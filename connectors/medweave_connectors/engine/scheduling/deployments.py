@@ -20,7 +20,7 @@ from medweave_connectors.engine.scheduling.scheduler import MedweaveScheduler
 from medweave_connectors.jobs.run_abort import abort
 
 
-class MedweaveFutureConnector(FutureConnector):  # type: ignore[misc]
+class MedweaveFutureConnector(FutureConnector):
     """Stands in for a connector until its first use; tells all who wait, however that ends."""
 
     async def deploy(self, external: bool) -> None:
@@ -37,7 +37,7 @@ class MedweaveFutureConnector(FutureConnector):  # type: ignore[misc]
         return getattr(connector, name)
 
 
-class MedweaveDeploymentManager(DefaultDeploymentManager):  # type: ignore[misc]
+class MedweaveDeploymentManager(DefaultDeploymentManager):
     """Takes all deployments down at once; one that others reach their site through, after them."""
 
     async def _deploy(self, deployment_config: DeploymentConfig) -> None:

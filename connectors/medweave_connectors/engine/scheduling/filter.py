@@ -22,7 +22,7 @@ from medweave_connectors.policy.data_rules import DataRules, Fault
 TYPE = "medweave.filter"
 
 
-class MedweaveFilter(BindingFilter):  # type: ignore[misc]
+class MedweaveFilter(BindingFilter):
     """Leaves out what the data rules forbid and what has too few GPUs, and puts the deployment with the data first.
 
     Attributes:

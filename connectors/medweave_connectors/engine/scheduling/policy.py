@@ -18,7 +18,7 @@ from medweave_connectors.jobs import job_requests
 _BUSY = (Status.FIREABLE, Status.RUNNING)
 
 
-class MedweavePolicy(Policy):  # type: ignore[misc]
+class MedweavePolicy(Policy):
     """A place with the GPUs that the job asks for; then the one with most of its data; then the least loaded."""
 
     def __init__(self) -> None:

@@ -8,7 +8,7 @@ finds it untouched for some days.
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, MutableMapping
+from collections.abc import Iterable, MutableMapping, Sequence
 from typing import Any
 
 from streamflow.core.context import StreamFlowContext
@@ -53,7 +53,7 @@ class RunFolders:
             self._workdirs[place["workdir"]] = workdir
 
     async def prepare(
-        self, target: Target, locations: list[ExecutionLocation], *, job_name: str, storage_mib: float
+        self, target: Target, locations: Sequence[ExecutionLocation], *, job_name: str, storage_mib: float
     ) -> None:
         """Makes the folder before the first job at a location.
 

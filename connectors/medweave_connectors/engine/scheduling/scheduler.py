@@ -50,7 +50,7 @@ _ENDS: dict[Status, JobEnd] = {
 }
 
 
-class MedweaveScheduler(DefaultScheduler):  # type: ignore[misc]
+class MedweaveScheduler(DefaultScheduler):
     """Writes placements and job states into the run's event log."""
 
     def __init__(
@@ -146,7 +146,7 @@ class MedweaveScheduler(DefaultScheduler):  # type: ignore[misc]
         if any(self._is_gone(target) for target in binding_config.targets):
             raise asyncio.CancelledError  # its deployment failed, which was told and ends the run
         asked = hardware_requirement.eval(job)
-        wanted = list(binding_config.targets)
+        wanted: MutableSequence[Target] = list(binding_config.targets)
         # Before the look at what there is, which must not count what they leave out.
         for each in binding_config.filters:
             wanted = await self._get_binding_filter(each).get_targets(job, wanted)

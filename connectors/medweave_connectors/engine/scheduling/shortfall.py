@@ -133,7 +133,7 @@ async def _full(
         if all(disk.size >= storage_mib for disk in disks.values()):
             continue  # whichever it is: the engine is not asked, which would ask the place for each job
         mount_point = await get_mount_point(deployments.context, place, workdir)
-        if (size := place.hardware.get_size(mount_point)) < storage_mib:
+        if place.hardware and (size := place.hardware.get_size(mount_point)) < storage_mib:
             short.append(f"{place.name} of {place.deployment} has {size:.0f} MiB on {mount_point}")
     return short
 

@@ -10,6 +10,7 @@ from collections.abc import MutableMapping
 from pathlib import Path
 from typing import Any
 
+from streamflow.cwl.step import CWLExecuteStep
 from streamflow.workflow.utils import get_token_value
 
 from medweave_connectors.cache import session
@@ -22,17 +23,17 @@ from medweave_connectors.transfer.routes.direct.endpoints import behind
 _handed_on: contextvars.ContextVar[list[tuple[Any, Any]] | None] = contextvars.ContextVar("handed_on", default=None)
 
 
-class ReusesOutputs:
+class ReusesOutputs(CWLExecuteStep):
     """Of a step of the engine: its jobs may have been done before."""
 
     async def _execute_command(self, job: Any, connectors: MutableMapping[str, Any]) -> None:
         if (work := _work_of(self, job)) is None:
-            await super()._execute_command(job, connectors)  # type: ignore[misc]
+            await super()._execute_command(job, connectors)
             return
         waiting: list[tuple[Any, Any]] = []
         tokens = session.begin(work), _handed_on.set(waiting)
         try:
-            await super()._execute_command(job, connectors)  # type: ignore[misc]
+            await super()._execute_command(job, connectors)
         finally:
             session.end(tokens[0])
             _handed_on.reset(tokens[1])
@@ -40,10 +41,12 @@ class ReusesOutputs:
         for port, token in waiting:
             port.put(token)
 
-    async def _retrieve_output(self, *, output_port: Any, **keywords: Any) -> None:
+    async def _retrieve_output(
+        self, job: Any, output_name: str, output_port: Any, command_output: Any, connector: Any = None
+    ) -> None:
         waiting = _handed_on.get()
-        port = output_port if waiting is None else _Waiting(output_port, waiting)
-        await super()._retrieve_output(output_port=port, **keywords)  # type: ignore[misc]
+        port: Any = output_port if waiting is None else _Waiting(output_port, waiting)
+        await super()._retrieve_output(job, output_name, port, command_output, connector)
 
 
 class _Waiting:

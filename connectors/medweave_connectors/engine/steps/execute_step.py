@@ -16,7 +16,7 @@ from medweave_connectors.host.errors import OutputNotCollected, StreamBroke, Tra
 from medweave_connectors.jobs.job_errors import event_message, note_job_error, storage_error
 
 
-class MedweaveExecuteStep(ToleratesFailures, RecordsProvenance, NotesClasses, ReusesOutputs, CWLExecuteStep):  # type: ignore[misc]
+class MedweaveExecuteStep(ToleratesFailures, RecordsProvenance, NotesClasses, ReusesOutputs, CWLExecuteStep):
     """Adds to each job: the cause of its failure, partial failures, provenance, data classes and the cache, in this order."""
 
     async def _execute_command(self, job: Job, connectors: MutableMapping[str, Any]) -> None:
@@ -26,10 +26,11 @@ class MedweaveExecuteStep(ToleratesFailures, RecordsProvenance, NotesClasses, Re
             note_job_error(job.name, error)
             raise
 
-    async def _retrieve_output(self, **keywords: Any) -> None:
-        output_name = keywords["output_name"]
+    async def _retrieve_output(
+        self, job: Job, output_name: str, output_port: Any, command_output: Any, connector: Any = None
+    ) -> None:
         try:
-            await super()._retrieve_output(**keywords)
+            await super()._retrieve_output(job, output_name, output_port, command_output, connector)
         except (TransferFailed, StreamBroke):
             raise
         except Exception as error:

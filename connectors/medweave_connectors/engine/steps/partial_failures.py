@@ -11,21 +11,21 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from streamflow.core.workflow import Job, Status
+from streamflow.cwl.step import CWLExecuteStep
 
 from medweave_connectors.jobs import job_requests
 from medweave_connectors.runlog import current
 
 
-class ToleratesFailures:
+class ToleratesFailures(CWLExecuteStep):
     """Mixin of an execute step: continue after a failed job if the hint medweave:Partial or the StreamFlow file allows it."""
 
     async def _run_job(
         self, job: Job, inputs: MutableMapping[str, Any], connectors: MutableMapping[str, Any]
     ) -> Status:
-        step: Any = self
-        status: Status = await super()._run_job(job, inputs, connectors)  # type: ignore[misc]
+        status = await super()._run_job(job, inputs, connectors)
         run = current()
-        if status is not Status.FAILED or step.terminated or run is None:
+        if status is not Status.FAILED or self.terminated or run is None:
             return status
         allowed = run.partial == "all" or (run.partial == "marked" and job_requests.hints_of(job.name).partial)
         if not (allowed and _is_in_scatter(job.name) and run.leave_out(job.name)):

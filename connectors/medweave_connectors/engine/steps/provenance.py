@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from streamflow.cwl.step import CWLExecuteStep
 from streamflow.workflow.utils import get_token_value
 
 from medweave_connectors.cache.content import Contents, tree
@@ -25,24 +26,23 @@ from medweave_connectors.transfer.manifest.site_inventory import Held, site_of
 _made: contextvars.ContextVar[dict[str, Any] | None] = contextvars.ContextVar("made", default=None)
 
 
-class RecordsProvenance:
+class RecordsProvenance(CWLExecuteStep):
     """Of a step of the engine: its jobs' data go into the event log."""
 
     async def _execute_command(self, job: Any, connectors: MutableMapping[str, Any]) -> None:
         made: dict[str, Any] = {}
         token = _made.set(made)
         try:
-            await super()._execute_command(job, connectors)  # type: ignore[misc]
+            await super()._execute_command(job, connectors)
         finally:
             _made.reset(token)
             if (run := current()) is not None and not _is_cancelled():
                 looks = _looks(self, job)
                 inputs = {name: get_token_value(each) for name, each in job.inputs.items()}
-                step: Any = self
                 run.job_data(
                     job.name,
                     inputs={
-                        name: await _told(each, looks, input_symbols.of(step.name, name))
+                        name: await _told(each, looks, input_symbols.of(self.name, name))
                         for name, each in inputs.items()
                     },
                     outputs={name: await _told(each, looks, ()) for name, each in made.items()},
@@ -50,9 +50,8 @@ class RecordsProvenance:
 
     async def _persist_token(self, token: Any, port: Any, input_token_ids: Any) -> Any:
         if (made := _made.get()) is not None:
-            step: Any = self
-            made |= {name: get_token_value(token) for name, known in step.output_ports.items() if known == port.name}
-        return await super()._persist_token(token=token, port=port, input_token_ids=input_token_ids)  # type: ignore[misc]
+            made |= {name: get_token_value(token) for name, known in self.output_ports.items() if known == port.name}
+        return await super()._persist_token(token=token, port=port, input_token_ids=input_token_ids)
 
 
 class _Here:

@@ -32,7 +32,7 @@ from medweave_core.runlog.causes import cause, step_message
 SETTLE_S = 3.0
 
 
-class MedweaveLocalConnector(LocalConnector):  # type: ignore[misc]
+class MedweaveLocalConnector(LocalConnector):
     """StreamFlow's local connector, with commands that report, cost and end as they should.
 
     Copies on this machine stay StreamFlow's own; links to what is only read do not.
@@ -92,7 +92,7 @@ class MedweaveLocalConnector(LocalConnector):  # type: ignore[misc]
         if job_name is None or workdir is None:
             told = await utility.execute(
                 command,
-                environment=location.environment | dict(environment or {}),
+                environment={**location.environment, **(environment or {})},
                 workdir=workdir,
                 stdin=file_name(stdin),
                 wanted=stdout != asyncio.subprocess.DEVNULL,

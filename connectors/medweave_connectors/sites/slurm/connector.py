@@ -45,7 +45,7 @@ SETTLE_S = 3.0
 LOOK_PAUSE_S = 0.5
 
 
-class MedweaveSlurmConnector(SlurmConnector):  # type: ignore[misc]
+class MedweaveSlurmConnector(SlurmConnector):
     """Submits each job once, watches all of them by one query, and believes nothing but COMPLETED.
 
     Transfers between sites, streams and locations stay StreamFlow's own.
@@ -280,9 +280,11 @@ class MedweaveSlurmConnector(SlurmConnector):  # type: ignore[misc]
         return located
 
     async def _ask(self, line: str) -> str:
+        assert self._login is not None, "the deployment has a login node"
         words = [commands.at_cluster(self._cluster, line)]
         told = await asyncio.wait_for(self.connector.run(self._login, words, capture_output=True), ASK_S)
-        return str(told[0])
+        assert told is not None, "the output was requested"
+        return told[0]
 
     def _site_of(self, location: ExecutionLocation) -> Site:
         async def fetch(job_name: str, folder: str) -> Path | None:

@@ -61,7 +61,7 @@ TIMED_OUT, LOST = -1, -2  # ends of a job that are no exit codes
 _EXIT_CODES = {TIMED_OUT: 143, LOST: 1}
 
 
-class MedweaveSSHConnector(TarCopies, SSHConnector):  # type: ignore[misc]
+class MedweaveSSHConnector(TarCopies, SSHConnector):
     """StreamFlow's ssh connector, with checked host keys, and commands that are sent once, report and end as they should."""
 
     CHECKED_AT_START = True

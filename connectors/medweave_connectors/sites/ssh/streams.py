@@ -23,7 +23,7 @@ TAIL_BYTES = 4000
 LAST_WORDS_S = 2.0
 
 
-class _Input(SSHStreamWriterWrapper):  # type: ignore[misc]
+class _Input(SSHStreamWriterWrapper):
     """Closing it ends the input; the stock one closes the session, and how the command ended is never known."""
 
     async def write(self, data: Any) -> None:

@@ -58,7 +58,7 @@ _FINAL = (
 )
 
 
-class PodPlaces(TarCopies, BaseConnector):  # type: ignore[misc]
+class PodPlaces(TarCopies, BaseConnector):
     """The containers of some pods; a place is called `pod:container`."""
 
     def __init__(self, deployment_name: str, config_dir: str, transferBufferSize: int) -> None:

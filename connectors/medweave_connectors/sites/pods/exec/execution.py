@@ -184,7 +184,7 @@ def _refusal(status: int) -> str:
     return reasons.get(status, f"the API server answers {status}")
 
 
-class _Stream(StreamWrapper):  # type: ignore[misc]
+class _Stream(StreamWrapper):
     """An execution as StreamFlow's tar streams want it. A failed command is an error, not the end of a file."""
 
     def __init__(self, execution: Execution, command: Sequence[str]) -> None:

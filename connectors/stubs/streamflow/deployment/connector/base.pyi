@@ -1,0 +1,49 @@
+from abc import ABCMeta
+from collections.abc import MutableMapping, MutableSequence
+from contextlib import AbstractAsyncContextManager
+
+from streamflow.core.data import StreamWrapper
+from streamflow.core.deployment import Connector, ExecutionLocation
+from streamflow.deployment.future import FutureAware
+
+FS_TYPES_TO_SKIP: set[str]
+
+class BaseConnector(Connector, FutureAware, metaclass=ABCMeta):
+    def __init__(self, deployment_name: str, config_dir: str, transferBufferSize: int) -> None: ...
+    async def copy_local_to_remote(
+        self, src: str, dst: str, locations: MutableSequence[ExecutionLocation], read_only: bool = False
+    ) -> None: ...
+    async def copy_remote_to_local(
+        self, src: str, dst: str, location: ExecutionLocation, read_only: bool = False
+    ) -> None: ...
+    async def copy_remote_to_remote(
+        self,
+        src: str,
+        dst: str,
+        locations: MutableSequence[ExecutionLocation],
+        source_location: ExecutionLocation,
+        source_connector: Connector | None = None,
+        read_only: bool = False,
+    ) -> None: ...
+    async def get_stream_reader(
+        self, command: MutableSequence[str], location: ExecutionLocation
+    ) -> AbstractAsyncContextManager[StreamWrapper]: ...
+    async def get_stream_writer(
+        self, command: MutableSequence[str], location: ExecutionLocation
+    ) -> AbstractAsyncContextManager[StreamWrapper]: ...
+    async def run(
+        self,
+        location: ExecutionLocation,
+        command: MutableSequence[str],
+        environment: MutableMapping[str, str] | None = None,
+        workdir: str | None = None,
+        stdin: int | str | None = None,
+        stdout: int | str = ...,
+        stderr: int | str = ...,
+        capture_output: bool = False,
+        timeout: int | None = None,
+        job_name: str | None = None,
+    ) -> tuple[str, int] | None: ...
+    async def undeploy(self, external: bool) -> None: ...
+
+class BatchConnector(Connector, metaclass=ABCMeta): ...

@@ -1,0 +1,81 @@
+from abc import ABCMeta
+from collections.abc import MutableMapping, MutableSequence
+from contextlib import AbstractAsyncContextManager
+from typing import Any
+
+from streamflow.core.data import StreamWrapper
+from streamflow.core.deployment import Connector, ExecutionLocation
+from streamflow.core.scheduling import AvailableLocation
+from streamflow.deployment.connector.base import BatchConnector
+from streamflow.deployment.wrapper import ConnectorWrapper
+
+class QueueManagerService:
+    file: str | None
+
+    def __init__(self, file: str | None = None) -> None: ...
+
+class QueueManagerConnector(BatchConnector, ConnectorWrapper, metaclass=ABCMeta):
+    services: Any
+    maxConcurrentJobs: int
+
+    def __init__(
+        self,
+        deployment_name: str,
+        config_dir: str,
+        connector: Connector,
+        service: str | None,
+        hostname: str | None = None,
+        username: str | None = None,
+        checkHostKey: bool = True,
+        dataTransferConnection: str | MutableMapping[str, Any] | None = None,
+        file: str | None = None,
+        maxConcurrentJobs: int | None = 1,
+        maxConcurrentSessions: int | None = 10,
+        maxConnections: int | None = 1,
+        passwordFile: str | None = None,
+        pollingInterval: int = 5,
+        services: MutableMapping[str, QueueManagerService] | None = None,
+        sshKey: str | None = None,
+        sshKeyPassphraseFile: str | None = None,
+        transferBufferSize: int = ...,
+    ) -> None: ...
+    async def copy_local_to_remote(
+        self, src: str, dst: str, locations: MutableSequence[ExecutionLocation], read_only: bool = False
+    ) -> None: ...
+    async def copy_remote_to_local(
+        self, src: str, dst: str, location: ExecutionLocation, read_only: bool = False
+    ) -> None: ...
+    async def copy_remote_to_remote(
+        self,
+        src: str,
+        dst: str,
+        locations: MutableSequence[ExecutionLocation],
+        source_location: ExecutionLocation,
+        source_connector: Connector | None = None,
+        read_only: bool = False,
+    ) -> None: ...
+    async def get_available_locations(self, service: str | None = None) -> MutableMapping[str, AvailableLocation]: ...
+    async def get_stream_reader(
+        self, command: MutableSequence[str], location: ExecutionLocation
+    ) -> AbstractAsyncContextManager[StreamWrapper]: ...
+    async def get_stream_writer(
+        self, command: MutableSequence[str], location: ExecutionLocation
+    ) -> AbstractAsyncContextManager[StreamWrapper]: ...
+    async def run(
+        self,
+        location: ExecutionLocation,
+        command: MutableSequence[str],
+        environment: MutableMapping[str, str] | None = None,
+        workdir: str | None = None,
+        stdin: int | str | None = None,
+        stdout: int | str = ...,
+        stderr: int | str = ...,
+        capture_output: bool = False,
+        timeout: int | None = None,
+        job_name: str | None = None,
+    ) -> tuple[str, int] | None: ...
+    async def undeploy(self, external: bool) -> None: ...
+
+class SlurmConnector(QueueManagerConnector):
+    @classmethod
+    def get_schema(cls) -> str: ...

@@ -1,0 +1,9 @@
+from streamflow.core.recovery import FailureManager
+from streamflow.core.workflow import Token
+from streamflow.workflow.token import JobToken
+
+class DummyFailureManager(FailureManager):
+    async def close(self) -> None: ...
+    @classmethod
+    def get_schema(cls) -> str: ...
+    async def notify(self, output_port: str, output_token: Token, job_token: JobToken | None = None) -> None: ...

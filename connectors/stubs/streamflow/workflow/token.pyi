@@ -1,0 +1,3 @@
+from streamflow.core.workflow import Token
+
+class JobToken(Token): ...
