@@ -44,6 +44,7 @@ class Record:
 
 Type = frozenset[Any]  # the alternatives
 ANY: Type = frozenset(["Any"])
+NULL: Type = frozenset(["null"])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -225,11 +226,12 @@ def required(document: Mapping[str, Any], *sections: str) -> dict[str, tuple[str
     """Requirements and hints by class: the section that each stands in, and what it says."""
     found: dict[str, tuple[str, Any]] = {}
     for section in sections or ("hints", "requirements"):
-        listed = document.get(section) or {}
+        listed = document.get(section)
+        members = listed if isinstance(listed, list) else []
         pairs = (
             listed.items()
             if isinstance(listed, Mapping)
-            else [(each.get("class"), each) for each in listed if isinstance(each, Mapping)]
+            else [(member.get("class"), member) for member in members if isinstance(member, Mapping)]
         )
         found.update({str(name): (section, said) for name, said in pairs if name and name != "$import"})
     return found
@@ -242,3 +244,24 @@ def type_of(described: Any, document: Mapping[str, Any]) -> Type:
         return parse(raw, "SchemaDefRequirement" in required(document))
     except BadType:
         return ANY
+
+
+def has_files(kind: Type, *, any_counts: bool = False) -> bool:
+    """Return whether a value of a type may hold files or folders.
+
+    Args:
+        any_counts: whether `Any` may.
+    """
+    names = ("File", "Directory", "Any") if any_counts else ("File", "Directory")
+    for alternative in kind:
+        if isinstance(alternative, Array):
+            inner = [alternative.items]
+        elif isinstance(alternative, Record):
+            inner = [field_type for _, field_type in alternative.fields]
+        elif alternative in names:
+            return True
+        else:
+            continue
+        if any(has_files(each, any_counts=any_counts) for each in inner):
+            return True
+    return False

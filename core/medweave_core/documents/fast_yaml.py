@@ -113,8 +113,13 @@ def load(text: str) -> Any:
         node = loader.get_single_node()
     finally:
         loader.dispose()
-    _refuse_unusual(node, set())
+    refuse_unusual(node)
     return commented(node)
+
+
+def refuse_unusual(node: Any) -> None:
+    """Raise Unusual if ruamel.yaml may read a node otherwise than `scalar` and `commented` do."""
+    _refuse_unusual(node, set())
 
 
 def _refuse_unusual(node: Any, seen: set[int]) -> None:

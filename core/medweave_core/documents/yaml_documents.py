@@ -16,7 +16,6 @@ from medweave_core.documents.line_numbers import FieldPath, shown
 from medweave_core.errors import BackendMissingError, StorageError, UserInputError
 
 _MOST_NAMED = 5  # files, in an error
-_PARSED: dict[str, Any] = {}
 _PAIR = r"u(d[89ab][0-9a-f]{2})\\u(d[c-f][0-9a-f]{2})"
 _ESCAPE_PAIR = re.compile(rf"\\{_PAIR}", re.IGNORECASE)
 _ESCAPE = re.compile(rf"\\(?:{_PAIR}|.)", re.IGNORECASE)
@@ -144,17 +143,10 @@ def _joined(high: str, low: str) -> str:
 @functools.lru_cache(maxsize=256)
 def _loaded(text: str) -> bytes:
     """The document in a text, pickled by us: whoever asks gets one of its own, in a quarter of the time of copy.deepcopy."""
-    if text in _PARSED:
-        return pickle.dumps(_PARSED[text])
     document = _yaml("safe").load(with_whole_characters(text))
     if "&" in text and "*" in text:
         json.dumps(document, default=str, skipkeys=True)  # a ValueError where an alias repeats what it stands in
     return pickle.dumps(document)
-
-
-def remember(text: str, document: Any) -> None:
-    """Spares `parse_mapping` a text that was parsed already: `validate` reads each file once, and faster."""
-    _PARSED[text] = document
 
 
 @functools.lru_cache(maxsize=16)

@@ -9,6 +9,7 @@ from pathlib import Path
 from medweave.placement.data_rules import said_of
 from medweave.placement.declared_classes import Ports, carried
 from medweave.project.workflows import ROLES_FILE, read_pipeline
+from medweave_core.documents.cwl_reader import CwlReader
 from medweave_core.runlog.history import Run
 
 UNKNOWN = "not known"
@@ -26,11 +27,11 @@ class Classes:
         return tuple(self.ports.get(step, {}).get(name, ()))
 
 
-def classes_of(workflow: Path, record: Run) -> Classes:
+def classes_of(workflow: Path, record: Run, reader: CwlReader) -> Classes:
     """The classes of all ports, by what ran; a workflow without roles.yml has none."""
     if not (workflow.parent / ROLES_FILE).is_file():
         return Classes({})
-    pipeline = read_pipeline(workflow)
+    pipeline = read_pipeline(workflow, reader)
     if pipeline.holds is None:
         return Classes({})
     begun = {job.step for job in record.jobs}

@@ -21,6 +21,7 @@ from medweave.crate.included import Included, include
 from medweave.crate.workflow import Definition, read_definition
 from medweave.validate.secrets import check_text
 from medweave_core.contracts.model import RESEARCH_USE_ONLY
+from medweave_core.documents.cwl_reader import CwlReader
 from medweave_core.documents.line_numbers import shown
 from medweave_core.errors import UserInputError
 from medweave_core.runlog.history import Run
@@ -53,7 +54,8 @@ def make(record: Run, workflow: Path, *, outputs: Path | None, hosts: bool) -> M
     Raises:
         UserInputError: the workflow's documents are not those of the run, or hold a secret; no job of the run began.
     """
-    definition = read_definition(workflow)
+    reader = CwlReader()
+    definition = read_definition(workflow, reader)
     check_documents(record, definition)
     if not any(job.inputs or job.outputs for job in record.jobs):
         raise UserInputError(
@@ -62,7 +64,7 @@ def make(record: Run, workflow: Path, *, outputs: Path | None, hosts: bool) -> M
             expected="a run with a job that began, by this version of medweave or a later one",
             do="run the workflow again, and export that run",
         )
-    names, classes = hosts_of(record), classes_of(workflow, record)
+    names, classes = hosts_of(record), classes_of(workflow, record, reader)
     included = include(outputs, record, definition, classes, None if hosts else names) if outputs else Included()
     entities = Entities()
     described = Described(entities, definition)

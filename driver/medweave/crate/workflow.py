@@ -6,16 +6,18 @@ import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
-from medweave_core.documents.file_locations import path_of_reference
+from medweave_core.documents.cwl_model import Parameter as CwlParameter
+from medweave_core.documents.cwl_model import Process, one_line
+from medweave_core.documents.cwl_model import Step as CwlStep
+from medweave_core.documents.cwl_reader import CwlReader
+from medweave_core.documents.cwl_types import Array, Enum, Record, Type
 from medweave_core.documents.line_numbers import shown
-from medweave_core.documents.yaml_documents import read_mapping
 from medweave_core.errors import UserInputError
 
 # The words of the profile for types of CWL; of all others, text.
 KINDS = {
-    "File": "File", "stdout": "File", "stderr": "File", "Directory": "Dataset", "boolean": "Boolean", "int": "Integer",
+    "File": "File", "Directory": "Dataset", "boolean": "Boolean", "int": "Integer",
     "long": "Integer", "float": "Float", "double": "Float", "record": "PropertyValue",
 }  # fmt: skip
 
@@ -95,145 +97,130 @@ class Definition:
     results: Mapping[str, tuple[Port, ...]] = field(default_factory=dict)
 
 
-def read_definition(path: Path) -> Definition:
-    """Reads a workflow.
+def read_definition(path: Path, reader: CwlReader) -> Definition:
+    """Return a workflow as a crate describes it.
 
     Raises:
-        UserInputError: a document is missing, is no CWL, or holds several processes (`$graph`); the first one is no workflow.
+        UserInputError: a document is missing, is not CWL, or has several processes (`$graph`); the first one is no workflow.
     """
-    reader = _Reader(path.parent)
-    document = reader.read(path)
-    if document["class"] != "Workflow":
+    walk = _Walk(reader, path.parent)
+    process = walk.read(path)
+    if not process.is_workflow:
         raise UserInputError(
             f"{shown(path)}: a crate describes runs of workflows.",
-            seen=f"class: {document['class']}",
+            seen=f"class: {process.kind}",
             expected="class: Workflow",
             do="make the tool the only step of a workflow",
         )
-    steps, results = reader.steps(path, document, "", {})
+    steps, results = walk.steps(process, "", {})
     return Definition(
-        path=path, documents=tuple(sorted(reader.documents)), label=_text(document.get("label")), doc=_text(document.get("doc")),
-        inputs=_parameters(document.get("inputs")), outputs=_parameters(document.get("outputs")), steps=steps, results=results,
+        path=path, documents=tuple(sorted(walk.documents)), label=process.label, doc=one_line(process.fields.get("doc")),
+        inputs=_parameters(process.inputs), outputs=_parameters(process.outputs), steps=steps, results=results,
     )  # fmt: skip
 
 
-class _Reader:
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+class _Walk:
+    """Collects the steps and documents of a workflow, with those of nested workflows.
+
+    Attributes:
+        documents: paths from the folder of the workflow.
+    """
+
+    def __init__(self, reader: CwlReader, folder: Path) -> None:
+        self._reader, self._folder = reader, folder
         self.documents: set[str] = set()
 
-    def read(self, path: Path) -> dict[str, Any]:
-        document = read_mapping(path, "CWL document")
-        if "class" not in document:
+    def read(self, path: Path) -> Process:
+        process = self._reader.read_process(path, "CWL document")
+        if not process.kind:
             raise UserInputError(
                 f"{shown(path)}: a crate describes documents of one process.",
-                seen="$graph" if "$graph" in document else "no class",
+                seen="$graph" if "$graph" in process.fields else "no class",
                 expected="class: Workflow, CommandLineTool or ExpressionTool",
                 do="write each process into a file of its own",
             )
-        self.documents.add(self._inside(path))
-        return document
-
-    def tool(self, path: Path, document: Mapping[str, Any], part: str) -> Tool:
-        return Tool(
-            document=self._inside(path), part=part, label=_text(document.get("label")), doc=_text(document.get("doc")),
-            inputs=_parameters(document.get("inputs")), outputs=_parameters(document.get("outputs")),
-        )  # fmt: skip
+        self.documents.add(self._relative(path))
+        return process
 
     def steps(
-        self, path: Path, document: Mapping[str, Any], prefix: str, given: Mapping[str, tuple[Port, ...]]
+        self, workflow: Process, prefix: str, inputs: Mapping[str, tuple[Port, ...]]
     ) -> tuple[tuple[Step, ...], dict[str, tuple[Port, ...]]]:
-        """The steps of a workflow, with those of workflows inside, and where its outputs come from.
+        """Return the steps of a workflow, with those of nested workflows, and the sources of its outputs.
 
         Args:
-            prefix: path of the step that it is.
-            given: where its inputs come from; those of the outermost are its own.
+            prefix: path of the step that runs it; empty for the outermost.
+            inputs: sources of its inputs; those of the outermost are its own.
         """
-        found: list[Step] = []
-        inner: dict[str, dict[str, tuple[Port, ...]]] = {}
+        steps: list[Step] = []
+        results_of: dict[str, dict[str, tuple[Port, ...]]] = {}
 
         def origin(source: str) -> tuple[Port, ...]:
-            step, _, name = source.lstrip("#").partition("/")
+            step, _, name = source.partition("/")
             if not name:
-                return given.get(step, (Port("/", step),) if not prefix else ())
-            return inner.get(step, {}).get(name, (Port(f"{prefix}/{step}", name),))
+                return inputs.get(step, (Port("/", step),) if not prefix else ())
+            return results_of.get(step, {}).get(name, (Port(f"{prefix}/{step}", name),))
 
-        members = _named(document.get("steps"))
-        pending = [(name, step, *self._run(path, step.get("run"), name)) for name, step in members.items()]
-        for name, _, its_path, process, _ in pending:
-            if process.get("class") == "Workflow":  # first its results: a step before it may read them
-                inner[name] = self.steps(its_path, process, f"{prefix}/{name}", {})[1]
-        for name, step, its_path, process, part in pending:
+        tools = {name: self._tool_of(step) for name, step in workflow.steps.items()}
+        for name, tool in tools.items():
+            if tool.is_workflow:  # its results first: an earlier step may read them
+                results_of[name] = self.steps(tool, f"{prefix}/{name}", {})[1]
+        for name, step in workflow.steps.items():
+            path, tool = f"{prefix}/{name}", tools[name]
             sources = {
-                each: tuple(port for source in _sources(bound, "source") for port in origin(source))
-                for each, bound in _named(step.get("in")).items()
+                port: tuple(end for source in binding.sources for end in origin(source))
+                for port, binding in step.inputs.items()
             }
-            if process.get("class") == "Workflow":
-                found += self.steps(its_path, process, f"{prefix}/{name}", sources)[0]
+            if tool.is_workflow:
+                steps += self.steps(tool, path, sources)[0]
             else:
-                found.append(Step(path=f"{prefix}/{name}", tool=self.tool(its_path, process, part), sources=sources))
+                steps.append(Step(path=path, tool=self._described(tool), sources=sources))
         results = {
-            name: tuple(port for source in _sources(bound, "outputSource") for port in origin(source))
-            for name, bound in _named(document.get("outputs")).items()
+            name: tuple(end for source in parameter.binding.sources for end in origin(source))
+            for name, parameter in workflow.outputs.items()
         }
-        return tuple(found), results
+        return tuple(steps), results
 
-    def _run(self, path: Path, run: Any, name: str) -> tuple[Path, Mapping[str, Any], str]:
-        """Where a step's process stands: its document, it, and which part of the document it is."""
-        if isinstance(run, Mapping):
-            return path, run, f"steps/{name}"
-        file = path.parent / path_of_reference(str(run))
-        return file, self.read(file), ""
+    def _tool_of(self, step: CwlStep) -> Process:
+        if step.run_file is not None:
+            return self.read(step.run_file)
+        assert step.process is not None, "a step without a file has a process"
+        return step.process
 
-    def _inside(self, path: Path) -> str:
-        return os.path.relpath(path.resolve(), self.folder.resolve())
+    def _described(self, tool: Process) -> Tool:
+        part = "/".join(map(str, tool.field[-3:-1]))  # steps/NAME of a tool that is written in its step
+        return Tool(
+            document=self._relative(tool.path), part=part, label=tool.label, doc=one_line(tool.fields.get("doc")),
+            inputs=_parameters(tool.inputs), outputs=_parameters(tool.outputs),
+        )  # fmt: skip
+
+    def _relative(self, path: Path) -> str:
+        return os.path.relpath(path.resolve(), self._folder.resolve())
 
 
-def _parameters(section: Any) -> tuple[Parameter, ...]:
-    return tuple(_parameter(name, each) for name, each in _named(section).items())
+def _parameters(parameters: Mapping[str, CwlParameter]) -> tuple[Parameter, ...]:
+    return tuple(map(_parameter, parameters.values()))
 
 
-def _parameter(name: str, said: Any) -> Parameter:
-    described = said if isinstance(said, Mapping) and "type" in said else {"type": said}
-    kinds, many = set(), False
-    for kind, is_many in _kinds(described["type"]):
-        kinds.add(kind)
-        many |= is_many
-    required = "null" not in kinds and "default" not in described
-    known = [KINDS.get(kind, "Text") for kind in sorted(kinds - {"null"})]
+def _parameter(parameter: CwlParameter) -> Parameter:
+    kinds = dict(_kinds(parameter.type))
+    names = sorted(set(kinds) - {"null"})
     return Parameter(
-        name=name, kind=known[0] if known else "Text", many=many, required=required, doc=_text(described.get("doc"))
+        name=parameter.name,
+        kind=KINDS.get(names[0], "Text") if names else "Text",
+        many=any(kinds.values()),
+        required="null" not in kinds and "default" not in parameter.fields,
+        doc=one_line(parameter.fields.get("doc")),
     )
 
 
-def _kinds(kind: Any) -> Iterator[tuple[str, bool]]:
-    if isinstance(kind, list):
-        for each in kind:
-            yield from _kinds(each)
-    elif isinstance(kind, Mapping):
-        if kind.get("type") == "array":
-            yield from ((inner, True) for inner, _ in _kinds(kind.get("items")))
+def _kinds(kind: Type) -> Iterator[tuple[str, bool]]:
+    """Yield the names of a type's alternatives, and whether each is in a list."""
+    for alternative in sorted(
+        kind, key=lambda each: isinstance(each, Array)
+    ):  # lists last: one of them makes it a list
+        if isinstance(alternative, Array):
+            yield from ((name, True) for name, _ in _kinds(alternative.items))
+        elif isinstance(alternative, Record | Enum):
+            yield type(alternative).__name__.lower(), False
         else:
-            yield str(kind.get("type")), False
-    elif isinstance(kind, str):
-        if kind.endswith("?"):
-            yield "null", False
-            kind = kind[:-1]
-        yield kind.removesuffix("[]"), kind.endswith("[]")
-
-
-def _named(section: Any) -> dict[str, Any]:
-    """Members by name, from either of the two forms that CWL has for them."""
-    if isinstance(section, Mapping):
-        return dict(section)
-    return {str(each["id"]).lstrip("#"): each for each in section or []}
-
-
-def _sources(bound: Any, key: str) -> list[str]:
-    said = bound.get(key) if isinstance(bound, Mapping) else bound if key == "source" else None
-    return [said] if isinstance(said, str) else list(said or [])
-
-
-def _text(value: Any) -> str:
-    text = "\n".join(map(str, value)) if isinstance(value, list) else str(value or "")
-    return " ".join(text.split())
+            yield str(alternative), False

@@ -13,19 +13,14 @@ from medweave.placement.bound_file import EDITOR_LINE, Binding, render, used_dep
 from medweave.placement.data_rules import Held, held_at
 from medweave.project.deployments import connector_schemas
 from medweave.project.files import write_atomically
+from medweave.project.job_files import check_path_at_site, default_job, first_fault_of_job, read_job
 from medweave.project.sites import Site, find_site, read_site, with_role
-from medweave.project.workflows import (
-    Pipeline,
-    check_path_at_site,
-    default_job,
-    inputs_around,
-    read_job,
-    read_pipeline,
-)
+from medweave.project.workflows import Pipeline, inputs_around, read_pipeline
 from medweave_core.documents.closest_match import closest
+from medweave_core.documents.cwl_reader import CwlReader
 from medweave_core.documents.field_errors import fault_at
 from medweave_core.documents.line_numbers import shown
-from medweave_core.documents.yaml_documents import parse_mapping
+from medweave_core.documents.source_documents import parse_strictly
 from medweave_core.errors import InternalError, UserInputError
 
 SITE_SCHEMA, SCHEMA = "site.schema.json", "streamflow.schema.json"  # what `medweave schema` prints, in one folder
@@ -80,20 +75,22 @@ def bind(
     job: Path | None = None,
     role_options: Sequence[str] = (),
     job_link: Path | None = None,
+    reader: CwlReader | None = None,
 ) -> str:
-    """The text of the bound file; writes nothing.
+    """Return the text of the bound file; nothing is written.
 
     Args:
         site_name: name or path of a site file, see `find_site`.
         job: inputs of the workflow; the demo's where None.
         role_options: other places for roles, see `with_role`.
-        job_link: a link to the job file, absolute, that is written down in its place.
+        job_link: a link to the job file, absolute, that is written in its place.
+        reader: reader of the command, which reads each document once.
 
     Raises:
         UsageError: there is no such site or no job file, or no such place for a role.
         UserInputError: the workflow, its roles, the job or the site file is wrong, or they do not fit together.
     """
-    fitted = fit(workflow, site_name, job, role_options)
+    fitted = fit(workflow, site_name, job, role_options, reader)
     binding = Binding(
         pipeline=fitted.pipeline,
         site=fitted.site,
@@ -126,14 +123,21 @@ class Fitted:
     held: Held | None
 
 
-def fit(workflow: Path, site_name: str, job: Path | None = None, role_options: Sequence[str] = ()) -> Fitted:
-    """Reads what is to run where, and checks that it can; for the arguments and errors see `bind`."""
-    pipeline = read_pipeline(_normal(workflow))
-    site = read_site(_normal(find_site(site_name, pipeline.path.parent)))
+def fit(
+    workflow: Path,
+    site_name: str,
+    job: Path | None = None,
+    role_options: Sequence[str] = (),
+    reader: CwlReader | None = None,
+) -> Fitted:
+    """Read a workflow, a site and a job file, and check that they fit together; for arguments and errors see `bind`."""
+    reader = reader or CwlReader()
+    pipeline = read_pipeline(_normal(workflow), reader)
+    site = read_site(_normal(find_site(site_name, pipeline.path.parent)), reader)
     for option in role_options:
         site = with_role(site, option)
     chosen = _normal(job) if job is not None else default_job(pipeline)
-    values = _check_fit(pipeline, site, chosen)
+    values = _check_fit(pipeline, site, chosen, reader)
     return Fitted(pipeline=pipeline, site=site, job=chosen, values=values, held=held_at(pipeline, site, values))
 
 
@@ -151,7 +155,7 @@ def _normal(path: Path) -> Path:
     return Path(os.path.realpath(path))  # of links in a circle `resolve` makes a RuntimeError
 
 
-def _check_fit(pipeline: Pipeline, site: Site, job: Path) -> dict[str, Any]:
+def _check_fit(pipeline: Pipeline, site: Site, job: Path, reader: CwlReader) -> dict[str, Any]:
     """The inputs in the job file, which fit the workflow, as the site does."""
     of_gangs = {step.role for step in pipeline.steps if step.gang}
     for step in pipeline.steps:
@@ -168,37 +172,26 @@ def _check_fit(pipeline: Pipeline, site: Site, job: Path) -> dict[str, Any]:
                 seen=f"locations: {site.roles[step.role].locations}",
                 expected="1, since its tool has no hint medweave:Gang", do="take `locations` away, or give the tool the hint",
             )  # fmt: skip
-    inputs = read_job(job, pipeline)
-    _check_values(job, pipeline)
+    inputs = read_job(job, pipeline, reader)
+    if (fault := first_fault_of_job(inputs, pipeline.process)) is not None:
+        raise fault_at(job, fault.field, fault.what, seen=fault.seen, expected=fault.expected, do=fault.fix)
     for name, place in site.inputs.items():
-        if name not in pipeline.inputs_beside and name not in inputs_around(pipeline):
+        if name not in pipeline.folder_inputs and name not in inputs_around(pipeline, reader):
             raise fault_at(
                 site.path, ("inputs", name), f"no workflow in {shown(pipeline.path.parent)} or beside it has such an input.",
-                seen=f"'{name}'", expected=f"one of {', '.join(sorted(pipeline.inputs_beside))}",
-                do=closest(name, sorted(pipeline.inputs_beside)) or "correct the name",
+                seen=f"'{name}'", expected=f"one of {', '.join(sorted(pipeline.folder_inputs))}",
+                do=closest(name, sorted(pipeline.folder_inputs)) or "correct the name",
             )  # fmt: skip
         if name in pipeline.inputs:
             check_path_at_site(job, inputs, name, place.workdir or "")
     return inputs
 
 
-def _check_values(job: Path, pipeline: Pipeline) -> None:
-    """Whether each input that must be there is, and is of its type; files are looked for where the job runs."""
-    from medweave.validate.jobs import misfit
-    from medweave.validate.source import read
-
-    (of_job, _), (of_workflow, _) = read(job), read(pipeline.path)
-    if not of_job or not of_workflow:  # an empty one, or more than one document: validate says it
-        return
-    if (found := misfit(of_job[0], of_workflow[0])) is not None:
-        raise fault_at(job, found.field, found.what, seen=found.seen, expected=found.expected, do=found.fix)
-
-
 def _check_copy(text: str, binding: Binding) -> None:
     """The deployments are copied as text: what comes out must be what the site file means."""
     site = binding.site
     try:
-        copied = parse_mapping(text, binding.output, "bound file")["deployments"]
+        copied = parse_strictly(binding.output, text, "bound file").data["deployments"]
     except UserInputError as error:
         raise fault_at(
             site.path, ("deployments",), "the deployments cannot be copied word for word.", seen=error.seen,

@@ -105,11 +105,11 @@ def said_of(pipeline: Pipeline) -> Said:
         )  # fmt: skip
     check(pipeline.holds, _SCHEMA, file, (HOLDS,))
     said = Said(inputs=pipeline.holds["inputs"], outputs=pipeline.holds["outputs"])
-    _check_names(file, ("inputs",), said.inputs, pipeline.inputs_beside)
-    _check_names(file, ("outputs",), said.outputs, pipeline.written_beside)
+    _check_names(file, ("inputs",), said.inputs, pipeline.folder_inputs)
+    _check_names(file, ("outputs",), said.outputs, pipeline.folder_outputs)
     for role, outputs in said.outputs.items():
         if isinstance(outputs, Mapping):
-            _check_names(file, ("outputs", role), outputs, pipeline.written_beside[role])
+            _check_names(file, ("outputs", role), outputs, pipeline.folder_outputs[role])
     for name in sorted(pipeline.data_inputs - set(said.inputs)):
         raise _unsaid(file, ("inputs",), f"the input '{name}'", name, said.inputs, CLASSES)
     for step in pipeline.steps:

@@ -20,10 +20,9 @@ from medweave.plan.flow import Flow
 from medweave.plan.ports import Port, Unseen, Value, Written, ports_of
 from medweave.project.workflows import Step
 from medweave.runs.explain import changes, listed
-from medweave.validate.source import Source
 from medweave_connectors.cache.entries import Kept
 from medweave_connectors.cache.session import NOT_ALLOWED, SWITCH
-from medweave_core.documents.cwl_types import named
+from medweave_core.documents.cwl_model import Process
 from medweave_core.runlog.history import Job, Run
 
 NEVER = "no earlier run has done it"
@@ -50,15 +49,14 @@ class Foresight:
 
     Attributes:
         runs: of the folder of runs, of this workflow, the last one first.
-        tools: by path of the step.
+        files: processes in files of their own, by path of the step.
         spots: the same, where they would run.
         lies_at: deployments at which inputs of the workflow lie.
         folder: where the job file's relative paths start.
     """
 
     flow: Flow
-    workflow: Source
-    tools: Mapping[str, Source]
+    files: Mapping[str, Process]
     spots: Mapping[str, Spot]
     lies_at: Mapping[str, str]
     folder: Path
@@ -76,12 +74,10 @@ class Foresight:
         return told
 
     def _of(self, step: Step) -> Reuse:
-        said = named(self.workflow.data.get("steps"))[step.path.lstrip("/")]
-        file = self.tools.get(step.path)
-        tool = file.data if file is not None else said.get("run")
+        tool, file = step.tool, self.files.get(step.path)
         if os.environ.get(SWITCH, "1") == "0":
             return Reuse(state="runs", why=OFF)
-        if not isinstance(tool, Mapping) or tool.get("class") != "CommandLineTool":
+        if tool.kind != "CommandLineTool":
             return Reuse(state="not-known", why="it runs no tool but a workflow or an expression")
         earlier = [(run, jobs) for run in self.runs if (jobs := _jobs(run, step.path))] if self.kept.there else []
         if all(job.not_reusable == NOT_ALLOWED for _, jobs in earlier for job in jobs) and earlier:
@@ -89,20 +85,18 @@ class Foresight:
         earlier = [(run, jobs) for run, jobs in earlier if all(job.parts for job in jobs)]
         if not earlier:
             return Reuse(state="runs", why=NEVER)
-        files = {self.workflow.path, *([file.path] if file is not None else [])}
+        files = {self.flow.pipeline.path, *([file.path] if file is not None else [])}
         same = [(run, jobs) for run, jobs in earlier if self._is_same(run, files)]
         if not same:
             why = f"the workflow or its tool has been edited since run {earlier[0][0].run_id}, which may change its command"
             return Reuse(state="not-known", why=why)
-        ports = ports_of(step, said, tool, self.flow, self.lies_at)
-        return self._by(step, tool, ports, same)
+        ports = ports_of(step, self.flow, self.lies_at)
+        return self._by(step, ports, same)
 
-    def _by(
-        self, step: Step, tool: Mapping[str, Any], ports: Mapping[str, Port], earlier: Sequence[tuple[Run, list[Job]]]
-    ) -> Reuse:
+    def _by(self, step: Step, ports: Mapping[str, Port], earlier: Sequence[tuple[Run, list[Job]]]) -> Reuse:
         """Args: earlier: jobs of the step, by runs whose documents were these."""
         try:
-            wanted = self._wanted(step, tool, ports)
+            wanted = self._wanted(step, ports)
         except OSError:
             return Reuse(state="not-known", why="something that it reads cannot be read now")
         is_scattered = any(isinstance(port, Value) and port.each for port in ports.values())
@@ -166,10 +160,10 @@ class Foresight:
 
     # ---- what a job would be made of
 
-    def _wanted(self, step: Step, tool: Mapping[str, Any], ports: Mapping[str, Port]) -> list[dict[str, str]]:
+    def _wanted(self, step: Step, ports: Mapping[str, Port]) -> list[dict[str, str]]:
         """Those parts of its jobs that are known now: one mapping, or one for each item that the step is scattered over."""
         spot = self.spots[step.path]
-        program = _program(tool)
+        program = _program(step.tool)
         parts = dict([self.kept.processor_part()]) if spot.here else {}
         if spot.here and program:
             parts |= [self.kept.programs_part(program)]
@@ -261,7 +255,7 @@ class Foresight:
 
     def _is_same(self, run: Run, files: Iterable[Path]) -> bool:
         told = run.facts.get("documents") or {}
-        names = {os.path.relpath(path, self.workflow.path.parent): path for path in files}
+        names = {os.path.relpath(path, self.flow.pipeline.path.parent): path for path in files}
         return all(told.get(name) == hashlib.sha256(path.read_bytes()).hexdigest() for name, path in names.items())
 
 
@@ -273,6 +267,6 @@ def _jobs(run: Run, step: str) -> list[Job]:
     )
 
 
-def _program(tool: Mapping[str, Any]) -> str:
-    said = tool.get("baseCommand") or ""
-    return said if isinstance(said, str) else str(said[0])
+def _program(tool: Process) -> str:
+    command = tool.fields.get("baseCommand") or ""
+    return command if isinstance(command, str) else str(command[0])

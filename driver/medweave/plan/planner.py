@@ -19,16 +19,12 @@ from medweave.plan.resources import asked_by, excess
 from medweave.plan.sizes import Size, missing_in, size_of
 from medweave.project.sites import Place
 from medweave.project.workflows import Step
-from medweave.validate.edges import sources_of
-from medweave.validate.places import tools_of
-from medweave.validate.repository import Repository
-from medweave.validate.source import Source
 from medweave_connectors.cache.entries import Kept
 from medweave_connectors.policy.data_classes import WORKFLOW, in_order
-from medweave_core.documents.cwl_types import Array, Record, Type, named, type_of
+from medweave_core.documents.cwl_model import Process
+from medweave_core.documents.cwl_types import has_files
 from medweave_core.documents.file_locations import place_key
 from medweave_core.documents.line_numbers import line_of, shown, spelled
-from medweave_core.errors import InternalError
 
 _NONE = Figures(num_runs=0, median=0.0, low=0.0, high=0.0)  # of GPUs, for a tool that asks for none
 JOBS, NAMED = "jobs", "the one that --job names"
@@ -45,9 +41,7 @@ class _Given:
     fitted: Fitted
     flow: Flow
     past: Past
-    workflow: Source
-    tools: Mapping[str, Source]
-    site: Source
+    tools: Mapping[str, Process]
     carries: Mapping[str, Ports] | None
 
     def place_of(self, name: str) -> str | None:
@@ -149,31 +143,23 @@ def _job(file: Path) -> str:
 
 def _given(fitted: Fitted, past: Past) -> _Given:
     pipeline = fitted.pipeline
-    repository = Repository(root=pipeline.path.parent, files=[])
-    workflow, site = repository.source(pipeline.path), repository.source(fitted.site.path)
-    if workflow is None or site is None:
-        raise InternalError("a document was read once and not again.", seen=shown(pipeline.path), do="report it")
     return _Given(
         fitted=fitted,
         flow=Flow(pipeline=pipeline, values=dict(pipeline.defaults) | dict(fitted.values)),
         past=past,
-        workflow=workflow,
-        tools=tools_of(workflow, repository),
-        site=site,
+        tools={step.path: step.tool for step in pipeline.steps if step.definition.run_file is not None},
         carries=fitted.held.carries if fitted.held is not None else classes_at(pipeline, fitted.site, fitted.values),
     )
 
 
 def _steps(given: _Given) -> Iterator[PlannedStep]:
     site = given.fitted.site
-    raw = named(given.workflow.data.get("steps"))
     foresight = _foresight(given)
     for step in given.flow.ordered():
         place, tool = site.place_of(step.role, gang=step.gang), given.tools.get(step.path)
         where = place.deployment, place.service
-        said = raw[step.path.lstrip("/")]
-        bound = {name: sources_of(each) for name, each in named(said.get("in") or {}).items()}
-        asks = tuple(asked_by(tool, given.site, place, _known(bound, given.flow.values))) if tool else ()
+        known = _known(step.reads, given.flow.values)
+        asks = tuple(asked_by(tool, site.document, place, known)) if tool else ()
         amounts = {each.name: each.most * place.locations for each in asks}
         hours = {
             name: given.past.hours(step.path, where, amounts[name]) if name in amounts else None
@@ -181,7 +167,7 @@ def _steps(given: _Given) -> Iterator[PlannedStep]:
         }
         yield PlannedStep(
             step=step.path,
-            label=" ".join(str(tool.data.get("label") or "").split()) if tool else "",
+            label=tool.label if tool else "",
             runs=given.flow.runs(step),
             condition=_condition(step),
             after=tuple(given.flow.after(step)),
@@ -194,7 +180,7 @@ def _steps(given: _Given) -> Iterator[PlannedStep]:
             locations=place.locations,
             connector=site.deployments[place.deployment]["type"],
             why=_why(step, given),
-            one_job_for_each=tuple(_scattered(said, bound)),
+            one_job_for_each=tuple(_scattered(step)),
             asks=asks,
             holds=tuple(held(given.carries[step.path])) if given.carries is not None else None,
             job_seconds=given.past.job_seconds(step.path, where),
@@ -212,8 +198,7 @@ def _foresight(given: _Given) -> Foresight:
     of_folder = [run for run in given.past.runs if run.folder.parent == folder]
     return Foresight(
         flow=given.flow,
-        workflow=given.workflow,
-        tools=given.tools,
+        files=given.tools,
         spots={
             path: Spot(deployment=place.deployment, service=place.service, here=given.machine(place.deployment) is HERE)
             for path, place in places.items()
@@ -241,9 +226,9 @@ def _known(bound: Mapping[str, Sequence[str]], values: Mapping[str, Any]) -> dic
     return {name: values.get(sources[0]) for name, sources in bound.items() if len(sources) == 1}
 
 
-def _scattered(step: Mapping[str, Any], bound: Mapping[str, Sequence[str]]) -> Iterator[str]:
-    for port in sources_of(step.get("scatter")):
-        yield from bound.get(port.rpartition("/")[2], ())
+def _scattered(step: Step) -> Iterator[str]:
+    for port in step.definition.scatter:
+        yield from step.reads.get(port, ())
 
 
 def _sizes(given: _Given) -> tuple[dict[str, Size | None], list[Problem]]:
@@ -271,7 +256,7 @@ def _sizes(given: _Given) -> tuple[dict[str, Size | None], list[Problem]]:
 
 
 def _inputs(given: _Given, sizes: Mapping[str, Size | None]) -> Iterator[Input]:
-    for name in named(given.workflow.data.get("inputs")):
+    for name in given.fitted.pipeline.process.inputs:
         if name in given.fitted.pipeline.data_inputs and given.flow.values.get(name) is not None:
             size = sizes.get(name)
             yield Input(
@@ -328,22 +313,11 @@ def _data_sources(given: _Given) -> set[str]:
     found = set(given.fitted.pipeline.data_inputs)
     for step in given.fitted.pipeline.steps:
         tool = given.tools.get(step.path)
-        outputs = named(tool.data.get("outputs")) if tool else {}
         for name in step.writes:
-            if tool is None or _has_files(type_of(outputs.get(name, "Any"), tool.data)):
+            parameter = tool.outputs.get(name) if tool else None
+            if parameter is None or has_files(parameter.type, any_counts=True):
                 found.add(f"{step.path.lstrip('/')}/{name}")
     return found
-
-
-def _has_files(kind: Type) -> bool:
-    return any(
-        _has_files(each.items)
-        if isinstance(each, Array)
-        else any(_has_files(inner) for _, inner in each.fields)
-        if isinstance(each, Record)
-        else each in ("File", "Directory", "Any")
-        for each in kind
-    )
 
 
 def _holdings(given: _Given, moves: Sequence[Move]) -> Iterator[Holding]:

@@ -8,11 +8,10 @@ from typing import Any
 
 from medweave.plan.flow import Flow
 from medweave.project.workflows import Step
-from medweave.validate.edges import sources_of
-from medweave_core.documents.cwl_types import named
+from medweave_core.documents.cwl_model import Binding
 
 _SAME = "$(self)"
-_BESIDE = ("secondaryFiles", "loadContents", "loadListing", "streamable")
+_OTHER_CONTENT = ("secondaryFiles", "loadContents", "loadListing", "streamable")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,37 +56,35 @@ class Unseen:
 Port = Value | Written | Unseen
 
 
-def ports_of(
-    step: Step, said: Mapping[str, Any], tool: Mapping[str, Any], flow: Flow, lies_at: Mapping[str, str]
-) -> dict[str, Port]:
-    """The inputs of a step, by name.
+def ports_of(step: Step, flow: Flow, lies_at: Mapping[str, str]) -> dict[str, Port]:
+    """Return the inputs of a step, by name.
 
     Args:
-        said: the step as it stands in the workflow.
-        tool: the document of its tool.
         lies_at: deployments at which inputs of the workflow lie.
     """
-    over = {each.rpartition("/")[2] for each in sources_of(said.get("scatter"))}
-    inputs, found = named(tool.get("inputs")), dict[str, Port]()
-    for name, bound in named(said.get("in") or {}).items():
-        whole = bound if isinstance(bound, Mapping) else {}
-        default = whole.get("default", _of(inputs.get(name)).get("default"))
-        found[name] = _port(step, name, flow, whole, default, lies_at, each=name in over)
-        if any(key in _of(inputs.get(name)) for key in _BESIDE):
-            found[name] = Unseen(why=f"its tool reads more of its input {name} than files and folders")
-    return found if len(over) == 1 else dict(_together(found, over, str(said.get("scatterMethod", ""))))
+    definition = step.definition
+    over = set(definition.scatter)
+    ports = dict[str, Port]()
+    for name, binding in definition.inputs.items():
+        parameter = step.tool.inputs.get(name)
+        fields = parameter.fields if parameter is not None else {}
+        default = binding.fields.get("default", fields.get("default"))
+        ports[name] = _port(step, name, flow, binding, default, lies_at, each=name in over)
+        if any(key in fields for key in _OTHER_CONTENT):
+            ports[name] = Unseen(why=f"its tool reads more of its input {name} than files and folders")
+    return ports if len(over) == 1 else dict(_together(ports, over, definition.scatter_method))
 
 
 def _port(
-    step: Step, name: str, flow: Flow, bound: Mapping[str, Any], default: Any, lies_at: Mapping[str, str], *, each: bool
+    step: Step, name: str, flow: Flow, binding: Binding, default: Any, lies_at: Mapping[str, str], *, each: bool
 ) -> Port:
-    if bound.get("valueFrom", _SAME) != _SAME:
+    if binding.fields.get("valueFrom", _SAME) != _SAME:
         return Unseen(why=f"an expression makes its input {name}")
-    bound_to = step.reads[name]
-    sources = list(flow.sources(bound_to, name in step.firsts))
+    bound_to = binding.sources
+    sources = list(flow.sources(bound_to, binding.is_first_non_null))
     if any("/" in source for source in sources):
         return _written(name, bound_to, sources, each=each)
-    if len(sources) > 1 or (bound_to and bound.get("linkMerge")):
+    if len(sources) > 1 or (bound_to and binding.fields.get("linkMerge")):
         return Unseen(why=f"its input {name} is made of several")
     source = sources[0] if sources else ""
     if source in lies_at:
@@ -110,10 +107,6 @@ def _together(ports: Mapping[str, Port], over: set[str], method: str) -> Iterato
     for name, port in ports.items():
         is_told = kinds == {Written} or (kinds == {Value} and method == "dotproduct")
         yield name, port if name not in over or is_told else Unseen(why="it is scattered over several inputs")
-
-
-def _of(described: Any) -> Mapping[str, Any]:
-    return described if isinstance(described, Mapping) else {}
 
 
 def _has_files(value: Any) -> bool:

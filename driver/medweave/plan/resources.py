@@ -8,15 +8,15 @@ from typing import Any, Literal
 from medweave.plan.document import Asked, Problem
 from medweave.project.sites import Place
 from medweave.validate.caps import asks, caps
-from medweave.validate.source import Source
 from medweave_connectors.jobs.job_requests import full_name, read_hints
 from medweave_connectors.sites.slurm.service import minutes_of
-from medweave_core.documents.cwl_types import required
+from medweave_core.documents.cwl_model import Process
+from medweave_core.documents.source_documents import SourceDocument
 
 _UNITS: Mapping[str, Literal["cores", "MiB", "GPUs"]] = {"cores": "cores", "memory": "MiB", "GPUs": "GPUs"}
 
 
-def asked_by(tool: Source, site: Source, place: Place, inputs: Mapping[str, Any]) -> list[Asked]:
+def asked_by(tool: Process, site: SourceDocument, place: Place, inputs: Mapping[str, Any]) -> list[Asked]:
     """The resources of one job of a tool at a place.
 
     Args:
@@ -53,17 +53,18 @@ def excess(step: str, place: Place, asked: Asked) -> Problem | None:
     )
 
 
-def _most_gpus(tool: Source, inputs: Mapping[str, Any], num_nodes: int) -> int:
-    spaces = tool.data.get("$namespaces") or {}
+def _most_gpus(tool: Process, inputs: Mapping[str, Any], num_nodes: int) -> int:
     hints = {
-        full_name(name, spaces): said for name, (_, said) in required(tool.data).items() if isinstance(said, Mapping)
+        full_name(name, tool.namespaces): requirement.fields
+        for name, requirement in tool.requirements.items()
+        if isinstance(requirement.fields, Mapping)
     }
     return read_hints(hints, where=tool.path.name).of_job(inputs, num_nodes=num_nodes).gpus_max
 
 
-def _time(tool: Source, site: Source, place: Place) -> Iterator[Asked]:
-    _, said = required(tool.data).get("ToolTimeLimit", ("", {}))
-    limit = said.get("timelimit") if isinstance(said, Mapping) else None
+def _time(tool: Process, site: SourceDocument, place: Place) -> Iterator[Asked]:
+    requirement = tool.requirements.get("ToolTimeLimit")
+    limit = requirement.fields.get("timelimit") if requirement and isinstance(requirement.fields, Mapping) else None
     if isinstance(limit, (int, float)) and limit > 0:
         config = site.data["deployments"][place.deployment].get("config") or {}
         service = (config.get("services") or {}).get(place.service) or {}

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from medweave import DRIVER_TYPE
 from medweave.plan.document import Asked, Figures, Holding, Input, Item, Move, Plan, PlannedStep, Reuse
-from medweave.report.cost import amount_text
+from medweave.project.prices import amount_text
 from medweave.report.energy import Model
 from medweave.report.timeline import short_duration
 from medweave_core.contracts.energy import spelled

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from medweave.validate.cwl import formats_of
-from medweave.validate.source import read
-from medweave_core.documents.cwl_types import Array, Enum, Record, Type, named, type_of
+from medweave_core.documents.cwl_model import Parameter, Process, one_line
+from medweave_core.documents.cwl_reader import CwlReader
+from medweave_core.documents.cwl_types import Array, Enum, Record, Type
 from medweave_core.documents.job_values import OWN_KEYS
 from medweave_core.documents.line_numbers import shown
 from medweave_core.errors import UserInputError
@@ -62,54 +62,46 @@ def job_schema(path: Path) -> dict[str, Any]:
             f"{shown(path)}: there is no such workflow.", expected="a CWL document, such as workflows/mine/train.cwl",
             do="check the path",
         )  # fmt: skip
-    sources, faults = read(path)
-    document = sources[0].data if sources and not faults else None
-    if not isinstance(document, Mapping) or "class" not in document or "inputs" not in document:
+    reader = CwlReader()
+    faults, process = reader.parse(path).faults, reader.find_process(path)
+    if faults or process is None or "class" not in process.fields or "inputs" not in process.fields:
         raise UserInputError(
             f"{shown(path)}: this is no CWL document with inputs.",
             seen=faults[0].seen if faults else "no `class` and `inputs`",
             expected="a workflow or tool in CWL",
             do="name another file, or let `medweave validate` say what is wrong with it",
         )
-    return schema_of_inputs(document, f"{path.parent.name}/{path.name}")
+    return schema_of_inputs(process, f"{path.parent.name}/{path.name}")
 
 
-def schema_of_inputs(document: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """The schema of what the inputs of a CWL document take.
+def schema_of_inputs(process: Process, name: str) -> dict[str, Any]:
+    """Return the schema of the inputs of a CWL document.
 
     Args:
         name: the document's, for people.
     """
-    inputs = named(document["inputs"])
     return {
         "$schema": DRAFT,
         "title": f"Job file of {name}",
-        "description": " ".join(str(document.get("label") or f"Inputs of {name}").split()) + ".",
+        "description": f"{process.label or f'Inputs of {name}'}.",
         "type": "object",
         "properties": {
-            **{key: _input(described, document) for key, described in inputs.items()},
+            **{key: _input(parameter) for key, parameter in process.inputs.items()},
             **{key: {"description": "For CWL runners; no input."} for key in OWN_KEYS},
         },
-        "required": [key for key, described in inputs.items() if not _may_miss(described, document)],
+        "required": [key for key, parameter in process.inputs.items() if not parameter.is_optional],
         "additionalProperties": False,
         "$defs": _DEFINED,
     }
 
 
-def _may_miss(described: Any, document: Mapping[str, Any]) -> bool:
-    default = isinstance(described, Mapping) and described.get("default") is not None
-    return default or bool({"null", "Any"} & type_of(described, document))
-
-
-def _input(described: Any, document: Mapping[str, Any]) -> dict[str, Any]:
-    schema = _any_of(type_of(described, document), formats_of(described, document))
-    if isinstance(described, Mapping):
-        doc = described.get("doc") or described.get("label")
-        if doc:
-            text = " ".join(" ".join(doc if isinstance(doc, list) else [str(doc)]).split())
-            schema["description"] = text[0].upper() + text[1:] + ("" if text.endswith(".") else ".")
-        if described.get("default") is not None:
-            schema["default"] = described["default"]
+def _input(parameter: Parameter) -> dict[str, Any]:
+    schema = _any_of(parameter.type, parameter.formats)
+    doc = one_line(parameter.fields.get("doc") or parameter.fields.get("label"))
+    if doc:
+        schema["description"] = doc[0].upper() + doc[1:] + ("" if doc.endswith(".") else ".")
+    if parameter.has_default:
+        schema["default"] = parameter.fields["default"]
     return schema
 
 

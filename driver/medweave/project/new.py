@@ -14,7 +14,7 @@ from medweave.project.sites import role_names
 from medweave.project.sites import schema as site_schema
 from medweave.project.workflows import ROLES_FILE
 from medweave_core.documents.line_numbers import shown
-from medweave_core.documents.yaml_documents import not_installed, parse_mapping
+from medweave_core.documents.yaml_documents import not_installed
 from medweave_core.errors import UsageError
 
 SITES = Path("deployments/sites")
@@ -83,6 +83,8 @@ def files_of(what: str, name: str, *, kind: str, here: Path) -> dict[Path, str]:
         return dict(_step(WORKFLOWS / "tools", name))
     try:
         from medweave.project.job_schema import schema_of_inputs
+        from medweave_core.documents.cwl_model import process_in
+        from medweave_core.documents.source_documents import parse_strictly
     except ImportError as error:
         raise not_installed(error) from error
     if what == "site":
@@ -90,12 +92,12 @@ def files_of(what: str, name: str, *, kind: str, here: Path) -> dict[Path, str]:
         return found | ({SITES / f"{name}-pods.yml": _text("pods.yml")} if kind == "kubernetes" else {})
     folder = WORKFLOWS / name
     text = _text("workflow.cwl", name=name)
-    described = parse_mapping(text, folder / f"{name}.cwl", "CWL workflow")
+    process = process_in(parse_strictly(folder / f"{name}.cwl", text, "CWL workflow"))
     found = {
         folder / f"{name}.cwl": text,
         folder / ROLES_FILE: _text("roles.yml", name=name),
         folder / "jobs" / f"demo-{name}.yml": _text("job.yml", name=name),
-        folder / "jobs" / f"{name}.schema.json": text_of(schema_of_inputs(described, f"{name}/{name}.cwl")),
+        folder / "jobs" / f"{name}.schema.json": text_of(schema_of_inputs(process, f"{name}/{name}.cwl")),
         **{folder / "jobs" / f"example-{number}.txt": f"stands for scan {number}\n" for number in (1, 2)},
         **dict(_step(folder / "tools", "measure")),
         **_beside(here),

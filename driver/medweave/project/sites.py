@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,11 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from medweave.project.deployments import PlaceFault, as_fault, faults_of_deployments, unknown
-from medweave.report.cost import Prices, read_prices
+from medweave.project.prices import Prices, read_prices
 from medweave_core.documents.closest_match import closest
 from medweave_core.documents.field_errors import FieldFault, fault_at, faults
 from medweave_core.documents.line_numbers import FieldPath, shown
-from medweave_core.documents.yaml_documents import Entry, entries, parse_mapping, read_text
+from medweave_core.documents.source_documents import DocumentReader, SourceDocument
+from medweave_core.documents.yaml_documents import Entry, entries
 from medweave_core.errors import UsageError
 
 OF_GATE: FieldPath = ("roles", "gate")
@@ -52,7 +52,7 @@ class Site:
     """A site file that was found right.
 
     Attributes:
-        text: the file as it stands.
+        document: content of the file.
         may_hold: classes of data that may lie at a deployment, by its name; empty where the site has no data rules.
         transfers: settings of the data manager.
         prices: what computing costs there, or None.
@@ -63,7 +63,7 @@ class Site:
 
     path: Path
     title: str
-    text: str
+    document: SourceDocument
     roles: Mapping[str, Place]
     inputs: Mapping[str, Place]
     may_hold: Mapping[str, Sequence[str]]
@@ -72,6 +72,11 @@ class Site:
     deployments: Mapping[str, Mapping[str, Any]]
     entries: Sequence[Entry]
     options: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def text(self) -> str:
+        """The file as it is written."""
+        return self.document.text
 
     @property
     def name(self) -> str:
@@ -108,35 +113,35 @@ def find_site(name: str, start: Path) -> Path:
     )
 
 
-def read_site(path: Path) -> Site:
-    """Reads a site file.
+def read_site(path: Path, reader: DocumentReader | None = None) -> Site:
+    """Return the site that a file describes.
+
+    Args:
+        reader: reader of the command, which reads each file once.
 
     Raises:
-        UserInputError: the file is no YAML, or something in it is wrong; the message has the path to the field.
+        UserInputError: the file is not YAML, or something in it is wrong; the message has the path to the field.
     """
-    text = read_text(path, WHAT)
-    document = parse_mapping(text, path, WHAT)
-    if not _is_right(text):
-        raise next(faults_of_site(document, path))
+    reader = reader or DocumentReader()
+    source = reader.mapping(path, WHAT)
+    document = source.data
+    if path not in reader.checked:
+        for fault in faults_of_site(document, path):
+            raise fault
+        reader.checked.add(path)
     deployments = document["deployments"]
     return Site(
         path=path,
         title=" ".join(document["title"].split()),
-        text=text,
+        document=source,
         roles=_places(document, "roles"),
         inputs=_places(document, "inputs"),
         may_hold=document.get("mayHold") or {},
         transfers=document.get("transfers") or {},
         prices=read_prices(path.stem, document.get("prices")),
         deployments=deployments,
-        entries=_entries(text, path),
+        entries=_entries(source.text, path),
     )
-
-
-@functools.lru_cache(maxsize=64)
-def _is_right(text: str) -> bool:
-    """Whether nothing is wrong in a site file: a repository binds many workflows to the same few."""
-    return next(faults_of_site(parse_mapping(text, Path(), WHAT), Path()), None) is None
 
 
 def faults_of_site(document: Mapping[str, Any], path: Path) -> Iterator[FieldFault]:

@@ -12,8 +12,8 @@ from typing import Any
 
 from medweave import __version__
 from medweave.project.files import write_atomically
+from medweave.project.prices import Prices
 from medweave.report import compare
-from medweave.report.cost import Prices
 from medweave.report.energy import CO2E_G_PER_KWH, PUE, Model, energy_wh, measured, spelled_co2e, total
 from medweave.report.flow_picture import flow_picture, steps_of, told
 from medweave.report.timeline import colours, short_duration, timeline

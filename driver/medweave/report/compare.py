@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from medweave.report.cost import Prices, amount_text
+from medweave.project.prices import Prices, amount_text
 from medweave.report.energy import Model, energy_wh, total
 from medweave.report.timeline import short_duration
 from medweave_core.contracts.energy import spelled

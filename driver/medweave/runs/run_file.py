@@ -94,23 +94,23 @@ def check_documents(document: Mapping[str, Any], file: Path, *, job: Path | None
 def _check_cwl(path: Path) -> None:
     from medweave.validate.cwl import check_document
     from medweave.validate.edges import check_workflow
+    from medweave.validate.findings import of_syntax
     from medweave.validate.places import tools_of
     from medweave.validate.repository import Repository
-    from medweave.validate.source import read
 
     repository = Repository(root=path.parent, files=[])
-    for found in read(path)[1]:
-        if found.rule == "yaml-syntax":
-            raise _fault_of(found)
-    source = repository.source(path)
-    if source is None or "$graph" in source.data:
+    for fault in repository.reader.parse(path).faults:
+        if not fault.is_duplicate_key:
+            raise _fault_of(of_syntax(fault))
+    process = repository.process(path)
+    if process is None or "$graph" in process.fields:
         return
-    for each in (source, *tools_of(source, repository).values()):
+    for each in (process, *tools_of(process, repository).values()):
         for found in check_document(each):
             is_default = found.field[-1:] == ("default",)  # of another type than its input: the engine takes it
             if found.rule in REFUSED_CWL and found.field and not is_default:  # no field: the check's parser has tripped
                 raise _fault_of(found)
-    for found in check_workflow(source, repository) if source.data.get("class") == "Workflow" else ():
+    for found in check_workflow(process, repository) if process.is_workflow else ():
         if found.rule in REFUSED_EDGES:
             raise _fault_of(found)
 
@@ -118,17 +118,21 @@ def _check_cwl(path: Path) -> None:
 def _check_inputs(job: Path, workflow: Path, held: Collection[str], *, hides: bool) -> None:
     """Args: held: inputs that lie at a site."""
     from medweave.plan.sizes import missing_in
-    from medweave.validate.jobs import misfit
-    from medweave.validate.source import read
-    from medweave_core.documents.cwl_types import named
+    from medweave.project.job_files import first_fault_of_job
+    from medweave.validate.findings import finding_at
+    from medweave_core.documents.cwl_reader import CwlReader
 
-    read_both = read(job)[0][:1] + read(workflow)[0][:1]
-    if len(read_both) < 2 or not isinstance(read_both[0].data, Mapping):
+    reader = CwlReader()
+    jobs, process = reader.parse(job).documents, reader.find_process(workflow)
+    if not jobs or not isinstance(jobs[0].data, Mapping) or process is None:
         return  # one is empty or no YAML, which is told where it is read
-    source, described = read_both
-    if (found := None if "$graph" in described.data else misfit(source, described)) is not None:
+    source = jobs[0]
+    if "$graph" not in process.fields and (fault := first_fault_of_job(source.data, process)) is not None:
+        found = finding_at(
+            source, fault.rule, fault.field, fault.what, seen=fault.seen, expected=fault.expected, fix=fault.fix
+        )
         raise _without_values(found) if hides else _fault_of(found)
-    values = {name: source.data[name] for name in named(described.data.get("inputs")) if name in source.data}
+    values = {name: source.data[name] for name in process.inputs if name in source.data}
     for field, path in missing_in({name: values[name] for name in values if name not in held}, job.resolve().parent):
         if hides:
             raise UserInputError(
@@ -139,9 +143,9 @@ def _check_inputs(job: Path, workflow: Path, held: Collection[str], *, hides: bo
             job, field, "there is no such file or folder.", seen=str(path), expected="a path from the folder of this file",
             do=near(path)[1] or "correct the path, or make it first",
         )  # fmt: skip
-    for name, declared in named(described.data.get("inputs")).items():
+    for name, parameter in process.inputs.items():
         if name in values and name not in held:
-            _check_secondary(job, name, values[name], declared, hides=hides)
+            _check_secondary(job, name, values[name], parameter.fields, hides=hides)
 
 
 def _check_secondary(job: Path, name: str, value: Any, declared: Any, *, hides: bool) -> None:

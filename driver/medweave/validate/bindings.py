@@ -13,17 +13,17 @@ from medweave.placement.bind import bind
 from medweave.project.deployments import part_schemas
 from medweave.project.near_files import expected_path, near
 from medweave.project.sites import SITES
-from medweave.validate.findings import Finding, one_of
+from medweave.validate.findings import Finding, finding_at, one_of
 from medweave.validate.images import check_containers
 from medweave.validate.places import check_deployments, services_of, told, tools_of
 from medweave.validate.repository import Repository
-from medweave.validate.source import Source
 from medweave_connectors.policy.data_rules import too_sensitive
 from medweave_core.documents.closest_match import closest
-from medweave_core.documents.cwl_types import named
+from medweave_core.documents.cwl_model import Process
 from medweave_core.documents.field_errors import FieldFault, faults
 from medweave_core.documents.file_locations import document_of
 from medweave_core.documents.line_numbers import FieldPath
+from medweave_core.documents.source_documents import SourceDocument
 from medweave_core.documents.streamflow_bindings import OUR_TYPES, our_deployments, targets
 from medweave_core.errors import StepError
 
@@ -32,14 +32,14 @@ FOLDER = ", in the folder "
 JOBS = "jobs"
 
 
-def check_structure(source: Source) -> list[Finding]:
+def check_structure(source: SourceDocument) -> list[Finding]:
     """What is wrong with the keys and values of a StreamFlow file; where something is, the other checks cannot read it."""
     return [
         told(source, fault, "binding-structure") for fault in faults(source.data, streamflow_schema(), source.path, ())
     ]
 
 
-def check_bindings(source: Source, repository: Repository) -> list[Finding]:
+def check_bindings(source: SourceDocument, repository: Repository) -> list[Finding]:
     """What is wrong with a StreamFlow file by itself."""
     found = check_structure(source)
     if found:
@@ -49,8 +49,8 @@ def check_bindings(source: Source, repository: Repository) -> list[Finding]:
         field: FieldPath = ("workflows", name)
         found += _files(source, field, workflow)
         path = (source.path.parent / workflow["config"]["file"]).resolve()
-        document = repository.source(path)
-        if document is not None and document.data.get("class") == "Workflow":
+        document = repository.process(path)
+        if document is not None and document.is_workflow:
             found += _steps_and_ports(source, field, workflow, document, repository)
             if not workflow["config"].get("docker"):
                 found += _containers(source, workflow, document, repository)
@@ -61,14 +61,14 @@ def check_bindings(source: Source, repository: Repository) -> list[Finding]:
 
 
 def _containers(
-    source: Source, workflow: Mapping[str, Any], document: Source, repository: Repository
+    source: SourceDocument, workflow: Mapping[str, Any], document: Process, repository: Repository
 ) -> Iterator[Finding]:
     """Yield what asks for a container in a workflow of which a step is bound to a deployment of ours."""
     if {bound.target.get("deployment") for bound in targets(workflow)} & set(our_deployments(source.data)):
         yield from check_containers(document, tools_of(document, repository))
 
 
-def generated(source: Source) -> Sequence[str] | None:
+def generated(source: SourceDocument) -> Sequence[str] | None:
     """The `medweave bind` command that wrote a file, without `medweave bind`; None where a person wrote it."""
     head = source.text.splitlines()[:12]
     line = next((line for line in head if line.startswith(HEADER)), None)
@@ -97,7 +97,7 @@ class Origin:
     roles: tuple[str, ...]
 
 
-def origin_of(source: Source, words: Sequence[str]) -> Origin:
+def origin_of(source: SourceDocument, words: Sequence[str]) -> Origin:
     """The files that a generated file was made from, by its header."""
     header = next(line for line in source.text.splitlines() if FOLDER in line)
     folder = (source.path.parent / header.partition(FOLDER)[2].partition(" seen from here")[0]).resolve()
@@ -116,18 +116,19 @@ def origin_of(source: Source, words: Sequence[str]) -> Origin:
     )
 
 
-def check_current(source: Source, words: Sequence[str], repository: Repository) -> list[Finding]:
+def check_current(source: SourceDocument, words: Sequence[str], repository: Repository) -> list[Finding]:
     """Whether a generated file is what `medweave bind` would write now, from files of which nothing was told before."""
     origin = origin_of(source, words)
     job = None if origin.job_is_default else origin.job
     try:
-        text = bind(origin.workflow, origin.named_site, source.path, job, origin.roles)
+        text = bind(origin.workflow, origin.named_site, source.path, job, origin.roles, reader=repository.reader)
     except StepError as error:
         holder = repository.source(error.path.resolve()) if isinstance(error, FieldFault) else None
         if holder is not None and isinstance(error, FieldFault):
             return [told(holder, error, "site" if holder.path in repository.sites else "binding-stale")]
         return [
-            source.finding(
+            finding_at(
+                source,
                 "binding-stale",
                 (),
                 f"it cannot be made again: {' '.join(error.what.split())}",
@@ -161,7 +162,7 @@ def check_current(source: Source, words: Sequence[str], repository: Repository) 
     ]
 
 
-def _files(source: Source, field: FieldPath, workflow: Mapping[str, Any]) -> Iterator[Finding]:
+def _files(source: SourceDocument, field: FieldPath, workflow: Mapping[str, Any]) -> Iterator[Finding]:
     for key, what in (("file", "workflow"), ("settings", "job file")):
         text = workflow["config"].get(key)
         if text is None:
@@ -169,18 +170,18 @@ def _files(source: Source, field: FieldPath, workflow: Mapping[str, Any]) -> Ite
         path = document_of(text, source.path.parent)
         if "://" not in text and not path.is_file():
             names, fix = near(path)
-            yield source.finding(
-                "binding-file", (*field, "config", key), f"there is no such {what}.", seen=text,
+            yield finding_at(
+                source, "binding-file", (*field, "config", key), f"there is no such {what}.", seen=text,
                 expected=expected_path(names), fix=fix or "correct the path",
             )  # fmt: skip
 
 
 def _steps_and_ports(
-    source: Source, field: FieldPath, workflow: Mapping[str, Any], document: Source, repository: Repository
+    source: SourceDocument, field: FieldPath, workflow: Mapping[str, Any], document: Process, repository: Repository
 ) -> Iterator[Finding]:
-    steps = [f"/{name}" for name in named(document.data.get("steps"))]
+    steps = [step.path for step in document.steps.values()]
     nested = [*steps, *(path for path in tools_of(document, repository) if path not in steps)]
-    inputs = [f"/{name}" for name in named(document.data.get("inputs"))]
+    inputs = [f"/{name}" for name in document.inputs]
     bound: list[str] = []
     wrong = False
     for number, binding in enumerate(workflow.get("bindings") or []):
@@ -189,7 +190,8 @@ def _steps_and_ports(
             bound.append(binding["step"])
             if binding["step"] not in ("/", *nested):
                 wrong = True
-                yield source.finding(
+                yield finding_at(
+                    source,
                     "binding-step",
                     (*place, "step"),
                     f"{document.path.name} has no step '{binding['step']}'.",
@@ -198,63 +200,74 @@ def _steps_and_ports(
                     fix=closest(binding["step"], nested) or "take the binding away",
                 )
             elif binding["step"] in bound[:-1]:
-                yield source.finding(
-                    "binding-step", (*place, "step"), f"'{binding['step']}' is bound twice.", seen=binding["step"],
+                yield finding_at(
+                    source, "binding-step", (*place, "step"), f"'{binding['step']}' is bound twice.", seen=binding["step"],
                     expected="one binding for a step, with a list of targets where there are several", fix="take one of them away",
                 )  # fmt: skip
         elif "port" not in binding:
-            yield source.finding(
-                "binding-structure", place, "this binding names no step and no port.", seen=", ".join(binding),
+            yield finding_at(
+                source, "binding-structure", place, "this binding names no step and no port.", seen=", ".join(binding),
                 expected="step: /… or port: /…", fix="say what is bound",
             )  # fmt: skip
         else:
             yield from _port(source, place, binding, inputs, steps, document)
     free = [step for step in steps if step not in bound]
     if "/" not in bound and free and not wrong:
-        yield source.finding(
-            "binding-step", (*field, "bindings"), f"step '{free[0]}' is bound to nothing, and would run on the driver's machine.",
-            seen=f"{', '.join(free)} not bound", expected="each step bound, or / for all others", fix=f"bind {', '.join(free)}",
-        )  # fmt: skip
+        yield finding_at(
+            source,
+            "binding-step",
+            (*field, "bindings"),
+            f"step '{free[0]}' is bound to nothing, and would run on the driver's machine.",
+            seen=f"{', '.join(free)} not bound",
+            expected="each step bound, or / for all others",
+            fix=f"bind {', '.join(free)}",
+        )
 
 
 def _port(
-    source: Source, place: FieldPath, binding: Mapping[str, Any], inputs: list[str], steps: list[str], document: Source
+    source: SourceDocument,
+    place: FieldPath,
+    binding: Mapping[str, Any],
+    inputs: list[str],
+    steps: list[str],
+    document: Process,
 ) -> Iterator[Finding]:
     port = binding["port"]
     if port not in inputs and not any(port.startswith(f"{step}/") for step in steps):
-        yield source.finding(
-            "binding-port", (*place, "port"), f"{document.path.name} has no input '{port}'.", seen=port,
+        yield finding_at(
+            source, "binding-port", (*place, "port"), f"{document.path.name} has no input '{port}'.", seen=port,
             expected=one_of(inputs), fix=closest(port, inputs) or "take the binding away",
         )  # fmt: skip
     if isinstance(binding["target"], Mapping) and "workdir" not in binding["target"]:
-        yield source.finding(
-            "binding-port", (*place, "target"), "a port's target says in which folder the input lies.", seen="no workdir",
+        yield finding_at(
+            source, "binding-port", (*place, "target"), "a port's target says in which folder the input lies.", seen="no workdir",
             expected="workdir: a folder at the deployment", fix="write workdir: /…",
         )  # fmt: skip
 
 
-def _targets(source: Source, field: FieldPath, binding: Mapping[str, Any]) -> Iterator[Finding]:
+def _targets(source: SourceDocument, field: FieldPath, binding: Mapping[str, Any]) -> Iterator[Finding]:
     deployments = source.data.get("deployments") or {}
     listed = isinstance(binding["target"], list)
     for number, target in enumerate(binding["target"] if listed else [binding["target"]]):
         place = (*field, "target", number) if listed else (*field, "target")
         name, service = target["deployment"], target.get("service")
         if name not in deployments:
-            yield source.finding(
-                "binding-target", (*place, "deployment"), f"there is no deployment '{name}'.", seen=name,
+            yield finding_at(
+                source, "binding-target", (*place, "deployment"), f"there is no deployment '{name}'.", seen=name,
                 expected=one_of(deployments), fix=closest(name, list(deployments)) or "choose one of these",
             )  # fmt: skip
             continue
         services = services_of(deployments[name], source.path.parent)
         chosen = bool((deployments[name].get("config") or {}).get("services"))
         if service is None and chosen:
-            yield source.finding(
-                "binding-target", place, f"deployment '{name}' has services, and none is chosen.", seen="no service",
+            yield finding_at(
+                source, "binding-target", place, f"deployment '{name}' has services, and none is chosen.", seen="no service",
                 expected=f"service: one of {', '.join(sorted(services or ()))}", fix="choose one",
             )  # fmt: skip
         elif service is not None and services is not None and service not in services:
             known = sorted(services)
-            yield source.finding(
+            yield finding_at(
+                source,
                 "binding-target",
                 (*place, "service"),
                 f"deployment '{name}' has no service '{service}'.",
@@ -264,7 +277,7 @@ def _targets(source: Source, field: FieldPath, binding: Mapping[str, Any]) -> It
             )
 
 
-def _names(source: Source) -> Iterator[Finding]:
+def _names(source: SourceDocument) -> Iterator[Finding]:
     """Filters and policies that are named."""
     data = source.data
     filters = list(data.get("bindingFilters") or {})
@@ -282,7 +295,8 @@ def _names(source: Source) -> Iterator[Finding]:
             ]
     for field, kind, name, known in asked:
         if name not in known:
-            yield source.finding(
+            yield finding_at(
+                source,
                 "binding-target",
                 field,
                 f"there is no {kind} '{name}'.",
@@ -292,7 +306,7 @@ def _names(source: Source) -> Iterator[Finding]:
             )
 
 
-def _data_rules(source: Source) -> Iterator[Finding]:
+def _data_rules(source: SourceDocument) -> Iterator[Finding]:
     """Steps that are bound where the file's own data rules forbid it."""
     for name, filter_ in (source.data.get("bindingFilters") or {}).items():
         config = filter_.get("config") or {}
@@ -307,7 +321,8 @@ def _data_rules(source: Source) -> Iterator[Finding]:
                     forbidden = too_sensitive(classes, target["deployment"], config["mayHold"])
                     if forbidden and target["deployment"] in (source.data.get("deployments") or {}):
                         able = [each for each, may in config["mayHold"].items() if set(classes) <= set(may)]
-                        yield source.finding(
+                        yield finding_at(
+                            source,
                             "data-route",
                             at,
                             f"step {binding['step']} must not run at '{target['deployment']}', for what it reads and writes.",
@@ -317,7 +332,7 @@ def _data_rules(source: Source) -> Iterator[Finding]:
                         )
 
 
-def _parts(source: Source) -> Iterator[Finding]:
+def _parts(source: SourceDocument) -> Iterator[Finding]:
     """The scheduler, managers, filters and policies of medweave: whether there are such, and their settings."""
     data, schemas = source.data, part_schemas()
     scheduling = data.get("scheduling") or {}
@@ -330,8 +345,8 @@ def _parts(source: Source) -> Iterator[Finding]:
         if not kind.startswith(OUR_TYPES):
             continue
         if kind not in schemas:
-            yield source.finding(
-                "binding-structure", (*field, "type"), f"there is no '{kind}'.", seen=kind,
+            yield finding_at(
+                source, "binding-structure", (*field, "type"), f"there is no '{kind}'.", seen=kind,
                 expected=one_of(schemas), fix=closest(kind, list(schemas)) or "choose one of these",
             )  # fmt: skip
             continue

@@ -9,15 +9,15 @@ from pathlib import Path
 from typing import Any
 
 from medweave.project.workflows import Pipeline
-from medweave.validate.findings import Finding
+from medweave.validate.findings import Finding, finding_at
 from medweave.validate.places import tools_of
 from medweave.validate.quantities import quantity
 from medweave.validate.repository import Repository
 from medweave.validate.site_files import has_roles
-from medweave.validate.source import Source
 from medweave_connectors.jobs.job_requests import NAMESPACE, full_name
-from medweave_core.documents.cwl_types import required
+from medweave_core.documents.cwl_model import Process
 from medweave_core.documents.line_numbers import FieldPath, shown, spelled
+from medweave_core.documents.source_documents import SourceDocument
 
 GPUS = f"{NAMESPACE}GPURequest"
 MIB = 2**20
@@ -29,7 +29,7 @@ class Asked:
 
     resource: str
     amount: float
-    source: Source
+    source: SourceDocument
     field: FieldPath
 
 
@@ -39,7 +39,7 @@ class Cap:
 
     resource: str
     amount: float
-    source: Source
+    source: SourceDocument
     field: FieldPath
 
 
@@ -49,9 +49,9 @@ class Excesses:
 
     pairs: list[tuple[Asked, Cap]] = field(default_factory=list)
 
-    def add(self, source: Source, pipeline: Pipeline, repository: Repository) -> None:
+    def add(self, source: SourceDocument, pipeline: Pipeline, repository: Repository) -> None:
         """Holds the tools of a workflow against a site that has places for them."""
-        workflow = repository.source(pipeline.path)
+        workflow = repository.process(pipeline.path)
         if workflow is None or not has_roles(source.data["roles"], pipeline):
             return
         tools = tools_of(workflow, repository)
@@ -84,7 +84,8 @@ def _told(key: tuple[Path, FieldPath], pairs: Sequence[tuple[Asked, Cap]]) -> Fi
     unit = {"memory": " MiB", "cores": " cores", "GPUs": " GPUs"}[asked.resource]
     lowest, highest = min(c.amount for _, c in pairs), max(a.amount for a, _ in pairs)
     holder = asked.source if at_tool else cap.source
-    return holder.finding(
+    return finding_at(
+        holder,
         "resource-cap",
         key[1],
         f"more {asked.resource} is asked for than a job gets there.",
@@ -94,21 +95,21 @@ def _told(key: tuple[Path, FieldPath], pairs: Sequence[tuple[Asked, Cap]]) -> Fi
     )
 
 
-def asks(tool: Source) -> Iterator[Asked]:
+def asks(tool: Process) -> Iterator[Asked]:
     """What a tool cannot do without."""
-    has = required(tool.data)
-    section, said = has.get("ResourceRequirement", ("", {}))
+    resources = tool.requirements.get("ResourceRequirement")
     for key, resource in (("coresMin", "cores"), ("ramMin", "memory")):
-        amount = said.get(key) if isinstance(said, Mapping) else None
-        if isinstance(amount, (int, float)):
-            yield Asked(resource=resource, amount=amount, source=tool, field=(section, "ResourceRequirement", key))
-    spaces = tool.data.get("$namespaces") or {}
-    for name, (section, said) in has.items():
-        if full_name(name, spaces) == GPUS and isinstance(said, Mapping) and isinstance(said.get("gpusMin"), int):
-            yield Asked(resource="GPUs", amount=said["gpusMin"], source=tool, field=(section, name, "gpusMin"))
+        amount = resources.fields.get(key) if resources and isinstance(resources.fields, Mapping) else None
+        if resources and isinstance(amount, (int, float)):
+            field: FieldPath = (resources.section, "ResourceRequirement", key)
+            yield Asked(resource=resource, amount=amount, source=tool.document, field=field)
+    for name, hint in tool.requirements.items():
+        gpus = hint.fields.get("gpusMin") if isinstance(hint.fields, Mapping) else None
+        if full_name(name, tool.namespaces) == GPUS and isinstance(gpus, int):
+            yield Asked(resource="GPUs", amount=gpus, source=tool.document, field=(hint.section, name, "gpusMin"))
 
 
-def caps(source: Source, place: Mapping[str, Any]) -> Iterator[Cap]:
+def caps(source: SourceDocument, place: Mapping[str, Any]) -> Iterator[Cap]:
     """The most that a job gets at a place: the limits of its pods, the GPUs of a Slurm service, the cap of more memory."""
     name = place["deployment"]
     deployment = source.data["deployments"][name]

@@ -10,13 +10,13 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from medweave.validate.findings import Finding
+from medweave.validate.findings import Finding, finding_at, no_json
 from medweave.validate.places import chart_of, told
 from medweave.validate.quantities import above_limits
 from medweave.validate.repository import CHART_FILE, Repository
-from medweave.validate.source import Source, no_json
 from medweave_core.documents.field_errors import faults
 from medweave_core.documents.line_numbers import FieldPath
+from medweave_core.documents.source_documents import SourceDocument
 from medweave_core.errors import BackendMissingError
 
 SCHEMA_FILE, VALUES_FILE = "values.schema.json", "values.yaml"
@@ -36,12 +36,13 @@ def merged(base: Any, over: Any) -> Any:
     return over
 
 
-def check_chart(source: Source, repository: Repository) -> Iterator[Finding]:
+def check_chart(source: SourceDocument, repository: Repository) -> Iterator[Finding]:
     """What is wrong with a chart: its Chart.yaml, its schema, its default values and its values for tests (`ci/`)."""
     folder = source.path.parent
     for key in NEEDED:
         if not source.data.get(key):
-            yield source.finding(
+            yield finding_at(
+                source,
                 "chart",
                 (),
                 f"the key '{key}' is missing.",
@@ -50,7 +51,8 @@ def check_chart(source: Source, repository: Repository) -> Iterator[Finding]:
                 fix=f"write '{key}:' there",
             )
     if source.data.get("name") not in (None, folder.name):
-        yield source.finding(
+        yield finding_at(
+            source,
             "chart",
             ("name",),
             "a chart has the name of its folder.",
@@ -60,8 +62,8 @@ def check_chart(source: Source, repository: Repository) -> Iterator[Finding]:
         )
     for name in (VALUES_FILE, "templates"):
         if not (folder / name).exists():
-            yield source.finding(
-                "chart", (), f"the chart has no {name}.", seen="nothing", expected=str(name), fix=f"add {name}"
+            yield finding_at(
+                source, "chart", (), f"the chart has no {name}.", seen="nothing", expected=str(name), fix=f"add {name}"
             )
     schema, fault = schema_of(folder)
     if fault is not None:
@@ -128,7 +130,7 @@ def schema_of(folder: Path) -> tuple[dict[str, Any] | None, Finding | None]:
 
 
 def check_values(
-    source: Source, field: FieldPath, given: Any, defaults: Any, schema: Mapping[str, Any]
+    source: SourceDocument, field: FieldPath, given: Any, defaults: Any, schema: Mapping[str, Any]
 ) -> Iterator[Finding]:
     """What is wrong with values that are given to a chart, of those that stand in this document."""
     whole = merged(defaults, given or {})
@@ -141,14 +143,14 @@ def check_values(
     for inside, asked, most in above_limits(whole):
         limit = (*inside[:-2], "limits", inside[-1])
         if _at(given, inside) is not None or _at(given, limit) is not None:
-            yield source.finding(
-                "chart-value", (*field, *(inside if _at(given, inside) is not None else limit)),
+            yield finding_at(
+                source, "chart-value", (*field, *(inside if _at(given, inside) is not None else limit)),
                 f"a container asks for more {inside[-1]} than its limit: Kubernetes refuses such a pod.",
                 seen=f"requests {asked}, limits {most}", expected=f"a request of {most} at most", fix="correct one of the two",
             )  # fmt: skip
 
 
-def check_deployed_values(source: Source, repository: Repository) -> Iterator[Finding]:
+def check_deployed_values(source: SourceDocument, repository: Repository) -> Iterator[Finding]:
     """Values that the deployments of a site or a StreamFlow file give to charts of this repository."""
     for name, deployment in (source.data.get("deployments") or {}).items():
         chart = chart_of(deployment, source.path.parent)

@@ -10,7 +10,7 @@ from medweave.schedule.document import faults_of_schedule
 from medweave.validate.bindings import check_bindings, check_current, check_structure, generated, origin_of
 from medweave.validate.caps import Excesses
 from medweave.validate.charts import check_chart, check_deployed_values, check_with_helm
-from medweave.validate.cwl import check_document, path_of_run
+from medweave.validate.cwl import check_document
 from medweave.validate.edges import check_workflow
 from medweave.validate.findings import ERROR, OF_SHAPE, Finding
 from medweave.validate.images import (
@@ -36,9 +36,8 @@ from medweave.validate.site_files import (
     check_site,
     pipelines,
 )
-from medweave.validate.source import Source, read
 from medweave.validate.verbs import check_verb
-from medweave_core.documents.cwl_types import named
+from medweave_core.documents.source_documents import SourceDocument, parse_file
 
 
 class Found:
@@ -89,7 +88,7 @@ def check(
             found.add(_containers(source, repository))
     for source in repository.sites.values():
         if source.path not in found.broken:
-            found.add(check_site(source))
+            found.add(check_site(source, repository))
     for source in repository.schedules.values():
         if source.path not in found.broken:
             found.add(told(source, fault, "schedule") for fault in faults_of_schedule(source.data, source.path))
@@ -127,20 +126,22 @@ def _is_of_kubernetes(data: object) -> bool:
 
 def _check_cwl(repository: Repository, found: Found) -> None:
     for source in repository.cwl.values():
-        if source.path not in found.broken:
-            found.add(check_document(source))
-        if source.path not in found.unsound:
-            found.add(check_verb(source))
+        process = repository.reader.find_process(source.path)
+        if process is not None and source.path not in found.broken:
+            found.add(check_document(process))
+        if process is not None and source.path not in found.unsound:
+            found.add(check_verb(process))
     by_itself = set(found.broken)
     for source in repository.cwl.values():
-        if source.data.get("class") == "Workflow" and source.path not in by_itself:
-            found.add(check_workflow(source, repository))
+        process = repository.process(source.path) if source.path not in by_itself else None
+        if process is not None and process.is_workflow:
+            found.add(check_workflow(process, repository))
 
 
-def _containers(roles: Source, repository: Repository) -> Iterator[Finding]:
+def _containers(roles: SourceDocument, repository: Repository) -> Iterator[Finding]:
     for name in roles.data:
-        workflow = repository.source(roles.path.parent / str(name))
-        if workflow is not None and workflow.data.get("class") == "Workflow":
+        workflow = repository.process(roles.path.parent / str(name))
+        if workflow is not None and workflow.is_workflow:
             yield from check_containers(workflow, tools_of(workflow, repository))
 
 
@@ -161,7 +162,7 @@ def _check_charts(repository: Repository, found: Found, with_helm: bool) -> None
 def _check_words(repository: Repository, found: Found, images: str) -> None:
     """Secrets, images and versions. A generated file has those of its site file, where they are told."""
     for path in repository.hidden:
-        for source in read(path)[0] if path.suffix in YAML_ENDS else ():
+        for source in parse_file(path).documents if path.suffix in YAML_ENDS else ():
             found.add(check_secrets(source))
     version = version_of_package(repository.root)
     by_hand = [source for source in repository.streamflow.values() if not generated(source)]
@@ -193,10 +194,10 @@ def _check_sites_with_workflows(repository: Repository, found: Found) -> None:
     found.add(excesses.findings())
 
 
-def _check_jobs(repository: Repository, jobs: Mapping[Path, tuple[Source, Path]], found: Found) -> None:
+def _check_jobs(repository: Repository, jobs: Mapping[Path, tuple[SourceDocument, Path]], found: Found) -> None:
     held = held_at_sites(repository, jobs)
     for path, (source, workflow_path) in jobs.items():
-        workflow = repository.source(workflow_path)
+        workflow = repository.process(workflow_path)
         if workflow is not None and not {path, workflow_path} & found.broken:
             found.add(check_job(source, workflow, held.get(path, ())))
 
@@ -215,14 +216,13 @@ def _check_streamflow_files(repository: Repository, found: Found) -> None:
         found.add(own or stale)
 
 
-def _leans_on(source: Source, words: Iterable[str], repository: Repository) -> set[Path]:
+def _leans_on(source: SourceDocument, words: Iterable[str], repository: Repository) -> set[Path]:
     """The files from which a generated file was made."""
     origin = origin_of(source, list(words))
     workflow = origin.workflow
-    document = repository.source(workflow)
-    tools = {tool.path for tool in tools_of(document, repository).values()} if document else set()
-    tools |= set(workflow.parent.glob("*.cwl"))  # roles.yml speaks of them all
-    if document:  # and those that cannot be read
-        steps = [step for step in named(document.data.get("steps")).values() if isinstance(step, dict)]
-        tools |= {path for step in steps if (path := path_of_run(document, step.get("run"))) is not None}
+    process = repository.process(workflow)
+    tools = {tool.path for tool in tools_of(process, repository).values()} if process else set()
+    tools |= set(workflow.parent.glob("*.cwl"))  # roles.yml covers them all
+    if process:  # and those that cannot be read
+        tools |= {step.run_file for step in process.steps.values() if step.run_file is not None}
     return {workflow, origin.site, origin.job, workflow.parent / ROLES_FILE, *tools}

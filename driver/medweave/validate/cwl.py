@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from medweave.validate.expressions import (
@@ -16,17 +15,17 @@ from medweave.validate.expressions import (
     expressions,
     is_expression,
 )
-from medweave.validate.findings import Finding, of_fault, one_of
+from medweave.validate.findings import Finding, finding_at, of_fault, one_of
 from medweave.validate.repository import CWL_CLASSES
-from medweave.validate.source import Source
 from medweave.validate.tools import check_hints, check_outputs, check_positions
 from medweave_core.documents.closest_match import closest
+from medweave_core.documents.cwl_model import Process, Requirement
 from medweave_core.documents.cwl_shape import CWL_SHAPE
-from medweave_core.documents.cwl_types import BadType, named, of_value, parse, required, spelled_type, type_of
+from medweave_core.documents.cwl_types import of_value, spelled_type
 from medweave_core.documents.fast_yaml import commented
 from medweave_core.documents.field_errors import faults
-from medweave_core.documents.file_locations import path_of_reference
 from medweave_core.documents.line_numbers import FieldPath
+from medweave_core.documents.source_documents import SourceDocument
 
 REQUIREMENTS = (
     "InlineJavascriptRequirement", "SchemaDefRequirement", "LoadListingRequirement", "DockerRequirement", "SoftwareRequirement",
@@ -41,24 +40,14 @@ _MISSING = re.compile(r"missing required field `(\w+)`")
 _QUOTED = re.compile(r"`([^`]+)`")
 
 
-def formats_of(described: Any, document: Mapping[str, Any]) -> tuple[str, ...]:
-    """Full names of the formats of an input or output; empty where it has none, or an expression."""
-    raw = described.get("format") if isinstance(described, Mapping) else None
-    spaces = document.get("$namespaces") or {}
-    found = []
-    for text in [raw] if isinstance(raw, str) else raw if isinstance(raw, list) else []:
-        prefix, colon, rest = str(text).partition(":")
-        found.append(spaces[prefix] + rest if colon and prefix in spaces else str(text))
-    return () if any(map(is_expression, found)) else tuple(found)
-
-
-def check_document(source: Source) -> list[Finding]:
-    """What is wrong with a document, whatever runs it."""
-    kind = source.data.get("class")
+def check_document(process: Process) -> list[Finding]:
+    """Return what is wrong with a document by itself."""
+    source, kind = process.document, process.fields.get("class")
     if "$graph" in source.data:
         return []  # several documents in one; none of ours is
     if kind not in CWL_CLASSES:
-        fault = source.finding(
+        fault = finding_at(
+            source,
             "cwl-structure",
             ("class",),
             "this is no class of a CWL document.",
@@ -73,14 +62,14 @@ def check_document(source: Source) -> list[Finding]:
     ]
     if of_shape:
         return of_shape
-    own = [*_types(source), *_requirements(source), *_duplicates(source)]
+    own = [*_types(process), *_requirements(process), *_duplicates(source)]
     # The parser tells less of what was told already, at the top of the same section.
     told = {finding.field[:1] for finding in own}
     found = [*own, *(finding for finding in _structure(source) if finding.field[:1] not in told)]
     if not found:
         found += [*check_ends(source), *check_roots(source)]
-    if source.data.get("class") != "Workflow" and not found:
-        found += [*_expressions(source), *check_positions(source), *check_outputs(source), *_unused(source)]
+    if not process.is_workflow and not found:
+        found += [*_expressions(process), *check_positions(process), *check_outputs(process), *_unused(process)]
     return found
 
 
@@ -96,15 +85,15 @@ def _offline() -> Any:
     return Offline({}, None)
 
 
-def _structure(source: Source) -> Iterator[Finding]:
+def _structure(source: SourceDocument) -> Iterator[Finding]:
     from cwl_utils.parser import cwl_v1_2
     from schema_salad.exceptions import ValidationException
 
     version = source.data.get("cwlVersion")
     if version not in ("v1.2", None):
         if version not in ("v1.0", "v1.1"):
-            yield source.finding(
-                "cwl-structure", ("cwlVersion",), "there is no such version of CWL.", seen=str(version), expected="v1.2",
+            yield finding_at(
+                source, "cwl-structure", ("cwlVersion",), "there is no such version of CWL.", seen=str(version), expected="v1.2",
                 fix="write cwlVersion: v1.2",
             )  # fmt: skip
         return
@@ -132,14 +121,19 @@ def _structure(source: Source) -> Iterator[Finding]:
             if not of_missing or not any(closest(each, [of_missing[1]]) for each in stray):  # told as the misspelt one
                 yield _of_parser(source, leaf.message, field, line, column, missing)
     except Exception as error:  # the generated parser trips over some shapes
-        yield source.finding(
-            "cwl-structure", (), f"the document cannot be read as CWL: {error}.", seen=type(error).__name__, expected="CWL v1.2",
+        yield finding_at(
+            source,
+            "cwl-structure",
+            (),
+            f"the document cannot be read as CWL: {error}.",
+            seen=type(error).__name__,
+            expected="CWL v1.2",
             fix="compare it with one of workflows/tools",
-        )  # fmt: skip
+        )
 
 
 def _of_parser(
-    source: Source, message: str, field: FieldPath, line: int, column: int, wanted: Sequence[str] = ()
+    source: SourceDocument, message: str, field: FieldPath, line: int, column: int, wanted: Sequence[str] = ()
 ) -> Finding:
     names = _QUOTED.findall(message)
     text = " ".join(message.split()).replace(source.path.parent.as_uri() + "/", "")
@@ -171,7 +165,7 @@ def _of_parser(
     )
 
 
-def _field_at(source: Source, line: int) -> FieldPath:
+def _field_at(source: SourceDocument, line: int) -> FieldPath:
     """Path of what begins on a line."""
 
     def search(value: Any, field: FieldPath) -> FieldPath | None:
@@ -188,70 +182,62 @@ def _field_at(source: Source, line: int) -> FieldPath:
     return search(source.data, ()) or ()
 
 
-def _types(source: Source) -> Iterator[Finding]:
-    document = source.data
-    declared = "SchemaDefRequirement" in required(document)
-    for section in ("inputs", "outputs"):
-        for name, described in named(document.get(section)).items():
-            is_long = isinstance(described, Mapping)
-            if is_long and "type" not in described:
-                continue  # the parser tells it
-            try:
-                kind = parse(described["type"] if is_long else described, declared)
-            except BadType as bad:
-                field = (section, name, *(("type", *bad.field) if is_long else bad.field))
-                yield source.finding(
+def _types(process: Process) -> Iterator[Finding]:
+    source = process.document
+    for section, parameters in (("inputs", process.inputs), ("outputs", process.outputs)):
+        for name, parameter in parameters.items():
+            if "type" not in parameter.fields:
+                continue  # reported by the parser
+            if (bad := parameter.type_fault) is not None:
+                yield finding_at(
+                    source,
                     "cwl-type",
-                    field,
+                    (section, name, *bad.field) if parameter.is_short else (section, name, "type", *bad.field),
                     f"'{bad.seen}' is no type of CWL.",
                     seen=bad.seen,
                     expected="null, boolean, int, long, float, double, string, File, Directory, or an array, enum or record",
                     fix=bad.fix,
                 )
-                continue
-            default = described.get("default") if is_long else None
-            if default is not None and not of_value(default, kind):
-                yield source.finding(
-                    "cwl-type", (section, name, "default"), f"the default of '{name}' is not of its type.",
-                    seen=str(default), expected=spelled_type(kind), fix="correct the default or the type",
+            elif parameter.has_default and not of_value(parameter.fields["default"], parameter.type):
+                yield finding_at(
+                    source, "cwl-type", (section, name, "default"), f"the default of '{name}' is not of its type.",
+                    seen=str(parameter.fields["default"]), expected=spelled_type(parameter.type),
+                    fix="correct the default or the type",
                 )  # fmt: skip
 
 
-def _requirements(source: Source) -> Iterator[Finding]:
-    holders: list[tuple[FieldPath, Any]] = [((), source.data)]
-    if source.data.get("class") == "Workflow":
-        holders += [
-            (("steps", name), step)
-            for name, step in named(source.data.get("steps")).items()
-            if isinstance(step, Mapping)
-        ]
-    spaces = source.data.get("$namespaces") or {}
-    for field, holder in holders:
-        yield from check_hints(source, field, holder)
-        for name, (section, said) in required(holder).items():
-            prefix, colon, _rest = name.partition(":")
-            if name in REQUIREMENTS:
-                yield from _requirement(source, (*field, section, name), name)
-                if name in _NUMBERS:
-                    yield from _numbers(source, (*field, section), name, said)
-                continue
-            if (colon and (prefix in spaces or "://" in name)) or name.startswith("cwltool:"):
-                continue
-            known = [each.partition("#")[2] if "#" in each else each for each in REQUIREMENTS]
-            undeclared = bool(colon)
-            yield source.finding(
-                "cwl-requirement",
-                (*field, section, name),
-                f"the prefix '{prefix}' is declared nowhere." if undeclared else f"CWL has no requirement '{name}'.",
-                seen=name,
-                expected="a prefix out of $namespaces" if undeclared else one_of(known),
-                fix=closest(prefix, list(spaces)) or "declare it in $namespaces"
-                if undeclared
-                else closest(name, known) or "correct the name",
-            )
+def _requirements(process: Process) -> Iterator[Finding]:
+    yield from _requirements_of(process, (), process.requirements)
+    for name, step in process.steps.items():
+        yield from _requirements_of(process, ("steps", name), step.requirements)
 
 
-def _requirement(source: Source, field: FieldPath, name: str) -> Iterator[Finding]:
+def _requirements_of(process: Process, at: FieldPath, requirements: Mapping[str, Requirement]) -> Iterator[Finding]:
+    """Yield what is wrong with the requirements and hints of a process or step at a field."""
+    source, spaces = process.document, process.namespaces
+    yield from check_hints(process, at, requirements)
+    for name, requirement in requirements.items():
+        place, (prefix, colon, _rest) = (*at, requirement.section, name), name.partition(":")
+        if name in REQUIREMENTS:
+            yield from _requirement(source, place, name)
+            if name in _NUMBERS:
+                yield from _numbers(source, (*at, requirement.section), name, requirement.fields)
+            continue
+        if (colon and (prefix in spaces or "://" in name)) or name.startswith("cwltool:"):
+            continue
+        if colon:
+            yield finding_at(
+                source, "cwl-requirement", place, f"the prefix '{prefix}' is declared nowhere.", seen=name,
+                expected="a prefix out of $namespaces", fix=closest(prefix, list(spaces)) or "declare it in $namespaces",
+            )  # fmt: skip
+        else:
+            yield finding_at(
+                source, "cwl-requirement", place, f"CWL has no requirement '{name}'.", seen=name, expected=one_of(REQUIREMENTS),
+                fix=closest(name, REQUIREMENTS) or "correct the name",
+            )  # fmt: skip
+
+
+def _requirement(source: SourceDocument, field: FieldPath, name: str) -> Iterator[Finding]:
     """A requirement by itself: the parser tells of a list of them only that something in it is wrong."""
     from cwl_utils.parser import cwl_v1_2
     from schema_salad.exceptions import ValidationException
@@ -273,25 +259,25 @@ def _requirement(source: Source, field: FieldPath, name: str) -> Iterator[Findin
             yield _of_parser(source, leaf.message, _field_at(source, line) or field, line, column)
 
 
-def _numbers(source: Source, section: FieldPath, name: str, said: Any) -> Iterator[Finding]:
+def _numbers(source: SourceDocument, section: FieldPath, name: str, said: Any) -> Iterator[Finding]:
     """Numbers with a unit: the parser takes every text for an expression, and every number."""
     numbers = {key: value for key, value in said.items() if key != "class"} if isinstance(said, Mapping) else {}
     for key, value in numbers.items():
         unit = "s" if name == "ToolTimeLimit" else "cores" if key.startswith("cores") else "MiB"
         if isinstance(value, str) and not is_expression(value):
-            yield source.finding(
-                "cwl-requirement", (*section, name, key), f"'{key}' is neither a number nor an expression.", seen=value,
+            yield finding_at(
+                source, "cwl-requirement", (*section, name, key), f"'{key}' is neither a number nor an expression.", seen=value,
                 expected=f"a number of {unit}, without the unit", fix=f"write the number alone, such as {key}: {_SUCH[unit]}",
             )  # fmt: skip
         most = numbers.get(f"{key.removesuffix('Min')}Max") if key.endswith("Min") else None
         if _is_number(value) and value < 0:
-            yield source.finding(
-                "cwl-requirement", (*section, name, key), f"'{key}' is less than nothing.", seen=str(value),
+            yield finding_at(
+                source, "cwl-requirement", (*section, name, key), f"'{key}' is less than nothing.", seen=str(value),
                 expected=f"a number of {unit} from 0 on", fix=f"write such a number, as in {key}: {_SUCH[unit]}",
             )  # fmt: skip
         elif _is_number(value) and _is_number(most) and value > most:
-            yield source.finding(
-                "cwl-requirement", (*section, name, key), "the least that is asked for is more than the most.",
+            yield finding_at(
+                source, "cwl-requirement", (*section, name, key), "the least that is asked for is more than the most.",
                 seen=f"{key}: {value}, {key.removesuffix('Min')}Max: {most}", expected=f"{most} {unit} at most",
                 fix="correct one of the two",
             )  # fmt: skip
@@ -301,7 +287,7 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
-def _duplicates(source: Source) -> Iterator[Finding]:
+def _duplicates(source: SourceDocument) -> Iterator[Finding]:
     sections = ("inputs", "outputs", "steps") if source.data.get("class") == "Workflow" else ("inputs", "outputs")
     first: dict[str, str] = {}
     for section in sections:
@@ -317,7 +303,8 @@ def _duplicates(source: Source) -> Iterator[Finding]:
             other = first.get(name) if source.data.get("class") == "Workflow" else None
             if same_section or other not in (None, section):
                 field = (section, number) if isinstance(listed, list) else (section, name)
-                yield source.finding(
+                yield finding_at(
+                    source,
                     "cwl-duplicate-id",
                     field,
                     f"'{name}' is the name of two things in this document.",
@@ -329,14 +316,14 @@ def _duplicates(source: Source) -> Iterator[Finding]:
             first.setdefault(name, section)
 
 
-def _expressions(source: Source) -> Iterator[Finding]:
-    described = named(source.data.get("inputs"))
-    inputs = list(described)
-    yield from check_fields(source, {name: type_of(each, source.data) for name, each in described.items()})
+def _expressions(process: Process) -> Iterator[Finding]:
+    source, inputs = process.document, list(process.inputs)
+    yield from check_fields(source, {name: parameter.type for name, parameter in process.inputs.items()})
     for field, text in expressions(source):
         for name in expression_names(text):
             if name not in inputs:
-                yield source.finding(
+                yield finding_at(
+                    source,
                     "cwl-expression",
                     field,
                     f"this expression reads an input '{name}', which the tool does not have.",
@@ -346,19 +333,17 @@ def _expressions(source: Source) -> Iterator[Finding]:
                 )
 
 
-def _unused(source: Source) -> Iterator[Finding]:
+def _unused(process: Process) -> Iterator[Finding]:
+    source = process.document
     texts = [text for _, text in expressions(source)]
-    if (
-        "$import" in source.text
-        or any(_WHOLE.search(text) for text in texts)
-        or source.data.get("class") == "Operation"
-    ):
+    if "$import" in source.text or any(_WHOLE.search(text) for text in texts) or process.kind == "Operation":
         return  # all of them are read at once, or in another file
     read = {name for text in texts for name in expression_names(text)}
-    for name, described in named(source.data.get("inputs")).items():
-        kind = described.get("type") if isinstance(described, Mapping) else described
-        if name not in read and kind != "stdin" and "inputBinding" not in str(described):
-            yield source.finding(
+    for name, parameter in process.inputs.items():
+        is_bound = parameter.fields.get("type") == "stdin" or "inputBinding" in str(parameter.fields)
+        if name not in read and not is_bound:
+            yield finding_at(
+                source,
                 "cwl-unused-input",
                 ("inputs", name),
                 f"nothing reads the input '{name}'.",
@@ -366,8 +351,3 @@ def _unused(source: Source) -> Iterator[Finding]:
                 expected="an input that changes what the tool does",
                 fix="give it an inputBinding, or take it away",
             )
-
-
-def path_of_run(source: Source, run: Any) -> Path | None:
-    """The file that a step runs; None where the tool stands in the step."""
-    return (source.path.parent / path_of_reference(run)).resolve() if isinstance(run, str) else None

@@ -1,29 +1,16 @@
-"""Workflows: what their steps are bound to, and whether what flows along each edge is what is taken at its end."""
+"""Workflows: what their steps are bound to, and whether the type of each edge's source fits its end."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
-from medweave.validate.cwl import formats_of, path_of_run
 from medweave.validate.expressions import expression_names, misread, strings
-from medweave.validate.findings import Finding, one_of
-from medweave.validate.merges import NULL, joined
+from medweave.validate.findings import Finding, finding_at, one_of
 from medweave.validate.repository import Repository
-from medweave.validate.source import Source
 from medweave_core.documents.closest_match import closest
-from medweave_core.documents.cwl_types import (
-    Array,
-    Type,
-    fits,
-    may_fit,
-    named,
-    of_value,
-    required,
-    spelled_type,
-    type_of,
-)
+from medweave_core.documents.cwl_model import Binding, Parameter, Process, Step
+from medweave_core.documents.cwl_types import ANY, NULL, Array, Type, fits, may_fit, of_value, spelled_type
 from medweave_core.documents.line_numbers import FieldPath
 
 FEATURES = {
@@ -39,196 +26,184 @@ class Port:
     """The end of an edge.
 
     Attributes:
-        formats: full names; empty where none is said.
-        optional: it need not be bound.
+        formats: full names; empty where none is declared.
     """
 
     type: Type
     formats: tuple[str, ...] = ()
-    optional: bool = False
 
 
 @dataclass(slots=True)
 class _Workflow:
-    source: Source
-    tools: dict[str, Source | None]  # by step; None where it is missing
+    """A workflow while it is checked.
+
+    Attributes:
+        tools: by step; None where its document is missing.
+        sources: type of each workflow input and step output.
+        wrong_scatter: steps whose scatter is wrong: their outputs have another depth than intended, and all that follows.
+        origins: steps from which the value of a step input or workflow output comes.
+    """
+
+    process: Process
+    tools: dict[str, Process | None]
     sources: dict[str, Port] = field(default_factory=dict)
     unknown_sources: bool = False
-    # Steps whose scatter is wrong: what they write has another depth than was meant, all the way down.
     wrong_scatter: set[str] = field(default_factory=set)
-    came_from: dict[FieldPath, set[str]] = field(default_factory=dict)
+    origins: dict[FieldPath, set[str]] = field(default_factory=dict)
+
+    def finding(self, rule: str, at: FieldPath, what: str, *, seen: str, expected: str, fix: str) -> Finding:
+        """Return a finding at a field of the workflow."""
+        return finding_at(self.process.document, rule, at, what, seen=seen, expected=expected, fix=fix)
 
 
-def check_workflow(source: Source, repository: Repository) -> list[Finding]:
-    """What is wrong with the edges of a workflow."""
-    steps = {name: step for name, step in named(source.data.get("steps")).items() if isinstance(step, Mapping)}
-    workflow = _Workflow(source=source, tools={})
-    found = [*_tools(workflow, steps, repository)]
-    workflow.sources = dict(_sources(workflow, steps))
-    for name, step in steps.items():
-        found += [*_ports(workflow, name, step), *_scatter(workflow, name, step), *_features(workflow, name, step)]
-        for port, bound in named(step.get("in") or {}).items():
-            found += _step_input(workflow, name, step, port, bound)
-    for name, described in named(source.data.get("outputs") or {}).items():
-        found += _output(workflow, name, described)
-    found = [each for each in found if not workflow.came_from.get(each.field, set()) & workflow.wrong_scatter]
-    found += _cycles(workflow, steps)
-    return found + ([] if workflow.unknown_sources else [*_unused(source)])
+def check_workflow(process: Process, repository: Repository) -> list[Finding]:
+    """Return what is wrong with the edges of a workflow."""
+    workflow = _Workflow(process=process, tools={})
+    found = [*_tools(workflow, repository)]
+    workflow.sources = dict(_sources(workflow))
+    for step in process.steps.values():
+        found += [*_ports(workflow, step), *_scatter(workflow, step), *_features(workflow, step)]
+        for port, binding in step.inputs.items():
+            found += _step_input(workflow, step, port, binding)
+    for parameter in process.outputs.values():
+        found += _output(workflow, parameter)
+    found = [each for each in found if not workflow.origins.get(each.field, set()) & workflow.wrong_scatter]
+    found += _cycles(workflow)
+    return found + ([] if workflow.unknown_sources else [*_unused(workflow)])
 
 
-def sources_of(bound: Any, key: str = "source") -> list[str]:
-    """What an input of a step, or an output of the workflow, is bound to."""
-    raw = bound.get(key) if isinstance(bound, Mapping) else bound
-    return [str(each).lstrip("#") for each in ([raw] if isinstance(raw, str) else raw if isinstance(raw, list) else [])]
-
-
-def written(step: Mapping[str, Any]) -> list[str]:
-    """Names of the outputs that a step takes from its tool."""
-    return [str(each.get("id") if isinstance(each, Mapping) else each) for each in step.get("out") or []]
-
-
-def _tools(workflow: _Workflow, steps: Mapping[str, Any], repository: Repository) -> Iterator[Finding]:
-    for name, step in steps.items():
-        run = step.get("run")
-        path = path_of_run(workflow.source, run)
+def _tools(workflow: _Workflow, repository: Repository) -> Iterator[Finding]:
+    for name, step in workflow.process.steps.items():
+        path = step.run_file
         if path is None:
-            inside = Source(path=workflow.source.path, text="", data=run, root=workflow.source.root)
-            workflow.tools[name] = inside if isinstance(run, Mapping) else None
+            workflow.tools[name] = step.process if isinstance(step.fields.get("run"), Mapping) else None
             continue
-        workflow.tools[name] = repository.source(path)
+        workflow.tools[name] = repository.process(path)
         if not path.is_file():
-            beside = [file.name for file in path.parent.glob("*.cwl")] if path.parent.is_dir() else []
-            yield workflow.source.finding(
-                "cwl-missing-file", ("steps", name, "run"), f"the document that step '{name}' runs is not there.", seen=str(run),
-                expected=f"one of {', '.join(sorted(beside))} in that folder" if beside else "a CWL document",
-                fix=closest(path.name, sorted(beside)) or "correct the path, which starts at the workflow's folder",
+            siblings = [file.name for file in path.parent.glob("*.cwl")] if path.parent.is_dir() else []
+            yield workflow.finding(
+                "cwl-missing-file", ("steps", name, "run"), f"the document that step '{name}' runs is not there.",
+                seen=str(step.fields["run"]),
+                expected=f"one of {', '.join(sorted(siblings))} in that folder" if siblings else "a CWL document",
+                fix=closest(path.name, sorted(siblings)) or "correct the path, which starts at the workflow's folder",
             )  # fmt: skip
 
 
-def _sources(workflow: _Workflow, steps: Mapping[str, Any]) -> Iterator[tuple[str, Port]]:
-    document = workflow.source.data
-    for name, described in named(document.get("inputs") or {}).items():
-        kind = type_of(described, document)
-        default = isinstance(described, Mapping) and described.get("default") is not None
-        yield name, Port(type=kind - NULL if default else kind, formats=formats_of(described, document))
-    for name, step in steps.items():
+def _sources(workflow: _Workflow) -> Iterator[tuple[str, Port]]:
+    for name, parameter in workflow.process.inputs.items():
+        kind = parameter.type - NULL if parameter.has_default else parameter.type
+        yield name, Port(type=kind, formats=parameter.formats)
+    for name, step in workflow.process.steps.items():
         tool = workflow.tools[name]
-        outputs = named(tool.data.get("outputs")) if tool else {}
-        listed = written(step)
-        stray = any(
-            output not in outputs for output in listed
-        )  # told as such; what reads the one that was meant is right
-        for output in {**dict.fromkeys(listed), **(outputs if stray else {})}:
-            described = outputs.get(output)
-            kind = type_of(described, tool.data) if tool and output in outputs else frozenset(["Any"])
+        outputs = tool.outputs if tool else {}
+        # An unknown output is reported by itself; what reads the output that was meant is right.
+        has_unknown = any(output not in outputs for output in step.outputs)
+        for output in {**dict.fromkeys(step.outputs), **(outputs if has_unknown else {})}:
+            kind, formats = (outputs[output].type, outputs[output].formats) if output in outputs else (ANY, ())
             for _ in range(_depth(step)):
                 kind = frozenset([Array(kind)])
-            if "when" in step:
+            if step.is_conditional:
                 kind = kind | NULL
-            formats = formats_of(described, tool.data) if tool and described is not None else ()
             yield f"{name}/{output}", Port(type=kind, formats=formats)
 
 
-def _depth(step: Mapping[str, Any]) -> int:
-    scattered = sources_of(step.get("scatter"))
-    return len(scattered) if step.get("scatterMethod") == "nested_crossproduct" else min(len(scattered), 1)
+def _depth(step: Step) -> int:
+    return len(step.scatter) if step.scatter_method == "nested_crossproduct" else min(len(step.scatter), 1)
 
 
-def _ports(workflow: _Workflow, name: str, step: Mapping[str, Any]) -> Iterator[Finding]:
-    """Whether the step binds and takes what its tool has."""
-    tool = workflow.tools[name]
+def _ports(workflow: _Workflow, step: Step) -> Iterator[Finding]:
+    """Yield inputs and outputs of a step that its tool does not have, and required inputs that are not bound."""
+    tool, name = workflow.tools[step.name], step.name
     if tool is None:
         return
-    inputs, outputs = named(tool.data.get("inputs")), named(tool.data.get("outputs"))
-    bound = named(step.get("in") or {})
-    read = {each for _, text in strings(step) for each in expression_names(text)}
-    misspelt = dict(misread(workflow.source, name, step, bound, inputs))
+    bound = step.inputs
+    read = {each for _, text in strings(step.fields) for each in expression_names(text)}
+    misspelt = dict(misread(workflow.process.document, step, tool.inputs))
     yield from misspelt.values()
     unknown = [
         port
         for port in bound
-        if port not in inputs and port not in read and not any(closest(each, [port]) for each in misspelt)
+        if port not in tool.inputs and port not in read and not any(closest(each, [port]) for each in misspelt)
     ]
     for port in unknown:
-        free = [each for each in inputs if each not in bound]
-        near = closest(port, free)
-        # CWL takes what the tool does not have: the step waits for what it is bound to.
-        yield workflow.source.finding(
+        near = closest(port, [each for each in tool.inputs if each not in bound])
+        # CWL accepts an input that the tool does not have: the step waits for its source.
+        yield workflow.finding(
             "cwl-port" if near else "cwl-extra-port", ("steps", name, "in", port),
-            f"the tool of step '{name}' has no input '{port}'.", seen=port, expected=one_of(inputs),
+            f"the tool of step '{name}' has no input '{port}'.", seen=port, expected=one_of(tool.inputs),
             fix=near or "take it away, if the step need not wait for it",
         )  # fmt: skip
-    for output in written(step):
-        if output not in outputs:
-            yield workflow.source.finding(
+    for output in step.outputs:
+        if output not in tool.outputs:
+            yield workflow.finding(
                 "cwl-port", ("steps", name, "out", output), f"the tool of step '{name}' has no output '{output}'.", seen=output,
-                expected=one_of(outputs), fix=closest(output, list(outputs)) or "take it away",
+                expected=one_of(tool.outputs), fix=closest(output, list(tool.outputs)) or "take it away",
             )  # fmt: skip
-    for port, described in inputs.items():
-        if port not in bound and not unknown and not _port(described, tool).optional:
-            yield workflow.source.finding(
+    for port, parameter in tool.inputs.items():
+        if port not in bound and not unknown and not parameter.is_optional:
+            yield workflow.finding(
                 "cwl-port", ("steps", name, "in"), f"step '{name}' does not bind the input '{port}', which its tool must have.",
-                seen=", ".join(bound) or "nothing bound", expected=f"{port}: … ({spelled_type(_port(described, tool).type)})",
+                seen=", ".join(bound) or "nothing bound", expected=f"{port}: … ({spelled_type(parameter.type)})",
                 fix=f"bind '{port}', or give it a default in {tool.path.name}",
             )  # fmt: skip
 
 
-def _port(described: Any, tool: Source) -> Port:
-    kind = type_of(described, tool.data)
-    optional = bool({"null", "Any"} & kind) or (isinstance(described, Mapping) and described.get("default") is not None)
-    return Port(type=kind | NULL if optional else kind, formats=formats_of(described, tool.data), optional=optional)
+def _input_port(parameter: Parameter) -> Port:
+    """Return what an input of a tool accepts: also null, if it is optional."""
+    kind = parameter.type | NULL if parameter.is_optional else parameter.type
+    return Port(type=kind, formats=parameter.formats)
 
 
-def _scatter(workflow: _Workflow, name: str, step: Mapping[str, Any]) -> Iterator[Finding]:
-    bound, tool = list(named(step.get("in") or {})), workflow.tools[name]
-    inputs = named(tool.data.get("inputs")) if tool else {}
-    for port in sources_of(step.get("scatter")):
-        short = port.removeprefix(f"{name}/")
-        if short not in bound:
+def _scatter(workflow: _Workflow, step: Step) -> Iterator[Finding]:
+    tool, name = workflow.tools[step.name], step.name
+    for port in step.scatter:
+        if port not in step.inputs:
             workflow.wrong_scatter.add(name)
-            if tool and short in inputs and not _port(inputs[short], tool).optional:  # told as bound to nothing
+            if tool and port in tool.inputs and not tool.inputs[port].is_optional:  # reported as not bound
                 continue
-            yield workflow.source.finding(
-                "cwl-scatter", ("steps", name, "scatter"), f"step '{name}' is scattered over '{short}', which it does not bind.",
-                seen=short, expected=one_of(bound), fix=closest(short, bound) or "correct the name",
+            yield workflow.finding(
+                "cwl-scatter", ("steps", name, "scatter"), f"step '{name}' is scattered over '{port}', which it does not bind.",
+                seen=port, expected=one_of(step.inputs), fix=closest(port, list(step.inputs)) or "correct the name",
             )  # fmt: skip
 
 
-def _features(workflow: _Workflow, name: str, step: Mapping[str, Any]) -> Iterator[Finding]:
-    has = {**required(workflow.source.data, "requirements"), **required(step, "requirements")}
-    bound = named(step.get("in") or {})
-    tool = workflow.tools[name]
+def _features(workflow: _Workflow, step: Step) -> Iterator[Finding]:
+    has = {
+        name
+        for requirements in (workflow.process.requirements, step.requirements)
+        for name, requirement in requirements.items()
+        if requirement.section == "requirements"
+    }
+    tool = workflow.tools[step.name]
     used = {
-        "scatter": bool(step.get("scatter")),
-        "source": any(len(sources_of(each)) > 1 for each in bound.values()),
-        "valueFrom": any(isinstance(each, Mapping) and "valueFrom" in each for each in bound.values()),
-        "run": tool is not None and tool.data.get("class") == "Workflow",
+        "scatter": bool(step.fields.get("scatter")),
+        "source": any(len(binding.sources) > 1 for binding in step.inputs.values()),
+        "valueFrom": any(binding.has_expression for binding in step.inputs.values()),
+        "run": tool is not None and tool.is_workflow,
     }
     for feature, requirement in FEATURES.items():
         if used[feature] and requirement not in has:
-            where = "in" if feature in ("source", "valueFrom") else feature
-            yield workflow.source.finding(
-                "cwl-requirement", ("steps", name, where), f"step '{name}' uses a feature that the workflow does not require.",
+            key = "in" if feature in ("source", "valueFrom") else feature
+            yield workflow.finding(
+                "cwl-requirement", ("steps", step.name, key),
+                f"step '{step.name}' uses a feature that the workflow does not require.",
                 seen=f"'{feature}' without {requirement}", expected=f"requirements: {{{requirement}: {{}}}}",
                 fix=f"add {requirement} to the workflow's requirements",
             )  # fmt: skip
 
 
-def _step_input(workflow: _Workflow, name: str, step: Mapping[str, Any], port: str, bound: Any) -> Iterator[Finding]:
-    place: FieldPath = ("steps", name, "in", port)
-    sources = sources_of(bound)
-    unknown = [*_unknown(workflow, place, sources)]
+def _step_input(workflow: _Workflow, step: Step, port: str, binding: Binding) -> Iterator[Finding]:
+    place: FieldPath = ("steps", step.name, "in", port)
+    unknown = [*_unknown(workflow, place, binding.sources)]
     yield from unknown
-    tool = workflow.tools[name]
-    inputs = named(tool.data.get("inputs")) if tool else {}
-    if unknown or tool is None or port not in inputs or name in workflow.wrong_scatter:
+    tool = workflow.tools[step.name]
+    if unknown or tool is None or port not in tool.inputs or step.name in workflow.wrong_scatter:
         return
-    sink, long = _port(inputs[port], tool), bound if isinstance(bound, Mapping) else {}
-    scattered = port in [each.removeprefix(f"{name}/") for each in sources_of(step.get("scatter"))]
-    kind = frozenset([Array(sink.type)]) if scattered else sink.type
-    default = long.get("default")
-    if default is not None and "valueFrom" not in long and not of_value(default, kind):
-        yield workflow.source.finding(
+    sink, is_scattered = _input_port(tool.inputs[port]), port in step.scatter
+    kind = frozenset([Array(sink.type)]) if is_scattered else sink.type
+    default = binding.fields.get("default")
+    if default is not None and not binding.has_expression and not of_value(default, kind):
+        yield workflow.finding(
             "cwl-edge-type",
             (*place, "default"),
             f"the default of '{port}' is not of the type of the tool's input.",
@@ -236,56 +211,72 @@ def _step_input(workflow: _Workflow, name: str, step: Mapping[str, Any], port: s
             expected=spelled_type(kind),
             fix="correct the default",
         )
-    if not sources or "valueFrom" in long:
-        if not sources and default is None and "valueFrom" not in long and not sink.optional:
-            yield workflow.source.finding(
+    if not binding.sources or binding.has_expression:
+        if not binding.sources and default is None and not binding.has_expression and not tool.inputs[port].is_optional:
+            yield workflow.finding(
                 "cwl-port", place, f"'{port}' is bound to nothing, and the tool must have it.", seen="no source",
                 expected=spelled_type(kind), fix="give it a source",
             )  # fmt: skip
         return
-    given = joined([workflow.sources[each].type for each in sources], long, isinstance(long.get("source"), list))
+    source_type = _joined([workflow.sources[source].type for source in binding.sources], binding)
     if default is not None:
-        given -= NULL
+        source_type -= NULL
     scatter_fix = ""
-    if _is_array_of(given, kind):
-        scatter_fix = f"scatter step '{name}' over '{port}'"
-    elif scattered and fits(given, sink.type) and not fits(given, kind):
-        scatter_fix = f"do not scatter step '{name}' over '{port}'"
+    if _is_array_of(source_type, kind):
+        scatter_fix = f"scatter step '{step.name}' over '{port}'"
+    elif is_scattered and fits(source_type, sink.type) and not fits(source_type, kind):
+        scatter_fix = f"do not scatter step '{step.name}' over '{port}'"
     if scatter_fix:
-        workflow.wrong_scatter.add(name)
-    yield from _edge(workflow, place, sources, given, Port(type=kind, formats=sink.formats), scatter_fix)
+        workflow.wrong_scatter.add(step.name)
+    yield from _edge(workflow, place, binding, source_type, Port(type=kind, formats=sink.formats), scatter_fix)
 
 
-def _output(workflow: _Workflow, name: str, described: Any) -> Iterator[Finding]:
-    place: FieldPath = ("outputs", name)
-    sources = sources_of(described, "outputSource") if isinstance(described, Mapping) else []
-    place = (*place, "outputSource") if sources else place
-    unknown = [*_unknown(workflow, place, sources)]
+def _output(workflow: _Workflow, parameter: Parameter) -> Iterator[Finding]:
+    binding = parameter.binding
+    place: FieldPath = ("outputs", parameter.name, "outputSource") if binding.sources else ("outputs", parameter.name)
+    unknown = [*_unknown(workflow, place, binding.sources)]
     yield from unknown
-    document = workflow.source.data
-    if not sources and not {"null", "Any"} & type_of(described, document):
-        yield workflow.source.finding(
-            "cwl-source", place, f"the output '{name}' is bound to nothing.", seen="no outputSource",
+    if not binding.sources and not {"null", "Any"} & parameter.type:
+        yield workflow.finding(
+            "cwl-source", place, f"the output '{parameter.name}' is bound to nothing.", seen="no outputSource",
             expected="outputSource: …, the output of a step or an input of the workflow",
-            fix=_fix_of_type(workflow, type_of(described, document)) or "say where it comes from",
+            fix=_fix_of_type(workflow, parameter.type) or "say where it comes from",
         )  # fmt: skip
-    if unknown or not sources:
+    if unknown or not binding.sources:
         return
-    given = joined(
-        [workflow.sources[each].type for each in sources], described, isinstance(described["outputSource"], list)
-    )
-    sink = Port(type=type_of(described, document), formats=formats_of(described, document))
-    yield from _edge(workflow, place, sources, given, sink, "")
+    source_type = _joined([workflow.sources[source].type for source in binding.sources], binding)
+    yield from _edge(workflow, place, binding, source_type, Port(type=parameter.type, formats=parameter.formats), "")
 
 
-def _unknown(workflow: _Workflow, place: FieldPath, sources: list[str]) -> Iterator[Finding]:
+def _joined(types: list[Type], binding: Binding) -> Type:
+    """Return the type that several sources give together; see linkMerge and pickValue in the CWL specification."""
+    merge, pick = binding.fields.get("linkMerge"), binding.fields.get("pickValue")
+    if not binding.is_list and len(types) == 1:
+        kind = frozenset([Array(types[0])]) if merge == "merge_nested" else types[0]
+    elif merge == "merge_flattened":
+        inner: Type = frozenset()
+        for one in types:
+            for alternative in one:
+                inner |= alternative.items if isinstance(alternative, Array) else frozenset([alternative])
+        kind = frozenset([Array(inner)])
+    elif len(types) == 1 and merge is None:
+        kind = types[0]
+    else:
+        kind = frozenset([Array(frozenset().union(*types))])
+    if pick is None:
+        return kind
+    items = frozenset().union(*(each.items if isinstance(each, Array) else frozenset([each]) for each in kind)) - NULL
+    return frozenset([Array(items)]) if pick == "all_non_null" else items
+
+
+def _unknown(workflow: _Workflow, place: FieldPath, sources: Sequence[str]) -> Iterator[Finding]:
     known = list(workflow.sources)
     for each in sources:
         if each not in known:
             workflow.unknown_sources = True
             step, _, output = each.rpartition("/")
             of_step = [other for other in known if other.startswith(f"{step}/")] if step else []
-            yield workflow.source.finding(
+            yield workflow.finding(
                 "cwl-source",
                 place,
                 f"there is no '{each}' to read from.",
@@ -298,22 +289,26 @@ def _unknown(workflow: _Workflow, place: FieldPath, sources: list[str]) -> Itera
 
 
 def _edge(
-    workflow: _Workflow, place: FieldPath, sources: list[str], given: Type, sink: Port, other_fix: str
+    workflow: _Workflow, place: FieldPath, binding: Binding, given: Type, sink: Port, other_fix: str
 ) -> Iterator[Finding]:
+    """Yield what does not fit on an edge, whose sources have the type `given` together."""
+    sources = binding.sources
     name = ", ".join(sources)
-    workflow.came_from[place] = {each.split("/")[0] for each in sources if "/" in each}
+    workflow.origins[place] = {source.split("/")[0] for source in sources if "/" in source}
     if not may_fit(given, sink.type) and not fits(given, sink.type):
-        yield workflow.source.finding(
-            "cwl-edge-type", place, "the type of what comes along this edge is not the one that is taken here.",
+        yield workflow.finding("cwl-edge-type", place, "the type of what comes along this edge is not the one that is taken here.",
             seen=f"{spelled_type(given)} (of {name})", expected=spelled_type(sink.type),
             fix=other_fix or _fix_of_type(workflow, sink.type) or "bind it to something of that type",
         )  # fmt: skip
     elif not fits(given, sink.type):
-        yield workflow.source.finding(
-            "cwl-null-edge", place, "what comes along this edge may be null, or of a type that is not taken here.",
-            seen=f"{spelled_type(given)} (of {name})", expected=spelled_type(sink.type),
+        yield workflow.finding(
+            "cwl-null-edge",
+            place,
+            "what comes along this edge may be null, or of a type that is not taken here.",
+            seen=f"{spelled_type(given)} (of {name})",
+            expected=spelled_type(sink.type),
             fix="give it a default or a pickValue, or let the end take null",
-        )  # fmt: skip
+        )
     else:
         for each in sources:
             formats = workflow.sources[each].formats
@@ -321,9 +316,9 @@ def _edge(
                 formats
                 and sink.formats
                 and not set(formats) <= set(sink.formats)
-                and "$schemas" not in workflow.source.data
+                and "$schemas" not in workflow.process.fields
             ):
-                yield workflow.source.finding(
+                yield workflow.finding(
                     "cwl-format",
                     place,
                     "the format of what comes along this edge is not the one that is taken here.",
@@ -342,11 +337,12 @@ def _is_array_of(given: Type, wanted: Type) -> bool:
     return any(isinstance(each, Array) and fits(each.items, wanted) for each in given)
 
 
-def _cycles(workflow: _Workflow, steps: Mapping[str, Any]) -> Iterator[Finding]:
+def _cycles(workflow: _Workflow) -> Iterator[Finding]:
+    steps = workflow.process.steps
     before = {
-        name: {each.split("/")[0] for bound in named(step.get("in") or {}).values() for each in sources_of(bound) if "/" in each}
+        name: {source.split("/")[0] for binding in step.inputs.values() for source in binding.sources if "/" in source}
         for name, step in steps.items()
-    }  # fmt: skip
+    }
     waiting = dict(before)
     while ready := [name for name, needs in waiting.items() if not needs & set(waiting)]:
         for name in ready:
@@ -362,31 +358,28 @@ def _cycles(workflow: _Workflow, steps: Mapping[str, Any]) -> Iterator[Finding]:
         last = turned[-2]
         port = next(
             port
-            for port, bound in named(steps[first]["in"]).items()
-            if any(each.split("/")[0] == last for each in sources_of(bound))
+            for port, binding in steps[first].inputs.items()
+            if any(source.split("/")[0] == last for source in binding.sources)
         )
-        yield workflow.source.finding(
-            "cwl-cycle", ("steps", first, "in", port), f"step '{first}' waits for itself.", seen=" → ".join(turned),
-            expected="steps that can be put in an order", fix=f"bind '{port}' to something that does not come after '{first}'",
-        )  # fmt: skip
+        yield workflow.finding(
+            "cwl-cycle",
+            ("steps", first, "in", port),
+            f"step '{first}' waits for itself.",
+            seen=" → ".join(turned),
+            expected="steps that can be put in an order",
+            fix=f"bind '{port}' to something that does not come after '{first}'",
+        )
         return
 
 
-def _unused(source: Source) -> Iterator[Finding]:
-    document = source.data
-    read = {
-        each
-        for step in named(document.get("steps")).values()
-        if isinstance(step, Mapping)
-        for bound in named(step.get("in") or {}).values()
-        for each in sources_of(bound)
-    }
-    read |= {
-        each for output in named(document.get("outputs") or {}).values() for each in sources_of(output, "outputSource")
-    }
-    for name in named(document.get("inputs") or {}):
+def _unused(workflow: _Workflow) -> Iterator[Finding]:
+    process = workflow.process
+    bindings = [binding for step in process.steps.values() for binding in step.inputs.values()]
+    bindings += [parameter.binding for parameter in process.outputs.values()]
+    read = {source for binding in bindings for source in binding.sources}
+    for name in process.inputs:
         if name not in read:
-            yield source.finding(
+            yield workflow.finding(
                 "cwl-unused-input", ("inputs", name), f"no step and no output reads the input '{name}'.", seen="bound nowhere",
                 expected="an input that changes what the workflow does", fix="bind a step's input to it, or take it away",
             )  # fmt: skip

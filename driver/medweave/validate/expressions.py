@@ -6,11 +6,12 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from medweave.validate.findings import Finding, one_of
-from medweave.validate.source import Source
+from medweave.validate.findings import Finding, finding_at, one_of
 from medweave_core.documents.closest_match import closest
+from medweave_core.documents.cwl_model import Step
 from medweave_core.documents.cwl_types import Type
 from medweave_core.documents.line_numbers import FieldPath
+from medweave_core.documents.source_documents import SourceDocument
 
 _READ = re.compile(r"\binputs\.(\w+)|\binputs\[[\"'](\w+)[\"']\]")
 _ROOT = re.compile(r"(?<!\\)\$\(\s*([A-Za-z_]\w*)(?=\s*[.\[)])")
@@ -52,14 +53,14 @@ def strings(value: Any, field: FieldPath = ()) -> Iterator[tuple[FieldPath, str]
         yield field, value
 
 
-def expressions(source: Source) -> Iterator[tuple[FieldPath, str]]:
+def expressions(source: SourceDocument) -> Iterator[tuple[FieldPath, str]]:
     """The texts of a document in which a runner computes something, each with its place."""
     for field, text in strings(source.data):
         if is_expression(text) and field[:1] not in _PROSE:
             yield field, text
 
 
-def check_ends(source: Source) -> Iterator[Finding]:
+def check_ends(source: SourceDocument) -> Iterator[Finding]:
     """Expressions whose brackets or quotes are left open: a runner tells it when the step is due, hours later."""
     from cwl_utils.errors import SubstitutionError
     from cwl_utils.expression import scanner
@@ -70,13 +71,13 @@ def check_ends(source: Source) -> Iterator[Finding]:
             while ends := scanner(rest):
                 rest = rest[ends[1] :]
         except SubstitutionError:
-            yield source.finding(
-                "cwl-expression", field, "this expression has no end.", seen=text[:80],
+            yield finding_at(
+                source, "cwl-expression", field, "this expression has no end.", seen=text[:80],
                 expected="a closing one for each bracket and quote in it", fix="close it, or write \\$ for a plain $",
             )  # fmt: skip
 
 
-def check_fields(source: Source, types: Mapping[str, Type]) -> Iterator[Finding]:
+def check_fields(source: SourceDocument, types: Mapping[str, Type]) -> Iterator[Finding]:
     """Fields of files and folders that they do not have, and near one that they have: a runner may know further ones.
 
     Args:
@@ -87,50 +88,48 @@ def check_fields(source: Source, types: Mapping[str, Type]) -> Iterator[Finding]
             kinds = [*types.get(name, frozenset()) - {"null"}]
             known = FIELDS.get(kinds[0], ()) if len(kinds) == 1 else ()
             if known and inner not in known and (near := closest(inner, known)):
-                yield source.finding(
-                    "cwl-expression", field, f"a {kinds[0]} has no '{inner}'.", seen=text[:80], expected=one_of(known),
+                yield finding_at(
+                    source, "cwl-expression", field, f"a {kinds[0]} has no '{inner}'.", seen=text[:80], expected=one_of(known),
                     fix=near,
                 )  # fmt: skip
 
 
-def check_roots(source: Source) -> Iterator[Finding]:
+def check_roots(source: SourceDocument) -> Iterator[Finding]:
     """Names that are none of what a runner gives an expression, and near one of them: others may be JavaScript's."""
     for field, text in expressions(source):
         for name in _ROOT.findall(text):
             is_own = re.search(rf"\b(?:var|let|const|function)\s+{name}\b", source.text)
             if name not in ROOTS and not is_own and (near := closest(name, ROOTS)):
-                yield source.finding(
-                    "cwl-expression", field, f"there is nothing of the name '{name}' in an expression.", seen=text[:80],
+                yield finding_at(
+                    source, "cwl-expression", field, f"there is nothing of the name '{name}' in an expression.", seen=text[:80],
                     expected=one_of(ROOTS), fix=near,
                 )  # fmt: skip
         for name in _RUNTIME.findall(text):
             if name not in RUNTIME:
-                yield source.finding(
-                    "cwl-expression", field, f"there is no 'runtime.{name}'.", seen=text[:80],
+                yield finding_at(
+                    source, "cwl-expression", field, f"there is no 'runtime.{name}'.", seen=text[:80],
                     expected=one_of(f"runtime.{each}" for each in RUNTIME), fix=closest(name, RUNTIME) or "take one of these",
                 )  # fmt: skip
 
 
-def misread(
-    source: Source, name: str, step: Mapping[str, Any], bound: Mapping[str, Any], inputs: Mapping[str, Any]
-) -> Iterator[tuple[str, Finding]]:
-    """Inputs that a step's own expressions read and that it does not have: the name, and what is to be told.
+def misread(document: SourceDocument, step: Step, inputs: Mapping[str, Any]) -> Iterator[tuple[str, Finding]]:
+    """Yield the names of inputs that expressions of a step read and that it does not have, each with its finding.
 
     Args:
-        name: of the step.
-        bound: what the step binds.
-        inputs: of its tool.
+        document: the workflow's.
+        inputs: those of the step's tool.
     """
+    bound = step.inputs
     own = {
-        "when": step.get("when"),
-        "in": {port: said.get("valueFrom") for port, said in bound.items() if isinstance(said, Mapping)},
+        "when": step.fields.get("when"),
+        "in": {port: binding.fields.get("valueFrom") for port, binding in bound.items()},
     }
     for field, text in strings(own):
-        for each in expression_names(text):
-            if each not in bound and each not in inputs:
+        for name in expression_names(text):
+            if name not in bound and name not in inputs:
                 place = (*field, "valueFrom") if field[0] == "in" else field
-                what = f"this expression reads '{each}', which step '{name}' does not bind."
-                yield each, source.finding(
-                    "cwl-expression", ("steps", name, *place), what,
-                    seen=text[:80], expected=one_of(bound), fix=closest(each, list(bound)) or f"bind '{each}' under 'in'",
+                what = f"this expression reads '{name}', which step '{step.name}' does not bind."
+                yield name, finding_at(
+                    document, "cwl-expression", ("steps", step.name, *place), what, seen=text[:80], expected=one_of(bound),
+                    fix=closest(name, list(bound)) or f"bind '{name}' under 'in'",
                 )  # fmt: skip

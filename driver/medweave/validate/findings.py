@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import IntEnum
@@ -9,6 +10,7 @@ from pathlib import Path
 
 from medweave_core.documents.field_errors import FieldFault
 from medweave_core.documents.line_numbers import FieldPath, shown, spelled
+from medweave_core.documents.source_documents import SourceDocument, SyntaxFault
 
 
 class Severity(IntEnum):
@@ -144,6 +146,34 @@ class Finding:
 def one_of(names: Iterable[str]) -> str:
     """What is expected where a name has to be one of some."""
     return f"one of {', '.join(known)}" if (known := [*map(str, names)]) else "nothing: there is none to choose from"
+
+
+def finding_at(
+    document: SourceDocument, rule: str, field: FieldPath, what: str, *, seen: str = "", expected: str = "", fix: str
+) -> Finding:
+    """Return a finding at a field of a document."""
+    line, column = document.position(field)
+    return Finding(
+        file=document.path, line=line, column=column, field=field, rule=rule, what=what, seen=seen, expected=expected, fix=fix
+    )  # fmt: skip
+
+
+def of_syntax(fault: SyntaxFault) -> Finding:
+    """Return the finding for an error in a file as YAML."""
+    return Finding(
+        file=fault.path, line=fault.line, column=fault.column, field=fault.field,
+        rule="duplicate-key" if fault.is_duplicate_key else "yaml-syntax", what=fault.what, seen=fault.seen,
+        expected=fault.expected, fix=fault.fix,
+    )  # fmt: skip
+
+
+def no_json(path: Path, error: json.JSONDecodeError, rule: str) -> Finding:
+    """Return the finding for a file that is not JSON."""
+    return Finding(
+        file=path, line=error.lineno, column=error.colno, rule=rule, what=f"this is not valid JSON: {error.msg}.",
+        seen="".join(error.doc.splitlines()[error.lineno - 1 : error.lineno]).strip()[:80], expected="JSON",
+        fix="mend that line or the one above it",
+    )  # fmt: skip
 
 
 def of_fault(fault: FieldFault, rule: str, line: int, column: int) -> Finding:

@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from medweave import __version__
-from medweave.validate.findings import Finding
-from medweave.validate.source import Source
-from medweave_core.documents.cwl_types import named, required
+from medweave.validate.findings import Finding, finding_at
+from medweave_core.documents.cwl_model import Process
+from medweave_core.documents.cwl_types import required
 from medweave_core.documents.docker_requirement import DOCKER_REQUIREMENT, image_of, refusal
 from medweave_core.documents.line_numbers import FieldPath
+from medweave_core.documents.source_documents import SourceDocument
 
 MOVING = (
     "latest",
@@ -48,7 +49,7 @@ def version_of_package(root: Path) -> str:
     return __version__
 
 
-def check_images(source: Source, policy: str, version: str) -> Iterator[Finding]:
+def check_images(source: SourceDocument, policy: str, version: str) -> Iterator[Finding]:
     """Images that a YAML document names."""
     for field, image in _named(source.data, ()):
         if isinstance(image, Mapping):
@@ -60,7 +61,7 @@ def check_images(source: Source, policy: str, version: str) -> Iterator[Finding]
         fault = fault_of_image(name, policy)
         if fault is not None:
             what, expected = fault
-            yield source.finding("image-unpinned", field, what, seen=name, expected=expected, fix=_fix(policy))
+            yield finding_at(source, "image-unpinned", field, what, seen=name, expected=expected, fix=_fix(policy))
             continue
         found = _VERSION.fullmatch(_tag(name))
         if (
@@ -68,45 +69,50 @@ def check_images(source: Source, policy: str, version: str) -> Iterator[Finding]
             and re.search(r"(?:^|[/-])medweave(?:[/-]|$)", name.partition("@")[0].rpartition(":")[0])
             and found[1] != version
         ):
-            yield source.finding(
-                "version-differs", field, "this image and the step package have different versions.", seen=name, expected=version,
+            yield finding_at(
+                source,
+                "version-differs",
+                field,
+                "this image and the step package have different versions.",
+                seen=name,
+                expected=version,
                 fix=f"build the image anew, or write tag {version}",
-            )  # fmt: skip
+            )
 
 
-def check_containers(workflow: Source, tools: Mapping[str, Source]) -> Iterator[Finding]:
-    """Yield a finding for each document of a workflow that asks for a container.
+def check_containers(workflow: Process, tools: Mapping[str, Process]) -> Iterator[Finding]:
+    """Yield a finding for each process or step of a workflow that asks for a container.
 
     Args:
         workflow: one that has roles, or that a StreamFlow file binds to our deployments.
-        tools: documents that its steps run, by path of the step.
+        tools: processes in files that its steps run, by path of the step.
     """
-    for source in {document.path: document for document in (workflow, *tools.values())}.values():
-        path = next((step for step, tool in tools.items() if tool is source), "/")
-        fields: list[tuple[FieldPath, Mapping[str, Any]]] = [((), source.data)]
-        for step, said in named(source.data.get("steps")).items():
-            if isinstance(said, Mapping):
-                inner = said.get("run")
-                fields.append((("steps", step), said))
-                fields += [(("steps", step, "run"), inner)] if isinstance(inner, Mapping) else []
+    for process in {tool.path: tool for tool in (workflow, *tools.values())}.values():
+        step_path = next((path for path, tool in tools.items() if tool is process), "/")
+        fields: list[tuple[FieldPath, Mapping[str, Any]]] = [((), process.fields)]
+        for name, step in process.steps.items():
+            fields.append((("steps", name), step.fields))
+            if step.process is not None:
+                fields.append((step.process.field, step.process.fields))
         for field, holder in fields:
             image = image_of(holder)
             if image is not None:
                 section = required(holder)[DOCKER_REQUIREMENT][0]
-                parts = refusal(path, image)
-                yield source.finding(
-                    "container", (*field, section, DOCKER_REQUIREMENT), parts["what"], seen=parts["seen"],
+                parts = refusal(step_path, image)
+                yield finding_at(
+                    process.document, "container", (*field, section, DOCKER_REQUIREMENT), parts["what"], seen=parts["seen"],
                     expected=parts["expected"], fix=parts["do"],
                 )  # fmt: skip
 
 
-def check_docker_pull(source: Source, policy: str) -> Iterator[Finding]:
+def check_docker_pull(source: SourceDocument, policy: str) -> Iterator[Finding]:
     """The image of a CWL document."""
     for section, said in (pair for name, pair in required(source.data).items() if name == "DockerRequirement"):
         name = said.get("dockerPull") if isinstance(said, Mapping) else None
         fault = fault_of_image(str(name), policy) if name else None
         if fault is not None:
-            yield source.finding(
+            yield finding_at(
+                source,
                 "image-unpinned",
                 (section, "DockerRequirement", "dockerPull"),
                 fault[0],
@@ -139,13 +145,14 @@ def check_recipe(path: Path) -> Iterator[Finding]:
             stages.add(found["stage"])
 
 
-def check_chart_version(source: Source, version: str) -> Iterator[Finding]:
+def check_chart_version(source: SourceDocument, version: str) -> Iterator[Finding]:
     """Whether a chart of medweave is for the version of the step package."""
     helpers = source.path.parent.glob("templates/_helpers*.tpl")
     ours = any("medweave.image" in path.read_text(encoding="utf-8", errors="replace") for path in helpers)
     said = source.data.get("appVersion")
     if ours and said is not None and str(said) != version:
-        yield source.finding(
+        yield finding_at(
+            source,
             "version-differs",
             ("appVersion",),
             "this chart and the step package have different versions.",

@@ -10,45 +10,21 @@ from pathlib import Path
 from typing import Any
 
 from medweave.placement.bound_file import EDITOR_LINE
+from medweave.project.job_files import faults_of_job, files_in
 from medweave.project.near_files import gone, near
 from medweave.validate.bindings import JOBS, generated, origin_of
-from medweave.validate.cwl import formats_of
-from medweave.validate.findings import Finding, one_of
+from medweave.validate.findings import Finding, finding_at, no_json
 from medweave.validate.repository import Repository, ignored
 from medweave.validate.secrets import MOST_BYTES
-from medweave.validate.source import Source, no_json
-from medweave_core.documents.closest_match import closest
-from medweave_core.documents.cwl_types import named
+from medweave_core.documents.cwl_model import Process
 from medweave_core.documents.file_locations import path_of, place_key
-from medweave_core.documents.job_values import missing_inputs, mistyped_inputs, unknown_inputs
-from medweave_core.documents.line_numbers import FieldPath
 from medweave_core.documents.secondary_files import missing_secondary_files
-
-PLACES = ("path", "location", "contents", "listing")  # one of these says what a file or a folder is
-FILE_KEYS = {
-    "File": (
-        "class", "path", "location", "basename", "contents", "format", "checksum", "size", "secondaryFiles", "dirname", "nameroot",
-        "nameext",
-    ),
-    "Directory": ("class", "path", "location", "basename", "listing"),
-}  # fmt: skip
-# What a file's name says of its format, for those that the pipelines of medical imaging take.
-ENDINGS = {
-    "format_3464": (".json",),
-    "format_3752": (".csv",),
-    "format_3475": (".tsv",),
-    "format_3548": (".dcm",),
-    "format_2331": (".html", ".htm"),
-    "format_4001": (".nii", ".nii.gz"),
-    "format_3604": (".svg",),
-    "format_3603": (".png",),
-    "format_3750": (".yml", ".yaml"),
-}
+from medweave_core.documents.source_documents import SourceDocument
 
 
-def jobs_of(repository: Repository) -> dict[Path, tuple[Source, Path]]:
+def jobs_of(repository: Repository) -> dict[Path, tuple[SourceDocument, Path]]:
     """Job files with the workflow of each: those that StreamFlow files name, that name its schema, or are in `jobs/` beside it."""
-    found: dict[Path, tuple[Source, Path]] = {}
+    found: dict[Path, tuple[SourceDocument, Path]] = {}
     for source in repository.streamflow.values():
         for workflow, job_path, _ in _run_by(source):
             job = repository.source(job_path)
@@ -62,7 +38,7 @@ def jobs_of(repository: Repository) -> dict[Path, tuple[Source, Path]]:
     return found
 
 
-def _named_at_the_top(job: Source) -> Path | None:
+def _named_at_the_top(job: SourceDocument) -> Path | None:
     """The workflow whose schema editors find in the first line: `jobs/NAME.schema.json` is that of `NAME.cwl`."""
     first = job.text.partition("\n")[0]
     if not first.startswith(EDITOR_LINE):
@@ -72,25 +48,24 @@ def _named_at_the_top(job: Source) -> Path | None:
     return workflow if schema.parent.name == JOBS and workflow.is_file() else None
 
 
-def _beside(job: Source, repository: Repository) -> Path | None:
+def _beside(job: SourceDocument, repository: Repository) -> Path | None:
     """The workflow with whose name the file's ends; or the one that has the most of its inputs, if it is one."""
     if job.path.parent.name != JOBS:
         return None
     workflows = sorted(job.path.parent.parent.glob("*.cwl"))
     if named_so := [each for each in workflows if f"-{job.path.stem}".endswith(f"-{each.stem}")]:
         return max(named_so, key=lambda each: len(each.stem))  # of train-again.cwl rather than of again.cwl
-    shared = {each: _num_shared(job, repository.source(each)) for each in workflows}
+    shared = {each: _num_shared(job, repository.process(each)) for each in workflows}
     most = max(shared.values(), default=0)
     best = [each for each, count in shared.items() if most and count == most]
     return best[0] if len(best) == 1 else None
 
 
-def _num_shared(job: Source, workflow: Source | None) -> int:
-    inputs = named(workflow.data.get("inputs")) if workflow else {}
-    return len(set(job.data) & set(inputs))
+def _num_shared(job: SourceDocument, workflow: Process | None) -> int:
+    return len(set(job.data) & set(workflow.inputs)) if workflow else 0
 
 
-def _run_by(source: Source) -> Iterator[tuple[Path, Path, list[Any]]]:
+def _run_by(source: SourceDocument) -> Iterator[tuple[Path, Path, list[Any]]]:
     """What a StreamFlow file runs: workflow, job file, bindings; without what has not the shape of such a file."""
     workflows = source.data.get("workflows")
     for workflow in workflows.values() if isinstance(workflows, Mapping) else ():
@@ -111,8 +86,8 @@ def held_at_sites(repository: Repository, jobs: Collection[Path]) -> dict[Path, 
     found: dict[Path, set[str]] = defaultdict(set)
     for source in repository.streamflow.values():
         for workflow_path, job_path, bindings in _run_by(source):
-            workflow = repository.source(workflow_path)
-            inputs = named(workflow.data.get("inputs")) if workflow else {}
+            workflow = repository.process(workflow_path)
+            inputs = workflow.inputs if workflow else {}
             ports = {str(each["port"]).lstrip("/") for each in bindings if isinstance(each, Mapping) and "port" in each}
             for job in [job_path] if job_path in jobs else _meant(job_path, jobs):
                 found[job] |= ports if ports <= set(inputs) else set(inputs)  # one of them is told as misspelt
@@ -137,68 +112,27 @@ def bound_workflows(repository: Repository) -> dict[Path, dict[Path, Path]]:
     return found
 
 
-def check_job(source: Source, workflow: Source, at_site: Collection[str]) -> Iterator[Finding]:
-    """What is wrong with a job file.
+def check_job(source: SourceDocument, workflow: Process, at_site: Collection[str]) -> Iterator[Finding]:
+    """Yield what is wrong with a job file.
 
     Args:
         at_site: inputs that a site holds.
     """
-    name = workflow.path.name
-    unknown = [*unknown_inputs(source.data, workflow.data, name)]
-    missing = [] if unknown else [*missing_inputs(source.data, workflow.data, name)]  # a misspelt one is told once
-    mistyped = [*mistyped_inputs(source.data, workflow.data)]
-    for rule, found in (("job-input", [*unknown, *missing]), ("job-type", mistyped)):
-        for each in found:
-            yield source.finding(rule, each.field, each.what, seen=each.seen, expected=each.expected, fix=each.fix)
-    wrong = {each.about for each in mistyped}
-    for key, described in named(workflow.data.get("inputs")).items():
-        if key in wrong or key not in source.data:
-            continue
-        value = source.data[key]
-        stray = [*_keys(source, key, value)]
-        yield from stray
-        if stray:
-            continue
-        yield from _format(source, key, value, formats_of(described, workflow.data))
-        if key not in at_site:
-            yield from _missing(source, key, value)
-            yield from _missing_secondary(source, key, value, described)
-
-
-def misfit(source: Source, workflow: Source) -> Finding | None:
-    """The first thing in a job file that keeps its workflow from running; files are looked for where the job runs."""
-    found = check_job(source, workflow, named(workflow.data.get("inputs")))
-    return next((each for each in found if each.rule in ("job-input", "job-type")), None)
-
-
-def _format(source: Source, name: str, value: Any, formats: tuple[str, ...]) -> Iterator[Finding]:
-    for inside, each in _files(value):
-        said = each.get("format")
-        path = path_of(each) or ""
-        wanted = [end for full in formats for end in ENDINGS.get(full.rpartition("/")[2], ())]
-        of_name = (
-            formats
-            and wanted
-            and all(full.rpartition("/")[2] in ENDINGS for full in formats)
-            and not path.endswith(tuple(wanted))
+    faults = [*faults_of_job(source.data, workflow)]
+    for fault in faults:
+        yield finding_at(
+            source, fault.rule, fault.field, fault.what, seen=fault.seen, expected=fault.expected, fix=fault.fix
         )
-        if formats and (
-            (said and str(said) not in formats and not str(said).startswith("edam:"))
-            or (not said and of_name and Path(path).suffix)
-        ):
-            yield source.finding(
-                "job-type",
-                (name, *inside),
-                f"the file is not of the format of '{name}'.",
-                seen=str(said or path),
-                expected=f"{' or '.join(formats)}{' (' + ', '.join(wanted) + ')' if wanted else ''}",
-                fix="name a file of that format",
-            )
+    unchecked = {fault.input for fault in faults if fault.hides_files}
+    for key, parameter in workflow.inputs.items():
+        if key in source.data and key not in unchecked and key not in at_site:
+            yield from _missing(source, key, source.data[key])
+            yield from _missing_secondary(source, key, source.data[key], parameter.fields)
 
 
-def _missing(source: Source, name: str, value: Any) -> Iterator[Finding]:
+def _missing(source: SourceDocument, name: str, value: Any) -> Iterator[Finding]:
     places = []
-    for inside, each in _files(value):
+    for inside, each in files_in(value):
         key, local = place_key(each), path_of(each)
         if local is not None and "${" not in local:
             places.append(((name, *inside, key), str(each[key]), (source.path.parent / local).resolve()))
@@ -208,7 +142,8 @@ def _missing(source: Source, name: str, value: Any) -> Iterator[Finding]:
         if not why[path]:
             yield from _json(path)
         elif path not in made:
-            yield source.finding(
+            yield finding_at(
+                source,
                 "job-file",
                 field,
                 f"'{text}' {why[path]}.",
@@ -218,10 +153,10 @@ def _missing(source: Source, name: str, value: Any) -> Iterator[Finding]:
             )
 
 
-def _missing_secondary(source: Source, name: str, value: Any, described: Any) -> Iterator[Finding]:
+def _missing_secondary(source: SourceDocument, name: str, value: Any, described: Any) -> Iterator[Finding]:
     for field, pattern, path in missing_secondary_files(value, described, source.path.parent, (name,)):
-        yield source.finding(
-            "job-file", field, f"a file that '{name}' needs next to this one is missing.", seen=f"no file '{path.name}'",
+        yield finding_at(
+            source, "job-file", field, f"a file that '{name}' needs next to this one is missing.", seen=f"no file '{path.name}'",
             expected=f"a secondary file of the pattern '{pattern}'", fix=f"put '{path.name}' into the same folder",
         )  # fmt: skip
 
@@ -233,35 +168,3 @@ def _json(path: Path) -> Iterator[Finding]:
         json.loads(path.read_text(encoding="utf-8", errors="replace"))
     except json.JSONDecodeError as error:
         yield no_json(path, error, "job-type")
-
-
-def _keys(source: Source, name: str, value: Any) -> Iterator[Finding]:
-    """Files and folders that have keys which CWL does not know, or of which nothing says where they are."""
-    for inside, each in _files(value):
-        known = FILE_KEYS[each["class"]]
-        stray = [key for key in each if key not in known and ":" not in str(key)]  # with a prefix: somebody's own
-        for key in stray:
-            yield source.finding(
-                "job-type",
-                (name, *inside, key),
-                f"a {each['class']} has no key '{key}'.",
-                seen=str(key),
-                expected=one_of(known),
-                fix=closest(str(key), [word for word in known if word not in each]) or "take it away",
-            )
-        if not stray and not any(each.get(key) is not None for key in PLACES):
-            yield source.finding(
-                "job-type", (name, *inside), f"nothing says where this {each['class']} is.", seen=", ".join(map(str, each)),
-                expected="path: …, from the folder of this file", fix="write 'path:' there",
-            )  # fmt: skip
-
-
-def _files(value: Any, field: FieldPath = ()) -> Iterator[tuple[FieldPath, Mapping[str, Any]]]:
-    if isinstance(value, Mapping):
-        if value.get("class") in ("File", "Directory"):
-            yield field, value
-        for key, item in value.items():
-            yield from _files(item, (*field, key))
-    elif isinstance(value, list):
-        for number, item in enumerate(value):
-            yield from _files(item, (*field, number))

@@ -10,12 +10,13 @@ from typing import Any
 from medweave.placement.bound_file import PATH_FORMAT
 from medweave.project.deployments import connector_schemas, faults_of_deployments
 from medweave.project.near_files import expected_path, near
-from medweave.validate.findings import Finding, of_fault, one_of
+from medweave.validate.findings import Finding, finding_at, of_fault, one_of
 from medweave.validate.repository import Repository
-from medweave.validate.source import Source, read
 from medweave_core.documents.closest_match import closest
+from medweave_core.documents.cwl_model import Process
 from medweave_core.documents.field_errors import FieldFault
 from medweave_core.documents.line_numbers import FieldPath
+from medweave_core.documents.source_documents import SourceDocument, parse_file
 
 STOCK = (
     "docker", "docker-compose", "flux", "helm", "helm3", "helm4", "kubernetes", "local", "pbs", "singularity", "slurm", "ssh",
@@ -24,12 +25,12 @@ _CONTAINER = re.compile(r'\.container" \(dict "root" \. "(?:name|part)" "(\w+)"'
 _PLAIN_CONTAINER = re.compile(r"^\s*-\s+name:\s*([a-z0-9-]+)\s*$", re.MULTILINE)
 
 
-def told(source: Source, fault: FieldFault, rule: str) -> Finding:
+def told(source: SourceDocument, fault: FieldFault, rule: str) -> Finding:
     """A reader's error as a finding in its document."""
     return of_fault(fault, rule, *source.position(fault.field))
 
 
-def check_deployments(source: Source, rule: str, *, missing_rule: str) -> Iterator[Finding]:
+def check_deployments(source: SourceDocument, rule: str, *, missing_rule: str) -> Iterator[Finding]:
     """What is wrong with the deployments of a document that has passed its schema."""
     deployments = source.data.get("deployments") or {}
     for fault in faults_of_deployments(deployments, source.path):
@@ -37,7 +38,7 @@ def check_deployments(source: Source, rule: str, *, missing_rule: str) -> Iterat
     yield from check_types_and_files(source, rule, missing_rule=missing_rule)
 
 
-def check_types_and_files(source: Source, rule: str, *, missing_rule: str) -> Iterator[Finding]:
+def check_types_and_files(source: SourceDocument, rule: str, *, missing_rule: str) -> Iterator[Finding]:
     """Types of connectors that nobody has, and files that are not there."""
     schemas = connector_schemas()
     for name, deployment in (source.data.get("deployments") or {}).items():
@@ -45,8 +46,8 @@ def check_types_and_files(source: Source, rule: str, *, missing_rule: str) -> It
         field: FieldPath = ("deployments", name)
         if kind not in schemas and kind not in STOCK and not kind.startswith("medweave."):
             known = [*schemas, *STOCK]
-            yield source.finding(
-                rule, (*field, "type"), f"there is no connector '{kind}'.", seen=kind, expected=one_of(known),
+            yield finding_at(
+                source, rule, (*field, "type"), f"there is no connector '{kind}'.", seen=kind, expected=one_of(known),
                 fix=closest(kind, known) or "choose one of these",
             )  # fmt: skip
         schema = schemas.get(kind, {})
@@ -55,8 +56,8 @@ def check_types_and_files(source: Source, rule: str, *, missing_rule: str) -> It
             path = _local(text, source.path.parent)
             if path is not None and not path.exists():
                 names, fix = near(path)
-                yield source.finding(
-                    missing_rule, (*field, "config", *inside), f"'{text}' is not there.", seen=str(text),
+                yield finding_at(
+                    source, missing_rule, (*field, "config", *inside), f"'{text}' is not there.", seen=str(text),
                     expected=expected_path(names), fix=fix or "correct the path",
                 )  # fmt: skip
 
@@ -92,7 +93,7 @@ def services_of(deployment: Mapping[str, Any], folder: Path) -> set[str] | None:
 
 
 def _containers(path: Path) -> Iterator[str]:
-    for document in read(path)[0]:
+    for document in parse_file(path).documents:
         stack = [document.data]
         while stack:
             each = stack.pop()
@@ -128,23 +129,19 @@ def _local(text: str, folder: Path) -> Path | None:
     return (folder / text).resolve()
 
 
-def tools_of(workflow: Source, repository: Repository, outer: frozenset[Path] = frozenset()) -> dict[str, Source]:
-    """Return the tools that a workflow's steps run, by path of the step; those in nested workflows too.
+def tools_of(workflow: Process, repository: Repository, outer: frozenset[Path] = frozenset()) -> dict[str, Process]:
+    """Return the tools in files that a workflow's steps run, by path of the step; those in nested workflows too.
 
     Args:
         outer: files of the workflows around it, which are not entered again.
     """
-    from medweave.validate.cwl import path_of_run
-    from medweave_core.documents.cwl_types import named
-
-    found: dict[str, Source] = {}
-    for name, step in named(workflow.data.get("steps")).items():
-        path = path_of_run(workflow, step.get("run")) if isinstance(step, Mapping) else None
-        tool = repository.source(path) if path else None
+    tools: dict[str, Process] = {}
+    for step in workflow.steps.values():
+        tool = repository.process(step.run_file) if step.run_file is not None else None
         if tool is None:
             continue
-        found[f"/{name}"] = tool
-        if tool.data.get("class") == "Workflow" and tool.path not in {workflow.path, *outer}:
+        tools[step.path] = tool
+        if tool.is_workflow and tool.path not in {workflow.path, *outer}:
             nested = tools_of(tool, repository, outer | {workflow.path})
-            found.update({f"/{name}{inner}": source for inner, source in nested.items()})
-    return found
+            tools.update({f"{step.path}{inner}": process for inner, process in nested.items()})
+    return tools

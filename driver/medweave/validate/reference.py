@@ -8,11 +8,9 @@ import re
 from collections.abc import Collection, Iterator
 from pathlib import Path
 
-from medweave.validate.cwl import path_of_run
 from medweave.validate.findings import Finding
 from medweave.validate.repository import Repository
-from medweave.validate.source import Source
-from medweave_core.documents.cwl_types import named
+from medweave_core.documents.source_documents import SourceDocument
 
 RULE = "cwltool"
 _PLACED = re.compile(r"(?P<file>\S.*?\.cwl):(?P<line>\d+):(?P<column>\d+):\s*(?P<text>.*)")
@@ -27,19 +25,20 @@ def check_with_cwltool(repository: Repository, broken: Collection[Path]) -> Iter
         broken: files of which something is known already; documents that run one of these are left out, too.
     """
     documents = repository.cwl.values()
-    runs = {source.path: _run_by(source) for source in documents}
+    runs = {source.path: _files_run_by(source, repository) for source in documents}
     inner = {path for source, paths in runs.items() for path in paths if path != source}
     for source in documents:
         if source.path not in inner and not ({source.path} | runs[source.path]) & set(broken):
             yield from _validate(source)
 
 
-def _run_by(source: Source) -> set[Path]:
-    steps = [step for step in named(source.data.get("steps")).values() if isinstance(step, dict)]
-    return {path.resolve() for step in steps if (path := path_of_run(source, step.get("run"))) is not None}
+def _files_run_by(source: SourceDocument, repository: Repository) -> set[Path]:
+    process = repository.reader.find_process(source.path)
+    steps = process.steps.values() if process is not None else ()
+    return {step.run_file for step in steps if step.run_file is not None}
 
 
-def _validate(source: Source) -> Iterator[Finding]:
+def _validate(source: SourceDocument) -> Iterator[Finding]:
     from cwltool.main import main  # a second to import
 
     output = io.StringIO()

@@ -16,10 +16,11 @@ from medweave.project.near_files import near
 from medweave.project.sites import schema as site_schema
 from medweave.project.workflows import ROLES_FILE
 from medweave.schedule.document import schema as schedule_schema
-from medweave.validate.findings import Finding
-from medweave.validate.source import Source, read
+from medweave.validate.findings import Finding, of_syntax
+from medweave_core.documents.cwl_model import Process
+from medweave_core.documents.cwl_reader import CwlReader
 from medweave_core.documents.line_numbers import shown
-from medweave_core.documents.yaml_documents import remember
+from medweave_core.documents.source_documents import SourceDocument
 from medweave_core.errors import UsageError
 
 IGNORE_FILE = ".medweave-ignore"
@@ -50,6 +51,7 @@ class Repository:
         named: those that whoever called named by themselves.
         hidden: files that git keeps and whose names begin with a dot, or that are in such folders: looked through for secrets.
         findings: what is wrong with files as YAML.
+        reader: reader of this command.
         unsound: files that do not have the shape of their kind; nothing that leans on one of them is looked at.
     """
 
@@ -57,32 +59,32 @@ class Repository:
     files: Sequence[Path]
     named: Sequence[Path] = ()
     hidden: Sequence[Path] = ()
-    cwl: dict[Path, Source] = field(default_factory=dict)
-    streamflow: dict[Path, Source] = field(default_factory=dict)
-    sites: dict[Path, Source] = field(default_factory=dict)
-    roles: dict[Path, Source] = field(default_factory=dict)
-    schedules: dict[Path, Source] = field(default_factory=dict)
-    charts: dict[Path, Source] = field(default_factory=dict)
-    others: dict[Path, list[Source]] = field(default_factory=dict)
+    cwl: dict[Path, SourceDocument] = field(default_factory=dict)
+    streamflow: dict[Path, SourceDocument] = field(default_factory=dict)
+    sites: dict[Path, SourceDocument] = field(default_factory=dict)
+    roles: dict[Path, SourceDocument] = field(default_factory=dict)
+    schedules: dict[Path, SourceDocument] = field(default_factory=dict)
+    charts: dict[Path, SourceDocument] = field(default_factory=dict)
+    others: dict[Path, list[SourceDocument]] = field(default_factory=dict)
     findings: list[Finding] = field(default_factory=list)
     unsound: set[Path] = field(default_factory=set)
-    _read: dict[Path, list[Source]] = field(default_factory=dict)
+    reader: CwlReader = field(default_factory=CwlReader)
 
-    def source(self, path: Path) -> Source | None:
+    def source(self, path: Path) -> SourceDocument | None:
         """A file that another one names; None where it is missing, no mapping or unsound, which is told where it is looked at."""
-        if path not in self._read:
-            self._read[path] = read(path)[0] if path.is_file() else []
-        documents = self._read[path]
+        documents = self.reader.parse(path).documents
         is_sound = path not in self.unsound and documents and isinstance(documents[0].data, dict)
         return documents[0] if is_sound else None
 
+    def process(self, path: Path) -> Process | None:
+        """Return the CWL process in a file; None where `source` returns None."""
+        return None if self.source(path) is None else self.reader.find_process(path)
+
     def add(self, path: Path) -> None:
         """Reads a YAML file and puts it with its kind."""
-        sources, faults = read(path)
-        self._read[path] = sources
-        self.findings += faults
-        if len(sources) == 1 and not faults:
-            remember(sources[0].text, sources[0].data)
+        parsed = self.reader.parse(path)
+        sources, faults = list(parsed.documents), parsed.faults
+        self.findings += map(of_syntax, faults)
         first = sources[0] if sources else None
         kind = _kind(path, first.data if first else None)
         if first is not None and isinstance(first.data, dict) and kind != "others":

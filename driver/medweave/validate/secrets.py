@@ -7,10 +7,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from medweave.validate.findings import Finding
+from medweave.validate.findings import Finding, finding_at
 from medweave.validate.images import RECIPES
-from medweave.validate.source import Source
 from medweave_core.documents.line_numbers import FieldPath
+from medweave_core.documents.source_documents import SourceDocument
 
 MOST_BYTES = 1 << 20
 EXPECTED = "a variable (${NAME}), a file that is not kept here, or a Secret of the cluster"
@@ -114,7 +114,7 @@ def _at(path: Path, text: str, offset: int, what: str, seen: str) -> Finding:
     )  # fmt: skip
 
 
-def check_document(source: Source) -> Iterator[Finding]:
+def check_document(source: SourceDocument) -> Iterator[Finding]:
     """Values under keys that say that they are secret, in a document that is no CWL: there such keys are names of inputs."""
     data = source.data
     if isinstance(data, Mapping) and data.get("kind") == "Secret" and "apiVersion" in data:
@@ -129,10 +129,16 @@ def check_document(source: Source) -> Iterator[Finding]:
             yield _told(source, field)
 
 
-def _told(source: Source, field: FieldPath) -> Finding:
-    return source.finding(
-        "secret-in-clear", field, f"'{field[-1]}' stands here in the clear.", seen="a value (not shown)", expected=EXPECTED, fix=FIX
-    )  # fmt: skip
+def _told(source: SourceDocument, field: FieldPath) -> Finding:
+    return finding_at(
+        source,
+        "secret-in-clear",
+        field,
+        f"'{field[-1]}' stands here in the clear.",
+        seen="a value (not shown)",
+        expected=EXPECTED,
+        fix=FIX,
+    )
 
 
 def _under_secret_keys(value: Any, field: FieldPath) -> Iterable[tuple[FieldPath, str]]:

@@ -10,17 +10,16 @@ from typing import Any
 from medweave.placement.data_rules import held_at
 from medweave.project.sites import OF_GATE, faults_of_site, read_site, role_names
 from medweave.project.workflows import ROLES_SHAPE, Pipeline, read_pipeline
-from medweave.validate.findings import Finding, one_of
+from medweave.validate.findings import Finding, finding_at, one_of
 from medweave.validate.places import check_types_and_files, services_of, told
 from medweave.validate.repository import Repository
-from medweave.validate.source import Source
 from medweave_core.documents.closest_match import closest
-from medweave_core.documents.cwl_types import named
 from medweave_core.documents.field_errors import FieldFault, faults
+from medweave_core.documents.source_documents import SourceDocument
 from medweave_core.errors import StepError
 
 
-def check_site(source: Source) -> list[Finding]:
+def check_site(source: SourceDocument, repository: Repository) -> list[Finding]:
     """What is wrong with a site file by itself."""
     found = [told(source, fault, "site") for fault in faults_of_site(source.data, source.path)]
     of_whole = not isinstance(source.data.get("deployments"), Mapping)
@@ -29,27 +28,27 @@ def check_site(source: Source) -> list[Finding]:
     found = [*check_types_and_files(source, "site", missing_rule="binding-file"), *_check_services(source)]
     if not found:
         try:
-            read_site(source.path)  # which also needs each deployment on lines of its own
+            read_site(source.path, repository.reader)  # which also needs each deployment on lines of its own
         except FieldFault as fault:
             return [told(source, fault, "site")]
     return found
 
 
-def _check_services(source: Source) -> Iterator[Finding]:
+def _check_services(source: SourceDocument) -> Iterator[Finding]:
     for section in ("roles", "inputs"):
         for name, place in (source.data.get(section) or {}).items():
             deployment, service = source.data["deployments"][place["deployment"]], place.get("service")
             services = services_of(deployment, source.path.parent)
             if service is not None and services is not None and service not in services:
                 known = sorted(services)
-                yield source.finding(
-                    "site", (section, name, "service"), f"deployment '{place['deployment']}' has no service '{service}'.",
+                yield finding_at(
+                    source, "site", (section, name, "service"), f"deployment '{place['deployment']}' has no service '{service}'.",
                     seen=service, expected=f"one of {', '.join(known)}" if known else "no service",
                     fix=closest(service, known) or "choose one of these",
                 )  # fmt: skip
 
 
-def check_roles(source: Source, repository: Repository) -> Iterator[Finding]:
+def check_roles(source: SourceDocument, repository: Repository) -> Iterator[Finding]:
     """What is wrong with a roles.yml: its workflows, their steps, the roles."""
     of_shape = [told(source, fault, "roles") for fault in faults(source.data, ROLES_SHAPE, source.path, ())]
     yield from of_shape
@@ -60,12 +59,13 @@ def check_roles(source: Source, repository: Repository) -> Iterator[Finding]:
         if name == "holds":
             continue
         path = source.path.parent / str(name)
-        document = repository.source(path.resolve())
+        document = repository.process(path.resolve())
         if path.resolve() in repository.unsound:
             continue
         if document is None or not isinstance(roles, Mapping):
             beside = sorted(each.name for each in source.path.parent.glob("*.cwl"))
-            yield source.finding(
+            yield finding_at(
+                source,
                 "roles",
                 (name,),
                 f"there is no workflow '{name}' beside."
@@ -76,17 +76,18 @@ def check_roles(source: Source, repository: Repository) -> Iterator[Finding]:
                 fix=closest(str(name), [*beside, "holds"]) or "correct the name",
             )
             continue
-        steps = [f"/{step}" for step in named(document.data.get("steps"))]
+        steps = [step.path for step in document.steps.values()]
         stray = [step for step in roles if step not in steps]
         for step in stray:
             free = [each for each in steps if each not in roles]
-            yield source.finding(
-                "roles", (name, step), f"{name} has no step '{step}'.", seen=str(step), expected=one_of(steps),
+            yield finding_at(
+                source, "roles", (name, step), f"{name} has no step '{step}'.", seen=str(step), expected=one_of(steps),
                 fix=closest(str(step), free) or "take the line away",
             )  # fmt: skip
         for step in steps:
             if step not in roles and not stray:
-                yield source.finding(
+                yield finding_at(
+                    source,
                     "roles",
                     (name,),
                     f"step '{step}' has no role.",
@@ -96,7 +97,8 @@ def check_roles(source: Source, repository: Repository) -> Iterator[Finding]:
                 )
         for step, role in roles.items():
             if role not in known_roles:
-                yield source.finding(
+                yield finding_at(
+                    source,
                     "roles",
                     (name, step),
                     f"there is no role '{role}'.",
@@ -116,14 +118,14 @@ def pipelines(repository: Repository, broken: Collection[Path]) -> list[Pipeline
             path = source.path.parent / str(name)
             if path.suffix == ".cwl" and not {path, source.path} & set(broken):
                 try:
-                    found.append(read_pipeline(path))
+                    found.append(read_pipeline(path, repository.reader))
                 except StepError:
                     continue  # told elsewhere, as what it is
     return found
 
 
 def check_bound_roles(
-    source: Source, bound: Mapping[Path, Collection[Path]], known: list[Pipeline]
+    source: SourceDocument, bound: Mapping[Path, Collection[Path]], known: list[Pipeline]
 ) -> Iterator[Finding]:
     """Roles that a workflow needs, which is bound to the site by a file that `medweave bind` wrote."""
     missing: dict[str, Pipeline] = {}
@@ -133,7 +135,8 @@ def check_bound_roles(
                 if step.role not in source.data["roles"]:
                     missing.setdefault(step.role, pipeline)
     for role, pipeline in missing.items():
-        yield source.finding(
+        yield finding_at(
+            source,
             "site-role",
             ("roles",),
             f"there is no place for role '{role}'.",
@@ -143,12 +146,13 @@ def check_bound_roles(
         )
 
 
-def check_inputs(source: Source, known: list[Pipeline]) -> Iterator[Finding]:
+def check_inputs(source: SourceDocument, known: list[Pipeline]) -> Iterator[Finding]:
     """Inputs that lie at the site, by a name that is nearly one of a workflow's: other workflows may have other inputs."""
     names = sorted({name for pipeline in known for name in pipeline.inputs})
     for name in source.data.get("inputs") or {}:
         if name not in names and (near := closest(name, names)):
-            yield source.finding(
+            yield finding_at(
+                source,
                 "site",
                 ("inputs", name),
                 f"no workflow has an input '{name}'.",
@@ -159,19 +163,19 @@ def check_inputs(source: Source, known: list[Pipeline]) -> Iterator[Finding]:
 
 
 def check_routes(
-    source: Source, repository: Repository, known: list[Pipeline], bound: Mapping[Path, Path]
+    source: SourceDocument, repository: Repository, known: list[Pipeline], bound: Mapping[Path, Path]
 ) -> list[Finding]:
     """What the site's data rules forbid, of the workflows that are bound to it; one finding, since one mistake shows in many.
 
     Args:
         bound: workflows with the job file of each, whose values say which steps run.
     """
-    site = read_site(source.path)
+    site = read_site(source.path, repository.reader)
     for pipeline in known:
         job = repository.source(bound[pipeline.path]) if pipeline.path in bound else None
         if job is None or not has_roles(site.roles, pipeline):
             continue
-        beside = {name: place for name, place in site.inputs.items() if name in pipeline.inputs_beside}
+        beside = {name: place for name, place in site.inputs.items() if name in pipeline.folder_inputs}
         try:
             held_at(pipeline, dataclasses.replace(site, inputs=beside), job.data)
         except FieldFault as fault:

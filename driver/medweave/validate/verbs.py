@@ -3,47 +3,45 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
-from medweave.validate.findings import Finding, one_of
-from medweave.validate.source import Source
+from medweave.validate.findings import Finding, finding_at, one_of
 from medweave_core.documents.closest_match import closest
-from medweave_core.documents.cwl_types import named
+from medweave_core.documents.cwl_model import Process
 from medweave_core.documents.line_numbers import FieldPath
 from medweave_steps.cli import VERBS, build_parser, load_verb
 
 PROGRAM = "medweave-step"
 
 
-def check_verb(source: Source) -> Iterator[Finding]:
-    """What the program would refuse, once the step is due."""
-    words = source.data.get("baseCommand")
+def check_verb(process: Process) -> Iterator[Finding]:
+    """Yield verbs and options that the program would refuse."""
+    source, words = process.document, process.fields.get("baseCommand")
     if not isinstance(words, list) or len(words) < 2 or words[0] != PROGRAM:
         return
     verb = str(words[1])
     if verb not in VERBS:
-        yield source.finding(
-            "cwl-verb", ("baseCommand", 1), f"{PROGRAM} has no verb '{verb}'.", seen=verb, expected=one_of(VERBS),
+        yield finding_at(
+            source, "cwl-verb", ("baseCommand", 1), f"{PROGRAM} has no verb '{verb}'.", seen=verb, expected=one_of(VERBS),
             fix=closest(verb, list(VERBS)) or "choose one of these",
         )  # fmt: skip
         return
     options = [name for action in build_parser(load_verb(verb))._actions for name in action.option_strings]
-    for field, option in _options(source.data):
+    for field, option in _options(process):
         if option.startswith("-") and "$" not in option and option not in options:
-            yield source.finding(
-                "cwl-verb", field, f"`{PROGRAM} {verb}` has no option '{option}'.", seen=option, expected=one_of(options),
+            yield finding_at(
+                source, "cwl-verb", field, f"`{PROGRAM} {verb}` has no option '{option}'.", seen=option, expected=one_of(options),
                 fix=closest(option, options) or "take it away",
             )  # fmt: skip
 
 
-def _options(tool: Any) -> Iterator[tuple[FieldPath, str]]:
-    """What is put before the values of inputs, and stands among the arguments."""
-    for number, each in enumerate(tool.get("arguments") or []):
-        if isinstance(each, dict) and "prefix" in each:
-            yield ("arguments", number, "prefix"), str(each["prefix"])
-        elif isinstance(each, str):
-            yield ("arguments", number), each.partition("=")[0]
-    for name, each in named(tool.get("inputs")).items():
-        bound = each.get("inputBinding") if isinstance(each, dict) else None
-        if isinstance(bound, dict) and "prefix" in bound:
-            yield ("inputs", name, "inputBinding", "prefix"), str(bound["prefix"]).removesuffix("=")
+def _options(tool: Process) -> Iterator[tuple[FieldPath, str]]:
+    """Yield the options of a tool's command: prefixes of its inputs, and those among its arguments."""
+    for number, argument in enumerate(tool.fields.get("arguments") or []):
+        if isinstance(argument, dict) and "prefix" in argument:
+            yield ("arguments", number, "prefix"), str(argument["prefix"])
+        elif isinstance(argument, str):
+            yield ("arguments", number), argument.partition("=")[0]
+    for name, parameter in tool.inputs.items():
+        binding = parameter.fields.get("inputBinding")
+        if isinstance(binding, dict) and "prefix" in binding:
+            yield ("inputs", name, "inputBinding", "prefix"), str(binding["prefix"]).removesuffix("=")

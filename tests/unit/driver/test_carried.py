@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from medweave.placement.declared_classes import AS_READ, Said, as_read, carried, held
-from medweave.project.workflows import Pipeline, Step, read_pipeline
+from medweave.project.workflows import Pipeline, read_pipeline
 from medweave_connectors.policy.data_classes import DEFINITION
 from medweave_connectors.policy.data_rules import CLASSES
 
@@ -50,7 +50,7 @@ def test_a_pipeline_knows_its_edges_in_every_form_that_cwl_has(pipeline: Pipelin
         {"cohort": ("cohort",), "seed": ("seed",)},
         {"all": ("look/found", "others"), "seed": ()},
     ]
-    assert pipeline.written_beside == {"check": {"found"}, "train": {"sum", "model"}}
+    assert pipeline.folder_outputs == {"check": {"found"}, "train": {"sum", "model"}}
 
 
 def test_only_inputs_without_a_source_and_with_a_default_file_belong_to_the_definition(tmp_path: Path) -> None:
@@ -101,8 +101,11 @@ def test_classes_follow_the_edges(pipeline: Pipeline, cohort: str, found: str) -
 
 
 def test_an_input_and_an_output_of_one_name_carry_both(tmp_path: Path) -> None:
-    step = Step(path="/x", role="r", gang=False, reads={"same": ("cohort",)}, writes=("same",))
-    pipeline = Pipeline(path=tmp_path, steps=(step,), inputs=frozenset(["cohort"]), inputs_beside=frozenset())
+    (tmp_path / "tool.cwl").write_text("class: CommandLineTool\n")
+    (tmp_path / "roles.yml").write_text("flow.cwl: {/x: r}\n")
+    step = "{run: tool.cwl, in: {same: cohort}, out: [same]}"
+    (tmp_path / "flow.cwl").write_text(f"class: Workflow\ninputs: {{cohort: Directory}}\nsteps: {{x: {step}}}\n")
+    pipeline = read_pipeline(tmp_path / "flow.cwl")
     said = Said(inputs={"cohort": "identified"}, outputs={"r": "aggregate"})
     assert carried(pipeline, said)["/x"] == {"same": ("identified", "aggregate")}
 

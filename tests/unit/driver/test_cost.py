@@ -13,8 +13,8 @@ from medweave.placement.bind import fit
 from medweave.plan.past_runs import read_past
 from medweave.plan.planner import make_plan
 from medweave.plan.text import text_of
+from medweave.project.prices import Prices, amount_text, read_prices
 from medweave.project.sites import read_site
-from medweave.report.cost import Prices, amount_text, read_prices
 from medweave_core.errors import UserInputError
 from medweave_core.runlog.history import Job, read_run
 from support.cwl_files import ROOT

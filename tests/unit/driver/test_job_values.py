@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from medweave.validate.jobs import check_job
-from medweave.validate.source import read
+from medweave_core.documents.cwl_reader import CwlReader
 from medweave_core.documents.cwl_types import misfits, parse
 
 FILE = {"class": "File", "path": "x"}
@@ -38,7 +38,8 @@ def test_a_value_is_wrong_where_its_item_is(value: Any, kind: Any, fields: list[
 def told(folder: Path, job: str, inputs: str) -> list[tuple[int, str, str]]:
     (folder / "x.cwl").write_text(f"cwlVersion: v1.2\nclass: Workflow\ninputs: {inputs}\n", encoding="utf-8")
     (folder / "job.yml").write_text(job, encoding="utf-8")
-    (source,), (workflow,) = read(folder / "job.yml")[0], read(folder / "x.cwl")[0]
+    reader = CwlReader()
+    source, workflow = reader.mapping(folder / "job.yml", "job file"), reader.read_process(folder / "x.cwl", "workflow")
     return [(found.line, found.place, found.rule) for found in check_job(source, workflow, ())]
 
 
@@ -54,7 +55,11 @@ def test_an_item_of_a_list_has_its_own_line(tmp_path: Path) -> None:
 def test_an_integer_out_of_range_is_told_with_the_range(tmp_path: Path) -> None:
     (tmp_path / "x.cwl").write_text("cwlVersion: v1.2\nclass: Workflow\ninputs: {n: int, m: long}\n", encoding="utf-8")
     (tmp_path / "job.yml").write_text(f"n: {2**31}\nm: {2**63}\n", encoding="utf-8")
-    (source,), (workflow,) = read(tmp_path / "job.yml")[0], read(tmp_path / "x.cwl")[0]
+    reader = CwlReader()
+    source, workflow = (
+        reader.mapping(tmp_path / "job.yml", "job file"),
+        reader.read_process(tmp_path / "x.cwl", "workflow"),
+    )
     assert [found.fix for found in check_job(source, workflow, ())] == [
         "write an integer from -2147483648 to 2147483647, or give the input the type long",
         "write an integer from -9223372036854775808 to 9223372036854775807",

@@ -145,11 +145,13 @@ def test_a_scatter_is_one_job_for_each_item(plan: Callable[..., Plan]) -> None:
 
 def test_steps_that_wait_for_each_other_are_an_error(tmp_path: Path) -> None:
     from medweave.plan.flow import Flow
-    from medweave.project.workflows import Pipeline, Step
+    from medweave.project.workflows import read_pipeline
 
-    a = Step(path="/a", role="train", gang=False, reads={"x": ("b/y",)}, writes=("y",))
-    b = Step(path="/b", role="train", gang=False, reads={"x": ("a/y",)}, writes=("y",))
-    pipeline = Pipeline(path=tmp_path / "w.cwl", steps=(a, b), inputs=frozenset(), inputs_beside=frozenset())
+    (tmp_path / "tool.cwl").write_text("class: CommandLineTool\n")
+    (tmp_path / "roles.yml").write_text("w.cwl: {/a: train, /b: train}\n")
+    steps = {name: f"{{run: tool.cwl, in: {{x: {other}/y}}, out: [y]}}" for name, other in (("a", "b"), ("b", "a"))}
+    (tmp_path / "w.cwl").write_text(f"class: Workflow\nsteps: {{a: {steps['a']}, b: {steps['b']}}}\n")
+    pipeline = read_pipeline(tmp_path / "w.cwl")
     with pytest.raises(UserInputError, match="wait for each other"):
         Flow(pipeline=pipeline, values={}).ordered()
 

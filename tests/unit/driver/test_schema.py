@@ -14,7 +14,9 @@ from medweave.cli.schema import schemas
 from medweave.placement.bind import bind
 from medweave.project.job_schema import job_schema, schema_of_inputs
 from medweave.validate.jobs import check_job
-from medweave.validate.source import read
+from medweave_core.documents.cwl_model import process_in
+from medweave_core.documents.cwl_reader import CwlReader
+from medweave_core.documents.source_documents import parse_strictly
 from medweave_core.errors import UsageError, UserInputError
 from support.cwl_files import ROOT, load
 from support.sites import SITE, write_project
@@ -40,7 +42,8 @@ def is_valid(value: Any, schema: Any) -> bool:
 def takes(value: Any, kind: Any, **more: Any) -> bool:
     """Whether an input of a type takes a value."""
     document = {"$namespaces": {"edam": "http://edamontology.org/"}, "inputs": {"x": {"type": kind, **more}}}
-    schema = schema_of_inputs(document, "a.cwl")
+    source = parse_strictly(Path("a.cwl"), json.dumps(document), "CWL document")
+    schema = schema_of_inputs(process_in(source), "a.cwl")
     jsonschema.Draft202012Validator.check_schema(schema)
     return is_valid({"x": value}, schema)
 
@@ -122,7 +125,8 @@ def test_a_wrong_job_file_is_not_valid_where_validate_tells_it_too(change: dict[
     job = tmp_path / "x-train.yml"
     job.write_text(json.dumps(right | change))
     if "pth" not in str(change):  # `validate` leaves the keys of a File to the engine
-        assert list(check_job(read(job)[0][0], read(TRAIN)[0][0], ()))
+        reader = CwlReader()
+        assert list(check_job(reader.mapping(job, "job file"), reader.read_process(TRAIN, "workflow"), ()))
 
 
 def test_an_input_that_must_be_there_is_required() -> None:
