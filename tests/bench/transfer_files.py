@@ -136,11 +136,9 @@ class Site:
         self.by_medweave("run-1")
 
     def rest(self) -> None:
-        """Waits for what goes on after a copy: the store's names and what is made ready there, and what the system writes."""
+        """Wait for the work after a copy: the site adds the files to its store, and the system writes to the disk."""
         began = time.monotonic()
-        while not all(
-            each.with_name(f"{each.name}.spare").exists() for each in self.work.glob("*/*/lists/*/*") if each.is_file()
-        ):
+        while list(self.work.glob("*/*/lists/*/*.new")):
             time.sleep(0.02)
         if (names_s := time.monotonic() - began) > 0.01:
             self.names_s.append(names_s)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import posixpath
 import secrets
 from collections.abc import Awaitable, Callable, Collection, Sequence
@@ -26,14 +25,13 @@ from medweave_connectors.transfer.agent import archive
 from medweave_connectors.transfer.failures import Broken, Differs
 from medweave_connectors.transfer.gather import every
 from medweave_connectors.transfer.manifest import local_scan, manifest, tree_digest
-from medweave_connectors.transfer.manifest.digest_cache import GUESSED_BYTES, Digests, failed
+from medweave_connectors.transfer.manifest.digest_cache import Digests, failed
 from medweave_connectors.transfer.manifest.manifest import Manifest, Unlisted
 from medweave_connectors.transfer.progress import Flow, counted_by
 from medweave_connectors.transfer.resume import Carrier, GoingOn
 from medweave_connectors.transfer.shell_commands import Place
 from medweave_connectors.transfer.store import blob_store, many_files
 from medweave_connectors.transfer.store.blob_store import State, Store
-from medweave_connectors.transfer.store.prestaged import Ahead
 from medweave_connectors.transfer.store.store_lookup import Reuse, is_worth_it
 from medweave_connectors.transfer.tree_receiver import Tree
 
@@ -111,22 +109,17 @@ class Sending:
         if (distinct := getattr(connector, "distinct", None)) is not None:  # some pods share a volume
             self._distinct = await distinct(self.destinations, self.destination)
         looking, told = asyncio.ensure_future(self.look()), list[tuple[shell_commands.Prepared, State]]()
-        with contextlib.closing(self._ahead()) as ahead:
-            try:
-                told += await every(self._prepared(each) for each in self._distinct)
-                if not looking.done() and self._is_worth_asking({state for _, state in told}):
-                    await self._ask(self._distinct)
-                self.seen = await looking
-            finally:
-                looking.cancel()
-            await self._placed(told, ahead)
+        try:
+            told += await every(self._prepared(each) for each in self._distinct)
+            if not looking.done() and self._is_worth_asking({state for _, state in told}):
+                await self._ask(self._distinct)
+            self.seen = await looking
+        finally:
+            looking.cancel()
+        await self._placed(told)
         await self._make_sure_of_room([place for place, _ in told])
 
-    def _ahead(self) -> Ahead:
-        tree = self._digests.expected(self.path) if self._store is not None and self.source.local else None
-        return Ahead(self._store, tree, self._distinct, self._run)
-
-    async def _placed(self, told: Sequence[tuple[shell_commands.Prepared, State]], ahead: Ahead) -> None:
+    async def _placed(self, told: Sequence[tuple[shell_commands.Prepared, State]]) -> None:
         """Decides where the copy is put together, and takes what is in the stores."""
         below, name = told[0][0].below, posixpath.basename(self.path)  # a copy has one path for all of them
         self.place = shell_commands.place_of(self.destination, name, self._token, below=below)
@@ -137,16 +130,16 @@ class Sending:
         if self._store is not None and State.NONE not in states:
             self._reuse = Reuse(self._store, self.place, self.name, self._distinct, self._run)
             if State.NEW not in states:
-                await self._take(self._reuse, ahead)
+                await self._take(self._reuse)
 
     def _is_worth_asking(self, states: Collection[State]) -> bool:
         """Whether a source that takes so long to look at will go encoded: a folder of this machine, of which no store has any."""
         return bool(self.source.local) and State.USED not in states and Path(self.path).is_dir()
 
-    async def _take(self, reuse: Reuse, ahead: Ahead) -> None:
+    async def _take(self, reuse: Reuse) -> None:
         """Links what the destinations have already."""
         sent = await self._sums(to_ask=True)
-        left = await reuse.take(sent, ahead)
+        left = await reuse.take(sent)
         if is_worth_it(sent, left):
             self._left, self._asked = left, sent
         else:
@@ -407,12 +400,10 @@ class Sending:
             raise self._broken.refused(text, code)
 
     def _later(self, location: ExecutionLocation) -> list[str]:
-        """What the store gets once the copy stands, and loses then; before it makes ready what would be the first to go."""
-        kept, ready = ([], []) if self._reuse is None else self._reuse.later(location, self.place.final)
+        """Return shell lines that add the files of the copy to the store, and then evict what is beyond its limit."""
+        kept = [] if self._reuse is None else self._reuse.later(location, self.place.final)
         swept = [blob_store.evict(self._store)] if self._store is not None and self._sweeps else []
-        # Nobody would look for it, see `Digests.expected`.
-        is_for_nobody = not self.source.local or self.seen.num_bytes > GUESSED_BYTES
-        return [*kept, *swept, *([] if is_for_nobody else ready)]
+        return [*kept, *swept]
 
     async def drop(self) -> None:
         """Removes what is not in its place, wherever it can be reached."""

@@ -161,7 +161,7 @@ class Passing:
         contents = self._passed(read, buffer_bytes)
         blocks = self._as_it_is(contents) if self._encoder is None else self._encoded(contents, self._encoder)
         if self._decoder is not None or self._encoder is not None:
-            blocks = ahead(blocks, lambda: self._encoder is not None and self._encoder.in_step)
+            blocks = read_ahead(blocks)
         async with aclosing(contents), aclosing(blocks):
             async for each in blocks:
                 yield each
@@ -222,7 +222,7 @@ class Passing:
         held, before = bytearray(), 0
 
         async def made(piece: bytearray) -> Block:
-            head, body, size = await asyncio.to_thread(encoder.made, piece)
+            head, body, size = await asyncio.to_thread(encoder.block_of, piece)
             self._left_bytes += size
             return Block(b"".join((head, body)), size, max(before, len(head) + len(body)))
 
@@ -259,17 +259,13 @@ class _Held:
         return wanted
 
 
-async def ahead(items: AsyncGenerator[Item], in_step: Callable[[], bool] = lambda: False) -> AsyncGenerator[Item]:
-    """The same; each is made while the one before it is used, or after that where they are to go in step."""
+async def read_ahead(items: AsyncGenerator[Item]) -> AsyncGenerator[Item]:
+    """Yield the items; each is made while the item before it is used."""
     coming = asyncio.ensure_future(anext(items, None))
     try:
         while (item := await coming) is not None:
-            if in_step():
-                yield item
-                coming = asyncio.ensure_future(anext(items, None))
-            else:
-                coming = asyncio.ensure_future(anext(items, None))
-                yield item
+            coming = asyncio.ensure_future(anext(items, None))
+            yield item
     finally:
         coming.cancel()
         await asyncio.gather(coming, return_exceptions=True)

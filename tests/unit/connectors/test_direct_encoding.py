@@ -12,7 +12,6 @@ import tracemalloc
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -32,12 +31,12 @@ from medweave_connectors.transfer.agent.encoding import (
     Encoder,
     NotDecoded,
 )
-from medweave_connectors.transfer.agent.pace import FILL, FIRST, FIRST_TRY, PROBE, REST, TRY, WINDOW, Pace
 from medweave_connectors.transfer.routes.direct import commands, dialogue
 from medweave_connectors.transfer.routes.direct.carry import Broke, Carried, Half, Listener, carry
 from support.direct_ends import LocalEnd
 
 CODECS = encoding.codecs()
+CT_BYTES = 4 * BLOCK - 1
 
 
 def slices(num_bytes: int, seed: int = 1) -> bytearray:
@@ -55,10 +54,10 @@ def floats(num_bytes: int) -> bytearray:
     return data
 
 
-def encoder(codec: int, pace: Any = None) -> Encoder:
+def encoder(codec: int) -> Encoder:
     if codec not in CODECS:
         pytest.fail("this machine has no libzstd.so.1")
-    return Encoder([codec], pace)
+    return Encoder([codec])
 
 
 def pieces(data: bytes) -> Iterator[bytearray]:
@@ -106,10 +105,7 @@ def test_what_is_compressed_already_stays_as_it_is_and_is_hardly_looked_at() -> 
 def test_each_part_of_a_stream_is_looked_at_for_itself() -> None:
     parts = [bytes(slices(20 * BLOCK)), os.urandom(20 * BLOCK), bytes(slices(40 * BLOCK)), bytes(floats(30 * BLOCK))]
     data = b"".join(parts)
-    coding = encoder(
-        ZSTD, SimpleNamespace(encodes=True, in_step=False, thorough=False, passed=lambda *_: None)
-    )  # a slow link
-    hows = [head[0] for head, _, _ in coding.blocks(pieces(data))]
+    hows = [head[0] for head, _, _ in encoder(ZSTD).blocks(pieces(data))]
     assert set(hows[:20]) == {ZSTD << 4 | 2}
     assert set(hows[20:40]) == {RAW}
     assert set(hows[40 + TRUST : 80]) == {ZSTD << 4 | 2}
@@ -130,154 +126,6 @@ def test_an_end_without_codecs_gets_everything_as_it_is() -> None:
     assert [head[0] for head, _, _ in blocks] == [RAW]
 
 
-# ---- when it pays
-
-
-class Link:
-    """A link that takes so many bytes a second, behind what its kernels hold, and an encoder that gives so many.
-
-    Args:
-        share: of a block's bytes, once it is encoded.
-        decoder: bytes a second that the other end decodes.
-        holds: bytes that are taken at once.
-    """
-
-    def __init__(
-        self,
-        *,
-        link: float,
-        encoder: float,
-        share: float = 0.5,
-        source: float = 1e12,
-        decoder: float = 1e12,
-        holds: int = 0,
-    ) -> None:
-        self.now, self.encoded, self.raw = 0.0, 0, 0
-        self.pace = Pace(lambda: self.now)
-        self._link, self._encoder, self._share, self._source, self._decoder = link, encoder, share, source, decoder
-        self._holds = holds
-
-    def send(self, num_bytes: int) -> float:
-        """The share of blocks that were encoded."""
-        self.encoded = self.raw = 0
-        for _ in range(num_bytes // BLOCK):
-            in_step, encodes = self.pace.in_step, self.pace.encodes
-            size, busy, wire = BLOCK, 0.0, BLOCK / self._link
-            if encodes:
-                size = int(BLOCK * self._share)
-                busy, wire = BLOCK / self._encoder, max(size / self._link, BLOCK / self._decoder)
-                busy *= 1.5 if self.pace.thorough else 1
-            self.encoded += encodes
-            self.raw += not encodes
-            if self._holds > 0:
-                self._holds, wire = self._holds - size, 0.0
-            apart = (busy, wire, BLOCK / self._source)
-            if in_step:  # a block is made, and known, before it leaves
-                self.now += busy + apart[2]
-            self.pace.passed(BLOCK, size, busy) if in_step else None
-            self.now += wire if in_step else max(apart)
-            self.pace.passed(BLOCK, size, busy) if not in_step else None
-        return self.encoded / (self.encoded + self.raw)
-
-
-def test_a_slow_link_never_gets_what_is_not_encoded() -> None:
-    link = Link(link=12e6, encoder=500e6)
-    assert link.send(4096 * BLOCK) == 1
-    assert link.pace.thorough, "there is time for it"
-
-
-@pytest.mark.parametrize(("holds", "probed"), [(0, PROBE), (6 * BLOCK, PROBE + FILL + TRY)])
-def test_a_link_of_a_gigabit_is_encoded_after_a_probe_or_where_kernels_hide_it_after_two(
-    holds: int, probed: int
-) -> None:
-    link = Link(link=125e6, encoder=600e6, holds=holds)
-    link.send(128 * BLOCK)
-    assert link.raw <= probed / BLOCK
-    assert link.send(384 * BLOCK) == 1, "what has paid is not tried without for long"
-    assert link.send(4096 * BLOCK) > 0.95
-    assert not link.pace.thorough
-
-
-def test_an_encoder_that_may_pay_is_tried_after_a_while_and_kept() -> None:
-    link = Link(link=125e6, encoder=200e6)
-    assert link.send(FIRST_TRY) < 0.05, "the other end may need as long as this one"
-    assert link.send(512 * BLOCK) > 0.9
-    assert link.send(4096 * BLOCK) > 0.95
-    assert not link.pace.thorough
-
-
-def test_an_encoder_slower_than_the_link_is_left_out() -> None:
-    link = Link(link=125e6, encoder=60e6)
-    link.send(FIRST)
-    assert link.send(512 * BLOCK) == 0
-
-
-@pytest.mark.parametrize("link", [600e6, 2e9])
-def test_a_quick_link_is_left_alone_after_four_blocks(link: float) -> None:
-    quick = Link(link=link, encoder=600e6)
-    assert quick.send(FIRST) == 1
-    assert quick.send(4096 * BLOCK) == 0
-
-
-def test_a_copy_that_waits_once_on_a_quick_link_is_left_alone() -> None:
-    link = Link(link=2e9, encoder=600e6)
-    for n in range(1024):
-        link.now += 0.006 * (n % 7 == 3)  # another process had the processor
-        link.send(BLOCK)
-        assert link.encoded == (n < FIRST // BLOCK)
-
-
-def test_a_receiver_that_decodes_slowly_is_noticed() -> None:
-    link = Link(link=500e6, encoder=1e9, decoder=167e6)
-    link.send(4 * WINDOW)
-    assert link.send(4096 * BLOCK) < 0.05
-
-
-def test_a_link_that_becomes_slow_is_noticed() -> None:
-    link = Link(link=2e9, encoder=400e6)
-    link.send(REST)
-    link._link = 50e6
-    link.send(2 * WINDOW)
-    assert link.send(REST) == 1
-
-
-def test_a_link_that_becomes_quick_is_noticed() -> None:
-    link = Link(link=50e6, encoder=400e6)
-    link.send(64 * BLOCK)
-    link._link = 2e9
-    link.send(2 * REST)
-    assert link.send(2 * REST) < 0.1
-
-
-def test_a_slow_source_is_encoded_on_any_link() -> None:
-    link = Link(link=2e9, encoder=400e6, source=40e6)
-    link.send(4096 * BLOCK)
-    assert link.raw == 2, "in which it shows itself"
-
-
-def test_what_stays_as_it_is_teaches_nothing() -> None:
-    link = Link(link=125e6, encoder=600e6, share=1)
-    link.send(256 * BLOCK)
-    link._share = 0.5
-    link.send(2 * WINDOW)
-    assert link.send(512 * BLOCK) > 0.9
-
-
-def test_the_first_blocks_are_made_when_those_before_them_have_left() -> None:
-    taken: list[int] = []
-
-    def counted() -> Iterator[bytearray]:
-        for n in range(3 * TRUST):
-            taken.append(n)
-            yield bytearray(slices(BLOCK // 8))
-
-    blocks = encoder(ZSTD, Pace(lambda: 0.0)).blocks(counted())
-    for n in range(TRUST):
-        next(blocks)
-        assert len(taken) == n + 1
-    blocks.close()
-
-
 @pytest.mark.slow
 def test_no_more_is_made_than_a_few_blocks_ahead() -> None:
     made: list[int] = []
@@ -287,7 +135,7 @@ def test_no_more_is_made_than_a_few_blocks_ahead() -> None:
             made.append(n)
             yield n
 
-    taking = encoding.ahead(items())
+    taking = encoding.read_ahead(items())
     next(taking)
     time.sleep(0.3)
     assert len(made) <= AHEAD + 2
@@ -302,7 +150,7 @@ def test_a_source_that_breaks_is_told_after_what_came_before() -> None:
         yield 1
         raise OSError("gone")
 
-    taking = encoding.ahead(items())
+    taking = encoding.read_ahead(items())
     assert next(taking) == 1
     with pytest.raises(OSError, match="gone"):
         next(taking)
@@ -381,9 +229,9 @@ def test_a_block_cannot_hold_more_than_it_says(codec: int) -> None:
 
 
 def carried(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, *, sender: str = "", receiver: str = "") -> Carried:
-    """CT from one process to another, as much as is always encoded; a text goes behind the program of an end."""
+    """Send CT from one process to another; a text is appended to the program of an end."""
     file = tmp_path / "ct"
-    file.write_bytes(slices(FIRST - 1))
+    file.write_bytes(slices(CT_BYTES))
     real = commands.line
 
     def line(told: Any, *, sends: bool) -> bytes:
@@ -422,7 +270,7 @@ def test_two_ends_agree_on_what_both_have(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, sender: str, receiver: str, share: float
 ) -> None:
     told = carried(monkeypatch, tmp_path, sender=sender, receiver=receiver)
-    assert told.num_bytes == FIRST - 1
+    assert told.num_bytes == CT_BYTES
     assert share - 0.2 < told.wire_bytes / told.num_bytes < share
 
 

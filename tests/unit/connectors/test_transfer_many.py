@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import shutil
 import subprocess
 import tempfile
 from collections.abc import Iterator
@@ -19,7 +18,7 @@ from medweave_connectors.runlog.run_ownership import RunOwner
 from medweave_connectors.transfer.agent import files as far_files
 from medweave_connectors.transfer.agent import program_text
 from medweave_connectors.transfer.manifest import digest_database, local_scan, manifest, tree_digest
-from medweave_connectors.transfer.store import blob_store, many_files
+from medweave_connectors.transfer.store import many_files
 from medweave_connectors.transfer.store.blob_store import Store
 from medweave_connectors.transfer.store.folder_commands import MARK, STORE, remove_traces
 from support import store_runs
@@ -128,16 +127,6 @@ class Runs:
         assert content_of(self.at.target / "cohort") == content_of(self.cohort)
         return num_files
 
-    def ready(self) -> Path:
-        """What stands ready for the next run, as soon as it does."""
-        wait_until(lambda: bool(self.spares))
-        (spare,) = self.spares
-        return spare
-
-    @property
-    def spares(self) -> list[Path]:
-        return list((self.workdir / STORE).glob("*/lists/*/*.spare"))
-
     @property
     def trees(self) -> list[Path]:
         return [each for each in (self.workdir / STORE).glob("*/lists/*/*") if each.is_file()]
@@ -236,44 +225,12 @@ def test_of_a_cohort_that_grew_the_new_tree_is_kept(runs: Runs) -> None:
 
 
 @pytest.mark.slow
-def test_what_stands_ready_becomes_the_folder_of_the_next_run(runs: Runs) -> None:
-    runs.send()
-    for _ in range(2):
-        ready = runs.ready().stat().st_ino
-        assert runs.send() == 0
-        assert (runs.at.target / "cohort").stat().st_ino == ready
-    assert runs.ready().stat().st_ino != ready, "there is another one for the run after it"
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("spoiled", ["a byte", "a file more", "a file less", "a folder more", "nothing there"])
-def test_what_stands_ready_and_is_wrong_is_not_taken(runs: Runs, spoiled: str) -> None:
-    runs.send()
-    spare = runs.ready()
-    if spoiled == "a byte":
-        (spare / "case 0" / "0").chmod(0o644)
-        (spare / "case 0" / "0").write_bytes(b"x")
-    elif spoiled == "a file more":
-        (spare / "case 0" / "more").touch()
-    elif spoiled == "a folder more":
-        (spare / "case 0" / "more").mkdir()
-    elif spoiled == "a file less":
-        (spare / "case 0" / "0").unlink()
-    else:
-        shutil.rmtree(spare)
-    assert runs.send() == (2 if spoiled == "a byte" else 0), "two of its files are the same"
-    wait_until(lambda: bool(runs.spares) and content_of(runs.spares[0]) == content_of(runs.cohort))
-    assert content_of(runs.ready()) == content_of(runs.cohort), "a right one takes its place"
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("change", ["an empty folder", "less than before", "other permissions"])
 def test_a_folder_whose_folders_have_changed_is_another_one(runs: Runs, change: str) -> None:
     empty, case = runs.cohort / "empty", runs.cohort / "case 0"
     if change == "less than before":
         empty.mkdir()
     runs.send()
-    runs.ready()
     if change == "an empty folder":
         empty.mkdir()
     elif change == "less than before":
@@ -286,71 +243,9 @@ def test_a_folder_whose_folders_have_changed_is_another_one(runs: Runs, change: 
 
 
 @pytest.mark.slow
-def test_another_folder_than_the_last_time_leaves_what_stands_ready(runs: Runs) -> None:
-    runs.send()
-    before = runs.ready()
-    (runs.cohort / "new").write_bytes(b"new")
-    assert runs.send() == 1
-    assert before.exists()
-
-
-@pytest.mark.slow
-def test_a_store_that_was_full_has_it_ready_all_the_same(runs: Runs) -> None:
-    # A run brings the store back to its limit, for which what stands ready goes first.
-    runs.at.settings["storeGiB"] = 0.5 / 1024
-    runs.send()
-    before = runs.ready().stat().st_ino
-    old = runs.workdir / STORE / blob_store.NO_CLASS / "00" / "unused"
-    old.parent.mkdir(exist_ok=True)
-    old.write_bytes(bytes(2**20))
-    assert runs.send() == 0
-    assert (runs.at.target / "cohort").stat().st_ino == before
-    wait_until(lambda: not old.exists())
-    assert not old.exists()
-    assert content_of(runs.ready()) == content_of(runs.cohort)
-
-
-@pytest.mark.slow
-def test_of_two_that_make_a_folder_ready_one_does(runs: Runs) -> None:
-    runs.send()
-    (tree,), spare = runs.trees, runs.ready()
-    at = Store(str(runs.workdir / STORE), 1)
-    shutil.rmtree(spare)
-    lines = [many_files.spare(at, tree.parent.name + tree.name) for _ in range(4)]
-    begun = [subprocess.Popen(["sh", "-c", line]) for line in lines]
-    assert [each.wait() for each in begun] == [0] * 4
-    assert content_of(spare) == content_of(runs.cohort)
-    assert [each.name for each in tree.parent.iterdir() if each.is_dir()] == [spare.name]
-
-
-@pytest.mark.slow
-def test_nothing_is_left_of_a_folder_that_could_not_be_made_ready(runs: Runs) -> None:
-    runs.send()
-    (tree,), spare = runs.trees, runs.ready()
-    shutil.rmtree(spare)
-    (blob,) = (runs.workdir / STORE).glob(f"*/??/{hashlib.sha256(b'0').hexdigest()[2 : far_files.KEY_CHARACTERS]}")
-    blob.unlink()
-    told([many_files.spare(Store(str(runs.workdir / STORE), 1), tree.parent.name + tree.name)])
-    assert [each for each in tree.parent.iterdir() if each.is_dir()] == []
-
-
-@pytest.mark.slow
-def test_a_folder_of_another_file_system_is_not_copied_there(tmp_path: Path) -> None:
-    at, tree, elsewhere = Store(str(tmp_path), 1), "0" * 64, Path(tempfile.mkdtemp(dir="/dev/shm"))
-    ready = tmp_path / blob_store.NO_CLASS / "lists" / "00" / ("0" * 62 + ".spare")
-    ready.mkdir(parents=True)
-    try:
-        assert not many_files.taken(told(many_files.move(at, str(elsewhere / "new"), tree)))
-        assert ready.exists()
-        assert many_files.taken(told(many_files.move(at, str(tmp_path / "new"), tree)))
-    finally:
-        shutil.rmtree(elsewhere)
-
-
-@pytest.mark.slow
 def test_who_cleans_a_run_removes_the_names_that_came_with_it(runs: Runs) -> None:
     runs.send()
-    runs.ready()
+    wait_until(lambda: bool(runs.trees))
     owner = RunOwner("run-1", TOKEN)
     (runs.at.target.parent / MARK).write_text(owner.mark)
     subprocess.run(["sh", "-c", remove_traces(str(runs.workdir), owner)], check=True)

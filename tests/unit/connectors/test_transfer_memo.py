@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from medweave_connectors.transfer.manifest import digest_cache, digest_database, local_scan
+from medweave_connectors.transfer.manifest import digest_database, local_scan
 from medweave_connectors.transfer.manifest.digest_cache import Digests
 from medweave_connectors.transfer.manifest.digest_database import Memo, memo_of
 from medweave_connectors.transfer.manifest.manifest import Kind, Manifest
@@ -68,27 +68,10 @@ def test_a_folder_that_nobody_has_touched_is_known(tmp_path: Path, cohort: Path)
     assert many_files.tree_of(found) == "a" * 64
 
 
-def test_what_a_folder_had_the_last_time_is_told_of_one_that_has_changed_too(tmp_path: Path, cohort: Path) -> None:
-    digests = Digests(remembered(tmp_path / "memo", cohort))
-    rewrite(cohort / "3")
-    assert digests.expected(str(cohort)) == "a" * 64
-    assert digests.expected(str(cohort / "Doe^Jane")) is None
-    assert digests.expected(str(cohort / "none")) is None
-    assert Digests(None).expected(str(cohort)) is None
-
-
-def test_a_store_reads_no_large_folder_for_a_guess(
-    tmp_path: Path, cohort: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(digest_cache, "GUESSED_BYTES", 11)
-    assert Digests(remembered(tmp_path / "memo", cohort)).expected(str(cohort)) is None
-
-
-def test_a_folder_without_a_tree_is_not_guessed(tmp_path: Path, cohort: Path) -> None:
+def test_a_folder_without_a_tree_is_known_without_one(tmp_path: Path, cohort: Path) -> None:
     held, seen = Memo(tmp_path / "memo"), manifest_of(cohort)
     assert seen.known_by is not None
     held.note(seen.known_by, seen, manifest_of(cohort, "a"), None)
-    assert Digests(held).expected(str(cohort)) is None
     found = recalled(held, cohort)
     assert found is not None
     assert found.tree is None

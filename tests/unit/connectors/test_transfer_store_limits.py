@@ -15,7 +15,7 @@ from medweave_connectors.host.errors import NoRoom
 from medweave_connectors.runlog.run_ownership import RunOwner
 from medweave_connectors.transfer.store import blob_store
 from medweave_connectors.transfer.store.blob_store import Store
-from medweave_connectors.transfer.store.folder_commands import MARK, make, remove_traces, without_spares
+from medweave_connectors.transfer.store.folder_commands import MARK, make, remove_traces
 from support.engine import wait_until
 from support.store_runs import Runs
 from support.transfers import places, replaced
@@ -67,24 +67,6 @@ def test_the_limit_is_that_of_all_classes_together(tmp_path: Path) -> None:
     assert [each.name for each in tmp_path.rglob("?")] == ["1"]
 
 
-@pytest.mark.parametrize(
-    ("limit_mib", "needed_mib", "left", "stands"),
-    [(5, 0, "abcde", True), (4, 0, "abce", False), (3, 0, "bce", False), (2, 0, "ce", False), (5, 1, "abce", False)],
-)
-def test_what_stands_ready_for_a_next_run_goes_before_all_of_them(
-    tmp_path: Path, limit_mib: float, needed_mib: int, left: str, stands: bool
-) -> None:
-    # Its names make nobody's file a used one, and are not counted; but when they were made is the last use of their files.
-    names = filled(tmp_path / "store")
-    spares = [tmp_path / "store" / "derived" / "lists" / "00" / name for name in ("11.spare", "22.spare-17")]
-    for spare, name in zip(spares, "be", strict=True):
-        (spare / "a folder").mkdir(parents=True)
-        (spare / "a folder" / name).hardlink_to(tmp_path / "store" / "00" / name)
-        time.sleep(0.02)
-    evict(Store(str(tmp_path / "store"), limit_mib / 1024), needed_mib * 2**20)
-    assert ("".join(names()), [each.exists() for each in spares]) == (left, [stands] * 2)
-
-
 @pytest.mark.slow
 def test_a_run_brings_a_store_back_to_its_limit(runs: Runs) -> None:
     for n in range(3):
@@ -134,61 +116,28 @@ def test_what_nobody_has_used_for_so_long_goes_with_the_old_runs(runs: Runs) -> 
         assert len(runs.blobs()) == left
 
 
-def test_who_removes_what_stands_ready_takes_it_away_from_its_name_first(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_pre_staged_folders_of_an_older_version_are_removed(
+    runs: Runs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # A run that gets it by a rename loses nothing of it to somebody who is removing it already.
-    (tmp_path / "store" / "lists" / "00" / "11.spare").mkdir(parents=True)
+    # Each is renamed first: an older driver that renames one into its run at the same time gets all of it or nothing.
+    blobs = [runs.root / "derived" / "00" / name for name in ("pre-staged", "of a run")]
+    blobs[0].parent.mkdir(parents=True)
+    folders = [runs.root / "derived" / "lists" / "00" / name for name in ("11.spare", "22.spare-17")]
+    for blob, folder in zip(blobs, folders, strict=True):
+        blob.write_bytes(b"scan")
+        (folder / "a folder").mkdir(parents=True)
+        (folder / "a folder" / "a scan").hardlink_to(blob)
+    (runs.workdir / "used").hardlink_to(blobs[1])
     replaced(tmp_path, "rm", f'echo "$@" >> "{tmp_path}/removed"; exec "$real" "$@"')
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    subprocess.run(["sh", "-c", without_spares()], check=True, cwd=tmp_path / "store")
-    assert list((tmp_path / "store" / "lists" / "00").iterdir()) == []
-    assert re.fullmatch(r"-rf \./lists/00/11\.spare\.gone\.\d+\n", (tmp_path / "removed").read_text())
-
-
-def test_files_that_several_of_them_have_go_with_the_last_one(runs: Runs) -> None:
-    # Cohorts that grow share files, and a file may be twice in one.
-    blobs = [runs.root / "derived" / "00" / name for name in ("shared", "twice", "kept by a younger one")]
-    blobs[0].parent.mkdir(parents=True)
-    spares = [runs.root / "derived" / "lists" / "00" / name for name in ("11.spare", "22.spare", "33.spare")]
-    names = [
-        ("shared", 0),
-        ("shared", 1),
-        ("twice", 1),
-        ("twice", 1),
-        ("kept by a younger one", 0),
-        ("kept by a younger one", 2),
-    ]
-    for blob in blobs:
-        blob.write_text(blob.name)
-    for number, (name, at) in enumerate(names):
-        spares[at].mkdir(parents=True, exist_ok=True)
-        (spares[at] / f"{number}").hardlink_to(runs.root / "derived" / "00" / name)
-    for spare, days in zip(spares, (30, 20, 1), strict=True):
-        os.utime(spare, (time.time() - days * 86400,) * 2)
     line = make(str(runs.workdir), RunOwner("later", TOKEN), keep_days=14)
     subprocess.run(["sh", "-c", line], check=True, stdout=subprocess.DEVNULL)
-    assert [each.exists() for each in blobs] == [False, False, True]
-    assert [each.exists() for each in spares] == [False, False, True]
-
-
-@pytest.mark.parametrize("days", [1, 0])
-def test_what_stood_ready_for_so_long_goes_with_its_files(runs: Runs, days: int) -> None:
-    # Not a day ago; a file system's clock cannot be set back. What a run uses stays, and what has not stood so long.
-    blobs = [runs.root / "derived" / "00" / name for name in ("spared", "of a run", "newer")]
-    blobs[0].parent.mkdir(parents=True)
-    spares = [runs.root / "derived" / "lists" / "00" / name for name in ("11.spare", "22.spare", "33.spare-17")]
-    for blob, spare in zip(blobs, spares, strict=True):
-        blob.write_bytes(b"scan")
-        (spare / "a folder").mkdir(parents=True)
-        (spare / "a folder" / "a scan").hardlink_to(blob)
-    (runs.workdir / "used").hardlink_to(blobs[1])
-    later = time.time() + 2 * 86400
-    os.utime(spares[2], (later, later))
-    line = make(str(runs.workdir), RunOwner("later", TOKEN), keep_days=days)
-    subprocess.run(["sh", "-c", line], check=True, stdout=subprocess.DEVNULL)
-    assert [each.exists() for each in blobs] == [days == 1, True, True]
-    assert [each.exists() for each in spares] == [days == 1, days == 1, True]
+    assert list(folders[0].parent.iterdir()) == []
+    assert [each.read_bytes() for each in blobs] == [b"scan"] * 2
+    renamed = re.findall(r"-rf \S*/([12]{2}\.spare(?:-17)?\.gone\.\d+)\n", (tmp_path / "removed").read_text())
+    assert len(renamed) == 2
+    subprocess.run(["sh", "-c", remove_traces(str(runs.workdir), RunOwner("later", TOKEN))], check=True)
+    assert [each.exists() for each in blobs] == [False, True]
 
 
 @pytest.mark.slow

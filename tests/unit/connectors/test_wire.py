@@ -199,8 +199,7 @@ def test_a_guard_looks_at_what_was_decoded() -> None:
         passing_of(FAR, HERE, encoded(b"x" * 5000), MIB, Exactly(5001))
 
 
-@pytest.mark.parametrize(("in_step", "counts"), [(True, [1, 2, 3, 4]), (False, [2, 3, 4, 4])])
-def test_items_are_made_ahead_unless_they_go_in_step(in_step: bool, counts: list[int]) -> None:
+def test_items_are_made_ahead() -> None:
     made: list[int] = []
 
     async def items() -> Any:
@@ -210,12 +209,12 @@ def test_items_are_made_ahead_unless_they_go_in_step(in_step: bool, counts: list
 
     async def act() -> list[int]:
         seen = []
-        async for _ in wire.ahead(items(), lambda: in_step):
+        async for _ in wire.read_ahead(items()):
             await asyncio.sleep(0)
             seen.append(len(made))
         return seen
 
-    assert asyncio.run(act()) == counts
+    assert asyncio.run(act()) == [2, 3, 4, 4]
 
 
 def test_what_fails_ahead_is_told_in_its_turn() -> None:
@@ -226,7 +225,7 @@ def test_what_fails_ahead_is_told_in_its_turn() -> None:
     seen = []
 
     async def act() -> None:
-        async for each in wire.ahead(items()):
+        async for each in wire.read_ahead(items()):
             seen.append(each)
 
     with pytest.raises(StreamBroke):
@@ -240,7 +239,7 @@ def test_streams_that_have_ended_hold_no_memory() -> None:
         "from medweave_connectors.transfer.agent.encoding import *\n"
         "def rss(): return int(open('/proc/self/statm').read().split()[1]) * 4096\n"
         "def stream(): Decoder().content(*[(how, bytearray(body), size) for (how, _, _), body, size in "
-        "[(HEAD.unpack(head), body, size) for head, body, size in [Encoder([ZSTD]).made(bytearray(BLOCK))]]][0])\n"
+        "[(HEAD.unpack(head), body, size) for head, body, size in [Encoder([ZSTD]).block_of(bytearray(BLOCK))]]][0])\n"
         "for _ in range(5): stream()\n"
         "before = rss()\n"
         "for _ in range(300): stream()\n"

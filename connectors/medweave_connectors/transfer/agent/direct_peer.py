@@ -229,7 +229,7 @@ def _receive_tree(link: ssl.SSLSocket, given: dict[str, Any], encoding: dict[str
     os.umask(0)  # modes are those of the source
     planter = tree["Planter"](path, note, given["num_bytes"], blobs, later=given["later"])
     try:
-        for content in encoding["ahead"](_contents(link, encoding)):
+        for content in encoding["read_ahead"](_contents(link, encoding)):
             planter.take(content)
         _all_came(link)
         planter.end()

@@ -15,12 +15,9 @@ import queue
 import select
 import struct
 import threading
-import time
 import weakref
 import zlib
 from typing import Any, Callable, Iterable, Iterator, Union  # noqa: UP035 (3.8)
-
-from medweave_connectors.transfer.agent import pace
 
 BLOCK = 2**20
 HEAD = struct.Struct(">BII")  # how it is encoded, bytes that follow, bytes that they stand for
@@ -34,6 +31,7 @@ TRUST = 16  # blocks that are encoded as the last that was looked at; or, in the
 ASK_S = 1.0
 FILL_S = 0.05  # what a command writes in this time goes in one block
 HELD = 2**25
+FAST_LEVEL = -1  # of zstd
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # of malloc.h
 Bytes = Union[bytes, bytearray]  # noqa: UP007 (3.8)
 
@@ -51,8 +49,8 @@ class Zlib:
     codec = ZLIB
 
     @staticmethod
-    def encoded(data: bytearray, *, thorough: bool) -> bytes:
-        """At the only level that is quick."""
+    def encoded(data: bytearray) -> bytes:
+        """Compress at the only level that is quick."""
         work = zlib.compressobj(1, zlib.DEFLATED, -zlib.MAX_WBITS, 9, zlib.Z_RLE)
         return work.compress(data) + work.flush()
 
@@ -103,12 +101,10 @@ class Zstd:
         weakref.finalize(self, library.ZSTD_freeDCtx, self._unpacking)
         self._room = bytearray(library.ZSTD_compressBound(BLOCK))
 
-    def encoded(self, data: bytearray, *, thorough: bool) -> bytes:
-        """At level -1 or 1: noise is left alone, or Huffman's code takes a tenth of it, for twice the time."""
+    def encoded(self, data: bytearray) -> bytes:
+        """Compress at level -1, which leaves noise alone: level 1 makes it a tenth smaller and takes twice the time."""
         source, target = _address(data), _address(self._room)
-        size = self._library.ZSTD_compressCCtx(
-            self._packing, target, len(self._room), source, len(data), 1 if thorough else -1
-        )
+        size = self._library.ZSTD_compressCCtx(self._packing, target, len(self._room), source, len(data), FAST_LEVEL)
         if self._library.ZSTD_isError(size):
             raise MemoryError
         return bytes(memoryview(self._room)[:size])
@@ -163,7 +159,7 @@ def numbers(data: bytearray, width: int) -> bytearray:
 # ---- what pays
 
 
-class Looking:
+class Sampling:
     """Whether a block would become smaller, and by which planes, seen from pieces of some blocks."""
 
     def __init__(self, codec: Any) -> None:
@@ -183,7 +179,7 @@ class Looking:
         some = block
         if step > PIECE:
             some = bytearray().join(block[n * step : n * step + PIECE] for n in range(PIECES))
-        size, width = min((len(self._codec.encoded(planes(some, each), thorough=False)), each) for each in WIDTHS)
+        size, width = min((len(self._codec.encoded(planes(some, each))), each) for each in WIDTHS)
         if size <= PAYS * len(some):
             self._width, self._blocks, self._rest = width, TRUST, 1
         else:
@@ -203,43 +199,30 @@ class Encoder:
 
     Args:
         known: codecs of the other end.
-        chosen: None for a new one.
     """
 
-    def __init__(self, known: Iterable[int], chosen: pace.Pace | None = None) -> None:
+    def __init__(self, known: Iterable[int]) -> None:
         self._codec = next((codec for each, codec in codecs().items() if each in known), None)
-        self._looking, self._pace = Looking(self._codec), chosen or pace.Pace()
-
-    @property
-    def in_step(self) -> bool:
-        """Whether the next block is made only when the one before it has left."""
-        return self._codec is not None and self._pace.in_step
+        self._sampling = Sampling(self._codec)
 
     def blocks(self, pieces: Iterable[bytearray]) -> Iterator[tuple[bytes, Bytes, int]]:
-        """Head, body and size of each piece, of BLOCK at most; after the first ones made ahead, in a thread of its own."""
-        coming = iter(pieces)
-        while self.in_step:
-            if (piece := next(coming, None)) is None:
-                return
-            yield self.made(piece)
-        yield from ahead(self.made(each) for each in coming)
+        """Yield head, body and size of the block of each piece (`BLOCK` bytes at most); a thread encodes ahead of the link."""
+        return read_ahead(self.block_of(piece) for piece in pieces)
 
-    def made(self, piece: bytearray) -> tuple[bytes, Bytes, int]:
-        """The same of one piece."""
-        began = time.perf_counter()
+    def block_of(self, piece: bytearray) -> tuple[bytes, Bytes, int]:
+        """Return head, body and size of one block."""
         body, how = self._body(piece)
-        self._pace.passed(len(piece), len(body), time.perf_counter() - began)
         return HEAD.pack(how, len(body), len(piece)), body, len(piece)
 
     def _body(self, piece: bytearray) -> tuple[Bytes, int]:
-        if self._codec is None or len(piece) < SMALLEST or not self._pace.encodes:
+        if self._codec is None or len(piece) < SMALLEST:
             return piece, RAW
-        width = self._looking.width(piece)
+        width = self._sampling.width(piece)
         if width:
-            body: bytes = self._codec.encoded(planes(piece, width), thorough=self._pace.thorough)
+            body: bytes = self._codec.encoded(planes(piece, width))
             if len(body) <= PAYS * len(piece):
                 return body, self._codec.codec << 4 | width
-            self._looking.in_vain()
+            self._sampling.in_vain()
         return piece, RAW
 
 
@@ -319,7 +302,7 @@ def filled(source: int, size: int, left: Callable[[], bool] = lambda: False) -> 
 _END = object()
 
 
-def ahead(items: Iterable[Any]) -> Iterator[Any]:
+def read_ahead(items: Iterable[Any]) -> Iterator[Any]:
     """The same, made in a thread before they are asked for: a few, and no more until they are taken."""
     made: queue.Queue[Any] = queue.Queue(AHEAD)
     left = threading.Event()

@@ -8,7 +8,7 @@ for each folder (mode, path). A site's store keeps the tree of each folder that 
 """
 
 # A Path for each of many files would cost more than its digest.
-# ruff: noqa: PTH100, PTH101, PTH102, PTH103, PTH104, PTH105, PTH112, PTH116, PTH118, PTH120, PTH123, PTH208
+# ruff: noqa: PTH100, PTH101, PTH102, PTH103, PTH105, PTH116, PTH118, PTH120, PTH123, PTH208
 from __future__ import annotations
 
 import contextlib
@@ -31,7 +31,6 @@ DIGEST_CHARACTERS = 64
 LISTS = b"lists"
 WAITING = b".new"  # of a tree in the store: the names of its files are not made yet
 WAITS_S, PAUSE_S = 20.0, 0.05
-SPARE = b".spare"  # of a tree in the store: a folder of its files, for the next one that wants it
 _ODD = (b"\\", b"\n", b"\r")  # no seal or tree holds a name with these
 _view = memoryview(bytearray(BLOCK_BYTES))
 _made: set[bytes] = set()
@@ -48,8 +47,6 @@ def main(verb: str, *given: bytes) -> None:
             "seal": seal,
             "keep": keep,
             "take": take,
-            "spare": spare,
-            "check": check,
         }
         print(verbs[verb](*given))
 
@@ -109,28 +106,6 @@ def take(path: bytes, blobs: bytes, wanted: bytes) -> str:
     _verified(path, text)
     os.utime(place)  # its last use
     return "medweave-took."
-
-
-def spare(blobs: bytes, wanted: bytes, token: bytes) -> str:
-    """Makes a folder of the store's files for whoever wants this tree the next time; files that nobody may write to.
-
-    `token` is in its name until it is whole.
-    """
-    blobs = os.path.abspath(blobs)
-    place = place_of(blobs, wanted)
-    new, made = b"%s%s-%s" % (place, SPARE, token), place + SPARE
-    if not os.path.isdir(made):
-        _linked(new, blobs, _known(place, wanted))
-        os.rename(new, made)  # where another one has made it, that one stays, and the shell removes this one
-    return "medweave-spare."
-
-
-def check(blobs: bytes, wanted: bytes) -> str:
-    """Reads the folder that `spare` has made: nothing else is in it than the tree says."""
-    place = place_of(os.path.abspath(blobs), wanted)
-    _verified(place + SPARE, _known(place, wanted))
-    os.utime(place)
-    return "medweave-whole."
 
 
 # ---- inside

@@ -73,7 +73,7 @@ def plant(path: str, note: str, num_bytes: str, blobs: str, later: str) -> int:
     os.umask(0)  # modes are those of the source
     _widen(sys.stdin.fileno())
     try:
-        tree_stream.plant(encoding.ahead(_contents()), path, note, int(num_bytes), blobs, later=bool(later))
+        tree_stream.plant(encoding.read_ahead(_contents()), path, note, int(num_bytes), blobs, later=bool(later))
     except (encoding.NotDecoded, tree_stream.NotPlanted) as error:
         sys.stderr.write(f"medweave: {error}: {getattr(error, 'said', '')}\n")
         return FAILED

@@ -6,12 +6,10 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from medweave_connectors.transfer.manifest import local_scan
 from medweave_connectors.transfer.manifest.digest_database import Memo
 from medweave_connectors.transfer.manifest.manifest import Manifest
 from medweave_connectors.transfer.store import many_files
 
-GUESSED_BYTES = 2**31  # a disk reads that in seconds, and perhaps in vain
 Read = Callable[[], Awaitable[Manifest]]
 
 
@@ -43,18 +41,6 @@ class Digests:
             known[1].add_done_callback(failed)  # who asked may have given up
             self._known[key] = known
         return await asyncio.shield(known[1])
-
-    def expected(self, path: str) -> str | None:
-        """The tree that a folder of this machine had when it was read last (`many.tree_of`); None where a store would read too much
-        for a guess, or it is not known."""
-        if (
-            self._memo is None
-            or (folder := local_scan.folder_key(path)) is None
-            or (last := self._memo.last(folder)) is None
-        ):
-            return None
-        tree, num_bytes = last
-        return tree if num_bytes <= GUESSED_BYTES else None
 
     async def _recalled(self, seen: Manifest) -> Manifest | None:
         if self._memo is None or not many_files.are_in(seen) or seen.known_by is None:

@@ -44,11 +44,6 @@ class Memo:
     def __init__(self, at: Path) -> None:
         self._at = at
 
-    def last(self, folder: str) -> tuple[str, int] | None:
-        """The tree that a folder had when it was read last (`many.tree_of`), and its bytes; None where it is not known."""
-        held = self._held(folder)
-        return (held.tree, held.num_bytes) if held is not None and held.tree is not None else None
-
     def recall(self, known_by: KnownBy, seen: Manifest) -> Manifest | None:
         """A folder that looks as `seen`, with its digests and tree; None where it is not known."""
         files, held = seen.files, self._held(known_by.folder)

@@ -66,14 +66,6 @@ def _second(seconds: int) -> str:
     return time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(seconds))
 
 
-def folder_key(path: str) -> str | None:
-    """What a folder is known by; None where there is none."""
-    try:
-        return _key(os.stat(path))  # noqa: PTH116 (links are followed, as `look` does)
-    except OSError:
-        return None
-
-
 def _key(said: os.stat_result) -> str:
     return f"{said.st_dev:x}-{said.st_ino:x}"
 

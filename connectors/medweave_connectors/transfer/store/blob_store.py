@@ -24,7 +24,7 @@ from enum import StrEnum
 from medweave_connectors.policy.data_classes import in_order
 from medweave_connectors.transfer.agent import files as far_files
 from medweave_connectors.transfer.manifest.manifest import ROOT, Entry, Kind, Manifest
-from medweave_connectors.transfer.store.folder_commands import IN_SPARES, STORE, without_spares
+from medweave_connectors.transfer.store.folder_commands import STORE
 
 _BLOBS = ".medweave-blobs"  # a name of the store's folder, beside a copy that is put together
 _LINKS = ".medweave-links"
@@ -89,14 +89,13 @@ def key(entry: Entry) -> str:
 def evict(store: Store, *, needed_bytes: int = 0) -> str:
     """A line that removes blobs that nobody uses, those first whose last use is longest ago.
 
-    The inode's time of change is the last use: a link that is made or removed sets it. What stands ready for a next run goes
-    before all of them.
+    The inode's time of change is the last use: a link that is made or removed sets it.
 
     Args:
         needed_bytes: as much goes, however little there is.
     """
     limit = round(store.limit_gib * _GIB)
-    files = f"find . {IN_SPARES} -o -type f -exec stat -c"
+    files = "find . -type f -exec stat -c"
     total = f"{files} %s {{}} + 2>/dev/null | awk '{{ total += $1 }} END {{ printf \"%.0f\", total }}'"
     # Whose other name goes has changed: the order is that before, and who is used by nobody is asked after it.
     choose = (
@@ -107,7 +106,7 @@ def evict(store: Store, *, needed_bytes: int = 0) -> str:
     return (
         f"( export LC_ALL=C TZ=UTC; [ ! -L {shlex.quote(store.root)} ] && cd {shlex.quote(store.root)} 2>/dev/null || exit 0; "
         f'[ {needed_bytes} -gt 0 ] || [ "$({total})" -gt {limit} ] || exit 0; '
-        f"seen=$({files} '%z %s %n' {{}} + 2>/dev/null | sort); {without_spares()}; "
+        f"seen=$({files} '%z %s %n' {{}} + 2>/dev/null | sort); "
         f"{{ printf '%s\\n' \"$seen\"; find . -type f -links 1; }} 2>/dev/null | awk '{choose}' | xargs rm -f -- )"
     )
 

@@ -14,11 +14,6 @@ from medweave_connectors.runlog.run_ownership import RunOwner
 
 MARK = ".medweave-run"
 STORE = ".medweave-store"
-IN_SPARES = "-type d -name '*.spare*' -prune"  # of `find`: folders in the store that no run uses
-_CLAIM = 'for each; do gone="$each.gone.$$"; mv "$each" "$gone" 2>/dev/null && rm -rf "$gone"; done; :'
-# Before the paths of some of these: removes them. Each is renamed first, as by whoever takes it for a run: one of both gets it, and
-# what a run has got loses nothing.
-CLAIM = f"sh -c {shlex.quote(_CLAIM)} sh"
 NOT_OURS = 73  # exit code where a folder of the run's name is not the run's
 _DIGITS = "[0-9]"
 _GENERATED = f"*-{8 * _DIGITS}-{6 * _DIGITS}-{4 * '[0-9a-f]'}"  # a pattern of the shell, as `ownership.is_generated`
@@ -44,7 +39,7 @@ def make(workdir: str, owner: RunOwner, *, keep_days: int) -> str:
         f'{_exists(folder)} || mv "$new" {folder}; rm -rf "$new" {folder}/"${{new##*/}}"; {_exists(folder)} || exit 1; fi; '
         f"{_is_ours(mark, owner)} || {_refuse(folder)}; "
         f'for mark in {above}/*/{MARK}; do old="${{mark%/*}}"; {_is_old_run(keep_days)} && rm -rf "$old"; done; '
-        f"{_old_spares(workdir, keep_days)}; "
+        f"{_remove_prestaged(workdir)}; "
         f"{_unused(workdir)} -ctime +{keep_days - 1} -exec rm -f {{}} + 2> /dev/null; "
         f"df -Pk {folder} 2> /dev/null | awk 'NR == 2 {{print $4}}'"
     )
@@ -69,49 +64,29 @@ def remove(workdir: str, owner: RunOwner) -> str:
 
 def remove_traces(workdir: str, owner: RunOwner) -> str:
     """Return a shell line that does the same, and removes the files in the store that no run uses: they may be this run's."""
-    # Twice: a folder may have become ready in between; its list is removed at the first time.
-    gone = f"( {_in_store(workdir)} && {without_spares()} ) || :; {_unused(workdir)} -exec rm -f {{}} +"
     store = shlex.quote(posixpath.join(workdir, STORE))
+    gone = f"{_remove_prestaged(workdir)}; {_unused(workdir)} -exec rm -f {{}} +"
     return (
-        f"code=0; ( {remove(workdir, owner)} ) || code=$?; if [ -d {store} ]; then {gone}; {gone}; fi; "
+        f"code=0; ( {remove(workdir, owner)} ) || code=$?; if [ -d {store} ]; then {gone}; fi; "
         '[ "$code" = 0 ] || exit "$code"'
-    )
-
-
-def without_spares(tests: str = "") -> str:
-    """A line that removes what stands ready in a store where the shell is.
-
-    Args:
-        tests: of `find`, which ones.
-    """
-    return f"find . {IN_SPARES} {tests} -exec {CLAIM} {{}} + 2>/dev/null"
-
-
-def _old_spares(workdir: str, keep_days: int) -> str:
-    """A line that removes those that nobody has used for so long, and the files in the store that have other names in these alone:
-    that one of a file's names goes is a change of it, and it would stay for as long again."""
-    old = f"-mtime +{keep_days - 1}"
-    spares = f"find . {IN_SPARES} {old}"
-    theirs = f"{spares} | while read -r each; do find \"$each\" -type f -exec stat -c '%i %h' {{}} +; done"
-    stored = f"find . {IN_SPARES} -o -type f -exec stat -c '%i 0 %n' {{}} +"
-    unused = (
-        "NF == 2 { names[$1]++; links[$1] = $2 } NF == 3 && ($1 in names) && names[$1] + 1 == links[$1] { print $3 }"
-    )
-    return (
-        f'( {_in_store(workdir)} && [ -n "$({spares} | head -n 1)" ] || exit; '
-        f"{{ {theirs}; {stored}; }} | awk '{unused}' | xargs rm -f --; {without_spares(old)} ) 2> /dev/null"
     )
 
 
 def _unused(workdir: str) -> str:
     # A file that a run uses has a second name in its folder.
-    return f"find {shlex.quote(posixpath.join(workdir, STORE))} {IN_SPARES} -o -type f -links 1"
+    return f"find {shlex.quote(posixpath.join(workdir, STORE))} -type f -links 1"
 
 
-def _in_store(workdir: str) -> str:
-    """A part of a line that enters the store; a link of that name leads to something else."""
+def _remove_prestaged(workdir: str) -> str:
+    """Return a shell line that removes the folders that medweave 0.1 pre-staged in the store.
+
+    Each folder is renamed first: a driver of that version that renames one into its run gets all of it or nothing.
+    """
     store = shlex.quote(posixpath.join(workdir, STORE))
-    return f"[ ! -L {store} ] && cd {store}"
+    return (
+        f"( [ ! -L {store} ] && cd {store} && find . -type d -name '*.spare*' -prune | while read -r old; do "
+        'mv "$old" "$old.gone.$$" && rm -rf "$old.gone.$$"; done ) 2> /dev/null'
+    )
 
 
 def _exists(path: str) -> str:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import posixpath
-import secrets
 import shlex
 
 from medweave_connectors.transfer.agent import files, program_text
@@ -16,7 +15,6 @@ from medweave_connectors.transfer.manifest import tree_digest
 from medweave_connectors.transfer.manifest.manifest import LOOK, ROOT, Kind, Manifest
 from medweave_connectors.transfer.shell_commands import sync
 from medweave_connectors.transfer.store.blob_store import Store
-from medweave_connectors.transfer.store.folder_commands import CLAIM
 
 MANY = 200  # files: for fewer it is not worth the start of a python3
 _NOTE = ".medweave-tree"  # beside a copy that is put together
@@ -102,31 +100,6 @@ def take(store: Store, path: str, tree: str) -> list[str]:
 def taken(text: str) -> bool:
     """What they printed."""
     return "medweave-took." in text
-
-
-def spare(store: Store, tree: str) -> str:
-    """A line that makes a folder of the store's files ready, for the next one that wants this tree."""
-    token = secrets.token_hex(6)  # two at once do not get into each other's way
-    junk = shlex.quote(f"{_beside_list(store, tree, files.SPARE)}-{token}")
-    return f"{{ {_run('spare', store.blobs, tree, token)} || rm -rf {junk}; }}"
-
-
-def check(store: Store, tree: str) -> list[str]:
-    """Words that read what `spare` has made ready: `is_whole` tells whether it is there, and right. What is not, goes."""
-    wrong = shlex.quote(_beside_list(store, tree, files.SPARE))
-    return [f"{LOOK}{{ {_run('check', store.blobs, tree)} || {CLAIM} {wrong}; }}"]
-
-
-def is_whole(text: str) -> bool:
-    """What they printed."""
-    return "medweave-whole." in text
-
-
-def move(store: Store, path: str, tree: str) -> list[str]:
-    """Words that make it the folder at a path: `taken` tells whether they did. A program that copied it instead would not do."""
-    rename = shlex.quote("import os, sys; os.rename(*sys.argv[1:])")
-    given = f"{shlex.quote(_beside_list(store, tree, files.SPARE))} {shlex.quote(path)}"
-    return [f"( python3 -I -S -c {rename} {given} && echo medweave-took. ) 2>/dev/null || :"]
 
 
 def note_of(path: str) -> str:

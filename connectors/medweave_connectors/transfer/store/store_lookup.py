@@ -14,7 +14,6 @@ from medweave_connectors.transfer.manifest.manifest import ROOT, Manifest, Unlis
 from medweave_connectors.transfer.shell_commands import Place
 from medweave_connectors.transfer.store import blob_store, many_files
 from medweave_connectors.transfer.store.blob_store import Store
-from medweave_connectors.transfer.store.prestaged import Ahead
 
 Run = Callable[[ExecutionLocation, list[str]], Awaitable[tuple[str, int]]]
 
@@ -26,36 +25,29 @@ class Reuse:
         self._store, self._part, self._name = at, place.folder, name
         self._locations, self._run = locations, run
         self._given: list[ExecutionLocation] = []  # those whose store knew the whole tree
-        self._trees: dict[str, str] = {}  # which one that was, by a location's name
-        self._waiting: set[str] = set()  # of locations: the tree's files get their names in the store later
+        self._waiting: dict[str, str] = {}  # by location name: the tree whose files are added to the store later
 
     def stands_at(self, place: Place) -> None:
         """The copy has another folder now."""
         self._part = place.folder
 
-    async def take(self, sent: Manifest, ahead: Ahead | None = None) -> list[str]:
+    async def take(self, sent: Manifest) -> list[str]:
         """Links what all of the places have.
-
-        Args:
-            ahead: what they have ready.
 
         Returns:
             The files that have to be sent.
         """
         left: set[str] = set()
         for each in self._locations:
-            left |= set(await self._taken(each, sent, ahead))
+            left |= set(await self._taken(each, sent))
         return [path for path in sent.entries if path in left]
 
-    async def _taken(self, location: ExecutionLocation, sent: Manifest, ahead: Ahead | None) -> list[str]:
+    async def _taken(self, location: ExecutionLocation, sent: Manifest) -> list[str]:
         path = posixpath.join(self._part, self._name)
         if (tree := many_files.tree_of(sent)) is not None:
-            if ahead is not None and await ahead.taken(location, path, tree):
-                self.knows(location, tree)
-                return []
             text, _ = await self._run(location, many_files.take(self._store, path, tree))
             if many_files.taken(text):
-                self.knows(location, tree)
+                self.knows(location)
                 return []
         wanted, paths, left = tree_digest.of(sent), sent.files, [""]
         sealing = tree_digest.command(path) if tree is None else many_files.sealed(path)
@@ -93,7 +85,6 @@ class Reuse:
                 location, many_files.keep(self._store, posixpath.join(self._part, self._name), tree)
             )
             if many_files.kept(text):
-                self._trees[location.name] = tree
                 return []
         return sent.files if paths is None else paths
 
@@ -106,17 +97,13 @@ class Reuse:
     def knows(self, location: ExecutionLocation, tree: str | None = None, *, waits: bool = False) -> None:
         """A store has the files of the copy; or gets them later, where a tree waits in it."""
         self._given.append(location)
-        if tree is not None:
-            self._trees[location.name] = tree
-        if waits:
-            self._waiting.add(location.name)
+        if tree is not None and waits:
+            self._waiting[location.name] = tree
 
-    def later(self, location: ExecutionLocation, path: str) -> tuple[list[str], list[str]]:
-        """Lines for the time after the copy stands at its place: what the store gets, and what it makes ready for the next one."""
-        if (tree := self._trees.get(location.name)) is None:
-            return [], []
-        kept = [many_files.keep_later(self._store, path, tree)] if location.name in self._waiting else []
-        return kept, [many_files.spare(self._store, tree)]
+    def later(self, location: ExecutionLocation, path: str) -> list[str]:
+        """Shell lines for the time after the copy has its final name: they add its files to the store."""
+        tree = self._waiting.get(location.name)
+        return [] if tree is None else [many_files.keep_later(self._store, path, tree)]
 
     async def make_room(self, needed_bytes: int) -> None:
         """Removes as much as nobody uses."""
