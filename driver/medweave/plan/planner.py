@@ -23,7 +23,7 @@ from medweave.validate.edges import sources_of
 from medweave.validate.places import tools_of
 from medweave.validate.repository import Repository
 from medweave.validate.source import Source
-from medweave_connectors.cache.entries import Kept
+from medweave_connectors.cache.entries import CacheEntries
 from medweave_connectors.policy.data_classes import WORKFLOW, in_order
 from medweave_core.documents.cwl_types import Array, Record, Type, named, type_of
 from medweave_core.documents.file_locations import place_key
@@ -221,7 +221,7 @@ def _foresight(given: _Given) -> Foresight:
         lies_at={name: place.deployment for name, place in site.inputs.items()},
         folder=given.fitted.job.parent,
         runs=sorted(of_folder, key=lambda run: run.started, reverse=True),
-        kept=Kept(folder),
+        kept=CacheEntries(folder),
     )
 
 

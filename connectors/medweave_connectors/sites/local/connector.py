@@ -12,7 +12,8 @@ from typing import Any
 from streamflow.core.deployment import ExecutionLocation
 from streamflow.deployment.connector.local import LocalConnector
 
-from medweave_connectors.cache.lookup import reusing
+from medweave_connectors.cache.lookup import with_cache_lookup
+from medweave_connectors.host.environment import step_environment
 from medweave_connectors.host.errors import CommandFailed, TimeLimitExceeded
 from medweave_connectors.host.streams import Reader, Writer
 from medweave_connectors.jobs.remote_environment import file_name, stream_line
@@ -23,7 +24,6 @@ from medweave_connectors.runlog.job import CommandOutcome
 from medweave_connectors.runlog.job_output import EventRate, take_line
 from medweave_connectors.runlog.run import short_path
 from medweave_connectors.sites.local import utility
-from medweave_connectors.sites.local.environment import step_environment
 from medweave_connectors.sites.local.links import let_write, link
 from medweave_connectors.sites.local.process import Command, Ended, end_all_now
 from medweave_core.runlog.causes import cause, step_message
@@ -68,7 +68,7 @@ class MedweaveLocalConnector(LocalConnector):  # type: ignore[misc]
             await asyncio.sleep(0.01)
         await super().undeploy(external)
 
-    @reusing
+    @with_cache_lookup
     async def run(
         self,
         location: ExecutionLocation,

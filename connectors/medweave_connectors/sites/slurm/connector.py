@@ -14,14 +14,13 @@ from streamflow.core.deployment import ExecutionLocation
 from streamflow.core.scheduling import AvailableLocation
 from streamflow.deployment.connector.queue_manager import SlurmConnector
 
-from medweave_connectors.cache.lookup import reusing
-from medweave_connectors.cache.remote_worker import Worker
+from medweave_connectors.cache.lookup import with_cache_lookup
 from medweave_connectors.engine import shutdown
 from medweave_connectors.host.errors import SiteConfigError, SiteUnreachable, of_the_file
 from medweave_connectors.jobs.job_requests import Size
 from medweave_connectors.jobs.remote_environment import fetch_reports, file_name, step_variables
 from medweave_connectors.jobs.retries.policy import read_table
-from medweave_connectors.jobs.worker_environment import read_environment
+from medweave_connectors.jobs.worker_environment import RemoteWorker, read_environment
 from medweave_connectors.runlog import current
 from medweave_connectors.runlog.console import say
 from medweave_connectors.sites.slurm import commands
@@ -174,7 +173,7 @@ class MedweaveSlurmConnector(SlurmConnector):  # type: ignore[misc]
         gpus = self.services[service].gpusPerNode if service in self.services else 0
         return {f"{self._login.name}/slurmctld": Size(gpus=gpus)}
 
-    @reusing
+    @with_cache_lookup
     async def run(
         self,
         location: ExecutionLocation,
@@ -224,11 +223,11 @@ class MedweaveSlurmConnector(SlurmConnector):  # type: ignore[misc]
 
         return await SlurmAttempts(job_name, step, self._site_of(location), self._reactions, submit).run()
 
-    async def worker_of(self, location: ExecutionLocation, job_name: str) -> Worker:
+    async def worker_of(self, location: ExecutionLocation, job_name: str) -> RemoteWorker:
         """What runs a job's command there. The login node is asked about programs; it is not the one that computes."""
         name = location.service or ""
         service = self.services.get(name, Service())
-        return Worker(
+        return RemoteWorker(
             environment=service.environment,
             setting=f"{self._where(name)}.environment",
             facts={

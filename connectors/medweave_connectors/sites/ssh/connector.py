@@ -18,8 +18,7 @@ from streamflow.core.exception import WorkflowExecutionException
 from streamflow.core.scheduling import Hardware
 from streamflow.deployment.connector.ssh import SSHConnector
 
-from medweave_connectors.cache.lookup import reusing
-from medweave_connectors.cache.remote_worker import Worker
+from medweave_connectors.cache.lookup import with_cache_lookup
 from medweave_connectors.engine import shutdown
 from medweave_connectors.host.deadlines import NoProgress
 from medweave_connectors.host.errors import (
@@ -44,7 +43,7 @@ from medweave_connectors.jobs.remote_environment import (
 )
 from medweave_connectors.jobs.retries.policy import ONE_MACHINE, read_table
 from medweave_connectors.jobs.retries.single_host import MachineAttempts
-from medweave_connectors.jobs.worker_environment import read_environment
+from medweave_connectors.jobs.worker_environment import RemoteWorker, read_environment
 from medweave_connectors.runlog import console, current
 from medweave_connectors.runlog.job_output import JobOutput
 from medweave_connectors.sites.ssh.connect import Target
@@ -138,7 +137,7 @@ class MedweaveSSHConnector(TarCopies, SSHConnector):  # type: ignore[misc]
             await sessions.close()
         await super().undeploy(external)
 
-    @reusing
+    @with_cache_lookup
     async def run(
         self,
         location: ExecutionLocation,
@@ -201,9 +200,9 @@ class MedweaveSSHConnector(TarCopies, SSHConnector):  # type: ignore[misc]
             raise CommandFailed(command, location.name, told)
         return told if capture_output else None
 
-    async def worker_of(self, location: ExecutionLocation, job_name: str) -> Worker:
+    async def worker_of(self, location: ExecutionLocation, job_name: str) -> RemoteWorker:
         """What runs a job's command there."""
-        return Worker(environment=self._worker, setting=self._worker_setting)
+        return RemoteWorker(environment=self._worker, setting=self._worker_setting)
 
     async def get_stream_reader(self, command: MutableSequence[str], location: ExecutionLocation) -> Any:
         """What a command at the machine writes; a failure of the command is an error when the stream ends."""
