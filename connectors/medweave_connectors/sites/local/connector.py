@@ -13,6 +13,7 @@ from streamflow.core.deployment import ExecutionLocation
 from streamflow.deployment.connector.local import LocalConnector
 
 from medweave_connectors.cache.lookup import with_cache_lookup
+from medweave_connectors.host.command_log import CommandLog, kind_of
 from medweave_connectors.host.environment import step_environment
 from medweave_connectors.host.errors import CommandFailed, TimeLimitExceeded
 from medweave_connectors.host.streams import Reader, Writer
@@ -45,6 +46,7 @@ class MedweaveLocalConnector(LocalConnector):  # type: ignore[misc]
         reactions: Mapping[str, Mapping[str, Any]] | None = None,
     ) -> None:
         super().__init__(deployment_name, config_dir, transferBufferSize)
+        self._log = CommandLog("local", deployment_name)
         self._table = read_table(reactions or {}, ONE_MACHINE)
         self._commands: set[Command] = set()
         self._closing = False
@@ -89,17 +91,19 @@ class MedweaveLocalConnector(LocalConnector):  # type: ignore[misc]
             CommandFailed: another command failed whose exit code nobody looks at.
         """
         if job_name is None or workdir is None:
-            told = await utility.execute(
-                command,
-                environment=location.environment | dict(environment or {}),
-                workdir=workdir,
-                stdin=file_name(stdin),
-                wanted=stdout != asyncio.subprocess.DEVNULL,
-                timeout_s=timeout,
-            )
-            if told[1] and not capture_output:
-                raise CommandFailed(command, "this machine", told)
-            return told if capture_output else None
+            with self._log.command(kind_of(command)) as logged:
+                result = await utility.execute(
+                    command,
+                    environment=location.environment | dict(environment or {}),
+                    workdir=workdir,
+                    stdin=file_name(stdin),
+                    wanted=stdout != asyncio.subprocess.DEVNULL,
+                    timeout_s=timeout,
+                )
+                logged.exit_code = result[1]
+            if result[1] and not capture_output:
+                raise CommandFailed(command, "this machine", result)
+            return result if capture_output else None
         variables = step_environment(location.environment, environment or {})
         # StreamFlow passes the file of stdout when the tool names none for stderr: progress must not end in there.
         streams = (file_name(stdin), file_name(stdout), None if stderr == stdout else file_name(stderr))
@@ -144,7 +148,9 @@ class MedweaveLocalConnector(LocalConnector):  # type: ignore[misc]
         )
         self._commands.add(started)
         try:
-            ended = await started.wait(time_limit_s=timeout)
+            with self._log.command("job") as logged:
+                ended = await started.wait(time_limit_s=timeout)
+                logged.exit_code = ended.exit_code
         finally:
             self._commands.discard(started)
         outcome = _outcome(started, ended, timeout, Path(workdir))
