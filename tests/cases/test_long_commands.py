@@ -21,7 +21,7 @@ from medweave_connectors.sites.local import utility
 from medweave_connectors.sites.local.process import Command
 from medweave_connectors.sites.pods.exec.commands import start
 from medweave_connectors.sites.slurm import commands
-from medweave_connectors.sites.slurm.script import JobFiles
+from medweave_connectors.sites.slurm.script import SlurmJobFiles
 from support.engine import run
 from support.small_cluster import small_cluster, write
 
@@ -176,7 +176,7 @@ def test_a_long_line_of_the_engine(tmp_path: Path) -> None:
 
 
 def test_a_long_job_script_reaches_slurm(tmp_path: Path) -> None:
-    files = JobFiles.beside(str(tmp_path / "out"), "token")
+    files = SlurmJobFiles.next_to(str(tmp_path / "out"), "token")
     text = shell_line([*COUNT, *NAMES], environment={}, workdir=str(tmp_path))
     line = commands.submit(["echo", "17"], files, {files.script: text})
     ended = utility.execute([line], environment={}, workdir=None, stdin=None, wanted=True, timeout_s=30)

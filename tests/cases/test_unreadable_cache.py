@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from medweave_connectors.cache import database
-from medweave_connectors.cache.store import MEMO, Shelf
+from medweave_connectors.cache.store import DATABASE_FILE, LocalStore
 
 KEY, OTHER = 64 * "a", 64 * "b"
 DAY_S = 86_400
@@ -22,13 +22,13 @@ DAY_S = 86_400
 def root(tmp_path: Path) -> Path:
     """Create a cache with one entry, written two days ago."""
     root, outputs = tmp_path / ".kept", tmp_path / "outputs"
-    cache = Shelf(root, limit_gib=50, keep_days=14)
+    cache = LocalStore(root, limit_gib=50, keep_days=14)
     cache.secret()
     outputs.mkdir()
     (outputs / "model.bin").write_bytes(b"weeks of training")
-    assert cache.keep(KEY, outputs, staged={}, run_id="r1")
-    assert cache.memo._table is not None
-    cache.memo._table.close()  # as at the end of a driver: the database is one file again
+    assert cache.save(KEY, outputs, staged={}, run_id="r1")
+    assert cache.database._table is not None
+    cache.database._table.close()  # as at the end of a driver: the database is one file again
     aged(root / KEY)
     return root
 
@@ -42,7 +42,7 @@ def aged(folder: Path) -> Path:
 @contextmanager
 def unreadable(root: Path, why: str) -> Iterator[None]:
     """Make the database unreadable for some lines."""
-    file, aside = root / MEMO, root / "aside"
+    file, aside = root / DATABASE_FILE, root / "aside"
     if why in ("locked for writing", "locked"):
         other = sqlite3.connect(file, isolation_level=None)
         if why == "locked":  # as by a program that keeps the file for itself
@@ -72,32 +72,34 @@ def test_an_unreadable_database_removes_nothing(
     monkeypatch.setattr(database, "LOCK_S", 0.1)
     entry = root / KEY / "model.bin"
     with unreadable(root, why):
-        cache = Shelf(root, limit_gib=50, keep_days=14)
+        cache = LocalStore(root, limit_gib=50, keep_days=14)
         cache.secret()
-        said = cache.make_room()
-        Shelf(root, limit_gib=0, keep_days=-1).make_room()  # each entry is too old, and too large
-    seen(f"{'stays' if entry.exists() else 'deleted'}; {said}")
+        reason = cache.evict()
+        LocalStore(root, limit_gib=0, keep_days=-1).evict()  # each entry is too old, and too large
+    seen(f"{'stays' if entry.exists() else 'deleted'}; {reason}")
     assert entry.exists()
-    assert bool(said) is (why != "locked for writing"), "reading works while another driver writes"
+    assert bool(reason) is (why != "locked for writing"), "reading works while another driver writes"
     (root.parent / "into").mkdir()
-    taken = Shelf(root, limit_gib=50, keep_days=14).take(KEY, root.parent / "into")
+    taken = LocalStore(root, limit_gib=50, keep_days=14).restore(KEY, root.parent / "into")
     assert (taken is not None) or why == "damaged", "the entry serves again, where its record is not lost"
 
 
 def test_an_entry_is_not_written_without_its_record(root: Path, tmp_path: Path) -> None:
     with unreadable(root, "folder"):
-        assert not Shelf(root, limit_gib=50, keep_days=14).keep(OTHER, tmp_path / "outputs", staged={}, run_id="r2")
+        assert not LocalStore(root, limit_gib=50, keep_days=14).save(
+            OTHER, tmp_path / "outputs", staged={}, run_id="r2"
+        )
     assert not (root / OTHER).exists()
 
 
 def test_entries_of_a_damaged_database_stay_with_the_new_one_too(root: Path) -> None:
-    (root / MEMO).write_bytes(b"no database")
+    (root / DATABASE_FILE).write_bytes(b"no database")
     remnant = root / "new-0123456789abcdef"
     remnant.mkdir()
     aged(remnant)
     for _ in range(2):
-        said = Shelf(root, limit_gib=50, keep_days=14).make_room()
-        assert said == "memo.sqlite.damaged was damaged; entries without a record stay"
+        reason = LocalStore(root, limit_gib=50, keep_days=14).evict()
+        assert reason == "memo.sqlite.damaged was damaged; entries without a record stay"
     assert (root / KEY / "model.bin").exists()
     assert not remnant.exists(), "a part that was never complete is a remnant"
 
@@ -107,6 +109,6 @@ def test_only_entries_and_parts_of_them_are_remnants(root: Path) -> None:
     for folder in (mine, lost):
         folder.mkdir()
         aged(folder)
-    assert Shelf(root, limit_gib=50, keep_days=14).make_room() == ""
+    assert LocalStore(root, limit_gib=50, keep_days=14).evict() == ""
     assert mine.exists()
     assert not lost.exists()

@@ -14,10 +14,10 @@ import pytest
 from medweave_connectors.runlog.job_output import JobOutput
 from medweave_connectors.runlog.run import RunRecord
 from medweave_connectors.sites.slurm import watch as slurm_watch
-from medweave_connectors.sites.slurm.commands import EndOf
-from medweave_connectors.sites.slurm.final_state import Ends
-from medweave_connectors.sites.slurm.script import JobFiles
-from medweave_connectors.sites.slurm.watch import Pace, Watch, WatchedJob
+from medweave_connectors.sites.slurm.commands import FinalStateQuery
+from medweave_connectors.sites.slurm.final_state import FinalStateQueries
+from medweave_connectors.sites.slurm.script import SlurmJobFiles
+from medweave_connectors.sites.slurm.watch import JobWatcher, QueryRate, WatchedJob
 from medweave_core.contracts.progress import JSON_PREFIX
 from medweave_core.errors import StorageError
 from support.job_record import events_of, run_with_job
@@ -52,11 +52,11 @@ def watched(on_text: Callable[[bytes], None], line: str) -> list[Any]:
 
         def job(number: int) -> WatchedJob:
             return WatchedJob(
-                job_id=str(number), files=JobFiles("/j"), followed="/j/stderr", on_notice=lambda _: None, word="RUNNING",
+                job_id=str(number), files=SlurmJobFiles("/j"), followed="/j/stderr", on_notice=lambda _: None, word="RUNNING",
                 on_text=on_text, seems_ended=asyncio.get_running_loop().create_future(),
             )  # fmt: skip
 
-        watch = Watch(ask, Pace())
+        watch = JobWatcher(ask, QueryRate())
         ends = asyncio.gather(*(watch.until_end(job(number)) for number in range(2)), return_exceptions=True)
         return list(await asyncio.wait_for(ends, END_KNOWN_S))
 
@@ -99,17 +99,19 @@ def test_a_dead_watcher_fails_its_waiters(seen: Seen, monkeypatch: pytest.Monkey
         async def ask(_line: str) -> str:
             raise AssertionError("no question was expected")
 
-        class BrokenPace(Pace):
+        class BrokenPace(QueryRate):
             def take(self, now: float) -> bool:
                 raise RuntimeError("internal error")
 
         monkeypatch.setattr(slurm_watch, "interval_s", lambda *_: 0.0)
-        files = JobFiles("/j")
+        files = SlurmJobFiles("/j")
         if dies == "ends":
-            await Ends(ask, BrokenPace()).of(EndOf("1", files, False))
+            await FinalStateQueries(ask, BrokenPace()).query(FinalStateQuery("1", files, False))
         nothing: Any = None
         ended = asyncio.get_running_loop().create_future()
-        await Watch(ask, BrokenPace()).until_end(WatchedJob("1", files, "", nothing, nothing, ended, word="PENDING"))
+        await JobWatcher(ask, BrokenPace()).until_end(
+            WatchedJob("1", files, "", nothing, nothing, ended, word="PENDING")
+        )
 
     with pytest.raises(RuntimeError, match="internal error") as error:
         asyncio.run(asyncio.wait_for(waits(), END_KNOWN_S))
@@ -125,9 +127,9 @@ def test_garbage_of_one_job_is_not_the_end_of_another(seen: Seen) -> None:
             rows = "\n".join(row.format(job) for job in (1, 2))
             return f"{rows}\nof 1\nfile exit banana \x00\ntail stderr %%%\nof 2\nfile exit 0 1 2 n1\nmedweave-end"
 
-        asker = Ends(ask, Pace())
-        jobs = [EndOf(job, JobFiles("/j"), False) for job in ("1", "2")]
-        return list(await asyncio.gather(*(asker.of(job) for job in jobs), return_exceptions=True))
+        asker = FinalStateQueries(ask, QueryRate())
+        jobs = [FinalStateQuery(job, SlurmJobFiles("/j"), False) for job in ("1", "2")]
+        return list(await asyncio.gather(*(asker.query(job) for job in jobs), return_exceptions=True))
 
     first, second = asyncio.run(ends())
     seen((type(first).__name__, second.sacct.word))

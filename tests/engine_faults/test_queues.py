@@ -244,7 +244,7 @@ def test_c16_the_job_of_a_killed_driver_is_not_submitted_again(stock: Path, ours
     environment = fakes(ours)
     killed(start(ours, environment=environment))
     again = start(ours, environment=environment)
-    again.wait_for_line("goes on with Slurm job 100, which an earlier driver has submitted and left")
+    again.wait_for_line("re-attached to Slurm job 100 of an earlier driver")
     (ours / "go").touch()
     ended = again.wait()
     assert ended.exit_code == 0, ended.stderr

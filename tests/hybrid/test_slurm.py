@@ -89,7 +89,7 @@ def test_a_job_that_slurm_puts_back_starts_anew(tmp_path: Path, testbed: Sites) 
     # Slurm lets two minutes pass before it starts such a job.
     ended = going.wait(300)
     assert ended.exit_code == 0, ended.stderr
-    assert "Slurm has stopped it and put it back into the queue" in ended.stderr
+    assert "Slurm requeued the job" in ended.stderr
     assert (tmp_path / "results" / "result.txt").read_text() == "seen\n"
     assert [state for _, state in jobs_of(testbed, ended.record.name)] == ["COMPLETED"]
 
@@ -105,7 +105,7 @@ def test_a_new_driver_goes_on_with_the_job_of_a_killed_one(tmp_path: Path, testb
     second = begin(tmp_path, testbed).wait(120)
     assert second.exit_code == 0, second.stderr
     (job,) = jobs_of(testbed, run_id)
-    assert f"goes on with Slurm job {job[0]}, which an earlier driver has submitted and left" in second.stderr
+    assert f"re-attached to Slurm job {job[0]} of an earlier driver" in second.stderr
     assert job[1] == "COMPLETED"
     (other,) = [path.name for path in (tmp_path / "runs").glob("tiny-*") if path.name != run_id]
     assert jobs_of(testbed, other) == []

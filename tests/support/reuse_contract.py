@@ -10,9 +10,9 @@ import pytest
 from streamflow.core.deployment import ExecutionLocation
 
 from medweave_connectors.cache import session
-from medweave_connectors.cache.local import WorkHere
-from medweave_connectors.cache.remote import At, WorkThere
-from medweave_connectors.cache.session import Reuse
+from medweave_connectors.cache.local import LocalCacheLookup
+from medweave_connectors.cache.remote import JobSite, RemoteCacheLookup
+from medweave_connectors.cache.session import CacheSession
 from medweave_connectors.runlog.run import RunRecord
 from medweave_connectors.transfer.manifest.site_inventory import Held
 from medweave_connectors.transfer.store.blob_store import store_at
@@ -28,8 +28,8 @@ class Again:
 
     def __init__(self, site: Site, record: RunRecord) -> None:
         self._site, self._held = site, Held()
-        self._reuse = Reuse(record, limit_gib=1, keep_days=1)
-        self._reuse.on = True
+        self._reuse = CacheSession(record, limit_gib=1, keep_days=1)
+        self._reuse.is_enabled = True
         self.first = self.folder = ""
 
     async def run(self, connector: Any, place: ExecutionLocation, script: str) -> str:
@@ -42,27 +42,27 @@ class Again:
             assert await run_job(self._site, connector, place, script, folder=self.folder) == ("", 0)
         finally:
             session.end(token)
-        await work.keep()
+        await work.store_outputs()
         outcome = self._reuse.run.jobs[JOB].outcome
         assert outcome is not None
         return outcome.reused_from
 
     def _work(self, connector: Any, place: ExecutionLocation) -> session.Work:
         if place.local:
-            return WorkHere(self._reuse, JOB, {"word": "red"}, allowed=True, outputs=Path(self.folder))
+            return LocalCacheLookup(self._reuse, JOB, {"word": "red"}, allowed=True, outputs=Path(self.folder))
         store = store_at(self.folder, self._reuse.run.run_id, 1)
         assert store is not None
-        at = At(
+        at = JobSite(
             connector=connector,
             location=place,
-            held=self._held,
+            inventory=self._held,
             store=store,
             outputs=self.folder,
             staged=True,
             num_nodes=1,
             sweeps=lambda: True,
         )
-        return WorkThere(self._reuse, JOB, {"word": "red"}, allowed=True, at=at)
+        return RemoteCacheLookup(self._reuse, JOB, {"word": "red"}, allowed=True, at=at)
 
 
 class ReuseContract:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from medweave_connectors.sites.slurm.service import Allocation
-from medweave_connectors.sites.slurm.states import Told
+from medweave_connectors.sites.slurm.states import SchedulerState
 
-ASKED = Allocation(num_nodes=1, cores=4, memory_mib=3072, gpus=0, minutes=None)
+ALLOCATION = Allocation(num_nodes=1, cores=4, memory_mib=3072, gpus=0, minutes=None)
 
 
-def told(source: str, word: str, exit_code: int = 0, signal_number: int = 0) -> Told:
-    return Told(source=source, word=word, exit_code=exit_code, signal_number=signal_number)
+def reported(source: str, word: str, exit_code: int = 0, signal_number: int = 0) -> SchedulerState:
+    return SchedulerState(source=source, word=word, exit_code=exit_code, signal_number=signal_number)

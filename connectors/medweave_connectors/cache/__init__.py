@@ -1,1 +1,1 @@
-"""Steps whose work was done before, on this machine and by content: what they have written is kept, and given to a later job."""
+"""Cache of step outputs, by content: outputs of earlier jobs are stored, and linked into the folder of a later identical job."""

@@ -1,6 +1,6 @@
-"""What lies under a path of this machine, by content. A file is read once, and again when its inode says that it has changed.
+"""Content digests of local files and folders. A file is read once, and again when its inode shows that it has changed.
 
-No streamflow in here.
+Does not import streamflow.
 """
 
 from __future__ import annotations
@@ -13,104 +13,104 @@ import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from medweave_connectors.cache.database import Memo
+from medweave_connectors.cache.database import CacheDatabase
 
-QUIET_NS = 2_000_000_000  # what has changed just now may change again within one tick of the file system's clock
+QUIET_NS = 2_000_000_000  # a file that changed just now may change again within one tick of the file system's clock
 _AT_ONCE = 900  # SQLite takes 999 values
-Row = tuple[int, int, int, int, int, bytes]  # of the table
+Row = tuple[int, int, int, int, int, bytes]  # of the table `files`
 
 
 class Unreadable(OSError):
-    """Something there has no content: a socket, a pipe, a device."""
+    """A path has no content: it is a socket, a pipe or a device."""
 
 
 class Contents:
-    """Digests of files, by inode and device; of a file's name nothing is written down. For several threads.
+    """Digests of files, by inode and device; file names are not stored. Thread-safe.
 
     Args:
-        memo: keeps them between runs.
+        database: stores the digests between runs.
     """
 
-    def __init__(self, memo: Memo) -> None:
-        self._memo = memo
+    def __init__(self, database: CacheDatabase) -> None:
+        self._database = database
 
     def digest(self, path: str | os.PathLike[str]) -> str:
-        """SHA-256 of a file, or one digest of all that lies in a folder; links are followed.
+        """Return the SHA-256 of a file, or one digest of all contents of a folder; links are followed.
 
         Raises:
-            OSError: it cannot be read.
+            OSError: the file or folder cannot be read.
         """
         if not Path(path).is_dir():
             return self.files([os.fspath(path)])[0]
-        there = list(tree(os.fspath(path)))
-        files = [(file, os.stat(file)) for _, file, is_folder in there if not is_folder]  # noqa: PTH116 (thousands)
+        entries = list(tree(os.fspath(path)))
+        files = [(file, os.stat(file)) for _, file, is_folder in entries if not is_folder]  # noqa: PTH116 (thousands)
         words = iter(self._digests(files))
-        modes = iter([said.st_mode for _, said in files])
+        modes = iter([stats.st_mode for _, stats in files])
         whole = hashlib.sha256()
-        for inside, _, is_folder in there:
+        for inside, _, is_folder in entries:
             word = FOLDER_SIGN if is_folder else next(words) + ("x" if next(modes) & stat.S_IXUSR else "")
             name = os.fsencode(inside)
             whole.update(b"%d\0%b\0%b\n" % (len(name), name, word.encode()))
         return whole.hexdigest()
 
     def files(self, paths: Sequence[str]) -> list[str]:
-        """SHA-256 of each file.
+        """Return the SHA-256 of each file.
 
         Raises:
-            OSError: one cannot be read, or is no file.
+            OSError: one of them cannot be read, or is not a file.
         """
         return self._digests([(path, os.stat(path)) for path in paths])  # noqa: PTH116 (there are thousands)
 
     def _digests(self, files: Sequence[tuple[str, os.stat_result]]) -> list[str]:
-        said = [each for _, each in files]
-        if any(not stat.S_ISREG(each.st_mode) for each in said):
+        stats = [status for _, status in files]
+        if any(not stat.S_ISREG(status.st_mode) for status in stats):
             raise Unreadable("neither file nor folder")
-        known, found, new = self._rows(said), [], []
-        for path, each in files:
-            row = known.get(_key(each))
-            if row is None or row[:-1] != _facts(each):
-                row = _read(path, each)
-                if _is_quiet(path, each):
+        known, digests, new = self._rows(stats), [], []
+        for path, status in files:
+            row = known.get(_key(status))
+            if row is None or row[:-1] != _facts(status):
+                row = _read(path, status)
+                if _is_quiet(path, status):
                     new.append(row)
-            found.append(row[-1].hex())
+            digests.append(row[-1].hex())
         self._write(new)
-        return found
+        return digests
 
     def note(self, digests: Mapping[Path, str]) -> None:
-        """Remembers what files hold whose inodes have got another name since they were read."""
+        """Store known digests of files whose inodes got another name (hard link) since they were read."""
         self._write([(*_facts(path.stat()), bytes.fromhex(sha256)) for path, sha256 in digests.items()])
 
-    def renamed(self, paths: Sequence[Path]) -> None:
-        """Remembers the files on whose inodes nothing but their names has changed since they were read."""
-        said = [path.stat() for path in paths]
-        known = self._rows(said)
-        same = [(each, row) for each in said if (row := known.get(_key(each))) and row[:4] == _facts(each)[:4]]
-        self._write([(*_facts(each), row[-1]) for each, row in same])
+    def note_renamed(self, paths: Sequence[Path]) -> None:
+        """Update the stored rows of files whose inodes changed only in their names since they were read."""
+        stats = [path.stat() for path in paths]
+        known = self._rows(stats)
+        same = [(status, row) for status in stats if (row := known.get(_key(status))) and row[:4] == _facts(status)[:4]]
+        self._write([(*_facts(status), row[-1]) for status, row in same])
 
     def _rows(self, files: Sequence[os.stat_result]) -> dict[tuple[int, int], Row]:
-        found: dict[tuple[int, int], Row] = {}
-        inodes = [_key(each)[0] for each in files]
+        known: dict[tuple[int, int], Row] = {}
+        inodes = [_key(status)[0] for status in files]
         for first in range(0, len(inodes), _AT_ONCE):
             part = inodes[first : first + _AT_ONCE]
-            with self._memo.open() as table:
+            with self._database.open() as table:
                 rows = table.execute(f"SELECT * FROM files WHERE inode IN ({','.join('?' * len(part))})", part)
-                found.update({each[:2]: each for each in rows})
-        return found
+                known.update({row[:2]: row for row in rows})
+        return known
 
     def _write(self, rows: Sequence[Row]) -> None:
         if rows:
-            with self._memo.open() as table:
+            with self._database.open() as table:
                 table.executemany("REPLACE INTO files VALUES (?, ?, ?, ?, ?, ?)", rows)
 
 
-FOLDER_SIGN = "/"  # in the place of a digest
+FOLDER_SIGN = "/"  # instead of a digest
 
 
 def tree(folder: str, *, only_into: Collection[str] | None = None) -> Iterator[tuple[str, str, bool]]:
-    """Everything below a folder in one order, links followed: the path inside, the path, and whether it is a folder.
+    """Yield everything below a folder in a fixed order, links followed: relative path, path, and whether it is a folder.
 
     Args:
-        only_into: paths inside of the folders that are looked into; all of them where there are none.
+        only_into: relative paths of the folders to descend into; None for all.
     """
     for at, folders, files in os.walk(folder, followlinks=True):
         folders.sort()
@@ -123,30 +123,30 @@ def tree(folder: str, *, only_into: Collection[str] | None = None) -> Iterator[t
             folders[:] = [name for name in folders if posixpath.join(inside, name) in only_into]
 
 
-def has_more(there: Iterable[str], staged: Collection[str]) -> bool:
-    """Whether something lies in a folder that was staged which was not staged with it."""
-    return any(inside not in staged and posixpath.dirname(inside) in staged for inside in there)
+def has_more(existing: Iterable[str], staged: Collection[str]) -> bool:
+    """Return True if a staged folder contains a path that was not staged."""
+    return any(inside not in staged and posixpath.dirname(inside) in staged for inside in existing)
 
 
-def _read(path: str, said: os.stat_result) -> Row:
+def _read(path: str, stats: os.stat_result) -> Row:
     with Path(path).open("rb") as content:
-        return *_facts(said), hashlib.file_digest(content, "sha256").digest()
+        return *_facts(stats), hashlib.file_digest(content, "sha256").digest()
 
 
-def _is_quiet(path: str, said: os.stat_result) -> bool:
-    """Whether nobody has written to it just now, or while it was read."""
-    age_ns = time.time_ns() - max(said.st_ctime_ns, said.st_mtime_ns)
-    return age_ns > QUIET_NS and _facts(Path(path).stat()) == _facts(said)
+def _is_quiet(path: str, stats: os.stat_result) -> bool:
+    """Return True if the file was not written just now, nor while it was read."""
+    age_ns = time.time_ns() - max(stats.st_ctime_ns, stats.st_mtime_ns)
+    return age_ns > QUIET_NS and _facts(Path(path).stat()) == _facts(stats)
 
 
-def _key(said: os.stat_result) -> tuple[int, int]:
-    return _signed(said.st_ino), said.st_dev
+def _key(stats: os.stat_result) -> tuple[int, int]:
+    return _signed(stats.st_ino), stats.st_dev
 
 
-def _facts(said: os.stat_result) -> tuple[int, int, int, int, int]:
-    return *_key(said), said.st_size, said.st_mtime_ns, said.st_ctime_ns
+def _facts(stats: os.stat_result) -> tuple[int, int, int, int, int]:
+    return *_key(stats), stats.st_size, stats.st_mtime_ns, stats.st_ctime_ns
 
 
 def _signed(number: int) -> int:
-    """SQLite's integers have a sign."""
+    """Return the number as SQLite stores it: its integers are signed."""
     return number - 2**64 if number >= 2**63 else number

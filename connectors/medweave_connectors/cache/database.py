@@ -1,4 +1,4 @@
-"""The SQLite file of the cache: digests of files, and records of cache entries. No streamflow in here.
+"""The SQLite file of the cache: digests of files, and records of cache entries. Does not import streamflow.
 
 Losing a digest costs time. A cache entry without its record looks like a remnant, so a file that cannot be read must never look
 empty.
@@ -25,14 +25,14 @@ _TRIM = f"DELETE FROM files WHERE (SELECT count(*) FROM files) > {MOST_FILES}"
 _DAMAGED = ".damaged"
 
 
-class Memo:
-    """The file, for several threads; other drivers use it at the same time.
+class CacheDatabase:
+    """The cache's SQLite file. Thread-safe; other drivers use it at the same time.
 
     Args:
-        file: its folder exists when it is first used. A damaged one (by a power cut) is renamed, and a new one is created.
+        file: its folder exists when it is first used. A damaged file (after a power cut) is renamed, and a new one is created.
 
     Attributes:
-        fault: why the file cannot be read; empty where it can, or nobody has tried. What is written then is lost with the process.
+        fault: why the file cannot be read; empty if it can, or before the first use. With a fault, rows live only in memory.
     """
 
     def __init__(self, file: Path) -> None:
@@ -42,13 +42,13 @@ class Memo:
 
     @property
     def damaged(self) -> Path | None:
-        """A damaged file that was renamed, now or earlier: some entries have no record because of it."""
+        """Return the damaged file that was renamed, now or earlier: some entries have no record because of it."""
         aside = _aside(self._file)
         return aside if aside.exists() else None
 
     @contextlib.contextmanager
     def open(self) -> Iterator[sqlite3.Connection]:
-        """Yield the database for some lines; written at the end. An error of the database ends them silently."""
+        """Yield the connection and commit at the end. Database errors are ignored: the block ends early."""
         with contextlib.suppress(sqlite3.Error), self._alone:
             if self._table is None:
                 self._table, self.fault = _opened(self._file)

@@ -1,6 +1,6 @@
-"""What the runs of a folder keep, asked before a run: by the functions that a run asks with. No streamflow in here.
+"""Cache entries of a runs folder, as `medweave plan` reads them: with the functions that a run uses. Does not import streamflow.
 
-Nothing is made or removed; digests of files that were read are remembered, as in a run.
+Nothing is created or removed; digests of files that were read are stored, as in a run.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from pathlib import Path
 from typing import Any
 
 from medweave_connectors.cache.content import Contents, tree
-from medweave_connectors.cache.key import SHOWN_CHARACTERS, described, parts_of
+from medweave_connectors.cache.key import SHOWN_CHARACTERS, describe_value, key_parts
 from medweave_connectors.cache.local_software import processor, software_of
-from medweave_connectors.cache.remote_index import Ledger
+from medweave_connectors.cache.remote_index import SiteIndex
 from medweave_connectors.cache.session import FOLDER, KEEP_DAYS
-from medweave_connectors.cache.store import MEMO, Shelf
+from medweave_connectors.cache.store import DATABASE_FILE, LocalStore
+from medweave_connectors.host.environment import step_environment
 from medweave_connectors.policy.input_values import behind_links
 from medweave_connectors.policy.pseudonym_home import Home
-from medweave_connectors.sites.local.environment import step_environment
 from medweave_connectors.transfer.manifest.manifest import ROOT, Entry, Kind, Manifest
 from medweave_connectors.transfer.manifest.site_inventory import digest_of
 
@@ -27,8 +27,8 @@ _NONE: Mapping[str, Any] = {}
 _FOLDER = Entry(Kind.FOLDER, 0, 0o755, 0, "")
 
 
-class Kept:
-    """See the module.
+class CacheEntries:
+    """The cache entries of a runs folder, read-only.
 
     Args:
         runs: the folder of runs.
@@ -36,27 +36,27 @@ class Kept:
 
     def __init__(self, runs: Path) -> None:
         root = runs.absolute() / FOLDER
-        self.there = (root / MEMO).is_file() and (root / "secret").is_file()
-        self._shelf = Shelf(root, limit_gib=0.0, keep_days=KEEP_DAYS)
+        self.exists = (root / DATABASE_FILE).is_file() and (root / "secret").is_file()
+        self._store = LocalStore(root, limit_gib=0.0, keep_days=KEEP_DAYS)
         self._home = Home(runs.absolute())
 
-    def run_of(self, work: str) -> str:
-        """The run whose outputs a job of this work would get; empty where they are not kept, or not whole any more.
+    def find_run(self, work: str) -> str:
+        """Return the run whose outputs a job with this cache key would get; empty if there is no complete entry.
 
-        What a site keeps is not looked at: it is what this machine knows of it.
+        A site's store is not checked: the answer is what this machine's index says about it.
         """
-        record = Ledger(self._shelf.memo).get(work)
-        return record.run_id if record is not None else self._shelf.run_of(work)
+        record = SiteIndex(self._store.database).get(work)
+        return record.run_id if record is not None else self._store.find_run(work)
 
     def input_part(self, name: str, value: Any, *, source: str, folder: str, at_site: bool) -> tuple[str, str]:
-        """Name and digest of an input, as a job's `parts` have them in the event log.
+        """Return name and digest of an input, as the `parts` of a job in the event log.
 
         Args:
             name: the tool's input.
             value: as job files have it.
-            source: the workflow's input, which its files and folders get their names from.
+            source: the workflow input that its files and folders are named after.
             folder: where its relative paths start.
-            at_site: the job is elsewhere, where folders are listed by a program.
+            at_site: the job runs at a remote site, where folders are listed by a program.
 
         Raises:
             OSError: a file or folder cannot be read.
@@ -70,16 +70,16 @@ class Kept:
 
         def digest(path: str) -> str:
             return (
-                _as_a_site_lists(self._shelf.contents, real[path])
+                _digest_as_at_site(self._store.contents, real[path])
                 if at_site
-                else self._shelf.contents.digest(real[path])
+                else self._store.contents.digest(real[path])
             )
 
-        seen = _with_names(behind_links(value, link_of, folder=folder))
-        return self._shown(f"input {name}", inputs={name: described(seen, digest)})
+        named = _with_names(behind_links(value, link_of, folder=folder))
+        return self._shown(f"input {name}", inputs={name: describe_value(named, digest)})
 
     def programs_part(self, program: str) -> tuple[str, str]:
-        """The same of the programs that a command of this machine would run.
+        """Return name and digest of the programs that a command would run on this machine.
 
         Args:
             program: the first word of the command.
@@ -87,36 +87,37 @@ class Kept:
         return self._shown("programs", software=software_of([program], step_environment()["PATH"]))
 
     def processor_part(self) -> tuple[str, str]:
-        """The same of this machine's processor."""
+        """Return name and digest of this machine's processor."""
         return self._shown("processor", processor=processor())
 
     def _shown(
         self, name: str, *, inputs: Mapping[str, Any] = _NONE, software: str = "", processor: str = ""
     ) -> tuple[str, str]:
-        parts = parts_of(
+        parts = key_parts(
             words=(), environment={}, streams=(), inputs=inputs, staged={}, software=software, processor=processor,
-            run_id="", secret=self._shelf.secret(),
+            run_id="", secret=self._store.secret(),
         )  # fmt: skip
         return name, parts[name][:SHOWN_CHARACTERS]
 
 
 def _with_names(value: Any) -> Any:
-    """Files and folders with the names that the engine gives them: the last part of their paths."""
+    """Add to files and folders the `basename` that the engine uses: the last part of their paths."""
     if isinstance(value, Mapping):
-        inside = {name: _with_names(each) for name, each in value.items()}
+        inside = {name: _with_names(item) for name, item in value.items()}
         is_data = value.get("class") in ("File", "Directory")
         return {"basename": posixpath.basename(value["path"])} | inside if is_data else inside
-    return [_with_names(each) for each in value] if isinstance(value, list) else value
+    return [_with_names(item) for item in value] if isinstance(value, list) else value
 
 
-def _as_a_site_lists(contents: Contents, path: str) -> str:
+def _digest_as_at_site(contents: Contents, path: str) -> str:
+    """Return the digest of a local path as a remote site computes it: of a folder, the digest of its manifest."""
     if not Path(path).is_dir():
         return contents.digest(path)
-    there = list(tree(path))
-    files = {inside: at for inside, at, is_folder in there if not is_folder}
+    paths = list(tree(path))
+    files = {inside: at for inside, at, is_folder in paths if not is_folder}
     digests = dict(zip(files, contents.files(list(files.values())), strict=True))
     entries = {ROOT: _FOLDER} | {
         inside: _FOLDER if is_folder else Entry(Kind.FILE, 0, os.stat(at).st_mode, 0, "", digests[inside])  # noqa: PTH116
-        for inside, at, is_folder in there
+        for inside, at, is_folder in paths
     }
     return digest_of(Manifest("", entries))

@@ -1,6 +1,6 @@
-"""What a Python has installed, as one digest: its version, its libraries by name and version, and the source of the steps.
+"""Digest of a Python installation: its version, its libraries by name and version, and the source of the steps.
 
-It runs at sites, too, as the text of this file: it needs nothing but Python 3.8's own library.
+Also runs at sites, from the text of this file: standard library of Python 3.8 only.
 """
 
 import hashlib
@@ -13,22 +13,22 @@ STEPS, CORE = "medweave_steps", "medweave_core"
 
 
 def installed(needs_steps: bool) -> str:
-    """64 hexadecimal digits.
+    """Return the digest of this Python installation: 64 hexadecimal digits.
 
     Args:
-        needs_steps: the steps are what is to be run.
+        needs_steps: the package of the steps is required.
 
     Raises:
-        LookupError: they are not there.
+        LookupError: the steps are required and not installed.
     """
     whole = hashlib.sha256(sys.version.encode())
     for folder in sorted(filter(os.path.isdir, sys.path)):
-        for name in sorted(each.name for each in Path(folder).glob("*.dist-info")):
+        for name in sorted(info.name for info in Path(folder).glob("*.dist-info")):
             whole.update(f"{name}\n".encode())
     for package in (CORE, STEPS):
-        found = importlib.util.find_spec(package)
-        if found is not None and found.origin is not None:
-            source = Path(found.origin).parent
+        spec = importlib.util.find_spec(package)
+        if spec is not None and spec.origin is not None:
+            source = Path(spec.origin).parent
             for path in sorted(source.rglob("*")):
                 if path.is_file() and path.suffix != ".pyc":
                     whole.update(

@@ -1,6 +1,6 @@
-"""What makes two jobs the same work: a digest of each part, so that it can be told which part has changed. Pure.
+"""The cache key of a job: one digest per part, so that `medweave explain` can name the part that changed. Pure.
 
-The digests are keyed with a secret of the folder of runs: nobody can find out a name or a number behind one by trying them.
+The digests are keyed with a secret of the runs folder, so that names and numbers cannot be recovered by trying values.
 """
 
 from __future__ import annotations
@@ -16,28 +16,28 @@ from typing import Any
 from medweave_connectors.host.engine_names import nameless
 
 SHOWN_CHARACTERS = 16  # of a part's digest, in the event log
-# How the engine hands a tool's own shell syntax over.
+# How the engine passes shell syntax of a tool.
 _SCRIPT = re.compile(r"\$\(echo ([A-Za-z0-9+/=]+) \| base64 -d\)")
 _OWN_FOLDERS = ("HOME", "TMPDIR")
 
 
-def described(value: Any, digest: Callable[[str], str]) -> Any:
-    """The value of an input, files and folders by content in the place of their paths.
+def describe_value(value: Any, digest: Callable[[str], str]) -> Any:
+    """Return the value of an input with files and folders replaced by their content digests.
 
     Args:
-        digest: of what lies under a path.
+        digest: returns the content digest of a path.
     """
     if isinstance(value, Mapping):
         if value.get("class") not in ("File", "Directory"):
-            return {name: described(each, digest) for name, each in value.items()}
-        beside = [described(each, digest) for each in value.get("secondaryFiles") or []]
-        return [value["class"], value.get("basename"), digest(value["path"]), beside]
+            return {name: describe_value(item, digest) for name, item in value.items()}
+        secondary_files = [describe_value(item, digest) for item in value.get("secondaryFiles") or []]
+        return [value["class"], value.get("basename"), digest(value["path"]), secondary_files]
     if isinstance(value, Sequence) and not isinstance(value, str | bytes):
-        return [described(each, digest) for each in value]
+        return [describe_value(item, digest) for item in value]
     return value
 
 
-def parts_of(
+def key_parts(
     *,
     words: Sequence[str],
     environment: Mapping[str, str],
@@ -48,40 +48,40 @@ def parts_of(
     run_id: str,
     secret: bytes,
     processor: str = "",
-    place: Mapping[str, Any] | None = None,
+    site: Mapping[str, Any] | None = None,
 ) -> dict[str, str]:
-    """The parts of a job, by name: 64 hexadecimal digits each.
+    """Return the digests of a job's parts, by name: 64 hexadecimal digits each.
 
     Args:
-        words: of the command, as a shell is given them.
+        words: of the command, quoted for a shell.
         environment: what the tool sets.
         streams: files of stdin, stdout and stderr.
-        inputs: as `described`, by name.
-        staged: what lay in the output folder before the command, by content.
+        inputs: values from `describe_value`, by name.
+        staged: content digests of the output folder before the command, by path.
         software: a digest of the programs.
-        processor: what computes: the gate measures its speed, and its precision is not every other's. Of another site it is
-            in `software`, as far as it can be asked.
-        place: of a job elsewhere, where it runs, and where its outputs stay.
+        processor: this machine's processor: the gate measures its speed, and its precision may differ from another's. At
+            a remote site `software` includes the processor if it can be read there.
+        site: for a remote job, where it runs and where its outputs stay.
     """
-    own = {name: text for name, text in environment.items() if name not in _OWN_FOLDERS}
-    told: dict[str, Any] = {f"input {name}": value for name, value in inputs.items()} | {
-        "command": [nameless(_script(each), run_id) for each in words],
-        "environment": nameless(json.dumps(own, sort_keys=True), run_id),
+    variables = {name: text for name, text in environment.items() if name not in _OWN_FOLDERS}
+    values: dict[str, Any] = {f"input {name}": value for name, value in inputs.items()} | {
+        "command": [nameless(_script(item), run_id) for item in words],
+        "environment": nameless(json.dumps(variables, sort_keys=True), run_id),
         "streams": list(streams),
         "files beside the command": dict(staged),
         "programs": software,
     }
-    told |= {"processor": processor} if place is None else {"place": dict(place)}
-    return {name: _digest(json.dumps(value, sort_keys=True), secret) for name, value in told.items()}
+    values |= {"processor": processor} if site is None else {"place": dict(site)}
+    return {name: _digest(json.dumps(value, sort_keys=True), secret) for name, value in values.items()}
 
 
-def key_of(parts: Mapping[str, str], secret: bytes) -> str:
-    """The name of the work: 64 hexadecimal digits."""
+def compute_key(parts: Mapping[str, str], secret: bytes) -> str:
+    """Return the cache key: 64 hexadecimal digits."""
     return _digest(json.dumps(dict(parts), sort_keys=True), secret)
 
 
 def _script(word: str) -> str:
-    return _SCRIPT.sub(lambda found: base64.b64decode(found[1]).decode(errors="replace"), word)
+    return _SCRIPT.sub(lambda match: base64.b64decode(match[1]).decode(errors="replace"), word)
 
 
 def _digest(text: str, secret: bytes) -> str:

@@ -1,6 +1,6 @@
-"""A job of this machine whose work may have been done before: its outputs lie on the shelf of the folder of runs.
+"""Local cache lookup: reuse the outputs of an earlier job from the cache of the runs folder.
 
-No streamflow in here.
+Does not import streamflow.
 """
 
 from __future__ import annotations
@@ -12,58 +12,60 @@ from pathlib import Path
 from typing import Any
 
 from medweave_connectors.cache.content import FOLDER_SIGN, tree
-from medweave_connectors.cache.key import described, parts_of
+from medweave_connectors.cache.key import describe_value, key_parts
 from medweave_connectors.cache.local_software import processor, software_of
-from medweave_connectors.cache.session import Asked, Reuse, Work
-from medweave_connectors.sites.local.environment import step_environment
+from medweave_connectors.cache.session import CacheLookup, CacheSession, JobCommand
+from medweave_connectors.host.environment import step_environment
 
 
-class WorkHere(Work):
-    """See `Work`.
+class LocalCacheLookup(CacheLookup):
+    """Cache lookup of a job on this machine.
 
     Args:
         outputs: the job's output folder.
     """
 
-    def __init__(self, reuse: Reuse, job_name: str, inputs: Mapping[str, Any], *, allowed: bool, outputs: Path) -> None:
-        super().__init__(reuse, job_name, inputs, allowed=allowed)
+    def __init__(
+        self, session: CacheSession, job_name: str, inputs: Mapping[str, Any], *, allowed: bool, outputs: Path
+    ) -> None:
+        super().__init__(session, job_name, inputs, allowed=allowed)
         self._outputs, self._staged = outputs, dict[str, str]()
 
-    async def parts(self, asked: Asked) -> tuple[dict[str, str], bytes]:
-        """As `Work.parts`; what the job reads is read in a thread."""
-        return await asyncio.to_thread(self._parts, asked)
+    async def compute_parts(self, command: JobCommand) -> tuple[dict[str, str], bytes]:
+        """See `CacheLookup.compute_parts`; files are read in a thread."""
+        return await asyncio.to_thread(self._parts, command)
 
-    async def given(self, key: str) -> str:
-        """As `Work.given`, by links; what was changed there counts as not kept."""
-        record = await asyncio.to_thread(self.reuse.shelf.take, key, self._outputs)
+    async def restore(self, key: str) -> str:
+        """See `CacheLookup.restore`; files are hard links, and a changed entry counts as a miss."""
+        record = await asyncio.to_thread(self.session.store.restore, key, self._outputs)
         return record.run_id if record is not None else ""
 
-    async def handed_in(self, key: str) -> None:
-        """As `Work.handed_in`, by links."""
+    async def store_job_outputs(self, key: str) -> None:
+        """See `CacheLookup.store_job_outputs`; files are hard links."""
         await asyncio.to_thread(
-            self.reuse.shelf.keep, key, self._outputs, staged=self._staged, run_id=self.reuse.run.run_id
+            self.session.store.save, key, self._outputs, staged=self._staged, run_id=self.session.run.run_id
         )
 
     async def report_folder(self) -> Path:
-        """The output folder."""
+        """Return the output folder."""
         return self._outputs
 
-    def _parts(self, asked: Asked) -> tuple[dict[str, str], bytes]:
-        contents, secret = self.reuse.shelf.contents, self.reuse.secret()
+    def _parts(self, command: JobCommand) -> tuple[dict[str, str], bytes]:
+        contents, secret = self.session.store.contents, self.session.secret()
         staged = {
             inside: FOLDER_SIGN if is_folder else contents.digest(path)
             for inside, path, is_folder in (tree(os.fspath(self._outputs)) if self._outputs.is_dir() else ())
         }
         self._staged = staged
-        told = parts_of(
-            words=asked.words,
-            environment=asked.environment,
-            streams=asked.streams,
-            inputs={name: described(value, contents.digest) for name, value in self.inputs.items()},
+        parts = key_parts(
+            words=command.words,
+            environment=command.environment,
+            streams=command.streams,
+            inputs={name: describe_value(value, contents.digest) for name, value in self.inputs.items()},
             staged=staged,
-            software=software_of(asked.words, step_environment(asked.environment)["PATH"]),
+            software=software_of(command.words, step_environment(command.environment)["PATH"]),
             processor=processor(),
-            run_id=self.reuse.run.run_id,
+            run_id=self.session.run.run_id,
             secret=secret,
         )
-        return told, secret
+        return parts, secret

@@ -1,7 +1,7 @@
-"""The programs behind a step of this machine, and its processor, as far as they can be had in milliseconds. No streamflow in here.
+"""Digests of the programs that a local step runs, and of the processor, computed in milliseconds. Does not import streamflow.
 
-A step of medweave: its source, Python, and the versions of all that is installed beside it. Another one: the file of its program.
-What that program calls in its turn is not seen, as in any other workflow manager.
+For a medweave step: its source, Python, and the versions of all installed libraries. For another command: the file of its program.
+Programs that it calls in turn are not included, as in other workflow managers.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ STEP = "medweave-step"
 
 
 def software_of(words: Sequence[str], search: str) -> str:
-    """A digest of what a command would run.
+    """Return a digest of the programs that a command would run.
 
     Args:
-        words: as a shell is given them.
+        words: of the command, quoted for a shell.
         search: folders of programs, as PATH has them.
     """
     name = first_word(words)
@@ -36,20 +36,20 @@ def software_of(words: Sequence[str], search: str) -> str:
 
 @functools.cache
 def _program(name: str, search: str) -> str:
-    """What is known of a program's file; empty for none. Asked once in a run."""
-    found = shutil.which(name, path=search) if name else None
-    if found is None:
+    """Return the content digest of a small program file, size and time of a large one; empty if there is none."""
+    path = shutil.which(name, path=search) if name else None
+    if path is None:
         return ""
-    said = Path(found).stat()
-    # Of a small one the content: an environment that is made anew has it, too.
-    return _content(found) if said.st_size < 2**20 else f"{said.st_size} {said.st_mtime_ns}"
+    status = Path(path).stat()
+    # The content of a small file is the same in an environment that was created again.
+    return _content(path) if status.st_size < 2**20 else f"{status.st_size} {status.st_mtime_ns}"
 
 
 @functools.cache
 def processor(file: Path = Path("/proc/cpuinfo"), gpus: Path = Path("/proc/driver/nvidia/gpus")) -> str:
-    """The processor's model and abilities, how many there are, and the GPUs of NVIDIA's driver, as the kernel tells them."""
-    kept = ("model name", "flags", "Features", "CPU part")  # of x86 and of ARM
-    lines = [line for line in file.read_text().splitlines() if line.startswith(kept)] if file.exists() else []
+    """Return model, flags and number of the processors, and the GPUs of NVIDIA's driver, as the kernel reports them."""
+    fields = ("model name", "flags", "Features", "CPU part")  # of x86 and of ARM
+    lines = [line for line in file.read_text().splitlines() if line.startswith(fields)] if file.exists() else []
     cards = [
         line
         for card in sorted(gpus.glob("*/information"))
@@ -60,10 +60,10 @@ def processor(file: Path = Path("/proc/cpuinfo"), gpus: Path = Path("/proc/drive
 
 
 def first_word(words: Sequence[str]) -> str:
-    """The program of a command; empty where a shell's own syntax comes first."""
+    """Return the program of a command; empty if shell syntax comes first."""
     try:
         return next(iter(shlex.split(words[0])), "") if words else ""
-    except ValueError:  # a part of a shell's own syntax
+    except ValueError:  # a fragment of shell syntax
         return ""
 
 
@@ -73,5 +73,5 @@ def _content(path: str) -> str:
 
 @functools.cache
 def _installed() -> str:
-    """Python, its libraries by name and version, and the source of the steps. Asked once in a run."""
+    """Return the digest of this Python installation; computed once per run."""
     return installed(needs_steps=True)

@@ -1,4 +1,4 @@
-"""A connector's `run` that looks a job's command up before it runs it: the one place where reuse happens, for all connectors."""
+"""Cache lookup before a connector runs a job's command: the one place where all connectors reuse earlier outputs."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from medweave_connectors.jobs.remote_environment import file_name
 from medweave_connectors.runlog import current
 from medweave_connectors.runlog.job import CommandOutcome
 
-Told = tuple[str, int] | None
+CommandResult = tuple[str, int] | None
 Run = TypeVar("Run", bound=Callable[..., Awaitable[tuple[str, int] | None]])
 
 
-def reusing(run: Run) -> Run:
-    """The same `run`, for which a job's command is none where its work was done before: its outputs lie there then, with code 0."""
+def with_cache_lookup(run: Run) -> Run:
+    """Wrap a connector's `run`: on a cache hit the outputs are restored and the command is not run; the exit code is 0."""
 
     @functools.wraps(run)
-    async def looked_up(
+    async def run_or_restore(
         self: Any,
         location: ExecutionLocation,
         command: MutableSequence[str],
@@ -34,38 +34,38 @@ def reusing(run: Run) -> Run:
         capture_output: bool = False,
         timeout: int | None = None,
         job_name: str | None = None,
-    ) -> Told:
+    ) -> CommandResult:
         arguments = (location, command, environment, workdir, stdin, stdout, stderr, capture_output, timeout, job_name)
-        work = session.current_work()
-        if job_name is None or workdir is None or work is None:
+        lookup = session.current_lookup()
+        if job_name is None or workdir is None or lookup is None:
             return await run(self, *arguments)
-        asked = session.Asked(
+        job_command = session.JobCommand(
             words=command,
             environment={**location.environment, **(environment or {})},
             # StreamFlow passes the file of stdout when the tool names none for stderr.
             streams=(file_name(stdin), file_name(stdout), None if stderr == stdout else file_name(stderr)),
         )
-        if origin := await work.take(asked):
+        if origin := await lookup.look_up(job_command):
             if (note := getattr(self, "has_outputs", None)) is not None:
                 note(location, workdir)
             if (record := current()) is not None:
-                record.command_ended(job_name, reused(origin, await work.report_folder()))
+                record.command_ended(job_name, cache_hit_outcome(origin, await lookup.report_folder()))
             return "", 0
-        token = session.begin(None)  # what this connector calls for it does not look again
+        token = session.begin(None)  # connectors that this one wraps must not look up again
         try:
-            told = await run(self, *arguments)
+            result = await run(self, *arguments)
         finally:
             session.end(token)
-        work.did_well = told is not None and told[1] == 0
-        return told
+        lookup.has_succeeded = result is not None and result[1] == 0
+        return result
 
-    return cast(Run, looked_up)
+    return cast(Run, run_or_restore)
 
 
-def reused(run_id: str, report_folder: Any) -> CommandOutcome:
-    """How a command ended that was not run, for an earlier run has done its work.
+def cache_hit_outcome(run_id: str, report_folder: Any) -> CommandOutcome:
+    """Return the outcome of a job that was a cache hit.
 
     Args:
-        run_id: that run.
+        run_id: the run that produced the outputs.
     """
     return CommandOutcome(exit_code=0, seconds=0.0, report_folder=report_folder, reused_from=run_id)

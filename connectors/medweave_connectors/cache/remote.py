@@ -1,7 +1,7 @@
-"""A job elsewhere whose work may have been done before: its outputs stay at its site, in the site's store, and are linked again.
+"""Remote cache lookup: reuse the outputs that an earlier job left in the site's blob store, by hard links at the site.
 
-What the site has by content is known from what this run has sent there, or is read there. Where something of the outputs is gone,
-or has other content, the work is done again, which the record says.
+Digests of inputs come from the transfers of this run, or are computed at the site. If a stored output is gone or has changed, the
+step runs again, and the event log gives the reason.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from streamflow.core.deployment import ExecutionLocation
 
 from medweave_connectors.cache import remote_outputs, remote_software
 from medweave_connectors.cache.content import has_more
-from medweave_connectors.cache.key import described, parts_of
-from medweave_connectors.cache.remote_index import Ledger, SiteRecord
-from medweave_connectors.cache.remote_worker import Worker
-from medweave_connectors.cache.session import UNREADABLE, Asked, Reuse, Untold, Work
+from medweave_connectors.cache.key import describe_value, key_parts
+from medweave_connectors.cache.remote_index import SiteIndex, SiteRecord
+from medweave_connectors.cache.session import UNREADABLE, CacheLookup, CacheSession, JobCommand, NotCacheable
 from medweave_connectors.engine.data.origin import paths_in
 from medweave_connectors.host.errors import SiteUnreachable
 from medweave_connectors.jobs.remote_environment import fetch_reports
+from medweave_connectors.jobs.worker_environment import RemoteWorker
 from medweave_connectors.transfer.manifest import manifest, remote_scan
 from medweave_connectors.transfer.manifest.manifest import ROOT, Manifest, Unlisted
 from medweave_connectors.transfer.manifest.site_inventory import Held, Site, digest_of, site_of
@@ -32,30 +32,30 @@ from medweave_connectors.transfer.store import blob_store as store
 from medweave_connectors.transfer.store.blob_store import State, Store
 from medweave_connectors.transfer.store.store_lookup import Reuse as StoreReuse
 
-SILENT = "its site did not answer when it was asked for what it has"
-NO_PROGRAMS = "its site does not tell which programs it would run: they are not where the site is asked (a login node), or too old"
-STAGED_CHANGED = "its command has changed what the workflow had put beside its outputs"
-NO_LINKS = "its site keeps no further names (hard links) of files"
+UNRESPONSIVE = "its site did not answer a cache query"
+NO_PROGRAMS = "its programs could not be identified at its site: they are not installed on the login node, or too old"
+STAGED_CHANGED = "its command changed files that the workflow had staged in its output folder"
+NO_LINKS = "the file system of its site does not support hard links"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class At:
-    """The place of a job.
+class JobSite:
+    """Where a remote job runs, and the store of its site.
 
     Attributes:
         connector: of its deployment; has `worker_of`.
-        location: the first that it was given: there its outputs lie.
-        held: what lies at the sites by content.
+        location: the first location of the job; its outputs are there.
+        inventory: known digests of files at the sites.
         store: the site's, for the classes of the step's outputs.
         outputs: the job's output folder.
-        staged: something may lie in there before the command.
-        num_nodes: that the job gets.
-        sweeps: whether this run has not looked yet whether there is too much in the store; it has, then.
+        staged: the folder may have contents before the command.
+        num_nodes: nodes of the job.
+        sweeps: returns True at the first call of the run: the store's size was not checked yet.
     """
 
     connector: Any
     location: ExecutionLocation
-    held: Held
+    inventory: Held
     store: Store
     outputs: str
     staged: bool
@@ -64,26 +64,31 @@ class At:
 
     @property
     def site(self) -> Site:
-        """The innermost of the location: two deployments that lead to one machine see the same files."""
+        """Return the innermost location: two deployments on one machine see the same files."""
         return site_of(self.location)
 
 
-class WorkThere(Work):
-    """See `Work`."""
+class RemoteCacheLookup(CacheLookup):
+    """Cache lookup of a job at a remote site."""
 
-    def __init__(self, reuse: Reuse, job_name: str, inputs: Mapping[str, Any], *, allowed: bool, at: At) -> None:
-        super().__init__(reuse, job_name, inputs, allowed=allowed)
-        self._at, self._ledger = at, Ledger(reuse.shelf.memo)
+    def __init__(
+        self, session: CacheSession, job_name: str, inputs: Mapping[str, Any], *, allowed: bool, at: JobSite
+    ) -> None:
+        super().__init__(session, job_name, inputs, allowed=allowed)
+        self._at, self._index = at, SiteIndex(session.store.database)
         self._staged: dict[str, str] = {}
 
-    # ---- what it is made of
+    # ---- parts of the cache key
 
-    async def parts(self, asked: Asked) -> tuple[dict[str, str], bytes]:
-        """As `Work.parts`; what this run has not sent to the site is read there."""
+    async def compute_parts(self, command: JobCommand) -> tuple[dict[str, str], bytes]:
+        """See `CacheLookup.compute_parts`; inputs that this run did not send are read at the site."""
         at = self._at
         worker = await self._worker()
         secret, software, digests, staged = await asyncio.gather(
-            asyncio.to_thread(self.reuse.secret), self._programs(asked, worker), self._digests(), self._beside()
+            asyncio.to_thread(self.session.secret),
+            self._programs(command, worker),
+            self._digests(),
+            self._staged_digests(),
         )
         place = {
             "deployment": at.location.deployment,
@@ -92,31 +97,31 @@ class WorkThere(Work):
             "nodes": at.num_nodes,
             "facts": worker.facts,
         }
-        told = parts_of(
-            words=asked.words,
-            environment=asked.environment,
-            streams=asked.streams,
-            inputs={name: described(value, digests.__getitem__) for name, value in self.inputs.items()},
+        parts = key_parts(
+            words=command.words,
+            environment=command.environment,
+            streams=command.streams,
+            inputs={name: describe_value(value, digests.__getitem__) for name, value in self.inputs.items()},
             staged=staged,
             software=software,
-            place=place,
-            run_id=self.reuse.run.run_id,
+            site=place,
+            run_id=self.session.run.run_id,
             secret=secret,
         )
-        return told, secret
+        return parts, secret
 
-    async def _worker(self) -> Worker:
+    async def _worker(self) -> RemoteWorker:
         try:
-            found: Worker = await self._at.connector.worker_of(self._at.location, self.job_name)
-        except Exception as error:  # a job that cannot reach its site says so itself
-            raise Untold(SILENT) from error
-        return found
+            worker: RemoteWorker = await self._at.connector.worker_of(self._at.location, self.job_name)
+        except Exception as error:  # a job that cannot reach its site fails with its own message
+            raise NotCacheable(UNRESPONSIVE) from error
+        return worker
 
-    async def _programs(self, asked: Asked, worker: Worker) -> str:
+    async def _programs(self, command: JobCommand, worker: RemoteWorker) -> str:
         at = self._at
         words = remote_software.look(
-            asked.words,
-            asked.environment,
+            command.words,
+            command.environment,
             worker.environment,
             where=worker.setting,
             folder=at.outputs,
@@ -125,71 +130,75 @@ class WorkThere(Work):
 
         async def ask() -> str:
             text, _ = await self._run(words)
-            if (told := remote_software.read(text)) is None:
-                raise Untold(NO_PROGRAMS)
-            return told
+            if (digest := remote_software.read(text)) is None:
+                raise NotCacheable(NO_PROGRAMS)
+            return digest
 
-        # All that is asked stands in the words; the folder of the job changes nothing about the answer.
+        # The words determine the answer; the folder of the job does not.
         key = (at.location.deployment, at.location.name, *words)
-        told: str = await self.reuse.once(tuple(each.replace(at.outputs, "") for each in key), ask)
-        return told
+        digest: str = await self.session.run_once(tuple(word.replace(at.outputs, "") for word in key), ask)
+        return digest
 
     async def _digests(self) -> dict[str, str]:
         paths = sorted({path for value in self.inputs.values() for path in paths_in(value)})
-        found = await asyncio.gather(*(self._read(path) for path in paths))
+        manifests = await asyncio.gather(*(self._read(path) for path in paths))
         try:
-            return {path: digest_of(each) for path, each in zip(paths, found, strict=True)}
+            return {path: digest_of(manifest) for path, manifest in zip(paths, manifests, strict=True)}
         except ValueError:
-            raise Untold(UNREADABLE) from None
+            raise NotCacheable(UNREADABLE) from None
 
     async def _read(self, path: str) -> Manifest:
         at = self._at
-        if (known := at.held.find(at.site, path)) is None:
+        if (known := at.inventory.find(at.site, path)) is None:
             text, _ = await self._run(manifest.command(path))
             known = _listing(text)
-            at.held.note(at.site, path, known)
+            at.inventory.note(at.site, path, known)
         return known
 
-    async def _beside(self) -> dict[str, str]:
+    async def _staged_digests(self) -> dict[str, str]:
         if not self._at.staged:
             return {}
         text, _ = await self._run(manifest.command(self._at.outputs))
         self._staged = _contents(_listing(text))
         return self._staged
 
-    # ---- what was kept
+    # ---- stored outputs
 
-    async def given(self, key: str) -> str:
-        """As `Work.given`: the store's files get names in the output folder, and each is read."""
-        record = await asyncio.to_thread(self._ledger.get, key)
+    async def restore(self, key: str) -> str:
+        """See `CacheLookup.restore`: files of the store are linked into the output folder, and each is verified."""
+        record = await asyncio.to_thread(self._index.get, key)
         if record is None:
             return ""
-        at, part, wanted = self._at, remote_outputs.aside(self._at.outputs, secrets.token_hex(6)), record.outputs
+        at, part, cached_outputs = (
+            self._at,
+            remote_outputs.aside(self._at.outputs, secrets.token_hex(6)),
+            record.outputs,
+        )
         try:
             state = store.state_in((await self._run(self._make(part)))[0])
             stores = StoreReuse(
                 at.store, Place(part, at.outputs), remote_outputs.NAME, [at.location], self._at_location
             )
-            if state is not State.USED or await stores.take(wanted):
-                await asyncio.to_thread(self._ledger.forget, key)
-                raise Untold(f"what run {record.run_id} has written is not at {at.location.deployment} any more")
+            if state is not State.USED or await stores.take(cached_outputs):
+                await asyncio.to_thread(self._index.delete, key)
+                raise NotCacheable(f"the outputs of run {record.run_id} are no longer at {at.location.deployment}")
             _, code = await self._run(remote_outputs.put(part, at.outputs))
             if code:
                 raise SiteUnreachable(
-                    f"{at.location.name}: what an earlier run of {self.job_name} has written could not be linked there: {code}"
+                    f"{at.location.name}: cached outputs of {self.job_name} could not be linked: exit code {code}"
                 )
         finally:
             await self._run(remote_outputs.drop(part))
-        await asyncio.to_thread(self._ledger.used, key)
-        at.held.note(at.site, at.outputs, wanted)
+        await asyncio.to_thread(self._index.note_used, key)
+        at.inventory.note(at.site, at.outputs, cached_outputs)
         return record.run_id
 
-    async def handed_in(self, key: str) -> None:
-        """As `Work.handed_in`: the outputs get names in the store, and are read for their digests."""
+    async def store_job_outputs(self, key: str) -> None:
+        """See `CacheLookup.store_job_outputs`: the outputs are linked into the store, and read for their digests."""
         at, part = self._at, remote_outputs.aside(self._at.outputs, secrets.token_hex(6))
         outputs, _ = await asyncio.gather(self._written(), self._no_links())
         files = outputs.files
-        told = ""
+        output = ""
         for words in remote_outputs.together(
             self._make(part, at.outputs),
             *store.keep(at.store, part, outputs, remote_outputs.NAME, files),
@@ -197,68 +206,68 @@ class WorkThere(Work):
             remote_outputs.drop(part),
         ):
             text, _ = await self._run(words)
-            told += f"{text}\n"
-        if State.NONE is store.state_in(told) or not {store.key(outputs.entries[path]) for path in files} <= set(
-            told.split()
+            output += f"{text}\n"
+        if State.NONE is store.state_in(output) or not {store.key(outputs.entries[path]) for path in files} <= set(
+            output.split()
         ):
-            raise Untold(NO_LINKS)
-        at.held.note(at.site, at.outputs, outputs)
-        await asyncio.to_thread(self._ledger.put, key, SiteRecord.of(self.reuse.run.run_id, outputs))
+            raise NotCacheable(NO_LINKS)
+        at.inventory.note(at.site, at.outputs, outputs)
+        await asyncio.to_thread(self._index.put, key, SiteRecord.of(self.session.run.run_id, outputs))
 
     async def report_folder(self) -> Path | None:
-        """Copies of them."""
+        """Copy the reports to this machine and return their folder."""
         at = self._at
         return await fetch_reports(at.connector, at.location, at.outputs, self.job_name)
 
     async def _written(self) -> Manifest:
         text, _ = await self._run(manifest.command(self._at.outputs))
-        found = _listing(text)
-        if not self._staged.items() <= _contents(found).items() or has_more(found.entries, self._staged):
-            raise Untold(STAGED_CHANGED)
-        return Manifest("", {path: each for path, each in found.entries.items() if path not in self._staged})
+        outputs = _listing(text)
+        if not self._staged.items() <= _contents(outputs).items() or has_more(outputs.entries, self._staged):
+            raise NotCacheable(STAGED_CHANGED)
+        return Manifest("", {path: entry for path, entry in outputs.entries.items() if path not in self._staged})
 
     async def _no_links(self) -> None:
         text, _ = await self._run(remote_outputs.links(self._at.outputs))
         try:
             names = remote_scan.listed_names(remote_scan.answer(text))
         except remote_scan.NotTold as error:
-            raise Untold(str(error)) from None
+            raise NotCacheable(str(error)) from None
         if set(names) - self._staged.keys():
-            raise Untold(UNREADABLE)
+            raise NotCacheable(UNREADABLE)
 
     def _make(self, part: str, outputs: str = "") -> list[str]:
         at = self._at
         sweep = f"{store.evict(at.store)}; " if at.sweeps() else ""
         return [f"{{ {sweep}{store.make(at.store)}; {remote_outputs.make(part, outputs)}; }}"]
 
-    # ---- inside
+    # ---- commands
 
     async def _run(self, words: list[str]) -> tuple[str, int]:
         return await self._at_location(self._at.location, words)
 
     async def _at_location(self, location: ExecutionLocation, words: list[str]) -> tuple[str, int]:
-        """One place alone: a cluster that does everything on all of its pods has the outputs on one."""
+        """Run a command at one location only: a connector that runs commands on all pods has the outputs on one."""
         connector = self._at.connector
         alone = getattr(connector, "alone", None)
         try:
             if alone is not None:
-                told = await alone(location, words)
+                result = await alone(location, words)
             else:
-                told = await connector.run(location=location, command=words, capture_output=True)
+                result = await connector.run(location=location, command=words, capture_output=True)
         except asyncio.CancelledError:
             raise
-        except Exception as error:  # a job that cannot reach its site says so itself
-            raise Untold(SILENT) from error
-        return str(told[0]), int(told[1])
+        except Exception as error:  # a job that cannot reach its site fails with its own message
+            raise NotCacheable(UNRESPONSIVE) from error
+        return str(result[0]), int(result[1])
 
 
-def _contents(found: Manifest) -> dict[str, str]:
-    """What lies in a folder: digests, and other kinds than files by their names."""
-    return {path: each.sha256 or each.kind for path, each in found.entries.items() if path != ROOT}
+def _contents(manifest: Manifest) -> dict[str, str]:
+    """Return the digests of files by path, and the kind of other entries."""
+    return {path: entry.sha256 or entry.kind for path, entry in manifest.entries.items() if path != ROOT}
 
 
 def _listing(text: str) -> Manifest:
     try:
         return manifest.parse(text)
     except Unlisted:
-        raise Untold(UNREADABLE) from None
+        raise NotCacheable(UNREADABLE) from None

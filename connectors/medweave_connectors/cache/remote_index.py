@@ -1,6 +1,6 @@
-"""What steps at sites have written, by the name of their work: where it lies there, and its digests. The content stays there.
+"""Index of outputs in the stores of sites, by cache key: their run, paths and digests. The content stays at the site.
 
-No streamflow in here.
+Does not import streamflow.
 """
 
 from __future__ import annotations
@@ -12,18 +12,18 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from medweave_connectors.cache.database import Memo
+from medweave_connectors.cache.database import CacheDatabase
 from medweave_connectors.transfer.manifest.manifest import ROOT, Entry, Kind, Manifest
 
-VERSION = "site-2"  # the shelf's own records have a number
+VERSION = "site-2"  # records of the local store have a number
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SiteRecord:
-    """Outputs that a site's store has.
+    """Outputs in a site's store.
 
     Attributes:
-        run_id: the run that made them.
+        run_id: the run that produced them.
         entries: path in the output folder to kind, bytes, permission bits and SHA-256.
     """
 
@@ -33,17 +33,18 @@ class SiteRecord:
 
     @classmethod
     def of(cls, run_id: str, outputs: Manifest) -> SiteRecord:
-        """Of what lies in an output folder."""
+        """Return the record of an output folder."""
         return cls(
             run_id=run_id,
             entries={
-                path: (each.kind.value, each.size, each.mode, each.sha256) for path, each in outputs.entries.items()
+                path: (entry.kind.value, entry.size, entry.mode, entry.sha256)
+                for path, entry in outputs.entries.items()
             },
         )
 
     @property
     def outputs(self) -> Manifest:
-        """What lies in the output folder; the times are not known."""
+        """Return the manifest of the output folder; modification times are not known."""
         entries = {
             path: Entry(Kind(kind), size, mode, 0, "", sha256)
             for path, (kind, size, mode, sha256) in self.entries.items()
@@ -51,36 +52,36 @@ class SiteRecord:
         return Manifest("", entries)
 
 
-class Ledger:
-    """Records of sites, in the file where the shelf has its own."""
+class SiteIndex:
+    """Records of site outputs, in the database of the local store."""
 
-    def __init__(self, memo: Memo) -> None:
-        self._memo = memo
+    def __init__(self, database: CacheDatabase) -> None:
+        self._database = database
 
     def get(self, key: str) -> SiteRecord | None:
-        """What is known of the work; None where nothing is."""
+        """Return the record of a cache key; None if there is none."""
         row = None
-        with self._memo.open() as table:
+        with self._database.open() as table:
             row = table.execute("SELECT record FROM works WHERE key=?", (key,)).fetchone()
         with contextlib.suppress(ValueError, TypeError, AttributeError):
-            told = json.loads(row[0]) if row is not None else {}
-            if told.get("version") == VERSION:
-                record = SiteRecord(**told)
+            record = json.loads(row[0]) if row is not None else {}
+            if record.get("version") == VERSION:
+                record = SiteRecord(**record)
                 return record if ROOT in record.entries else None
         return None
 
     def put(self, key: str, record: SiteRecord) -> None:
-        """Remembers it. It takes no room here."""
+        """Store a record. It counts no bytes on this machine."""
         text = json.dumps(dataclasses.asdict(record))
-        with self._memo.open() as table:
+        with self._database.open() as table:
             table.execute("REPLACE INTO works VALUES (?, ?, 0, ?)", (key, time.time(), text))
 
-    def used(self, key: str) -> None:
-        """It has served again."""
-        with self._memo.open() as table:
+    def note_used(self, key: str) -> None:
+        """Update the time of last use."""
+        with self._database.open() as table:
             table.execute("UPDATE works SET used=? WHERE key=?", (time.time(), key))
 
-    def forget(self, key: str) -> None:
-        """It is not there any more."""
-        with self._memo.open() as table:
+    def delete(self, key: str) -> None:
+        """Delete the record of outputs that the site no longer has."""
+        with self._database.open() as table:
             table.execute("DELETE FROM works WHERE key=?", (key,))

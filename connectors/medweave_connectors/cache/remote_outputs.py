@@ -1,6 +1,6 @@
-"""What a site's shell does with the outputs of a step: they become the store's, and the store's become outputs. Pure.
+"""Shell commands that link a step's outputs into a site's store, and stored files into an output folder. Pure.
 
-Work goes on in a folder of its own beside the output folder: `out` in there is the output folder (a link), or will be.
+They use a temporary folder next to the output folder: its entry `out` is a link to the output folder, or becomes the new one.
 """
 
 from __future__ import annotations
@@ -17,46 +17,46 @@ MOST_CHARACTERS = 60_000  # Linux takes 128 KiB in one word, and quotes may doub
 
 
 def aside(outputs: str, token: str) -> str:
-    """The folder of the work, whose name nobody else has."""
+    """Return the path of the temporary folder, unique by its token."""
     return posixpath.join(posixpath.dirname(outputs), part_name(token))
 
 
 def make(part: str, outputs: str = "") -> str:
-    """A line that makes it.
+    """Return a shell line that creates the temporary folder.
 
     Args:
-        outputs: the output folder that shall be in there; empty for none.
+        outputs: the output folder to link in it; empty for none.
     """
     link = f" && ln -s {shlex.quote(outputs)} {shlex.quote(posixpath.join(part, NAME))}" if outputs else ""
     return f"mkdir -m 700 {shlex.quote(part)}{link}"
 
 
 def put(part: str, outputs: str) -> list[str]:
-    """Words that put what was assembled into the output folder, beside what the workflow has staged there."""
+    """Return the command that moves the assembled outputs into the output folder, next to staged files."""
     new, into = shlex.quote(posixpath.join(part, NAME)), shlex.quote(outputs)
-    # Into an empty folder by one rename; beside what lies there already by further names of the same files.
+    # By one rename if the output folder is empty; otherwise by hard links.
     return [f"( rmdir {into} 2>/dev/null && mv {new} {into} || cp -Rl {new}/. {into}/ )"]
 
 
 def drop(part: str) -> list[str]:
-    """Words that remove the folder of the work; what a link in there leads to stays."""
+    """Return the command that removes the temporary folder; targets of its links stay."""
     quoted = shlex.quote(part)
     return [f"( find {quoted} -type d ! -perm -700 -exec chmod u+rwx {{}} \\; 2>/dev/null; rm -rf {quoted} )"]
 
 
 def together(*commands: list[str]) -> Iterator[list[str]]:
-    """The same commands, as many of them in one as a shell takes in one word: each costs a way there and back."""
-    held: list[str] = []
+    """Join the commands into as few as one shell word can hold: each costs a round trip."""
+    lines: list[str] = []
     for words in commands:
         line = " ".join(words)
-        if held and sum(map(len, held)) + len(line) > MOST_CHARACTERS:
-            yield ["{ " + "; ".join(held) + "; }"]
-            held = []
-        held.append(line)
-    if held:
-        yield ["{ " + "; ".join(held) + "; }"]
+        if lines and sum(map(len, lines)) + len(line) > MOST_CHARACTERS:
+            yield ["{ " + "; ".join(lines) + "; }"]
+            lines = []
+        lines.append(line)
+    if lines:
+        yield ["{ " + "; ".join(lines) + "; }"]
 
 
 def links(outputs: str) -> list[str]:
-    """Words that print the names of all that is neither file nor folder, below the output folder (`looking.names`)."""
+    """Return the command that prints the names of all paths below the output folder that are neither file nor folder."""
     return remote_scan.found(outputs, "! -type f ! -type d")

@@ -1,6 +1,6 @@
-"""What is known of the programs behind a step at a site, and of the processor there: one line for its shell. Pure.
+"""Shell command that prints facts about the programs of a step at a site, and about its processor. Pure.
 
-It is asked where the job's worker environment is loaded: modules, a virtual environment, an image.
+It runs with the job's worker environment loaded: modules, a virtual environment, an image.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ def look(
     folder: str,
     computes: bool,
 ) -> list[str]:
-    """Words for a POSIX shell that tell of the program of a command what is known there (`read`).
+    """Return the command for a POSIX shell that prints facts about the program of a step (parsed by `read`).
 
     Args:
-        words: of the command, as a shell is given them.
-        environment: what the tool sets: its PATH counts.
-        where: the setting of the worker environment, for its messages.
-        folder: one that exists there.
-        computes: the place that is asked is the one that will compute, so its processor counts.
+        words: of the step's command, quoted for a shell.
+        environment: variables of the tool; its PATH is used.
+        where: the setting of the worker environment, for messages.
+        folder: an existing folder at the site.
+        computes: the command runs on the machine that will run the step, so its processor counts.
     """
     path = f"export PATH={shlex.quote(environment['PATH'])}; " if "PATH" in environment else ""
     script = f"{path}{_program(first_word(words))}; {_processor() if computes else ':'}; echo {shlex.quote(_END)}"
@@ -46,15 +46,15 @@ def look(
 
 
 def read(text: str) -> str | None:
-    """A digest of what `look` printed; None where it did not come to its end: the program is not there, or nobody can tell."""
-    told = [line for line in text.splitlines() if line.startswith((_MARK, "medweave-installed "))]
-    if _END not in told:
+    """Return a digest of the output of `look`; None if it is incomplete: no such program, or a failed command."""
+    facts = [line for line in text.splitlines() if line.startswith((_MARK, "medweave-installed "))]
+    if _END not in facts:
         return None
-    return hashlib.sha256("\n".join(told).encode()).hexdigest()
+    return hashlib.sha256("\n".join(facts).encode()).hexdigest()
 
 
 def _program(name: str) -> str:
-    """Of a program its file by content; of the steps and Python all that is installed, too. Where something fails, the end."""
+    """Return the lines that print a program's content digest and, for Python and the steps, what is installed; exit on failure."""
     quoted = shlex.quote(name)
     lines = [
         f"name={quoted}; file=$(command -v -- {quoted}) || exit 1",
@@ -78,10 +78,10 @@ def _of_python(name: str) -> str:
 
 
 def _processor() -> str:
-    kept = "'^(model name|flags|Features|CPU part)'"
+    fields = "'^(model name|flags|Features|CPU part)'"
     return (
         f'echo "{_MARK}$(uname -m) $(grep -c ^processor {_CPU}) '
-        f'$( {{ grep -E {kept} {_CPU} | sort -u; cat {_GPUS} 2>/dev/null | grep "^Model"; }} | sha256sum )"'
+        f'$( {{ grep -E {fields} {_CPU} | sort -u; cat {_GPUS} 2>/dev/null | grep "^Model"; }} | sha256sum )"'
     )
 
 

@@ -1,7 +1,6 @@
-"""Reuse in one run: each job asks for its outputs before its command starts, and hands them in when it did well.
+"""The cache in one run: each job is looked up before its command starts, and its outputs are stored after success.
 
-What is asked, kept and told is the same everywhere; where outputs lie, and how they are found again, is `here`'s and `there`'s.
-No streamflow in here.
+The steps of a lookup are the same everywhere; `local` and `remote` store and restore the outputs. Does not import streamflow.
 """
 
 from __future__ import annotations
@@ -16,30 +15,30 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from medweave_connectors.cache.key import SHOWN_CHARACTERS, key_of
-from medweave_connectors.cache.store import Shelf
+from medweave_connectors.cache.key import SHOWN_CHARACTERS, compute_key
+from medweave_connectors.cache.store import LocalStore
 from medweave_connectors.runlog import console
 from medweave_connectors.runlog.run import RunRecord
 
 FOLDER = ".kept"  # in the folder of runs
-KEEP_DAYS = 14  # what is not used for so long goes
-SWITCH = "MEDWEAVE_REUSE"  # 0: nothing is reused, and nothing kept
+KEEP_DAYS = 14  # entries without use for so long are evicted
+SWITCH = "MEDWEAVE_REUSE"  # 0: the cache is neither read nor written
 NOT_ALLOWED = "its tool says WorkReuse: {enableReuse: false}"
-UNREADABLE = "something that it reads, or that it has written, cannot be told by content: a pipe, a socket, a link that leads out"
+UNREADABLE = "an input or output has no content digest: a pipe, a socket, a link that leads out of the outputs"
 
-_work: contextvars.ContextVar[Work | None] = contextvars.ContextVar("medweave_work", default=None)
+_lookup: contextvars.ContextVar[CacheLookup | None] = contextvars.ContextVar("medweave_work", default=None)
 
 
-class Untold(Exception):
-    """What a job's work is cannot be told; the words say why, for people, and name no file."""
+class NotCacheable(Exception):
+    """A job cannot be looked up or stored; the message says why, without file names."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
-    """The command of a job as the engine gives it to a connector.
+class JobCommand:
+    """The command of a job as the engine passes it to a connector.
 
     Attributes:
-        words: as a shell is given them.
+        words: quoted for a shell.
         environment: what the tool sets.
         streams: files of stdin, stdout and stderr.
     """
@@ -49,47 +48,47 @@ class Asked:
     streams: Sequence[str | None]
 
 
-class Reuse:
-    """The shelf of a run's folder of runs, and what goes on there.
+class CacheSession:
+    """The cache as one run uses it.
 
     Args:
-        limit_gib: what the shelf may hold, GiB; 0 for none.
-        keep_days: what is not used for so long leaves it.
+        limit_gib: size limit of the local store, GiB; 0 turns the cache off.
+        keep_days: entries without use for so long are evicted.
     """
 
     def __init__(self, run: RunRecord, *, limit_gib: float, keep_days: float) -> None:
         self.run = run
-        self.on = limit_gib > 0 and os.environ.get(SWITCH, "1") != "0"
-        self.shelf = Shelf(run.folder.parent / FOLDER, limit_gib=limit_gib, keep_days=keep_days)
+        self.is_enabled = limit_gib > 0 and os.environ.get(SWITCH, "1") != "0"
+        self.store = LocalStore(run.folder.parent / FOLDER, limit_gib=limit_gib, keep_days=keep_days)
         self._secret: bytes | None = None
         self._used: set[str] = set()
         self._once: dict[tuple[str, ...], asyncio.Future[Any]] = {}
         run.when_ended = self._settle
 
-    def used(self, key: str) -> None:
-        """Something was kept, or taken, in this run."""
+    def note_used(self, key: str) -> None:
+        """Remember that this run stored or restored an entry."""
         self._used.add(key)
 
-    async def once(self, key: tuple[str, ...], ask: Callable[[], Awaitable[Any]]) -> Any:
-        """What was asked in this run before is not asked again; what failed is."""
-        known = self._once.get(key)
-        if known is None or (known.done() and (known.cancelled() or known.exception() is not None)):
-            known = self._once[key] = asyncio.ensure_future(ask())
-        return await asyncio.shield(known)
+    async def run_once(self, key: tuple[str, ...], ask: Callable[[], Awaitable[Any]]) -> Any:
+        """Return the result of `ask`, called once per key in this run; a failed call is repeated."""
+        result = self._once.get(key)
+        if result is None or (result.done() and (result.cancelled() or result.exception() is not None)):
+            result = self._once[key] = asyncio.ensure_future(ask())
+        return await asyncio.shield(result)
 
     def _settle(self) -> None:
         for key in self._used:
-            self.shelf.renamed(key)
+            self.store.note_renamed(key)
 
     def secret(self) -> bytes:
-        """Made, and room with it, when the first job asks.
+        """Return the secret of the digests. The first call creates it and evicts old entries.
 
         Raises:
-            OSError: the shelf cannot be made.
+            OSError: the store's folder cannot be created.
         """
         if self._secret is None:
-            self._secret = self.shelf.secret()
-            if why := self.shelf.make_room():
+            self._secret = self.store.secret()
+            if why := self.store.evict():
                 console.say(
                     f"medweave: the cache of earlier outputs was not cleaned up.\n  seen:     {why}\n"
                     "  expected: a database that this run can read and write\n"
@@ -98,102 +97,102 @@ class Reuse:
         return self._secret
 
 
-class Work(ABC):
-    """One job's command that may have been done before.
+class CacheLookup(ABC):
+    """Lookup of one job in the cache.
 
     Attributes:
-        did_well: its command was run, and ended with a code of success.
+        has_succeeded: its command was run and returned a success code.
 
     Args:
         inputs: values of its inputs, files and folders with their paths on the job's machine.
-        allowed: whether its tool lets its work be reused.
+        allowed: the tool does not turn WorkReuse off.
     """
 
-    def __init__(self, reuse: Reuse, job_name: str, inputs: Mapping[str, Any], *, allowed: bool) -> None:
-        self.reuse, self.job_name, self.inputs = reuse, job_name, inputs
-        self.did_well = False
+    def __init__(self, session: CacheSession, job_name: str, inputs: Mapping[str, Any], *, allowed: bool) -> None:
+        self.session, self.job_name, self.inputs = session, job_name, inputs
+        self.has_succeeded = False
         self._allowed, self._key = allowed, ""
 
-    async def take(self, asked: Asked) -> str:
-        """The run that has done it, whose outputs now lie where the command would have written them; empty for none."""
-        self._key, self.did_well = "", False
-        tell = self.reuse.run.job_looked_up
+    async def look_up(self, command: JobCommand) -> str:
+        """Restore the outputs of an earlier job into the output folder. Return the run that produced them; empty for a miss."""
+        self._key, self.has_succeeded = "", False
+        report = self.session.run.job_looked_up
         if not self._allowed:
-            tell(self.job_name, why=NOT_ALLOWED)
+            report(self.job_name, why=NOT_ALLOWED)
             return ""
         try:
-            parts, secret = await self.parts(asked)
-        except (OSError, Untold) as error:
-            tell(self.job_name, why=str(error) if isinstance(error, Untold) else UNREADABLE)
+            parts, secret = await self.compute_parts(command)
+        except (OSError, NotCacheable) as error:
+            report(self.job_name, why=str(error) if isinstance(error, NotCacheable) else UNREADABLE)
             return ""
-        self._key = key_of(parts, secret)
-        shown, found, why = {name: digest[:SHOWN_CHARACTERS] for name, digest in parts.items()}, "", ""
+        self._key = compute_key(parts, secret)
+        shown, run_id, why = {name: digest[:SHOWN_CHARACTERS] for name, digest in parts.items()}, "", ""
         try:
-            found = await self.given(self._key)
-        except Untold as error:
+            run_id = await self.restore(self._key)
+        except NotCacheable as error:
             why = str(error)
-        if found:
-            self.reuse.used(self._key)
-        tell(self.job_name, work=self._key, parts=shown, reused_from=found, why=why)
-        return found
+        if run_id:
+            self.session.note_used(self._key)
+        report(self.job_name, work=self._key, parts=shown, reused_from=run_id, why=why)
+        return run_id
 
-    async def keep(self) -> None:
-        """Hands in what the command has written; what cannot be kept is made again by the next run."""
-        if not (self._key and self.did_well):
+    async def store_outputs(self) -> None:
+        """Store the outputs of a successful command. On failure print why; the next run computes them again."""
+        if not (self._key and self.has_succeeded):
             return
         try:
-            await self.handed_in(self._key)
-            self.reuse.used(self._key)
-        except (OSError, Untold) as error:
-            why = str(error) if isinstance(error, Untold) else os.strerror(error.errno or 0)
-            console.say(f"medweave: what {self.job_name} has written is not kept for reuse: {why}")
+            await self.store_job_outputs(self._key)
+            self.session.note_used(self._key)
+        except (OSError, NotCacheable) as error:
+            why = str(error) if isinstance(error, NotCacheable) else os.strerror(error.errno or 0)
+            console.say(f"medweave: the outputs of {self.job_name} were not cached: {why}")
 
     @abstractmethod
-    async def parts(self, asked: Asked) -> tuple[dict[str, str], bytes]:
-        """What the work is made of, as `key.parts_of` has it, and the secret of its digests.
+    async def compute_parts(self, command: JobCommand) -> tuple[dict[str, str], bytes]:
+        """Return the parts of the cache key, as `key.key_parts` does, and the secret of the digests.
 
         Raises:
-            OSError, Untold: something of it cannot be told.
+            OSError, NotCacheable: a part cannot be computed.
         """
 
     @abstractmethod
-    async def given(self, key: str) -> str:
-        """Puts what was kept into the job's output folder: the run that has done it; empty for none.
+    async def restore(self, key: str) -> str:
+        """Restore cached outputs into the job's output folder. Return the run that produced them; empty for a miss.
 
         Raises:
-            Untold: it was kept, and is not there any more.
+            NotCacheable: the entry exists, and its content is gone.
         """
 
     @abstractmethod
-    async def handed_in(self, key: str) -> None:
-        """Keeps what lies in the job's output folder.
+    async def store_job_outputs(self, key: str) -> None:
+        """Store the contents of the job's output folder.
 
         Raises:
-            OSError, Untold: it cannot be kept.
+            OSError, NotCacheable: they cannot be stored.
         """
 
     @abstractmethod
     async def report_folder(self) -> Path | None:
-        """A folder of this machine with the reports of the outputs that were given."""
+        """Return a local folder with the reports among the restored outputs."""
 
 
-def begin(work: Work | None) -> contextvars.Token[Work | None]:
-    """Says to the connector, in the same task or one that it starts, which job's command it will run."""
-    return _work.set(work)
+def begin(lookup: CacheLookup | None) -> contextvars.Token[CacheLookup | None]:
+    """Set the lookup of the job whose command the connector will run, for this task and tasks that it starts."""
+    return _lookup.set(lookup)
 
 
-def end(token: contextvars.Token[Work | None]) -> None:
-    """Takes that back."""
-    _work.reset(token)
+def end(token: contextvars.Token[CacheLookup | None]) -> None:
+    """Reset the current lookup to its earlier value."""
+    _lookup.reset(token)
 
 
-def current_work() -> Work | None:
-    """The job whose command is to be run; None where nothing is reused."""
-    return _work.get()
+def current_lookup() -> CacheLookup | None:
+    """Return the lookup of the job whose command is to be run; None without a cache."""
+    return _lookup.get()
 
 
-def forget_all(runs: Path) -> bool:
-    """Remove the cache of a folder of runs; False where there is none."""
-    there = (runs / FOLDER).is_dir()
+def delete_cache(runs: Path) -> bool:
+    """Remove the cache of a folder of runs. Return False if there is none."""
+    exists = (runs / FOLDER).is_dir()
     shutil.rmtree(runs / FOLDER, ignore_errors=True)
-    return there
+    return exists

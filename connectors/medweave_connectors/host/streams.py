@@ -16,6 +16,7 @@ from typing import Any
 
 from streamflow.core.data import StreamWrapper
 
+from medweave_connectors.host.command_log import CommandLog
 from medweave_connectors.host.errors import StreamBroke
 from medweave_connectors.host.transfer_reasons import known_reason
 from medweave_connectors.transfer.agent.encoding import filled
@@ -33,10 +34,12 @@ class _Program(StreamWrapper):
         super().__init__(None)
         self._words, self._what = words, what
         self._process: asyncio.subprocess.Process
-        self._said = bytearray()
+        self._errors = bytearray()
         self._ended = False
+        self._logging = CommandLog("local", "driver").command("stream")
 
     async def _start(self, **streams: Any) -> None:
+        self._logged = self._logging.__enter__()
         self._process = await asyncio.create_subprocess_exec(
             *self._words,
             **streams,
@@ -50,8 +53,8 @@ class _Program(StreamWrapper):
     async def _drain(self) -> None:
         assert self._process.stderr is not None
         while data := await self._process.stderr.read(READ_BYTES):
-            self._said += data
-            del self._said[:-TAIL_BYTES]
+            self._errors += data
+            del self._errors[:-TAIL_BYTES]
 
     async def close(self) -> None:
         """Waits for the program.
@@ -64,10 +67,11 @@ class _Program(StreamWrapper):
         self._ended = True
         await self._finish()
         code = await self._process.wait()
+        self._logged.exit_code = code if code >= 0 else 128 - code
         await self._draining
         if code:
-            told = self._said.decode(errors="replace").strip()
-            raise StreamBroke(f"{self._what} broke off: {known_reason(told)} (exit status {code})", told, code)
+            errors = self._errors.decode(errors="replace").strip()
+            raise StreamBroke(f"{self._what} broke off: {known_reason(errors)} (exit status {code})", errors, code)
 
     async def _finish(self) -> None:
         raise NotImplementedError
@@ -78,12 +82,14 @@ class _Program(StreamWrapper):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        try:
-            if kind is None:
-                await self.close()
-        finally:
-            await asyncio.shield(self._end())
-            self._draining.cancel()
+        with contextlib.ExitStack() as stack:
+            stack.push(self._logging)
+            try:
+                if kind is None:
+                    await self.close()
+            finally:
+                await asyncio.shield(self._end())
+                self._draining.cancel()
 
     async def _end(self) -> None:
         # What is not wanted any more may put away what it has begun, and is killed then.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from medweave_connectors.host.stdin_script import here_document, is_long
@@ -205,3 +205,20 @@ def _missing(where: str, *, seen: str, expected: str, do: str) -> tuple[str, ...
     before, _, after = str(told).partition("\0")
     words = f'{shlex.quote(before)} "$(hostname)" {shlex.quote(after)}'
     return (f"  printf '%s%s%s\\n' {words} >&2", f"  return {told.exit_code}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RemoteWorker:
+    """The worker of one job, as the connector of its site describes it for the cache.
+
+    Attributes:
+        environment: what is loaded before the command.
+        setting: its path in the file, for messages.
+        facts: other settings that affect the result: a partition, an image.
+        computes: commands of the connector run on the machine that runs the step, not on a login node.
+    """
+
+    environment: WorkerEnvironment = NOTHING
+    setting: str = ""
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    computes: bool = True

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
+from medweave_connectors.host import command_log
 from medweave_connectors.host.engine_names import step_of
 from medweave_connectors.runlog import console, run_ownership
 from medweave_connectors.runlog.event_log import EventLog
@@ -93,6 +94,7 @@ class RunRecord:
             self._clock = time.monotonic()
             self._owner = run_ownership.claim_or_adopt(self.folder)
             self._log = EventLog(self.folder / EVENTS, self.run_id)
+            command_log.open_log(self.folder)
             self.work.mkdir(mode=0o700, exist_ok=True)  # patient data of running steps, for nobody else
             self._write("run.started", data={"workflow": self.workflow, **facts})
             console.say(f"medweave: run {self.run_id}, folder {short_path(self.folder)}")
@@ -137,9 +139,9 @@ class RunRecord:
             why: it cannot be reused or kept.
         """
         if (job := self.jobs.get(name)) is not None:
-            told = {"work": work, "parts": dict(parts or {}), "reused_from": reused_from, "why": why}
+            facts = {"work": work, "parts": dict(parts or {}), "reused_from": reused_from, "why": why}
             self._append(
-                "job.lookup", job, {"attempt": job.attempt, **{key: each for key, each in told.items() if each}}
+                "job.lookup", job, {"attempt": job.attempt} | {key: fact for key, fact in facts.items() if fact}
             )
 
     def job_data(
@@ -174,7 +176,7 @@ class RunRecord:
         self._write("notice", deployment=deployment, data={"text": text})
 
     def job_error(self, name: str, cause: str, message: str) -> None:
-        """Record why the engine or a connector fails the job, which its command's outcome may not say.
+        """Record why the engine or a connector fails the job, which the outcome of its command may not include.
 
         Args:
             cause: for the person who started the run.
@@ -224,9 +226,8 @@ class RunRecord:
                 data["reused_from"] = outcome.reused_from
             if outcome.site:
                 data["site"] = dict(outcome.site)
-        if (
-            message := job.message if state != "completed" else ""
-        ):  # an exit code that the tool calls a success has one, too
+        message = job.message if state != "completed" else ""  # the tool may count a failing exit code as a success
+        if message:
             data["message"] = message
         self._append("job.ended", job, data)
         console.tell(job.label, end_text(job, state))
@@ -270,9 +271,8 @@ class RunRecord:
             wire_bytes: what was sent as it was encoded; None where that is not counted.
         """
         data = {"from": source, "route": route, "reason": reason, "bytes": num_bytes, "files": num_files}
-        data |= {"reused_bytes": reused_bytes, "again_bytes": again_bytes}
+        data |= {"reused_bytes": reused_bytes, "again_bytes": again_bytes, "seconds": round(seconds, 3)}
         data |= {} if wire_bytes is None else {"wire_bytes": wire_bytes}
-        data["seconds"] = round(seconds, 3)
         self._write("transfer.ended", deployment=destination, location=location, data=data)
 
     def job_recovering(self, name: str) -> None:
@@ -298,7 +298,7 @@ class RunRecord:
 
     def job_again(self, name: str, **resources: float) -> None:
         """The attempt has failed, and another one is made at the same place."""
-        if (job := self.jobs.get(name)) is not None:
+        if job := self.jobs.get(name):
             self.job_scheduled(name, deployment=job.deployment, service=job.service, location=job.location, **resources)
 
     def leave_out(self, name: str) -> bool:
@@ -387,6 +387,7 @@ class RunRecord:
         assert self._log is not None
         with contextlib.suppress(OSError):  # its lines are written; the disk does not confirm them
             self._log.close()
+        command_log.close_log()
         self._log = None
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import os
 import sys
 from collections.abc import Sequence
 from typing import Protocol, cast
@@ -55,6 +56,9 @@ MODULES = {
     "run": "runs.run",
     "schema": "cli.schema",
 }
+DEBUG_HELP = (
+    "show the traceback of an internal error; runs also log connector commands to connector.log in their folder"
+)
 INTERRUPTED = 130
 PIPE_CLOSED = 141  # as of a program that SIGPIPE ends: who reads the output has read enough
 
@@ -87,7 +91,7 @@ def build_parser(name: str | None = None) -> Parser:
             formatter_class=formatter,
         )
         command.add_options(parser)
-        parser.add_argument("--debug", action="store_true", help="where medweave itself fails, show its traceback")
+        parser.add_argument("--debug", action="store_true", help=DEBUG_HELP)
         return parser
     lines = "\n".join(f"  {word:<10} {text}" for word, text in COMMANDS.items())
     parser = Parser(
@@ -119,6 +123,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = build_parser(name)
     parser.refuse_unknown(words[1:])
     namespace = parser.parse_args(words[1:])
+    if namespace.debug:
+        os.environ["MEDWEAVE_LOG"] = "debug"  # for the engine that `medweave run` starts
     try:
         return _called(name, namespace)
     finally:

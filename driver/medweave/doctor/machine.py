@@ -17,8 +17,7 @@ from medweave.doctor.hop import Check, Health, Hop, skew
 from medweave_connectors.host.shells import ShellLost
 from medweave_connectors.jobs.worker_environment import read_environment
 from medweave_connectors.sites.slurm.service import Service
-from medweave_connectors.sites.slurm.site_survey import look as site_look
-from medweave_connectors.sites.slurm.site_survey import read_look, refuse_what_is_not_there
+from medweave_connectors.sites.slurm.site_survey import check_services, parse_survey, survey_command
 from medweave_connectors.sites.ssh.sessions import Sessions, shells_of
 from medweave_core.errors import UsageError
 
@@ -248,17 +247,19 @@ def _scheduler(
         for name, keys in services.items()
     }
     cluster = config.get("cluster") or ""
-    line = f"export SLURM_CLUSTERS={shlex.quote(cluster)}; {site_look(asked)}" if cluster else site_look(asked)
-    seen = read_look(ask(line)[0], asked)
+    line = (
+        f"export SLURM_CLUSTERS={shlex.quote(cluster)}; {survey_command(asked)}" if cluster else survey_command(asked)
+    )
+    seen = parse_survey(ask(line)[0], asked)
     if seen.missing:
         yield Hop(
             place=place, name="scheduler", health=Health.FAULT, seen=f"not on the PATH: {', '.join(seen.missing)}",
             do="name a login node in the deployment that it wraps, or load Slurm's module for non-interactive shells",
         )  # fmt: skip
         return
-    if seen.said:
+    if seen.error:
         yield Hop(
-            place=place, name="scheduler", health=Health.FAULT, seen=f"sinfo: {seen.said}",
+            place=place, name="scheduler", health=Health.FAULT, seen=f"sinfo: {seen.error}",
             do="ask the site whether slurmctld is down; or correct `cluster`",
         )  # fmt: skip
         return
@@ -268,7 +269,7 @@ def _scheduler(
     for name, service in asked.items():
         hop = f"service {name}"
         try:
-            refuse_what_is_not_there(seen, {name: service}, lambda each: f"{path}.services.{each}")
+            check_services(seen, {name: service}, lambda each: f"{path}.services.{each}")
         except UsageError as error:
             yield Hop(
                 place=place, name=hop, health=Health.FAULT, seen=f"{error.what} seen: {error.seen}",

@@ -20,7 +20,7 @@ from medweave.plan.flow import Flow
 from medweave.plan.ports import Port, Unseen, Value, Written, ports_of
 from medweave.project.workflows import Step
 from medweave.runs.explain import changes, listed
-from medweave_connectors.cache.entries import Kept
+from medweave_connectors.cache.entries import CacheEntries
 from medweave_connectors.cache.session import NOT_ALLOWED, SWITCH
 from medweave_core.documents.cwl_model import Process
 from medweave_core.runlog.history import Job, Run
@@ -61,7 +61,7 @@ class Foresight:
     lies_at: Mapping[str, str]
     folder: Path
     runs: Sequence[Run]
-    kept: Kept
+    kept: CacheEntries
     _works: dict[str, list[Work]] = field(default_factory=dict)
     _told: dict[str, Reuse] = field(default_factory=dict)
 
@@ -79,7 +79,7 @@ class Foresight:
             return Reuse(state="runs", why=OFF)
         if tool.kind != "CommandLineTool":
             return Reuse(state="not-known", why="it runs no tool but a workflow or an expression")
-        earlier = [(run, jobs) for run in self.runs if (jobs := _jobs(run, step.path))] if self.kept.there else []
+        earlier = [(run, jobs) for run in self.runs if (jobs := _jobs(run, step.path))] if self.kept.exists else []
         if all(job.not_reusable == NOT_ALLOWED for _, jobs in earlier for job in jobs) and earlier:
             return Reuse(state="runs", why=NOT_ALLOWED)
         earlier = [(run, jobs) for run, jobs in earlier if all(job.parts for job in jobs)]
@@ -240,7 +240,7 @@ class Foresight:
     ) -> list[tuple[Job, str] | None]:
         """All jobs of the step in that run which keeps most of them."""
         alike = [jobs for _, jobs in earlier if all(self._fits(step, wanted, [job]) for job in jobs)]
-        kept = [[(job, self.kept.run_of(job.work)) for job in jobs] for jobs in alike]
+        kept = [[(job, self.kept.find_run(job.work)) for job in jobs] for jobs in alike]
         most = max(kept, key=lambda found: sum(bool(run) for _, run in found), default=[])
         return [*most]
 
@@ -250,7 +250,7 @@ class Foresight:
         """For each item a job of any run."""
         for want in wanted:
             jobs = [job for _, jobs in earlier if (job := self._fits(step, want, jobs)) is not None]
-            kept = [(job, self.kept.run_of(job.work)) for job in jobs]
+            kept = [(job, self.kept.find_run(job.work)) for job in jobs]
             yield next((each for each in kept if each[1]), kept[0] if kept else None)
 
     def _is_same(self, run: Run, files: Iterable[Path]) -> bool:

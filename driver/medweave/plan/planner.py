@@ -19,7 +19,7 @@ from medweave.plan.resources import asked_by, excess
 from medweave.plan.sizes import Size, missing_in, size_of
 from medweave.project.sites import Place
 from medweave.project.workflows import Step
-from medweave_connectors.cache.entries import Kept
+from medweave_connectors.cache.entries import CacheEntries
 from medweave_connectors.policy.data_classes import WORKFLOW, in_order
 from medweave_core.documents.cwl_model import Process
 from medweave_core.documents.cwl_types import has_files
@@ -206,7 +206,7 @@ def _foresight(given: _Given) -> Foresight:
         lies_at={name: place.deployment for name, place in site.inputs.items()},
         folder=given.fitted.job.parent,
         runs=sorted(of_folder, key=lambda run: run.started, reverse=True),
-        kept=Kept(folder),
+        kept=CacheEntries(folder),
     )
 
 

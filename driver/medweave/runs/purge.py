@@ -15,7 +15,7 @@ from medweave.project.files import write_atomically
 from medweave_core.runlog.history import LOG_FILE, Run, read_run
 from medweave_connectors.policy.pseudonym_home import forget_links
 from medweave_connectors.runlog.run import WORK
-from medweave_connectors.cache.session import forget_all
+from medweave_connectors.cache.session import delete_cache
 from medweave_core.errors import TryAgainError, UsageError, UserInputError
 
 DESCRIPTION = (
@@ -77,7 +77,7 @@ def run(namespace: argparse.Namespace) -> int:
                 print(f"  {line}")
         for line in _forget(record, case, files):
             print(f"  {line}")
-    if known and forget_all(folder):  # nobody can tell which of its files are the case's
+    if known and delete_cache(folder):  # nobody can tell which of its files are the case's
         print("what steps have written was kept for reuse by later runs: removed, of all cases")
     if known and all(refusal(record) is None for record in records) and forget_links(folder):
         print(

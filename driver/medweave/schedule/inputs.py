@@ -9,7 +9,7 @@ from typing import Any
 
 from medweave.schedule.definition import definition_files, job_file
 from medweave_connectors.cache.content import Contents
-from medweave_connectors.cache.key import described, key_of
+from medweave_connectors.cache.key import compute_key, describe_value
 from medweave_core.documents.file_locations import path_of, place_key
 from medweave_core.documents.yaml_documents import read_mapping
 
@@ -31,14 +31,14 @@ def parts_of(file: Path, contents: Contents, secret: bytes) -> dict[str, str]:
     top = file.resolve().parent
     # From the StreamFlow file's folder: the same wherever the definition lies.
     documents = {os.path.relpath(path, top): contents.digest(path) for path in definition_files(file)}
-    found = {DEFINITION: key_of(documents, secret)}
+    found = {DEFINITION: compute_key(documents, secret)}
     if (job := job_file(file)) is not None:
         for name, value in read_mapping(job, "job file").items():
             try:
-                content = described(_with_paths(value, job.parent), contents.digest)
+                content = describe_value(_with_paths(value, job.parent), contents.digest)
             except OSError as error:
                 raise Untold(name) from error
-            found[f"{INPUT}{name}"] = key_of({"value": repr(content)}, secret)
+            found[f"{INPUT}{name}"] = compute_key({"value": repr(content)}, secret)
     return found
 
 

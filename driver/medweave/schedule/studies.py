@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Protocol
 
 from medweave_connectors.cache.content import Contents, tree
-from medweave_connectors.cache.key import key_of
+from medweave_connectors.cache.key import compute_key
 
 NAME_CHARACTERS = 16
 SUFFIXES = (".dcm", ".nii", ".nii.gz")
@@ -39,7 +39,7 @@ class Study:
 
     def key(self, secret: bytes) -> str:
         """What it is remembered by."""
-        return key_of({"name": self.name, "content": self.content}, secret)
+        return compute_key({"name": self.name, "content": self.content}, secret)
 
 
 class Source(Protocol):

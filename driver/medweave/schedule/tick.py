@@ -24,7 +24,7 @@ from medweave.schedule.state import DIGESTS, LOCK, Firing, Memory, alone, read_m
 from medweave.schedule.studies import Study, after
 from medweave.schedule.watching import Watching, why_none
 from medweave_connectors.cache.content import Contents
-from medweave_connectors.cache.database import Memo
+from medweave_connectors.cache.database import CacheDatabase
 from medweave_connectors.runlog.run_ownership import new_run_id
 from medweave_core.contracts.progress import duration
 from medweave_core.errors import StepError
@@ -125,7 +125,7 @@ def was_ended(outcome: str) -> bool:
 
 
 def _look(schedule: Schedule, folder: Path, memory: Memory) -> _Work:
-    contents, secret = Contents(Memo(folder / DIGESTS)), secret_of(folder)
+    contents, secret = Contents(CacheDatabase(folder / DIGESTS)), secret_of(folder)
     if schedule.watch is None:
         return _changes(schedule, memory, contents, secret)
     watching = Watching(schedule, folder, contents, secret)

@@ -157,7 +157,7 @@ def test_requeue_starts_only_what_its_service_lets_start_again(testbed: Sites, p
         assert accounted(testbed, second) == ["PREEMPTED", "COMPLETED"]
     usual.assert_pushed_out()
     again.assert_whole(starts=2)
-    assert again.run.stderr.count("Slurm has stopped it and put it back into the queue; it will start anew") == 1
+    assert again.run.stderr.count("Slurm requeued the job; it will restart") == 1
 
 
 @pytest.mark.long
@@ -175,7 +175,7 @@ def test_a_suspended_job_is_waited_for(testbed: Sites, pair: Any, by_default: st
             assert accounted(testbed, job_id) == ["COMPLETED"]
             assert accounted(testbed, job_id, "Suspended") != ["00:00:00"]
             watched.assert_whole(starts=1)
-            assert watched.run.stderr.count("Slurm has stopped it for a while (SUSPENDED)") == 1
+            assert watched.run.stderr.count("Slurm suspended the job (SUSPENDED)") == 1
 
 
 @pytest.mark.long

@@ -30,7 +30,7 @@ from medweave_connectors.jobs.retries.policy import (
     sentence,
 )
 from medweave_connectors.sites.slurm.connector import MedweaveSlurmConnector
-from medweave_connectors.sites.slurm.states import Told, failure_kind
+from medweave_connectors.sites.slurm.states import SchedulerState, failure_kind
 from support.engine import wait_until
 
 SCHEMA = json.loads(MedweaveSlurmConnector.get_schema())["properties"]["reactions"]
@@ -56,7 +56,7 @@ def failed(kind: FailureKind, **facts: Any) -> Failed:
     ],
 )
 def test_kinds_of_failures(word: str, out_of_memory: bool, kind: FailureKind) -> None:
-    assert failure_kind(Told(source="sacct", word=word), out_of_memory=out_of_memory) is kind
+    assert failure_kind(SchedulerState(source="sacct", word=word), out_of_memory=out_of_memory) is kind
 
 
 @pytest.mark.parametrize("code", [1, 2, 65, 69, 70, 74, 127, 137, 143])

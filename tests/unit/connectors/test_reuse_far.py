@@ -1,4 +1,4 @@
-"""What sites are asked before a step is reused there: its programs, and what lies there by content. By real shells."""
+"""Remote cache lookup: digests of a site's programs and of its files, with real shells."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SITE = ("login", "host")
 BIN = Path(sys.executable).parent
 
 
-def told(
+def software_digest(
     word: str, path: str = "/usr/bin:/bin", *, worker: WorkerEnvironment = NOTHING, computes: bool = True
 ) -> str | None:
     words = remote_software.look(
@@ -28,35 +28,37 @@ def told(
     return remote_software.read(ended.stdout)
 
 
-def test_a_program_is_known_by_its_content(tmp_path: Path) -> None:
+def test_a_program_is_identified_by_its_content(tmp_path: Path) -> None:
     tool = tmp_path / "tool"
     tool.write_text("#!/bin/sh\necho one\n")
     tool.chmod(0o755)
     path = f"{tmp_path}:/usr/bin:/bin"
-    first = told("tool", path)
+    first = software_digest("tool", path)
     assert first is not None
-    assert told("tool", path) == first
-    assert told("tool", path, computes=False) != first, "the processor counts where it computes"
+    assert software_digest("tool", path) == first
+    assert software_digest("tool", path, computes=False) != first, "the processor counts where it computes"
     tool.write_text("#!/bin/sh\necho two\n")
-    assert told("tool", path) not in (first, None)
-    assert told("another", path) is None
-    assert told("tool", path, worker=WorkerEnvironment(virtualEnvironment=str(tmp_path))) is None, "it cannot be loaded"
+    assert software_digest("tool", path) not in (first, None)
+    assert software_digest("another", path) is None
+    assert software_digest("tool", path, worker=WorkerEnvironment(virtualEnvironment=str(tmp_path))) is None, (
+        "it cannot be loaded"
+    )
 
 
-def test_the_steps_are_known_by_all_that_is_installed(tmp_path: Path) -> None:
+def test_the_steps_are_identified_by_all_installed_packages(tmp_path: Path) -> None:
     path = f"{BIN}:/usr/bin:/bin"
-    first = told("medweave-step", path)
+    first = software_digest("medweave-step", path)
     assert first is not None
-    assert told("python3", path) not in (first, None)
+    assert software_digest("python3", path) not in (first, None)
     # The same command of an environment without the steps: nothing is guessed.
     other = tmp_path / "medweave-step"
     other.write_text("#!/usr/bin/python3 -IS\n")
     other.chmod(0o755)
-    assert told("medweave-step", f"{tmp_path}:/usr/bin:/bin") is None
+    assert software_digest("medweave-step", f"{tmp_path}:/usr/bin:/bin") is None
 
 
 @pytest.mark.parametrize("count", [1, 3, 40])
-def test_short_commands_go_together(count: int) -> None:
+def test_short_commands_are_joined(count: int) -> None:
     line = "printf %s " + "x" * 4_000
     commands = list(remote_outputs.together(*[[line]] * count))
     assert len(commands) == -(-count // 14)
@@ -64,23 +66,23 @@ def test_short_commands_go_together(count: int) -> None:
     assert sum(map(len, printed)) == 4_000 * count
 
 
-def test_what_was_sent_is_known_with_its_parts_and_links(tmp_path: Path) -> None:
+def test_the_inventory_knows_parts_and_links_of_sent_folders(tmp_path: Path) -> None:
     (tmp_path / "data" / "sub").mkdir(parents=True)
     (tmp_path / "data" / "sub" / "a").write_text("one")
     (tmp_path / "data" / "b").write_text("two")
     words = manifest.command(str(tmp_path / "data"))
-    seen = manifest.parse(subprocess.run(["sh", "-c", words[0]], capture_output=True, text=True, check=True).stdout)
-    held = Held()
-    held.note(SITE, "/work/in/data", seen)
-    held.linked(SITE, "/work/in/data/sub", "/work/next")
-    held.linked(SITE, "/work/unknown", "/work/other")
-    found = held.find(SITE, "/work/next/a")
-    assert found is not None
-    assert digest_of(found) == hashlib.sha256(b"one").hexdigest()
-    part = below(seen, "sub")
+    listing = manifest.parse(subprocess.run(["sh", "-c", words[0]], capture_output=True, text=True, check=True).stdout)
+    inventory = Held()
+    inventory.note(SITE, "/work/in/data", listing)
+    inventory.linked(SITE, "/work/in/data/sub", "/work/next")
+    inventory.linked(SITE, "/work/unknown", "/work/other")
+    file = inventory.find(SITE, "/work/next/a")
+    assert file is not None
+    assert digest_of(file) == hashlib.sha256(b"one").hexdigest()
+    part = below(listing, "sub")
     assert part is not None
-    assert held.find(SITE, "/work/next") == part
-    assert digest_of(part) not in (digest_of(seen), digest_of(found))
+    assert inventory.find(SITE, "/work/next") == part
+    assert digest_of(part) not in (digest_of(listing), digest_of(file))
     for missing in ("/work/in/data/c", "/work/in", "/work/other", "/"):
-        assert held.find(SITE, missing) is None
-    assert held.find(("login", "other"), "/work/in/data") is None
+        assert inventory.find(SITE, missing) is None
+    assert inventory.find(("login", "other"), "/work/in/data") is None

@@ -1,4 +1,4 @@
-"""Runs of the engine whose steps work at other sites, and find the work of earlier runs done there."""
+"""Engine runs with steps at remote sites that are cache hits of earlier runs."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ SLURM = {"type": "medweave.slurm", "wraps": "login", "config": {"reactions": NEV
 
 
 def write(folder: Path, *, site: str, port: int, carries: dict[str, Any] | None = None, **keys: Any) -> None:
-    """A step `copy` of a folder, and a step `mark` that adds a word to its result; each counts its runs."""
+    """Write a workflow: step `copy` copies a folder, step `mark` adds a word to its result; each counts its runs."""
     copy = 'mkdir result; for each in "$1"/*; do cat "$each" > "result/${each##*/}"; done; echo {} > run_report.json'
     mark = 'cp -rL "$1" result && echo "$2" > result/word'
     write_steps(folder, kind="Directory", result="result", copy=copy, mark=mark, **keys)
-    holds = ["derived", "model"]
-    rules = {} if carries is None else {"carries": carries, "mayHold": {"login": holds}, "driver": holds}
+    classes = ["derived", "model"]
+    rules = {} if carries is None else {"carries": carries, "mayHold": {"login": classes}, "driver": classes}
     managers = OURS | {"dataManager": {"type": "medweave.transfer", "config": {"dataRules": rules} if rules else {}}}
     deployments = {"login": ssh_site(port, f"{folder}/site")} | ({"hpc": SLURM} if site == "hpc" else {})
     text = engine_file(deployments, {"/": {"deployment": site}}, managers=managers)
@@ -49,11 +49,11 @@ def again(folder: Path, **environment: str) -> Run:
 
 def delivered(folder: Path) -> dict[str, str]:
     (result,) = (folder / "results").glob("result*")
-    found = {path.name: path.read_text() for path in result.iterdir()}
+    files = {path.name: path.read_text() for path in result.iterdir()}
     for path in result.iterdir():
         assert path.stat().st_mode & 0o200, "a delivered file is its owner's to write to"
     shutil.rmtree(folder / "results")
-    return found
+    return files
 
 
 def last_events(folder: Path) -> list[dict[str, Any]]:
@@ -69,9 +69,7 @@ def port(tmp_path: Path) -> Iterator[int]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("site", ["login", "hpc"])
-def test_only_what_has_changed_is_run_again(
-    site: str, port: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_only_changed_steps_run_again(site: str, port: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write(tmp_path, site=site, port=port)
     again(tmp_path)
     result = {"one": "one\n", "two": "two\n", "word": "red\n"}
@@ -81,7 +79,7 @@ def test_only_what_has_changed_is_run_again(
     ended = again(tmp_path)
     assert (counts(tmp_path), delivered(tmp_path)) == ((1, 1), result)
     assert ended.stderr.count("not done again: run ") == 2
-    (report,) = [each for each in last_events(tmp_path) if each["type"] == "job.report"]
+    (report,) = [event for event in last_events(tmp_path) if event["type"] == "job.report"]
     assert report["data"]["files"] == ["run_report.json"]
 
     give(tmp_path, "blue")
@@ -96,42 +94,42 @@ def test_only_what_has_changed_is_run_again(
     assert (counts(tmp_path), delivered(tmp_path)) == ((2, 3), result | {"word": "blue\n", "one": "other\n"})
 
 
-def kept(folder: Path, kind: str = "unclassified") -> list[Path]:
-    """Files of the site's store."""
+def stored_files(folder: Path, kind: str = "unclassified") -> list[Path]:
+    """Return the files of the site's store."""
     return [path for path in (folder / "site" / ".medweave-store" / kind).rglob("*") if path.is_file()]
 
 
 @pytest.mark.slow
-def test_what_is_gone_or_changed_at_the_site_is_done_again_and_said(
+def test_a_step_runs_again_when_its_cached_outputs_are_gone_or_changed(
     port: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write(tmp_path, site="login", port=port)
     again(tmp_path)
     result = delivered(tmp_path)
-    (word,) = [path for path in kept(tmp_path) if path.read_text() == "red\n"]
+    (word,) = [path for path in stored_files(tmp_path) if path.read_text() == "red\n"]
     word.chmod(0o600)
     word.write_text("RED\n")
     again(tmp_path)
     assert (counts(tmp_path), delivered(tmp_path)) == ((1, 2), result)
-    assert "has written is not at login any more" in explained(tmp_path, "mark", capsys)
-    for path in kept(tmp_path):
+    assert "are no longer at login" in explained(tmp_path, "mark", capsys)
+    for path in stored_files(tmp_path):
         path.unlink()
     again(tmp_path)
     assert (counts(tmp_path), delivered(tmp_path)) == ((2, 3), result)
     again(tmp_path)
-    assert (counts(tmp_path), delivered(tmp_path)) == ((2, 3), result), "what was done again is kept again"
+    assert (counts(tmp_path), delivered(tmp_path)) == ((2, 3), result), "the new outputs are stored again"
 
 
 @pytest.mark.slow
-def test_a_run_whose_driver_was_killed_goes_on_where_it_was(port: int, tmp_path: Path) -> None:
+def test_a_run_resumes_after_its_driver_was_killed(port: int, tmp_path: Path) -> None:
     gate = tmp_path / "gate"
     write(tmp_path, site="login", port=port)
     text = (tmp_path / "tiny.cwl").read_text().replace("mark.count;", f"mark.count; [ -e {gate} ] || sleep 20;")
     (tmp_path / "tiny.cwl").write_text(text)
-    going = start(tmp_path, environment=ON)
+    killed = start(tmp_path, environment=ON)
     wait_until(lambda: counts(tmp_path) == (1, 1), 30)
-    going.signal(signal.SIGKILL)
-    going.wait()
+    killed.signal(signal.SIGKILL)
+    killed.wait()
     gate.touch()
     again(tmp_path)
     assert counts(tmp_path) == (1, 2)
@@ -144,8 +142,8 @@ def test_outputs_stay_in_the_folder_of_their_class(port: int, tmp_path: Path) ->
     carries = {"/": ports, "/copy": ports, "/mark": {"data": "derived", "result": "model"}}
     write(tmp_path, site="login", port=port, carries=carries)
     again(tmp_path)
-    assert sorted({path.read_text() for path in kept(tmp_path, "model")}) == ["one\n", "red\n", "two\n"]
-    assert "red\n" not in {path.read_text() for path in kept(tmp_path, "derived")}
+    assert sorted({path.read_text() for path in stored_files(tmp_path, "model")}) == ["one\n", "red\n", "two\n"]
+    assert "red\n" not in {path.read_text() for path in stored_files(tmp_path, "derived")}
     again(tmp_path)
     assert counts(tmp_path) == (1, 1)
 
@@ -163,8 +161,8 @@ STAGED = {
 @pytest.mark.slow
 @pytest.mark.parametrize("staged", STAGED)
 @pytest.mark.parametrize("site", ["here", "login"])
-def test_who_writes_into_what_was_staged_is_run_each_time(port: int, tmp_path: Path, site: str, staged: str) -> None:
-    # Among the outputs lies what was there before; the second time, it is staged as it was.
+def test_a_step_that_writes_into_staged_files_runs_each_time(port: int, tmp_path: Path, site: str, staged: str) -> None:
+    # The outputs include a staged file; the second run stages the original again.
     listing, script, result = STAGED[staged]
     needs = {"InlineJavascriptRequirement": {}, "InitialWorkDirRequirement": {"listing": [listing]}}
     outputs = {"result": {"type": "File", "outputBinding": {"glob": result}}}
@@ -174,13 +172,13 @@ def test_who_writes_into_what_was_staged_is_run_each_time(port: int, tmp_path: P
         {"first": (f"echo run >> {tmp_path}/count; {script}", {"requirements": needs, "outputs": outputs})},
         file=engine_file(deployments, {"/": {"deployment": site}}),
     )
-    found = []
+    results = []
     for _ in range(2):
         again(tmp_path)
-        found.append((tmp_path / "results" / Path(result).name).read_text())
+        results.append((tmp_path / "results" / Path(result).name).read_text())
         shutil.rmtree(tmp_path / "results")
-    assert found == [found[0]] * 2
-    assert "new\n" in found[0]
+    assert results == [results[0]] * 2
+    assert "new\n" in results[0]
     assert len((tmp_path / "count").read_text().split()) == 2
 
 
@@ -201,7 +199,7 @@ def test_it_can_be_switched_off(port: int, tmp_path: Path, capsys: pytest.Captur
 
 
 @pytest.mark.slow
-def test_what_was_delivered_before_is_not_delivered_into_itself(port: int, tmp_path: Path) -> None:
+def test_earlier_results_are_not_delivered_into_themselves(port: int, tmp_path: Path) -> None:
     write(tmp_path, site="login", port=port)
     again(tmp_path)
     # A driver was killed as it delivered, while earlier results were moved aside.

@@ -1,4 +1,4 @@
-"""What Slurm answers, and what it means: the pure parts of `medweave.slurm`. Texts of Slurm 22.05 on Debian 12."""
+"""Parsers and states: the pure parts of `medweave.slurm`. Texts of Slurm 22.05 on Debian 12."""
 
 from __future__ import annotations
 
@@ -6,8 +6,15 @@ import pytest
 
 from medweave_connectors.sites.slurm import answers
 from medweave_connectors.sites.slurm.commands import END
-from medweave_connectors.sites.slurm.states import JobState, Told, held_to_limit, judge, shell_exit_code, state_of
-from support.slurm_words import told
+from medweave_connectors.sites.slurm.states import (
+    SchedulerState,
+    SlurmJobState,
+    apply_time_limit,
+    judge,
+    shell_exit_code,
+    state_of,
+)
+from support.slurm_words import reported
 
 SACCT_TIMEOUT = """\
 sacct 1|TIMEOUT|0:0|89|2026-11-21T20:19:57|2026-11-21T20:19:58|00:00.005||n1|00:01:00|None
@@ -27,59 +34,69 @@ SCONTROL = (
 @pytest.mark.parametrize(
     ("word", "state"),
     [
-        ("COMPLETED", JobState.COMPLETED),
-        ("CANCELLED by 1000", JobState.CANCELLED),
-        ("NODE_FAIL+", JobState.NODE_FAIL),
-        ("DEADLINE", JobState.TIMEOUT),
-        ("STAGE_OUT", JobState.GOING),
-        ("REQUEUED", JobState.WAITING),
-        ("SOMETHING_NEW", JobState.UNKNOWN),
-        ("", JobState.UNKNOWN),
+        ("COMPLETED", SlurmJobState.COMPLETED),
+        ("CANCELLED by 1000", SlurmJobState.CANCELLED),
+        ("NODE_FAIL+", SlurmJobState.NODE_FAIL),
+        ("DEADLINE", SlurmJobState.TIMEOUT),
+        ("STAGE_OUT", SlurmJobState.RUNNING),
+        ("REQUEUED", SlurmJobState.WAITING),
+        ("SOMETHING_NEW", SlurmJobState.UNKNOWN),
+        ("", SlurmJobState.UNKNOWN),
     ],
 )
-def test_words_of_slurm(word: str, state: JobState) -> None:
+def test_words_of_slurm(word: str, state: SlurmJobState) -> None:
     assert state_of(word) is state
 
 
-def test_an_unknown_word_is_no_end() -> None:
-    assert not JobState.UNKNOWN.ended
-    told = Told(source="sacct", word="SOMETHING_NEW")
-    assert judge(told, None, Told(source="exit file", word="COMPLETED"), forgotten=False) is None
+def test_an_unknown_state_is_not_final() -> None:
+    assert not SlurmJobState.UNKNOWN.ended
+    state = SchedulerState(source="sacct", word="SOMETHING_NEW")
+    assert judge(state, None, SchedulerState(source="exit file", word="COMPLETED"), purged=False) is None
 
 
 def test_accounting_comes_first_then_the_controller_then_the_exit_file() -> None:
-    sacct, scontrol, file = told("sacct", "COMPLETED"), told("scontrol", "FAILED"), told("exit file", "COMPLETED")
-    assert judge(sacct, scontrol, file, forgotten=False) is sacct
-    late = told("sacct", "RUNNING")
-    assert judge(late, scontrol, file, forgotten=False) is scontrol
-    assert judge(None, None, file, forgotten=True) is file
-    # Put back into the queue, or started again: accounting still has the end of the start before.
-    gone = Told(source="sacct", word="PREEMPTED")
+    sacct, scontrol, file = (
+        reported("sacct", "COMPLETED"),
+        reported("scontrol", "FAILED"),
+        reported("exit file", "COMPLETED"),
+    )
+    assert judge(sacct, scontrol, file, purged=False) is sacct
+    late = reported("sacct", "RUNNING")
+    assert judge(late, scontrol, file, purged=False) is scontrol
+    assert judge(None, None, file, purged=True) is file
+    # Requeued, or restarted: accounting still reports the end of the earlier start.
+    gone = SchedulerState(source="sacct", word="PREEMPTED")
     for word in ("PENDING", "RUNNING", "REQUEUED"):
-        assert judge(gone, Told(source="scontrol", word=word), None, forgotten=False) is None
-    assert judge(gone, Told(source="scontrol", word="COMPLETING"), None, forgotten=False) is gone
-    assert judge(None, None, file, forgotten=False) is None, "while Slurm knows the job its script's end is not its own"
+        assert judge(gone, SchedulerState(source="scontrol", word=word), None, purged=False) is None
+    assert judge(gone, SchedulerState(source="scontrol", word="COMPLETING"), None, purged=False) is gone
+    assert judge(None, None, file, purged=False) is None, (
+        "while Slurm has the job, the end of its script is not the end of the job"
+    )
 
 
-def test_only_the_controller_knows_the_last_end_of_a_job_that_slurm_starts_again() -> None:
-    first, last, file = told("sacct", "PREEMPTED"), told("scontrol", "COMPLETED"), told("exit file", "COMPLETED")
-    assert judge(first, last, None, forgotten=False, starts_again=True) is last, "accounting may lag behind"
-    for scontrol in (None, told("scontrol", "COMPLETING"), told("scontrol", "PENDING")):
-        assert judge(first, scontrol, file, forgotten=False, starts_again=True) is None
-    assert judge(told("sacct", "COMPLETED"), None, file, forgotten=True, starts_again=True) is not None
+def test_only_the_controller_reports_the_last_end_of_a_job_that_may_be_requeued() -> None:
+    first, last, file = (
+        reported("sacct", "PREEMPTED"),
+        reported("scontrol", "COMPLETED"),
+        reported("exit file", "COMPLETED"),
+    )
+    assert judge(first, last, None, purged=False, may_requeue=True) is last, "accounting may lag behind"
+    for scontrol in (None, reported("scontrol", "COMPLETING"), reported("scontrol", "PENDING")):
+        assert judge(first, scontrol, file, purged=False, may_requeue=True) is None
+    assert judge(reported("sacct", "COMPLETED"), None, file, purged=True, may_requeue=True) is not None
 
 
 @pytest.mark.parametrize(
     "word", ["TIMEOUT", "PREEMPTED", "NODE_FAIL", "CANCELLED", "OUT_OF_MEMORY", "FAILED", "RUNNING", "SOMETHING_NEW"]
 )
-def test_no_state_but_completed_has_the_exit_code_0(word: str) -> None:
-    assert shell_exit_code(told("sacct", word)) != 0
+def test_only_completed_has_the_exit_code_0(word: str) -> None:
+    assert shell_exit_code(reported("sacct", word)) != 0
 
 
-def test_exit_codes_as_a_shell_tells_them() -> None:
-    assert shell_exit_code(told("sacct", "COMPLETED")) == 0
-    assert shell_exit_code(told("sacct", "FAILED", 70)) == 70
-    assert shell_exit_code(told("sacct", "FAILED", 0, 9)) == 137
+def test_exit_codes_are_those_of_a_shell() -> None:
+    assert shell_exit_code(reported("sacct", "COMPLETED")) == 0
+    assert shell_exit_code(reported("sacct", "FAILED", 70)) == 70
+    assert shell_exit_code(reported("sacct", "FAILED", 0, 9)) == 137
 
 
 @pytest.mark.parametrize(
@@ -94,75 +111,79 @@ def test_exit_codes_as_a_shell_tells_them() -> None:
         ("NODE_FAIL", 4, 3, "NODE_FAIL"),
     ],
 )
-def test_a_tool_is_held_to_its_own_limit(word: str, ran_s: float | None, limit_s: int | None, expected: str) -> None:
-    ran = Told(source="exit file", word="COMPLETED", seconds=ran_s)
-    seen = held_to_limit(Told(source="sacct", word=word, seconds=9.0), ran, limit_s)
+def test_the_time_limit_of_a_tool_is_applied(
+    word: str, ran_s: float | None, limit_s: int | None, expected: str
+) -> None:
+    ran = SchedulerState(source="exit file", word="COMPLETED", seconds=ran_s)
+    seen = apply_time_limit(SchedulerState(source="sacct", word=word, seconds=9.0), ran, limit_s)
     assert seen.word == expected
-    assert held_to_limit(seen, None, limit_s) == seen
+    assert apply_time_limit(seen, None, limit_s) == seen
 
 
-def test_sacct_is_read() -> None:
-    end = answers.read_end(f"{SACCT_TIMEOUT}scontrol slurm_load_jobs error: Invalid job id specified\n{END}", "1")
-    assert end.sacct == Told(
+def test_output_of_sacct_is_parsed() -> None:
+    end = answers.parse_final_report(
+        f"{SACCT_TIMEOUT}scontrol slurm_load_jobs error: Invalid job id specified\n{END}", "1"
+    )
+    assert end.sacct == SchedulerState(
         source="sacct", word="TIMEOUT", exit_code=0, signal_number=0, seconds=89.0, queue_seconds=1.0, cpu_seconds=0.005,
         peak_memory_mib=4.3, nodes="n1", time_limit="00:01:00",
     )  # fmt: skip
     assert end.scontrol is None
-    assert end.forgotten
+    assert end.purged
     assert end.reason == ""
-    end = answers.read_end(SACCT_MEMORY + END, "11")
+    end = answers.parse_final_report(SACCT_MEMORY + END, "11")
     assert end.sacct is not None
     assert (end.sacct.signal_number, end.sacct.peak_memory_mib) == (9, 358.9)
     assert end.reason == "NodeDown"
-    assert not end.forgotten
+    assert not end.purged
 
 
-def test_scontrol_is_read() -> None:
-    end = answers.read_end(SCONTROL + END, "10")
-    assert end.scontrol == Told(
+def test_output_of_scontrol_is_parsed() -> None:
+    end = answers.parse_final_report(SCONTROL + END, "10")
+    assert end.scontrol == SchedulerState(
         source="scontrol", word="COMPLETED", seconds=86402.0, queue_seconds=2.0, nodes="n[1-2]", time_limit="2-00:00:00"
     )
     assert end.sacct is None
 
 
 def test_the_controllers_reason_is_about_the_end() -> None:
-    told = SCONTROL.replace("JobId=10", "JobId=11").replace("Reason=None", "Reason=NonZeroExitCode")
-    end = answers.read_end(SACCT_MEMORY + told + END, "11")
+    text = SCONTROL.replace("JobId=10", "JobId=11").replace("Reason=None", "Reason=NonZeroExitCode")
+    end = answers.parse_final_report(SACCT_MEMORY + text + END, "11")
     assert end.reason == "NonZeroExitCode"
     assert end.answered
 
 
-def test_a_controller_that_is_away_has_said_nothing_about_a_job() -> None:
+def test_an_error_of_the_controller_is_no_report_about_a_job() -> None:
     away = "slurm_load_jobs error: Unable to contact slurm controller (connect failure)"
-    end = answers.read_end(f"{SACCT_MEMORY}scontrol {away}\n{END}", "11")
-    assert (end.answered, end.said, end.forgotten) == (False, away, False)
+    end = answers.parse_final_report(f"{SACCT_MEMORY}scontrol {away}\n{END}", "11")
+    assert (end.answered, end.error, end.purged) == (False, away, False)
 
 
-def test_the_jobs_own_records_are_read() -> None:
+def test_exit_records_of_a_job_are_parsed() -> None:
     text = (
         "file exit 3 100 107 n1\nfile exit.0 0 100 107 n1\nfile exit.1 137 100 105 n2\ntail stdout b3V0\ntail stderr \n"
     )
-    end = answers.read_end(text + END, "1")
-    assert end.exit_file == Told(source="exit file", word="FAILED", exit_code=3, seconds=7.0, nodes="n1")
+    end = answers.parse_final_report(text + END, "1")
+    assert end.exit_file == SchedulerState(source="exit file", word="FAILED", exit_code=3, seconds=7.0, nodes="n1")
     assert end.ranks == {0: (0, 107, "n1"), 1: (137, 105, "n2")}
     assert end.tails == {"stdout": b"out", "stderr": b""}
 
 
-def test_what_is_cut_short_is_no_answer() -> None:
+def test_truncated_output_is_refused() -> None:
     for text in ("", SACCT_TIMEOUT, "job 1|RUNNING|None|N/A|x\nsqueue 0"):
         for read in (
-            lambda t: answers.read_end(t, "1"),
-            answers.read_poll,
-            answers.read_submission,
+            lambda t: answers.parse_final_report(t, "1"),
+            answers.parse_poll,
+            answers.parse_submission,
         ):
             with pytest.raises(ValueError, match="not whole"):
                 read(text)
     with pytest.raises(ValueError, match="not whole"):
-        answers.read_poll(f"text 0 abc\n{END}")
+        answers.parse_poll(f"text 0 abc\n{END}")
 
 
-def test_the_queue_is_read() -> None:
-    polled = answers.read_poll(
+def test_output_of_squeue_is_parsed() -> None:
+    polled = answers.parse_poll(
         f"job 7|RUNNING|None|2026-11-22T10:00:00|a key\njob 8|PENDING|Resources|N/A|(null)\nsqueue 0\ntext 1 b3V0\nended 1\n{END}"
     )
     assert polled.answered
@@ -172,17 +193,17 @@ def test_the_queue_is_read() -> None:
     }
     assert polled.by_key["a key"] == "7"
     assert (polled.text, polled.ended) == ({1: b"out"}, {1})
-    failed = answers.read_poll(f"slurm_load_jobs error: Unable to contact slurm controller\nsqueue 1\n{END}")
+    failed = answers.parse_poll(f"slurm_load_jobs error: Unable to contact slurm controller\nsqueue 1\n{END}")
     assert not failed.answered
-    assert "Unable to contact" in failed.said
-    assert not answers.read_poll(f"text 0 \n{END}").answered, "not asked is not answered"
+    assert "Unable to contact" in failed.error
+    assert not answers.parse_poll(f"text 0 \n{END}").answered, "without squeue there is no answer"
 
 
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
         ("17\ncode 0", ("17", "")),
-        ("17;cluster2\ncode 0", ("17", "")),  # fault Q9 of the engine: that is no id
+        ("17;cluster2\ncode 0", ("17", "")),  # fault Q9 of the engine: that is not an id
         (
             "sbatch: error: Batch job submission failed: Invalid partition name specified\ncode 1",
             ("", "sbatch: error: …"),
@@ -192,8 +213,8 @@ def test_the_queue_is_read() -> None:
         ("17\ncode", ("17", "")),
     ],
 )
-def test_the_answer_to_a_submission(text: str, expected: tuple[str, str]) -> None:
-    job_id, refusal = answers.read_submission(f"{text}\n{END}")
+def test_output_of_sbatch_is_parsed(text: str, expected: tuple[str, str]) -> None:
+    job_id, refusal = answers.parse_submission(f"{text}\n{END}")
     assert job_id == expected[0]
     assert refusal.startswith(expected[1].removesuffix("…"))
     assert bool(refusal) == bool(expected[1])

@@ -13,7 +13,7 @@ from medweave_connectors.jobs.job_requests import JobRequest, StepHints
 from medweave_connectors.runlog.run_ownership import RunOwner
 from medweave_connectors.sites.slurm import answers, commands
 from medweave_connectors.sites.slurm.commands import END
-from medweave_connectors.sites.slurm.script import JobFiles, StepCommand, gang_script, node_script, single_script
+from medweave_connectors.sites.slurm.script import SlurmJobFiles, StepCommand, gang_script, node_script, single_script
 from medweave_connectors.sites.slurm.service import (
     Allocation,
     Service,
@@ -23,13 +23,13 @@ from medweave_connectors.sites.slurm.service import (
 )
 from medweave_core.errors import UsageError
 from support.fake_cluster import FAKES
-from support.slurm_words import ASKED
+from support.slurm_words import ALLOCATION
 
-FILES = JobFiles.beside("/scratch/me/0a/", "1f2e")
+FILES = SlurmJobFiles.next_to("/scratch/me/0a/", "1f2e")
 
 
-def sbatch(asked: Allocation = ASKED, service: Service | None = None) -> list[str]:
-    return commands.sbatch_words(FILES, asked, service or Service(), job_name="medweave.train", key="a:b")
+def sbatch(allocation: Allocation = ALLOCATION, service: Service | None = None) -> list[str]:
+    return commands.sbatch_words(FILES, allocation, service or Service(), job_name="medweave.train", key="a:b")
 
 
 def test_the_sbatch_command() -> None:
@@ -39,7 +39,7 @@ def test_the_sbatch_command() -> None:
         "--output=/scratch/me/0a.slurm-1f2e/stdout", "--error=/scratch/me/0a.slurm-1f2e/stderr",
         "/scratch/me/0a.slurm-1f2e/job.sh",
     ]  # fmt: skip
-    asked = Allocation(num_nodes=2, cores=8, memory_mib=64000, gpus=4, minutes=720)
+    allocation = Allocation(num_nodes=2, cores=8, memory_mib=64000, gpus=4, minutes=720)
     service = Service(
         partition="gpu", account="lab", qos="long", constraint="a100&ib", gres="gpu:a100", reservation="course",
         options=["--exclude=n7", "--exclusive"],
@@ -47,7 +47,7 @@ def test_the_sbatch_command() -> None:
     assert {
         "--nodes=2", "--ntasks=2", "--gres=gpu:a100:4", "--time=720", "--partition=gpu", "--account=lab", "--qos=long",
         "--constraint=a100&ib", "--reservation=course", "--exclude=n7", "--exclusive",
-    } <= set(sbatch(asked, service))  # fmt: skip
+    } <= set(sbatch(allocation, service))  # fmt: skip
 
 
 def test_options_that_the_engine_misspells_are_not_sent() -> None:
@@ -58,7 +58,7 @@ def test_options_that_the_engine_misspells_are_not_sent() -> None:
 
 def test_job_files_lie_beside_the_output_folder_each_submission_its_own() -> None:
     assert not FILES.folder.startswith("/scratch/me/0a/")
-    assert JobFiles.beside("/scratch/me/0a", "1") != JobFiles.beside("/scratch/me/0a", "2")
+    assert SlurmJobFiles.next_to("/scratch/me/0a", "1") != SlurmJobFiles.next_to("/scratch/me/0a", "2")
 
 
 def shell(line: str, folder: Path, **environment: str) -> str:
@@ -82,16 +82,16 @@ def test_a_submission_that_is_sent_twice_is_made_once(tmp_path: Path) -> None:
     programs = tmp_path / "programs"
     programs.mkdir()
     program(programs, "sbatch", f"echo x >> {tmp_path}/calls; echo 17")
-    files = JobFiles(f"{tmp_path}/it's a job")
+    files = SlurmJobFiles(f"{tmp_path}/it's a job")
     line = commands.submit(["sbatch", "a b"], files, {files.script: "echo 'done' > \"$x\"\n"})
     path = f"{programs}:{os.environ['PATH']}"
     for _ in range(2):
-        assert answers.read_submission(shell(line, tmp_path, PATH=path)) == ("17", "")
+        assert answers.parse_submission(shell(line, tmp_path, PATH=path)) == ("17", "")
     assert (tmp_path / "calls").read_text() == "x\n"
     assert Path(files.script).read_text() == "echo 'done' > \"$x\"\n"
     assert Path(files.folder).stat().st_mode & 0o077 == 0, "what a job prints is for nobody else"
     shell(commands.open_claim(files), tmp_path)
-    assert answers.read_submission(shell(line, tmp_path, PATH=path)) == ("17", "")
+    assert answers.parse_submission(shell(line, tmp_path, PATH=path)) == ("17", "")
     assert (tmp_path / "calls").read_text() == "x\nx\n"
 
 
@@ -111,13 +111,13 @@ def run_script(folder: Path, text: str, **environment: str) -> int:
 
 @pytest.mark.parametrize("code", [0, 3])
 def test_a_job_script_runs_the_step_and_records_its_end(tmp_path: Path, code: int) -> None:
-    folder, files = tmp_path / "it's out", JobFiles(str(tmp_path))
+    folder, files = tmp_path / "it's out", SlurmJobFiles(str(tmp_path))
     folder.mkdir()
     command = step(folder, r"printf %s \"\$VALUE\$LOADED\"; exit " + str(code), stdout="o u t")
     text = single_script(command, files, prologue="LOADED=yes; export LOADED\n", title="key")
     assert run_script(tmp_path, text) == code
     assert (folder / "o u t").read_text() == "`touch harm` $HOME 'c'yes"
-    end = answers.read_end(f"file exit {(tmp_path / 'exit').read_text()}\n{END}", "17")
+    end = answers.parse_final_report(f"file exit {(tmp_path / 'exit').read_text()}\n{END}", "17")
     assert end.exit_file is not None
     assert (end.exit_file.exit_code, end.exit_file.seconds) == (code, pytest.approx(0, abs=2))
 
@@ -128,7 +128,7 @@ for rank in 0 1; do SLURM_PROCID=$rank sh "{folder}/node.sh" & done; wait
 
 
 def test_a_gang_script_starts_each_node_with_its_place(tmp_path: Path) -> None:
-    programs, folder, files = tmp_path / "programs", tmp_path / "out", JobFiles(str(tmp_path))
+    programs, folder, files = tmp_path / "programs", tmp_path / "out", SlurmJobFiles(str(tmp_path))
     for each in (programs, folder):
         each.mkdir()
     program(programs, "srun", f'echo "$@" > {tmp_path}/srun' + SRUN.format(folder=tmp_path))
@@ -164,7 +164,7 @@ def test_a_gang_script_starts_each_node_with_its_place(tmp_path: Path) -> None:
 
 
 def test_a_cluster_without_names_meets_at_an_address(tmp_path: Path) -> None:
-    programs, files = tmp_path / "programs", JobFiles(str(tmp_path))
+    programs, files = tmp_path / "programs", SlurmJobFiles(str(tmp_path))
     programs.mkdir()
     program(programs, "srun", f"echo $MEDWEAVE_RENDEZVOUS > {tmp_path}/met")
     program(programs, "getent", "exit 2")
@@ -211,8 +211,8 @@ def test_a_step_with_checkpoints_is_told_before_its_time_limit(
     limit_s: int | None, service: dict[str, Any], lead_s: int
 ) -> None:
     hints = StepHints(checkpoint_folder="saved")
-    asked = asked_of(JobRequest(cores=1, memory_mib=1, hints=hints), Service(**service), limit_s)
-    words = commands.sbatch_words(FILES, asked, Service(), job_name="x", key="y")
+    allocation = asked_of(JobRequest(cores=1, memory_mib=1, hints=hints), Service(**service), limit_s)
+    words = commands.sbatch_words(FILES, allocation, Service(), job_name="x", key="y")
     assert f"--signal=B:USR1@{lead_s}" in words
     without = commands.sbatch_words(FILES, asked_of(request(), Service()), Service(), job_name="x", key="y")
     assert not [word for word in without if word.startswith("--signal")]
@@ -224,10 +224,10 @@ def test_what_a_service_cannot_give_is_refused() -> None:
     with pytest.raises(UsageError, match="not a gang"):
         asked_of(request(num_nodes=2), Service())
     with pytest.raises(UsageError, match=r"services\.x\.partition: no node") as caught:
-        refuse_if_too_large(ASKED, [(2, 8000), (2, 8000), (64, 1000)], where="services.x")
+        refuse_if_too_large(ALLOCATION, [(2, 8000), (2, 8000), (64, 1000)], where="services.x")
     assert caught.value.seen == "nodes with 2 cores and 8000 MiB; 64 cores and 1000 MiB"
-    refuse_if_too_large(ASKED, [(2, 8000), (4, 3072)], where="x")
-    refuse_if_too_large(ASKED, [], where="x")
+    refuse_if_too_large(ALLOCATION, [(2, 8000), (4, 3072)], where="x")
+    refuse_if_too_large(ALLOCATION, [], where="x")
 
 
 @pytest.mark.parametrize(("text", "minutes"), [("00:01:00", 1), ("12:00:30", 721), ("2-01:00:00", 2940)])
@@ -241,7 +241,7 @@ def test_variables_of_the_drivers_own_job_do_not_reach_the_jobs_that_it_submits(
     programs = tmp_path / "programs"
     programs.mkdir()
     program(programs, "sbatch", f"env | grep -E '^(SLURM|SBATCH|SRUN|OTHER)' | sort > {tmp_path}/seen; echo 17")
-    files = JobFiles(f"{tmp_path}/job")
+    files = SlurmJobFiles(f"{tmp_path}/job")
     own = {
         "SLURM_MEM_PER_CPU": "700",
         "SLURM_JOB_ID": "5",

@@ -50,7 +50,7 @@ def test_a_job_with_its_cost(cluster: Cluster) -> None:
 
 @pytest.mark.slow
 def test_another_cluster_of_the_same_login_node(cluster: Cluster) -> None:
-    # Fault Q9 of the engine: it takes `100;far` for the id, and asks the wrong cluster.
+    # Fault Q9 of the engine: it takes `100;far` for the id, and queries the wrong cluster.
     cluster.config = {"reactions": NEVER_AGAIN, "cluster": "far"}
     ended = cluster.go({"first": GOOD})
     assert ended.exit_code == 0, ended.stderr
@@ -61,7 +61,7 @@ def test_another_cluster_of_the_same_login_node(cluster: Cluster) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("accounting", [True, False])
-def test_a_job_that_slurm_starts_again_begins_with_a_clean_folder(cluster: Cluster, accounting: bool) -> None:
+def test_a_requeued_job_starts_with_a_clean_folder(cluster: Cluster, accounting: bool) -> None:
     cluster.config = {"reactions": NEVER_AGAIN, "services": {"usual": {"requeue": True}}}
     cluster.knob("requeue")
     if not accounting:
@@ -72,7 +72,7 @@ def test_a_job_that_slurm_starts_again_begins_with_a_clean_folder(cluster: Clust
     write_workflow(cluster.folder, {"first": script}, file=text)
     ended = start(cluster.folder).wait(90)
     assert ended.exit_code == 0, ended.stderr
-    assert "note: Slurm has stopped it and put it back into the queue; it will start anew" in ended.stderr
+    assert "note: Slurm requeued the job; it will restart" in ended.stderr
     assert (cluster.folder / "results" / "result.txt").read_text().split() == ["result.txt", "run_report.json"]
     assert (cluster.folder / "begun").read_text() == "begun\nbegun\n"
     assert len(cluster.submitted) == 1
@@ -89,9 +89,7 @@ def test_a_site_without_accounting(cluster: Cluster) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("script", "code"), [(GOOD, 0), ("echo half > result.txt; exit 3", 3)])
-def test_a_job_that_slurm_has_forgotten_is_judged_by_its_own_exit_file(
-    cluster: Cluster, script: str, code: int
-) -> None:
+def test_a_purged_job_is_judged_by_its_exit_file(cluster: Cluster, script: str, code: int) -> None:
     # Fault Q5 of the engine: after MinJobAge a good job fails.
     cluster.knob("no-accounting")
     cluster.knob("forget")
@@ -102,16 +100,16 @@ def test_a_job_that_slurm_has_forgotten_is_judged_by_its_own_exit_file(
 
 
 @pytest.mark.slow
-def test_a_job_that_nobody_knows_is_lost_and_no_success(cluster: Cluster) -> None:
-    going = cluster.begin(
+def test_a_job_with_an_unknown_final_state_is_lost(cluster: Cluster) -> None:
+    process = cluster.begin(
         {"first": PROGRESS + "echo half > result.txt; sleep 120"},
         "import medweave_connectors.sites.slurm.job as job; job.END_KNOWN_S = 1.0",
     )
-    going.wait_for_line("case 1/2")
+    process.wait_for_line("case 1/2")
     cluster.knob("forget", "all")
-    ended = going.wait(60)
+    ended = process.wait(60)
     assert ended.exit_code == 1
-    assert "Slurm job 100 is lost: nobody knows how it ended" in ended.stderr
+    assert "Slurm job 100 is lost: its final state is unknown" in ended.stderr
     cluster.knob("forget", "")
 
 
@@ -130,7 +128,7 @@ def test_only_completed_is_a_success(cluster: Cluster, word: str) -> None:
 
 
 @pytest.mark.slow
-def test_the_reason_that_slurm_gives_is_told(cluster: Cluster) -> None:
+def test_the_reason_of_slurm_is_reported(cluster: Cluster) -> None:
     cluster.knob("end-word", "TIMEOUT")
     cluster.knob("reason", "TimeLimit")
     ended = cluster.go({"first": GOOD})
@@ -142,39 +140,39 @@ def test_the_reason_that_slurm_gives_is_told(cluster: Cluster) -> None:
 @pytest.mark.slow
 def test_a_queue_that_does_not_answer_says_nothing_about_a_job(cluster: Cluster) -> None:
     # Fault Q2 of the engine: one failed squeue ends the job, and `0:0` of a running one is a success.
-    going = cluster.begin({"first": PROGRESS + f"while [ ! -e {cluster.folder}/go ]; do sleep 0.1; done; " + GOOD})
-    going.wait_for_line("case 1/2")
+    process = cluster.begin({"first": PROGRESS + f"while [ ! -e {cluster.folder}/go ]; do sleep 0.1; done; " + GOOD})
+    process.wait_for_line("case 1/2")
     cluster.knob("squeue-fails", 3)
     wait_until(lambda: (cluster.folder / "slurm" / "squeue-fails").read_text() == "0", 30)
     assert not (cluster.folder / "results").exists()
     (cluster.folder / "go").touch()
-    assert going.wait(60).exit_code == 0
+    assert process.wait(60).exit_code == 0
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("word", ["SUSPENDED", "STOPPED"])
-def test_a_job_that_slurm_stops_for_a_while_has_not_ended(cluster: Cluster, word: str) -> None:
-    going = cluster.begin({"first": PROGRESS + f"while [ ! -e {cluster.folder}/go ]; do sleep 0.1; done; " + GOOD})
-    going.wait_for_line("case 1/2")
-    told = f"note: Slurm has stopped it for a while ({word}); it will go on from where it was"
+def test_a_suspended_job_has_not_ended(cluster: Cluster, word: str) -> None:
+    process = cluster.begin({"first": PROGRESS + f"while [ ! -e {cluster.folder}/go ]; do sleep 0.1; done; " + GOOD})
+    process.wait_for_line("case 1/2")
+    note = f"note: Slurm suspended the job ({word}); it will continue from where it was"
     file = cluster.folder / "slurm" / "jobs" / "100" / "word"
     file.write_text(word)
-    going.wait_for_line(told)
+    process.wait_for_line(note)
     file.write_text("RUNNING")
     (cluster.folder / "go").touch()
-    ended = going.wait(60)
+    ended = process.wait(60)
     assert ended.exit_code == 0, ended.stderr
-    assert (ended.stderr.count(told), len(cluster.submitted)) == (1, 1)
+    assert (ended.stderr.count(note), len(cluster.submitted)) == (1, 1)
 
 
 @pytest.mark.slow
-def test_a_link_that_is_cut_when_the_job_is_taken_makes_no_second_job(cluster: Cluster) -> None:
+def test_a_connection_lost_at_the_submission_causes_no_second_job(cluster: Cluster) -> None:
     # Fault Q4 of the engine: its fall-back runs sbatch again.
     cluster.knob("sbatch-sleeps", 1.5)
-    going = cluster.begin({"first": GOOD})
+    process = cluster.begin({"first": GOOD})
     wait_until(lambda: bool(cluster.submitted), 30)
     cluster.server.cut()
-    ended = going.wait(60)
+    ended = process.wait(60)
     assert ended.exit_code == 0, ended.stderr
     assert len(cluster.submitted) == 1
     assert ended_job(ended)["site"]["slurm_job_id"] == "100"
@@ -189,13 +187,13 @@ def test_a_job_that_slurm_took_without_an_answer_is_found_by_its_key(cluster: Cl
 
 
 @pytest.mark.slow
-def test_a_cut_link_during_a_job_is_no_end_of_it(cluster: Cluster) -> None:
-    going = cluster.begin({"first": PROGRESS + f"while [ ! -e {cluster.folder}/go ]; do sleep 0.1; done; " + GOOD})
-    going.wait_for_line("case 1/2")
+def test_a_connection_lost_during_a_job_does_not_end_it(cluster: Cluster) -> None:
+    process = cluster.begin({"first": PROGRESS + f"while [ ! -e {cluster.folder}/go ]; do sleep 0.1; done; " + GOOD})
+    process.wait_for_line("case 1/2")
     cluster.server.cut()
     time.sleep(1)
     (cluster.folder / "go").touch()
-    ended = going.wait(60)
+    ended = process.wait(60)
     assert ended.exit_code == 0, ended.stderr
     assert len(cluster.submitted) == 1
 
@@ -203,9 +201,9 @@ def test_a_cut_link_during_a_job_is_no_end_of_it(cluster: Cluster) -> None:
 @pytest.mark.slow
 def test_the_end_of_the_run_cancels_a_job_whose_id_is_not_known_yet(cluster: Cluster) -> None:
     cluster.knob("sbatch-sleeps", 1.5)
-    going = cluster.begin({"first": "sleep 600"})
+    process = cluster.begin({"first": "sleep 600"})
     wait_until(lambda: bool(cluster.submitted), 30)
-    ended = interrupted(going, within_s=20)
+    ended = interrupted(process, within_s=20)
     assert cluster.word() == "CANCELLED"
     assert "Traceback" not in ended.stderr
 
@@ -215,28 +213,28 @@ def test_a_job_that_can_never_start_is_an_error_and_not_a_wait(cluster: Cluster)
     cluster.knob("pending", "AssocMaxWallDurationPerJobLimit")
     ended = cluster.go({"first": GOOD})
     assert ended.exit_code == 1
-    assert "would wait for ever; it was cancelled" in ended.stderr
+    assert "would wait forever; it was cancelled" in ended.stderr
     assert "deployments.hpc.config.services.….time: Slurm job 100" in ended.stderr
     assert "reason AssocMaxWallDurationPerJobLimit" in ended.stderr
     assert cluster.word() == "CANCELLED"
 
 
 @pytest.mark.slow
-def test_why_a_job_waits_and_until_when_is_told(cluster: Cluster) -> None:
+def test_the_reason_of_a_wait_and_the_expected_start_are_reported(cluster: Cluster) -> None:
     cluster.knob("pending", "Priority")
-    going = cluster.begin({"first": GOOD})
-    going.wait_for_line("waits in the queue: Priority")
+    process = cluster.begin({"first": GOOD})
+    process.wait_for_line("waits in the queue: Priority")
     cluster.knob("start", "2026-11-22T14:30:00")
-    going.wait_for_line(
+    process.wait_for_line(
         "waits in the queue: Priority; Slurm expects it to start at 2026-11-22T14:30:00 of the site's clock"
     )
-    cluster.knob("start", "2026-11-22T14:31:00")  # the same hour is no news
-    going.signal(signal.SIGINT)
-    assert going.wait(60).stderr.count("waits in the queue") == 2
+    cluster.knob("start", "2026-11-22T14:31:00")  # the same hour is not reported again
+    process.signal(signal.SIGINT)
+    assert process.wait(60).stderr.count("waits in the queue") == 2
 
 
 @pytest.mark.slow
-def test_a_login_node_without_slurm_is_told_at_the_start(cluster: Cluster) -> None:
+def test_a_login_node_without_slurm_is_reported_at_the_start(cluster: Cluster) -> None:
     bare = cluster.folder / "bare"
     bare.mkdir()
     for name in ("sh", "cat", "nproc", "free", "grep", "awk", "df", "tail"):
@@ -260,7 +258,7 @@ def test_a_driver_on_the_login_node_itself(cluster: Cluster) -> None:
 
 @pytest.mark.slow
 def test_what_slurm_writes_does_not_enter_a_folder_of_outputs(cluster: Cluster) -> None:
-    # Fault Q6 of the engine: slurm-<id>.out lies in the output folder.
+    # Fault Q6 of the engine: slurm-<id>.out is in the output folder.
     write_workflow(cluster.folder, {"first": "echo talk; echo done > result.txt"}, file=cluster.file)
     ended = start(cluster.folder, environment={"MEDWEAVE_KEEP_WORK": "1"}).wait()
     assert ended.exit_code == 0, ended.stderr
@@ -294,13 +292,13 @@ def test_many_jobs_share_one_query(cluster: Cluster) -> None:
     assert ended.exit_code == 0, ended.stderr
     assert len(cluster.submitted) == 20
     assert len(ended.of_type("job.ended")) == 20
-    asked = (cluster.folder / "slurm" / "asked").read_text().count("squeue")
-    assert asked < 20, "a query for each job would be at least one each, and several with their waiting"
+    num_queries = (cluster.folder / "slurm" / "asked").read_text().count("squeue")
+    assert num_queries < 20, "a query for each job would be at least one each, and several with their waiting"
 
 
 @pytest.mark.slow
-def test_an_exit_code_that_sacct_has_cut_is_told_whole(cluster: Cluster) -> None:
-    # Found by the fault campaign: sacct takes 128 from codes of 128 and more, and 203 became 75, which may be tried again.
+def test_an_exit_code_that_sacct_reduces_is_reported_in_full(cluster: Cluster) -> None:
+    # Found by the fault campaign: sacct takes 128 from codes of 128 and more, and 203 became 75, which allows a retry.
     ended = cluster.go({"first": "exit 203"})
     assert ended.exit_code == 1
     job = ended_job(ended)
@@ -309,31 +307,31 @@ def test_an_exit_code_that_sacct_has_cut_is_told_whole(cluster: Cluster) -> None
 
 
 @pytest.mark.slow
-def test_the_success_of_another_job_with_the_same_id_is_not_ours(cluster: Cluster) -> None:
-    # Found by the fault campaign: a controller that was killed before it had saved its state gives the ids again.
+def test_the_success_of_another_job_with_the_same_id_does_not_count(cluster: Cluster) -> None:
+    # Found by the fault campaign: a controller that was killed before it had saved its state assigns the ids again.
     half = "echo half > result.txt; echo {} > run_report.json; " + PROGRESS + "sleep 100"
-    going = cluster.begin(
+    process = cluster.begin(
         {"first": half}, preload="from medweave_connectors.sites.slurm import job\njob.END_KNOWN_S = 1.0\n"
     )
-    going.wait_for_line("case 1/2")
+    process.wait_for_line("case 1/2")
     job = cluster.folder / "slurm" / "jobs" / "100"
     (job / "folder").write_text("/elsewhere/another.slurm-0a1b2c3d")
     (job / "word").write_text("COMPLETED")
-    ended = going.wait()
+    ended = process.wait()
     assert ended.exit_code == 1, "half an output is none"
     assert ended_job(ended)["site"]["failure"] == "Unknown"
-    assert "is lost: nobody knows how it ended" in ended.stderr
+    assert "is lost: its final state is unknown" in ended.stderr
 
 
 @pytest.mark.slow
 def test_another_job_with_the_same_id_is_not_cancelled(cluster: Cluster) -> None:
-    # A controller that was killed before it had saved its state gives the ids again.
+    # A controller that was killed before it had saved its state assigns the ids again.
     script = PROGRESS + f"for n in $(seq 200); do [ ! -e {cluster.folder}/go ] || exit 0; sleep 0.1; done"
-    going = cluster.begin({"first": script})
-    going.wait_for_line("case 1/2")
+    process = cluster.begin({"first": script})
+    process.wait_for_line("case 1/2")
     comment = cluster.folder / "slurm" / "jobs" / "100" / "comment"
     comment.write_text("medweave:nightly.0123456789abcdef:/train/0:1a2b3c4d")
-    ended = interrupted(going, within_s=20)
+    ended = interrupted(process, within_s=20)
     assert cluster.word() == "RUNNING"
     assert "Slurm jobs may still run" not in ended.stderr
     (cluster.folder / "go").touch()

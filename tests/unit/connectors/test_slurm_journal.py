@@ -20,12 +20,12 @@ from medweave_connectors.jobs.reattach.journal import SLURM, Journal, Submission
 from medweave_connectors.runlog.event_log import EventLog
 from medweave_connectors.sites.slurm import reattach_commands
 from medweave_connectors.sites.slurm.reattach import fingerprint, inputs_of
-from medweave_connectors.sites.slurm.script import JobFiles, StepCommand
+from medweave_connectors.sites.slurm.script import SlurmJobFiles, StepCommand
 from medweave_connectors.sites.slurm.service import Allocation
 from medweave_core.errors import StorageError
 
 ONE, OTHER = "1b9d6bcd-bbfd-4b2d-9b5d-ab8dfbbd4bed", "9b1deb4d-3b7d-4bad-9bdd-2b0d7b3dcb6d"
-ASKED = Allocation(num_nodes=1, cores=2, memory_mib=512, gpus=0, minutes=5)
+ALLOCATION = Allocation(num_nodes=1, cores=2, memory_mib=512, gpus=0, minutes=5)
 
 
 def submission(key: str = "medweave:one:/train/0:aa", run_id: str = "one", **keys: str) -> Submission:
@@ -42,13 +42,13 @@ def driver(runs: Path, name: str, *submissions: Submission) -> Iterator[None]:
     (runs / name / "work").mkdir()
     log.append("run.started")
     journal = Journal(runs / name / SLURM)
-    for each in submissions:
-        journal.write(each)
+    for submission in submissions:
+        journal.write(submission)
     yield
     log.close()
 
 
-def test_the_newest_word_counts(tmp_path: Path) -> None:
+def test_the_newest_record_counts(tmp_path: Path) -> None:
     known = submission(job_id="7")
     with driver(tmp_path, "one", submission(), known):
         assert left_behind(tmp_path, SLURM) == [], "its driver lives"
@@ -66,7 +66,7 @@ def test_the_last_attempt_of_the_newest_run_comes_first(tmp_path: Path) -> None:
     assert left_behind(tmp_path, SLURM) == [other, again, first]
 
 
-def test_a_run_that_came_to_its_end_has_left_nothing(tmp_path: Path) -> None:
+def test_a_run_that_ended_has_no_jobs_to_reattach(tmp_path: Path) -> None:
     with driver(tmp_path, "one", submission()):
         pass
     with (tmp_path / "one" / "events.jsonl").open("a") as events:
@@ -74,8 +74,8 @@ def test_a_run_that_came_to_its_end_has_left_nothing(tmp_path: Path) -> None:
     assert left_behind(tmp_path, SLURM) == []
 
 
-def test_what_has_not_changed_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    # Each submission asks for the journals of all runs: with many runs it read up to 64 KB of the events of each.
+def test_unchanged_journals_are_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Each submission reads the journals of all runs: with many runs it read up to 64 KB of the events of each.
     with driver(tmp_path, "one", submission()):
         pass
     opened = []
@@ -90,16 +90,16 @@ def test_what_has_not_changed_is_read_once(tmp_path: Path, monkeypatch: pytest.M
     assert left_behind(tmp_path, SLURM) == []
 
 
-def test_a_job_in_the_hands_of_a_living_driver_is_left_alone(tmp_path: Path) -> None:
+def test_a_job_of_a_running_driver_is_not_reattached(tmp_path: Path) -> None:
     with driver(tmp_path, "one", submission(job_id="7")):
         pass
     with driver(tmp_path, "two", taken_over(submission(job_id="7"), run_id="two", output="/s/new")):
         assert left_behind(tmp_path, SLURM) == []
-    (left,) = left_behind(tmp_path, SLURM)
-    assert (left.run_id, left.outputs) == ("two", ("/s/out", "/s/new")), "what the newer run says counts"
+    (earlier,) = left_behind(tmp_path, SLURM)
+    assert (earlier.run_id, earlier.outputs) == ("two", ("/s/out", "/s/new")), "the newer run counts"
 
 
-def test_a_driver_that_is_killed_lets_go_and_leaves_whole_lines(tmp_path: Path) -> None:
+def test_a_killed_driver_releases_its_lock_and_leaves_complete_lines(tmp_path: Path) -> None:
     script = f"""
 import os, signal
 from pathlib import Path
@@ -122,7 +122,7 @@ signal.pause()
     assert left_behind(tmp_path, SLURM) == [submission()]
 
 
-def test_a_full_disk_is_told_before_anything_is_submitted(tmp_path: Path) -> None:
+def test_a_full_disk_is_reported_before_anything_is_submitted(tmp_path: Path) -> None:
     file = tmp_path / "work" / "slurm-jobs.jsonl"
     file.parent.mkdir()
     journal = Journal(tmp_path / SLURM)
@@ -155,27 +155,27 @@ def command(folder: str, *, cores: str = "2", extra: str = "") -> StepCommand:
 
 
 def printed(
-    step: StepCommand, asked: Allocation = ASKED, place: str = "hpc", prologue: str = "", run: str = "r1"
+    step: StepCommand, allocation: Allocation = ALLOCATION, place: str = "hpc", prologue: str = "", run: str = "r1"
 ) -> str:
-    return fingerprint(step, asked, place=place, prologue=prologue, run_id=run)
+    return fingerprint(step, allocation, place=place, prologue=prologue, run_id=run)
 
 
-def test_the_fingerprint_knows_what_is_computed_and_not_where_its_files_lie() -> None:
+def test_the_fingerprint_covers_the_command_and_not_the_paths() -> None:
     usual = printed(command(ONE))
     assert usual == printed(command(OTHER))
-    assert usual == printed(command(OTHER), dataclasses.replace(ASKED, memory_mib=768, minutes=None))
+    assert usual == printed(command(OTHER), dataclasses.replace(ALLOCATION, memory_mib=768, minutes=None))
     assert printed(command(f"r1/{ONE}")) == printed(command(f"r2/{OTHER}"), run="r2")
     others = [
         printed(command(ONE, cores="3")),
         printed(command(ONE, extra="--seed=1")),
-        printed(command(ONE), dataclasses.replace(ASKED, num_nodes=2)),
+        printed(command(ONE), dataclasses.replace(ALLOCATION, num_nodes=2)),
         printed(command(ONE), place="hpc/other"),
         printed(command(ONE), prologue="module load cuda"),
     ]
     assert len({usual, *others}) == 6
 
 
-def test_the_inputs_are_what_is_read_from_the_engines_folders() -> None:
+def test_inputs_are_paths_in_the_engines_folders() -> None:
     assert inputs_of(command(ONE)) == (f"/s/{ONE}/training set",)
     assert inputs_of(command(ONE, extra="/scratch/me/fixed")) == inputs_of(command(ONE))
 
@@ -186,31 +186,33 @@ def shell(line: str) -> str:
 
 @pytest.fixture
 def site(tmp_path: Path) -> tuple[Submission, Submission]:
-    """A job that was left, with all its folders, and one that wants the same."""
+    """Create an earlier submission with all its folders, and a planned one with the same command."""
     for name in ("in one/a", "in two/a", "out", "new", "job"):
         (tmp_path / name).mkdir(parents=True)
     for folder in ("in one", "in two"):
         (tmp_path / folder / "a" / "x").write_text("same")
-    left = dataclasses.replace(
+    earlier = dataclasses.replace(
         submission(), folder=str(tmp_path / "job"), outputs=(str(tmp_path / "out"),), inputs=(str(tmp_path / "in one"),)
     )
-    return left, dataclasses.replace(left, outputs=(str(tmp_path / "new"),), inputs=(str(tmp_path / "in two"),))
+    return earlier, dataclasses.replace(earlier, outputs=(str(tmp_path / "new"),), inputs=(str(tmp_path / "in two"),))
 
 
 def test_a_job_over_the_same_inputs_is_found_with_its_id(site: tuple[Submission, Submission], tmp_path: Path) -> None:
-    seen = reattach_commands.read_left(shell(reattach_commands.look(*site)))
+    seen = reattach_commands.parse_status(shell(reattach_commands.inspect(*site)))
     assert (seen.is_same, seen.is_claimed, seen.code, seen.job_id) == (True, False, "", "")
     (tmp_path / "job" / "claimed").mkdir()
     (tmp_path / "job" / "answer").write_text("77;cluster\n")
     (tmp_path / "job" / "code").write_text("0\n")
-    seen = reattach_commands.read_left(shell(reattach_commands.look(*site)))
+    seen = reattach_commands.parse_status(shell(reattach_commands.inspect(*site)))
     assert (seen.is_same, seen.is_claimed, seen.code, seen.job_id) == (True, True, "0", "77")
     (tmp_path / "job" / "code").write_text("1\n")
-    assert reattach_commands.read_left(shell(reattach_commands.look(*site))).job_id == ""
+    assert reattach_commands.parse_status(shell(reattach_commands.inspect(*site))).job_id == ""
 
 
 @pytest.mark.parametrize("change", ["content", "more", "less", "staged", "gone"])
-def test_other_inputs_are_another_job(site: tuple[Submission, Submission], tmp_path: Path, change: str) -> None:
+def test_a_job_over_other_inputs_is_not_the_same(
+    site: tuple[Submission, Submission], tmp_path: Path, change: str
+) -> None:
     file = tmp_path / "in two" / "a" / "x"
     {
         "content": lambda: file.write_text("samE"),
@@ -219,13 +221,13 @@ def test_other_inputs_are_another_job(site: tuple[Submission, Submission], tmp_p
         "staged": lambda: (tmp_path / "new" / "input").touch(),
         "gone": lambda: (tmp_path / "out").rmdir(),
     }[change]()
-    assert not reattach_commands.read_left(shell(reattach_commands.look(*site))).is_same
+    assert not reattach_commands.parse_status(shell(reattach_commands.inspect(*site))).is_same
 
 
-def test_a_claim_that_is_taken_stops_a_submission_that_is_late(tmp_path: Path) -> None:
+def test_a_claim_stops_a_late_submission(tmp_path: Path) -> None:
     from medweave_connectors.sites.slurm import commands
 
-    files = JobFiles(str(tmp_path / "job"))
+    files = SlurmJobFiles(str(tmp_path / "job"))
     shell(reattach_commands.claim(files))
     shell(commands.submit(["touch", str(tmp_path / "submitted")], files, {files.script: "x"}))
     assert not (tmp_path / "submitted").exists()

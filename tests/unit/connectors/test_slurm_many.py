@@ -23,7 +23,7 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
 
 
 @pytest.mark.slow
-def test_of_many_jobs_a_few_are_there_at_once_and_one_question_is_for_all(cluster: Cluster) -> None:
+def test_many_jobs_share_one_query_and_a_few_are_submitted_at_once(cluster: Cluster) -> None:
     cluster.config = {"reactions": NEVER_AGAIN, "maxConcurrentJobs": AT_ONCE}
     tool = {"class": "CommandLineTool", "baseCommand": "true", "inputs": {"n": {"type": "int"}}, "outputs": {}}
     document = {
@@ -42,13 +42,13 @@ def test_of_many_jobs_a_few_are_there_at_once_and_one_question_is_for_all(cluste
     assert (len(cluster.submitted), len(ended.of_type("job.ended"))) == (JOBS, JOBS)
     alive = [int(line) for line in (cluster.folder / "slurm" / "alive").read_text().split()]
     assert 1 < max(alive) <= AT_ONCE
-    asked = [
+    times = [
         float(line.split()[1])
         for line in (cluster.folder / "slurm" / "asked").read_text().splitlines()
         if "squeue" in line
     ]
-    assert all(sum(start <= time <= start + 29 for time in asked) <= 30 for start in asked)
-    # Their ends are asked together, and the controller only about what accounting does not call COMPLETED (few).
+    assert all(sum(start <= time <= start + 29 for time in times) <= 30 for start in times)
+    # Final states are queried together, and the controller only about the few jobs that accounting does not call COMPLETED.
     words = (cluster.folder / "slurm" / "asked").read_text().split()
     assert words.count("sacct") < JOBS
     assert words.count("scontrol") < JOBS / 10
@@ -56,13 +56,15 @@ def test_of_many_jobs_a_few_are_there_at_once_and_one_question_is_for_all(cluste
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("asked", "given"),
+    ("resources", "option"),
     [
         ({"coresMax": 2, "ramMax": 300}, "--cpus-per-task=2 --mem=300M"),
         ({"coresMin": 1, "coresMax": 2, "ramMin": 200, "ramMax": 300}, "--cpus-per-task=1 --mem=200M"),
     ],
 )
-def test_the_max_of_a_resource_counts_where_it_has_no_min(cluster: Cluster, asked: dict[str, int], given: str) -> None:
-    ended = cluster.go({"first": ("echo done > result.txt", {"requirements": {"ResourceRequirement": asked}})})
+def test_the_max_of_a_resource_counts_if_it_has_no_min(
+    cluster: Cluster, resources: dict[str, int], option: str
+) -> None:
+    ended = cluster.go({"first": ("echo done > result.txt", {"requirements": {"ResourceRequirement": resources}})})
     assert ended.exit_code == 0, ended.stderr
-    assert f" {given} " in cluster.submitted[0]
+    assert f" {option} " in cluster.submitted[0]

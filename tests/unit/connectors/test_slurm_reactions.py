@@ -40,20 +40,20 @@ def reactions(ended: Run) -> list[dict[str, Any]]:
 
 
 def memory(submitted: str) -> str:
-    found = re.search(r"--mem=(\S+)", submitted)
-    assert found is not None
-    return found[1]
+    match = re.search(r"--mem=(\S+)", submitted)
+    assert match is not None
+    return match[1]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("word", "kind"), [("PREEMPTED", "Preempted"), ("NODE_FAIL", "NodeFail")])
-def test_a_job_that_the_site_ended_is_tried_again_in_a_clean_folder(cluster: Cluster, word: str, kind: str) -> None:
+def test_a_job_that_the_site_ended_is_retried_in_a_clean_folder(cluster: Cluster, word: str, kind: str) -> None:
     cluster.knob("end-word", f"{word} -")
     ended = cluster.go({"first": script(cluster, HALF_THEN_DONE, end="exit 0")})
     assert ended.exit_code == 0, ended.stderr
     assert len(cluster.submitted) == 2
-    told = [(job["data"]["attempt"], job["data"]["state"]) for job in ended.of_type("job.ended")]
-    assert told == [(1, "failed"), (2, "completed")]
+    attempts = [(job["data"]["attempt"], job["data"]["state"]) for job in ended.of_type("job.ended")]
+    assert attempts == [(1, "failed"), (2, "completed")]
     (reaction,) = reactions(ended)
     assert (reaction["failure"], reaction["again"], reaction["attempt"]) == (kind, True, 1)
     assert [job["data"]["attempt"] for job in ended.of_type("job.started")] == [1, 2]
@@ -63,7 +63,7 @@ def test_a_job_that_the_site_ended_is_tried_again_in_a_clean_folder(cluster: Clu
     assert [(job.attempt, job.state) for job in run.jobs] == [(1, "failed"), (2, "completed")]
     assert run.failures() == []
     assert ("first", f"{kind}: attempt 2") in run.notices
-    # Nothing of the first attempt is left beside its words.
+    # The first attempt left only its output lines.
     assert not list((cluster.folder / "site").rglob("half.txt"))
 
 
@@ -75,7 +75,7 @@ def test_a_job_without_memory_gets_more_until_the_largest_node(cluster: Cluster)
     assert ended.exit_code == 1
     assert [memory(words) for words in cluster.submitted] == ["4000M", "6000M", "8000M"]
     *again, last = reactions(ended)
-    assert [each["memory_mib"] for each in again] == [6000, 8000]
+    assert [reaction["memory_mib"] for reaction in again] == [6000, 8000]
     assert not last["again"]
     assert "not tried again: it had 8000 MiB, and 8000 MiB is the most" in ended.stderr
     (end,) = ended.of_type("run.ended")
@@ -86,17 +86,17 @@ def test_a_job_without_memory_gets_more_until_the_largest_node(cluster: Cluster)
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("code", "submitted"), [(65, 1), (70, 1), (1, 1), (75, 3)])
-def test_a_step_that_failed_by_itself(cluster: Cluster, code: int, submitted: int) -> None:
+def test_a_failed_step(cluster: Cluster, code: int, submitted: int) -> None:
     ended = cluster.go({"first": f"exit {code}"})
     assert ended.exit_code == 1
     assert len(cluster.submitted) == submitted
     assert len(ended.of_type("job.ended")) == submitted
-    assert [each["failure"] for each in reactions(ended)] == ["StepFailed"] * submitted
+    assert [reaction["failure"] for reaction in reactions(ended)] == ["StepFailed"] * submitted
     assert ended.of_type("job.ended")[-1]["data"]["site"]["failure"] == "StepFailed"
 
 
 @pytest.mark.slow
-def test_a_job_that_somebody_cancelled_is_not_tried_again(cluster: Cluster) -> None:
+def test_a_canceled_job_is_not_retried(cluster: Cluster) -> None:
     cluster.knob("end-word", "CANCELLED")
     assert cluster.go({"first": "echo done > result.txt"}).exit_code == 1
     assert len(cluster.submitted) == 1
@@ -104,13 +104,13 @@ def test_a_job_that_somebody_cancelled_is_not_tried_again(cluster: Cluster) -> N
 
 @pytest.mark.slow
 def test_a_job_that_is_lost_is_not_submitted_again(cluster: Cluster) -> None:
-    going = cluster.begin(
+    process = cluster.begin(
         {"first": 'echo \'medweave-progress {"unit":"case","done":1,"total":2}\' >&2; sleep 30'},
         "import medweave_connectors.sites.slurm.job as job; job.END_KNOWN_S = 1.0",
     )
-    going.wait_for_line("case 1/2")
+    process.wait_for_line("case 1/2")
     cluster.knob("forget", "all")
-    ended = going.wait(60)
+    ended = process.wait(60)
     cluster.knob("forget", "")
     assert ended.exit_code == 1
     assert len(cluster.submitted) == 1
@@ -118,21 +118,21 @@ def test_a_job_that_is_lost_is_not_submitted_again(cluster: Cluster) -> None:
 
 
 @pytest.mark.slow
-def test_a_training_goes_on_past_its_time_limit(cluster: Cluster) -> None:
-    # It counts to 45, ten a second, and saves when it is told to; each job has 4 s, and is told after half of them.
+def test_a_training_continues_past_its_time_limit(cluster: Cluster) -> None:
+    # It counts to 45, ten a second, and saves on the signal; each job has 4 s, and gets the signal after half of them.
     cluster.knob("time-limit", "4")
     step = (
-        'at=0; [ -z "$MEDWEAVE_RESUME_FROM" ] || at=$(cat "$MEDWEAVE_RESUME_FROM/at"); echo from $at >> {folder}/said; '
+        'at=0; [ -z "$MEDWEAVE_RESUME_FROM" ] || at=$(cat "$MEDWEAVE_RESUME_FROM/at"); echo from $at >> {folder}/starts; '
         "trap 'mkdir -p saved; echo $at > saved/part; mv saved/part saved/at' USR1; "
         "while [ $at -lt 45 ]; do sleep 0.1 & wait $!; at=$((at+1)); done; echo $at > result.txt"
     )
     ended = cluster.go({"first": (script(cluster, step), SAVES)})
     assert ended.exit_code == 0, ended.stderr
-    starts = [int(line.split()[1]) for line in (cluster.folder / "said").read_text().splitlines()]
+    starts = [int(line.split()[1]) for line in (cluster.folder / "starts").read_text().splitlines()]
     assert len(starts) == len(cluster.submitted) > 1
     assert starts[0] == 0
-    assert starts == sorted(set(starts)), "each attempt goes on where the one before had saved"
-    assert all(each["from_checkpoint"] for each in reactions(ended))
+    assert starts == sorted(set(starts)), "each attempt continues from the last checkpoint"
+    assert all(reaction["from_checkpoint"] for reaction in reactions(ended))
     assert "Timeout: attempt 2 from its newest checkpoint" in ended.stderr
     assert (cluster.folder / "results" / "result.txt").read_text() == "45\n"
     assert all("--signal=B:USR1@" in words for words in cluster.submitted)
@@ -140,7 +140,7 @@ def test_a_training_goes_on_past_its_time_limit(cluster: Cluster) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("keys", [{}, SAVES])
-def test_a_time_limit_without_a_new_checkpoint_is_the_end(cluster: Cluster, keys: dict[str, Any]) -> None:
+def test_a_time_limit_without_a_new_checkpoint_is_not_retried(cluster: Cluster, keys: dict[str, Any]) -> None:
     cluster.knob("time-limit", "1")
     ended = cluster.begin(
         {"first": ("trap : USR1; echo half > result.txt; while :; do sleep 0.1; done", keys)},
@@ -154,7 +154,7 @@ def test_a_time_limit_without_a_new_checkpoint_is_the_end(cluster: Cluster, keys
 
 
 @pytest.mark.slow
-def test_what_the_workflow_has_staged_in_the_folder_is_there_in_each_attempt(cluster: Cluster) -> None:
+def test_staged_files_exist_in_each_attempt(cluster: Cluster) -> None:
     cluster.knob("end-word", "PREEMPTED -")
     staged = {"entryname": "staged.txt", "entry": "as the workflow made it", "writable": True}
     keys = {"requirements": {"InitialWorkDirRequirement": {"listing": [staged]}}}
@@ -165,7 +165,7 @@ def test_what_the_workflow_has_staged_in_the_folder_is_there_in_each_attempt(clu
 
 
 @pytest.mark.slow
-def test_a_site_that_refused_the_job_for_now(cluster: Cluster) -> None:
+def test_a_job_refused_for_now(cluster: Cluster) -> None:
     cluster.config = {"reactions": {"SubmitRejected": {"do": "again", "wait": 0}}}
     cluster.knob("sbatch-refuses", 1)
     ended = cluster.go({"first": "echo done > result.txt"})
@@ -176,7 +176,7 @@ def test_a_site_that_refused_the_job_for_now(cluster: Cluster) -> None:
 
 
 @pytest.mark.slow
-def test_a_job_that_was_taken_over_and_failed_is_tried_again_in_a_clean_folder(cluster: Cluster) -> None:
+def test_a_reattached_job_that_fails_is_retried_in_a_clean_folder(cluster: Cluster) -> None:
     cluster.knob("end-word", "PREEMPTED -")
     wait = f"while [ ! -e {cluster.folder}/go ]; do sleep 0.1; done; exit 0"
     tools = {"first": script(cluster, HALF_THEN_DONE, end=wait)}
@@ -186,7 +186,7 @@ def test_a_job_that_was_taken_over_and_failed_is_tried_again_in_a_clean_folder(c
     first.wait()
     (cluster.folder / "stderr.txt").unlink()
     second = cluster.begin(tools)
-    second.wait_for_line("goes on with Slurm job 100")
+    second.wait_for_line("re-attached to Slurm job 100")
     (cluster.folder / "go").touch()
     second.wait()
     assert second.exit_code == 0, second.stderr
@@ -196,18 +196,18 @@ def test_a_job_that_was_taken_over_and_failed_is_tried_again_in_a_clean_folder(c
 
 
 @pytest.mark.slow
-def test_the_end_of_the_run_ends_the_wait_for_another_attempt(cluster: Cluster) -> None:
+def test_the_end_of_the_run_ends_the_wait_for_a_retry(cluster: Cluster) -> None:
     cluster.config = {"reactions": {"Preempted": {"wait": 600}}}
     cluster.knob("end-word", "PREEMPTED")
-    going = cluster.begin({"first": "true"})
-    going.wait_for_line("attempt 2 in 600 s")
-    ended = interrupted(going, within_s=20)
+    process = cluster.begin({"first": "true"})
+    process.wait_for_line("attempt 2 in 600 s")
+    ended = interrupted(process, within_s=20)
     assert len(cluster.submitted) == 1
     assert ended.of_type("run.ended")[0]["data"]["state"] == "cancelled"
 
 
 @pytest.mark.slow
-def test_the_other_jobs_of_a_scatter_do_not_wait_for_one_that_is_tried_again(cluster: Cluster) -> None:
+def test_other_jobs_of_a_scatter_do_not_wait_for_a_retry(cluster: Cluster) -> None:
     cluster.knob("end-word", "PREEMPTED -")
     ended = cluster.go({"first": "echo done > result.txt", "second": "echo done > result.txt"})
     assert ended.exit_code == 0, ended.stderr

@@ -1,4 +1,4 @@
-"""What the services of a file name is held against the site when the run starts. Texts of Slurm 22.05 on Debian 12."""
+"""Services of a site file are checked against the site when the run starts. Texts of Slurm 22.05 on Debian 12."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 from medweave_connectors.sites.slurm.commands import END
 from medweave_connectors.sites.slurm.service import Service
-from medweave_connectors.sites.slurm.site_survey import Look, look, read_look, refuse_what_is_not_there
+from medweave_connectors.sites.slurm.site_survey import SiteSurvey, check_services, parse_survey, survey_command
 from medweave_core.errors import UsageError
 from support.engine import start, write_workflow
 from support.fake_cluster import NEVER_AGAIN, Cluster, fake_cluster
@@ -34,15 +34,15 @@ def where(name: str) -> str:
     return f"deployments.hpc.config.services.{name}"
 
 
-def refuse(service: Service, said: str = "") -> None:
+def refuse(service: Service, message: str = "") -> None:
     services = {"usual": service}
-    text = SITE.replace("sbatch: Job 9 to start", said)
-    refuse_what_is_not_there(read_look(text + END, services), services, where)
+    text = SITE.replace("sbatch: Job 9 to start", message)
+    check_services(parse_survey(text + END, services), services, where)
 
 
-def test_the_site_is_read() -> None:
-    seen = read_look(SITE + END, ONE)
-    assert (seen.missing, seen.default, seen.said) == (("scancel",), "normal", "")
+def test_a_survey_is_parsed() -> None:
+    seen = parse_survey(SITE + END, ONE)
+    assert (seen.missing, seen.default, seen.error) == (("scancel",), "normal", "")
     assert seen.partition("").nodes == ((2, 8000),)
     assert seen.partition("").limit_s == 86400
     gpu = seen.partition("gpu")
@@ -51,27 +51,27 @@ def test_the_site_is_read() -> None:
     assert seen.names == {"partition": ("normal", "gpu"), "qos": ("usual", "long")}
     assert seen.trials == {"usual": "sbatch: Job 9 to start"}
     assert seen.partition("other").nodes == ()
-    assert read_look(f"sinfo: error: no answer\ncode 1\n{END}", {}).said == "sinfo: error: no answer"
+    assert parse_survey(f"sinfo: error: no answer\ncode 1\n{END}", {}).error == "sinfo: error: no answer"
     with pytest.raises(ValueError, match="not whole"):
-        read_look(SITE, ONE)
+        parse_survey(SITE, ONE)
 
 
-def test_nothing_is_tried_for_a_service_that_names_nothing() -> None:
-    assert "test-only" not in look({"usual": Service()})
-    line = look({"usual": Service(), "other": Service(account="it's", options=("--exclude=n7",))})
+def test_a_service_without_keys_is_not_tried() -> None:
+    assert "test-only" not in survey_command({"usual": Service()})
+    line = survey_command({"usual": Service(), "other": Service(account="it's", options=("--exclude=n7",))})
     assert line.count("--test-only") == 1
     assert "trial 1 " in line
     assert "--exclude=n7" in line
 
 
 @pytest.mark.parametrize(
-    ("keys", "said", "key", "choices"),
+    ("keys", "message", "key", "choices"),
     [
         ({"partition": "gpuu"}, "", "partition", "one of normal, gpu"),
         ({"qos": "lang"}, "", "qos", "one of usual, long"),
         ({"time": "1-00:00:01"}, "", "time", "at most 1440 min"),
         (
-            {"account": "nobody"},
+            {"account": "unknown"},
             f"{REFUSED}Invalid account or account/partition combination specified",
             "account",
             "none",
@@ -105,17 +105,17 @@ def test_nothing_is_tried_for_a_service_that_names_nothing() -> None:
         ),
     ],
 )
-def test_what_the_site_does_not_have_is_refused_with_its_key_and_the_choices(
-    keys: dict[str, Any], said: str, key: str, choices: str
+def test_a_name_that_the_site_does_not_have_is_refused_with_its_key_and_the_choices(
+    keys: dict[str, Any], message: str, key: str, choices: str
 ) -> None:
-    with pytest.raises(UsageError, match=re.escape(f"{where('usual')}.{key}: ")) as told:
-        refuse(Service(**keys), said)
-    assert choices in told.value.expected
-    assert said in told.value.seen
+    with pytest.raises(UsageError, match=re.escape(f"{where('usual')}.{key}: ")) as refused:
+        refuse(Service(**keys), message)
+    assert choices in refused.value.expected
+    assert message in refused.value.seen
 
 
 @pytest.mark.parametrize(
-    ("keys", "said"),
+    ("keys", "message"),
     [
         ({"account": "research", "partition": "gpu", "qos": "long", "time": "9-00:00:00"}, "sbatch: Job 9 to start"),
         ({"account": "research"}, "sbatch: error: test-only is disabled here"),
@@ -131,15 +131,15 @@ def test_what_the_site_does_not_have_is_refused_with_its_key_and_the_choices(
         ({"account": "research"}, "sbatch: error: Unable to contact slurm controller (connect failure)"),
     ],
 )
-def test_what_is_no_word_about_a_name_is_left_to_the_submission(keys: dict[str, Any], said: str) -> None:
-    refuse(Service(**keys), said)
+def test_other_messages_of_sbatch_are_left_to_the_submission(keys: dict[str, Any], message: str) -> None:
+    refuse(Service(**keys), message)
 
 
-def test_a_qos_is_left_to_slurm_where_accounting_lists_none() -> None:
+def test_a_qos_is_left_to_slurm_if_accounting_lists_none() -> None:
     services = {"usual": Service(qos="any")}
-    seen = read_look("partition normal* 2 8000 1-00:00:00 (null) (null)\ncode 0\n" + END, services)
-    refuse_what_is_not_there(seen, services, where)
-    assert Look().partition("") == Look().partition("x")
+    seen = parse_survey("partition normal* 2 8000 1-00:00:00 (null) (null)\ncode 0\n" + END, services)
+    check_services(seen, services, where)
+    assert SiteSurvey().partition("") == SiteSurvey().partition("x")
 
 
 @pytest.fixture
@@ -152,13 +152,13 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
 def test_a_wrong_account_ends_the_run_before_anything_is_submitted(cluster: Cluster) -> None:
     cluster.knob("trial", f"{REFUSED}Invalid account or account/partition combination specified")
     cluster.knob("accounts", "research\nteaching")
-    cluster.config = {"reactions": NEVER_AGAIN, "services": {"usual": {"account": "nobody"}}}
+    cluster.config = {"reactions": NEVER_AGAIN, "services": {"usual": {"account": "unknown"}}}
     text = cluster.file.replace("deployment: hpc", "deployment: hpc, service: usual")
     write_workflow(cluster.folder, {"first": "echo done > result.txt"}, file=text)
     ended = start(cluster.folder).wait()
     assert ended.exit_code == 1
-    assert ended.of_type("run.ended")[0]["data"]["refused"], "which `medweave run` ends with 65 for"
+    assert ended.of_type("run.ended")[0]["data"]["refused"], "`medweave run` then exits with 65"
     assert "deployments.hpc.config.services.usual.account: the cluster has no such account." in ended.stderr
-    assert "nobody: allocation failure: Invalid account" in ended.stderr
+    assert "unknown: allocation failure: Invalid account" in ended.stderr
     assert "expected: one of research, teaching" in ended.stderr
     assert cluster.submitted == []

@@ -1,4 +1,4 @@
-"""A driver is killed, and a new one is started: the job that goes on at the site is found again, and none is submitted twice."""
+"""Re-attach: a driver is killed and a new one starts; the running job is found again, and none is submitted twice."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 from support.engine import Run, wait_until
 from support.fake_cluster import Cluster, fake_cluster
 
-FOUND = "goes on with Slurm job 100, which an earlier driver has submitted and left"
+REATTACHED = "re-attached to Slurm job 100 of an earlier driver"
 
 
 @pytest.fixture
@@ -28,22 +28,22 @@ def tool(cluster: Cluster, script: str = "") -> dict[str, Any]:
     if not data.exists():
         data.write_text("seen")
     go = cluster.folder / "go"
-    given = {"data": {"type": "File", "default": {"class": "File", "path": str(data)}, "inputBinding": {}}}
+    inputs = {"data": {"type": "File", "default": {"class": "File", "path": str(data)}, "inputBinding": {}}}
     wait = (
         f'echo begun >> {cluster.folder}/begun; while [ ! -e {go} ]; do sleep 0.1; done; {script} cat "$1" > result.txt'
     )
-    return {"first": (wait, {"inputs": given})}
+    return {"first": (wait, {"inputs": inputs})}
 
 
 def killed(cluster: Cluster, tools: dict[str, Any], preload: str = "") -> None:
     """A run whose driver is killed as soon as its job has begun."""
-    going = cluster.begin(tools, preload)
+    process = cluster.begin(tools, preload)
     if not preload:
         wait_until((cluster.folder / "begun").exists, 60)
-        assert (cluster.folder / "begun").exists(), going.stderr
-        going.signal(signal.SIGKILL)
-    going.wait()
-    assert going.exit_code == -signal.SIGKILL, going.stderr
+        assert (cluster.folder / "begun").exists(), process.stderr
+        process.signal(signal.SIGKILL)
+    process.wait()
+    assert process.exit_code == -signal.SIGKILL, process.stderr
     (cluster.folder / "stderr.txt").unlink()
 
 
@@ -59,10 +59,10 @@ def runs(cluster: Cluster) -> list[list[dict[str, Any]]]:
 
 
 @pytest.mark.slow
-def test_a_job_that_runs_is_found_again(cluster: Cluster) -> None:
+def test_a_running_job_is_reattached(cluster: Cluster) -> None:
     killed(cluster, tool(cluster))
     second = cluster.begin(tool(cluster))
-    second.wait_for_line(FOUND)
+    second.wait_for_line(REATTACHED)
     (cluster.folder / "go").touch()
     assert result(cluster, second.wait(60)) == "seen"
     assert len(cluster.submitted) == 1
@@ -72,7 +72,7 @@ def test_a_job_that_runs_is_found_again(cluster: Cluster) -> None:
 
 
 @pytest.mark.slow
-def test_a_job_that_ended_well_meanwhile_is_not_repeated(cluster: Cluster) -> None:
+def test_a_completed_job_is_not_repeated(cluster: Cluster) -> None:
     killed(cluster, tool(cluster))
     (cluster.folder / "go").touch()
     wait_until(lambda: cluster.word() == "COMPLETED")
@@ -81,7 +81,7 @@ def test_a_job_that_ended_well_meanwhile_is_not_repeated(cluster: Cluster) -> No
 
 
 @pytest.mark.slow
-def test_a_job_that_failed_meanwhile_is_submitted_anew(cluster: Cluster) -> None:
+def test_a_failed_job_is_submitted_again(cluster: Cluster) -> None:
     killed(cluster, tool(cluster, "[ -e again ] || exit 3;"))
     (cluster.folder / "go").touch()
     wait_until(lambda: cluster.word() == "FAILED")
@@ -89,47 +89,47 @@ def test_a_job_that_failed_meanwhile_is_submitted_anew(cluster: Cluster) -> None
     ended = cluster.go(tool(cluster, "[ -e again ] || exit 3;"))
     assert ended.exit_code == 1
     assert len(cluster.submitted) == 2
-    assert FOUND not in ended.stderr
+    assert REATTACHED not in ended.stderr
 
 
 @pytest.mark.slow
-def test_a_site_that_is_silent_about_a_job_that_was_left_is_asked_until_it_answers(cluster: Cluster) -> None:
+def test_a_query_about_an_earlier_job_is_repeated_until_the_site_answers(cluster: Cluster) -> None:
     # Seven questions were the end of it; and where only the controller was silent, a job that had failed was taken over.
     cluster.knob("no-accounting")
     killed(cluster, tool(cluster, "[ -e again ] || exit 3;"))
     (cluster.folder / "go").touch()
     wait_until(lambda: cluster.word() == "FAILED")
     cluster.knob("scontrol-fails", 8)
-    going = cluster.begin(
+    process = cluster.begin(
         tool(cluster, "[ -e again ] || exit 3;"),
-        "from medweave_connectors.sites.slurm import patience\npatience.SHORTEST_PAUSE_S, patience.SILENCE_NOTICE_S = 0.2, 0.5\n",
+        "from medweave_connectors.sites.slurm import deadlines\ndeadlines.SHORTEST_PAUSE_S, deadlines.NOTICE_AFTER_S = 0.2, 0.5\n",
     )
-    ended = going.wait(60)
-    assert (ended.exit_code, FOUND in ended.stderr) == (1, False), ended.stderr
+    ended = process.wait(60)
+    assert (ended.exit_code, REATTACHED in ended.stderr) == (1, False), ended.stderr
     assert len(cluster.submitted) == 2
     assert ended.stderr.count("note: Slurm does not answer") == ended.stderr.count("note: Slurm answers again") == 1
 
 
 @pytest.mark.slow
-def test_a_job_that_slurm_may_start_again_is_not_over_before_the_controller_says_so(cluster: Cluster) -> None:
-    # Accounting had the end of its first start, the controller did not answer, and a second job was submitted beside it.
+def test_a_job_that_may_be_requeued_ends_only_by_the_controller(cluster: Cluster) -> None:
+    # Regression: accounting had the end of the first start, the controller did not answer, and a second job was submitted.
     killed(cluster, tool(cluster))
     word = cluster.folder / "slurm" / "jobs" / "100" / "word"
     word.write_text("PREEMPTED")
     cluster.knob("scontrol-fails", 3)
-    going = cluster.begin(
-        tool(cluster), "from medweave_connectors.sites.slurm import patience\npatience.SHORTEST_PAUSE_S = 0.5\n"
+    process = cluster.begin(
+        tool(cluster), "from medweave_connectors.sites.slurm import deadlines\ndeadlines.SHORTEST_PAUSE_S = 0.5\n"
     )
     wait_until(lambda: (cluster.folder / "slurm" / "scontrol-fails").read_text() == "0", 60)
     word.write_text("RUNNING")
-    going.wait_for_line(FOUND)
+    process.wait_for_line(REATTACHED)
     (cluster.folder / "go").touch()
-    assert result(cluster, going.wait(60)) == "seen"
+    assert result(cluster, process.wait(60)) == "seen"
     assert len(cluster.submitted) == 1
 
 
 @pytest.mark.slow
-def test_a_job_over_other_data_is_another_job(cluster: Cluster) -> None:
+def test_a_job_over_other_data_is_not_reattached(cluster: Cluster) -> None:
     killed(cluster, tool(cluster))
     (cluster.folder / "data.txt").write_text("new!")  # as long as before
     (cluster.folder / "go").touch()
@@ -141,13 +141,13 @@ def test_a_job_over_other_data_is_another_job(cluster: Cluster) -> None:
 def test_a_driver_that_is_killed_three_times_has_one_job(cluster: Cluster) -> None:
     killed(cluster, tool(cluster))
     for _ in range(2):
-        going = cluster.begin(tool(cluster))
-        going.wait_for_line(FOUND)
-        going.signal(signal.SIGKILL)
-        going.wait()
+        process = cluster.begin(tool(cluster))
+        process.wait_for_line(REATTACHED)
+        process.signal(signal.SIGKILL)
+        process.wait()
         (cluster.folder / "stderr.txt").unlink()
     last = cluster.begin(tool(cluster))
-    last.wait_for_line(FOUND)
+    last.wait_for_line(REATTACHED)
     (cluster.folder / "go").touch()
     assert result(cluster, last.wait(60)) == "seen"
     assert len(cluster.submitted) == 1
@@ -183,11 +183,11 @@ submission.submit = submit
 
 
 @pytest.mark.slow
-def test_a_run_that_was_ended_by_its_user_leaves_nothing_to_go_on_with(cluster: Cluster) -> None:
-    going = cluster.begin(tool(cluster))
+def test_a_run_canceled_by_its_user_leaves_no_job_to_reattach(cluster: Cluster) -> None:
+    process = cluster.begin(tool(cluster))
     wait_until((cluster.folder / "begun").exists, 60)
-    going.signal(signal.SIGINT)
-    going.wait()
+    process.signal(signal.SIGINT)
+    process.wait()
     (cluster.folder / "go").touch()
     assert result(cluster, cluster.go(tool(cluster))) == "seen"
     assert len(cluster.submitted) == 2

@@ -1,4 +1,4 @@
-"""What the user is told about jobs, how often Slurm is asked, and which options are refused. Pure."""
+"""Messages about jobs, the rate of Slurm queries, and refused options. Pure."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from medweave.project.deployments import faults_of_deployments
 from medweave_connectors.sites.slurm import messages
 from medweave_connectors.sites.slurm.connector import MedweaveSlurmConnector
 from medweave_connectors.sites.slurm.service import Allocation, check_service
-from medweave_connectors.sites.slurm.states import Told
-from medweave_connectors.sites.slurm.watch import Pace, interval_s
+from medweave_connectors.sites.slurm.states import SchedulerState
+from medweave_connectors.sites.slurm.watch import QueryRate, interval_s
 from medweave_core.errors import UsageError
-from support.slurm_words import ASKED, told
+from support.slurm_words import ALLOCATION, reported
 
-PLACE = messages.Place(name="hpc/gpu4", setting="deployments.hpc.config.services.gpu4")
+SERVICE = messages.ServiceLabel(name="hpc/gpu4", setting="deployments.hpc.config.services.gpu4")
 
 
 @pytest.mark.parametrize(
-    ("word", "what", "do"),
+    ("word", "problem", "do"),
     [
         ("TIMEOUT", "hit its time limit of 720 min", "raise deployments.hpc.config.services.gpu4.time"),
         ("PREEMPTED", "was preempted", "run again"),
@@ -32,19 +32,21 @@ PLACE = messages.Place(name="hpc/gpu4", setting="deployments.hpc.config.services
         ("UNKNOWN", "is lost", "look at its files"),
     ],
 )
-def test_what_is_told_about_a_failure(word: str, what: str, do: str) -> None:
-    asked = Allocation(num_nodes=1, cores=4, memory_mib=3072, gpus=0, minutes=720)
-    seen = Told(source="sacct", word=word, signal_number=15, seconds=43219.0, time_limit="12:00:00", nodes="n1")
-    lines = messages.site_word("17", seen, asked, PLACE, out_of_memory=False).splitlines()
+def test_the_message_about_a_failure(word: str, problem: str, do: str) -> None:
+    allocation = Allocation(num_nodes=1, cores=4, memory_mib=3072, gpus=0, minutes=720)
+    seen = SchedulerState(
+        source="sacct", word=word, signal_number=15, seconds=43219.0, time_limit="12:00:00", nodes="n1"
+    )
+    lines = messages.site_word("17", seen, allocation, SERVICE, out_of_memory=False).splitlines()
     assert lines[0].startswith("hpc/gpu4: Slurm job 17 ")
-    assert what in lines[0]
+    assert problem in lines[0]
     assert lines[1].startswith(f"  seen:     sacct State={word} ExitCode=0:15, 43219 s")
     assert lines[2] == "  expected: State=COMPLETED and ExitCode=0:0"
     assert do in lines[3]
 
 
-def test_a_success_has_no_words() -> None:
-    assert messages.site_word("17", told("sacct", "COMPLETED"), ASKED, PLACE, out_of_memory=False) == ""
+def test_a_success_has_no_message() -> None:
+    assert messages.site_word("17", reported("sacct", "COMPLETED"), ALLOCATION, SERVICE, out_of_memory=False) == ""
 
 
 KILLED = ["slurmstepd: error: StepId=11.batch exceeded memory limit (376328192 > 104857600), being killed"]
@@ -53,14 +55,14 @@ KILLED = ["slurmstepd: error: StepId=11.batch exceeded memory limit (376328192 >
 @pytest.mark.parametrize(
     ("seen", "stderr", "expected"),
     [
-        (told("sacct", "OUT_OF_MEMORY", 0, 125), [], True),
-        (told("sacct", "FAILED", 0, 9), KILLED, True),
-        (told("sacct", "FAILED", 137), ["slurmstepd: error: Detected 1 oom-kill event(s)"], True),
-        (told("sacct", "FAILED", 0, 9), ["killed"], False),
-        (told("sacct", "FAILED", 3), KILLED, False),
+        (reported("sacct", "OUT_OF_MEMORY", 0, 125), [], True),
+        (reported("sacct", "FAILED", 0, 9), KILLED, True),
+        (reported("sacct", "FAILED", 137), ["slurmstepd: error: Detected 1 oom-kill event(s)"], True),
+        (reported("sacct", "FAILED", 0, 9), ["killed"], False),
+        (reported("sacct", "FAILED", 3), KILLED, False),
     ],
 )
-def test_out_of_memory_needs_evidence(seen: Told, stderr: Sequence[str], expected: bool) -> None:
+def test_out_of_memory_needs_evidence(seen: SchedulerState, stderr: Sequence[str], expected: bool) -> None:
     assert messages.looks_out_of_memory(seen, stderr) is expected
 
 
@@ -79,7 +81,7 @@ def test_out_of_memory_needs_evidence(seen: Told, stderr: Sequence[str], expecte
 )
 def test_a_refusal_names_its_setting(text: str, setting: str) -> None:
     assert messages.refused_setting(text)[0] == setting
-    assert not messages.unanswered(text)
+    assert not messages.is_unanswered(text)
 
 
 @pytest.mark.parametrize(
@@ -89,13 +91,13 @@ def test_a_refusal_names_its_setting(text: str, setting: str) -> None:
         ("QOSNotAllowed", "qos"), ("BadConstraints", "constraint"), ("PartitionNodeLimit", "partition"),
     ],
 )  # fmt: skip
-def test_a_reason_that_does_not_go_away_names_its_setting(reason: str, setting: str) -> None:
-    assert messages.hopeless_setting(reason)[0] == setting
+def test_a_permanent_reason_names_its_setting(reason: str, setting: str) -> None:
+    assert messages.blocking_setting(reason)[0] == setting
 
 
-def test_a_refusal_without_a_controller_is_no_refusal() -> None:
-    assert messages.unanswered("sbatch: error: Batch job submission failed: Socket timed out on send/recv operation")
-    assert messages.unanswered("sbatch: error: Unable to contact slurm controller (connect failure)")
+def test_an_unreachable_controller_is_not_a_refusal() -> None:
+    assert messages.is_unanswered("sbatch: error: Batch job submission failed: Socket timed out on send/recv operation")
+    assert messages.is_unanswered("sbatch: error: Unable to contact slurm controller (connect failure)")
 
 
 def test_the_rank_that_failed_first_is_found() -> None:
@@ -103,7 +105,7 @@ def test_the_rank_that_failed_first_is_found() -> None:
     assert messages.lost_rank({0: (0, 1, "n1")}) is None
 
 
-def test_queries_are_dense_while_something_happens_and_rare_in_quiet() -> None:
+def test_queries_become_rare_when_nothing_changes() -> None:
     assert interval_s(0, 10) == 0.5
     assert interval_s(30, 10) == 3
     assert interval_s(3600, 10) == 10
@@ -111,18 +113,18 @@ def test_queries_are_dense_while_something_happens_and_rare_in_quiet() -> None:
 
 
 @given(pauses=st.lists(st.floats(0.01, 20), min_size=1, max_size=400))
-def test_the_controller_is_never_asked_more_than_once_a_second_over_any_30_s(pauses: list[float]) -> None:
-    pace, now, asked = Pace(), 1000.0, []
+def test_the_controller_gets_at_most_30_queries_in_any_30_s(pauses: list[float]) -> None:
+    rate, now, queries = QueryRate(), 1000.0, []
     for pause in pauses:
         now += pause
-        if pace.take(now):
-            asked.append(now)
-    assert all(sum(start <= time <= start + 30 for time in asked) <= 30 for start in asked)
+        if rate.take(now):
+            queries.append(now)
+    assert all(sum(start <= time <= start + 30 for time in queries) <= 30 for start in queries)
 
 
-def test_a_busy_site_is_asked_all_the_same() -> None:
-    pace = Pace()
-    assert sum(pace.take(1000 + step / 10) for step in range(600)) == pytest.approx(10 + 60 * 2 / 3, abs=1)
+def test_queries_of_a_busy_site_continue() -> None:
+    rate = QueryRate()
+    assert sum(rate.take(1000 + step / 10) for step in range(600)) == pytest.approx(10 + 60 * 2 / 3, abs=1)
 
 
 SCHEMA = json.loads(MedweaveSlurmConnector.get_schema())
@@ -153,7 +155,7 @@ SCHEMA = json.loads(MedweaveSlurmConnector.get_schema())
         ("--exclude n7", "long option"),
     ],
 )
-def test_options_that_medweave_sets_itself_are_refused_also_abbreviated(option: str, owned: str) -> None:
+def test_options_that_medweave_sets_are_refused_also_abbreviated(option: str, owned: str) -> None:
     if not owned:
         check_service({"options": [option]}, where="s")
         return
@@ -162,18 +164,18 @@ def test_options_that_medweave_sets_itself_are_refused_also_abbreviated(option: 
     assert owned in str(error.value)
 
 
-def test_a_time_limit_of_nothing_is_refused() -> None:
+def test_a_time_limit_of_zero_is_refused() -> None:
     with pytest.raises(UsageError, match=r"^s\.time: a limit of no time"):
         check_service({"time": "00:00:00"}, where="s")
     check_service({"time": "00:00:01"}, where="s")
 
 
-def test_a_site_file_is_held_against_the_same_rules(tmp_path: Path) -> None:
+def test_a_site_file_is_checked_by_the_same_rules(tmp_path: Path) -> None:
     config = {"services": {"gpu": {"options": ["--exclusive", "--arr=0-2"]}, "cpu": {"time": "0-00:00:00"}}}
     deployments = {
         "hpc": {"type": "medweave.slurm", "wraps": "login", "config": config},
         "login": {"type": "medweave.local", "config": {}},
     }
     fields = [fault.field for fault in faults_of_deployments(deployments, tmp_path / "site.yml")]
-    place = ("deployments", "hpc", "config", "services")
-    assert fields == [(*place, "gpu", "options", 1), (*place, "cpu", "time")]
+    services = ("deployments", "hpc", "config", "services")
+    assert fields == [(*services, "gpu", "options", 1), (*services, "cpu", "time")]

@@ -32,7 +32,7 @@ from medweave_connectors.sites.pods.startup.messages import tell_pods
 from medweave_connectors.sites.pods.startup.pod import Event
 from medweave_connectors.sites.pods.startup.states import judge
 from medweave_connectors.sites.slurm import answers, reattach_commands, site_survey
-from medweave_connectors.sites.slurm.messages import Place, site_word
+from medweave_connectors.sites.slurm.messages import ServiceLabel, site_word
 from medweave_connectors.sites.slurm.service import Allocation, Service
 from medweave_connectors.sites.slurm.states import judge as judge_words
 from medweave_connectors.sites.slurm.states import shell_exit_code
@@ -177,20 +177,22 @@ def test_answers_of_a_login_node(text: str) -> None:
     """An incomplete answer is a ValueError; all other text is data, and exit codes are in bounds."""
     for answer in (text, f"{text}\n{answers.END}\n"):
         with contextlib.suppress(ValueError):
-            job_id, _ = answers.read_submission(answer)
+            job_id, _ = answers.parse_submission(answer)
             assert job_id == "" or job_id.isascii()
-            answers.read_poll(answer)
+            answers.parse_poll(answer)
             answers.read_checkpoint(answer)
-            reattach_commands.read_left(answer)
+            reattach_commands.parse_status(answer)
             reattach_commands.read_move(answer)
-            site_survey.read_look(answer, {"gpu": Service(partition="p")})
-            for part in (answer, *answers.sections(answer).values()):
-                end = answers.read_end(part, "1", "token")
-                word = judge_words(end.sacct, end.scontrol, end.exit_file, forgotten=end.forgotten)
+            site_survey.parse_survey(answer, {"gpu": Service(partition="p")})
+            for part in (answer, *answers.split_by_job(answer).values()):
+                end = answers.parse_final_report(part, "1", "token")
+                word = judge_words(end.sacct, end.scontrol, end.exit_file, purged=end.purged)
                 if word is not None:
                     assert 0 <= shell_exit_code(word, end.scontrol, end.exit_file) <= 255
                     allocation = Allocation(num_nodes=1, cores=1, memory_mib=1, gpus=0, minutes=None)
-                    text_of_site = site_word("1", word, allocation, Place(name="hpc", setting="s"), out_of_memory=False)
+                    text_of_site = site_word(
+                        "1", word, allocation, ServiceLabel(name="hpc", setting="s"), out_of_memory=False
+                    )
                     assert text_of_site == plain(text_of_site)
     answers.mebibytes(text)
     seconds = answers.seconds(text)
@@ -199,7 +201,7 @@ def test_answers_of_a_login_node(text: str) -> None:
 
 def test_line_separators_in_a_jobs_words_make_no_further_lines() -> None:
     spoof = f"file exit 1 1 2 n1\x0cscontrol JobState=COMPLETED ExitCode=0:0\u2028of 2\n{answers.END}"
-    end = answers.read_end(spoof, "1")
+    end = answers.parse_final_report(spoof, "1")
     assert end.scontrol is None
     assert end.exit_file is not None
     assert end.exit_file.exit_code == 1
@@ -266,7 +268,7 @@ def test_a_status_that_is_nested_deeply_is_an_unknown_end() -> None:
 def test_counters_of_a_container(text: list[str]) -> None:
     counters = pod_commands.parse_counters([pod_commands.MARK + " ".join(text)])
     assert pod_commands.verdict(137, pod_commands.Counters(), counters) is not None
-    job_script.read_end(f"code {' '.join(text)}\n{pod_commands.MARK}{' '.join(text)}")
+    job_script.parse_final_report(f"code {' '.join(text)}\n{pod_commands.MARK}{' '.join(text)}")
 
 
 def test_a_job_cannot_name_another_process_as_its_own() -> None:

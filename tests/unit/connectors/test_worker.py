@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from medweave_connectors.jobs.worker_environment import WorkerEnvironment, read_environment
-from medweave_connectors.sites.slurm.script import JobFiles, StepCommand, gang_script, node_script, single_script
+from medweave_connectors.sites.slurm.script import SlurmJobFiles, StepCommand, gang_script, node_script, single_script
 from medweave_core.errors import UsageError
 from support.engine import run, start, write_workflow
 from support.engine_file import engine_file, ssh_site
@@ -138,7 +138,7 @@ def single(folder: Path, script: str, environment: WorkerEnvironment, *, gpus: b
         environment={"TMPDIR": f"{folder}/run/tmp", "HOME": str(output), "VALUE": "$(touch harm) 'c'\nMEDWEAVE_X=1"},
         output_directory=str(output), worker=environment, worker_setting=WHERE, gpus=gpus, **keys,
     )  # fmt: skip
-    return MODULE + single_script(step, JobFiles(str(folder / "run" / "job")), prologue="", title="key")
+    return MODULE + single_script(step, SlurmJobFiles(str(folder / "run" / "job")), prologue="", title="key")
 
 
 @pytest.mark.parametrize("checkpoint", ["", "checkpoints"])
@@ -197,7 +197,7 @@ def test_each_rank_of_a_gang_finds_the_environment(shell: str, tmp_path: Path, i
         environment={"TMPDIR": str(tmp_path / "tmp")}, output_directory=str(tmp_path / "out"),
         worker=environment, worker_setting=WHERE,
     )  # fmt: skip
-    job = JobFiles(str(tmp_path))
+    job = SlurmJobFiles(str(tmp_path))
     (tmp_path / "node.sh").write_text(node_script(command, job))
     text = gang_script(command, job, num_nodes=2, cores=1, prologue="", title="key")
     ended = did(shell, tmp_path, text, SLURM_JOB_ID="17", SLURM_JOB_NODELIST="n[1-2]")
@@ -217,7 +217,7 @@ def test_a_rank_without_the_environment_leaves_its_end(tmp_path: Path) -> None:
         words=["true"], environment={"TMPDIR": str(tmp_path / "tmp")}, output_directory=str(tmp_path),
         worker=WorkerEnvironment(virtualEnvironment="/no/env"), worker_setting=WHERE,
     )  # fmt: skip
-    ended = did("sh", tmp_path, node_script(command, JobFiles(str(tmp_path))), SLURM_PROCID="1")
+    ended = did("sh", tmp_path, node_script(command, SlurmJobFiles(str(tmp_path))), SLURM_PROCID="1")
     assert ended.returncode == 69
     assert (tmp_path / "exit.1").read_text().startswith("69 ")
     assert "no /no/env/bin/activate" in ended.stderr

@@ -69,7 +69,7 @@ def test_a_run_whose_job_another_one_goes_on_with_is_left_alone(
     folder = going.record
     (cluster.folder / "stderr.txt").unlink()
     second = cluster.begin({"first": "sleep 120"})
-    second.wait_for_line("goes on with Slurm job 100")
+    second.wait_for_line("re-attached to Slurm job 100")
     assert main(["clean", str(folder)]) == 75
     assert "seen:     taken over: /first/0\n" in capsys.readouterr().err
     assert cluster.word() == "RUNNING"

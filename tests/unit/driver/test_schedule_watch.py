@@ -129,7 +129,7 @@ def test_a_job_file_that_does_not_name_the_folder_is_told(tmp_path: Path) -> Non
 def test_where_no_link_can_be_the_files_are_copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from medweave.schedule.studies import WatchedFolder
     from medweave_connectors.cache.content import Contents
-    from medweave_connectors.cache.database import Memo
+    from medweave_connectors.cache.database import CacheDatabase
 
     def refused(*_: object) -> None:
         raise OSError(18, "Invalid cross-device link")
@@ -138,7 +138,7 @@ def test_where_no_link_can_be_the_files_are_copied(tmp_path: Path, monkeypatch: 
     (tmp_path / "source").mkdir()
     (tmp_path / "source" / "one.nii.gz").write_text("1")
     (tmp_path / "into").mkdir()
-    watched = WatchedFolder(tmp_path / "source", Contents(Memo(tmp_path / "memo")))
+    watched = WatchedFolder(tmp_path / "source", Contents(CacheDatabase(tmp_path / "memo")))
     watched.fetch(watched.look()[0], tmp_path / "into")
     assert (tmp_path / "into" / "000001.nii.gz").read_text() == "1"
 
@@ -146,12 +146,12 @@ def test_where_no_link_can_be_the_files_are_copied(tmp_path: Path, monkeypatch: 
 def test_a_received_study_to_which_files_have_come_since_stays(tmp_path: Path) -> None:
     from medweave.schedule.studies import ReceivedFolder
     from medweave_connectors.cache.content import Contents
-    from medweave_connectors.cache.database import Memo
+    from medweave_connectors.cache.database import CacheDatabase
 
     for name in ("done", "grows"):
         (tmp_path / "received" / name).mkdir(parents=True)
         (tmp_path / "received" / name / "1.dcm").write_text("1")
-    received = ReceivedFolder(tmp_path / "received", Contents(Memo(tmp_path / "memo")))
+    received = ReceivedFolder(tmp_path / "received", Contents(CacheDatabase(tmp_path / "memo")))
     studies = received.look()
     (tmp_path / "received" / "grows" / "2.dcm").write_text("2")
     received.finish(studies)

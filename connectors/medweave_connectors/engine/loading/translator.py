@@ -62,7 +62,7 @@ class MedweaveTranslator(CWLTranslator):
         }
         for asked in (*(cwl_element.hints or ()), *(cwl_element.requirements or ())):
             if getattr(asked, "inplaceUpdate", False) and isinstance(self.context.scheduler, MedweaveScheduler):
-                self.context.scheduler.reuse.on = (
+                self.context.scheduler.reuse.is_enabled = (
                     False  # a file that a step may write to cannot be a name of a kept one
                 )
             if getattr(asked, "class_", "") == job_requests.WORK_REUSE:

@@ -21,7 +21,7 @@ from streamflow.deployment.connector import connector_classes
 from streamflow.recovery.failure_manager import DummyFailureManager
 from streamflow.scheduling.scheduler import DefaultScheduler
 
-from medweave_connectors.cache.session import KEEP_DAYS, Reuse
+from medweave_connectors.cache.session import KEEP_DAYS, CacheSession
 from medweave_connectors.engine import log_filter, shutdown
 from medweave_connectors.engine.scheduling.filter import MedweaveFilter
 from medweave_connectors.engine.scheduling.policy import MedweavePolicy
@@ -71,7 +71,7 @@ class MedweaveScheduler(DefaultScheduler):
         self._run = plan(context.config)
         self._run.partial = partial
         self.pseudonyms = pseudonyms  # of the files and folders that the workflow is given
-        self.reuse = Reuse(self._run, limit_gib=reuse_gib, keep_days=keep_days)
+        self.reuse = CacheSession(self._run, limit_gib=reuse_gib, keep_days=keep_days)
         self._policy = MedweavePolicy()
         schemas = {
             name: json.loads(kind.get_schema())

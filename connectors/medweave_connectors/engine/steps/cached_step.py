@@ -1,6 +1,6 @@
-"""The engine's step that says whose command a connector runs, and hands in its outputs once the engine has found them.
+"""The engine's step with a cache lookup before its command; its outputs are stored once the engine has collected them.
 
-Nothing is handed on before that: a driver that is killed when the next step has begun has kept what the one before it has done.
+Tokens go to the next steps only after that: if the driver is killed during a step, the outputs of earlier steps are in the cache.
 """
 
 from __future__ import annotations
@@ -14,70 +14,72 @@ from streamflow.cwl.step import CWLExecuteStep
 from streamflow.workflow.utils import get_token_value
 
 from medweave_connectors.cache import session
-from medweave_connectors.cache.local import WorkHere
-from medweave_connectors.cache.remote import At, WorkThere
+from medweave_connectors.cache.local import LocalCacheLookup
+from medweave_connectors.cache.remote import JobSite, RemoteCacheLookup
 from medweave_connectors.engine.data.manager import MedweaveDataManager
 from medweave_connectors.jobs import job_requests
 from medweave_connectors.transfer.routes.direct.endpoints import behind
 
-_handed_on: contextvars.ContextVar[list[tuple[Any, Any]] | None] = contextvars.ContextVar("handed_on", default=None)
+_waiting_tokens: contextvars.ContextVar[list[tuple[Any, Any]] | None] = contextvars.ContextVar(
+    "handed_on", default=None
+)
 
 
-class ReusesOutputs(CWLExecuteStep):
-    """Of a step of the engine: its jobs may have been done before."""
+class CachedStep(CWLExecuteStep):
+    """Engine step whose jobs are looked up in the cache."""
 
     async def _execute_command(self, job: Any, connectors: MutableMapping[str, Any]) -> None:
-        if (work := _work_of(self, job)) is None:
+        if (lookup := _lookup_of(self, job)) is None:
             await super()._execute_command(job, connectors)
             return
         waiting: list[tuple[Any, Any]] = []
-        tokens = session.begin(work), _handed_on.set(waiting)
+        tokens = session.begin(lookup), _waiting_tokens.set(waiting)
         try:
             await super()._execute_command(job, connectors)
         finally:
             session.end(tokens[0])
-            _handed_on.reset(tokens[1])
-        await work.keep()
+            _waiting_tokens.reset(tokens[1])
+        await lookup.store_outputs()
         for port, token in waiting:
             port.put(token)
 
     async def _retrieve_output(
         self, job: Any, output_name: str, output_port: Any, command_output: Any, connector: Any = None
     ) -> None:
-        waiting = _handed_on.get()
+        waiting = _waiting_tokens.get()
         port: Any = output_port if waiting is None else _Waiting(output_port, waiting)
         await super()._retrieve_output(job, output_name, port, command_output, connector)
 
 
 class _Waiting:
-    """A port of the engine whose tokens are put there later."""
+    """Stand-in for an engine port that collects tokens until the outputs are stored."""
 
     def __init__(self, port: Any, waiting: list[tuple[Any, Any]]) -> None:
         self._port, self._waiting = port, waiting
 
     def put(self, token: Any) -> None:
-        """Later."""
+        """Collect the token."""
         self._waiting.append((self._port, token))
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._port, name)
 
 
-def _work_of(step: Any, job: Any) -> session.Work | None:
+def _lookup_of(step: Any, job: Any) -> session.CacheLookup | None:
     context = step.workflow.context
-    reuse: session.Reuse | None = getattr(context.scheduler, "reuse", None)
-    if reuse is None or not reuse.on:
+    cache: session.CacheSession | None = getattr(context.scheduler, "reuse", None)
+    if cache is None or not cache.is_enabled:
         return None
     inputs = {name: get_token_value(token) for name, token in job.inputs.items()}
     allowed, locations = job_requests.hints_of(job.name).reuse, context.scheduler.get_locations(job.name)
-    if all(each.local for each in locations):
-        return WorkHere(reuse, job.name, inputs, allowed=allowed, outputs=Path(job.output_directory))
-    at = _at(step, job, locations)
-    return None if at is None else WorkThere(reuse, job.name, inputs, allowed=allowed, at=at)
+    if all(location.local for location in locations):
+        return LocalCacheLookup(cache, job.name, inputs, allowed=allowed, outputs=Path(job.output_directory))
+    site = _site_of(step, job, locations)
+    return None if site is None else RemoteCacheLookup(cache, job.name, inputs, allowed=allowed, at=site)
 
 
-def _at(step: Any, job: Any, locations: Any) -> At | None:
-    """Where a job elsewhere runs; None where nothing can be kept there: another connector than ours, or no store."""
+def _site_of(step: Any, job: Any, locations: Any) -> JobSite | None:
+    """Return the site of a remote job; None if it has no cache: the connector is not medweave's, or there is no store."""
     manager, location = step.workflow.context.data_manager, locations[0]
     connector = behind(step.workflow.context.deployment_manager.get_connector(location.deployment))
     if not isinstance(manager, MedweaveDataManager) or not hasattr(connector, "worker_of"):
@@ -87,10 +89,10 @@ def _at(step: Any, job: Any, locations: Any) -> At | None:
     if store is None:
         return None
     request = job_requests.request_of(job.name)
-    return At(
+    return JobSite(
         connector=connector,
         location=location,
-        held=manager.held,
+        inventory=manager.held,
         store=store,
         sweeps=lambda: manager.sweeps(store, [location]),
         outputs=job.output_directory,

@@ -9,14 +9,14 @@ from streamflow.core.workflow import Job
 from streamflow.cwl.step import CWLExecuteStep
 
 from medweave_connectors.engine.data.origin import NotesClasses
-from medweave_connectors.engine.steps.cached_step import ReusesOutputs
+from medweave_connectors.engine.steps.cached_step import CachedStep
 from medweave_connectors.engine.steps.partial_failures import ToleratesFailures
 from medweave_connectors.engine.steps.provenance import RecordsProvenance
 from medweave_connectors.host.errors import OutputNotCollected, StreamBroke, TransferFailed
 from medweave_connectors.jobs.job_errors import event_message, note_job_error, storage_error
 
 
-class MedweaveExecuteStep(ToleratesFailures, RecordsProvenance, NotesClasses, ReusesOutputs, CWLExecuteStep):
+class MedweaveExecuteStep(ToleratesFailures, RecordsProvenance, NotesClasses, CachedStep, CWLExecuteStep):
     """Adds to each job: the cause of its failure, partial failures, provenance, data classes and the cache, in this order."""
 
     async def _execute_command(self, job: Job, connectors: MutableMapping[str, Any]) -> None:

@@ -111,10 +111,10 @@ def _looks(step: Any, job: Any) -> _Looks:
     context = step.workflow.context
     reuse, manager = getattr(context.scheduler, "reuse", None), context.data_manager
     locations = context.scheduler.get_locations(job.name)
-    if reuse is None or not reuse.on or not locations:
+    if reuse is None or not reuse.is_enabled or not locations:
         return _Nowhere()
     if all(each.local for each in locations):
-        return _Here(reuse.shelf.contents)
+        return _Here(reuse.store.contents)
     return _There(manager.held, locations[0]) if isinstance(manager, MedweaveDataManager) else _Nowhere()
 
 

@@ -16,12 +16,12 @@ from typing import Any, Literal
 from streamflow.core.deployment import Connector, ExecutionLocation
 from streamflow.core.scheduling import AvailableLocation
 
-from medweave_connectors.cache.lookup import reusing
-from medweave_connectors.cache.remote_worker import Worker
+from medweave_connectors.cache.lookup import with_cache_lookup
 from medweave_connectors.jobs import job_requests
 from medweave_connectors.jobs.node_group import ENGINE, node_environment
 from medweave_connectors.jobs.retries.policy import CLUSTER, FailureKind
 from medweave_connectors.jobs.run_abort import run_is_ending
+from medweave_connectors.jobs.worker_environment import RemoteWorker
 from medweave_connectors.runlog import console, current
 from medweave_connectors.runlog.run import short_path
 from medweave_connectors.sites.compss import commands, replacement_pods, xml
@@ -166,7 +166,7 @@ class MedweaveCompssConnector(MedweaveHelmConnector):
 
     # ---- jobs
 
-    @reusing
+    @with_cache_lookup
     async def run(
         self,
         location: ExecutionLocation,
@@ -188,7 +188,7 @@ class MedweaveCompssConnector(MedweaveHelmConnector):
             location, command, environment, workdir, stdin, stdout, stderr, capture_output, timeout, job_name
         )
 
-    async def worker_of(self, location: ExecutionLocation, job_name: str) -> Worker:
+    async def worker_of(self, location: ExecutionLocation, job_name: str) -> RemoteWorker:
         """As in other pods, with the engine, and the pods of a distributed job."""
         worker, distributed = await super().worker_of(location, job_name), job_requests.hints_of(job_name).gang
         facts = {"engine": self.engine, "workers": len(self._taking_part(job_name)) if distributed else 1}

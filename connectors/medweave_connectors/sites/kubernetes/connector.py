@@ -13,11 +13,11 @@ from typing import Any, Literal
 from streamflow.core.deployment import ExecutionLocation
 from streamflow.core.scheduling import AvailableLocation
 
-from medweave_connectors.cache.lookup import reusing
-from medweave_connectors.cache.remote_worker import Worker
+from medweave_connectors.cache.lookup import with_cache_lookup
 from medweave_connectors.jobs import job_requests
 from medweave_connectors.jobs.remote_environment import step_variables
 from medweave_connectors.jobs.retries.policy import STANDING, read_table
+from medweave_connectors.jobs.worker_environment import RemoteWorker
 from medweave_connectors.runlog import console
 from medweave_connectors.sites.kubernetes import cleanup
 from medweave_connectors.sites.kubernetes.job_mode import JobMode
@@ -195,7 +195,7 @@ class MedweaveKubernetesConnector(PodsConnector):
         """How many locations a job can have; one pod is no gang."""
         return 1 if self.mode == "job" else super().most_locations(service)
 
-    @reusing
+    @with_cache_lookup
     async def run(
         self,
         location: ExecutionLocation,
@@ -224,7 +224,7 @@ class MedweaveKubernetesConnector(PodsConnector):
         )
         return await self._jobs.run(step, location)
 
-    async def worker_of(self, location: ExecutionLocation, job_name: str) -> Worker:
+    async def worker_of(self, location: ExecutionLocation, job_name: str) -> RemoteWorker:
         """As in pods that stand; with `mode: job` the pod that holds the files does not compute."""
         return dataclasses.replace(await super().worker_of(location, job_name), computes=self.mode == "exec")
 

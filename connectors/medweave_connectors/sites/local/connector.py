@@ -12,7 +12,9 @@ from typing import Any
 from streamflow.core.deployment import ExecutionLocation
 from streamflow.deployment.connector.local import LocalConnector
 
-from medweave_connectors.cache.lookup import reusing
+from medweave_connectors.cache.lookup import with_cache_lookup
+from medweave_connectors.host.command_log import CommandLog, kind_of
+from medweave_connectors.host.environment import step_environment
 from medweave_connectors.host.errors import CommandFailed, TimeLimitExceeded
 from medweave_connectors.host.streams import Reader, Writer
 from medweave_connectors.jobs.remote_environment import file_name, stream_line
@@ -24,7 +26,6 @@ from medweave_connectors.runlog.job import CommandOutcome
 from medweave_connectors.runlog.job_output import EventRate, take_line
 from medweave_connectors.runlog.run import short_path
 from medweave_connectors.sites.local import utility
-from medweave_connectors.sites.local.environment import step_environment
 from medweave_connectors.sites.local.links import let_write, link
 from medweave_connectors.sites.local.process import Command, Ended, end_all_now
 from medweave_core.runlog.causes import cause, step_message
@@ -46,6 +47,7 @@ class MedweaveLocalConnector(LocalConnector):
         reactions: Mapping[str, Mapping[str, Any]] | None = None,
     ) -> None:
         super().__init__(deployment_name, config_dir, transferBufferSize)
+        self._log = CommandLog("local", deployment_name)
         self._table = read_table(reactions or {}, ONE_MACHINE)
         self._commands: set[Command] = set()
         self._closing = False
@@ -69,7 +71,7 @@ class MedweaveLocalConnector(LocalConnector):
             await asyncio.sleep(0.01)
         await super().undeploy(external)
 
-    @reusing
+    @with_cache_lookup
     async def run(
         self,
         location: ExecutionLocation,
@@ -90,17 +92,19 @@ class MedweaveLocalConnector(LocalConnector):
             CommandFailed: another command failed whose exit code nobody looks at.
         """
         if job_name is None or workdir is None:
-            told = await utility.execute(
-                command,
-                environment={**location.environment, **(environment or {})},
-                workdir=workdir,
-                stdin=file_name(stdin),
-                wanted=stdout != asyncio.subprocess.DEVNULL,
-                timeout_s=timeout,
-            )
-            if told[1] and not capture_output:
-                raise CommandFailed(command, "this machine", told)
-            return told if capture_output else None
+            with self._log.command(kind_of(command)) as logged:
+                result = await utility.execute(
+                    command,
+                    environment={**location.environment, **(environment or {})},
+                    workdir=workdir,
+                    stdin=file_name(stdin),
+                    wanted=stdout != asyncio.subprocess.DEVNULL,
+                    timeout_s=timeout,
+                )
+                logged.exit_code = result[1]
+            if result[1] and not capture_output:
+                raise CommandFailed(command, "this machine", result)
+            return result if capture_output else None
         variables = step_environment(location.environment, environment or {})
         # StreamFlow passes the file of stdout when the tool names none for stderr: progress must not end in there.
         streams = (file_name(stdin), file_name(stdout), None if stderr == stdout else file_name(stderr))
@@ -145,7 +149,9 @@ class MedweaveLocalConnector(LocalConnector):
         )
         self._commands.add(started)
         try:
-            ended = await started.wait(time_limit_s=timeout)
+            with self._log.command("job") as logged:
+                ended = await started.wait(time_limit_s=timeout)
+                logged.exit_code = ended.exit_code
         finally:
             self._commands.discard(started)
         outcome = _outcome(started, ended, timeout, Path(workdir))

@@ -11,6 +11,7 @@ from typing import Any
 
 from streamflow.core.deployment import ExecutionLocation
 
+from medweave_connectors.host.command_log import CommandLog
 from medweave_connectors.host.errors import JobEndedBySite, TimeLimitExceeded
 from medweave_connectors.host.transfer_reasons import known_reason
 from medweave_connectors.jobs import job_requests
@@ -73,7 +74,10 @@ class PodAttempts(Attempts):
             members = await connector.members(
                 self.name, self._location, step.words, variables, step.output_directory, step.streams
             )
-            return await self._run(Group(connector.websocket, connector.cluster, members))
+            with CommandLog("pods", connector.deployment_name).command("job") as logged:
+                result = await self._run(Group(connector.websocket, connector.cluster, members))
+                logged.exit_code = result[1]
+            return result
         finally:
             await connector.after_attempt(self.name, self._location)
 

@@ -19,8 +19,7 @@ from kubernetes_asyncio.client import CoreV1Api
 from streamflow.core.deployment import ExecutionLocation
 from streamflow.core.scheduling import AvailableLocation
 
-from medweave_connectors.cache.lookup import reusing
-from medweave_connectors.cache.remote_worker import Worker
+from medweave_connectors.cache.lookup import with_cache_lookup
 from medweave_connectors.host import job_processes
 from medweave_connectors.host.errors import CommandFailed
 from medweave_connectors.jobs import job_requests, run_abort
@@ -28,6 +27,7 @@ from medweave_connectors.jobs.node_group import node_environment
 from medweave_connectors.jobs.remote_environment import file_name, shell_line, step_variables
 from medweave_connectors.jobs.retries.attempt_script import SIGNAL_LEAD_S
 from medweave_connectors.jobs.retries.policy import STANDING, FailureKind, Table, read_table
+from medweave_connectors.jobs.worker_environment import RemoteWorker
 from medweave_connectors.runlog import current
 from medweave_connectors.runlog.job_output import JobOutput
 from medweave_connectors.sites.pods.api.access import connect
@@ -222,7 +222,7 @@ class PodsConnector(PodPlaces):
 
     # ---- commands
 
-    @reusing
+    @with_cache_lookup
     async def run(
         self,
         location: ExecutionLocation,
@@ -267,11 +267,11 @@ class PodsConnector(PodPlaces):
         """The outputs of a job lie, or will, in this place of those that it was given."""
         self._writers[workdir] = location.name
 
-    async def worker_of(self, location: ExecutionLocation, job_name: str) -> Worker:
+    async def worker_of(self, location: ExecutionLocation, job_name: str) -> RemoteWorker:
         """What runs a job's command there: the container's image."""
         pod = await self.pod_at(location.name)
         found = pod.container(location.name.partition(":")[2])
-        return Worker(facts={"image": found.image if found else ""})
+        return RemoteWorker(facts={"image": found.image if found else ""})
 
     async def utility(
         self,

@@ -1,1 +1,1 @@
-"""Jobs of a Slurm cluster: `medweave.slurm`."""
+"""The connector `medweave.slurm`: steps as jobs of a Slurm cluster."""

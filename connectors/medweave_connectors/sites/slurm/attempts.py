@@ -1,4 +1,4 @@
-"""The attempts at a step by Slurm: each is a job of its own."""
+"""Attempts of a step on Slurm: each attempt is a new job."""
 
 from __future__ import annotations
 
@@ -11,46 +11,46 @@ from medweave_connectors.jobs.retries.attempts import Attempts
 from medweave_connectors.jobs.retries.policy import Checkpoint, Table
 from medweave_connectors.sites.slurm import commands
 from medweave_connectors.sites.slurm.answers import read_checkpoint
-from medweave_connectors.sites.slurm.job import Site, SlurmJob
-from medweave_connectors.sites.slurm.script import JobFiles, StepCommand
+from medweave_connectors.sites.slurm.job import SlurmJob, SlurmSite
+from medweave_connectors.sites.slurm.script import SlurmJobFiles, StepCommand
 
 
 class SlurmAttempts(Attempts):
-    """A step's command as one job after the other."""
+    """Runs a step's command as a sequence of jobs, one per attempt."""
 
     def __init__(
         self,
         name: str,
         step: StepCommand,
-        site: Site,
+        site: SlurmSite,
         table: Table,
         submit: Callable[[SlurmJob], Awaitable[tuple[str, int]]],
     ) -> None:
-        """`submit` runs a job to its end, as `SlurmJob.run` does, and cancels it where it is cut off."""
+        """`submit` runs a job to its end, as `SlurmJob.run` does, and cancels it on an interruption."""
         super().__init__(name, table, site.closing)
         self._site, self._submit = site, submit
         self._step = dataclasses.replace(step, checkpoint_folder=self.checkpoint_folder)
         self._job: SlurmJob
 
     async def attempt(self) -> tuple[str, int]:
-        """Submits a job and waits for its end."""
+        """Submit a job and wait for its end."""
         job = self._job = SlurmJob(self.name, self._step, self._site)
         try:
             return await self._submit(job)
         finally:
             self.failure = job.failure
             if not self._step.home:
-                own = JobFiles.beside(self._step.output_directory, "").folder
-                taken_over = not job.files.folder.startswith(own)
-                self._step = dataclasses.replace(self._step, home=job.files.folder, was_empty=taken_over)
+                own = SlurmJobFiles.next_to(self._step.output_directory, "").folder
+                reattached = not job.files.folder.startswith(own)
+                self._step = dataclasses.replace(self._step, home=job.files.folder, was_empty=reattached)
 
     async def left(self) -> Checkpoint:
-        """What the last job has left."""
+        """Return the checkpoint of the last job."""
         folder = f"{self._step.output_directory}/{self.checkpoint_folder}"
-        return read_checkpoint(await self._site.ask(commands.checkpoint(folder, self._job.files)))
+        return read_checkpoint(await self._site.run_line(commands.checkpoint(folder, self._job.files)))
 
     def largest_mib(self) -> float | None:
-        """Memory of the largest node that has the cores, MiB."""
+        """Return the memory of the largest node with enough cores, MiB."""
         request: Any = job_requests.request_of(self.name)
         fits = [memory_mib for cores, memory_mib in self._site.nodes if request and cores >= request.cores]
         return max(fits, default=None)

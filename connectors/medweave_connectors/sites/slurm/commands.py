@@ -1,7 +1,7 @@
-"""The command lines for a login node. Pure.
+"""Command lines for a login node. Pure.
 
-Every line is a POSIX shell's and ends well whatever its parts do: each part says its own exit code, and the last line says that
-the answer is whole (`answers.py` reads it).
+Each is a line for a POSIX shell and exits with 0 whatever its parts do: a part prints its own exit code, and the last line of the
+output marks it as complete (`answers.py` parses it).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from medweave_connectors.jobs.retries.attempt_script import SIGNAL, look_for_checkpoint
 from medweave_connectors.runlog.run_ownership import RunOwner
-from medweave_connectors.sites.slurm.script import JobFiles
+from medweave_connectors.sites.slurm.script import SlurmJobFiles
 from medweave_connectors.sites.slurm.service import Allocation, Service
 
 FOLLOW_BYTES = 65536
@@ -25,7 +25,7 @@ SACCT_FIELDS = (
     "WorkDir",
 )  # fmt: skip
 # Variables of Slurm's programs change their options (SBATCH_*, SQUEUE_*), and those of a job in which the driver itself may run
-# (SLURM_*) contradict the options of the jobs that it submits. These stay: the file, the cluster and the token.
+# (SLURM_*) contradict the options of the jobs that it submits. Kept are: the configuration file, the cluster and the token.
 _FOREIGN = "SLURM|SBATCH|SRUN|SALLOC|SQUEUE|SACCT|SINFO|SCANCEL|SCONTROL"
 OWN_ENVIRONMENT = (
     f"for name in $({{ env | sed -nE 's/^(({_FOREIGN})_[A-Za-z0-9_]*)=.*/\\1/p'; }} 2> /dev/null); do "
@@ -36,20 +36,20 @@ _WORDS_ALONE = "tr -dc '0-9A-Za-z._ -'"
 _BASE64 = "base64 | tr -d '\\n'"
 
 
-class EndOf(NamedTuple):
-    """A job whose end is asked for; `starts_again`: Slurm itself may start it again, which only the controller knows."""
+class FinalStateQuery(NamedTuple):
+    """Query about a job that seems to have ended; `may_requeue`: Slurm may requeue it, which only the controller reports."""
 
     job_id: str
-    files: JobFiles
-    starts_again: bool
+    files: SlurmJobFiles
+    may_requeue: bool
 
 
-def sbatch_words(files: JobFiles, asked: Allocation, service: Service, *, job_name: str, key: str) -> list[str]:
-    """The sbatch command.
+def sbatch_words(files: SlurmJobFiles, asked: Allocation, service: Service, *, job_name: str, key: str) -> list[str]:
+    """Build the sbatch command.
 
     Args:
-        job_name: what `squeue` shows.
-        key: stands in the job's comment; by it a job is found whose submission was not answered.
+        job_name: shown by `squeue`.
+        key: the job's comment; finds a job whose submission had no answer.
     """
     words = ["sbatch", "--parsable", f"--job-name={job_name}", f"--comment={key}"]
     words += [f"--nodes={asked.num_nodes}", f"--ntasks={asked.num_nodes}", "--ntasks-per-node=1"]
@@ -61,14 +61,14 @@ def sbatch_words(files: JobFiles, asked: Allocation, service: Service, *, job_na
         **place_options(service),
     }
     words += [*(f"--{option}={value}" for option, value in options.items() if value), *service.options]
-    # Unless the site wants it, Slurm starts no job again by itself: what follows is said by the table of reactions, and is told.
+    # Slurm requeues a job only if the site says so. Otherwise the retry policy decides, and the run reports it.
     words += ["--requeue", "--open-mode=append"] if service.requeue else ["--no-requeue"]
     words += [f"--chdir={files.folder}", f"--output={files.stdout}", f"--error={files.stderr}"]
     return [*words, files.script]
 
 
 def place_options(service: Service) -> dict[str, str]:
-    """The options of sbatch that say where; empty ones are left out of its command."""
+    """Return sbatch's placement options; empty ones are left out of the command."""
     return {
         "partition": service.partition,
         "account": service.account,
@@ -78,8 +78,8 @@ def place_options(service: Service) -> dict[str, str]:
     }
 
 
-def submit(words: Sequence[str], files: JobFiles, scripts: Mapping[str, str]) -> str:
-    """Writes the scripts and submits, once however often the line runs: whoever makes `claimed` submits.
+def submit(words: Sequence[str], files: SlurmJobFiles, scripts: Mapping[str, str]) -> str:
+    """Build the line that writes the scripts and submits once, however often it runs: the process that creates `claimed` submits.
 
     Args:
         words: the sbatch command.
@@ -98,23 +98,23 @@ def submit(words: Sequence[str], files: JobFiles, scripts: Mapping[str, str]) ->
     )
 
 
-def open_claim(files: JobFiles) -> str:
-    """Opens the way for another submission, when Slurm does not know the first one."""
+def open_claim(files: SlurmJobFiles) -> str:
+    """Build the line that allows another submission, after Slurm reported that it has no job of the first one."""
     return line(f"rm -f {shlex.quote(files.path('answer'))}", f"rmdir {_claim(files)}")
 
 
 def queue() -> str:
-    """All jobs of the user, ended ones too, in one query; without ids, since one that Slurm has forgotten spoils the answer."""
+    """Build the query for all jobs of the user, ended ones too; without ids, because a purged id makes squeue fail."""
     return f"squeue --me --noheader --states=all --format={_JOBS} 2>&1; echo squeue $?"
 
 
-def follow(number: int, files: JobFiles, followed: str, offset: int) -> str:
-    """What a job has printed since, and whether its script has ended.
+def follow(number: int, files: SlurmJobFiles, followed: str, offset: int) -> str:
+    """Build the part that prints a job's new output, and whether its script has ended.
 
     Args:
-        number: stands for the job in the answer.
-        followed: the file that it prints to.
-        offset: bytes that are known.
+        number: identifies the job in the output.
+        followed: the file that the job writes to.
+        offset: bytes that were read before.
     """
     text, ended = shlex.quote(followed), shlex.quote(files.exit)
     return (
@@ -124,55 +124,60 @@ def follow(number: int, files: JobFiles, followed: str, offset: int) -> str:
 
 
 def poll(*parts: str) -> str:
-    """One line of `queue` and `follow`."""
+    """Build one line of `queue` and `follow` parts."""
     return line(*parts)
 
 
-def ends(jobs: Sequence[EndOf]) -> str:
-    """What accounting, the controller and the jobs themselves say, and the last lines of all their streams.
+def ends(jobs: Sequence[FinalStateQuery]) -> str:
+    """Build the line that prints the reports of accounting, controller and jobs, and the last lines of the jobs' streams.
 
-    Accounting is asked once for all of them, and the controller about each job that did not do well by that.
+    It queries accounting once for all jobs, and the controller about each job that accounting does not report as COMPLETED.
     """
     ids = ",".join(job.job_id for job in jobs)
     return line(
-        f"told=$(sacct ${{SLURM_CLUSTERS:+--clusters=$SLURM_CLUSTERS}} --jobs={ids} --noheader --parsable2 --noconvert "
+        f"states=$(sacct ${{SLURM_CLUSTERS:+--clusters=$SLURM_CLUSTERS}} --jobs={ids} --noheader --parsable2 --noconvert "
         f"--format={','.join(SACCT_FIELDS)} 2>/dev/null)",
-        "printf '%s\\n' \"$told\" | sed 's/^/sacct /'",
+        "printf '%s\\n' \"$states\" | sed 's/^/sacct /'",
         *(part for job in jobs for part in _end_of(job)),
     )
 
 
-def _end_of(job: EndOf) -> tuple[str, ...]:
-    # Another job may have had this id: the folder stands last in its row, and its name ends with a token of its own.
+def _end_of(job: FinalStateQuery) -> tuple[str, ...]:
+    # Another job may have had this id: the folder is the last column, and its name ends with a unique token.
     row = f"^{job.job_id}|COMPLETED|.*{job.files.token}$"
-    well = f"printf '%s\\n' \"$told\" | grep -q {shlex.quote(row)}"
+    completed = f"printf '%s\\n' \"$states\" | grep -q {shlex.quote(row)}"
     controller = f"scontrol show job --oneliner {job.job_id} 2>&1 | sed 's/^/scontrol /'"
     return (
         f"echo of {job.job_id}",
-        controller if job.starts_again else f"{well} || {controller}",
+        controller if job.may_requeue else f"{completed} || {controller}",
         f"if cd {shlex.quote(job.files.folder)}; then "
         f'for f in exit exit.*; do [ -f "$f" ] && echo file "$f" $(head -c {RECORD_BYTES} "$f" | {_WORDS_ALONE}); done; '
         f'for f in stdout stderr stderr.*; do [ -f "$f" ] && echo tail "$f" $(tail -c {TAIL_BYTES} "$f" | {_BASE64}); done; fi',
     )
 
 
-def checkpoint(folder: str, files: JobFiles) -> str:
-    """Whether a step has left a checkpoint, and whether it is newer than the submission of its last job."""
+def checkpoint(folder: str, files: SlurmJobFiles) -> str:
+    """Build the line that prints whether a step wrote a checkpoint, and whether it is newer than its last job's submission."""
     return line(*look_for_checkpoint(folder, since=files.script))
 
 
 def cancel(job_ids: Sequence[str]) -> str:
-    """Cancels, and says in which state the jobs are then."""
+    """Build the line that cancels jobs and prints their states after that."""
     return line(f"scancel {' '.join(job_ids)}", queue())
 
 
 def line(*parts: str) -> str:
-    """One line for the login node, whose answer ends with a mark."""
+    """Build one line for the login node; its output ends with a marker."""
     # A sub-shell: some connectors keep one shell for many lines, whose folder, umask and environment must stay.
     return f"( {'; '.join((OWN_ENVIRONMENT, *parts, f'echo {END}'))} )"
 
 
-def _claim(files: JobFiles) -> str:
+def program_of(line: str) -> str:
+    """Return the first of Slurm's programs in a line, for the log; `script` if there is none."""
+    return next((name for name in ("sbatch", "sacct", "scancel", "sinfo", "squeue") if f"{name} " in line), "script")
+
+
+def _claim(files: SlurmJobFiles) -> str:
     return shlex.quote(files.path("claimed"))
 
 
@@ -181,7 +186,7 @@ def _base64(text: str) -> str:
 
 
 def at_cluster(cluster: str, text: str) -> str:
-    """The same line or script for one of several clusters of a login node; empty for its own."""
+    """Return a line or script that runs for one of several clusters of a login node; `cluster` is empty for the default."""
     return f"export SLURM_CLUSTERS={cluster}; {text}" if cluster else text
 
 
@@ -195,14 +200,14 @@ def cancel_all(owner: RunOwner, keys: Sequence[str]) -> str:
     patterns = "|".join((*own, *map(shlex.quote, keys))) or "''"
     return (
         f"{OWN_ENVIRONMENT}\n"
-        f"left() {{ queue=$(squeue --me --noheader --format={_JOBS}) || exit 75; "
+        f"queued() {{ queue=$(squeue --me --noheader --format={_JOBS}) || exit 75; "
         "echo \"$queue\" | while IFS='|' read -r id state reason start key; do "
         'case "$key" in ' + patterns + ') echo "${id#job }";; esac; done; }\n'
-        "found=$(left) || exit 75\n"
-        '[ -z "$found" ] || scancel $found\n'
+        "jobs=$(queued) || exit 75\n"
+        '[ -z "$jobs" ] || scancel $jobs\n'
         "for second in $(seq 60); do\n"
-        "  now=$(left) || exit 75\n"
-        '  if [ -z "$now" ]; then echo "$found" | wc -w; break; fi\n'
+        "  now=$(queued) || exit 75\n"
+        '  if [ -z "$now" ]; then echo "$jobs" | wc -w; break; fi\n'
         "  sleep 1\n"
         "done\n"
         '[ -z "$now" ] || { echo "jobs $now are still in the queue" >&2; exit 75; }'

@@ -1,4 +1,4 @@
-"""`medweave.slurm`: steps as jobs of a Slurm cluster."""
+"""The connector `medweave.slurm`: steps as jobs of a Slurm cluster."""
 
 from __future__ import annotations
 
@@ -14,28 +14,28 @@ from streamflow.core.deployment import ExecutionLocation
 from streamflow.core.scheduling import AvailableLocation
 from streamflow.deployment.connector.queue_manager import SlurmConnector
 
-from medweave_connectors.cache.lookup import reusing
-from medweave_connectors.cache.remote_worker import Worker
+from medweave_connectors.cache.lookup import with_cache_lookup
+from medweave_connectors.host.command_log import CommandLog
 from medweave_connectors.host.errors import SiteConfigError, SiteUnreachable, of_the_file
 from medweave_connectors.jobs import run_abort
 from medweave_connectors.jobs.job_requests import Size
 from medweave_connectors.jobs.remote_environment import fetch_reports, file_name, step_variables
 from medweave_connectors.jobs.retries.policy import read_table
-from medweave_connectors.jobs.worker_environment import read_environment
+from medweave_connectors.jobs.worker_environment import RemoteWorker, read_environment
 from medweave_connectors.runlog import current
 from medweave_connectors.runlog.console import say
 from medweave_connectors.sites.slurm import commands
-from medweave_connectors.sites.slurm.answers import Polled, Queued, read_poll
+from medweave_connectors.sites.slurm.answers import QueueEntry, QueuePoll, parse_poll
 from medweave_connectors.sites.slurm.attempts import SlurmAttempts
-from medweave_connectors.sites.slurm.deadlines import Patience, SiteSilent, until_answered
-from medweave_connectors.sites.slurm.final_state import Ends
-from medweave_connectors.sites.slurm.job import Site, SlurmJob
-from medweave_connectors.sites.slurm.messages import unanswered
+from medweave_connectors.sites.slurm.deadlines import ResponseDeadline, SiteUnresponsive, retry_until_answered
+from medweave_connectors.sites.slurm.final_state import FinalStateQueries
+from medweave_connectors.sites.slurm.job import SlurmJob, SlurmSite
+from medweave_connectors.sites.slurm.messages import is_unanswered
 from medweave_connectors.sites.slurm.script import StepCommand
 from medweave_connectors.sites.slurm.service import Service, check_service
-from medweave_connectors.sites.slurm.site_survey import Look, look, read_look, refuse_what_is_not_there
+from medweave_connectors.sites.slurm.site_survey import SiteSurvey, check_services, parse_survey, survey_command
 from medweave_connectors.sites.slurm.states import state_of
-from medweave_connectors.sites.slurm.watch import Pace, Watch
+from medweave_connectors.sites.slurm.watch import JobWatcher, QueryRate
 from medweave_connectors.transfer.routes.direct.endpoints import End, end_of
 from medweave_connectors.transfer.shell_commands import link_or_copy
 
@@ -46,9 +46,9 @@ LOOK_PAUSE_S = 0.5
 
 
 class MedweaveSlurmConnector(SlurmConnector):
-    """Submits each job once, watches all of them by one query, and believes nothing but COMPLETED.
+    """Submits each job once, polls all of them with one query, and accepts only COMPLETED as success.
 
-    Transfers between sites, streams and locations stay StreamFlow's own.
+    Transfers between sites, streams and locations are StreamFlow's.
     """
 
     CHECKED_AT_START = True
@@ -78,49 +78,50 @@ class MedweaveSlurmConnector(SlurmConnector):
             name: _service(keys, self._where(name)) for name, keys in (services or {}).items()
         }
         self._reactions, self._cluster = read_table(reactions or {}), cluster
+        self._log = CommandLog("slurm", deployment_name)
         self._prologues: dict[str, str] = {}
         self._login: ExecutionLocation | None = None
-        self._seen = Look()
-        pace = Pace()
-        self._watch, self._ends = Watch(self._ask, pace), Ends(self._ask, pace)
+        self._survey = SiteSurvey()
+        rate = QueryRate()
+        self._watch, self._final_states = JobWatcher(self._run_line, rate), FinalStateQueries(self._run_line, rate)
         self._open: set[SlurmJob] = set()
         self._closing = False
 
     async def deploy(self, external: bool) -> None:
-        """Looks at the site: its programs, and whether it has what the services name; the run ends if that is wrong.
+        """Check the site: Slurm's programs, and what the services name. On an error the run ends.
 
         Raises:
             SiteConfigError: the message names the setting.
         """
         with run_abort.aborting():
-            await self._look_at_the_site()
+            await self._check_site()
 
-    async def _look_at_the_site(self) -> None:
+    async def _check_site(self) -> None:
         for name, service in self.services.items():
             self._prologues[name] = _text_of(service.prologue, f"{self._where(name)}.prologue")
         (location,) = (await self._login_locations()).values()
         self._login = location.location
-        if (seen := await self._first_look()) is None:
+        if (survey := await self._survey_site()) is None:
             return  # the engine waits for the end of this before it closes anything
-        if seen.missing or seen.said:
+        if survey.missing or survey.error:
             raise SiteConfigError(
                 f"deployments.{self.deployment_name}: no Slurm that answers on {self._login.name}.",
-                seen=f"no {', '.join(seen.missing)}" if seen.missing else seen.said,
+                seen=f"no {', '.join(survey.missing)}" if survey.missing else survey.error,
                 expected="sbatch, squeue, scontrol, scancel and sinfo, and a controller that answers",
                 do="log in there and try `sinfo`",
             )
-        self._seen = seen
+        self._survey = survey
         with of_the_file():
-            refuse_what_is_not_there(seen, self.services, self._where)
+            check_services(survey, self.services, self._where)
 
-    async def _first_look(self) -> Look | None:
-        """What the site has; None where the run ends before that is known: while its controller is away it is asked again."""
+    async def _survey_site(self) -> SiteSurvey | None:
+        """Survey the site, repeatedly while its controller does not answer. Return None if the run ends before it does."""
 
-        async def once() -> Look:
-            seen = read_look(await self._ask(look(self.services)), self.services)
-            if not seen.missing and unanswered(seen.said):
-                raise TimeoutError(seen.said)
-            return seen
+        async def once() -> SiteSurvey:
+            survey = parse_survey(await self._run_line(survey_command(self.services)), self.services)
+            if not survey.missing and is_unanswered(survey.error):
+                raise TimeoutError(survey.error)
+            return survey
 
         def notice(text: str) -> None:
             if (run := current()) is not None:
@@ -128,33 +129,35 @@ class MedweaveSlurmConnector(SlurmConnector):
             else:
                 say(f"medweave: {self.deployment_name}: {text}")
 
-        patience = Patience(notice, follows="the run waits for it", at_once=True)
-        asking = asyncio.create_task(until_answered(once, patience, silences=(TimeoutError, SiteUnreachable)))
+        deadline = ResponseDeadline(notice, consequence="the run waits for it", at_once=True)
+        survey_task = asyncio.create_task(
+            retry_until_answered(once, deadline, failures=(TimeoutError, SiteUnreachable))
+        )
         try:
             while not run_abort.run_is_ending():
-                if (await asyncio.wait({asking}, timeout=LOOK_PAUSE_S))[0]:
-                    return await asking
-        except SiteSilent as error:
-            return Look(said=f"no answer for half an hour: {error}")
+                if (await asyncio.wait({survey_task}, timeout=LOOK_PAUSE_S))[0]:
+                    return await survey_task
+        except SiteUnresponsive as error:
+            return SiteSurvey(error=f"no answer for half an hour: {error}")
         finally:
-            asking.cancel()
+            survey_task.cancel()
         return None
 
     async def undeploy(self, external: bool) -> None:
-        """Cancels what still waits or runs, and looks whether it has gone."""
+        """Cancel jobs that wait or run, and check that they have ended."""
         self._closing = True
         if jobs := {job for job in self._open if job.sent and not job.over}:
             await self._cancel(jobs)
         deadline = time.monotonic() + SETTLE_S
-        # Their `run` reads the last words; what was never submitted has none.
+        # `run` of each job reads its last output; a job that was never submitted has none.
         while any(job.sent for job in self._open) and time.monotonic() < deadline:
             await asyncio.sleep(0.01)
 
     async def get_available_locations(self, service: str | None = None) -> MutableMapping[str, AvailableLocation]:
-        """The queue, as one location.
+        """Return the queue as one location.
 
         Raises:
-            SiteConfigError: a binding names no service where there are some, or one that there is not.
+            SiteConfigError: a binding names no service although there are some, or an unknown one.
         """
         known = ", ".join(self.services)
         if (service is None and self.services) or (service is not None and service not in self.services):
@@ -168,13 +171,13 @@ class MedweaveSlurmConnector(SlurmConnector):
         return located
 
     async def sizes(self, service: str | None) -> dict[str, Size]:
-        """The GPUs that a job can have on each node. Cores and memory are judged when it is submitted."""
+        """Return the GPUs that a job can have on each node. Cores and memory are checked when it is submitted."""
         if self._login is None:
             return {}
         gpus = self.services[service].gpusPerNode if service in self.services else 0
         return {f"{self._login.name}/slurmctld": Size(gpus=gpus)}
 
-    @reusing
+    @with_cache_lookup
     async def run(
         self,
         location: ExecutionLocation,
@@ -188,20 +191,20 @@ class MedweaveSlurmConnector(SlurmConnector):
         timeout: int | None = None,
         job_name: str | None = None,
     ) -> tuple[str, int] | None:
-        """Runs a command. For a job: submits it, again where the site's table says so, and returns the cause of a failure and the
-        exit code of its command.
+        """Run a command. For a job: submit it, retry by the site's policy, and return the cause of a failure and the exit code of
+        its command.
 
         Raises:
-            SiteConfigError: Slurm refuses such a job, or it would wait for ever.
-            TimeLimitExceeded: it hit its time limit.
-            JobEndedBySite: Slurm ended it, or lost it.
-            SiteUnreachable: Slurm could not be asked.
+            SiteConfigError: Slurm refuses such a job, or it would wait forever.
+            TimeLimitExceeded: the job hit its time limit.
+            JobEndedBySite: Slurm ended the job, or lost it.
+            SiteUnreachable: Slurm did not answer.
         """
         if job_name is None or workdir is None:
-            told: tuple[str, int] | None = await super().run(
+            result: tuple[str, int] | None = await super().run(
                 location, command, environment, workdir, stdin, stdout, stderr, capture_output, timeout, job_name
             )
-            return told
+            return result
         step = StepCommand(
             words=command,
             environment=step_variables(location.environment, environment or {}),
@@ -216,7 +219,10 @@ class MedweaveSlurmConnector(SlurmConnector):
         async def submit(job: SlurmJob) -> tuple[str, int]:
             self._open.add(job)
             try:
-                return await job.run(timeout)
+                with self._log.command("job") as logged:
+                    outcome = await job.run(timeout)
+                    logged.exit_code = outcome[1]
+                return outcome
             finally:
                 if job.sent and not job.over and not self._closing:  # cancelled by the engine, or an error of ours
                     await asyncio.shield(self._cancel({job}))
@@ -224,11 +230,11 @@ class MedweaveSlurmConnector(SlurmConnector):
 
         return await SlurmAttempts(job_name, step, self._site_of(location), self._reactions, submit).run()
 
-    async def worker_of(self, location: ExecutionLocation, job_name: str) -> Worker:
-        """What runs a job's command there. The login node is asked about programs; it is not the one that computes."""
+    async def worker_of(self, location: ExecutionLocation, job_name: str) -> RemoteWorker:
+        """Describe the worker of a job. Programs are identified on the login node, which is not the node that computes."""
         name = location.service or ""
         service = self.services.get(name, Service())
-        return Worker(
+        return RemoteWorker(
             environment=service.environment,
             setting=f"{self._where(name)}.environment",
             facts={
@@ -248,21 +254,21 @@ class MedweaveSlurmConnector(SlurmConnector):
         source_connector: Any = None,
         read_only: bool = False,
     ) -> None:
-        """Copies from another place; at the cluster itself it links what is only read, and a copy may be written to."""
-        here = (source_location.deployment, source_location.name)
-        others = [each for each in locations if (each.deployment, each.name) != here]
+        """Copy from another location; on the cluster itself link read-only files, and make copies writable."""
+        source = (source_location.deployment, source_location.name)
+        others = [location for location in locations if (location.deployment, location.name) != source]
         if len(others) < len(locations) and src != dst:
             await self.run(source_location, link_or_copy(src, dst, read_only=read_only))
         if others:
             await super().copy_remote_to_remote(src, dst, others, source_location, source_connector, read_only)
 
     async def far_end(self, location: ExecutionLocation) -> End | None:
-        """The login node as one end of a direct copy; None where Slurm is this machine's."""
+        """Return the login node as one end of a direct transfer; None if Slurm runs on this machine."""
         return await end_of(self.connector, location.wraps)
 
     @classmethod
     def get_schema(cls) -> str:
-        """The closed schema of the deployment's `config`."""
+        """Return the closed JSON Schema of the deployment's `config`."""
         return files(__package__).joinpath("schema.json").read_text("utf-8")
 
     def _where(self, service: str) -> str:
@@ -279,51 +285,53 @@ class MedweaveSlurmConnector(SlurmConnector):
             )
         return located
 
-    async def _ask(self, line: str) -> str:
+    async def _run_line(self, line: str) -> str:
         assert self._login is not None, "the deployment has a login node"
         words = [commands.at_cluster(self._cluster, line)]
-        told = await asyncio.wait_for(self.connector.run(self._login, words, capture_output=True), ASK_S)
-        assert told is not None, "the output was requested"
-        return told[0]
+        with self._log.command(commands.program_of(line)) as logged:
+            result = await asyncio.wait_for(self.connector.run(self._login, words, capture_output=True), ASK_S)
+            assert result is not None, "the output was requested"
+            logged.exit_code = result[1]
+        return result[0]
 
-    def _site_of(self, location: ExecutionLocation) -> Site:
+    def _site_of(self, location: ExecutionLocation) -> SlurmSite:
         async def fetch(job_name: str, folder: str) -> Path | None:
             return await fetch_reports(self, location, folder, job_name)
 
         service = self.services.get(location.service or "", Service())
-        return Site(
+        return SlurmSite(
             deployment=self.deployment_name,
             service_name=location.service or "",
             service=service,
-            nodes=self._seen.partition(service.partition).nodes,
+            nodes=self._survey.partition(service.partition).nodes,
             prologue=self._prologues.get(location.service or "", ""),
-            ask=self._ask,
+            run_line=self._run_line,
             watch=self._watch,
-            ends=self._ends,
+            final_states=self._final_states,
             fetch_reports=fetch,
             closing=lambda: self._closing,
         )
 
     async def _cancel(self, jobs: set[SlurmJob]) -> None:
-        """Cancels the jobs and looks until none of them waits or runs.
+        """Cancel the jobs and poll until none of them waits or runs.
 
-        They are found by key: a job may be in the queue before its id is known here, and a later job may have that id.
+        They are found by key: a job may be queued before its id is known here, and a later job may get the same id.
         """
         keys, ids = {job.key for job in jobs}, {job.job_id for job in jobs if job.job_id}
         line = commands.poll(commands.queue())
-        deadline, said, pause_s = time.monotonic() + CANCEL_S, "", 0.0
+        deadline, message, pause_s = time.monotonic() + CANCEL_S, "", 0.0
         while time.monotonic() < deadline:
             await asyncio.sleep(pause_s)
             try:
-                polled = read_poll(await self._ask(line))
-            except Exception as error:  # the site is asked again
-                polled = Polled(said=str(error) or type(error).__name__)
+                polled = parse_poll(await self._run_line(line))
+            except Exception as error:  # the site is polled again
+                polled = QueuePoll(error=str(error) or type(error).__name__)
             ids |= {job_id for key, job_id in polled.by_key.items() if key in keys}
             own = {job_id for job_id in ids if (known := polled.jobs.get(job_id)) and known.is_of(keys)}
             alive = sorted(job_id for job_id in own if not _gone(polled.jobs.get(job_id)))
             if polled.answered and not alive:
                 return
-            said = polled.said or ", ".join(
+            message = polled.error or ", ".join(
                 f"{job_id} {polled.jobs[job_id].word}" for job_id in alive if job_id in polled.jobs
             )
             # The first cancellation follows at once.
@@ -331,13 +339,13 @@ class MedweaveSlurmConnector(SlurmConnector):
             line = commands.cancel(alive) if alive else commands.poll(commands.queue())
         say(
             f"medweave: {self.deployment_name}: Slurm jobs may still run.\n"
-            f"  seen:     {said or 'no answer'} after scancel\n"
+            f"  seen:     {message or 'no answer'} after scancel\n"
             f"  do:       log in there and run: scancel {' '.join(sorted(ids)) or '--me --name=medweave'}"
         )
 
 
-def _gone(known: Queued | None) -> bool:
-    # COMPLETING: Slurm ends its processes; it is in no queue any more and cannot come back.
+def _gone(known: QueueEntry | None) -> bool:
+    # COMPLETING: Slurm ends its processes; the job has left the queue and cannot be requeued.
     return known is None or state_of(known.word).ended or known.word == "COMPLETING"
 
 

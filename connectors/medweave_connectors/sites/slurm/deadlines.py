@@ -1,4 +1,4 @@
-"""How long a Slurm that does not answer is asked again, and what the user hears of it. No streamflow in here."""
+"""Deadline for a Slurm that does not answer: retries, notices to the user, and the end. Does not import streamflow."""
 
 from __future__ import annotations
 
@@ -9,88 +9,91 @@ from typing import TypeVar
 
 from medweave_core.errors import StorageError
 
-SILENCE_NOTICE_S, SILENCE_END_S = 60.0, 1800.0
+NOTICE_AFTER_S, GIVE_UP_AFTER_S = 60.0, 1800.0
 SHORTEST_PAUSE_S, LONGEST_PAUSE_S = 2.0, 30.0
 
 T = TypeVar("T")
 
 
-class SiteSilent(Exception):
-    """Slurm has not answered for half an hour; the argument is the last that was heard."""
+class SiteUnresponsive(Exception):
+    """Slurm has not answered for half an hour; the argument is the last message."""
 
 
-class Patience:
-    """Waits out a silence. What fails without a word of Slurm counts for nothing; only the time of it does.
+class ResponseDeadline:
+    """Time since Slurm last answered. A failed query changes nothing but that time.
 
     Attributes:
-        said: the last that was heard in a silence; may be empty.
+        last_message: the last error since the last answer; may be empty.
     """
 
     def __init__(
-        self, notice: Callable[[str], None], *, follows: str = "the job is not given up", at_once: bool = False
+        self, notice: Callable[[str], None], *, consequence: str = "the job is not given up", at_once: bool = False
     ) -> None:
-        """A silence begins here, until there is an answer.
+        """Start the clock; the first answer resets it.
 
         Args:
-            notice: gets a sentence for the user when a silence has become long, and one when it is over.
-            follows: what the silence means, in that sentence.
-            at_once: the user waits for this answer alone, and hears of the silence when it begins.
+            notice: called with a sentence for the user when Slurm has not answered for long, and when it answers again.
+            consequence: what the missing answer means for the job or run, in that sentence.
+            at_once: notify at the first failed query, because the user waits for this answer.
         """
-        self._notice, self._told, self.said = notice, False, ""
-        self._follows, self._at_once = follows, at_once
+        self._notice, self._notified, self.last_message = notice, False, ""
+        self._consequence, self._at_once = consequence, at_once
         self._answered = time.monotonic()
 
     def answered(self) -> None:
-        """Slurm has said something."""
-        if self._told:
+        """Reset the clock after an answer."""
+        if self._notified:
             self._notice("Slurm answers again")
-        self._answered, self._told, self.said = time.monotonic(), False, ""
+        self._answered, self._notified, self.last_message = time.monotonic(), False, ""
 
-    def silent(self, said: str) -> None:
-        """Slurm was asked and has said nothing.
+    def no_answer(self, last_message: str) -> None:
+        """Record a query without an answer.
 
         Raises:
-            SiteSilent: for half an hour.
+            SiteUnresponsive: no answer for half an hour.
         """
-        self.said = said or self.said
+        self.last_message = last_message or self.last_message
         silence_s = time.monotonic() - self._answered
-        if silence_s > SILENCE_END_S:
-            raise SiteSilent(self.said)
-        if (self._at_once or silence_s > SILENCE_NOTICE_S) and not self._told:
-            self._told = True
-            self._notice(f"Slurm does not answer; {self._follows} ({self.said or 'no word'})")
+        if silence_s > GIVE_UP_AFTER_S:
+            raise SiteUnresponsive(self.last_message)
+        if (self._at_once or silence_s > NOTICE_AFTER_S) and not self._notified:
+            self._notified = True
+            self._notice(f"Slurm does not answer; {self._consequence} ({self.last_message or 'no message'})")
 
     @property
     def pause_s(self) -> float:
-        """Time to the next question: a tenth of the silence."""
+        """Return the time to the next query: a tenth of the time without an answer."""
         return min(max((time.monotonic() - self._answered) / 10, SHORTEST_PAUSE_S), LONGEST_PAUSE_S)
 
 
-async def until_answered(
-    ask: Callable[[], Awaitable[T]], patience: Patience, *, silences: tuple[type[Exception], ...] = (Exception,)
+async def retry_until_answered(
+    query: Callable[[], Awaitable[T]],
+    deadline: ResponseDeadline,
+    *,
+    failures: tuple[type[Exception], ...] = (Exception,),
 ) -> T:
-    """The answer to a question, which is asked again as long as it fails.
+    """Return the answer to a query, which is repeated as long as it fails.
 
     Args:
-        silences: the kinds of failures after which nothing is known; any other is raised.
+        failures: exceptions that count as no answer; any other is raised.
 
     Raises:
-        SiteSilent: it has failed for half an hour.
-        StorageError: this machine's own disk is full.
+        SiteUnresponsive: the query has failed for half an hour.
+        StorageError: this machine's disk is full.
     """
     while True:
         try:
-            answer = await ask()
-        except (StorageError, SiteSilent):
+            answer = await query()
+        except (StorageError, SiteUnresponsive):
             raise
-        except silences as error:
-            patience.silent(reason_of(error))
+        except failures as error:
+            deadline.no_answer(reason_of(error))
         else:
-            patience.answered()
+            deadline.answered()
             return answer
-        await asyncio.sleep(patience.pause_s)
+        await asyncio.sleep(deadline.pause_s)
 
 
 def reason_of(error: Exception) -> str:
-    """Its words; its kind where it has none, as a TimeoutError."""
+    """Return the message of an error, or its type if it has none, as a TimeoutError."""
     return str(error) or type(error).__name__

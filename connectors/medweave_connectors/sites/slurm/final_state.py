@@ -1,4 +1,4 @@
-"""Asks how jobs have ended: one line for all that wait to know it, one at a time. No streamflow in here."""
+"""Queries of final job states: one line for all waiting jobs, one query at a time. Does not import streamflow."""
 
 from __future__ import annotations
 
@@ -7,41 +7,41 @@ import time
 from collections.abc import Awaitable, Callable, Mapping
 
 from medweave_connectors.sites.slurm import commands
-from medweave_connectors.sites.slurm.answers import EndWords, read_end, sections
-from medweave_connectors.sites.slurm.commands import EndOf
-from medweave_connectors.sites.slurm.watch import SHORTEST_S, Pace
+from medweave_connectors.sites.slurm.answers import FinalReport, parse_final_report, split_by_job
+from medweave_connectors.sites.slurm.commands import FinalStateQuery
+from medweave_connectors.sites.slurm.watch import SHORTEST_S, QueryRate
 
-AT_ONCE = 16  # the last lines of so many jobs are one answer
+AT_ONCE = 16  # jobs per query, whose last output lines are in one answer
 
 
-class Ends:
-    """The one task that asks for ends."""
+class FinalStateQueries:
+    """The one task that queries final states."""
 
-    def __init__(self, ask: Callable[[str], Awaitable[str]], pace: Pace) -> None:
-        """Asks nothing before there is a job.
+    def __init__(self, run_line: Callable[[str], Awaitable[str]], rate: QueryRate) -> None:
+        """Create it; no query runs before there is a job.
 
         Args:
-            ask: runs a line on the login node and returns its output, or raises.
-            pace: of all questions.
+            run_line: runs a line on the login node and returns its output, or raises.
+            rate: limits the rate of all queries.
         """
-        self._ask, self._pace = ask, pace
-        self._waiting: list[tuple[EndOf, asyncio.Future[EndWords]]] = []
+        self._run_line, self._rate = run_line, rate
+        self._waiting: list[tuple[FinalStateQuery, asyncio.Future[FinalReport]]] = []
         self._task: asyncio.Task[None] | None = None
 
-    async def of(self, job: EndOf) -> EndWords:
-        """What all sources say about a job that seems to have ended.
+    async def query(self, job: FinalStateQuery) -> FinalReport:
+        """Return the reports of all sources about a job that seems to have ended.
 
         Raises:
-            Exception: the site could not be asked.
+            Exception: the query failed.
         """
-        answer: asyncio.Future[EndWords] = asyncio.get_running_loop().create_future()
+        answer: asyncio.Future[FinalReport] = asyncio.get_running_loop().create_future()
         self._waiting.append((job, answer))
         if self._task is None or self._task.done():
-            self._task = asyncio.create_task(self._go_on())
+            self._task = asyncio.create_task(self._run())
         return await answer
 
-    async def _go_on(self) -> None:
-        """Ask until no job is left. If the task dies, each waiter gets its error and none waits for ever."""
+    async def _run(self) -> None:
+        """Query until no job waits. If the task dies, each waiter gets its error and none waits forever."""
         try:
             await self._ask_all()
         except BaseException as error:
@@ -53,24 +53,24 @@ class Ends:
 
     async def _ask_all(self) -> None:
         while self._waiting:
-            while not self._pace.take(time.monotonic()):
+            while not self._rate.take(time.monotonic()):
                 await asyncio.sleep(SHORTEST_S)
-            asked = self._waiting[:AT_ONCE]
+            batch = self._waiting[:AT_ONCE]
             try:
-                by_job = sections(await self._ask(commands.ends([job for job, _ in asked])))
-            except Exception as error:  # whatever broke, nothing is known about any of them
-                for _, answer in asked:
+                by_job = split_by_job(await self._run_line(commands.ends([job for job, _ in batch])))
+            except Exception as error:  # any failure: nothing is known about these jobs
+                for _, answer in batch:
                     _fail(answer, error)
             else:
-                for job, answer in asked:
+                for job, answer in batch:
                     _answer(job, answer, by_job)
             self._waiting = [(job, answer) for job, answer in self._waiting if not answer.done()]
 
 
-def _answer(job: EndOf, answer: asyncio.Future[EndWords], by_job: Mapping[str, str]) -> None:
-    """Resolve the answer of one job: an answer that cannot be read is no error of the other jobs."""
+def _answer(job: FinalStateQuery, answer: asyncio.Future[FinalReport], by_job: Mapping[str, str]) -> None:
+    """Resolve the future of one job: output that cannot be parsed does not affect the other jobs."""
     try:
-        words = read_end(by_job[job.job_id], job.job_id, job.files.token)
+        words = parse_final_report(by_job[job.job_id], job.job_id, job.files.token)
     except (KeyError, ValueError):
         _fail(answer, ValueError(f"the answer about job {job.job_id} could not be read"))
     else:
@@ -78,6 +78,6 @@ def _answer(job: EndOf, answer: asyncio.Future[EndWords], by_job: Mapping[str, s
             answer.set_result(words)
 
 
-def _fail(answer: asyncio.Future[EndWords], error: BaseException) -> None:
+def _fail(answer: asyncio.Future[FinalReport], error: BaseException) -> None:
     if not answer.done():
-        answer.set_exception(error if isinstance(error, Exception) else ConnectionError("the question was cancelled"))
+        answer.set_exception(error if isinstance(error, Exception) else ConnectionError("the query was cancelled"))

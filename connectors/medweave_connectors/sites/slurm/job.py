@@ -26,20 +26,25 @@ from medweave_connectors.runlog import current
 from medweave_connectors.runlog.job import CommandOutcome
 from medweave_connectors.runlog.job_output import JobOutput
 from medweave_connectors.sites.slurm import commands, messages, reattach, reattach_commands, submission
-from medweave_connectors.sites.slurm.answers import EndWords, read_poll
-from medweave_connectors.sites.slurm.deadlines import Patience, SiteSilent, reason_of, until_answered
-from medweave_connectors.sites.slurm.final_state import Ends
-from medweave_connectors.sites.slurm.script import JobFiles, StepCommand, gang_script, node_script, single_script
+from medweave_connectors.sites.slurm.answers import FinalReport, parse_poll
+from medweave_connectors.sites.slurm.deadlines import (
+    ResponseDeadline,
+    SiteUnresponsive,
+    reason_of,
+    retry_until_answered,
+)
+from medweave_connectors.sites.slurm.final_state import FinalStateQueries
+from medweave_connectors.sites.slurm.script import SlurmJobFiles, StepCommand, gang_script, node_script, single_script
 from medweave_connectors.sites.slurm.service import Allocation, Service, allocation, refuse_if_too_large
 from medweave_connectors.sites.slurm.states import (
-    JobState,
-    Told,
+    SchedulerState,
+    SlurmJobState,
+    apply_time_limit,
     failure_kind,
-    held_to_limit,
     judge,
     shell_exit_code,
 )
-from medweave_connectors.sites.slurm.watch import NeverStarts, Watch, WatchedJob
+from medweave_connectors.sites.slurm.watch import JobWatcher, NeverStarts, WatchedJob
 
 END_KNOWN_S, END_PAUSE_S = 180.0, 1.0
 COST_TRIES = 3  # accounting may lag behind the controller by a moment
@@ -47,14 +52,14 @@ MOVES, MOVE_PAUSE_S = 6, 5.0  # of an output folder that does not move; a job th
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Site:
-    """The place where a job runs, as its connector has it.
+class SlurmSite:
+    """The site of a job, as its connector describes it.
 
     Attributes:
-        nodes: (cores, MiB) of the partition's nodes; empty where they are not known.
-        ask: runs a line on the login node and returns its output, or raises.
-        fetch_reports: gets the job's name and its output folder; returns a folder with copies, or None.
-        closing: true once the run is being ended.
+        nodes: (cores, MiB) of the partition's nodes; empty if unknown.
+        run_line: runs a line on the login node and returns its output, or raises.
+        fetch_reports: called with the job's name and its output folder; returns a folder with copies, or None.
+        closing: returns True once the run is being ended.
     """
 
     deployment: str
@@ -62,95 +67,102 @@ class Site:
     service: Service
     nodes: Sequence[tuple[int, int]]
     prologue: str
-    ask: Callable[[str], Awaitable[str]]
-    watch: Watch
-    ends: Ends
+    run_line: Callable[[str], Awaitable[str]]
+    watch: JobWatcher
+    final_states: FinalStateQueries
     fetch_reports: Callable[[str, str], Awaitable[Path | None]]
     closing: Callable[[], bool]
 
     @property
-    def place(self) -> messages.Place:
+    def label(self) -> messages.ServiceLabel:
         name = f"{self.deployment}/{self.service_name}" if self.service_name else self.deployment
         setting = f"deployments.{self.deployment}.config.services.{self.service_name or '…'}"
-        return messages.Place(name=name, setting=setting)
+        return messages.ServiceLabel(name=name, setting=setting)
 
 
 class SlurmJob:
-    """A step's command as a job.
+    """A step's command as a Slurm job.
 
     Attributes:
-        key: in the job's comment; no other submission has the same.
-        job_id: Slurm's, once it is known.
-        sent: Slurm may have it.
-        over: true when Slurm has nothing more to do with it.
-        failure: set where it has failed and is over; the site's table says what follows.
+        key: the job's comment, unique to the submission.
+        job_id: Slurm's id, once it is known.
+        sent: Slurm may have the job.
+        over: the job has ended for Slurm.
+        failure: set if the job has failed; the site's retry policy decides what follows.
     """
 
-    def __init__(self, name: str, step: StepCommand, site: Site) -> None:
+    def __init__(self, name: str, step: StepCommand, site: SlurmSite) -> None:
         run = current()
         token = secrets.token_hex(4)
         self.name, self.job_id, self.sent, self.over = name, "", False, False
         self.failure: Failed | None = None
         self.key = f"medweave:{run.owner.process_key if run else '-'}:{name}:{token}"
         self._step, self._site = step, site
-        self._files = JobFiles.beside(step.output_directory, token)
+        self._files = SlurmJobFiles.next_to(step.output_directory, token)
         self._output = JobOutput(name)
         self._started = time.monotonic()
         self._offset = 0
         self._allocation: Allocation
 
     async def run(self, time_limit_s: int | None) -> tuple[str, int]:
-        """Returns the cause of a failure, and the exit code of the command.
+        """Submit or re-attach the job and wait. Return the cause of a failure, and the exit code of the command.
 
         Raises:
-            SiteConfigError, TimeLimitExceeded, JobEndedBySite, SiteUnreachable: as the connector's `run`.
+            SiteConfigError, TimeLimitExceeded, JobEndedBySite, SiteUnreachable: see the connector's `run`.
         """
-        self._allocation = self._asked(time_limit_s)
+        self._allocation = self._request_allocation(time_limit_s)
         self._step = dataclasses.replace(
             self._step,
             worker=self._site.service.environment,
-            worker_setting=f"{self._site.place.setting}.environment",
+            worker_setting=f"{self._site.label.setting}.environment",
             gpus=self._allocation.gpus > 0,
         )
-        wanted = self._wanted()
-        left = await self._left(wanted) if wanted else None
-        if left is not None:
-            self.key, self.job_id, self._files, self.sent = left.key, left.job_id, JobFiles(left.folder), True
-            self._notice(f"goes on with Slurm job {self.job_id}, which an earlier driver has submitted and left")
+        planned = self._plan_submission()
+        earlier = await self._find_earlier_job(planned) if planned else None
+        if earlier is not None:
+            self.key, self.job_id, self._files, self.sent = (
+                earlier.key,
+                earlier.job_id,
+                SlurmJobFiles(earlier.folder),
+                True,
+            )
+            self._notice(f"re-attached to Slurm job {self.job_id} of an earlier driver")
         else:
-            self.job_id = await self._submit(wanted)
-            self._notice(f"Slurm job {self.job_id}" + (f" on {self._allocation.num_nodes} nodes" if self._gang else ""))
-        end, told = await self._until_known()
-        told = held_to_limit(told, end.exit_file, time_limit_s)
-        self.over = told.state.ended
-        if left is not None and self.over:
-            await self._take_outputs(left)
-        outcome = await self._outcome(end, told)
+            self.job_id = await self._submit(planned)
+            self._notice(
+                f"Slurm job {self.job_id}" + (f" on {self._allocation.num_nodes} nodes" if self._is_node_group else "")
+            )
+        end, state = await self._wait_for_final_state()
+        state = apply_time_limit(state, end.exit_file, time_limit_s)
+        self.over = state.state.ended
+        if earlier is not None and self.over:
+            await self._move_outputs(earlier)
+        outcome = await self._outcome(end, state)
         if (run := current()) is not None:
             run.command_ended(self.name, outcome)
         if self._site.closing():
-            raise asyncio.CancelledError  # ended by us: the job did not fail
-        if told.state is JobState.TIMEOUT:
+            raise asyncio.CancelledError  # canceled by this run: the job did not fail
+        if state.state is SlurmJobState.TIMEOUT:
             raise TimeLimitExceeded(f"{self.name}: {outcome.cause}")
-        if told.state not in (JobState.COMPLETED, JobState.FAILED):
+        if state.state not in (SlurmJobState.COMPLETED, SlurmJobState.FAILED):
             raise JobEndedBySite(f"{self.name}: {outcome.cause}")
         return outcome.cause, outcome.exit_code
 
-    def _asked(self, time_limit_s: int | None) -> Allocation:
-        where = self._site.place.setting
+    def _request_allocation(self, time_limit_s: int | None) -> Allocation:
+        where = self._site.label.setting
         with of_the_file():
             request = job_requests.must_know(self.name, where=f"deployments.{self._site.deployment}")
-            asked = allocation(request, self._site.service, time_limit_s=time_limit_s, where=where)
-            refuse_if_too_large(asked, self._site.nodes, where=where)
-            return asked
+            requested = allocation(request, self._site.service, time_limit_s=time_limit_s, where=where)
+            refuse_if_too_large(requested, self._site.nodes, where=where)
+            return requested
 
-    def _wanted(self) -> Submission | None:
-        """What will be submitted, as it is written down; None where no medweave run goes on."""
+    def _plan_submission(self) -> Submission | None:
+        """Return the planned submission, as the journal stores it; None outside of a medweave run."""
         run, site = current(), self._site
         if run is None:
             return None
         printed = reattach.fingerprint(
-            self._step, self._allocation, place=site.place.name, prologue=site.prologue, run_id=run.run_id
+            self._step, self._allocation, place=site.label.name, prologue=site.prologue, run_id=run.run_id
         )
         return Submission(
             key=self.key,
@@ -164,131 +176,138 @@ class SlurmJob:
             inputs=reattach.inputs_of(self._step),
         )
 
-    async def _left(self, wanted: Submission) -> Submission | None:
-        """The job of an earlier driver that does the same: until the site has answered, nothing may be submitted."""
-        patience = Patience(self._notice)
+    async def _find_earlier_job(self, planned: Submission) -> Submission | None:
+        """Return a matching job of an earlier driver, if any. Nothing is submitted until the site has answered."""
+        deadline = ResponseDeadline(self._notice)
         try:
-            return await until_answered(lambda: reattach.find(self._site.ask, self._runs, wanted, patience), patience)
-        except SiteSilent as error:
+            return await retry_until_answered(
+                lambda: reattach.find(self._site.run_line, self._runs, planned, deadline), deadline
+            )
+        except SiteUnresponsive as error:
             raise SiteUnreachable(
-                f"{self._site.place.name}: a job of {self.name} that an earlier driver has left could not be looked at "
-                f"for half an hour; nothing was submitted: {error}"
+                f"{self._site.label.name}: the site did not answer for half an hour about an earlier job of {self.name}; "
+                f"nothing was submitted: {error}"
             ) from None
 
-    async def _take_outputs(self, left: Submission) -> None:
-        line, said = reattach_commands.move(left.outputs), "its output folder does not move"
+    async def _move_outputs(self, earlier: Submission) -> None:
+        line, message = reattach_commands.move(earlier.outputs), "its output folder could not be moved"
         try:
             for _ in range(MOVES):
                 if reattach_commands.read_move(
-                    await until_answered(lambda: self._site.ask(line), Patience(self._notice))
+                    await retry_until_answered(lambda: self._site.run_line(line), ResponseDeadline(self._notice))
                 ):
                     return
                 await asyncio.sleep(MOVE_PAUSE_S)
-        except SiteSilent as error:
-            said = f"no answer for half an hour: {error}"
+        except SiteUnresponsive as error:
+            message = f"no answer for half an hour: {error}"
         raise SiteUnreachable(
-            f"{self._site.place.name}: Slurm job {self.job_id} of {self.name} has ended, and its outputs could not be "
-            f"taken over: {said}"
+            f"{self._site.label.name}: Slurm job {self.job_id} of {self.name} has ended, and its outputs could not be "
+            f"moved to this run: {message}"
         )
 
-    async def _submit(self, wanted: Submission | None) -> str:
-        site, files, asked = self._site, self._files, self._allocation
-        title = self.key  # says in the file whose job it is
-        if self._gang:
+    async def _submit(self, planned: Submission | None) -> str:
+        site, files, requested = self._site, self._files, self._allocation
+        title = self.key  # identifies the job in its script
+        if self._is_node_group:
             scripts = {
                 files.script: gang_script(
-                    self._step, files, num_nodes=asked.num_nodes, cores=asked.cores, prologue=site.prologue, title=title
+                    self._step,
+                    files,
+                    num_nodes=requested.num_nodes,
+                    cores=requested.cores,
+                    prologue=site.prologue,
+                    title=title,
                 ),
                 files.node_script: node_script(self._step, files),
             }
         else:
             scripts = {files.script: single_script(self._step, files, prologue=site.prologue, title=title)}
         label = re.sub(r"[^A-Za-z0-9._-]+", ".", f"medweave{PurePosixPath(self.name).parent}")
-        sbatch = commands.sbatch_words(files, asked, site.service, job_name=label, key=self.key)
-        await self._write_down(wanted, job_id="")
+        sbatch = commands.sbatch_words(files, requested, site.service, job_name=label, key=self.key)
+        await self._record_submission(planned, job_id="")
         try:
             job_id = await submission.submit(
-                site.ask,
+                site.run_line,
                 sbatch,
                 files,
                 scripts,
                 self.key,
-                patience=Patience(self._notice),
-                may_have_it=self._note_sent,
+                deadline=ResponseDeadline(self._notice),
+                note_sent=self._note_sent,
             )
-            await self._write_down(wanted, job_id=job_id)
+            await self._record_submission(planned, job_id=job_id)
             return job_id
-        except submission.Refused as error:
+        except submission.SubmissionRefused as error:
             self.over = True
-            self.failure = Failed(kind=FailureKind.SUBMIT_REJECTED, memory_mib=asked.memory_mib)
+            self.failure = Failed(kind=FailureKind.SUBMIT_REJECTED, memory_mib=requested.memory_mib)
             setting, do = messages.refused_setting(str(error))
             raise SiteConfigError(
-                f"{site.place.setting}.{setting}: Slurm refuses the job of {self.name}.",
+                f"{site.label.setting}.{setting}: Slurm refuses the job of {self.name}.",
                 seen=str(error).replace("\n", " "),
-                expected=f"a place for {messages.expected(asked)}",
+                expected=f"a place for {messages.expected(requested)}",
                 do=do,
             ) from None
-        except submission.NotTaken as error:
-            raise SiteUnreachable(f"{site.place.name}: Slurm did not take the job of {self.name}: {error}") from None
-        except SiteSilent as error:
+        except submission.SubmissionLost as error:
+            raise SiteUnreachable(f"{site.label.name}: Slurm did not take the job of {self.name}: {error}") from None
+        except SiteUnresponsive as error:
             known = "it may have the job" if self.sent else "nothing was submitted"
             raise SiteUnreachable(
-                f"{site.place.name}: Slurm has not answered for half an hour; {known} of {self.name}: {error}"
+                f"{site.label.name}: Slurm has not answered for half an hour; {known} of {self.name}: {error}"
             ) from None
 
     def _note_sent(self, sent: bool) -> None:
         self.sent = sent
 
-    async def _write_down(self, wanted: Submission | None, *, job_id: str) -> None:
-        if wanted is not None:
-            known = dataclasses.replace(wanted, job_id=job_id)
-            await asyncio.to_thread(journal.of(self._runs / wanted.run_id, SLURM).write, known)
+    async def _record_submission(self, planned: Submission | None, *, job_id: str) -> None:
+        if planned is not None:
+            known = dataclasses.replace(planned, job_id=job_id)
+            await asyncio.to_thread(journal.of(self._runs / planned.run_id, SLURM).write, known)
 
-    async def _until_known(self) -> tuple[EndWords, Told]:
-        """Waits for the end, and for a source that knows how it was."""
-        await self._until_ended()
-        patience = Patience(self._notice)
-        deadline, tries = time.monotonic() + END_KNOWN_S, 0
+    async def _wait_for_final_state(self) -> tuple[FinalReport, SchedulerState]:
+        """Wait for the end, and for a source that reports the final state."""
+        await self._wait_until_ended()
+        deadline = ResponseDeadline(self._notice)
+        give_up_at, tries = time.monotonic() + END_KNOWN_S, 0
         while True:
-            end = await self._last_words()
-            told = judge(
+            end = await self._query_final_report()
+            state = judge(
                 end.sacct,
                 end.scontrol,
                 end.exit_file,
-                forgotten=end.forgotten,
-                starts_again=self._site.service.requeue,
+                purged=end.purged,
+                may_requeue=self._site.service.requeue,
             )
-            if told is not None or end.answered:
-                patience.answered()
-            tries += told is not None
-            # Accounting knows the cost, a moment after the controller knows the end.
+            if state is not None or end.answered:
+                deadline.answered()
+            tries += state is not None
+            # Accounting reports the cost a moment after the controller reports the end.
             late = end.sacct is not None and not end.sacct.state.ended and tries < COST_TRIES
-            if told is not None and not late:
-                return end, dataclasses.replace(told, reason=end.reason)
-            if end.scontrol is not None and end.scontrol.state is JobState.WAITING:
-                await self._until_ended()  # Slurm will start it again
-                patience.answered()
+            if state is not None and not late:
+                return end, dataclasses.replace(state, reason=end.reason)
+            if end.scontrol is not None and end.scontrol.state is SlurmJobState.WAITING:
+                await self._wait_until_ended()  # Slurm has requeued it
+                deadline.answered()
             if not end.answered:
-                self._silent(patience, end.said)
+                self._no_answer(deadline, end.error)
             if not end.answered or (end.scontrol is not None and not end.scontrol.state.ended):
-                deadline = time.monotonic() + END_KNOWN_S  # nobody knows; it goes on; or its nodes are being cleaned
-            if time.monotonic() > deadline:
-                return end, Told(source="sacct, scontrol and the job's exit file", word="UNKNOWN")
-            await asyncio.sleep(END_PAUSE_S if end.answered else patience.pause_s)
+                give_up_at = time.monotonic() + END_KNOWN_S  # no answer, still running, or completing
+            if time.monotonic() > give_up_at:
+                return end, SchedulerState(source="sacct, scontrol and the job's exit file", word="UNKNOWN")
+            await asyncio.sleep(END_PAUSE_S if end.answered else deadline.pause_s)
 
-    def _silent(self, patience: Patience, said: str) -> None:
+    def _no_answer(self, deadline: ResponseDeadline, message: str) -> None:
         try:
-            patience.silent(said)
-        except SiteSilent as error:
-            raise self._lost(error) from None
+            deadline.no_answer(message)
+        except SiteUnresponsive as error:
+            raise self._unresponsive_error(error) from None
 
-    def _lost(self, error: SiteSilent) -> SiteUnreachable:
-        self.over = True  # nothing can be cancelled at a site that does not answer
+    def _unresponsive_error(self, error: SiteUnresponsive) -> SiteUnreachable:
+        self.over = True  # a job cannot be canceled at a site that does not answer
         return SiteUnreachable(
-            f"{self._site.place.name}: Slurm has not answered for half an hour; job {self.job_id} may still run: {error}"
+            f"{self._site.label.name}: Slurm has not answered for half an hour; job {self.job_id} may still run: {error}"
         )
 
-    async def _until_ended(self) -> None:
+    async def _wait_until_ended(self) -> None:
         watched = WatchedJob(
             job_id=self.job_id,
             files=self._files,
@@ -299,12 +318,12 @@ class SlurmJob:
         )
         try:
             await self._site.watch.until_end(watched)
-        except SiteSilent as error:
-            raise self._lost(error) from None
+        except SiteUnresponsive as error:
+            raise self._unresponsive_error(error) from None
         except NeverStarts as error:
-            setting, do = messages.hopeless_setting(str(error))
+            setting, do = messages.blocking_setting(str(error))
             raise SiteConfigError(
-                f"{self._site.place.setting}.{setting}: Slurm job {self.job_id} of {self.name} would wait for ever; "
+                f"{self._site.label.setting}.{setting}: Slurm job {self.job_id} of {self.name} would wait forever; "
                 "it was cancelled.",
                 seen=f"state PENDING, reason {error}",
                 expected=f"a place for {messages.expected(self._allocation)}",
@@ -313,39 +332,39 @@ class SlurmJob:
         finally:
             self._offset = watched.offset
 
-    async def _last_words(self) -> EndWords:
-        """What all sources say; empty where the site could not be asked."""
+    async def _query_final_report(self) -> FinalReport:
+        """Return the reports of all sources; empty if the query failed."""
         try:
-            asked = commands.EndOf(self.job_id, self._files, starts_again=self._site.service.requeue)
-            return await self._site.ends.of(asked)
-        except Exception as error:  # whatever broke, nothing is known
-            return EndWords(said=reason_of(error))
+            requested = commands.FinalStateQuery(self.job_id, self._files, may_requeue=self._site.service.requeue)
+            return await self._site.final_states.query(requested)
+        except Exception as error:  # any failure: nothing is known
+            return FinalReport(error=reason_of(error))
 
     async def _read_rest(self) -> None:
-        """What the job printed after the last look."""
+        """Read the job's output after the last poll."""
         more = commands.FOLLOW_BYTES
         while more == commands.FOLLOW_BYTES:
             part = commands.follow(0, self._files, self._followed, self._offset)
             try:
-                data = read_poll(await self._site.ask(commands.poll(part))).text.get(0, b"")
-            except Exception:  # the words that are missing change nothing about how the job ended
+                data = parse_poll(await self._site.run_line(commands.poll(part))).text.get(0, b"")
+            except Exception:  # missing output does not change how the job ended
                 return
             self._output.stderr(data)
             more = len(data)
             self._offset += more
 
-    async def _outcome(self, end: EndWords, told: Told) -> CommandOutcome:
+    async def _outcome(self, end: FinalReport, state: SchedulerState) -> CommandOutcome:
         await self._read_rest()
-        self._output.stdout(end.tails.get("stdout.0" if self._gang else "stdout", b""))
+        self._output.stdout(end.tails.get("stdout.0" if self._is_node_group else "stdout", b""))
         self._output.close()
-        completed = told.state is JobState.COMPLETED
-        exit_code, site_word = (0, "") if completed else self._failure(end, told)
-        known = [each for each in (end.sacct, told, end.exit_file) if each is not None]
+        completed = state.state is SlurmJobState.COMPLETED
+        exit_code, site_word = (0, "") if completed else self._failure(end, state)
+        known = [report for report in (end.sacct, state, end.exit_file) if report is not None]
         folder = self._step.output_directory
         return self._output.outcome(
             exit_code=exit_code,
             seconds=next(
-                (each.seconds for each in known if each.seconds is not None), time.monotonic() - self._started
+                (report.seconds for report in known if report.seconds is not None), time.monotonic() - self._started
             ),
             cpu_seconds=end.sacct.cpu_seconds if end.sacct else None,
             peak_memory_mib=end.sacct.peak_memory_mib if end.sacct else None,
@@ -354,36 +373,40 @@ class SlurmJob:
             report_folder=await self._site.fetch_reports(self.name, folder) if completed else None,
             site={
                 "slurm_job_id": self.job_id,
-                "state": told.word,
-                "source": told.source,
-                "nodes": next((each.nodes for each in known if each.nodes), ""),
+                "state": state.word,
+                "source": state.source,
+                "nodes": next((report.nodes for report in known if report.nodes), ""),
                 "num_nodes": self._allocation.num_nodes,
                 "gpus": self._allocation.gpus * self._allocation.num_nodes,
-                "queue_seconds": next((each.queue_seconds for each in known if each.queue_seconds is not None), None),
+                "queue_seconds": next(
+                    (report.queue_seconds for report in known if report.queue_seconds is not None), None
+                ),
             }
-            | ({"reason": told.reason} if told.reason else {})
+            | ({"reason": state.reason} if state.reason else {})
             | ({"failure": self.failure.kind} if self.failure else {}),
         )
 
-    def _failure(self, end: EndWords, told: Told) -> tuple[int, str]:
-        """The exit code that means something, and the site's part of the cause."""
+    def _failure(self, end: FinalReport, state: SchedulerState) -> tuple[int, str]:
+        """Return the exit code of the failure, and the site's part of the cause."""
         strange = end.tails.get("stderr", b"").decode(errors="replace").splitlines()
-        memory = messages.looks_out_of_memory(told, [*strange, *self._output.stderr_tail])
-        word = messages.site_word(self.job_id, told, self._allocation, self._site.place, out_of_memory=memory)
-        rank = messages.lost_rank(end.ranks) if self._gang else None
-        code, _, host = end.ranks[rank] if rank is not None else (self._own_code(end, told), 0, "")
-        kind, memory_mib = failure_kind(told, out_of_memory=memory), self._allocation.memory_mib
+        memory = messages.looks_out_of_memory(state, [*strange, *self._output.stderr_tail])
+        word = messages.site_word(self.job_id, state, self._allocation, self._site.label, out_of_memory=memory)
+        rank = messages.lost_rank(end.ranks) if self._is_node_group else None
+        code, _, host = end.ranks[rank] if rank is not None else (self._own_code(end, state), 0, "")
+        kind, memory_mib = failure_kind(state, out_of_memory=memory), self._allocation.memory_mib
         self.failure = Failed(kind=kind, exit_code=code, memory_mib=memory_mib)
         if rank is None:
-            if self._gang:  # no node recorded a failure: the output of srun, the prologue or Slurm may hold the cause
+            if (
+                self._is_node_group
+            ):  # no node recorded a failure: srun, the prologue or Slurm may have printed the cause
                 self._output.stderr(end.tails.get("stderr", b"") + b"\n")
             return code, word
-        if rank:  # node 0's words were followed
+        if rank:  # only the output of node 0 was followed
             self._output.tell_instead(end.tails.get(f"stderr.{rank}", b""))
         return code, f"{word}\nnode rank {rank} ({host}) ended first, exit code {code}; the others were ended with it."
 
-    def _own_code(self, end: EndWords, told: Told) -> int:
-        return shell_exit_code(told, end.scontrol, end.exit_file)
+    def _own_code(self, end: FinalReport, state: SchedulerState) -> int:
+        return shell_exit_code(state, end.scontrol, end.exit_file)
 
     def _notice(self, text: str) -> None:
         if (run := current()) is not None:
@@ -392,18 +415,18 @@ class SlurmJob:
     @property
     def _runs(self) -> Path:
         run = current()
-        assert run is not None, "asked without a run"
+        assert run is not None, "called without a run"
         return run.folder.parent
 
     @property
-    def files(self) -> JobFiles:
-        """Those of the job at the site."""
+    def files(self) -> SlurmJobFiles:
+        """Return the job's files at the site."""
         return self._files
 
     @property
-    def _gang(self) -> bool:
+    def _is_node_group(self) -> bool:
         return self._allocation.num_nodes > 1
 
     @property
     def _followed(self) -> str:
-        return self._files.followed(gang=self._gang)
+        return self._files.followed(gang=self._is_node_group)

@@ -1,8 +1,7 @@
-"""A job whose driver is gone, found again by a new one that is about to submit the same.
+"""Re-attach: find a job of a dead driver that does what a new driver is about to submit.
 
-The same is: the same command of the same step on the same part of the cluster, over inputs with the same content, which are
-compared at the site. Such a job is taken over while it waits or runs, or when it has done well; else a new one is submitted.
-No streamflow in here.
+It must have the same command of the same step on the same partition, and inputs with the same content, compared at the site. It is
+re-attached while it waits or runs, or if it completed; otherwise a new job is submitted. Does not import streamflow.
 """
 
 from __future__ import annotations
@@ -14,19 +13,19 @@ from pathlib import Path
 from medweave_connectors.jobs.reattach import journal, same_work
 from medweave_connectors.jobs.reattach.journal import SLURM, Submission
 from medweave_connectors.sites.slurm import commands, reattach_commands, submission
-from medweave_connectors.sites.slurm.answers import read_end, sections
-from medweave_connectors.sites.slurm.deadlines import Patience
-from medweave_connectors.sites.slurm.reattach_commands import Left, read_left
-from medweave_connectors.sites.slurm.script import JobFiles, StepCommand
+from medweave_connectors.sites.slurm.answers import parse_final_report, split_by_job
+from medweave_connectors.sites.slurm.deadlines import ResponseDeadline
+from medweave_connectors.sites.slurm.reattach_commands import SubmissionStatus, parse_status
+from medweave_connectors.sites.slurm.script import SlurmJobFiles, StepCommand
 from medweave_connectors.sites.slurm.service import Allocation
-from medweave_connectors.sites.slurm.states import JobState, judge
-from medweave_connectors.sites.slurm.submission import Ask
+from medweave_connectors.sites.slurm.states import SlurmJobState, judge
+from medweave_connectors.sites.slurm.submission import RunLine
 
 IN_FLIGHT_LOOKS, PAUSE_S = 10, 3.0
 
 
-def fingerprint(step: StepCommand, asked: Allocation, *, place: str, prologue: str, run_id: str) -> str:
-    """What is computed and where, without the names of the run and of the engine's folders: 64 hexadecimal digits.
+def fingerprint(step: StepCommand, allocation: Allocation, *, place: str, prologue: str, run_id: str) -> str:
+    """Return a digest of the command and its placement, without run ids and engine folders: 64 hexadecimal digits.
 
     Memory and time limit are left out: they change nothing about the result, and grow from attempt to attempt.
 
@@ -38,7 +37,7 @@ def fingerprint(step: StepCommand, asked: Allocation, *, place: str, prologue: s
         "words": list(step.words),
         "environment": dict(step.environment),
         "streams": [step.stdin, step.stdout, step.stderr],
-        "asked": [asked.num_nodes, asked.cores, asked.gpus],
+        "asked": [allocation.num_nodes, allocation.cores, allocation.gpus],
         "place": place,
         "prologue": prologue,
         "worker": dataclasses.asdict(step.worker),
@@ -47,74 +46,76 @@ def fingerprint(step: StepCommand, asked: Allocation, *, place: str, prologue: s
 
 
 def inputs_of(step: StepCommand) -> tuple[str, ...]:
-    """As `work.inputs_of`."""
+    """Return the input paths of a step, as `same_work.inputs_of` does."""
     return same_work.inputs_of(step.words, step.environment, output_directory=step.output_directory, stdin=step.stdin)
 
 
-async def find(ask: Ask, runs: Path, wanted: Submission, patience: Patience) -> Submission | None:
-    """The job of a driver that is gone which does what is wanted; it is this run's from then on, in its journal too.
+async def find(run_line: RunLine, runs: Path, planned: Submission, deadline: ResponseDeadline) -> Submission | None:
+    """Return the job of a dead driver that matches the planned one, moved into this run's journal; None if there is none.
 
     Args:
-        ask: runs a line on the login node and returns its output, or raises.
+        run_line: runs a line on the login node and returns its output, or raises.
         runs: folder of all runs of this machine.
-        wanted: what this run would submit, not written down yet.
-        patience: with a Slurm that does not answer.
+        planned: the submission of this run, not recorded yet.
+        deadline: for a Slurm that does not answer.
 
     Raises:
-        Exception: the site did not answer. Nothing is known then, and nothing may be submitted.
+        Exception: the site did not answer. Then nothing may be submitted.
     """
-    for left in _alike(runs, wanted):
-        job_id = await _job_of(ask, left, wanted, patience)
-        if not job_id or not await _is_of_use(ask, left, job_id):
+    for earlier in _candidates(runs, planned):
+        job_id = await _find_job_id(run_line, earlier, planned, deadline)
+        if not job_id or not await _is_usable(run_line, earlier, job_id):
             continue
-        own = journal.taken_over(left, run_id=wanted.run_id, output=wanted.outputs[0])
-        own = dataclasses.replace(own, job_id=job_id, inputs=wanted.inputs)
-        if journal.take(runs, SLURM, own):
-            return own
+        adopted = journal.taken_over(earlier, run_id=planned.run_id, output=planned.outputs[0])
+        adopted = dataclasses.replace(adopted, job_id=job_id, inputs=planned.inputs)
+        if journal.take(runs, SLURM, adopted):
+            return adopted
     return None
 
 
-def _alike(runs: Path, wanted: Submission) -> list[Submission]:
-    """Newest first: of several attempts the last one counts."""
+def _candidates(runs: Path, planned: Submission) -> list[Submission]:
+    """Return matching submissions, newest first: the last of several attempts counts."""
     same = [
-        each
-        for each in journal.left_behind(runs, SLURM)
-        if (each.job, each.fingerprint) == (wanted.job, wanted.fingerprint)
+        submission
+        for submission in journal.left_behind(runs, SLURM)
+        if (submission.job, submission.fingerprint) == (planned.job, planned.fingerprint)
     ]
-    return [each for each in same if len(each.inputs) == len(wanted.inputs)]
+    return [submission for submission in same if len(submission.inputs) == len(planned.inputs)]
 
 
-async def _job_of(ask: Ask, left: Submission, wanted: Submission, patience: Patience) -> str:
-    """The id that Slurm gave to it; empty where Slurm has no such job, or it computes something else."""
+async def _find_job_id(run_line: RunLine, earlier: Submission, planned: Submission, deadline: ResponseDeadline) -> str:
+    """Return the Slurm id of an earlier submission; empty if Slurm has no such job, or its inputs differ."""
     for _ in range(IN_FLIGHT_LOOKS):
-        seen = read_left(await ask(reattach_commands.look(left, wanted)))
+        seen = parse_status(await run_line(reattach_commands.inspect(earlier, planned)))
         if not seen.is_same:
             return ""
         if seen.job_id or not seen.is_claimed or seen.code:
             break
-        await asyncio.sleep(PAUSE_S)  # the line that submits it may still be on its way
-    return await _settled(ask, left, seen, patience)
+        await asyncio.sleep(PAUSE_S)  # the submitting line may still be running
+    return await _resolve_job_id(run_line, earlier, seen, deadline)
 
 
-async def _settled(ask: Ask, left: Submission, seen: Left, patience: Patience) -> str:
+async def _resolve_job_id(
+    run_line: RunLine, earlier: Submission, seen: SubmissionStatus, deadline: ResponseDeadline
+) -> str:
     if seen.job_id or seen.code not in ("", "0"):
         return seen.job_id
     if not seen.is_claimed:
-        # Whoever is late with the line that submits finds that it was submitted.
-        await ask(reattach_commands.claim(JobFiles(left.folder)))
+        # A submitting line that starts late then finds the claim and does not submit.
+        await run_line(reattach_commands.claim(SlurmJobFiles(earlier.folder)))
         return ""
-    return await submission.look_up(ask, left.key, patience)
+    return await submission.look_up(run_line, earlier.key, deadline)
 
 
-async def _is_of_use(ask: Ask, left: Submission, job_id: str) -> bool:
-    """Whether it waits, runs or has done well."""
-    files = JobFiles(left.folder)
-    asked = commands.EndOf(job_id, files, starts_again=True)
-    end = read_end(sections(await ask(commands.ends([asked])))[job_id], job_id, files.token)
-    # It is not known whether its service lets Slurm start it again, and another one beside it would double it.
-    told = judge(end.sacct, end.scontrol, end.exit_file, forgotten=end.forgotten, starts_again=True)
-    if told is None and not end.answered:
-        raise ConnectionError(end.said or "no word of the controller")
-    if told is None:
-        return not end.forgotten  # what Slurm has forgotten runs no more, and nobody knows how it ended
-    return told.state is JobState.COMPLETED
+async def _is_usable(run_line: RunLine, earlier: Submission, job_id: str) -> bool:
+    """Return True if the job waits, runs or completed."""
+    files = SlurmJobFiles(earlier.folder)
+    allocation = commands.FinalStateQuery(job_id, files, may_requeue=True)
+    end = parse_final_report(split_by_job(await run_line(commands.ends([allocation])))[job_id], job_id, files.token)
+    # Its service may allow requeueing; submitting another job could duplicate it.
+    state = judge(end.sacct, end.scontrol, end.exit_file, purged=end.purged, may_requeue=True)
+    if state is None and not end.answered:
+        raise ConnectionError(end.error or "no answer of the controller")
+    if state is None:
+        return not end.purged  # a purged job does not run, and its final state is unknown
+    return state.state is SlurmJobState.COMPLETED

@@ -1,6 +1,6 @@
-"""The files of a job: where they lie, and the shell scripts that Slurm starts. Pure.
+"""The files of a job: their paths, and the shell scripts that Slurm starts. Pure.
 
-The files of a job lie beside its output folder, never in it: what lies there enters outputs that are collected by pattern.
+They are next to the output folder, never in it: outputs collected by pattern would include them.
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ FIRST_PORT, NUM_PORTS = 20000, 12000  # below the ports that Linux gives to outg
 
 
 @dataclass(frozen=True, slots=True)
-class JobFiles:
-    """Paths at the site, below a folder of the job's own."""
+class SlurmJobFiles:
+    """Paths at the site, in a folder of the job."""
 
     folder: str
 
     @classmethod
-    def beside(cls, output_directory: str, token: str) -> JobFiles:
-        """The folder of one submission, which no other shares: `token` is its own."""
+    def next_to(cls, output_directory: str, token: str) -> SlurmJobFiles:
+        """Return the files of one submission; its `token` makes the folder unique."""
         return cls(f"{output_directory.rstrip('/')}.slurm-{token}")
 
     @property
     def name(self) -> str:
-        """The folder's name, which no other job has."""
+        """Return the folder's name, unique to the job."""
         return posixpath.basename(self.folder)
 
     @property
     def token(self) -> str:
-        """What the folder's name ends with. Accounting and controller name jobs' folders, with other quotes than they have."""
+        """Return the end of the folder's name, to compare with paths from accounting and controller, which quote differently."""
         return self.folder.rpartition("-")[2]
 
     def path(self, name: str) -> str:
@@ -57,42 +57,42 @@ class JobFiles:
 
     @property
     def stderr(self) -> str:
-        """Of the job script; in a gang each node has its own file beside it, `stderr.<node rank>`."""
+        """Return the file of the job script's stderr; each node of a node group has another one, `stderr.<node rank>`."""
         return self.path("stderr")
 
     @property
     def exit(self) -> str:
-        """What the job script wrote when its command had ended; in a gang each node writes its own beside it."""
+        """Return the file with the exit record of the job script; each node of a node group writes another one."""
         return self.path("exit")
 
     @property
     def process_id(self) -> str:
-        """Holds that of the command, in a gang of node 0's, where it gets a signal before its time limit."""
+        """Return the file with the process id of the command (of node 0), for the signal before the time limit."""
         return self.path("pid")
 
     @property
     def status(self) -> str:
-        """Holds the exit code of what the job script runs, where the script listens to a signal meanwhile."""
+        """Return the file with the command's exit code, used if the job script traps a signal."""
         return self.path("status")
 
     def followed(self, *, gang: bool) -> str:
-        """The file that holds the step's progress: node 0 tells it."""
+        """Return the file with the step's progress events, which node 0 writes."""
         return f"{self.stderr}.0" if gang else self.stderr
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepCommand:
-    """What the engine wants to be run.
+    """The command of a step, as the engine requests it.
 
     Attributes:
-        words: quoted for a shell already.
+        words: already quoted for a shell.
         stdin, stdout, stderr: files relative to the output folder.
         checkpoint_folder: name of the folder inside the output folder that outlives a failed attempt, which the step's hint
             declares; its command gets USR1 before the time limit. Empty for none.
         home: folder of the files of the step's first job; empty in the first one itself.
         was_empty: `home` is of a job that an earlier driver has submitted; only one that was to find an empty folder is taken over.
         worker: what is loaded before the command, on each node.
-        worker_setting: its place in the file, for messages.
+        worker_setting: its path in the file, for messages.
         gpus: the job has some.
     """
 
@@ -109,8 +109,8 @@ class StepCommand:
     worker_setting: str = ""
     gpus: bool = False
 
-    def clean_start(self, files: JobFiles) -> tuple[str, ...]:
-        """Lines at the head of each job script."""
+    def clean_start(self, files: SlurmJobFiles) -> tuple[str, ...]:
+        """Return the lines at the start of each job script."""
         return clean_start(
             self.output_directory,
             home=self.home or files.folder,
@@ -119,8 +119,8 @@ class StepCommand:
             was_empty=self.was_empty,
         )
 
-    def with_signal(self, line: str, files: JobFiles) -> tuple[str, ...]:
-        """The line of a job script, which hands Slurm's signal on where there is something to save."""
+    def with_signal(self, line: str, files: SlurmJobFiles) -> tuple[str, ...]:
+        """Return the command line of a job script, with a trap that forwards Slurm's signal if the step has checkpoints."""
         if not self.checkpoint_folder:
             return (line,)
         return with_signal(line, process_id=files.process_id, status=files.status)
@@ -134,7 +134,7 @@ class StepCommand:
             stdout=self.stdout,
             stderr=self.stderr,
         )
-        # The engine makes all folders of a run beside each other.
+        # The engine creates all folders of a run in one parent folder.
         folder = posixpath.dirname(self.output_directory.rstrip("/"))
         return self.worker.inside(line, folder=folder, gpus=self.gpus)
 
@@ -142,8 +142,8 @@ class StepCommand:
         return self.worker.lines(where=self.worker_setting)
 
 
-def single_script(command: StepCommand, files: JobFiles, *, prologue: str, title: str) -> str:
-    """The job script of a step on one node."""
+def single_script(command: StepCommand, files: SlurmJobFiles, *, prologue: str, title: str) -> str:
+    """Return the job script of a step on one node."""
     line = f"( {command.line()} )"
     if command.checkpoint_folder:
         line = with_process_id(line, file=files.process_id)
@@ -159,8 +159,10 @@ def single_script(command: StepCommand, files: JobFiles, *, prologue: str, title
     )
 
 
-def gang_script(command: StepCommand, files: JobFiles, *, num_nodes: int, cores: int, prologue: str, title: str) -> str:
-    """The job script of a gang: it starts `node.sh` once per node, and ends all of them when one fails.
+def gang_script(
+    command: StepCommand, files: SlurmJobFiles, *, num_nodes: int, cores: int, prologue: str, title: str
+) -> str:
+    """Return the job script of a node group: it starts `node.sh` once per node, and ends all of them when one fails.
 
     Slurm's signal goes to the command of node 0, which is on the machine of this script: srun would hand it to every process.
     """
@@ -171,7 +173,7 @@ def gang_script(command: StepCommand, files: JobFiles, *, num_nodes: int, cores:
         "--ntasks-per-node=1",
         f"--cpus-per-task={cores}",  # srun does not take it from sbatch (Slurm 22.05 and later)
         "--kill-on-bad-exit=1",
-        "--export=ALL",  # also where sbatch was told to take nothing along
+        "--export=ALL",  # even if sbatch was called with --export=NONE
         "--wait=0",  # a node that has done its part leaves early; that must end nothing
         f"--output={shlex.quote(files.stdout)}.%t",
         f"--error={shlex.quote(files.stderr)}.%t",
@@ -188,7 +190,7 @@ def gang_script(command: StepCommand, files: JobFiles, *, num_nodes: int, cores:
         f'getent hosts "$first" > /dev/null || first=$(scontrol show node --oneliner "$first" | {address})',
         f"export {NUM_NODES}={num_nodes}",
         f'export {RENDEZVOUS}="$first:$(({FIRST_PORT} + SLURM_JOB_ID % {NUM_PORTS}))"',
-        # The job is submitted with --mem; what else says how much memory, or how srun works, is not of this job.
+        # The job is submitted with --mem; other variables about memory or srun belong to another job.
         "unset SLURM_MEM_PER_CPU SLURM_MEM_PER_GPU $(env | sed -nE 's/^(SRUN_[A-Za-z0-9_]*)=.*/\\1/p')",
         "started=$(date +%s)",
         *command.with_signal(" ".join(srun), files),
@@ -196,8 +198,8 @@ def gang_script(command: StepCommand, files: JobFiles, *, num_nodes: int, cores:
     )
 
 
-def node_script(command: StepCommand, files: JobFiles) -> str:
-    """What each node of a gang runs: the same command; only node 0 writes the files that the tool names for its streams."""
+def node_script(command: StepCommand, files: SlurmJobFiles) -> str:
+    """Return the script of each node of a node group: the same command; only node 0 writes the tool's stream files."""
     own = {name: value for name, value in command.environment.items() if name != "TMPDIR"}
     first = dataclasses.replace(command, environment=own)
     others = dataclasses.replace(first, stdout=command.stdout and "/dev/null", stderr=command.stderr and "/dev/null")

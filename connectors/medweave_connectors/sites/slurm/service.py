@@ -1,4 +1,4 @@
-"""What a site offers under the name of a service, and what a job asks of it. Pure."""
+"""Services of a Slurm site, and the allocation that a job requests from one. Pure."""
 
 from __future__ import annotations
 
@@ -25,29 +25,29 @@ _TIME = re.compile(r"(?:(\d+)-)?(\d+):([0-5]\d):([0-5]\d)")
 
 
 def minutes_of(text: str, *, where: str) -> int:
-    """`12:00:00` or `2-00:00:00` (days-hours:minutes:seconds) in whole minutes, rounded up.
+    """Convert `12:00:00` or `2-00:00:00` (days-hours:minutes:seconds) to minutes, rounded up.
 
     Raises:
         UsageError: another form.
     """
-    found = _TIME.fullmatch(text)
-    if found is None:
+    match = _TIME.fullmatch(text)
+    if match is None:
         raise UsageError(
             f"{where}: this is no time.",
             seen=text,
             expected="hours:minutes:seconds or days-hours:minutes:seconds",
             do="write '12:00:00' for twelve hours",
         )
-    days, hours, minutes, seconds = (int(part or 0) for part in found.groups())
-    whole = (days * 24 + hours) * 60 + minutes + math.ceil(seconds / 60)
-    if not whole:
+    days, hours, minutes, seconds = (int(part or 0) for part in match.groups())
+    complete_lines = (days * 24 + hours) * 60 + minutes + math.ceil(seconds / 60)
+    if not complete_lines:
         raise UsageError(
             f"{where}: a limit of no time.",
             seen=text,
             expected="at least one second; without `time`, the limit of the partition",
             do="write the longest time that a job may take, or leave `time` out",
         )
-    return whole
+    return complete_lines
 
 
 def check_service(keys: Mapping[str, Any], *, where: str) -> None:
@@ -55,7 +55,7 @@ def check_service(keys: Mapping[str, Any], *, where: str) -> None:
 
     Args:
         keys: of the service in the file.
-        where: its place in the file, for messages.
+        where: its path in the file, for messages.
 
     Raises:
         UsageError: the first such key.
@@ -88,7 +88,7 @@ def _refuse_owned(option: str, *, where: str) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Service:
-    """A kind of job that the site runs.
+    """A kind of job that the site accepts.
 
     Attributes:
         partition, account, qos, constraint, reservation: as Slurm's options of these names; empty leaves them out.
@@ -97,7 +97,7 @@ class Service:
         gres: Slurm's name for them (`gpu`, `gpu:a100`).
         environment: what is loaded before the command of a step, on each of its nodes.
         prologue: path of a shell file whose text stands at the head of each job script.
-        requeue: Slurm starts a job again by itself, under the same id.
+        requeue: Slurm may requeue a job, with the same id.
         options: further long options of sbatch, as `--name=value`.
         signalLeadTime: time before its time limit at which a step with a checkpoint folder gets USR1, s.
     """
@@ -119,7 +119,7 @@ class Service:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Allocation:
-    """What is asked of Slurm for one job; cores, memory and GPUs are per node.
+    """Resources requested for one job; cores, memory and GPUs are per node.
 
     Attributes:
         signal_s: how long before its time limit it gets USR1, s; 0 for never.
@@ -134,11 +134,11 @@ class Allocation:
 
 
 def allocation(request: JobRequest, service: Service, *, time_limit_s: int | None, where: str) -> Allocation:
-    """From the step's request to the site's terms.
+    """Return the allocation for a step's request at a service.
 
     Args:
         time_limit_s: the tool's ToolTimeLimit.
-        where: the service's place in the file, for messages.
+        where: the service's path in the file, for messages.
 
     Raises:
         UsageError: the step needs GPUs that the service does not give, or several nodes for a step that is not a gang.
@@ -158,8 +158,8 @@ def allocation(request: JobRequest, service: Service, *, time_limit_s: int | Non
             do="leave `locations` out of the step's target",
         )
     granted = minutes_of(service.time, where=f"{where}.time") if service.time else None
-    asked = math.ceil(time_limit_s / 60) if time_limit_s else None
-    limits = [minutes for minutes in (granted, asked) if minutes is not None]
+    tool_limit = math.ceil(time_limit_s / 60) if time_limit_s else None
+    limits = [minutes for minutes in (granted, tool_limit) if minutes is not None]
     limit = min(limits, default=None)
     signal_s = lead_s(None if limit is None else limit * 60, service.signalLeadTime)
     return Allocation(
@@ -177,7 +177,7 @@ def refuse_if_too_large(asked: Allocation, nodes: Sequence[tuple[int, int]], *, 
 
     Args:
         nodes: (cores, MiB) of the partition's nodes; empty where they are not known.
-        where: the service's place in the file, for messages.
+        where: the service's path in the file, for messages.
 
     Raises:
         UsageError: no node has what is asked of each node.

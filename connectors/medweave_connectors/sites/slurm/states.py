@@ -1,6 +1,6 @@
-"""What Slurm says about a job, and what it means. One table; a word that is not in it is `UNKNOWN`. Pure.
+"""Slurm's job states and their meaning. One table; a word that is not in it is `UNKNOWN`. Pure.
 
-Words as Slurm 22.05 to 24.11 print them (`man squeue`, `man sacct`, JOB STATE CODES).
+Words as printed by Slurm 22.05 to 24.11 (`man squeue`, `man sacct`, JOB STATE CODES).
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from enum import Enum
 from medweave_connectors.jobs.retries.policy import FailureKind
 
 
-class JobState(Enum):
-    """Where a job is. Only `COMPLETED` is a success."""
+class SlurmJobState(Enum):
+    """State of a job. Only `COMPLETED` is a success."""
 
     WAITING = "waiting"  # in the queue
-    GOING = "going"  # has nodes, or is giving them back
+    RUNNING = "running"  # has nodes, or is giving them back
     COMPLETED = "completed"
-    FAILED = "failed"  # its command did
+    FAILED = "failed"  # its command failed
     TIMEOUT = "timeout"
     OUT_OF_MEMORY = "out of memory"
     PREEMPTED = "preempted"
@@ -28,41 +28,41 @@ class JobState(Enum):
 
     @property
     def ended(self) -> bool:
-        """True where nothing more will happen. An unknown word is no end: it is asked again."""
-        return self not in (JobState.WAITING, JobState.GOING, JobState.UNKNOWN)
+        """Return True for a final state. `UNKNOWN` is not final: the query is repeated."""
+        return self not in (SlurmJobState.WAITING, SlurmJobState.RUNNING, SlurmJobState.UNKNOWN)
 
 
-_WORDS: Mapping[str, JobState] = {
-    "PENDING": JobState.WAITING,
-    "CONFIGURING": JobState.WAITING,
-    "REQUEUED": JobState.WAITING,
-    "REQUEUE_FED": JobState.WAITING,
-    "REQUEUE_HOLD": JobState.WAITING,
-    "RESV_DEL_HOLD": JobState.WAITING,
-    "SPECIAL_EXIT": JobState.WAITING,
-    "RUNNING": JobState.GOING,
-    "COMPLETING": JobState.GOING,
-    "RESIZING": JobState.GOING,
-    "SIGNALING": JobState.GOING,
-    "STAGE_OUT": JobState.GOING,
-    "STOPPED": JobState.GOING,
-    "SUSPENDED": JobState.GOING,
-    "COMPLETED": JobState.COMPLETED,
-    "FAILED": JobState.FAILED,
-    "TIMEOUT": JobState.TIMEOUT,
-    "DEADLINE": JobState.TIMEOUT,
-    "OUT_OF_MEMORY": JobState.OUT_OF_MEMORY,
-    "PREEMPTED": JobState.PREEMPTED,
-    "BOOT_FAIL": JobState.NODE_FAIL,
-    "LAUNCH_FAILED": JobState.NODE_FAIL,
-    "NODE_FAIL": JobState.NODE_FAIL,
-    "RECONFIG_FAIL": JobState.NODE_FAIL,
-    "CANCELLED": JobState.CANCELLED,
-    "REVOKED": JobState.CANCELLED,
+_WORDS: Mapping[str, SlurmJobState] = {
+    "PENDING": SlurmJobState.WAITING,
+    "CONFIGURING": SlurmJobState.WAITING,
+    "REQUEUED": SlurmJobState.WAITING,
+    "REQUEUE_FED": SlurmJobState.WAITING,
+    "REQUEUE_HOLD": SlurmJobState.WAITING,
+    "RESV_DEL_HOLD": SlurmJobState.WAITING,
+    "SPECIAL_EXIT": SlurmJobState.WAITING,
+    "RUNNING": SlurmJobState.RUNNING,
+    "COMPLETING": SlurmJobState.RUNNING,
+    "RESIZING": SlurmJobState.RUNNING,
+    "SIGNALING": SlurmJobState.RUNNING,
+    "STAGE_OUT": SlurmJobState.RUNNING,
+    "STOPPED": SlurmJobState.RUNNING,
+    "SUSPENDED": SlurmJobState.RUNNING,
+    "COMPLETED": SlurmJobState.COMPLETED,
+    "FAILED": SlurmJobState.FAILED,
+    "TIMEOUT": SlurmJobState.TIMEOUT,
+    "DEADLINE": SlurmJobState.TIMEOUT,
+    "OUT_OF_MEMORY": SlurmJobState.OUT_OF_MEMORY,
+    "PREEMPTED": SlurmJobState.PREEMPTED,
+    "BOOT_FAIL": SlurmJobState.NODE_FAIL,
+    "LAUNCH_FAILED": SlurmJobState.NODE_FAIL,
+    "NODE_FAIL": SlurmJobState.NODE_FAIL,
+    "RECONFIG_FAIL": SlurmJobState.NODE_FAIL,
+    "CANCELLED": SlurmJobState.CANCELLED,
+    "REVOKED": SlurmJobState.CANCELLED,
 }
 
-# Reasons for which a job waits for ever: nobody but the user or an operator can change them.
-HOPELESS_REASONS = frozenset(
+# Reasons for which a job stays pending until the user or an operator changes something.
+PERMANENT_PENDING_REASONS = frozenset(
     {
         "AccountNotAllowed",
         "AssocGrpCPUMinutesLimit",
@@ -89,26 +89,26 @@ HOPELESS_REASONS = frozenset(
 )
 
 
-def state_of(word: str) -> JobState:
-    """The meaning of Slurm's word; `CANCELLED by 1000` and `NODE_FAIL+` too."""
+def state_of(word: str) -> SlurmJobState:
+    """Return the state of Slurm's word, also of `CANCELLED by 1000` and `NODE_FAIL+`."""
     first = word.strip().rstrip("+").split()
-    return _WORDS.get(first[0], JobState.UNKNOWN) if first else JobState.UNKNOWN
+    return _WORDS.get(first[0], SlurmJobState.UNKNOWN) if first else SlurmJobState.UNKNOWN
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Told:
-    """What one source says about a job.
+class SchedulerState:
+    """The state of a job by one source.
 
     Attributes:
         source: `sacct`, `scontrol` or `exit file`.
         word: its word for the state, as printed.
-        exit_code, signal_number: the two numbers of Slurm's ExitCode; they prove nothing without the state.
+        exit_code, signal_number: the two numbers of Slurm's ExitCode; without the state they do not prove success.
         seconds: time on the nodes, s.
         queue_seconds: from submission to start, s.
         cpu_seconds: user and system time, s.
         peak_memory_mib: largest resident set of one task, MiB.
-        nodes: as Slurm writes them: `n[1-2]`.
-        reason: Slurm's word for it beside the state (`TimeLimit`); empty where it has none.
+        nodes: in Slurm's notation: `n[1-2]`.
+        reason: Slurm's Reason (`TimeLimit`); may be empty.
     """
 
     source: str
@@ -124,83 +124,88 @@ class Told:
     reason: str = ""
 
     @property
-    def state(self) -> JobState:
+    def state(self) -> SlurmJobState:
         return state_of(self.word)
 
 
 def judge(
-    sacct: Told | None,
-    scontrol: Told | None,
-    exit_file: Told | None,
+    sacct: SchedulerState | None,
+    scontrol: SchedulerState | None,
+    exit_file: SchedulerState | None,
     *,
-    forgotten: bool,
-    starts_again: bool = False,
-) -> Told | None:
-    """The word that counts about a job that seems to have ended; None while no source knows an end.
+    purged: bool,
+    may_requeue: bool = False,
+) -> SchedulerState | None:
+    """Return the state that counts for a job that seems to have ended; None while no source reports an end.
 
-    Accounting comes first, then the controller. The job's own exit file counts only where Slurm has forgotten the job (a
-    site without accounting, after MinJobAge): while Slurm knows it, the end of its command is not the end of the job. Nor is an
-    end that accounting tells of a job which the controller has put back into the queue, or started again.
+    Accounting comes first, then the controller. The job's exit file counts only if Slurm has purged the job (a site without
+    accounting, after MinJobAge): until then, the end of its command is not the end of the job. An end in accounting does not
+    count if the controller has requeued or restarted the job.
 
     Args:
-        forgotten: the controller has said that it knows no such job.
-        starts_again: Slurm itself may start the job again. What accounting has may then be the end of an earlier start, and only
-            the controller knows whether it was the last one.
+        purged: the controller reported that it has no such job.
+        may_requeue: Slurm may requeue the job. Accounting may then report the end of an earlier start, and only the controller
+            shows whether it was the last one.
     """
-    if starts_again and not forgotten:
+    if may_requeue and not purged:
         return scontrol if scontrol is not None and scontrol.state.ended else None
     if scontrol is not None and not scontrol.state.ended and not scontrol.word.startswith("COMPLETING"):
         return None
-    for told in (sacct, scontrol, exit_file if forgotten else None):
-        if told is not None and told.state.ended:
-            return told
+    for report in (sacct, scontrol, exit_file if purged else None):
+        if report is not None and report.state.ended:
+            return report
     return None
 
 
-_KINDS: Mapping[JobState, FailureKind] = {
-    JobState.FAILED: FailureKind.STEP_FAILED,
-    JobState.TIMEOUT: FailureKind.TIMEOUT,
-    JobState.OUT_OF_MEMORY: FailureKind.OUT_OF_MEMORY,
-    JobState.PREEMPTED: FailureKind.PREEMPTED,
-    JobState.NODE_FAIL: FailureKind.NODE_FAIL,
-    JobState.CANCELLED: FailureKind.CANCELLED,
+_KINDS: Mapping[SlurmJobState, FailureKind] = {
+    SlurmJobState.FAILED: FailureKind.STEP_FAILED,
+    SlurmJobState.TIMEOUT: FailureKind.TIMEOUT,
+    SlurmJobState.OUT_OF_MEMORY: FailureKind.OUT_OF_MEMORY,
+    SlurmJobState.PREEMPTED: FailureKind.PREEMPTED,
+    SlurmJobState.NODE_FAIL: FailureKind.NODE_FAIL,
+    SlurmJobState.CANCELLED: FailureKind.CANCELLED,
 }
 
 
-def held_to_limit(told: Told, exit_file: Told | None, limit_s: int | None) -> Told:
-    """The word that counts where the command has its own limit: Slurm's are minutes, and it lets a job run on for one more.
+def apply_time_limit(state: SchedulerState, exit_file: SchedulerState | None, limit_s: int | None) -> SchedulerState:
+    """Return a TIMEOUT state if the command exceeded its tool's limit: Slurm's limits are minutes, with a minute of grace.
 
     Args:
-        exit_file: knows how long the command ran.
+        exit_file: reports how long the command ran.
         limit_s: of the tool (ToolTimeLimit), in s; 0 or None for none.
     """
     ran_s = exit_file.seconds if exit_file is not None else None
-    if not limit_s or ran_s is None or ran_s <= limit_s or told.state not in (JobState.COMPLETED, JobState.FAILED):
-        return told
-    return replace(told, source="exit file", word="TIMEOUT", seconds=ran_s, time_limit=f"{limit_s} s", reason="")
+    if (
+        not limit_s
+        or ran_s is None
+        or ran_s <= limit_s
+        or state.state not in (SlurmJobState.COMPLETED, SlurmJobState.FAILED)
+    ):
+        return state
+    return replace(state, source="exit file", word="TIMEOUT", seconds=ran_s, time_limit=f"{limit_s} s", reason="")
 
 
-def failure_kind(told: Told, *, out_of_memory: bool) -> FailureKind:
-    """The kind of a failure, in the words that all sites share.
-
-    Args:
-        out_of_memory: the evidence says so, whatever the state.
-    """
-    return FailureKind.OUT_OF_MEMORY if out_of_memory else _KINDS.get(told.state, FailureKind.UNKNOWN)
-
-
-def shell_exit_code(told: Told, *others: Told | None) -> int:
-    """As a shell would tell it; 0 for a success only, never for another state.
-
-    sacct takes 128 from exit codes of 128 and more, which makes 203 of a broken program the 75 of one that may be tried again.
+def failure_kind(state: SchedulerState, *, out_of_memory: bool) -> FailureKind:
+    """Return the kind of a failure, from the list that all sites share.
 
     Args:
-        others: what other sources say of the same job.
+        out_of_memory: there is evidence of it, whatever the state.
     """
-    if told.state is JobState.COMPLETED:
-        return told.exit_code
-    if told.signal_number:
-        return 128 + told.signal_number
-    known = (each.exit_code for each in others if each is not None and each.state is told.state)
-    whole = (code for code in known if code == told.exit_code + 128)
-    return next(whole, told.exit_code) or 1
+    return FailureKind.OUT_OF_MEMORY if out_of_memory else _KINDS.get(state.state, FailureKind.UNKNOWN)
+
+
+def shell_exit_code(state: SchedulerState, *others: SchedulerState | None) -> int:
+    """Return the exit code as a shell reports it; 0 only for a success.
+
+    sacct subtracts 128 from exit codes of 128 and more: the 203 of a broken program would become 75, which allows a retry.
+
+    Args:
+        others: reports of other sources about the same job.
+    """
+    if state.state is SlurmJobState.COMPLETED:
+        return state.exit_code
+    if state.signal_number:
+        return 128 + state.signal_number
+    codes = (other.exit_code for other in others if other is not None and other.state is state.state)
+    complete = (code for code in codes if code == state.exit_code + 128)
+    return next(complete, state.exit_code) or 1

@@ -1,4 +1,4 @@
-"""Submitting a job once, also where the answer is lost on its way. No streamflow in here."""
+"""Submission of a job exactly once, also if sbatch's answer is lost. Does not import streamflow."""
 
 from __future__ import annotations
 
@@ -6,102 +6,102 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 from medweave_connectors.sites.slurm import commands, messages
-from medweave_connectors.sites.slurm.answers import Polled, read_poll, read_submission
-from medweave_connectors.sites.slurm.deadlines import Patience, reason_of
-from medweave_connectors.sites.slurm.script import JobFiles
+from medweave_connectors.sites.slurm.answers import QueuePoll, parse_poll, parse_submission
+from medweave_connectors.sites.slurm.deadlines import ResponseDeadline, reason_of
+from medweave_connectors.sites.slurm.script import SlurmJobFiles
 
-UNKNOWN_LOOKS = 5  # at a submission about which the login node can say nothing, while Slurm answers and has no such job
+UNKNOWN_LOOKS = 5  # tries of a submission without result, while Slurm answers and has no such job
 LOOK_PAUSE_S = 2.0
 
-Ask = Callable[[str], Awaitable[str]]
+RunLine = Callable[[str], Awaitable[str]]
 
 
-class Refused(Exception):
-    """sbatch said no; the argument is what it said."""
+class SubmissionRefused(Exception):
+    """sbatch refused the job; the argument is its error output."""
 
 
-class NotTaken(Exception):
-    """The line that submits does not come to its end, and Slurm has no such job; the argument is the last that was heard."""
+class SubmissionLost(Exception):
+    """The submitting line does not finish, and Slurm has no such job; the argument is the last error."""
 
 
 async def submit(
-    ask: Ask,
+    run_line: RunLine,
     sbatch: Sequence[str],
-    files: JobFiles,
+    files: SlurmJobFiles,
     scripts: Mapping[str, str],
     key: str,
     *,
-    patience: Patience,
-    may_have_it: Callable[[bool], None],
+    deadline: ResponseDeadline,
+    note_sent: Callable[[bool], None],
 ) -> str:
-    """Submits and returns the job's id.
+    """Submit a job and return its id.
 
-    Where no whole answer comes, the job is looked up by its key before it is submitted again.
+    Without a complete answer, the job is looked up by its key before it is submitted again.
 
     Args:
-        ask: runs a line on the login node and returns its output, or raises.
+        run_line: runs a line on the login node and returns its output, or raises.
         sbatch: its words.
         scripts: path to text.
         key: in the job's comment.
-        patience: begun with this submission; a controller that is away is waited for as long.
-        may_have_it: gets whether Slurm may have the job from now on.
+        deadline: for a controller that does not answer, started with this submission.
+        note_sent: called with True when Slurm may have the job from now on, with False when it has not.
 
     Raises:
-        Refused: sbatch was heard and said no.
-        NotTaken: it is not known what becomes of the line that submits; Slurm answers and has no such job.
-        SiteSilent: Slurm could not be asked for half an hour.
+        SubmissionRefused: sbatch refused the job.
+        SubmissionLost: the submitting line had no result; Slurm answers and has no such job.
+        SiteUnresponsive: Slurm did not answer for half an hour.
     """
     line, unknown = commands.submit(sbatch, files, scripts), 0
     while True:
-        job_id = refusal = said = ""
-        may_have_it(True)
+        job_id = refusal = message = ""
+        note_sent(True)
         try:
-            job_id, refusal = read_submission(await ask(line))
-        except Exception as error:  # whatever broke, it is not known whether sbatch was heard
-            said = reason_of(error)
-        if refusal and not messages.unanswered(refusal):
-            patience.answered()
-            raise Refused(refusal)
-        may_have_it(not messages.never_heard(refusal))
-        job_id = job_id or await look_up(ask, key, patience, refusal or said)
+            job_id, refusal = parse_submission(await run_line(line))
+        except Exception as error:  # any failure: it is unknown whether sbatch ran
+            message = reason_of(error)
+        if refusal and not messages.is_unanswered(refusal):
+            deadline.answered()
+            raise SubmissionRefused(refusal)
+        note_sent(not messages.is_not_sent(refusal))
+        job_id = job_id or await look_up(run_line, key, deadline, refusal or message)
         if job_id:
-            may_have_it(True)
-            patience.answered()
+            note_sent(True)
+            deadline.answered()
             return job_id
-        may_have_it(False)
-        if refusal:  # this sbatch is over; else it may still be on its way, and its claim holds
-            patience.silent(refusal)
-            await _quietly(ask, commands.open_claim(files))
+        note_sent(False)
+        if refusal:  # this sbatch has ended; otherwise it may still run, and its claim stays
+            deadline.no_answer(refusal)
+            await _quietly(run_line, commands.open_claim(files))
         elif (unknown := unknown + 1) == UNKNOWN_LOOKS:
-            raise NotTaken(said or "its files could not be written there, or sbatch does not end")
+            raise SubmissionLost(message or "its files could not be written there, or sbatch does not end")
 
 
-async def look_up(ask: Ask, key: str, patience: Patience, said: str = "") -> str:
-    """The id of the job with this key; empty when Slurm answered and has none.
+async def look_up(run_line: RunLine, key: str, deadline: ResponseDeadline, message: str = "") -> str:
+    """Return the id of the job with this key; empty if Slurm answered and has none.
 
     Args:
-        said: why it is looked up.
+        message: why it is looked up.
 
     Raises:
-        SiteSilent: Slurm has not answered for half an hour.
+        SiteUnresponsive: Slurm has not answered for half an hour.
     """
     answers = 0
     while answers < 2:  # a controller that was busy may show a job a moment later
-        await asyncio.sleep(LOOK_PAUSE_S if answers else patience.pause_s)
+        await asyncio.sleep(LOOK_PAUSE_S if answers else deadline.pause_s)
         try:
-            polled = read_poll(await ask(commands.poll(commands.queue())))
-        except Exception as error:  # whatever broke, nothing is known
-            polled = Polled(said=reason_of(error))
+            polled = parse_poll(await run_line(commands.poll(commands.queue())))
+        except Exception as error:  # any failure: nothing is known
+            polled = QueuePoll(error=reason_of(error))
         if job_id := polled.by_key.get(key):
             return job_id
         answers += polled.answered
         if not polled.answered:
-            patience.silent(polled.said or said)
+            deadline.no_answer(polled.error or message)
     return ""
 
 
-async def _quietly(ask: Ask, line: str) -> None:
+async def _quietly(run_line: RunLine, line: str) -> None:
     try:
-        await ask(line)
-    except Exception:  # the next try finds the claim and asks again
+        await run_line(line)
+    except Exception:  # the next try finds the claim and repeats this
         return

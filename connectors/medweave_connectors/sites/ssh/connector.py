@@ -18,8 +18,8 @@ from streamflow.core.exception import WorkflowExecutionException
 from streamflow.core.scheduling import Hardware
 from streamflow.deployment.connector.ssh import SSHConnector
 
-from medweave_connectors.cache.lookup import reusing
-from medweave_connectors.cache.remote_worker import Worker
+from medweave_connectors.cache.lookup import with_cache_lookup
+from medweave_connectors.host.command_log import CommandLog, kind_of
 from medweave_connectors.host.deadlines import NoProgress
 from medweave_connectors.host.errors import (
     CommandFailed,
@@ -43,7 +43,7 @@ from medweave_connectors.jobs.remote_environment import (
 )
 from medweave_connectors.jobs.retries.policy import ONE_MACHINE, read_table
 from medweave_connectors.jobs.retries.single_host import MachineAttempts
-from medweave_connectors.jobs.worker_environment import read_environment
+from medweave_connectors.jobs.worker_environment import RemoteWorker, read_environment
 from medweave_connectors.runlog import console, current
 from medweave_connectors.runlog.job_output import JobOutput
 from medweave_connectors.sites.ssh.connect import Target
@@ -93,6 +93,7 @@ class MedweaveSSHConnector(TarCopies, SSHConnector):
             sshKeyPassphraseFile=sshKeyPassphraseFile or None,
             transferBufferSize=transferBufferSize,
         )
+        self._log = CommandLog("ssh", deployment_name)
         self._sessions: dict[str, Sessions] = {}
         for name in self.nodes:
             host, _, port = name.partition(":")
@@ -137,7 +138,7 @@ class MedweaveSSHConnector(TarCopies, SSHConnector):
             await sessions.close()
         await super().undeploy(external)
 
-    @reusing
+    @with_cache_lookup
     async def run(
         self,
         location: ExecutionLocation,
@@ -183,8 +184,9 @@ class MedweaveSSHConnector(TarCopies, SSHConnector):
         line = utility_line(command, environment=environment or {}, workdir=workdir, stdin=file_name(stdin))
         for pause_s in (*(CUT_PAUSES_S if only_looks(command) else ()), None):
             try:
-                with _reached():
-                    told = await self._sessions[location.name].shells.execute(line, timeout)
+                with _reached(), self._log.command(kind_of(command)) as logged:
+                    result = await self._sessions[location.name].shells.execute(line, timeout)
+                    logged.exit_code = result[1]
                 break
             except NoProgress as error:
                 raise SiteUnreachable(str(error)) from None
@@ -196,23 +198,23 @@ class MedweaveSSHConnector(TarCopies, SSHConnector):
                         f"{location.name}: {error}; how a command ended there is not known"
                     ) from error
             await asyncio.sleep(pause_s)
-        if told[1] and not capture_output:
-            raise CommandFailed(command, location.name, told)
-        return told if capture_output else None
+        if result[1] and not capture_output:
+            raise CommandFailed(command, location.name, result)
+        return result if capture_output else None
 
-    async def worker_of(self, location: ExecutionLocation, job_name: str) -> Worker:
+    async def worker_of(self, location: ExecutionLocation, job_name: str) -> RemoteWorker:
         """What runs a job's command there."""
-        return Worker(environment=self._worker, setting=self._worker_setting)
+        return RemoteWorker(environment=self._worker, setting=self._worker_setting)
 
     async def get_stream_reader(self, command: MutableSequence[str], location: ExecutionLocation) -> Any:
         """What a command at the machine writes; a failure of the command is an error when the stream ends."""
         what = f"a transfer from {location.name}"
-        return Reader(self._session(location), stream_line(command), what, given_to(command))
+        return Reader(self._session(location, "stream"), stream_line(command), what, given_to(command))
 
     async def get_stream_writer(self, command: MutableSequence[str], location: ExecutionLocation) -> Any:
         """The input of a command at the machine; a failure of the command is an error when the stream ends."""
         what = f"a transfer to {location.name}"
-        return Writer(self._session(location), stream_line(command), what, given_to(command))
+        return Writer(self._session(location, "stream"), stream_line(command), what, given_to(command))
 
     async def far_end(self, location: ExecutionLocation) -> End:
         """The machine as one end of a direct copy: it listens at all of its addresses.
@@ -247,11 +249,12 @@ class MedweaveSSHConnector(TarCopies, SSHConnector):
         return self.hardware[location]
 
     @contextlib.asynccontextmanager
-    async def _session(self, location: ExecutionLocation) -> AsyncIterator[Started]:
-        """A session for a job or a stream: the shells have their own, so that short commands are always answered."""
-        with _reached():
+    async def _session(self, location: ExecutionLocation, kind: str) -> AsyncIterator[Started]:
+        """Open a session for a `job` or a `stream`: the shells have others, so that short commands are always answered."""
+        with _reached(), self._log.command(kind) as logged:
             async with self._sessions[location.name].session() as started:
                 yield started
+                logged.exit_code = _exit_code(started.process)
 
     def _notify(self, text: str) -> None:
         console.say(f"medweave: {self.deployment_name}: {text}")
@@ -314,7 +317,7 @@ class MedweaveSSHConnector(TarCopies, SSHConnector):
         """Runs a job to its end: the exit code, `TIMED_OUT` or `LOST`; in these two the job has been ended, if it could be."""
         end = LOST
         try:
-            async with self._session(location) as session:
+            async with self._session(location, "job") as session:
                 if self._closing:
                     return LOST
                 # Another session can end its process group when this one is lost: it begins once that is known.

@@ -17,6 +17,7 @@ from streamflow.core.deployment import Connector, ExecutionLocation
 from streamflow.core.exception import WorkflowExecutionException
 from streamflow.deployment.connector.base import BaseConnector
 
+from medweave_connectors.host.command_log import CommandLog, kind_of
 from medweave_connectors.host.deadlines import NoProgress
 from medweave_connectors.host.errors import StreamBroke
 from medweave_connectors.host.shells import ShellLost, Shells
@@ -129,7 +130,11 @@ class PodPlaces(TarCopies, BaseConnector):
         line = utility_line(command, environment=environment or {}, workdir=workdir)
         for pause_s in (*(AGAIN_S if only_looks(command) else ()), None):
             try:
-                return await self.while_there([location.name], self._shells_at(location.name).execute(line, timeout))
+                with CommandLog("pods", self.deployment_name).command(kind_of(command)) as logged:
+                    shells = self._shells_at(location.name)
+                    result: tuple[str, int] = await self.while_there([location.name], shells.execute(line, timeout))
+                    logged.exit_code = result[1]
+                return result
             except NoProgress as error:
                 raise PodLost(str(error)) from None
             except TimeoutError:
@@ -150,14 +155,15 @@ class PodPlaces(TarCopies, BaseConnector):
     async def get_stream_reader(self, command: MutableSequence[str], location: ExecutionLocation) -> Any:
         """Standard output of a command, for a `with`; it is an error if the command fails."""
         execution = self._execute(location.name, command, takes_input=bool(given_to(command)), much=True)
-        return StreamContext(execution, Reader, command)
+        return StreamContext(execution, Reader, command, self.deployment_name)
 
     async def get_stream_writer(self, command: MutableSequence[str], location: ExecutionLocation) -> Any:
         """Standard input of a command, for a `with`; it is an error if the command fails."""
         words = list(command)
         if SHELL_SIGNS.intersection(words):
             words = ["sh", "-c", stream_line(words)]
-        return StreamContext(self._execute(location.name, words, takes_input=True, much=True), Writer, command)
+        execution = self._execute(location.name, words, takes_input=True, much=True)
+        return StreamContext(execution, Writer, command, self.deployment_name)
 
     async def far_end(self, location: ExecutionLocation) -> End:
         """A container as one end of a direct copy, at its pod's own address.

@@ -13,6 +13,7 @@ from typing import Any
 import aiohttp
 from streamflow.core.data import StreamWrapper
 
+from medweave_connectors.host.command_log import CommandLog
 from medweave_connectors.host.stdin_command import given_to
 from medweave_connectors.host.transfer_reasons import known_reason
 from medweave_connectors.sites.pods.api.channels import PROTOCOL, STATUS, STDERR, STDOUT, Channels
@@ -308,12 +309,14 @@ class Writer(_Stream):
 class StreamContext:
     """Opens a stream at the beginning of a `with`, and checks at its end that the command did all of its work."""
 
-    def __init__(self, opening: Any, kind: type[Reader] | type[Writer], command: Sequence[str]) -> None:
+    def __init__(self, opening: Any, kind: type[Reader] | type[Writer], command: Sequence[str], site: str) -> None:
         self._opening, self._kind, self._command = opening, kind, command
         self._stream: Reader | Writer
+        self._logging = CommandLog("pods", site).command("stream")
 
     async def __aenter__(self) -> StreamWrapper:
         execution = await self._opening
+        self._logged = self._logging.__enter__()
         self._stream = self._kind(execution, self._command)
         if given := given_to(self._command):
             try:
@@ -328,4 +331,7 @@ class StreamContext:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await (self._stream.close() if kind is None else self._stream.abort())
+        with contextlib.ExitStack() as stack:
+            stack.push(self._logging)
+            await (self._stream.close() if kind is None else self._stream.abort())
+            self._logged.exit_code = 0 if kind is None else None
