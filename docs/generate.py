@@ -107,12 +107,12 @@ def reference_of_commands() -> str:
         "its traceback), 74 a file could not be read or written, "
         "130 after Ctrl-C, 141 where who reads the output has stopped; what else a command has stands with it.\n"
     ]
-    for name, summary in COMMANDS.items():
+    for name, entry in COMMANDS.items():
         parser = build_parser(name)
         text = str(parser.description).replace(RESEARCH_USE_ONLY, "").strip()
         usage = " ".join(parser.format_usage().removeprefix("usage: ").split())
         parts.append(
-            f"## {name}\n\n{summary[0].upper()}{summary[1:]}.\n\n```text\n{usage}\n```\n\n{text}\n\n{_options_of(name)}"
+            f"## {name}\n\n{entry.help[0].upper()}{entry.help[1:]}.\n\n```text\n{usage}\n```\n\n{text}\n\n{_options_of(name)}"
         )
     return "\n".join(parts)
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from medweave.runs.follow.summary import Started, summary
-from medweave.runs.ps import described
+from medweave.runs.follow.summary import RunInvocation, summary
+from medweave.runs.ps import describe_run
 from medweave_core.runlog.history import read_log
 from medweave_core.runlog.run_state import State, fold
 from support.engine import Run, run, write_workflow
@@ -30,7 +30,7 @@ def shown(ended: Run) -> list[str]:
     state = State()
     for event in read_log(ended.record / "events.jsonl"):
         fold(state, event)
-    return list(summary(state, Started(ended.record), {}))
+    return list(summary(state, RunInvocation(ended.record), {}))
 
 
 @pytest.mark.slow
@@ -58,7 +58,7 @@ def test_the_engines_error_is_the_cause(
         assert word in text
         assert word in ended.stderr
     assert "its outputs are not complete" not in text or job["data"]["exit_code"] == 0
-    assert words[0] in described(ended.record)["cause"]
+    assert words[0] in describe_run(ended.record)["cause"]
 
 
 FULL_LOG = """

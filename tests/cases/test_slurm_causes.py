@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from medweave.runs.follow.summary import Started, summary
+from medweave.runs.follow.summary import RunInvocation, summary
 from medweave_core.runlog.history import read_log
 from medweave_core.runlog.run_state import State, fold
 from support.engine import Run, start, write_workflow
@@ -32,7 +32,7 @@ def shown(ended: Run) -> str:
     state = State()
     for event in read_log(ended.record / "events.jsonl"):
         fold(state, event)
-    return "\n".join(summary(state, Started(ended.record), {}))
+    return "\n".join(summary(state, RunInvocation(ended.record), {}))
 
 
 @pytest.mark.case(

@@ -97,7 +97,7 @@ def test_a_cronjob_fires_delivers_skips_and_is_paused_and_removed(
         schedule("pause", file)
         assert cronjob(tenant, name)["suspend"] is True
         log = finished(tenant, first, limit_s=400)  # all of CI's cores may be busy
-        assert "runs: no run has done all before" in log
+        assert "runs: no earlier run has completed" in log
         assert "completed after" in log
         delivered = list((folder / "results").rglob("lesion_mask.dcm"))
         assert len(delivered) == 1
@@ -186,11 +186,11 @@ def test_an_overlapping_one_is_held_and_the_run_in_the_pod_is_followed_and_ended
                 tenant.call("kubectl", "create", "job", f"{name}-{number}", f"--from=cronjob/{name}")
                 if number == 1:
                     until(lambda: "started on here" in log_of(tenant, f"{name}-1"), limit_s=60, what="the first run")
-            assert "held: the run before goes on" in finished(tenant, f"{name}-2", limit_s=60)
+            assert "skipped: the previous run is still running" in finished(tenant, f"{name}-2", limit_s=60)
             code, out, _ = ended("list", "--json", cwd=tmp_path / "x", **WITH_HELM)
             (row,) = json.loads(out)
             assert (code, row["state"], row["last"]["outcome"]) == (0, "running", "done")
-            assert row["last"]["why"] == "held: the run before goes on"
+            assert row["last"]["why"] == "skipped: the previous run is still running"
             following = attached(tmp_path / "x", name)
             assert following.stderr is not None
             seen = [following.stderr.readline() for _ in range(2)]

@@ -11,7 +11,7 @@ from typing import Any
 
 import yaml
 
-from medweave.schedule.state import Memory, read_memory
+from medweave.schedule.state import ScheduleState, read_state
 from support.driver_calls import call
 from support.engine_file import LOCAL, OURS
 
@@ -26,11 +26,11 @@ COPY = {
 
 
 def write_schedule(folder: Path, script: str, *, scans: Path | None = None, **keys: Any) -> Path:
-    """A workflow of one step, whose shell script gets a folder of scans as $0, its job file, its StreamFlow file and a schedule.
+    """Write a workflow of one step, whose shell script gets a folder of scans as $0, and the files to schedule it.
 
     Args:
-        scans: the folder; by default `scans/` beside them, with one file.
-        keys: of the schedule.
+        scans: the folder; by default `scans/` next to them, with one file.
+        keys: further keys of the schedule.
     """
     (folder / "tools").mkdir(parents=True)
     if scans is None:
@@ -69,13 +69,13 @@ def write_schedule(folder: Path, script: str, *, scans: Path | None = None, **ke
 
 
 def start(*words: str | Path, cwd: Path, **variables: str) -> subprocess.Popen[str]:
-    """`medweave schedule …`, as somebody's own account has it, whose state lies in `state/`."""
-    own = {name: value for name, value in os.environ.items() if not name.startswith("MEDWEAVE_")}
-    own |= {"XDG_STATE_HOME": str(cwd / "state")} | variables
+    """Start `medweave schedule …` as a user whose state folder is `state/`."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("MEDWEAVE_")}
+    environment |= {"XDG_STATE_HOME": str(cwd / "state")} | variables
     return subprocess.Popen(
         [PROGRAM, "schedule", *map(str, words)],
         cwd=cwd,
-        env=own,
+        env=environment,
         text=True,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -83,7 +83,7 @@ def start(*words: str | Path, cwd: Path, **variables: str) -> subprocess.Popen[s
 
 
 def ended(*words: str | Path, cwd: Path, **variables: str) -> tuple[int, str, str]:
-    """The same until its end: exit code, standard output, standard error."""
+    """Run `medweave schedule …`; return its exit code, standard output and standard error."""
     process = start(*words, cwd=cwd, **variables)
     out, err = process.communicate(timeout=120)
     return process.returncode, out, err
@@ -94,8 +94,8 @@ def call_schedule(*words: str | Path, cwd: Path, **variables: str) -> tuple[int,
     return call("schedule", *words, cwd=cwd, XDG_STATE_HOME=str(cwd / "state"), **variables)
 
 
-def memory(folder: Path) -> Memory:
-    return read_memory(folder / "schedules" / "nightly")
+def memory(folder: Path) -> ScheduleState:
+    return read_state(folder / "schedules" / "nightly")
 
 
 def results(folder: Path) -> list[Path]:

@@ -7,7 +7,7 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
-from medweave.validate import validate
+from medweave.validate.command import validate
 from medweave.validate.findings import Finding
 from support.cwl_files import ROOT
 from support.mistake import Mistake

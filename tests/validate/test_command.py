@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from medweave.cli.main_command import main
-from medweave.validate import FORMATS
 from medweave.validate.charts import kube_version
+from medweave.validate.command import FORMATS
 from medweave.validate.findings import RULES
 from medweave_core.documents.cwl_types import fits, may_fit, of_value, parse, spelled_type
 

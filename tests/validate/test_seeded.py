@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from medweave.cli.main_command import main
-from medweave.validate import validate
+from medweave.validate.command import validate
 from medweave.validate.findings import RULES
 from support.cwl_files import ROOT
 from support.mistake import Mistake

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from medweave.cli.main_command import main
-from medweave.validate import validate
+from medweave.validate.command import validate
 from support.small_repository import (
     BOUND,
     FILES,

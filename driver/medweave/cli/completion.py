@@ -1,4 +1,4 @@
-"""`medweave completion SHELL`: what makes a shell complete commands, options and files."""
+"""`medweave completion SHELL`: print a completion script for bash or zsh."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ DESCRIPTION = (
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Arguments of `medweave completion`."""
+    """Add the arguments of `medweave completion`."""
     parser.add_argument("shell", choices=SHELLS, metavar="SHELL", help=f"the shell: {' or '.join(SHELLS)}")
 
 
 def run(namespace: argparse.Namespace) -> int:
-    """Prints the script.
+    """Print the script.
 
     Raises:
-        BackendMissingError: the library that makes it is not installed.
+        BackendMissingError: shtab is not installed.
     """
     try:
         import shtab
@@ -38,17 +38,17 @@ def run(namespace: argparse.Namespace) -> int:
 
 
 def whole_parser(files: Any) -> argparse.ArgumentParser:
-    """All commands in one parser.
+    """Return one parser with all commands as subcommands.
 
     Args:
-        files: what is noted at each argument that is a path.
+        files: shtab's marker for arguments that are paths.
     """
     parser = argparse.ArgumentParser(prog="medweave")
     commands = parser.add_subparsers()
-    for name, text in COMMANDS.items():
-        own = commands.add_parser(name, help=text)
-        load_command(name).add_options(own)
-        for action in own._actions:
+    for name, entry in COMMANDS.items():
+        command = commands.add_parser(name, help=entry.help)
+        load_command(name).add_options(command)
+        for action in command._actions:
             if action.type is Path:
                 action.complete = files  # type: ignore[attr-defined]
     return parser

@@ -7,6 +7,7 @@ import importlib
 import os
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Protocol, cast
 
 from medweave import __version__
@@ -15,73 +16,74 @@ from medweave.cli.parser import Parser
 from medweave_core.contracts.model import RESEARCH_USE_ONLY
 from medweave_core.errors import InternalError, StepError, StorageError, UsageError
 
-# Name -> one line of help. The command's module is imported only when it is asked for.
+
+@dataclass(frozen=True, slots=True)
+class CommandEntry:
+    """One command of the list.
+
+    Attributes:
+        help: its line in `medweave --help`.
+        module: below `medweave`; imported when the command runs or when its options are needed.
+    """
+
+    help: str
+    module: str
+
+
 COMMANDS = {
-    "advise": "tell which training strategy on how many GPUs finishes soonest, by a few measurements",
-    "attach": "show a run that goes on, as `medweave run` shows its own",
-    "bind": "write a streamflow.yml that runs a workflow at a site",
-    "cancel": "end a run that goes on, and clean up after it",
-    "clean": "end and remove what a run has left at its sites",
-    "completion": "print what makes your shell complete commands, options and files",
-    "doctor": "try each hop of a site for real, and say what to mend",
-    "explain": "tell why a run did a step's work, or took what an earlier run had done",
-    "export": "write a run as a Workflow Run RO-Crate, without its data, to be shared",
-    "logs": "print what the jobs of a step have printed, and follow them",
-    "new": "write a workflow, a step or a site to start from",
-    "plan": "tell what a run would do, where, with which data and for how long",
-    "provision": "make the worker environments of a site there, without a network",
-    "ps": "list the runs: which go on, how the others ended",
-    "purge": "remove all that runs keep about one case",
-    "report": "join a run's event log and its steps' reports into one HTML file that opens offline",
-    "run": "run a workflow by `streamflow run`, and show how far it is",
-    "schedule": "run a pipeline by itself at its times, where it has something to do",
-    "schema": "print the JSON Schema of a kind of file, for editors and other programs",
-    "validate": "find what is wrong in workflows, bindings, sites, jobs and charts, without running anything",
-}
-# The module of each command whose package does not have the command's name.
-MODULES = {
-    "attach": "runs.attach",
-    "bind": "placement.bind",
-    "cancel": "runs.cancel",
-    "clean": "runs.clean",
-    "completion": "cli.completion",
-    "explain": "runs.explain",
-    "export": "crate.command",
-    "logs": "runs.logs",
-    "new": "project.new",
-    "provision": "provision.command",
-    "ps": "runs.ps",
-    "purge": "runs.purge",
-    "report": "report.command",
-    "run": "runs.run",
-    "schema": "cli.schema",
+    "advise": CommandEntry(
+        "predict from a few measurements which training strategy finishes soonest", "advise.command"
+    ),
+    "attach": CommandEntry("attach to a running workflow and show its progress", "cli.attach"),
+    "bind": CommandEntry("write a streamflow.yml that runs a workflow at a site", "placement.bind"),
+    "cancel": CommandEntry("cancel a running workflow and clean up after it", "runs.cancel"),
+    "clean": CommandEntry("cancel jobs and remove files that a run left at its sites", "runs.clean"),
+    "completion": CommandEntry(
+        "print a script that completes commands, options and files in a shell", "cli.completion"
+    ),
+    "doctor": CommandEntry("test each connection and service of a site and suggest fixes", "doctor.command"),
+    "explain": CommandEntry("explain why a step ran or was a cache hit", "runs.explain"),
+    "export": CommandEntry("write a run as a Workflow Run RO-Crate without its data", "crate.command"),
+    "logs": CommandEntry("print and follow the output of a step's jobs", "runs.logs"),
+    "new": CommandEntry("write a workflow, a step or a site to start from", "project.new"),
+    "plan": CommandEntry("show what a run would do, where, with which data and for how long", "plan.command"),
+    "provision": CommandEntry("install the worker environments of a site without a network there", "provision.command"),
+    "ps": CommandEntry("list the runs and their states", "runs.ps"),
+    "purge": CommandEntry("remove all data of one case from runs and caches", "runs.purge"),
+    "report": CommandEntry("write the HTML report of a run, one file that opens offline", "report.command"),
+    "run": CommandEntry("run a workflow by `streamflow run` and show its progress", "runs.run"),
+    "schedule": CommandEntry("run a pipeline at set times when its inputs changed", "schedule.command"),
+    "schema": CommandEntry("print the JSON Schema of a kind of file, for editors and other programs", "cli.schema"),
+    "validate": CommandEntry(
+        "check workflows, bindings, sites, jobs and charts without running anything", "validate.command"
+    ),
 }
 DEBUG_HELP = (
     "show the traceback of an internal error; runs also log connector commands to connector.log in their folder"
 )
 INTERRUPTED = 130
-PIPE_CLOSED = 141  # as of a program that SIGPIPE ends: who reads the output has read enough
+PIPE_CLOSED = 141  # 128 + SIGPIPE: the reader of the output closed the pipe
 
 
-class Command(Protocol):
-    """What a command's module holds."""
+class CommandModule(Protocol):
+    """The interface of a command's module."""
 
     DESCRIPTION: str
 
     def add_options(self, parser: argparse.ArgumentParser) -> None:
-        """Adds the command's arguments."""
+        """Add the command's arguments to its parser."""
 
     def run(self, namespace: argparse.Namespace) -> int:
-        """Does the work; returns the exit code, or raises a StepError that tells the user what to do."""
+        """Run the command and return the exit code; a StepError says what the user can do."""
 
 
-def load_command(name: str) -> Command:
-    """The module of a command."""
-    return cast(Command, importlib.import_module(f"medweave.{MODULES.get(name, name)}"))
+def load_command(name: str) -> CommandModule:
+    """Return the module of a command."""
+    return cast(CommandModule, importlib.import_module(f"medweave.{COMMANDS[name].module}"))
 
 
 def build_parser(name: str | None = None) -> Parser:
-    """The parser of one command, or of the list of commands."""
+    """Return the parser of one command, or the parser that lists the commands."""
     formatter = argparse.RawDescriptionHelpFormatter
     if name is not None:
         command = load_command(name)
@@ -93,7 +95,7 @@ def build_parser(name: str | None = None) -> Parser:
         command.add_options(parser)
         parser.add_argument("--debug", action="store_true", help=DEBUG_HELP)
         return parser
-    lines = "\n".join(f"  {word:<10} {text}" for word, text in COMMANDS.items())
+    lines = "\n".join(f"  {word:<10} {entry.help}" for word, entry in COMMANDS.items())
     parser = Parser(
         prog="medweave",
         usage="medweave COMMAND [options]   (medweave COMMAND --help lists them)",
@@ -105,7 +107,7 @@ def build_parser(name: str | None = None) -> Parser:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Entry point; returns the exit code (2 usage, 65 data, 69 missing library, 70 a fault of its own, 74 I/O, 130 interrupted)."""
+    """Run one command and return the exit code (2 usage, 65 data, 69 missing library, 70 internal, 74 I/O, 130 interrupted)."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     if not words or words[0].startswith("-"):
         build_parser().parse_args(words or ["--help"])
@@ -116,7 +118,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
         unknown = UsageError(
             f"there is no command '{name}'.", expected=f"one of {', '.join(COMMANDS)}",
-            do=closest(name, list(COMMANDS)) or "medweave --help tells what each does",
+            do=closest(name, list(COMMANDS)) or "medweave --help lists them",
         )  # fmt: skip
         print(f"medweave: {unknown}", file=sys.stderr)
         return unknown.exit_code
@@ -126,16 +128,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if namespace.debug:
         os.environ["MEDWEAVE_LOG"] = "debug"  # for the engine that `medweave run` starts
     try:
-        return _called(name, namespace)
+        return _run_command(name, namespace)
     finally:
         settle(sys.stderr)
 
 
-def _called(name: str, namespace: argparse.Namespace) -> int:
-    """Runs a command; its errors become a line and an exit code."""
+def _run_command(name: str, namespace: argparse.Namespace) -> int:
+    """Run a command; print an error as one message and return its exit code."""
     try:
         code = load_command(name).run(namespace)
-        sys.stdout.flush()  # what it cannot write is told here, and not by the interpreter at its end
+        sys.stdout.flush()  # report a failed write here, not when the interpreter exits
         return code
     except StepError as error:
         print(f"medweave {name}: {error}", file=sys.stderr)
@@ -147,20 +149,20 @@ def _called(name: str, namespace: argparse.Namespace) -> int:
         discard(sys.stdout)
         return PIPE_CLOSED
     except OSError as error:
-        lost = StorageError(
+        storage_error = StorageError(
             "a file could not be read or written." if error.filename else "the output could not be written.",
             seen=": ".join(map(str, filter(None, (error.strerror or str(error), error.filename)))),
         )
-        print(f"medweave {name}: {lost}", file=sys.stderr)
+        print(f"medweave {name}: {storage_error}", file=sys.stderr)
         if not error.filename:
             discard(sys.stdout)
-        return lost.exit_code
+        return storage_error.exit_code
     except Exception as error:
         if namespace.debug:
             raise
-        own = InternalError(
-            "it failed by itself: this is a fault of medweave.", seen=f"{type(error).__name__}: {error}",
-            do="run it again with --debug, and report what it shows",
+        internal_error = InternalError(
+            "internal error (bug in medweave).", seen=f"{type(error).__name__}: {error}",
+            do="run it again with --debug, and report the traceback",
         )  # fmt: skip
-        print(f"medweave {name}: {own}", file=sys.stderr)
-        return own.exit_code
+        print(f"medweave {name}: {internal_error}", file=sys.stderr)
+        return internal_error.exit_code

@@ -1,4 +1,4 @@
-"""Lines to whoever reads them, who may be gone: a pipe that was closed, a terminal whose window was."""
+"""Output to streams whose reader may have gone: a closed pipe or a closed terminal."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TextIO
 
 
 def put(text: str, stream: TextIO) -> None:
-    """A line, at once. That nobody reads it any more is no reason to end a run."""
+    """Print a line and flush it. A reader that has gone does not end the run."""
     try:
         print(text, file=stream, flush=True)
     except UnicodeEncodeError:
@@ -21,7 +21,7 @@ def put(text: str, stream: TextIO) -> None:
 
 
 def settle(stream: TextIO) -> None:
-    """What is left in its buffer is written, or goes nowhere: the interpreter would end with 120 if it could not write it."""
+    """Flush a stream, or discard its buffer: the interpreter would exit with 120 if the last flush failed."""
     try:
         stream.flush()
     except OSError:
@@ -29,13 +29,13 @@ def settle(stream: TextIO) -> None:
 
 
 def discard(stream: TextIO) -> None:
-    """What is left in its buffer, and all that follows, goes nowhere."""
+    """Redirect a stream to the null device, with what is still in its buffer."""
     with contextlib.suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def _is_device(stream: TextIO) -> bool:
-    """Whether it is a terminal, or was one: a terminal that has gone says that it is none."""
+    """Return whether the stream is a character device; `isatty` is false for a terminal that was closed."""
     with contextlib.suppress(OSError, ValueError):
         return stat.S_ISCHR(os.fstat(stream.fileno()).st_mode)
     return False

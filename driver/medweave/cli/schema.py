@@ -1,4 +1,4 @@
-"""`medweave schema NAME`: the JSON Schemas of all files that people write and read, in one place."""
+"""`medweave schema NAME`: print the JSON Schema of a kind of file."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ DESCRIPTION = (
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Arguments of `medweave schema`."""
+    """Add the arguments of `medweave schema`."""
     parser.add_argument(
         "name",
         nargs="?",
@@ -39,19 +39,19 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(namespace: argparse.Namespace) -> int:
-    """Prints the schema, or the names."""
-    print(listed() if namespace.name is None else text_of(schema_named(namespace.name)), end="")
+    """Print one schema, or the names of all."""
+    print(list_of_schemas() if namespace.name is None else text_of(schema_named(namespace.name)), end="")
     return 0
 
 
 def text_of(schema: Mapping[str, Any]) -> str:
-    """A schema as it is printed and kept in a repository."""
+    """Return a schema as JSON text, as it is printed and committed."""
     return json.dumps(schema, indent=2, ensure_ascii=False) + "\n"
 
 
 def schemas() -> dict[str, Callable[[], Mapping[str, Any]]]:
-    """What makes each schema, by its name."""
-    found: dict[str, Callable[[], Mapping[str, Any]]] = {
+    """Return a function for each schema name that builds the schema."""
+    builders: dict[str, Callable[[], Mapping[str, Any]]] = {
         "site": sites.schema,
         "streamflow": streamflow_schema,
         "schedule": schedule_schema,
@@ -59,8 +59,8 @@ def schemas() -> dict[str, Callable[[], Mapping[str, Any]]]:
         advice.MEASURED: partial(advice.schema, advice.MEASURED),
         advice.ADVICE: partial(advice.schema, advice.ADVICE),
     }
-    found |= {name: partial(_of_connector, name) for name in deployments.connector_schemas()}
-    return found | {name: partial(schema_of, name) for name in PUBLISHED}
+    builders |= {name: partial(_of_connector, name) for name in deployments.connector_schemas()}
+    return builders | {name: partial(schema_of, name) for name in PUBLISHED}
 
 
 def _of_connector(name: str) -> Mapping[str, Any]:
@@ -69,13 +69,13 @@ def _of_connector(name: str) -> Mapping[str, Any]:
 
 @functools.cache
 def streamflow_schema() -> dict[str, Any]:
-    """The JSON Schema of a StreamFlow file."""
+    """Return the JSON Schema of a StreamFlow file."""
     document: dict[str, Any] = json.loads(files("medweave").joinpath("streamflow.schema.json").read_text("utf-8"))
     return document
 
 
 def schema_named(name: str) -> Mapping[str, Any]:
-    """A schema by its name; that of a workflow's job files by the workflow's path.
+    """Return a schema by its name, or the schema of a workflow's job files by the workflow's path.
 
     Raises:
         UsageError: there is no such name.
@@ -98,8 +98,8 @@ def schema_named(name: str) -> Mapping[str, Any]:
     return known[name]()
 
 
-def listed() -> str:
-    """The names, each with what its files are."""
+def list_of_schemas() -> str:
+    """Return one line per schema: its name and the files that it describes."""
     known = schemas()
     width = max(map(len, known))
     lines = [f"{name:<{width}}  {_summary(make())}" for name, make in known.items()]
@@ -107,5 +107,5 @@ def listed() -> str:
 
 
 def _summary(schema: Mapping[str, Any]) -> str:
-    """The first sentence of the description."""
+    """Return the first sentence of a schema's description."""
     return str(schema["description"]).partition(". ")[0].rstrip(".") + "."

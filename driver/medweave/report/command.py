@@ -256,7 +256,7 @@ def _row(job: Job, wh: float | None) -> dict[str, str]:
     return {
         "label": f"{job.label} (attempt {job.attempt})" if job.attempt > 1 else job.label,
         "where": job.where,
-        "state": "not done again" if job.reused_from else job.state,
+        "state": "cache hit" if job.reused_from else job.state,
         "started": "–" if job.started_s is None or job.is_queued else f"+{short_duration(job.started_s)}",
         "waited": "–" if waited is None else short_duration(waited),
         "took": "–" if job.duration_s is None else short_duration(job.duration_s),

@@ -13,7 +13,7 @@ from medweave_core.runlog.history import Job, Run
 
 SAME = 0.05  # a smaller part of a time or of energy is what two runs of the same differ by
 NONE = "–"
-REUSED = "not done again"
+REUSED = "cache hit"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -51,7 +51,7 @@ class Model:
 
 
 def energy_wh(job: Job, deployments: Mapping[str, str], model: Model) -> float | None:
-    """What one job took, Wh; None where its processor time is not known. Work that was not done again took nothing.
+    """What one job took, Wh; None where its processor time is not known. A cache hit took nothing.
 
     Args:
         deployments: name to type, as the run's log has them.

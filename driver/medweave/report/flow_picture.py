@@ -18,7 +18,7 @@ WIDTH, HEIGHT, ROW = 180.0, 42.0, 58.0  # of a box; from one row to the next
 MARGIN = 14.0  # around all
 HEAD, LINE, LETTERS = 46.0, 16.0, 27
 MUCH = 2**20  # bytes: of more, an arrow tells that others imply
-REUSED = "not done again"
+REUSED = "cache hit"
 OTHERS = ("failed", "cancelled", UNFINISHED)
 
 
@@ -29,7 +29,7 @@ class Step:
     Attributes:
         name: as people call it.
         deployment: where it was; of several places the last.
-        state: completed, failed, cancelled, unfinished, or not done again; of several jobs what matters most.
+        state: completed, failed, cancelled, unfinished, or cache hit; of several jobs what matters most.
         words: its jobs and what they took.
         after: paths of the steps from which it had something, without most that another of them had something from, too.
     """

@@ -122,7 +122,7 @@ def _bar(job: Job, top: float, scale: float, end_s: float, colour: str, neighbou
 
 def _bar_text(job: Job, seconds: float) -> str:
     if job.reused_from:
-        return "not done again"
+        return "cache hit"
     if job.is_queued:
         return f"{job.state} in the queue"
     word = {"failed": "failed after ", "cancelled": "cancelled after ", "unfinished": "unfinished after "}.get(

@@ -1,4 +1,4 @@
-"""`medweave clean RUN`: what a run has left at its sites and on this machine is ended and removed; its reports stay."""
+"""`medweave clean RUN`: cancel jobs and remove files that a run left at its sites and on this machine; its reports stay."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from medweave.runs.clean_clusters import clean_clusters, printed
+from medweave.runs.clean_clusters import clean_clusters, run_program
 from medweave.project.deployments import wrapped
 from medweave_core.runlog.history import LOG_FILE, Run, read_run
 from medweave.cli.schema import streamflow_schema
@@ -32,23 +32,23 @@ from medweave_connectors.sites.slurm.commands import at_cluster, cancel_all
 from medweave_core.errors import StepError, TryAgainError, UserInputError
 
 DESCRIPTION = (
-    "Ends what a run has left in queues and clusters (Slurm's jobs, Kubernetes' Jobs, releases, pods), and removes its folders at\n"
+    "Cancels what a run has left in queues and clusters (Slurm's jobs, Kubernetes' Jobs, releases, pods), and removes its folders at\n"
     "the sites, what the sites' stores have and no other run uses, and its scratch on this machine. Its event log and the reports\n"
-    "of its steps stay. A site that cannot be reached, and a folder that no pod sees any more, are told, and nothing is called\n"
-    "clean then."
+    "of its steps stay. A site that cannot be reached, and a folder that no pod mounts any more, are reported as an\n"
+    "error."
 )
 REACHED = ("medweave.local", "medweave.ssh")
 LIMIT_S = 600
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
-    """A machine that is reached, and what is done there.
+class CleanTarget:
+    """A machine on which traces of a run are removed.
 
     Attributes:
-        deployment: its name in the file.
-        workdirs: folders that hold those of runs.
-        clusters: of the Slurm deployments that submit from there; an empty name is the machine's own.
+        deployment: name of the deployment in the file.
+        workdirs: folders that contain the folders of runs.
+        clusters: Slurm clusters to which jobs are submitted from there; an empty name is the machine's default cluster.
     """
 
     deployment: str
@@ -57,47 +57,47 @@ class Place:
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Arguments of `medweave clean`."""
+    """Add the arguments of `medweave clean`."""
     parser.add_argument("run", type=Path, metavar="RUN", help="folder of a run (runs/<run-id>)")
     parser.add_argument(
         "--file", type=Path, default=None, metavar="FILE",
-        help="the streamflow.yml of the run (default: the one in its folder, else that beside the folder of runs)",
+        help="the streamflow.yml of the run (default: the one in its folder, else the one next to the folder of runs)",
     )  # fmt: skip
 
 
 def run(namespace: argparse.Namespace) -> int:
-    """Cleans, and prints what was there.
+    """Clean up after the run and print what was removed.
 
     Raises:
-        UserInputError: no such run or file, or the run goes on.
-        TryAgainError: another run goes on with its jobs, or something stays: a site could not be reached, or its jobs do not end.
+        UserInputError: no such run or file, or the run is running.
+        TryAgainError: another run has re-attached its jobs, a site could not be reached, or its jobs do not end.
     """
     record = read_run(namespace.run)
-    if (refused := refusal(record)) is not None:
-        raise refused
+    if (error := cleaning_error(record)) is not None:
+        raise error
     for line in clean(record, file_of_run(record, namespace.file)):
         print(line)
     return 0
 
 
 def file_of(folder: Path) -> Path:
-    """The streamflow.yml of a run, where it was started with the usual one."""
-    own = folder / "streamflow.yml"
-    return own if own.exists() else folder.parent.parent / "streamflow.yml"
+    """Return the streamflow.yml in the run's folder, else the one next to the folder of runs."""
+    bound_file = folder / "streamflow.yml"
+    return bound_file if bound_file.exists() else folder.parent.parent / "streamflow.yml"
 
 
 def file_of_run(record: Run, named: Path | None) -> Path:
-    """The streamflow.yml of a run: the named one, else that of `file_of`.
+    """Return the streamflow.yml of a run: the named one, else that of `file_of`.
 
     Raises:
-        UserInputError: the run was started with another one, by where its workflow lay from there.
+        UserInputError: the run was started with another file: its recorded workflow path does not exist next to this one.
     """
     if named is not None:
         return named
     folder = record.folder.absolute()
     file, workflow = file_of(folder), str(record.facts.get("workflow_file", ""))
-    is_beside = file.parent != folder and file.exists()  # the one in the run's folder is its own
-    if is_beside and not (file.parent / workflow).exists():
+    is_shared = file.parent != folder and file.exists()  # a file in the run's folder was written for this run
+    if is_shared and not (file.parent / workflow).exists():
         raise UserInputError(
             f"the run {record.run_id} was started with another file than {shown(file)}.",
             seen=f"no {workflow} from there, which was its workflow", expected="the streamflow.yml that the run was started with",
@@ -106,27 +106,27 @@ def file_of_run(record: Run, named: Path | None) -> Path:
     return file
 
 
-def refusal(record: Run) -> StepError | None:
-    """Why a run is left alone: its driver lives, and looks after its own, or a later run goes on with its jobs. None for others."""
+def cleaning_error(record: Run) -> StepError | None:
+    """Return why a run must not be cleaned: its driver is running, or a later run has re-attached its jobs. None otherwise."""
     if driver_lives(record.folder / LOG_FILE):
         return UserInputError(
-            f"the run {record.run_id} goes on.",
+            f"the run {record.run_id} is running.",
             seen=f"its driver, process {record.facts.get('pid')}",
             expected="a run that has ended, or whose driver was killed",
-            do="end it with Ctrl-C, which ends its jobs, and clean afterwards",
+            do="cancel it with Ctrl-C, which cancels its jobs, and clean afterwards",
         )
-    if taken := _taken_over(record):
+    if job_ids := _reattached_jobs(record):
         return TryAgainError(
-            f"another run goes on with jobs of the run {record.run_id}.",
-            seen=f"taken over: {', '.join(taken)}",
-            expected="a run that no other one takes anything from",
-            do="clean it when the other run has ended; medweave ps names the runs that go on",
+            f"another run has re-attached jobs of the run {record.run_id}.",
+            seen=f"re-attached: {', '.join(job_ids)}",
+            expected="a run whose jobs no other run has re-attached",
+            do="clean it when the other run has ended; medweave ps lists the running ones",
         )
     return None
 
 
-def _taken_over(record: Run) -> list[str]:
-    """The run's jobs that drivers look after which live."""
+def _reattached_jobs(record: Run) -> list[str]:
+    """Return the ids of the run's jobs that a running driver has re-attached."""
     return sorted(
         {
             submission.job
@@ -137,15 +137,15 @@ def _taken_over(record: Run) -> list[str]:
 
 
 def clean(record: Run, file: Path) -> list[str]:
-    """Ends and removes what a run has left at the sites of a streamflow.yml and on this machine; what was there.
+    """Cancel and remove what a run left at the sites of a streamflow.yml and on this machine; return lines that say what was removed.
 
     Raises:
         UserInputError: no such file.
-        TryAgainError: something stays: a site could not be reached, or its jobs do not end.
+        TryAgainError: a site could not be reached, or its jobs do not end.
     """
     document = read_mapping(file, "streamflow.yml")
     check(document, streamflow_schema(), file, ())
-    places = places_of(document)
+    places = clean_targets(document)
     owner = recorded_owner(record.folder, record.run_id)
     keys = list(journal.read(record.folder / journal.SLURM))
     printed_lines = _clean(file, document, places, owner, keys) if places else []
@@ -177,8 +177,8 @@ def remove_scratch(record: Run) -> None:
     shutil.rmtree(scratch, ignore_errors=True)
 
 
-def places_of(document: Mapping[str, Any]) -> list[Place]:
-    """The machines that the jobs of a streamflow.yml reach; clusters of pods are none."""
+def clean_targets(document: Mapping[str, Any]) -> list[CleanTarget]:
+    """Return the machines that the jobs of a streamflow.yml use; Kubernetes clusters are not among them."""
     deployments: Mapping[str, Any] = document.get("deployments") or {}
     workdirs: dict[str, set[str]] = {name: set() for name, d in deployments.items() if d["type"] in REACHED}
     clusters: dict[str, set[str]] = {name: set() for name in workdirs}
@@ -194,14 +194,14 @@ def places_of(document: Mapping[str, Any]) -> list[Place]:
             if place.get("workdir"):
                 workdirs[base].add(place["workdir"])
     return [
-        Place(deployment=name, workdirs=tuple(sorted(found)), clusters=tuple(sorted(clusters[name])))
-        for name, found in workdirs.items()
-        if found or clusters[name]
+        CleanTarget(deployment=name, workdirs=tuple(sorted(folders)), clusters=tuple(sorted(clusters[name])))
+        for name, folders in workdirs.items()
+        if folders or clusters[name]
     ]
 
 
 def _base(name: str, deployments: Mapping[str, Any]) -> str | None:
-    """The machine behind a deployment; None for pods."""
+    """Return the name of the machine behind a deployment; None for pods."""
     seen: list[str] = []
     while name in deployments and name not in seen:
         if deployments[name]["type"] in REACHED:
@@ -211,16 +211,16 @@ def _base(name: str, deployments: Mapping[str, Any]) -> str | None:
     return None
 
 
-def _script(file: Path, place: Place, owner: RunOwner, keys: Sequence[str]) -> str:
+def _script(file: Path, place: CleanTarget, owner: RunOwner, keys: Sequence[str]) -> str:
     where = Where(file, ("deployments", place.deployment, "workdir"))
     lines = [f"( {at_cluster(cluster, cancel_all(owner, keys))} )" for cluster in place.clusters]
     return "\n".join(("set -e", *lines, *(remove_traces(expand(text, where=where), owner) for text in place.workdirs)))
 
 
 def _clean(
-    file: Path, document: Mapping[str, Any], places: Sequence[Place], owner: RunOwner, keys: Sequence[str]
+    file: Path, document: Mapping[str, Any], places: Sequence[CleanTarget], owner: RunOwner, keys: Sequence[str]
 ) -> list[list[str]]:
-    """Run a script at each place, by a run of its own over the deployments of the file; return the lines that each has printed."""
+    """Run a script at each target, as a workflow over the deployments of the file; return the lines that each script run_program."""
     with tempfile.TemporaryDirectory(prefix="medweave-clean-") as name:
         folder = Path(name)
         steps = {f"place_{number}": _script(file, place, owner, keys) for number, place in enumerate(places)}
@@ -241,7 +241,7 @@ def _clean(
             }
         )
         _run(file, text, folder)
-        return [(folder / "told" / f"{name}.txt").read_text(encoding="utf-8").splitlines() for name in steps]
+        return [(folder / "output" / f"{name}.txt").read_text(encoding="utf-8").splitlines() for name in steps]
 
 
 def _workflow(scripts: Mapping[str, str]) -> dict[str, Any]:
@@ -252,18 +252,18 @@ def _workflow(scripts: Mapping[str, str]) -> dict[str, Any]:
             "baseCommand": ["sh", "-c", script],
             "inputs": {},
             "stdout": f"{name}.txt",
-            "outputs": {"told": {"type": "stdout"}},
+            "outputs": {"output": {"type": "stdout"}},
         }
-        steps[name] = {"run": tool, "in": {}, "out": ["told"]}
-        outputs[f"{name}_told"] = {"type": "File", "outputSource": f"{name}/told"}
+        steps[name] = {"run": tool, "in": {}, "out": ["output"]}
+        outputs[f"{name}_output"] = {"type": "File", "outputSource": f"{name}/output"}
     return {"cwlVersion": "v1.2", "class": "Workflow", "inputs": {}, "outputs": outputs, "steps": steps}
 
 
 def _run(file: Path, text: str, folder: Path) -> None:
-    # Beside the file: relative paths of its deployments start there.
+    # In the folder of the file: relative paths of its deployments start there.
     with tempfile.NamedTemporaryFile("w", dir=file.parent, prefix=".medweave-clean-", suffix=".yml") as bound:
         bound.write(text)
         bound.flush()
         words = [str(Path(sys.executable).parent / "streamflow"), "run", "--quiet", bound.name]
-        own = {"MEDWEAVE_RUNS_DIR": str(folder / "runs"), "MEDWEAVE_RUN_ID": posixpath.basename(folder)}
-        printed([*words, "--outdir", str(folder / "told")], limit_s=LIMIT_S, environment={**os.environ, **own})
+        variables = {"MEDWEAVE_RUNS_DIR": str(folder / "runs"), "MEDWEAVE_RUN_ID": posixpath.basename(folder)}
+        run_program([*words, "--outdir", str(folder / "output")], limit_s=LIMIT_S, environment={**os.environ, **variables})

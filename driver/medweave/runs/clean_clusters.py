@@ -1,6 +1,6 @@
-"""The part of `medweave clean` that is done in clusters of pods: Jobs, pods, releases and folders of one run.
+"""The part of `medweave clean` for Kubernetes: Jobs, pods, releases and folders of one run.
 
-The connectors do it, in a process of its own: they belong to StreamFlow, which this package does not import.
+The connectors do it in a separate process: they import StreamFlow, which this package does not.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ LIMIT_S = 900
 
 
 def clean_clusters(record: Run, owner: RunOwner, file: Path, document: Mapping[str, Any]) -> list[str]:
-    """Removes what a run has left in the clusters of a streamflow.yml; what was there.
+    """Remove what a run left in the clusters of a streamflow.yml; return lines that say what was removed.
 
     Raises:
         UsageError: a variable in the file has no value.
-        TryAgainError: something stays.
+        TryAgainError: something could not be removed.
     """
     deployments = _deployments(record, file, document)
     if not deployments:
@@ -44,7 +44,7 @@ def clean_clusters(record: Run, owner: RunOwner, file: Path, document: Mapping[s
         "file": str(file.absolute()),
         "deployments": deployments,
     }
-    answer = _ask(request)
+    answer = _run_cleanup(request)
     stays = [f"{name}: {text}" for name, texts in answer["stays"].items() for text in texts]
     if stays:
         raise not_clean("\n".join(stays))
@@ -52,7 +52,7 @@ def clean_clusters(record: Run, owner: RunOwner, file: Path, document: Mapping[s
 
 
 def not_clean(seen: str) -> TryAgainError:
-    """Something of the run stays somewhere."""
+    """Return the error for a run of which something could not be removed."""
     return TryAgainError(
         "not everything is clean.",
         seen="\n            ".join(seen.splitlines()),
@@ -61,30 +61,30 @@ def not_clean(seen: str) -> TryAgainError:
     )
 
 
-def printed(
+def run_program(
     words: Sequence[str], *, limit_s: float, stdin: str | None = None, environment: Mapping[str, str] | None = None
 ) -> str:
-    """What a program that cleans prints.
+    """Run a cleanup program and return its standard output.
 
     Raises:
-        TryAgainError: it failed.
+        TryAgainError: the program failed.
     """
-    ended = subprocess.run(
+    process = subprocess.run(
         words, input=stdin, env=environment, capture_output=True, text=True, timeout=limit_s, check=False
     )
-    if ended.returncode:
-        raise not_clean(ended.stderr.strip() or f"exit code {ended.returncode}")
-    return ended.stdout
+    if process.returncode:
+        raise not_clean(process.stderr.strip() or f"exit code {process.returncode}")
+    return process.stdout
 
 
 def _deployments(record: Run, file: Path, document: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The clusters, with their settings as the connectors get them in a run."""
+    """Return the clusters that the workflow uses, with the settings that the connectors get in a run."""
     workflows = document.get("workflows") or {}
     used = {target.get("deployment") for flow in workflows.values() for _, _, target in targets(flow)}
     deployments = {
-        name: each
-        for name, each in (document.get("deployments") or {}).items()
-        if each["type"] in CLUSTERS and name in used
+        name: deployment
+        for name, deployment in (document.get("deployments") or {}).items()
+        if deployment["type"] in CLUSTERS and name in used
     }
     config = copy.deepcopy({"deployments": deployments, "workflows": workflows})
     resolve_paths(config | {"path": str(file.absolute())}, record.folder / WORK, connector_schemas())
@@ -94,19 +94,19 @@ def _deployments(record: Run, file: Path, document: Mapping[str, Any]) -> list[d
     return [
         {
             "name": name,
-            "type": each["type"],
-            "config": each["config"],
+            "type": deployment["type"],
+            "config": deployment["config"],
             "places": [
-                [target.get("service"), target.get("workdir") or each["workdir"]]
+                [target.get("service"), target.get("workdir") or deployment["workdir"]]
                 for target in bound
                 if target.get("deployment") == name
             ],
         }
-        for name, each in config["deployments"].items()
+        for name, deployment in config["deployments"].items()
     ]
 
 
-def _ask(request: Mapping[str, Any]) -> Mapping[str, Any]:
-    told = printed([sys.executable, "-m", PROGRAM], limit_s=LIMIT_S, stdin=json.dumps(request))
-    answer: dict[str, Any] = json.loads(told)
+def _run_cleanup(request: Mapping[str, Any]) -> Mapping[str, Any]:
+    output = run_program([sys.executable, "-m", PROGRAM], limit_s=LIMIT_S, stdin=json.dumps(request))
+    answer: dict[str, Any] = json.loads(output)
     return answer

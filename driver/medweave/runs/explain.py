@@ -1,4 +1,4 @@
-"""`medweave explain STEP`: why a step's jobs were run, or not run again, in words about what has changed."""
+"""`medweave explain STEP`: explain why each job of a step ran or was a cache hit, by what changed since earlier runs."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ from medweave_core.errors import UserInputError
 from medweave_core.runlog.events import step_label
 
 DESCRIPTION = (
-    "Tells of each job of a step why a run did its work, or took what an earlier run had done: which input, parameter or program\n"
-    "has changed since then. It reads the event logs of the runs, which hold no values: what has changed is named, and not shown."
+    "Explains for each job of a step why it ran or was a cache hit: which input, parameter or program\n"
+    "has changed since then. It reads the event logs of the runs, which contain no values: what changed is named, not shown."
 )
-COMMAND = "command"  # part of the work that changes with its inputs, as a rule
+COMMAND = "command"  # part of the cache key that usually changes together with an input
 MOST_NAMES = 12
 _NOT_LOOKED_UP = (
-    "it was not looked up whether it was done before: reuse is switched off (MEDWEAVE_REUSE, reuse_gib, storeGiB), or a connector "
+    "the cache was not used: it is switched off (MEDWEAVE_REUSE, reuse_gib, storeGiB), or a connector "
     "or data manager is not medweave's"
 )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Why:
-    """Why one job was run, or not.
+class JobExplanation:
+    """Why one job ran or was a cache hit.
 
     Attributes:
         run, job, state: the run's id, the job's label, and how the job ended.
-        reused_from: the run whose outputs it got; empty where its command was run.
-        compared_with: the earlier run that `changed` is about; empty for none.
-        changed: parts of its work that were others then.
+        reused_from: the run whose outputs were reused; empty if the command ran.
+        compared_with: the earlier run that `changed` refers to; empty if there is none.
+        changed: parts of the cache key that differ from that run.
         why: one sentence.
     """
 
@@ -48,15 +48,15 @@ class Why:
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Arguments of `medweave explain`."""
+    """Add the arguments of `medweave explain`."""
     parser.add_argument("step", metavar="STEP", help="the step's name, or a job's as the terminal has it (segment.3)")
     parser.add_argument("--run", metavar="RUN", help="id of the run, or its folder (default: the one that began last)")
     add_runs_option(parser)
-    parser.add_argument("--json", action="store_true", help="a JSON list in the place of lines")
+    parser.add_argument("--json", action="store_true", help="print a JSON list instead of lines")
 
 
 def run(namespace: argparse.Namespace) -> int:
-    """Prints why.
+    """Print one explanation per job.
 
     Raises:
         UserInputError: no such run, or no such step in it.
@@ -64,41 +64,41 @@ def run(namespace: argparse.Namespace) -> int:
     folder: Path = namespace.runs
     if namespace.run and len(Path(namespace.run).parts) > 1:
         folder = Path(namespace.run).parent
-    folders_of(folder)  # it tells where there is none
-    found = explain(read_runs(folder), namespace.step, Path(namespace.run).name if namespace.run else "")
+    folders_of(folder)  # raises if there is none
+    explanations = explain(read_runs(folder), namespace.step, Path(namespace.run).name if namespace.run else "")
     if namespace.json:
-        print(json.dumps([asdict(each) for each in found], indent=2))
+        print(json.dumps([asdict(explanation) for explanation in explanations], indent=2))
         return 0
-    print(f"Run {found[0].run}")
-    width = max(len(each.job) for each in found)
-    for each in found:
-        print(f"  {each.job:<{width}}  {each.why}")
+    print(f"Run {explanations[0].run}")
+    width = max(len(explanation.job) for explanation in explanations)
+    for explanation in explanations:
+        print(f"  {explanation.job:<{width}}  {explanation.why}")
     return 0
 
 
-def explain(runs: Sequence[Run], step: str, run_id: str = "") -> list[Why]:
-    """Why the jobs of a step were run, or not.
+def explain(runs: Sequence[Run], step: str, run_id: str = "") -> list[JobExplanation]:
+    """Return why each job of a step ran or was a cache hit.
 
     Args:
-        runs: all that are known, in any order.
+        runs: all runs of the folder, in any order.
         step: its name or path, or the label of one job.
-        run_id: of the run that is asked about; empty for the last one.
+        run_id: id of the run to explain; empty for the latest one.
 
     Raises:
         UserInputError: there is no such run, or no such step in it.
     """
-    ordered = sorted(runs, key=lambda each: each.started)
-    chosen = next((each for each in reversed(ordered) if run_id in ("", each.run_id)), None)
+    ordered = sorted(runs, key=lambda run: run.started)
+    chosen = next((run for run in reversed(ordered) if run_id in ("", run.run_id)), None)
     if chosen is None:
         raise UserInputError(
             "there is no such run.",
             seen=run_id or "a folder without runs",
-            expected=", ".join(each.run_id for each in ordered[-3:]) or "a folder of runs with event logs",
-            do=closest(run_id, [each.run_id for each in ordered])
+            expected=", ".join(run.run_id for run in ordered[-3:]) or "a folder of runs with event logs",
+            do=closest(run_id, [run.run_id for run in ordered])
             or "name a run of this folder with --run, or another folder with --runs",
         )
     name = step_label(step)
-    last = {job.name: job for job in chosen.jobs}.values()  # of several attempts the last one
+    last = {job.name: job for job in chosen.jobs}.values()  # the last attempt of each job
     jobs = [job for job in last if name in (job.label, step_label(job.step))]
     if not jobs:
         known = list(dict.fromkeys(job.step.strip("/") for job in chosen.jobs))
@@ -111,21 +111,21 @@ def explain(runs: Sequence[Run], step: str, run_id: str = "") -> list[Why]:
             do=closest(name, known) or "correct the name, or name another run with --run",
         )
     earlier = ordered[: ordered.index(chosen)]
-    return [_why(chosen, job, [each for each in reversed(earlier) if each.workflow == chosen.workflow]) for job in jobs]
+    return [_explain(chosen, job, [run for run in reversed(earlier) if run.workflow == chosen.workflow]) for job in jobs]
 
 
 def _few(names: Sequence[str]) -> str:
-    """All of a few names, else the first and the last ones."""
+    """Return the names as one text; only the first and last ones of a long list."""
     return ", ".join(names if len(names) <= MOST_NAMES else (*names[:3], "…", names[-1]))
 
 
-def _why(run: Run, job: Job, earlier: Sequence[Run]) -> Why:
-    """Args: earlier: runs of the same workflow, the last one first."""
+def _explain(run: Run, job: Job, earlier: Sequence[Run]) -> JobExplanation:
+    """Return why one job ran or was a cache hit; `earlier` holds runs of the same workflow, the latest first."""
     before = next(
-        ((each, other) for each in earlier for other in each.jobs if other.name == job.name and other.parts), None
+        ((past, other) for past in earlier for other in past.jobs if other.name == job.name and other.parts), None
     )
     changed = changes(before[1].parts, job.parts) if before and job.parts else ()
-    return Why(
+    return JobExplanation(
         run=run.run_id,
         job=job.label,
         state=job.state,
@@ -138,20 +138,20 @@ def _why(run: Run, job: Job, earlier: Sequence[Run]) -> Why:
 
 def _sentence(job: Job, compared_with: str, changed: Sequence[str]) -> str:
     if job.reused_from:
-        return f"not run again: nothing has changed since run {job.reused_from} did it"
+        return f"cache hit: nothing has changed since run {job.reused_from}"
     if job.not_reusable:
-        return f"run: {job.not_reusable}"
+        return f"ran: {job.not_reusable}"
     if not job.parts:
-        return f"run: {_NOT_LOOKED_UP}" if job.started_s is not None else "not run: the run ended before"
+        return f"ran: {_NOT_LOOKED_UP}" if job.started_s is not None else "not run: the run ended before"
     if not compared_with:
-        return "run: no earlier run of this folder has done it"
+        return "ran: no earlier run of this folder has the job"
     if changed:
-        return f"run: since run {compared_with} another {listed(changed)}"
-    return f"run: nothing has changed since run {compared_with}, whose outputs were not kept (it failed, or they made room)"
+        return f"ran: changed since run {compared_with}: {listed(changed)}"
+    return f"ran: nothing has changed since run {compared_with}, whose outputs are not in the cache (it failed, or they were evicted)"
 
 
 def changes(before: Mapping[str, str], now: Mapping[str, str]) -> tuple[str, ...]:
-    """The parts that differ. A command is left out that has changed with an input: it holds that input's value or path."""
+    """Return the parts that differ. A command that changed together with an input is omitted: it contains that input's value or path."""
     names = sorted(name for name in before.keys() | now.keys() if before.get(name) != now.get(name))
     inputs = [name for name in names if name.startswith("input ")]
     return tuple(name for name in names if not (inputs and name == COMMAND))

@@ -1,18 +1,21 @@
-"""The runs of a folder: which there are, how far each one is, and which one is meant."""
+"""Find the runs of a folder, their states and the steps of their workflows."""
 
 from __future__ import annotations
 
 import argparse
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from medweave.runs.clean import file_of
-from medweave.runs.follow.planned_steps import steps_in
 from medweave_core.runlog.run_state import State, fold
 from medweave_core.runlog.history import LOG_FILE, read_log
 from medweave_core.documents.closest_match import closest
 from medweave_core.documents.line_numbers import shown
 from medweave_connectors.runlog.event_log import driver_lives
-from medweave_core.errors import UserInputError
+from medweave_core.documents.yaml_documents import read_mapping
+from medweave_core.errors import StepError, UserInputError
+from medweave_core.runlog.events import step_label
 from medweave_core.untrusted_text import load_json
 
 RUNS = Path("runs")
@@ -20,21 +23,21 @@ MOST_NAMED = 5  # ids in an error
 
 
 def add_runs_option(parser: argparse.ArgumentParser) -> None:
-    """The folder of runs."""
+    """Add the option that names the folder of runs."""
     parser.add_argument(
         "--runs", type=Path, default=RUNS, metavar="FOLDER", help="folder with folders of runs (default: runs/)"
     )
 
 
 def add_run_argument(parser: argparse.ArgumentParser) -> None:
-    """A run that goes on."""
+    """Add the argument that names a running workflow."""
     parser.add_argument(
-        "run", nargs="?", metavar="RUN", help="id of the run, or its folder (default: the only one that goes on)"
+        "run", nargs="?", metavar="RUN", help="id of the run, or its folder (default: the only running one)"
     )
 
 
 def folders_of(runs: Path) -> list[Path]:
-    """The folders of the runs, the latest first.
+    """Return the folders of the runs, the latest first.
 
     Raises:
         UserInputError: there is no such folder.
@@ -49,7 +52,7 @@ def folders_of(runs: Path) -> list[Path]:
 
 
 def state_of(folder: Path) -> State:
-    """A run so far.
+    """Return the state of a run from its event log so far.
 
     Raises:
         UserInputError: its log is damaged.
@@ -63,8 +66,8 @@ def state_of(folder: Path) -> State:
     return state
 
 
-def find(runs: Path, named: str | None) -> Path:
-    """The folder of a run.
+def find_run(runs: Path, named: str | None) -> Path:
+    """Return the folder of a run.
 
     Args:
         runs: folder of runs.
@@ -76,47 +79,47 @@ def find(runs: Path, named: str | None) -> Path:
     if named is not None and (Path(named) / LOG_FILE).is_file():
         return Path(named)
     folders = folders_of(runs)
-    found = [folder for folder in folders if named in (None, folder.name)]
-    if not found:
+    matches = [folder for folder in folders if named in (None, folder.name)]
+    if not matches:
         raise UserInputError(
             f"there is no run '{named}'." if named else "there is no run.",
             seen=_listed(folders) or f"nothing in {shown(runs)}",
             expected="the id of a run, as `medweave ps` lists them",
             do=closest(str(named), [folder.name for folder in folders]) or "look with `medweave ps`",
         )
-    return found[0]
+    return matches[0]
 
 
-def find_going(runs: Path, named: str | None) -> Path:
-    """The folder of a run whose driver lives.
+def find_running(runs: Path, named: str | None) -> Path:
+    """Return the folder of a run whose driver is running.
 
     Args:
         runs: folder of runs.
-        named: as of `find`; None for the only one that goes on.
+        named: as of `find_run`; None for the only running one.
 
     Raises:
-        UserInputError: there is no such run, none goes on or several do.
+        UserInputError: there is no such run, none is running or several are.
     """
     if named is None:
-        going = [folder for folder in folders_of(runs) if driver_lives(folder / LOG_FILE)]
-        if len(going) != 1:
+        running = [folder for folder in folders_of(runs) if driver_lives(folder / LOG_FILE)]
+        if len(running) != 1:
             raise UserInputError(
-                "several runs go on." if going else "no run goes on.",
-                seen=_listed(going) or f"no living driver in {shown(runs)}",
-                expected="one run whose driver lives",
-                do="name one of them" if going else "look with `medweave ps` how they ended",
+                "several runs are running." if running else "no run is running.",
+                seen=_listed(running) or f"no running driver in {shown(runs)}",
+                expected="one run whose driver is running",
+                do="name one of them" if running else "see their states with `medweave ps`",
             )
-        return going[0]
-    folder = find(runs, named)
+        return running[0]
+    folder = find_run(runs, named)
     if not driver_lives(folder / LOG_FILE):
         end = state_of(folder).end
         raise UserInputError(
-            f"run {folder.name} does not go on.",
-            seen=f"state {end}" if end else "no end in its log, and no driver of it on this machine",
-            expected="a run whose driver lives",
+            f"run {folder.name} is not running.",
+            seen=f"state {end}" if end else "no end in its log, and no driver process on this machine",
+            expected="a run whose driver is running",
             do=f"medweave report {shown(folder)}"
             if end
-            else f"`medweave clean {shown(folder)}` ends and removes what is left",
+            else f"`medweave clean {shown(folder)}` cancels and removes what is left",
         )
     return folder
 
@@ -126,9 +129,32 @@ def _listed(folders: list[Path]) -> str:
 
 
 def _started(log: Path) -> str:
-    """The time in the first line of a log."""
+    """Return the time in the first line of a log, or an empty text."""
     with log.open(encoding="utf-8", errors="replace") as stream:
         try:
             return str(load_json(stream.readline())["time"])
         except (ValueError, TypeError, KeyError):
             return ""
+
+
+def planned_steps(file: Path) -> tuple[str, ...]:
+    """Return the labels of the steps of the first workflow of a StreamFlow file, in order.
+
+    Empty if they cannot be read without an engine (a `$graph`, a remote document): then steps are shown as they begin.
+    """
+    try:
+        workflows: dict[str, Any] = read_mapping(file, "StreamFlow file").get("workflows") or {}
+        config = next(iter(workflows.values()))["config"]
+        return steps_in(file.parent / str(config.get("file", "")))
+    except (StepError, AttributeError, KeyError, StopIteration):
+        return ()
+
+
+def steps_in(workflow: Path) -> tuple[str, ...]:
+    """Return the labels of the steps of a CWL workflow, in order; empty if it cannot be read."""
+    try:
+        steps = read_mapping(workflow, "CWL workflow").get("steps") or {}
+        names = steps if isinstance(steps, Mapping) else [step["id"].lstrip("#") for step in steps]
+    except (StepError, OSError, KeyError, TypeError, AttributeError):
+        return ()
+    return tuple(step_label(str(name)) for name in names)

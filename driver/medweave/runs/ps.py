@@ -1,4 +1,4 @@
-"""`medweave ps`: the runs of a folder, by their event logs: what goes on, what has ended and how, whose driver is gone."""
+"""`medweave ps`: list the runs of a folder and their states, by their event logs."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from medweave_core.contracts.progress import duration
 
 COLUMNS = ("run", "workflow", "state", "started", "took", "steps", "jobs")
 DESCRIPTION = (
-    "Lists the runs of a folder, the latest first: id, workflow, state, start (UTC), how long it took or has been going on, steps\n"
+    "Lists the runs of a folder, the latest first: id, workflow, state, start (UTC), how long it took or has been running, steps\n"
     "done of those that the workflow has (of those that ran, when it is over), and jobs done of those that have begun. The state\n"
-    "is `running` while the driver lives, else how the run ended; `driver gone` where it was killed: `medweave clean RUN` ends\n"
-    "and removes what such a run has left.\n\n"
+    "is `running` while the driver runs, else the final state; `driver gone` if the driver was killed: `medweave clean RUN` cancels\n"
+    "and removes what such a run left.\n\n"
     "exit codes: 0, 2 wrong usage, 65 there is no such folder"
 )
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Arguments of `medweave ps`."""
+    """Add the arguments of `medweave ps`."""
     add_runs_option(parser)
     parser.add_argument(
         "--json", action="store_true", help="print a list of objects, with times in s and all ids whole"
@@ -36,30 +36,30 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(namespace: argparse.Namespace) -> int:
-    """Prints the list."""
-    found = [described(folder) for folder in folders_of(namespace.runs)]
+    """Print the list."""
+    runs = [describe_run(folder) for folder in folders_of(namespace.runs)]
     if namespace.json:
-        print(json.dumps(found, indent=2, ensure_ascii=False))
+        print(json.dumps(runs, indent=2, ensure_ascii=False))
         return 0
-    for line in table(found):
+    for line in table(runs):
         print(line)
     return 0
 
 
-def described(folder: Path) -> dict[str, Any]:
-    """What the list says of a run; of one whose log cannot be read, only that."""
+def describe_run(folder: Path) -> dict[str, Any]:
+    """Return the entry of a run; only its id and `log damaged` if its log cannot be read."""
     try:
         state = state_of(folder)
     except StepError:
         return {"run": folder.name, "state": "log damaged"}
-    rows = [row for row in steps(state) if row.jobs or state.end is None]  # what has not begun then, does not run
-    lives = state.end is None and driver_lives(folder / LOG_FILE)
-    if lives:
+    rows = [row for row in steps(state) if row.jobs or state.end is None]  # a step that has not begun at the end will not run
+    is_running = state.end is None and driver_lives(folder / LOG_FILE)
+    if is_running:
         state.now_s = state.at(datetime.datetime.now(datetime.UTC))
     return {
         "run": folder.name,
         "workflow": state.workflow,
-        "state": state.end or ("running" if lives else "driver gone"),
+        "state": state.end or ("running" if is_running else "driver gone"),
         "started": state.began.isoformat(timespec="seconds") if state.began else None,
         "seconds": round(state.seconds if state.end else state.now_s, 3),
         "steps_done": sum(row.state == "completed" for row in rows),
@@ -72,26 +72,26 @@ def described(folder: Path) -> dict[str, Any]:
 
 
 def _cause(state: State) -> str:
-    """Return the first line that says why a run failed; empty where it did not, or its log does not say it."""
+    """Return the first line of the reason why a run failed; empty if it did not fail or the log has no reason."""
     if state.end not in ("failed", "partial"):
         return ""
     texts = (state.message, *(f"{job.label}: {job.message or why(job)}" for job in state.failures()))
     return next((text.splitlines()[0] for text in texts if text), "")
 
 
-def table(found: list[dict[str, Any]]) -> Iterator[str]:
-    """The lines of the list."""
-    rows = [COLUMNS, *(_row(each) for each in found)]
+def table(runs: list[dict[str, Any]]) -> Iterator[str]:
+    """Yield the lines of the table."""
+    rows = [COLUMNS, *(_row(entry) for entry in runs)]
     widths = [max(len(row[column]) for row in rows) for column in range(len(COLUMNS))]
     for number, row in enumerate(rows):
         yield "  ".join(f"{text:<{width}}" for text, width in zip(row, widths, strict=True)).rstrip()
-        if number and (cause := found[number - 1].get("cause")):
+        if number and (cause := runs[number - 1].get("cause")):
             yield f"    {cause}"
 
 
-def _row(each: dict[str, Any]) -> tuple[str, ...]:
-    if "workflow" not in each:
-        return (each["run"], "-", each["state"], "-", "-", "-", "-")
-    started = str(each["started"] or "-")[: len("2026-11-23T20:00:00")].replace("T", " ")
-    done = (f"{each['steps_done']}/{each['steps']}", f"{each['jobs_done']}/{each['jobs']}")
-    return each["run"], each["workflow"], each["state"], started, duration(each["seconds"]), *done
+def _row(entry: dict[str, Any]) -> tuple[str, ...]:
+    if "workflow" not in entry:
+        return (entry["run"], "-", entry["state"], "-", "-", "-", "-")
+    started = str(entry["started"] or "-")[: len("2026-11-23T20:00:00")].replace("T", " ")
+    done = (f"{entry['steps_done']}/{entry['steps']}", f"{entry['jobs_done']}/{entry['jobs']}")
+    return entry["run"], entry["workflow"], entry["state"], started, duration(entry["seconds"]), *done

@@ -1,4 +1,4 @@
-"""`medweave purge CASE`: all that the runs of a folder keep about one case is removed, at their sites and on this machine."""
+"""`medweave purge CASE`: remove the data of one case from the runs of a folder, at their sites and on this machine."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from medweave.runs.clean import clean, file_of, refusal, remove_scratch
+from medweave.runs.clean import clean, file_of, cleaning_error, remove_scratch
 from medweave.project.files import write_atomically
 from medweave_core.runlog.history import LOG_FILE, Run, read_run
 from medweave_connectors.policy.pseudonym_home import forget_links
@@ -19,9 +19,9 @@ from medweave_connectors.cache.session import delete_cache
 from medweave_core.errors import TryAgainError, UsageError, UserInputError
 
 DESCRIPTION = (
-    "Removes what the runs of a folder keep about one case: their folders at the sites and their scratch here, what the sites'\n"
-    "stores have and no other run uses (it may be the case's), all that is kept for reuse by later runs, the links by which\n"
-    "pseudonyms lead back to files (unless a run goes on), the case's part of the steps' reports, every file with its pictures,\n"
+    "Removes the data of one case from the runs of a folder: their folders at the sites and their scratch here, what the sites'\n"
+    "stores have and no other run uses (it may be the case's), all entries of the cache, the links by which\n"
+    "pseudonyms lead back to files (unless a run is running), the case's part of the steps' reports, every file with its pictures,\n"
     "and its name in event logs. The runs stay, and `medweave report` makes their pages again. Not touched: the cohort, and\n"
     "what runs have delivered (--outdir). Models that were trained with the case are named."
 )
@@ -30,7 +30,7 @@ PURGED = "case-purged"
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Arguments of `medweave purge`."""
+    """Add the arguments of `medweave purge`."""
     parser.add_argument(
         "case", metavar="CASE", help="id of the case, as reports have it: case- and 8 hexadecimal digits"
     )
@@ -39,17 +39,17 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--file", type=Path, default=None, metavar="FILE",
-        help="the streamflow.yml of the runs (default: the one in a run's folder, else that beside the folder of runs)",
+        help="the streamflow.yml of the runs (default: the one in a run's folder, else the one next to the folder of runs)",
     )  # fmt: skip
 
 
 def run(namespace: argparse.Namespace) -> int:
-    """Purges, and prints what was there.
+    """Purge the case and print what was removed.
 
     Raises:
-        UsageError: this is no id of a case.
-        UserInputError: no folder of runs, or a run that knows the case goes on.
-        TryAgainError: a site could not be reached, or a run has left files and nobody knows of which cases.
+        UsageError: CASE is not the id of a case.
+        UserInputError: no folder of runs, or a run that has data of the case is running.
+        TryAgainError: a site could not be reached, or a run has left files of unknown cases.
     """
     case, folder = namespace.case, namespace.runs
     if CASE.fullmatch(case) is None:
@@ -67,65 +67,65 @@ def run(namespace: argparse.Namespace) -> int:
             do="name it: --runs FOLDER",
         )
     records = [read_run(log.parent) for log in sorted(folder.glob(f"*/{LOG_FILE}"))]
-    known = _knowing(records, case)
+    known = _runs_with_case(records, case)
     for record, files in known:
         print(f"{record.run_id}:")
-        if record.state == "completed" and not record.transfers and not _kept_at_sites(record):
+        if record.state == "completed" and not record.transfers and not _may_have_site_data(record):
             remove_scratch(record)
         else:
             for line in clean(record, namespace.file or file_of(record.folder)):
                 print(f"  {line}")
         for line in _forget(record, case, files):
             print(f"  {line}")
-    if known and delete_cache(folder):  # nobody can tell which of its files are the case's
-        print("what steps have written was kept for reuse by later runs: removed, of all cases")
-    if known and all(refusal(record) is None for record in records) and forget_links(folder):
+    if known and delete_cache(folder):  # which of its files belong to the case is not recorded
+        print("cache entries of earlier steps: removed, of all cases")
+    if known and all(cleaning_error(record) is None for record in records) and forget_links(folder):
         print(
-            "links to what job files named, the way back from its pseudonyms: removed, of all; a run makes those that it needs"
+            "links from pseudonyms to the paths in job files: removed, of all cases; a run creates those that it needs"
         )
-    print(f"{len(known)} of {len(records)} runs knew {case}")
+    print(f"{len(known)} of {len(records)} runs had data of {case}")
     names = {record.run_id for record, _ in known}
     unsure = [record for record in records if record.run_id not in names and _may_hold_more(record)]
     if unsure:
         raise TryAgainError(
-            "some runs have left data of cases that they did not know yet.",
+            "some runs have left data of cases that are not recorded yet.",
             seen=", ".join(record.run_id for record in unsure),
-            expected="runs that completed, told their cases, or were cleaned",
+            expected="runs that completed, recorded their cases, or were cleaned",
             do=f"medweave clean {unsure[0].folder} (when it has ended), and the same for the others",
         )
     return 0
 
 
-def _knowing(records: Sequence[Run], case: str) -> list[tuple[Run, list[Path]]]:
-    """The runs that know the case, with the files that name it.
+def _runs_with_case(records: Sequence[Run], case: str) -> list[tuple[Run, list[Path]]]:
+    """Return the runs that have data of the case, with the files that name it.
 
     Raises:
-        UserInputError: one of them goes on.
-        TryAgainError: another run goes on with its jobs.
+        UserInputError: one of them is running.
+        TryAgainError: another run has re-attached its jobs.
     """
     known = []
     for record in records:
-        refused = refusal(record)  # before its files are read: a run that ends meanwhile has written more
+        error = cleaning_error(record)  # before its files are read: a run that is just ending may still write
         files = list(_naming(record.folder, case))
-        if files and refused is not None:
-            raise refused
+        if files and error is not None:
+            raise error
         if files:
             known.append((record, files))
     return known
 
 
-def _kept_at_sites(record: Run) -> bool:
-    """Whether a site may have kept what a step has written there."""
+def _may_have_site_data(record: Run) -> bool:
+    """Return whether a site may store outputs of a step."""
     return any("place" in job.parts for job in record.jobs)
 
 
 def _may_hold_more(record: Run) -> bool:
-    """Whether it has left files here or at sites, and nobody knows of which cases."""
+    """Return whether the run has left files of cases that its reports do not name."""
     return record.state != "completed" and (record.folder / WORK).exists() and not any(_case_rows(record))
 
 
 def _naming(folder: Path, case: str) -> Iterator[Path]:
-    """The files of a run that name the case, or hold something of it. Its scratch goes as a whole."""
+    """Yield the files of a run that contain the case's id, outside its scratch, which is removed as a whole."""
     for path in sorted(folder.rglob("*")):
         inside = path.relative_to(folder)
         if inside.parts[0] == WORK or not path.is_file():
@@ -149,7 +149,7 @@ def _forget(record: Run, case: str, files: Sequence[Path]) -> Iterator[str]:
             write_atomically(path, json.dumps(without(data, case), indent=2, ensure_ascii=False) + "\n")
             yield f"{inside}: its part removed"
     for path in sorted(record.folder.rglob(f"*{case}*")):
-        shutil.rmtree(path, ignore_errors=True)  # of files only their folders are left
+        shutil.rmtree(path, ignore_errors=True)  # only folders are left here
     for split in sorted(splits):
         yield f"the model of this run has seen the case ({split}): train another without it, or withdraw this one"
 
@@ -160,7 +160,7 @@ def _case_rows(record: Run) -> Iterator[Any]:
 
 
 def without(value: Any, case: str) -> Any:
-    """The same JSON without the objects and entries that are about the case; where a text names it, the name goes."""
+    """Return JSON without the objects and entries of the case; its id is replaced in other texts."""
     if isinstance(value, dict):
         return {key: without(item, case) for key, item in value.items() if key != case and not _is_about(item, case)}
     if isinstance(value, list):

@@ -1,4 +1,4 @@
-"""`medweave run`: starts `streamflow run`, and shows what its event log tells until it ends."""
+"""`medweave run`: start `streamflow run` and show its progress from the event log until it ends."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from typing import Any
 from medweave.placement.bind import add_place_options, bind
 from medweave.runs.clean import file_of_run
 from medweave.project.files import write_atomically
-from medweave.runs.follow.child import Child, start, workflow_of
-from medweave.runs.follow.displays import Display, Events, for_people
+from medweave.runs.follow.engine_process import EngineProcess, start, workflow_of
+from medweave.runs.follow.displays import RunDisplay, JsonDisplay, terminal_display
 from medweave_core.runlog.log_reader import FollowedLog
-from medweave.runs.follow.planned_steps import planned_steps
+from medweave.runs.listing import planned_steps
 from medweave_core.runlog.run_state import State
-from medweave.runs.follow.summary import Started, left, summary
-from medweave.runs.follow.watch import PAUSE_S, Watch
+from medweave.runs.follow.summary import RunInvocation, unfinished_summary, summary
+from medweave.runs.follow.watcher import PAUSE_S, RunWatcher
 from medweave.runs.follow.formatting import size
 from medweave_core.runlog.history import LOG_FILE, Run, read_run
 from medweave.cli.output import put
@@ -42,27 +42,27 @@ from medweave_core.errors import StepError, StorageError, UsageError, UserInputE
 from medweave_core.runlog.events import Event, step_label
 
 DEFAULT_FILE = Path("streamflow.yml")
-ENGINE_FAILED = 1  # the engine's one code for all that it refuses
+ENGINE_FAILED = 1  # the engine's exit code for every error
 INTERRUPTED = 128 + signal.SIGINT
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 NUM_ENGINE_LINES = 15
 DESCRIPTION = (
-    "Runs a workflow by `streamflow run`, with the same file and the same result, and shows how far it is: which step is where,\n"
-    "what it does or waits for, how many jobs of a scattered step are done, what is copied. On a terminal the picture moves;\n"
+    "Runs a workflow by `streamflow run`, with the same file and the same result, and shows its progress: which step is where,\n"
+    "what it does or waits for, how many jobs of a scattered step are done, what is copied. On a terminal this is a live display;\n"
     "elsewhere, and with NO_COLOR or TERM=dumb, each change is a line. Both are on standard error, and come from the run's event\n"
     "log (runs/<run-id>/events.jsonl) alone. Standard output gets the CWL output object, unless it is a terminal.\n\n"
-    "--resume RUN goes on after a run that failed, was cancelled or lost its driver: its file is started again in the same\n"
-    "folder of runs. What has been finished, here or at a site, is not done again while its outputs are kept, and jobs that a\n"
-    "killed driver has left under Slurm or in a cluster (`mode: job`) are taken over, not doubled.\n\n"
-    "Ctrl-C once, or TERM or HUP, ends the run's jobs and cleans up. Ctrl-C twice leaves at once, and says what is left.\n\n"
-    "exit codes: 0 all was done, 1 the run failed, 3 a part was delivered, 130 after Ctrl-C, 143 and 129 after TERM and HUP,\n"
-    "2 wrong usage, 65 nothing was done: a file is wrong or missing, or a site is not as it says, 69 StreamFlow or a library is\n"
+    "--resume RUN continues after a run that failed, was cancelled or lost its driver: its file is started again in the same\n"
+    "folder of runs. Finished steps are cache hits, here or at a site, while their outputs are stored, and jobs that a\n"
+    "killed driver has unfinished_summary under Slurm or in a cluster (`mode: job`) are re-attached, not submitted twice.\n\n"
+    "Ctrl-C once, or TERM or HUP, ends the run's jobs and cleans up. Ctrl-C twice exits at once and lists jobs that may still run.\n\n"
+    "exit codes: 0 the run completed, 1 the run failed, 3 a part was delivered, 130 after Ctrl-C, 143 and 129 after TERM and HUP,\n"
+    "2 wrong usage, 65 nothing ran: a file is wrong or missing, or a site differs from its site file, 69 StreamFlow or a library is\n"
     "missing, 74 reading or writing failed"
 )
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Arguments of `medweave run`."""
+    """Add the arguments of `medweave run`."""
     add_place_options(parser, required=False)
     parser.add_argument(
         "--file", type=Path, default=None, metavar="FILE",
@@ -70,7 +70,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     parser.add_argument(
         "--resume", type=Path, default=None, metavar="RUN",
-        help="folder of an earlier run (runs/<run-id>) to go on from, instead of WORKFLOW and --site (--file, if its file has "
+        help="folder of an earlier run (runs/<run-id>) to resume, instead of WORKFLOW and --site (--file, if its file has "
         "another name than streamflow.yml)",
     )  # fmt: skip
     parser.add_argument(
@@ -82,73 +82,73 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--json", action="store_true",
-        help="print the events as they come, one JSON object a line (`medweave schema event`); the last one says how it ended",
+        help="print the events as they come, one JSON object a line (`medweave schema event`); the last one has the final state",
     )  # fmt: skip
 
 
 def run(namespace: argparse.Namespace, *, to_a_log: bool = False) -> int:
-    """Runs, shows and sums up; returns the exit code of the engine.
+    """Start the engine, show the run and its summary, and return the engine's exit code.
 
     Args:
-        to_a_log: what is shown is written down somewhere: nothing that may tell of patients is in it.
+        to_a_log: the output is stored in a log, so text that may identify patients is unfinished_summary out.
     """
     if namespace.outdir.exists() and not namespace.outdir.is_dir():
         raise UsageError(
             f"--outdir {shown(namespace.outdir)}: this is no folder.", seen="a file", expected="a folder for the outputs",
             do="name another",
         )  # fmt: skip
-    file, folder, planned = _prepared(namespace, hides=to_a_log)
-    display: Display = Events() if namespace.json else for_people()
+    file, folder, planned = _prepare(namespace, hides=to_a_log)
+    display: RunDisplay = JsonDisplay() if namespace.json else terminal_display()
     if namespace.resume is not None:
-        display.say(f"medweave: goes on from run {namespace.resume.name}")
-    child = start(file, folder, namespace.outdir)
-    started = Started(child.folder, namespace.file, namespace.outdir)
-    following = Following(child=child, display=display, state=State(planned=planned), started=started)
+        display.say(f"medweave: resuming run {namespace.resume.name}")
+    engine = start(file, folder, namespace.outdir)
+    invocation = RunInvocation(engine.folder, namespace.file, namespace.outdir)
+    shown_run = ShownRun(engine=engine, display=display, state=State(planned=planned), invocation=invocation)
     try:
-        with _signals(following.signals.append):
-            following.until_end()
+        with _signals(shown_run.signals.append):
+            shown_run.until_end()
     finally:
         display.close()
-        if child.exit_code is None:  # something broke in here
-            child.signal(signal.SIGTERM)
-    return _ended(following, as_json=namespace.json, to_a_log=to_a_log)
+        if engine.exit_code is None:  # an error in this process: the engine still runs
+            engine.signal(signal.SIGTERM)
+    return _finish(shown_run, as_json=namespace.json, to_a_log=to_a_log)
 
 
 @dataclass(slots=True, kw_only=True)
-class Following:
-    """A run that is shown.
+class ShownRun:
+    """A run of this process's engine, and its display.
 
     Attributes:
-        started: what the command that goes on with it must name.
-        signals: those that this process has got, in order.
-        num_passed: how many of them were passed on.
-        left: the user did not wait for the end; what went on then.
+        invocation: what a command that resumes the run must name.
+        signals: signals that this process has received, in order.
+        num_passed: how many of them were forwarded to the engine.
+        unfinished_lines: lines about jobs that may still run; None unless the user exited before the end.
     """
 
-    child: Child
-    display: Display
+    engine: EngineProcess
+    display: RunDisplay
     state: State
-    started: Started
+    invocation: RunInvocation
     signals: list[signal.Signals] = field(default_factory=list)
     num_passed: int = 0
-    left: list[str] | None = None
+    unfinished_lines: list[str] | None = None
 
     def until_end(self) -> None:
-        """Show the run until the engine has ended, or the user leaves. A display that breaks does not end the run."""
-        watch: Watch | None = Watch(log=FollowedLog(self.child.log), display=self.display, state=self.state)
+        """Show the run until the engine exits or the user does. An error of the display does not end the run."""
+        watcher: RunWatcher | None = RunWatcher(log=FollowedLog(self.engine.log), display=self.display, state=self.state)
         while True:
-            over = self.child.exit_code is not None  # asked first: what it has written is read after that
+            over = self.engine.exit_code is not None  # checked first, so that its last lines are read below
             try:
-                if watch is not None:
-                    watch.look()
+                if watcher is not None:
+                    watcher.update()
             except Exception as error:
-                watch = None
+                watcher = None
                 self.display.say(
                     "medweave: the run is no longer shown, and continues.\n"
                     f"  seen:     {error if isinstance(error, StepError) else type(error).__name__}\n"
-                    f"  do:       medweave attach {shown(self.child.folder)}"
+                    f"  do:       medweave attach {shown(self.engine.folder)}"
                 )
-            if over or self.left is not None:
+            if over or self.unfinished_lines is not None:
                 return
             self._pass_signals()
             time.sleep(PAUSE_S)
@@ -158,19 +158,19 @@ class Following:
             self.num_passed += 1
             if self.num_passed == 1:
                 self.display.say(
-                    f"medweave: {number.name}: the run is cancelled and cleaned up (again: leaves at once)"
+                    f"medweave: {number.name}: the run is cancelled and cleaned up (again: exit at once)"
                 )
-                self.child.signal(number)
-            elif self.left is None:
-                self.left = list(left(self.state, self.started))
-                self.child.end_at_once()
+                self.engine.signal(number)
+            elif self.unfinished_lines is None:
+                self.unfinished_lines = list(unfinished_summary(self.state, self.invocation))
+                self.engine.end_at_once()
 
 
-def _prepared(namespace: argparse.Namespace, *, hides: bool) -> tuple[Path, Path, tuple[str, ...]]:
-    """The file to run, the folder of the run, and the labels of the workflow's steps."""
+def _prepare(namespace: argparse.Namespace, *, hides: bool) -> tuple[Path, Path, tuple[str, ...]]:
+    """Return the file to run, the folder of the run, and the labels of the workflow's steps."""
     named = os.environ.get("MEDWEAVE_RUNS_DIR")
     if namespace.resume is not None:
-        return _resumed(namespace, hides=hides)
+        return _prepare_resumed(namespace, hides=hides)
     if namespace.workflow is None:
         if namespace.site is not None or namespace.job is not None or namespace.role:
             raise UsageError(
@@ -206,11 +206,11 @@ def _prepared(namespace: argparse.Namespace, *, hides: bool) -> tuple[Path, Path
     return file, folder, tuple(step_label(step.path) for step in pipeline.steps)
 
 
-def _resumed(namespace: argparse.Namespace, *, hides: bool) -> tuple[Path, Path, tuple[str, ...]]:
-    """The same for what goes on from an earlier run.
+def _prepare_resumed(namespace: argparse.Namespace, *, hides: bool) -> tuple[Path, Path, tuple[str, ...]]:
+    """Return the file, folder and step labels of a run that resumes an earlier one.
 
     Raises:
-        UserInputError: there is no such run, it goes on, it did all, or the file is of another workflow.
+        UserInputError: there is no such run, it is running or completed, or the file is of another workflow.
     """
     if namespace.workflow is not None or namespace.site is not None or namespace.job is not None or namespace.role:
         raise UsageError(
@@ -224,43 +224,43 @@ def _resumed(namespace: argparse.Namespace, *, hides: bool) -> tuple[Path, Path,
     check_file(file, hides=hides)
     folder = earlier.parent / new_run_id(workflow_of(file))
     claim_folder(folder)
-    if file.parent == earlier:  # bound for that run alone: its paths hold from the folder beside it, too
+    if file.parent == earlier:  # bound for that run: its relative paths hold from a neighbor folder, too
         write_atomically(folder / file.name, file.read_text(encoding="utf-8"))
         file = folder / file.name
     return file, folder, planned_steps(file)
 
 
 def check_resumable(record: Run, workflow: str, file: str) -> None:
-    """Whether there is anything to go on with.
+    """Refuse a run that cannot be resumed.
 
     Args:
         workflow, file: name of the workflow in the file that is to be started, and the file.
 
     Raises:
-        UserInputError: the run goes on, it did all, or it is of another workflow.
+        UserInputError: the run is running or completed, or it is of another workflow.
     """
     seen, do = f"state {record.state}", ""
     if driver_lives(record.folder / LOG_FILE):
-        seen = f"its driver, process {record.facts.get('pid')}, lives"
-        do = f"wait for its end, or end it: medweave cancel {record.run_id}"
+        seen = f"its driver, process {record.facts.get('pid')}, is running"
+        do = f"wait for its end, or cancel it: medweave cancel {record.run_id}"
     elif record.state == "completed":
         do = f"to run the same again, start its file: medweave run --file {file}"
     elif record.workflow != workflow:
         seen, do = f"workflow '{record.workflow}', and '{workflow}' in {file}", "name the run's own file with --file"
     if do:
         raise UserInputError(
-            f"run {record.run_id} is none to go on from.",
-            seen=seen, expected="a run of the same workflow that has not done all, and whose driver lives no more", do=do,
+            f"run {record.run_id} cannot be resumed.",
+            seen=seen, expected="a run of the same workflow that has ended without completing", do=do,
         )  # fmt: skip
 
 
 @contextmanager
 def _signals(take: Callable[[signal.Signals], None]) -> Iterator[None]:
-    kept = {signal.SIGHUP} if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN else set()  # nohup
+    ignored = {signal.SIGHUP} if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN else set()  # nohup
     before = {
-        number: signal.signal(number, lambda got, _: take(signal.Signals(got)))
+        number: signal.signal(number, lambda received, _: take(signal.Signals(received)))
         for number in SIGNALS
-        if number not in kept
+        if number not in ignored
     }
     try:
         yield
@@ -269,44 +269,44 @@ def _signals(take: Callable[[signal.Signals], None]) -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _ended(following: Following, *, as_json: bool, to_a_log: bool) -> int:
-    """Tells the end; the exit code."""
-    child, state, say = following.child, following.state, following.display.say
-    code = INTERRUPTED if following.left is not None else child.exit_code or 0
-    if code == ENGINE_FAILED and (state.began is None or state.refused) and not following.signals:
+def _finish(shown_run: ShownRun, *, as_json: bool, to_a_log: bool) -> int:
+    """Print the summary of the run and return the exit code."""
+    engine, state, say = shown_run.engine, shown_run.state, shown_run.display.say
+    code = INTERRUPTED if shown_run.unfinished_lines is not None else engine.exit_code or 0
+    if code == ENGINE_FAILED and (state.began is None or state.refused) and not shown_run.signals:
         code = UserInputError.exit_code
     if as_json and state.end is None:
-        put(json.dumps(codec.to_json(_end_event(state, child.folder.name, code)), separators=(",", ":")), sys.stdout)
-    if following.left is not None:
-        lines = following.left
+        put(json.dumps(codec.to_json(_end_event(state, engine.folder.name, code)), separators=(",", ":")), sys.stdout)
+    if shown_run.unfinished_lines is not None:
+        lines = shown_run.unfinished_lines
     elif state.began is None:
-        said = [] if following.signals or to_a_log else child.said(NUM_ENGINE_LINES)
-        said = said or list(_disk_lines(child, code))
-        lines = [*said, f"medweave: StreamFlow ended with exit code {child.exit_code} before the run began"]
+        messages = [] if shown_run.signals or to_a_log else engine.last_messages(NUM_ENGINE_LINES)
+        messages = messages or list(_disk_lines(engine, code))
+        lines = [*messages, f"medweave: StreamFlow ended with exit code {engine.exit_code} before the run began"]
     else:
-        printed = child.printed()
-        lines = list(summary(state, following.started, _outputs(printed), to_a_log=to_a_log))
+        printed = engine.printed()
+        lines = list(summary(state, shown_run.invocation, _outputs(printed), to_a_log=to_a_log))
         if code and not state.failures() and not state.message and state.end != "cancelled" and not to_a_log:
-            lines[1:1] = [f"    {line}" for line in child.said(NUM_ENGINE_LINES) or _disk_lines(child, code)]
+            lines[1:1] = [f"    {line}" for line in engine.last_messages(NUM_ENGINE_LINES) or _disk_lines(engine, code)]
         if not as_json and printed and not to_a_log and not sys.stdout.isatty():
             put(printed.rstrip("\n"), sys.stdout)
     for line in lines:
         say(line)
-    child.forget()
+    engine.remove_empty_folder()
     return code
 
 
-def _disk_lines(child: Child, code: int) -> Iterator[str]:
-    """Yield the lines for an engine that could not write: its own messages may be lost with the disk."""
+def _disk_lines(engine: EngineProcess, code: int) -> Iterator[str]:
+    """Yield the lines for an engine that could not write to disk, since its messages may be lost."""
     if code == StorageError.exit_code:
-        free = shutil.disk_usage(child.folder if child.folder.exists() else child.folder.parent).free
+        free = shutil.disk_usage(engine.folder if engine.folder.exists() else engine.folder.parent).free
         yield "a file of the run could not be written on this machine."
         yield f"  seen:     exit code {code} of the engine; {size(free)} free on the disk of the run's folder"
         yield "  do:       free space there, and run again: finished steps are cache hits"
 
 
 def _end_event(state: State, run_id: str, code: int) -> Event:
-    """What the log lacks where the engine did not live to write it."""
+    """Return the last event of a run whose engine was killed before it wrote one."""
     failed = sorted(job.name for job in state.failures())
     now = datetime.datetime.now(datetime.UTC)
     data = {"state": "unknown", "seconds": round(state.at(now), 3), "failed": failed, "exit_code": code}
@@ -317,7 +317,7 @@ def _end_event(state: State, run_id: str, code: int) -> Event:
 
 def _outputs(printed: str) -> Mapping[str, Any]:
     try:
-        found = json.loads(printed)
+        value = json.loads(printed)
     except ValueError:
         return {}
-    return found if isinstance(found, dict) else {}
+    return value if isinstance(value, dict) else {}

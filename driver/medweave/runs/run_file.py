@@ -1,4 +1,4 @@
-"""A StreamFlow file that is to be run: what the engine would refuse is told before it starts, by line and field."""
+"""Checks of a StreamFlow file before it runs: errors that the engine would raise are reported by line and field."""
 
 from __future__ import annotations
 
@@ -25,23 +25,23 @@ if TYPE_CHECKING:
     from medweave.validate.findings import Finding
 
 PLUGINS = "unito.streamflow.plugin"
-REFUSED = ("binding-structure", "binding-file", "binding-target")  # what else `medweave validate` finds, may run
+REFUSED = ("binding-structure", "binding-file", "binding-target")  # other findings of `medweave validate` do not prevent a run
 REFUSED_CWL = ("cwl-structure", "cwl-duplicate-id", "cwl-type")
-LOOK = "look at the job file: a log holds no names of inputs"
+LOOK = "look at the job file: a log contains no file names of inputs"
 REFUSED_EDGES = ("cwl-missing-file", "cwl-source", "cwl-cycle")
 
 
 def check_file(file: Path, *, hides: bool = False) -> None:
-    """Refuses what cannot run, with its workflow and its inputs.
+    """Refuse a StreamFlow file that cannot run, with its workflow and its inputs.
 
-    Where other plug-ins are installed, whose parts are not known here, it is left to the engine.
+    If other plug-ins are installed, whose types are not known here, the engine does the checks.
 
     Args:
-        hides: the refusal may be read by others: it names no file of the inputs.
+        hides: the error may be read by others, so it names no file of the inputs.
 
     Raises:
         FieldFault: the first fault.
-        UserInputError: the same of an input, where it `hides`.
+        UserInputError: the first fault of an input, with `hides`.
         UsageError: a variable has no value.
     """
     from medweave.validate.bindings import check_bindings
@@ -52,9 +52,9 @@ def check_file(file: Path, *, hides: bool = False) -> None:
         return
     repository = open_repository([file])
     source = repository.source(file.resolve())
-    for found in check_bindings(source, repository) if source is not None else ():
-        if found.rule in REFUSED or found.field[-1:] in (("step",), ("port",)):  # one that is not there, or bound twice
-            raise _fault_of(found)
+    for finding in check_bindings(source, repository) if source is not None else ():
+        if finding.rule in REFUSED or finding.field[-1:] in (("step",), ("port",)):  # missing or bound twice
+            raise _fault_of(finding)
     config = copy.deepcopy(document) | {"path": str(file)}
     for check in (check_managers, check_wraps, check_named):
         check(config)
@@ -63,17 +63,17 @@ def check_file(file: Path, *, hides: bool = False) -> None:
 
 
 def check_documents(document: Mapping[str, Any], file: Path, *, job: Path | None = None, hides: bool = False) -> None:
-    """Refuses a workflow that is no CWL, and inputs that are not there or of another type.
+    """Refuse a workflow that is no CWL, and inputs that are missing or of another type.
 
     Args:
         document: a StreamFlow file that has passed its schema.
-        file: where it lies, or is to lie: its paths begin there.
+        file: its path, from which its relative paths start; it need not exist yet.
         job: the job file, where `settings` names a link to it.
-        hides: the refusal may be read by others: it names no file of the inputs.
+        hides: the error may be read by others, so it names no file of the inputs.
 
     Raises:
         FieldFault: the first fault.
-        UserInputError: the same of an input, where it `hides`.
+        UserInputError: the first fault of an input, with `hides`.
     """
     from medweave.validate.repository import Repository
 
@@ -84,9 +84,9 @@ def check_documents(document: Mapping[str, Any], file: Path, *, job: Path | None
             continue
         _check_cwl(path)
         settings = job or (file.parent / config["settings"] if config.get("settings") else None)
-        held = {str(each["port"]).lstrip("/") for each in workflow.get("bindings") or [] if "port" in each}
+        at_sites = {str(binding["port"]).lstrip("/") for binding in workflow.get("bindings") or [] if "port" in binding}
         if settings is not None and settings.is_file():
-            _check_inputs(settings, path, held, hides=hides)
+            _check_inputs(settings, path, at_sites, hides=hides)
         elif settings is None and (source := Repository(root=path.parent, files=[]).source(path)) is not None:
             refuse({}, source.data, path.name, job=None, at=Where(file, ("workflows", name, "config")))
 
@@ -105,18 +105,18 @@ def _check_cwl(path: Path) -> None:
     process = repository.process(path)
     if process is None or "$graph" in process.fields:
         return
-    for each in (process, *tools_of(process, repository).values()):
-        for found in check_document(each):
-            is_default = found.field[-1:] == ("default",)  # of another type than its input: the engine takes it
-            if found.rule in REFUSED_CWL and found.field and not is_default:  # no field: the check's parser has tripped
-                raise _fault_of(found)
-    for found in check_workflow(process, repository) if process.is_workflow else ():
-        if found.rule in REFUSED_EDGES:
-            raise _fault_of(found)
+    for document in (process, *tools_of(process, repository).values()):
+        for finding in check_document(document):
+            is_default = finding.field[-1:] == ("default",)  # of another type than its input: the engine accepts it
+            if finding.rule in REFUSED_CWL and finding.field and not is_default:  # no field: the checker's parser failed
+                raise _fault_of(finding)
+    for finding in check_workflow(process, repository) if process.is_workflow else ():
+        if finding.rule in REFUSED_EDGES:
+            raise _fault_of(finding)
 
 
-def _check_inputs(job: Path, workflow: Path, held: Collection[str], *, hides: bool) -> None:
-    """Args: held: inputs that lie at a site."""
+def _check_inputs(job: Path, workflow: Path, at_sites: Collection[str], *, hides: bool) -> None:
+    """Refuse values of the wrong type and missing files; inputs in `at_sites` are files of a site and are not looked up."""
     from medweave.plan.sizes import missing_in
     from medweave.project.job_files import first_fault_of_job
     from medweave.validate.findings import finding_at
@@ -125,7 +125,7 @@ def _check_inputs(job: Path, workflow: Path, held: Collection[str], *, hides: bo
     reader = CwlReader()
     jobs, process = reader.parse(job).documents, reader.find_process(workflow)
     if not jobs or not isinstance(jobs[0].data, Mapping) or process is None:
-        return  # one is empty or no YAML, which is told where it is read
+        return  # one is empty or no YAML; reading it reports the error
     source = jobs[0]
     if "$graph" not in process.fields and (fault := first_fault_of_job(source.data, process)) is not None:
         found = finding_at(
@@ -133,7 +133,7 @@ def _check_inputs(job: Path, workflow: Path, held: Collection[str], *, hides: bo
         )
         raise _without_values(found) if hides else _fault_of(found)
     values = {name: source.data[name] for name in process.inputs if name in source.data}
-    for field, path in missing_in({name: values[name] for name in values if name not in held}, job.resolve().parent):
+    for field, path in missing_in({name: values[name] for name in values if name not in at_sites}, job.resolve().parent):
         if hides:
             raise UserInputError(
                 f"the input '{field[0]}' of the job file: {spelled(field)}: there is no such file or folder.",
@@ -144,12 +144,12 @@ def _check_inputs(job: Path, workflow: Path, held: Collection[str], *, hides: bo
             do=near(path)[1] or "correct the path, or make it first",
         )  # fmt: skip
     for name, parameter in process.inputs.items():
-        if name in values and name not in held:
+        if name in values and name not in at_sites:
             _check_secondary(job, name, values[name], parameter.fields, hides=hides)
 
 
 def _check_secondary(job: Path, name: str, value: Any, declared: Any, *, hides: bool) -> None:
-    """Refuse an input without a secondary file that it must have. Args: declared: the input in its workflow."""
+    """Refuse an input that lacks a required secondary file; `declared` is the input in its workflow."""
     for field, pattern, path in missing_secondary_files(value, declared, job.resolve().parent, (name,)):
         what, expected = (
             "a file that must be next to this one is missing.",
@@ -164,19 +164,19 @@ def _check_secondary(job: Path, name: str, value: Any, declared: Any, *, hides: 
         )
 
 
-def _without_values(found: Finding) -> UserInputError:
+def _without_values(finding: Finding) -> UserInputError:
     return UserInputError(
-        f"the job file, line {found.line}: {spelled(found.field)}{': ' if found.field else ''}{found.what}",
-        expected=found.expected, do=LOOK,
+        f"the job file, line {finding.line}: {spelled(finding.field)}{': ' if finding.field else ''}{finding.what}",
+        expected=finding.expected, do=LOOK,
     )  # fmt: skip
 
 
-def _fault_of(found: Finding) -> FieldFault:
-    return fault_at(found.file, found.field, found.what, seen=found.seen, expected=found.expected, do=found.fix)
+def _fault_of(finding: Finding) -> FieldFault:
+    return fault_at(finding.file, finding.field, finding.what, seen=finding.seen, expected=finding.expected, do=finding.fix)
 
 
 def check_variables(site: Path, deployments: Mapping[str, Any]) -> None:
-    """The same of what a site file leaves to the environment, of the deployments that a run uses.
+    """Refuse a site file with an undefined environment variable in the deployments that a run uses.
 
     Raises:
         UsageError: a variable has no value.

@@ -1,4 +1,4 @@
-"""What `medweave schedule` does, by the word."""
+"""The actions of `medweave schedule`."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import json
 from pathlib import Path
 
 from medweave.schedule import registry
+from medweave.schedule.backends import ScheduleBackend, backend_of
 from medweave.schedule.document import Schedule, read_schedule
-from medweave.schedule.hosts import Place, place_of
 from medweave.schedule.state import secret_of
 from medweave.schedule.tick import fire, say
 from medweave.schedule.watching import received_in
@@ -17,15 +17,15 @@ from medweave_core.errors import UsageError
 
 
 def do(namespace: argparse.Namespace) -> int:
-    """Does it; returns the exit code.
+    """Run an action and return the exit code.
 
     Raises:
-        UsageError: a schedule is not named, or an option is of another word.
+        UsageError: no schedule is named, or an option belongs to another action.
     """
     action, named = namespace.action, namespace.named
     if (named is None) != (action == "list"):
         raise UsageError(
-            f"{action}: no schedule is named." if named is None else "list: it lists them all.",
+            f"{action}: no schedule is named." if named is None else "list: it takes no schedule.",
             expected="medweave schedule list, or medweave schedule ACTION FILE", do="see medweave schedule --help",
         )  # fmt: skip
     if (namespace.folder and action not in ("run", "receive")) or (namespace.json and action != "list"):
@@ -45,22 +45,22 @@ def do(namespace: argparse.Namespace) -> int:
 def _change(action: str, named: Path) -> int:
     file = named if action == "create" else registry.file_of(str(named))
     schedule = read_schedule(file)
-    place: Place = place_of(schedule)
+    backend: ScheduleBackend = backend_of(schedule)
     if action == "create":
-        told = place.create()
-        registry.keep(schedule)
+        message = backend.create()
+        registry.register(schedule)
     elif action == "remove":
-        told = place.remove()
-        registry.forget(schedule.name)
+        message = backend.remove()
+        registry.unregister(schedule.name)
     else:
-        place.pause(paused=action == "pause")
-        told = "is paused; a run that goes on is not touched" if action == "pause" else "goes on"
-    print(f"medweave: schedule {schedule.name}: {told}")
+        backend.pause(paused=action == "pause")
+        message = "is paused; a current run continues" if action == "pause" else "is resumed"
+    print(f"medweave: schedule {schedule.name}: {message}")
     return 0
 
 
 def _receive(schedule: Schedule, folder: Path) -> int:
-    """Listens until it is ended."""
+    """Listen until a signal ends it."""
     from medweave.schedule.receiver import Receiver, receive_until_ended
 
     if schedule.watch is None or "receive" not in schedule.watch:
@@ -71,14 +71,14 @@ def _receive(schedule: Schedule, folder: Path) -> int:
     folder.mkdir(parents=True, exist_ok=True)
     settings = schedule.watch["receive"]
     receiver = Receiver(settings, received_in(folder), secret_of(folder))
-    told = f"listens on port {settings['port']} as {settings['title']}, for {', '.join(settings['callers'])}"
-    receive_until_ended(receiver, lambda: say(schedule, told))
+    message = f"listens on port {settings['port']} as {settings['title']}, for {', '.join(settings['callers'])}"
+    receive_until_ended(receiver, lambda: say(schedule, message))
     say(schedule, f"received {receiver.num_received} instances")
     return 0
 
 
 def _list(*, as_json: bool) -> int:
-    rows = [registry.row(name, file) for name, file in registry.all_of_them().items()]
+    rows = [registry.row(name, file) for name, file in registry.registered().items()]
     if as_json:
         print(json.dumps(rows, indent=2))
     else:

@@ -1,4 +1,4 @@
-"""Times as cron writes them: five fields. Pure."""
+"""Times in cron's five fields, and their translation for systemd."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _PART = re.compile(r"(?:\*|(?P<first>\w+)(?:-(?P<last>\w+))?)(?:/(?P<step>[0-9]+
 
 
 class Field(NamedTuple):
-    """One of the five; `names` stand for numbers from `least` on."""
+    """One of the five fields; `names` are aliases of the numbers from `least` on."""
 
     name: str
     least: int
@@ -32,7 +32,7 @@ FIELDS = (
 
 
 def fault_of_times(text: str, path: Path) -> FieldFault | None:
-    """What is wrong with times that cron would not take; None where nothing is.
+    """Return the error of times that cron would refuse; None for valid ones.
 
     Args:
         path: of the schedule's file, for the message.
@@ -41,7 +41,7 @@ def fault_of_times(text: str, path: Path) -> FieldFault | None:
         numbers_of(text)
     except ValueError as error:
         return fault_at(
-            path, ("when",), "these are no times.", seen=f"'{text}': {error}",
+            path, ("when",), "these times are invalid.", seen=f"'{text}': {error}",
             expected="five fields: minute, hour, day of the month, month, day of the week, such as 0 2 * * *",
             do="correct it; https://man7.org/linux/man-pages/man5/crontab.5.html",
         )  # fmt: skip
@@ -49,10 +49,10 @@ def fault_of_times(text: str, path: Path) -> FieldFault | None:
 
 
 def numbers_of(text: str) -> list[list[int] | None]:
-    """The numbers of each field, None where it is `*`.
+    """Return the numbers of each field, None for `*`.
 
     Raises:
-        ValueError: a field has no meaning; the message says which.
+        ValueError: a field is invalid; the message says which.
     """
     words = text.split()
     if len(words) != len(FIELDS):
@@ -61,7 +61,7 @@ def numbers_of(text: str) -> list[list[int] | None]:
 
 
 def _numbers(word: str, field: Field) -> list[int]:
-    found: set[int] = set()
+    numbers: set[int] = set()
     for part in word.split(","):
         match = _PART.fullmatch(part)
         if match is None or match["step"] == "0":
@@ -72,22 +72,22 @@ def _numbers(word: str, field: Field) -> list[int]:
         last = _number(match["last"], field) if match["last"] else first if alone else field.most
         if first > last:
             raise ValueError(f"{field.name} '{part}' goes backwards")
-        found.update(range(first, last + 1, step))
-    return sorted({number % 7 for number in found} if field.names == DAYS else found)
+        numbers.update(range(first, last + 1, step))
+    return sorted({number % 7 for number in numbers} if field.names == DAYS else numbers)
 
 
 def _number(word: str, field: Field) -> int:
     if word.lower() in field.names:
         return field.names.index(word.lower()) + field.least
     if not word.isdecimal() or not field.least <= int(word) <= field.most:
-        raise ValueError(f"{field.name} '{word}' is none of {field.least} to {field.most}")
+        raise ValueError(f"{field.name} '{word}' is not in {field.least} to {field.most}")
     return int(word)
 
 
 def on_calendar(text: str, time_zone: str | None) -> list[str]:
-    """The same times as systemd writes them (`OnCalendar=`), one line or two.
+    """Return the times as values of systemd's `OnCalendar=`, one or two.
 
-    Where both the day of the month and the day of the week are restricted, cron means either of them, and systemd both.
+    If both the day of the month and the day of the week are restricted, cron requires one of them, and systemd both.
     """
     minutes, hours, days, months, weekdays = numbers_of(text)
     words = text.split()

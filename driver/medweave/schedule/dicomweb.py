@@ -1,4 +1,4 @@
-"""New studies of a DICOM node by DICOMweb. No message tells a UID."""
+"""New studies of a DICOM node by DICOMweb. No message contains a UID."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ PAGE = 200
 
 
 class DicomWeb:
-    """A node.
+    """A DICOM node with DICOMweb.
 
     Args:
-        settings: of the schedule's file.
-        where: its place there, for messages.
+        settings: key `watch.dicomweb` of the schedule's file.
+        where: location of that key, for messages.
     """
 
     def __init__(self, settings: Mapping[str, Any], *, where: Where) -> None:
@@ -40,54 +40,53 @@ class DicomWeb:
         self._node = DICOMwebClient(settings["url"], session=session, timeout=ANSWER_S)
         self._node.set_http_retry_params(
             max_attempts=3, wait_exponential_multiplier=250
-        )  # ms; the next firing asks again, too
+        )  # ms; the next firing tries again, too
 
     def look(self) -> Sequence[Study]:
-        """Its studies of the last days. A node does not tell since when one has not changed.
+        """Return the studies of the last days. A node does not report when a study last changed.
 
         Raises:
-            TryAgainError: it does not answer, or refuses.
+            TryAgainError: the node does not answer, or refuses.
         """
         filters = dates(datetime.date.today(), self._settings["lastDays"])
         if self._settings.get("modality"):
             filters["ModalitiesInStudy"] = self._settings["modality"]
-        # By its study, each once: studies may come between two pages. The client's own way through the pages does not end where a
-        # node answers the same again.
-        found: dict[str, Study] = {}
+        # Collected by UID, since new studies may shift the pages. The client's own paging never ends at a node that repeats a page.
+        studies: dict[str, Study] = {}
         while True:
-            with self._asking("list its studies"):
+            with self._request("list its studies"):
                 page = self._node.search_for_studies(
-                    search_filters=filters, fields=["NumberOfStudyRelatedInstances"], limit=PAGE, offset=len(found)
+                    search_filters=filters, fields=["NumberOfStudyRelatedInstances"], limit=PAGE, offset=len(studies)
                 )
-            known = len(found)
-            found |= {each.name: each for each in map(_study, page) if each.name}
-            if len(page) < PAGE or len(found) == known:
-                return list(found.values())
+            known = len(studies)
+            studies |= {study.name: study for study in map(_study, page) if study.name}
+            if len(page) < PAGE or len(studies) == known:
+                return list(studies.values())
 
     def fetch(self, study: Study, into: Path) -> None:
-        """Writes its instances as they are stored there.
+        """Write the instances of a study as the node stores them.
 
         Raises:
-            TryAgainError: the node does not answer, or gives fewer than it has told.
+            TryAgainError: the node does not answer, or sends fewer instances than it announced.
         """
         number = 0
-        with self._asking("give a study"):
+        with self._request("send a study"):
             for number, instance in enumerate(self._node.iter_study(study.name, media_types=AS_STORED), start=1):
                 instance.save_as(into / f"{number:06}.dcm", enforce_file_format=True)
         if study.content and number < int(study.content):
             raise TryAgainError(
-                f"{self._settings['url']}: a study came incomplete.", seen=f"{number} instances",
-                expected=f"{study.content}, as the node has told", do="nothing: the next firing asks again",
+                f"{self._settings['url']}: a study is incomplete.", seen=f"{number} instances",
+                expected=f"{study.content}, as the node announced", do="nothing: the next firing tries again",
             )  # fmt: skip
 
     def finish(self, studies: Sequence[Study]) -> None:
-        """What was run stays there."""
+        """Do nothing: studies stay at the node."""
 
     @contextlib.contextmanager
-    def _asking(self, what: str) -> Iterator[None]:
+    def _request(self, what: str) -> Iterator[None]:
         try:
             yield
-        except requests.HTTPError as error:  # its own text has the URL, and so the UID
+        except requests.HTTPError as error:  # its text contains the URL, and so the UID
             seen = f"HTTP {error.response.status_code}" if error.response is not None else "an HTTP error"
             raise self._refused(what, seen) from None
         except requests.RequestException as error:
@@ -96,20 +95,20 @@ class DicomWeb:
     def _refused(self, what: str, seen: str) -> TryAgainError:
         return TryAgainError(
             f"{self._settings['url']}: the DICOM node does not {what}.", seen=seen, expected="DICOMweb (QIDO-RS and WADO-RS)",
-            do="check url, user, password and token of the schedule's file, and the way there",
+            do="check url, user, password and token of the schedule's file, and the network",
         )  # fmt: skip
 
 
 def dates(today: datetime.date, days: int) -> dict[str, str]:
-    """The range of dates of studies, as QIDO-RS takes it."""
+    """Return the range of study dates as a QIDO-RS filter."""
     first = today - datetime.timedelta(days=days)
     return {"StudyDate": f"{first:%Y%m%d}-{today:%Y%m%d}"}
 
 
-def _study(found: Mapping[str, Any]) -> Study:
-    return Study(name=_value(found, STUDY_UID), content=_value(found, NUM_INSTANCES))
+def _study(dataset: Mapping[str, Any]) -> Study:
+    return Study(name=_value(dataset, STUDY_UID), content=_value(dataset, NUM_INSTANCES))
 
 
-def _value(found: Mapping[str, Any], tag: str) -> str:
-    values = (found.get(tag) or {}).get("Value") or [""]
+def _value(dataset: Mapping[str, Any], tag: str) -> str:
+    values = (dataset.get(tag) or {}).get("Value") or [""]
     return str(values[0])

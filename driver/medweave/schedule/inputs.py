@@ -1,4 +1,4 @@
-"""What a run would be made from, by content: the definition and each input. Two runs with the same parts need not both be done."""
+"""Digests of what a run depends on: the definition and each input. A run with the same digests can be skipped."""
 
 from __future__ import annotations
 
@@ -17,48 +17,48 @@ DEFINITION, INPUT = "definition", "input "
 
 
 def parts_of(file: Path, contents: Contents, secret: bytes) -> dict[str, str]:
-    """The parts by name, 64 hexadecimal digits each; no name of a file, and nothing of its content, can be found out from them.
+    """Return a keyed digest for each part, 64 hexadecimal digits, from which neither file names nor contents can be derived.
 
     Args:
         file: the StreamFlow file.
-        contents: digests of files; what has not been touched is not read again.
-        secret: of the schedule.
+        contents: digests of files; unchanged files are not read again.
+        secret: secret of the schedule.
 
     Raises:
-        Untold: an input cannot be told by content from here.
-        UserInputError: the definition is not whole.
+        UnreadableInputError: an input cannot be read from this machine.
+        UserInputError: a file of the definition is missing.
     """
     top = file.resolve().parent
-    # From the StreamFlow file's folder: the same wherever the definition lies.
+    # Paths relative to the StreamFlow file, so that the digest does not depend on where the definition is.
     documents = {os.path.relpath(path, top): contents.digest(path) for path in definition_files(file)}
-    found = {DEFINITION: compute_key(documents, secret)}
+    parts = {DEFINITION: compute_key(documents, secret)}
     if (job := job_file(file)) is not None:
         for name, value in read_mapping(job, "job file").items():
             try:
                 content = describe_value(_with_paths(value, job.parent), contents.digest)
             except OSError as error:
-                raise Untold(name) from error
-            found[f"{INPUT}{name}"] = compute_key({"value": repr(content)}, secret)
-    return found
+                raise UnreadableInputError(name) from error
+            parts[f"{INPUT}{name}"] = compute_key({"value": repr(content)}, secret)
+    return parts
 
 
-class Untold(Exception):
-    """An input, the argument, lies elsewhere, or is none that can be read."""
+class UnreadableInputError(Exception):
+    """An input, named by the argument, is on another machine or cannot be read."""
 
 
 def changes(before: Mapping[str, str], now: Mapping[str, str]) -> Iterator[str]:
-    """The names of the parts that differ."""
+    """Yield the names of the parts that differ."""
     yield from (name for name in sorted({*before, *now}) if before.get(name) != now.get(name))
 
 
 def _with_paths(value: Any, folder: Path) -> Any:
-    """The value of an input with absolute paths, as `described` wants them."""
+    """Return the value of an input with absolute paths, as `described` expects them."""
     if isinstance(value, list):
-        return [_with_paths(each, folder) for each in value]
+        return [_with_paths(item, folder) for item in value]
     if not isinstance(value, Mapping):
         return value
     if value.get("class") not in ("File", "Directory"):
-        return {key: _with_paths(each, folder) for key, each in value.items()}
+        return {key: _with_paths(item, folder) for key, item in value.items()}
     named = path_of(value) or str(value.get(place_key(value)) or "")
-    beside = [_with_paths(each, folder) for each in value.get("secondaryFiles") or []]
-    return {**value, "path": str(folder / named), "secondaryFiles": beside}
+    secondary = [_with_paths(file, folder) for file in value.get("secondaryFiles") or []]
+    return {**value, "path": str(folder / named), "secondaryFiles": secondary}

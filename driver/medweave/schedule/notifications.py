@@ -1,7 +1,7 @@
-"""What is told of a run's end, and to whom it is sent.
+"""Notifications about the end of a run, by webhook and mail.
 
-The text is made of numbers, of names that a workflow's author gave to steps, and of words of medweave's own. Nothing of an input is
-in it: no name of a file or case, no message of a step, no path.
+The text contains numbers, the names of steps and fixed words. It contains no data of an input: no name of a file or case, no
+message of a step, no path.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ TRIES, PAUSE_S = 3, 2.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Notice:
-    """The end of a run, for people and programs elsewhere.
+    """The notification about the end of a run.
 
     Attributes:
         outcome: completed, partial, failed, cancelled or unknown.
-        run: its id; empty where it could not begin.
+        run: id of the run; empty if it could not begin.
         started: ISO 8601.
         seconds: wall time, s.
-        num_done, num_jobs: of its jobs.
+        num_done, num_jobs: numbers of completed jobs and of all jobs.
         failed: how many jobs failed, by step.
     """
 
@@ -53,14 +53,14 @@ class Notice:
 
     @property
     def text(self) -> str:
-        """One line."""
+        """Summary in one line."""
         if not self.run:
             return f"medweave: schedule {self.schedule}: a run could not begin"
         jobs = f"{self.num_done} of {self.num_jobs} jobs done"
         return f"medweave: schedule {self.schedule}: run {self.outcome} after {duration(self.seconds)}, {jobs}"
 
     def lines(self) -> Iterator[str]:
-        """All of it."""
+        """Yield the lines of the mail."""
         yield self.text
         yield ""
         if self.run:
@@ -69,11 +69,11 @@ class Notice:
         for step, number in self.failed.items():
             yield f"failed    {step}, {number} job{'' if number == 1 else 's'}"
         yield ""
-        yield "What was said and done stands in the log and in the run's folder: medweave schedule list, medweave report."
+        yield "For details see the log and the folder of the run: medweave schedule list, medweave report."
 
 
 def notice_of(schedule: str, firing: Firing, run: Path) -> Notice:
-    """What is told of a firing.
+    """Return the notification about a firing.
 
     Args:
         run: folder of the run.
@@ -92,33 +92,33 @@ def notice_of(schedule: str, firing: Firing, run: Path) -> Notice:
 
 
 def is_wanted(at: str, outcome: str) -> bool:
-    """Whether a notice of this outcome is to be sent."""
+    """Return whether to send a notification about this outcome."""
     return at == "end" or outcome != ALL_DONE
 
 
 def send(settings: Mapping[str, Any], notice: Notice, say: Callable[[str], None], pause_s: float = PAUSE_S) -> None:
-    """Sends it to all who are named. One that does not go out is told, and changes nothing of the run.
+    """Send a notification to all recipients. A failure is logged and does not change the run's outcome.
 
     Args:
-        settings: of the schedule's file.
-        say: a line for the log, without addresses.
-        pause_s: between two tries, s.
+        settings: key `notify` of the schedule's file.
+        say: writes a line to the log, without addresses.
+        pause_s: pause between two attempts, s.
     """
-    for way, one in (("webhook", _by_webhook), ("mail", _by_mail)):
-        if way not in settings:
+    for channel, send_by in (("webhook", _by_webhook), ("mail", _by_mail)):
+        if channel not in settings:
             continue
         for number in range(TRIES):
-            reason = one(settings[way], notice)
+            reason = send_by(settings[channel], notice)
             if not reason:
                 break
             if number < TRIES - 1:
                 time.sleep(pause_s)
         if reason:
-            say(f"no notice by {way}: {reason}")
+            say(f"no notice by {channel}: {reason}")
 
 
 def _by_webhook(address: str, notice: Notice) -> str:
-    """Why it did not go out; empty where it did."""
+    """Post a notification; return why it failed, or an empty text."""
     import requests
 
     try:
@@ -126,7 +126,7 @@ def _by_webhook(address: str, notice: Notice) -> str:
         answer = requests.post(expand(address, where="notify.webhook"), json=body, timeout=ANSWER_S)
     except UsageError as error:
         return error.what
-    except requests.RequestException as error:  # its text has the address, which may be secret
+    except requests.RequestException as error:  # its text contains the address, which may be secret
         return type(error).__name__
     return "" if answer.ok else f"HTTP {answer.status_code}"
 

@@ -1,4 +1,4 @@
-"""What a DICOM node sends by C-STORE (PS3.4 annex B), written into a folder for each study, under names that tell nothing."""
+"""Receiver of C-STORE (DICOM PS3.4 annex B) that writes a folder for each study, under keyed digests instead of UIDs."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ SYNTAXES = [
     "1.2.840.10008.1.2.4.50", "1.2.840.10008.1.2.4.51", "1.2.840.10008.1.2.4.57", "1.2.840.10008.1.2.4.70",
     "1.2.840.10008.1.2.4.80", "1.2.840.10008.1.2.4.81", "1.2.840.10008.1.2.4.90", "1.2.840.10008.1.2.4.91",
 ]  # fmt: skip
-"""Uncompressed, deflated, RLE, JPEG, JPEG-LS, JPEG 2000: a sender chooses the one that it holds."""
+"""Uncompressed, deflated, RLE, JPEG, JPEG-LS, JPEG 2000: a sender chooses the one in which it stores an instance."""
 
 
 class Receiver:
     """A storage service class provider.
 
     Args:
-        settings: of the schedule's file.
+        settings: key `watch.receive` of the schedule's file.
         folder: gets a folder for each study.
-        secret: of the schedule.
+        secret: secret of the schedule.
     """
 
     def __init__(self, settings: Mapping[str, Any], folder: Path, secret: bytes) -> None:
@@ -43,13 +43,13 @@ class Receiver:
         self._counting = threading.Lock()
 
     def start(self) -> Any:
-        """Listens, in threads; what it gives has `shutdown()`.
+        """Listen in threads; return the server, which has `shutdown()`.
 
         Raises:
-            UserInputError: the port is taken, or may not be used.
+            UserInputError: the port is in use, or not permitted.
         """
         entity = AE(ae_title=self._settings["title"])
-        entity.supported_contexts = [_context(each.abstract_syntax) for each in AllStoragePresentationContexts]
+        entity.supported_contexts = [_context(storage.abstract_syntax) for storage in AllStoragePresentationContexts]
         entity.add_supported_context(Verification)
         entity.require_called_aet = True
         entity.require_calling_aet = list(self._settings["callers"])
@@ -60,16 +60,16 @@ class Receiver:
         except OSError as error:
             raise UserInputError(
                 f"port {place[1]} cannot be listened on.", seen=os.strerror(error.errno or 0),
-                expected="a port that is free, above 1023 for who is not root", do="choose another: watch.receive.port",
+                expected="a free port, above 1023 unless you are root", do="choose another: watch.receive.port",
             ) from error  # fmt: skip
 
     def _store(self, event: Any) -> int:
-        """Writes one instance, whole or not at all; the status for the sender."""
+        """Write one instance atomically; return the status for the sender."""
         try:
             study = self._name(str(event.dataset.StudyInstanceUID))
             instance = self._name(str(event.request.AffectedSOPInstanceUID))
             content = event.encoded_dataset()
-        except Exception:  # pydicom's own errors are many
+        except Exception:  # pydicom raises many types of errors
             return NOT_UNDERSTOOD
         folder = self._folder / study
         new = folder / f".{instance}.{secrets.token_hex(4)}"
@@ -96,10 +96,10 @@ def _context(abstract_syntax: Any) -> PresentationContext:
 
 
 def receive_until_ended(receiver: Receiver, listens: Callable[[], None]) -> None:
-    """Listens until INT or TERM; an association that goes on is ended then, and its sender sends again.
+    """Listen until INT or TERM; open associations are then aborted, and their senders send again.
 
     Args:
-        listens: called as soon as somebody may call.
+        listens: called as soon as the port accepts connections.
     """
     ended = threading.Event()
     before = {number: signal.signal(number, lambda *_: ended.set()) for number in (signal.SIGINT, signal.SIGTERM)}

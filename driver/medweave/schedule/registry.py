@@ -1,4 +1,4 @@
-"""Which schedules were made from this account: a name and the path of its file each, in the state folder of the user."""
+"""The schedules that this account has created: name and path of the file, in the user's state folder."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from medweave.project.files import write_atomically
+from medweave.schedule.backends import backend_of
 from medweave.schedule.document import Schedule, read_schedule
-from medweave.schedule.hosts import place_of
 from medweave_core.documents.closest_match import closest
 from medweave_core.documents.line_numbers import shown
 from medweave_core.errors import StepError, UsageError
@@ -18,29 +18,29 @@ from medweave_core.errors import StepError, UsageError
 COLUMNS = ("NAME", "PLACE", "WHEN", "STATE", "LAST", "OUTCOME")
 
 
-def keep(schedule: Schedule) -> None:
-    """Remembers that a schedule was made."""
+def register(schedule: Schedule) -> None:
+    """Add a schedule to the registry."""
     write_atomically(_folder() / f"{schedule.name}.json", json.dumps({"file": str(schedule.path)}) + "\n")
 
 
-def forget(name: str) -> None:
-    """It is there no more."""
+def unregister(name: str) -> None:
+    """Remove a schedule from the registry."""
     (_folder() / f"{name}.json").unlink(missing_ok=True)
 
 
-def all_of_them() -> dict[str, Path]:
-    """Name to the path of its file."""
-    found = {}
+def registered() -> dict[str, Path]:
+    """Return the path of the file of entry schedule, by name."""
+    schedules = {}
     for note in sorted(_folder().glob("*.json")):
         try:
-            found[note.stem] = Path(json.loads(note.read_text(encoding="utf-8"))["file"])
+            schedules[note.stem] = Path(json.loads(note.read_text(encoding="utf-8"))["file"])
         except (ValueError, KeyError, TypeError):
             continue
-    return found
+    return schedules
 
 
 def file_of(named: str) -> Path:
-    """The file of a schedule.
+    """Return the file of a schedule.
 
     Args:
         named: a name, or the path of the file itself.
@@ -48,7 +48,7 @@ def file_of(named: str) -> Path:
     Raises:
         UsageError: there is no such schedule.
     """
-    known = all_of_them()
+    known = registered()
     if named in known:
         return known[named]
     if Path(named).is_file():
@@ -58,37 +58,37 @@ def file_of(named: str) -> Path:
         seen=f"'{named}'",
         expected=f"one of {', '.join(known)}, or the path of its file"
         if known
-        else "one that was made from this account",
+        else "one that was created from this account",
         do=closest(named, list(known)) or "medweave schedule list shows them",
     )
 
 
 def row(name: str, file: Path) -> dict[str, Any]:
-    """What the list tells of a schedule. A cluster or file that is not there makes no error: the others are told."""
+    """Return the entry of a schedule in the list. An unreachable cluster or missing file is an entry, too, not an error."""
     try:
         schedule = read_schedule(file)
-        told = place_of(schedule).state()
+        state = backend_of(schedule).state()
     except StepError as error:
         return {"name": name, "place": None, "when": None, "state": "unknown", "why": error.what, "last": None}
-    return {"name": name, "place": schedule.place, "when": schedule.when, **told}
+    return {"name": name, "place": schedule.place, "when": schedule.when, **state}
 
 
 def table(rows: Sequence[dict[str, Any]]) -> Iterator[str]:
-    """The lines of the list."""
+    """Yield the lines of the table."""
     if not rows:
-        yield f"no schedule was made from this account ({shown(_folder())})"
+        yield f"no schedule was created from this account ({shown(_folder())})"
         return
-    lines = [COLUMNS, *(_cells(each) for each in rows)]
+    lines = [COLUMNS, *(_cells(entry) for entry in rows)]
     widths = [max(len(line[column]) for line in lines) for column in range(len(COLUMNS))]
     for line in lines:
         yield "  ".join(f"{text:<{width}}" for text, width in zip(line, widths, strict=True)).rstrip()
 
 
-def _cells(each: dict[str, Any]) -> tuple[str, ...]:
-    last = each.get("last") or {}
-    state = f"{each['state']}: {each['why']}" if each.get("why") else each["state"]
+def _cells(entry: dict[str, Any]) -> tuple[str, ...]:
+    last = entry.get("last") or {}
+    state = f"{entry['state']}: {entry['why']}" if entry.get("why") else entry["state"]
     outcome = f"{last['outcome']}: {last['why']}" if last.get("why") else last.get("outcome") or "-"
-    return each["name"], each["place"] or "-", each["when"] or "-", state, last.get("moment") or "-", outcome
+    return entry["name"], entry["place"] or "-", entry["when"] or "-", state, last.get("moment") or "-", outcome
 
 
 def _folder() -> Path:

@@ -1,4 +1,4 @@
-"""What the driver of a StreamFlow file must be allowed in its own namespace, where it uses its pod's account."""
+"""The Kubernetes rights that the driver of a StreamFlow file needs in its namespace when it uses its pod's account."""
 
 from __future__ import annotations
 
@@ -19,50 +19,50 @@ _KIND = re.compile(r"^apiVersion: (\S+)\s+kind: (\w+)", re.MULTILINE)
 
 
 def rights_of(file: Path) -> list[Right]:
-    """One right per kind of resource.
+    """Return the rights, one per kind of resource.
 
     Raises:
-        UserInputError: a chart does not lie here, so that nobody knows what is in it.
+        UserInputError: a chart is not a local folder, so its resources are unknown.
     """
-    found: list[Right] = []
+    rights: list[Right] = []
     for name, deployment in our_deployments(read_mapping(file, "StreamFlow file")).items():
         config = deployment.get("config") or {}
         if not config.get("inCluster"):
             continue
-        found += PODS
+        rights += PODS
         if deployment["type"] == "medweave.kubernetes":
-            found += JOBS if config.get("mode") == "job" else ()
-            found += of_kinds(_kinds_in_files([file.parent / each for each in config.get("files") or []]), FILES)
+            rights += JOBS if config.get("mode") == "job" else ()
+            rights += of_kinds(_kinds_in_files([file.parent / path for path in config.get("files") or []]), FILES)
         else:
-            found += [Right("", "secrets", HELM), *of_kinds(_kinds_in_chart(file, name, config), HELM)]
-    return joined(found)
+            rights += [Right("", "secrets", HELM), *of_kinds(_kinds_in_chart(file, name, config), HELM)]
+    return joined(rights)
 
 
 def joined(rights: Iterable[Right]) -> list[Right]:
-    """The same with each resource once."""
+    """Return the rights with the verbs of each resource joined."""
     verbs: dict[tuple[str, str], dict[str, None]] = {}
     for right in rights:
         verbs.setdefault((right.group, right.resource), {}).update(dict.fromkeys(right.verbs))
-    return [Right(group, resource, tuple(found)) for (group, resource), found in verbs.items()]
+    return [Right(group, resource, tuple(allowed)) for (group, resource), allowed in verbs.items()]
 
 
 def rules_of(rights: Iterable[Right]) -> list[dict[str, Any]]:
-    """As the chart's `rights` takes them."""
-    return [{"apiGroup": each.group, "resources": [each.resource], "verbs": list(each.verbs)} for each in rights]
+    """Return the rights as the chart's value `rights` expects them."""
+    return [{"apiGroup": right.group, "resources": [right.resource], "verbs": list(right.verbs)} for right in rights]
 
 
 def _kinds_in_files(paths: Iterable[Path]) -> Iterator[tuple[str, str]]:
     for path in paths:
         for document in yaml.safe_load_all(path.read_text(encoding="utf-8")):
-            for each in [] if document is None else document.get("items") or [document]:
-                yield each["apiVersion"], each["kind"]
+            for item in [] if document is None else document.get("items") or [document]:
+                yield item["apiVersion"], item["kind"]
 
 
 def _kinds_in_chart(file: Path, name: str, config: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     chart = file.parent / str(config.get("chart", ""))
     if config.get("repo") or not (chart / "templates").is_dir():
         raise fault_at(
-            file, ("deployments", name, "config", "chart"), "what is in this chart is not known here, so the rights are not.",
+            file, ("deployments", name, "config", "chart"), "the contents of this chart are unknown here, so the rights are, too.",
             seen=shown(chart) if not config.get("repo") else str(config.get("chart")), expected="a folder with the chart",
             do="fetch it with `helm pull --untar`, or write the rights yourself: place.kubernetes.values.rights",
         )  # fmt: skip

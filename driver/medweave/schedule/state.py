@@ -1,4 +1,4 @@
-"""What a schedule remembers, in its folder: what the last run that did all was made from, and how the last firing ended."""
+"""The stored state of a schedule, in its folder: inputs of the last completed run, and the last firing."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ ASK_S = 0.2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Firing:
-    """One time at which the schedule came to run.
+    """One firing of a schedule.
 
     Attributes:
         moment: ISO 8601, with the offset from UTC.
-        outcome: completed, partial, failed, cancelled or unknown, as of runs; skipped or held.
-        why: in words, where it did not run.
+        outcome: completed, partial, failed, cancelled or unknown, as of runs; or skipped.
+        why: reason in words, if it did not run.
         run: id of the run; empty without one.
         seconds: wall time, s.
     """
@@ -40,14 +40,14 @@ class Firing:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Memory:
-    """What is remembered.
+class ScheduleState:
+    """The state of a schedule.
 
     Attributes:
-        parts: of what the last run that did all was made from, each by a keyed digest; empty before that.
-        done: that firing.
-        last: the last firing, whatever came of it.
-        tries: of each study that was taken in, by its keyed digest: how often it was run without success; 0 where that is done.
+        parts: keyed digests of the inputs of the last completed run; empty before the first one.
+        done: firing of that run.
+        last: the last firing, with any outcome.
+        tries: number of failed runs of each study, by its keyed digest; 0 after a completed run.
     """
 
     parts: Mapping[str, str] = field(default_factory=dict)
@@ -56,32 +56,32 @@ class Memory:
     tries: Mapping[str, int] = field(default_factory=dict)
 
 
-def read_memory(folder: Path) -> Memory:
-    """What the folder holds; nothing where it holds nothing that can be read: then a run is not left out."""
+def read_state(folder: Path) -> ScheduleState:
+    """Return the stored state; an empty one if it is missing or unreadable, so that the next run is not skipped."""
     try:
         document: dict[str, Any] = json.loads((folder / FILE).read_text(encoding="utf-8"))
         firings = {key: Firing(**document[key]) for key in ("done", "last") if document.get(key)}
-        return Memory(parts=document.get("parts") or {}, tries=document.get("tries") or {}, **firings)
+        return ScheduleState(parts=document.get("parts") or {}, tries=document.get("tries") or {}, **firings)
     except (OSError, ValueError, TypeError, AttributeError):
-        return Memory()
+        return ScheduleState()
 
 
-def write_memory(folder: Path, memory: Memory) -> None:
-    """Replaces it, whole or not at all."""
-    write_atomically(folder / FILE, json.dumps(dataclasses.asdict(memory), indent=2) + "\n")
+def write_state(folder: Path, state: ScheduleState) -> None:
+    """Replace the stored state atomically."""
+    write_atomically(folder / FILE, json.dumps(dataclasses.asdict(state), indent=2) + "\n")
 
 
 def secret_of(folder: Path) -> bytes:
-    """The secret of the digests, made once."""
+    """Return the secret of the digests, created at the first call."""
     return made_once(folder / SECRET)
 
 
 @contextlib.contextmanager
-def alone(folder: Path, wait_s: float = 0.0) -> Iterator[bool]:
-    """Whether no other firing goes on; the kernel forgets one that ends in any way.
+def lock_schedule(folder: Path, wait_s: float = 0.0) -> Iterator[bool]:
+    """Lock the schedule; yield False if another firing has the lock. The kernel releases the lock of a dead process.
 
     Args:
-        wait_s: how long one that goes on is waited for, s.
+        wait_s: how long to wait for the lock, s.
     """
     descriptor = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o600)
     try:

@@ -1,7 +1,7 @@
-"""New studies of a schedule that watches: what is there, what has been quiet for a while, and what is taken in.
+"""New studies of a watched source: which current are, which have stopped changing, and how they become an input.
 
-A study enters under a name that is made from a secret and its content, and its files under numbers: the engine's database keeps
-names of files, and those of studies may be those of people.
+A study's folder is named by a keyed digest, and its files by numbers: the engine's database stores file names, and the names of
+studies may be those of patients.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from medweave_connectors.cache.key import compute_key
 
 NAME_CHARACTERS = 16
 SUFFIXES = (".dcm", ".nii", ".nii.gz")
-MOST_TRIES = 3  # then a study is left out: it would be run at each firing for ever
+MOST_TRIES = 3  # afterwards a study is skipped, else it would run at each firing
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,9 +28,9 @@ class Study:
     """A study at its source.
 
     Attributes:
-        name: at the source, such as a folder's; it may tell of a person.
-        content: what changes when the study does.
-        age_s: how long nothing has changed, s; None where the source does not tell.
+        name: its name at the source, such as a folder's; it may identify a patient.
+        content: a value that changes when the study does.
+        age_s: time since the last change, s; None if the source does not report it.
     """
 
     name: str
@@ -38,31 +38,31 @@ class Study:
     age_s: float | None = None
 
     def key(self, secret: bytes) -> str:
-        """What it is remembered by."""
+        """Return its keyed digest, by which the schedule stores it."""
         return compute_key({"name": self.name, "content": self.content}, secret)
 
 
-class Source(Protocol):
-    """Where studies come from."""
+class StudySource(Protocol):
+    """The interface of a source of studies."""
 
     def look(self) -> Sequence[Study]:
-        """What is there now."""
+        """Return the studies that are current now."""
 
     def fetch(self, study: Study, into: Path) -> None:
-        """Puts a study's files into an empty folder."""
+        """Write a study's files into an empty folder."""
 
     def finish(self, studies: Sequence[Study]) -> None:
-        """A run with these has done all."""
+        """Handle studies whose run has completed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
-    """What a look at the source gave.
+class StudySearch:
+    """The result of a search for new studies.
 
     Attributes:
-        new: studies that are to be taken in, by their keys.
-        num_coming: those that still change.
-        num_given_up: those that have failed too often.
+        new: studies to run, by their keys.
+        num_coming: number of studies that still change.
+        num_given_up: number of studies that have failed too often.
     """
 
     new: Mapping[str, Study]
@@ -71,18 +71,18 @@ class Found:
 
 
 def find(
-    source: Source,
+    source: StudySource,
     tries: Mapping[str, int],
     *,
     quiet_s: float,
     secret: bytes,
     wait: Callable[[float], None] = time.sleep,
-) -> Found:
-    """The studies that are new and quiet: looked at once, and once more after a while where that is not known from one look.
+) -> StudySearch:
+    """Return the studies that are new and no longer change; looks a second time, after `quiet_s`, if ages are unknown.
 
     Args:
-        tries: how often each known study was run; 0 for one that is done.
-        quiet_s: how long nothing of a study must have changed, s.
+        tries: number of failed runs of each known study; 0 after a completed run.
+        quiet_s: how long a study must be unchanged, s.
     """
 
     def is_new(study: Study) -> bool:
@@ -90,20 +90,20 @@ def find(
 
     first = {study.key(secret): study for study in source.look() if is_new(study)}
     quiet = {key for key, study in first.items() if study.age_s is not None and study.age_s >= quiet_s}
-    there = first
+    current = first
     if len(quiet) < len(first):
         wait(quiet_s)
-        there = {study.key(secret): study for study in source.look() if is_new(study)}
-        quiet = {*quiet, *first} & set(there)
-    return Found(
-        new={key: there[key] for key in sorted(quiet)},
-        num_coming=len(set(there) - quiet),
-        num_given_up=sum(each >= MOST_TRIES for each in tries.values()),
+        current = {study.key(secret): study for study in source.look() if is_new(study)}
+        quiet = {*quiet, *first} & set(current)
+    return StudySearch(
+        new={key: current[key] for key in sorted(quiet)},
+        num_coming=len(set(current) - quiet),
+        num_given_up=sum(number >= MOST_TRIES for number in tries.values()),
     )
 
 
-def take_in(source: Source, studies: Mapping[str, Study], into: Path) -> None:
-    """Makes the folder anew: a folder for each study, under its key's first characters."""
+def take_in(source: StudySource, studies: Mapping[str, Study], into: Path) -> None:
+    """Replace a folder by one with a folder for each study, named by the first characters of its key."""
     with contextlib.suppress(FileNotFoundError):
         shutil.rmtree(into)
     for key, study in studies.items():
@@ -123,23 +123,23 @@ class WatchedFolder:
         self._folder, self._contents = folder, contents
 
     def look(self) -> Sequence[Study]:
-        """What is there now; hidden names are left out, as of copies that go on."""
-        found = []
+        """Return the studies that are there now; hidden names, as of unfinished copies, are skipped."""
+        studies = []
         for path in sorted(self._folder.iterdir()):
             if path.name.startswith(".") or not (files := _files(path)):
                 continue
             try:
-                changed = max(each.stat().st_ctime for each in (path, *files))
+                changed = max(file.stat().st_ctime for file in (path, *files))
                 digest = self._contents.digest(path)
             except FileNotFoundError:  # it is being moved away
                 continue
-            found.append(Study(name=path.name, content=digest, age_s=time.time() - changed))
-        return found
+            studies.append(Study(name=path.name, content=digest, age_s=time.time() - changed))
+        return studies
 
     def fetch(self, study: Study, into: Path) -> None:
-        """Links the files, or copies them where a link cannot be."""
+        """Link the files, or copy them to another file system."""
         for number, file in enumerate(_files(self._folder / study.name), start=1):
-            suffix = next((each for each in reversed(SUFFIXES) if file.name.lower().endswith(each)), "")
+            suffix = next((ending for ending in reversed(SUFFIXES) if file.name.lower().endswith(ending)), "")
             target = into / f"{number:06}{suffix}"
             try:
                 os.link(file, target)
@@ -147,14 +147,14 @@ class WatchedFolder:
                 shutil.copyfile(file, target)
 
     def finish(self, studies: Sequence[Study]) -> None:
-        """What was run stays there."""
+        """Do nothing: studies stay in the folder."""
 
 
 class ReceivedFolder(WatchedFolder):
-    """The folder of a receiver: its studies are copies of our own, and go when they are done."""
+    """The folder of a receiver, whose studies are copies and are removed after a completed run."""
 
     def finish(self, studies: Sequence[Study]) -> None:
-        """Remove the studies, but those to which files have come since: these have not been run yet."""
+        """Remove the studies, except those with new files, which have not been run yet."""
         for study in studies:
             folder = self._folder / study.name
             with contextlib.suppress(OSError):
@@ -169,10 +169,10 @@ def _files(path: Path) -> list[Path]:
 
 
 def after(tries: Mapping[str, int], studies: Collection[str], *, done: bool) -> dict[str, int]:
-    """The numbers of tries after a run.
+    """Return the numbers of failed runs after a run.
 
     Args:
-        studies: keys of those that it took in.
-        done: it did all.
+        studies: keys of the studies of that run.
+        done: whether it completed.
     """
     return {**tries, **{key: 0 if done else tries.get(key, 0) + 1 for key in studies}}

@@ -1,4 +1,4 @@
-"""One firing of a schedule: is it its turn, has anything changed, then the run, and what is remembered of it."""
+"""One firing of a schedule: check for another firing and for changes, run, store the state and notify."""
 
 from __future__ import annotations
 
@@ -15,14 +15,23 @@ from pathlib import Path
 
 from medweave.cli.output import put
 from medweave.runs import run as runs
-from medweave.runs.cancel import holds
-from medweave.runs.follow.child import workflow_of
+from medweave.runs.cancel import has_open
+from medweave.runs.follow.engine_process import workflow_of
 from medweave.schedule.document import Schedule
-from medweave.schedule.inputs import Untold, changes, parts_of
+from medweave.schedule.inputs import UnreadableInputError, changes, parts_of
 from medweave.schedule.notifications import is_wanted, notice_of, send
-from medweave.schedule.state import DIGESTS, LOCK, Firing, Memory, alone, read_memory, secret_of, write_memory
+from medweave.schedule.state import (
+    DIGESTS,
+    LOCK,
+    Firing,
+    ScheduleState,
+    lock_schedule,
+    read_state,
+    secret_of,
+    write_state,
+)
 from medweave.schedule.studies import Study, after
-from medweave.schedule.watching import Watching, why_none
+from medweave.schedule.watching import StudyWatch, why_none
 from medweave_connectors.cache.content import Contents
 from medweave_connectors.cache.database import CacheDatabase
 from medweave_connectors.runlog.run_ownership import new_run_id
@@ -32,46 +41,46 @@ from medweave_core.runlog.history import LOG_FILE, read_run
 
 RUNS, RESULTS = "runs", "results"
 REPLACED_WITHIN_S = 600.0
-GLANCE_S = 1.0  # `medweave schedule list` holds the lock for a moment
+GLANCE_S = 1.0  # `medweave schedule list` takes the lock for a moment
 ALL_DONE = "completed"
 
 
 def fire(schedule: Schedule, folder: Path) -> int:
-    """Does what is to do now.
+    """Run the schedule once, if there is anything to do.
 
     Args:
-        folder: of the schedule.
+        folder: folder of the schedule.
 
     Returns:
-        The exit code of the run; 0 where none was to be done.
+        The exit code of the run; 0 if there was nothing to do.
     """
     folder.mkdir(parents=True, exist_ok=True)
     if schedule.overlap == "allow":
-        return _turn(schedule, folder)
+        return _fire_locked(schedule, folder)
     if schedule.overlap == "replace":
-        end_the_one_before(folder)
-    with alone(folder, REPLACED_WITHIN_S if schedule.overlap == "replace" else GLANCE_S) as is_alone:
+        cancel_previous(folder)
+    with lock_schedule(folder, REPLACED_WITHIN_S if schedule.overlap == "replace" else GLANCE_S) as is_alone:
         if not is_alone:
-            say(schedule, "held: the run before goes on")
+            say(schedule, "skipped: the previous run is still running")
             return 0
         (folder / LOCK).write_text(f"{os.getpid()}\n", encoding="utf-8")
-        return _turn(schedule, folder)
+        return _fire_locked(schedule, folder)
 
 
 def say(schedule: Schedule, text: str) -> None:
-    """A line in the log of the Job or unit."""
+    """Write a line to the log of the Job or unit."""
     put(f"medweave: schedule {schedule.name}: {text}", sys.stderr)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Work:
-    """What is to be done now.
+class _DueWork:
+    """Whether a run is due, and its inputs.
 
     Attributes:
-        why: in words, it is to be done or not.
-        parts: what the run would be made from.
-        studies: that it takes in, by their keys.
-        finish: what follows when the run has done all.
+        why: in words, why a run is due or not.
+        parts: digests of the run's inputs.
+        studies: studies of the run, by their keys.
+        finish: called after the run has completed.
     """
 
     is_due: bool
@@ -81,12 +90,12 @@ class _Work:
     finish: Callable[[], None] = lambda: None
 
 
-def _turn(schedule: Schedule, folder: Path) -> int:
-    memory, began, clock = read_memory(folder), _now(), time.monotonic()
+def _fire_locked(schedule: Schedule, folder: Path) -> int:
+    state, began, clock = read_state(folder), _now(), time.monotonic()
     try:
-        work = _look(schedule, folder, memory)
+        work = _due_work(schedule, folder, state)
         if not work.is_due:
-            write_memory(folder, replace(memory, last=Firing(moment=began, outcome="skipped", why=work.why)))
+            write_state(folder, replace(state, last=Firing(moment=began, outcome="skipped", why=work.why)))
             say(schedule, f"skipped: {work.why}")
             return 0
         say(schedule, f"runs: {work.why}")
@@ -94,81 +103,81 @@ def _turn(schedule: Schedule, folder: Path) -> int:
         code = _run(schedule, folder, run_id)
     except StepError:
         firing = Firing(moment=began, outcome="failed", why="it could not begin")
-        write_memory(folder, replace(memory, last=firing))
-        _tell(schedule, firing, folder)
+        write_state(folder, replace(state, last=firing))
+        _notify(schedule, firing, folder)
         raise
     outcome = _outcome(folder / RUNS / run_id)
     firing = Firing(moment=began, outcome=outcome, run=run_id, seconds=round(time.monotonic() - clock, 3))
     is_done = outcome == ALL_DONE
     if not was_ended(outcome):
-        memory = replace(memory, tries=after(memory.tries, work.studies, done=is_done))
+        state = replace(state, tries=after(state.tries, work.studies, done=is_done))
     if is_done:
-        memory = replace(memory, parts=work.parts, done=firing)
-    write_memory(folder, replace(memory, last=firing))
+        state = replace(state, parts=work.parts, done=firing)
+    write_state(folder, replace(state, last=firing))
     if is_done:
         work.finish()
     say(schedule, f"run {run_id} {outcome} after {duration(firing.seconds)}")
-    _tell(schedule, firing, folder)
+    _notify(schedule, firing, folder)
     return code
 
 
-def _tell(schedule: Schedule, firing: Firing, folder: Path) -> None:
-    """Those who want to know."""
+def _notify(schedule: Schedule, firing: Firing, folder: Path) -> None:
+    """Notify the recipients of the schedule about a firing."""
     if schedule.notify is not None and is_wanted(schedule.notify["at"], firing.outcome):
         notice = notice_of(schedule.name, firing, folder / RUNS / firing.run)
         send(schedule.notify, notice, lambda text: say(schedule, text))
 
 
 def was_ended(outcome: str) -> bool:
-    """Whether somebody ended the run: that says nothing of what it was made from."""
+    """Return whether the run was stopped from outside, so that its outcome says nothing about its inputs."""
     return outcome in ("cancelled", "unknown", "unfinished")
 
 
-def _look(schedule: Schedule, folder: Path, memory: Memory) -> _Work:
+def _due_work(schedule: Schedule, folder: Path, state: ScheduleState) -> _DueWork:
     contents, secret = Contents(CacheDatabase(folder / DIGESTS)), secret_of(folder)
     if schedule.watch is None:
-        return _changes(schedule, memory, contents, secret)
-    watching = Watching(schedule, folder, contents, secret)
-    found = watching.find(memory.tries)
-    if not found.new:
-        return _Work(is_due=False, why=why_none(found))
-    watching.take_in(found.new)
-    number = len(found.new)
-    return _Work(
-        is_due=True, why=f"{number} new stud{'y' if number == 1 else 'ies'}", studies=found.new,
-        finish=lambda: watching.finish(found.new),
+        return _changes(schedule, state, contents, secret)
+    watching = StudyWatch(schedule, folder, contents, secret)
+    search = watching.find(state.tries)
+    if not search.new:
+        return _DueWork(is_due=False, why=why_none(search))
+    watching.take_in(search.new)
+    number = len(search.new)
+    return _DueWork(
+        is_due=True, why=f"{number} new stud{'y' if number == 1 else 'ies'}", studies=search.new,
+        finish=lambda: watching.finish(search.new),
     )  # fmt: skip
 
 
-def _changes(schedule: Schedule, memory: Memory, contents: Contents, secret: bytes) -> _Work:
+def _changes(schedule: Schedule, state: ScheduleState, contents: Contents, secret: bytes) -> _DueWork:
     try:
         parts = parts_of(schedule.file, contents, secret)
-    except Untold as error:
-        return _Work(is_due=True, why=f"input {error} cannot be told by content from here")
+    except UnreadableInputError as error:
+        return _DueWork(is_due=True, why=f"input {error} cannot be compared by content from here")
     if not schedule.skips_unchanged:
-        return _Work(is_due=True, why="unchanged inputs are run, too", parts=parts)
-    if memory.done is None:
-        return _Work(is_due=True, why="no run has done all before", parts=parts)
-    if changed := list(changes(memory.parts, parts)):
-        return _Work(is_due=True, why=f"{', '.join(changed)} changed since run {memory.done.run}", parts=parts)
-    done = memory.done
-    return _Work(is_due=False, why=f"nothing has changed since run {done.run} did all ({done.moment})")
+        return _DueWork(is_due=True, why="runs also without changes", parts=parts)
+    if state.done is None:
+        return _DueWork(is_due=True, why="no earlier run has completed", parts=parts)
+    if changed := list(changes(state.parts, parts)):
+        return _DueWork(is_due=True, why=f"{', '.join(changed)} changed since run {state.done.run}", parts=parts)
+    done = state.done
+    return _DueWork(is_due=False, why=f"nothing has changed since run {done.run} completed ({done.moment})")
 
 
 def _run(schedule: Schedule, folder: Path, run_id: str) -> int:
-    asked = argparse.Namespace(
+    options = argparse.Namespace(
         workflow=None, site=None, job=None, role=[], file=schedule.file, resume=None,
         outdir=folder / RESULTS / run_id, json=False,
     )  # fmt: skip
-    asked.outdir.mkdir(parents=True)
+    options.outdir.mkdir(parents=True)
     with _variables(MEDWEAVE_RUNS_DIR=str(folder / RUNS), MEDWEAVE_RUN_ID=run_id):
-        return runs.run(asked, to_a_log=True)
+        return runs.run(options, to_a_log=True)
 
 
 @contextlib.contextmanager
-def _variables(**given: str) -> Iterator[None]:
-    before = {name: os.environ.get(name) for name in given}
-    os.environ.update(given)
+def _variables(**variables: str) -> Iterator[None]:
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
     try:
         yield
     finally:
@@ -180,15 +189,15 @@ def _variables(**given: str) -> Iterator[None]:
 
 
 def _outcome(run: Path) -> str:
-    """How a run ended, by its log; a driver that never began leaves none."""
+    """Return the final state of a run by its log; without a log the driver has failed early."""
     return read_run(run).state if (run / LOG_FILE).is_file() else "failed"
 
 
-def end_the_one_before(folder: Path) -> None:
-    """Asks a firing on this machine that goes on to cancel its run; in a cluster the CronJob has ended its pod."""
+def cancel_previous(folder: Path) -> None:
+    """Signal another firing on this machine to cancel its run; in a cluster the CronJob has deleted its pod."""
     with contextlib.suppress(OSError, ValueError):
         pid = int((folder / LOCK).read_text(encoding="utf-8"))
-        if pid != os.getpid() and holds(pid, folder / LOCK):
+        if pid != os.getpid() and has_open(pid, folder / LOCK):
             os.kill(pid, signal.SIGTERM)
 
 

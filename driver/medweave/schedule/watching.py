@@ -1,4 +1,4 @@
-"""What a schedule watches, and how its new studies become an input of the run."""
+"""The watched source of a schedule, and how its new studies become an input of the run."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from medweave.schedule.definition import job_file
 from medweave.schedule.document import Schedule
-from medweave.schedule.studies import Found, ReceivedFolder, Source, Study, WatchedFolder, find, take_in
+from medweave.schedule.studies import ReceivedFolder, Study, StudySearch, StudySource, WatchedFolder, find, take_in
 from medweave_connectors.cache.content import Contents
 from medweave_core.documents.field_errors import fault_at
 from medweave_core.documents.file_locations import path_of
@@ -16,32 +16,32 @@ from medweave_core.documents.line_numbers import Where, shown
 from medweave_core.documents.yaml_documents import read_mapping
 
 
-class Watching:
-    """The watch of one schedule.
+class StudyWatch:
+    """The watched source of one schedule.
 
     Args:
-        folder: of the schedule.
+        folder: folder of the schedule.
         contents: digests of files.
-        secret: of the schedule.
+        secret: secret of the schedule.
     """
 
     def __init__(self, schedule: Schedule, folder: Path, contents: Contents, secret: bytes) -> None:
         assert schedule.watch is not None
         self._schedule, self._watch, self._secret = schedule, schedule.watch, secret
         self._into = folder / self._watch["into"]
-        self._source: Source = _source(schedule, self._watch, folder, contents)
+        self._source: StudySource = _source(schedule, self._watch, folder, contents)
         self._check_job()
 
-    def find(self, tries: Mapping[str, int]) -> Found:
-        """The studies that are to be taken in now."""
+    def find(self, tries: Mapping[str, int]) -> StudySearch:
+        """Return the studies to run now."""
         return find(self._source, tries, quiet_s=self._watch["quiet"], secret=self._secret)
 
     def take_in(self, studies: Mapping[str, Study]) -> None:
-        """Makes them the input of the run."""
+        """Write studies into the input folder of the run."""
         take_in(self._source, studies, self._into)
 
     def finish(self, studies: Mapping[str, Study]) -> None:
-        """A run with them has done all."""
+        """Handle studies whose run has completed."""
         self._source.finish(list(studies.values()))
 
     def _check_job(self) -> None:
@@ -57,15 +57,15 @@ class Watching:
 
 
 def received_in(folder: Path) -> Path:
-    """Where the receiver of a schedule writes.
+    """Return the folder into which the receiver of a schedule writes.
 
     Args:
-        folder: of the schedule.
+        folder: folder of the schedule.
     """
     return folder / "received"
 
 
-def _source(schedule: Schedule, watch: Mapping[str, Any], folder: Path, contents: Contents) -> Source:
+def _source(schedule: Schedule, watch: Mapping[str, Any], folder: Path, contents: Contents) -> StudySource:
     if "dicomweb" in watch:
         from medweave.schedule.dicomweb import DicomWeb
 
@@ -77,16 +77,16 @@ def _source(schedule: Schedule, watch: Mapping[str, Any], folder: Path, contents
     if not named.is_dir():
         raise fault_at(
             schedule.path, ("watch", "folder"), "there is no such folder.", seen=shown(named),
-            expected="a folder to which studies come", do="make it, or correct the path",
+            expected="a folder that receives studies", do="make it, or correct the path",
         )  # fmt: skip
     return WatchedFolder(named, contents)
 
 
-def why_none(found: Found) -> str:
-    """Why nothing is to be done, in words."""
+def why_none(search: StudySearch) -> str:
+    """Return why no study is to be run, in words."""
     more = []
-    if found.num_coming:
-        more.append(f"{found.num_coming} still coming")
-    if found.num_given_up:
-        more.append(f"{found.num_given_up} left out after failures")
+    if search.num_coming:
+        more.append(f"{search.num_coming} still coming")
+    if search.num_given_up:
+        more.append(f"{search.num_given_up} skipped after failures")
     return "no new study" + (f" ({', '.join(more)})" if more else "")

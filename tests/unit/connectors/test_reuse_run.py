@@ -50,7 +50,7 @@ def test_only_what_has_changed_is_run_again(tmp_path: Path, capsys: pytest.Captu
     write(tmp_path)
     assert again(tmp_path).exit_code == 0
     assert (counts(tmp_path), delivered(tmp_path)) == ((1, 1), "one\nred\n")
-    assert explained(tmp_path, "mark", capsys) == "run: no earlier run of this folder has done it"
+    assert explained(tmp_path, "mark", capsys) == "ran: no earlier run of this folder has the job"
 
     ended = again(tmp_path)
     assert ended.exit_code == 0
@@ -65,13 +65,13 @@ def test_only_what_has_changed_is_run_again(tmp_path: Path, capsys: pytest.Captu
     give(tmp_path, "blue")
     assert again(tmp_path).exit_code == 0
     assert (counts(tmp_path), delivered(tmp_path)) == ((1, 2), "one\nblue\n")
-    assert explained(tmp_path, "mark", capsys) == f"run: since run {second[0]['run_id']} another input word"
+    assert explained(tmp_path, "mark", capsys) == f"ran: changed since run {second[0]['run_id']}: input word"
     assert "blue" not in "".join(log.read_text() for log in (tmp_path / "runs").glob("*/events.jsonl"))
 
     (tmp_path / "data.txt").write_text("two\n")
     assert again(tmp_path).exit_code == 0
     assert (counts(tmp_path), delivered(tmp_path)) == ((2, 3), "two\nblue\n")
-    assert explained(tmp_path, "/copy", capsys).endswith("another input data")
+    assert explained(tmp_path, "/copy", capsys).endswith(": input data")
 
     # Back to what the first run did.
     (tmp_path / "data.txt").write_text("one\n")
@@ -124,7 +124,7 @@ def test_a_tool_that_says_so_is_always_run(tmp_path: Path, capsys: pytest.Captur
     write(tmp_path, hints={"WorkReuse": {"enableReuse": False}})
     assert [again(tmp_path).exit_code for _ in range(2)] == [0, 0]
     assert counts(tmp_path) == (1, 2)
-    assert explained(tmp_path, "mark", capsys) == "run: its tool says WorkReuse: {enableReuse: false}"
+    assert explained(tmp_path, "mark", capsys) == "ran: its tool says WorkReuse: {enableReuse: false}"
 
 
 @pytest.mark.slow

@@ -74,7 +74,7 @@ def test_only_changed_steps_run_again(site: str, port: int, tmp_path: Path, caps
     again(tmp_path)
     result = {"one": "one\n", "two": "two\n", "word": "red\n"}
     assert (counts(tmp_path), delivered(tmp_path)) == ((1, 1), result)
-    assert explained(tmp_path, "mark", capsys) == "run: no earlier run of this folder has done it"
+    assert explained(tmp_path, "mark", capsys) == "ran: no earlier run of this folder has the job"
 
     ended = again(tmp_path)
     assert (counts(tmp_path), delivered(tmp_path)) == ((1, 1), result)
@@ -85,8 +85,8 @@ def test_only_changed_steps_run_again(site: str, port: int, tmp_path: Path, caps
     give(tmp_path, "blue")
     again(tmp_path)
     assert (counts(tmp_path), delivered(tmp_path)) == ((1, 2), result | {"word": "blue\n"})
-    assert explained(tmp_path, "mark", capsys).endswith(" another input word")
-    assert "not run again" in explained(tmp_path, "copy", capsys)
+    assert explained(tmp_path, "mark", capsys).endswith(": input word")
+    assert "cache hit" in explained(tmp_path, "copy", capsys)
     assert "blue" not in "".join(log.read_text() for log in (tmp_path / "runs").glob("*/events.jsonl"))
 
     (tmp_path / "data" / "one").write_text("other\n")
@@ -188,10 +188,10 @@ def test_it_can_be_switched_off(port: int, tmp_path: Path, capsys: pytest.Captur
     again(tmp_path)
     again(tmp_path)
     assert counts(tmp_path) == (1, 2)
-    assert explained(tmp_path, "mark", capsys) == "run: its tool says WorkReuse: {enableReuse: false}"
+    assert explained(tmp_path, "mark", capsys) == "ran: its tool says WorkReuse: {enableReuse: false}"
     again(tmp_path, MEDWEAVE_REUSE="0")
     assert counts(tmp_path) == (2, 3)
-    assert "reuse is switched off" in explained(tmp_path, "copy", capsys)
+    assert "it is switched off" in explained(tmp_path, "copy", capsys)
     file = tmp_path / "streamflow.yml"
     file.write_text(file.read_text().replace("medweave.transfer, config: {", "medweave.transfer, config: {storeGiB: 0"))
     again(tmp_path)

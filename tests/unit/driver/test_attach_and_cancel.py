@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from medweave.cli import main_command
-from medweave.runs.cancel import holds
-from medweave.runs.follow.printed_output import Printed
+from medweave.runs.cancel import has_open
+from medweave.runs.logs import OutputReader
 from medweave_core.errors import UserInputError
 from medweave_core.runlog.history import read_run
 from support import engine
@@ -29,15 +29,15 @@ STUBBORN = f"trap '' INT TERM; {SLOW}"
 
 
 def start(folder: Path, *words: str) -> subprocess.Popen[str]:
-    own = {name: value for name, value in os.environ.items() if not name.startswith("MEDWEAVE_")}
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("MEDWEAVE_")}
     return subprocess.Popen(
-        [PROGRAM, *words], cwd=folder, env=own, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        [PROGRAM, *words], cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
 
 
 @contextlib.contextmanager
-def going(folder: Path, command: str) -> Iterator[tuple[Run, int]]:
-    """A run of plain `streamflow run`, and the process of its one job."""
+def running_workflow(folder: Path, command: str) -> Iterator[tuple[Run, int]]:
+    """Start a run by plain `streamflow run`; yield it and the process id of its one job."""
     write_workflow(folder, {"slow": command.format(folder=folder)})
     driver, pid = engine.start(folder), folder / "pid"
     try:
@@ -51,8 +51,8 @@ def going(folder: Path, command: str) -> Iterator[tuple[Run, int]]:
 
 
 def run_of(folder: Path) -> Path:
-    (found,) = (folder / "runs").glob("*/events.jsonl")
-    return found.parent
+    (log,) = (folder / "runs").glob("*/events.jsonl")
+    return log.parent
 
 
 def is_gone(pid: int) -> bool:
@@ -60,22 +60,22 @@ def is_gone(pid: int) -> bool:
 
 
 @pytest.mark.slow
-def test_cancel_ends_the_run_and_tells_its_end(tmp_path: Path) -> None:
-    with going(tmp_path, SLOW) as (driver, job):
+def test_cancel_ends_the_run_and_prints_its_summary(tmp_path: Path) -> None:
+    with running_workflow(tmp_path, SLOW) as (driver, job):
         code, out, err = call("cancel", cwd=tmp_path)
         assert (code, out) == (0, ""), err
-        assert driver.wait(20).exit_code == -signal.SIGTERM, "its own end, as of any TERM"
+        assert driver.wait(20).exit_code == -signal.SIGTERM, "it ends as after any TERM"
         wait_until(lambda: is_gone(job))
     assert read_run(run_of(tmp_path)).state == "cancelled"
     assert "is being cancelled and cleaned up" in err
     assert "slow         stopped after" in err
-    assert "started on" not in err, "what was before is not told"
+    assert "started on" not in err, "earlier events are not shown"
     assert f"run {run_of(tmp_path).name} cancelled after" in err
 
 
 @pytest.mark.slow
-def test_what_does_not_end_is_killed_and_a_second_cancel_does_no_harm(tmp_path: Path) -> None:
-    with going(tmp_path, STUBBORN) as (driver, job):
+def test_a_stubborn_job_is_killed_and_a_second_cancel_does_no_harm(tmp_path: Path) -> None:
+    with running_workflow(tmp_path, STUBBORN) as (driver, job):
         first = start(tmp_path, "cancel", run_of(tmp_path).name)
         assert first.stderr is not None
         assert "is being cancelled" in first.stderr.readline()
@@ -88,7 +88,7 @@ def test_what_does_not_end_is_killed_and_a_second_cancel_does_no_harm(tmp_path: 
 
 @pytest.mark.slow
 def test_attach_shows_all_of_a_run_and_leaves_it_alone(tmp_path: Path) -> None:
-    with going(tmp_path, SLOW) as (driver, job):
+    with running_workflow(tmp_path, SLOW) as (driver, job):
         lines = start(tmp_path, "attach")
         assert lines.stderr is not None
         assert lines.stderr.readline().startswith("medweave: run "), "from the beginning"
@@ -114,7 +114,7 @@ def test_attach_shows_all_of_a_run_and_leaves_it_alone(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_logs_follows_a_job_until_its_end(tmp_path: Path) -> None:
     talks = "echo $$ > {folder}/pid; echo one >&2; while [ ! -e {folder}/go ]; do sleep 0.1; done; echo two >&2; echo > result.txt"
-    with going(tmp_path, talks):
+    with running_workflow(tmp_path, talks):
         logs = start(tmp_path, "logs", "slow", "--follow")
         assert logs.stdout is not None
         assert logs.stdout.readline() == "one\n"
@@ -124,10 +124,10 @@ def test_logs_follows_a_job_until_its_end(tmp_path: Path) -> None:
         assert logs.wait(20) == 0
 
 
-def test_what_a_job_prints_is_read_once_when_its_file_is_full_and_when_it_is_removed(tmp_path: Path) -> None:
+def test_output_is_read_once_across_a_rotation_and_a_removal_of_its_file(tmp_path: Path) -> None:
     path = tmp_path / "train"
     (tmp_path / "train.1").write_text("a\n", encoding="utf-8")
-    with Printed(path) as printed:
+    with OutputReader(path) as printed:
         path.write_text("b\n", encoding="utf-8")
         assert printed.new() == "a\nb\n"
         with path.open("a", encoding="utf-8") as file:
@@ -143,7 +143,7 @@ def test_what_a_job_prints_is_read_once_when_its_file_is_full_and_when_it_is_rem
 
 @pytest.fixture
 def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """One run that has ended, and two whose logs somebody holds: this test, which is not their driver."""
+    """One run that has ended, and two whose logs are locked by this test, which is not their driver."""
     monkeypatch.chdir(tmp_path)
     Recorder(tmp_path / "runs" / "old").end(60)
     descriptors = []
@@ -152,34 +152,34 @@ def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         descriptors.append(os.open(tmp_path / "runs" / name / "events.jsonl", os.O_RDONLY))
         fcntl.flock(descriptors[-1], fcntl.LOCK_EX)
     yield tmp_path / "runs"
-    for each in descriptors:
-        os.close(each)
+    for descriptor in descriptors:
+        os.close(descriptor)
 
 
 @pytest.mark.usefixtures("runs")
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "message"),
     [
-        ((), "several runs go on"),
-        (("old",), "run old does not go on.\n  seen:     state completed"),
+        ((), "several runs are running"),
+        (("old",), "run old is not running.\n  seen:     state completed"),
         (("ohter",), "'other'"),
         (("runs/one",), "the driver of run one is no process that can be reached from here"),
     ],
 )
-def test_what_cannot_be_cancelled_is_told(
-    words: tuple[str, ...], told: str, capsys: pytest.CaptureFixture[str]
+def test_a_run_that_cannot_be_cancelled_is_an_error(
+    words: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main_command.main(["cancel", *words]) == UserInputError.exit_code
-    assert told in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
-def test_where_nothing_goes_on_there_is_nothing_to_attach_to(
+def test_attach_fails_without_a_running_workflow(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Recorder(tmp_path / "runs" / "killed")
     assert main_command.main(["attach"]) == UserInputError.exit_code
-    assert "no run goes on" in capsys.readouterr().err
+    assert "no run is running" in capsys.readouterr().err
     assert main_command.main(["attach", "killed"]) == UserInputError.exit_code
     assert "medweave clean runs/killed" in capsys.readouterr().err
 
@@ -188,7 +188,7 @@ def test_a_process_is_known_by_the_files_that_it_has_open(tmp_path: Path) -> Non
     file, other = tmp_path / "events.jsonl", tmp_path / "other"
     other.touch()
     with file.open("w", encoding="utf-8"):
-        assert holds(os.getpid(), file)
-        assert not holds(os.getpid(), other)
-        assert not holds(2**22 + 1, file)
-        assert holds(1, file, processes=tmp_path / "none"), "a system that does not tell"
+        assert has_open(os.getpid(), file)
+        assert not has_open(os.getpid(), other)
+        assert not has_open(2**22 + 1, file)
+        assert has_open(1, file, processes=tmp_path / "none"), "a system without /proc"

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from medweave.cli.main_command import main
-from medweave.runs.clean import Place, file_of_run, places_of, remove_scratch
+from medweave.runs.clean import CleanTarget, clean_targets, file_of_run, remove_scratch
 from medweave_connectors.runlog.event_log import EventLog
 from medweave_connectors.runlog.run_ownership import RECORD_MARK
 from medweave_core.errors import UserInputError
@@ -71,7 +71,7 @@ def test_a_run_whose_job_another_one_goes_on_with_is_left_alone(
     second = cluster.begin({"first": "sleep 120"})
     second.wait_for_line("re-attached to Slurm job 100")
     assert main(["clean", str(folder)]) == 75
-    assert "seen:     taken over: /first/0\n" in capsys.readouterr().err
+    assert "seen:     re-attached: /first/0\n" in capsys.readouterr().err
     assert cluster.word() == "RUNNING"
     assert (cluster.folder / "site" / folder.name).is_dir()
     second.signal(signal.SIGINT)
@@ -110,7 +110,7 @@ def test_places_are_the_machines_that_jobs_reach() -> None:
             "here": {"type": "medweave.local"},
         },
     }
-    assert places_of(document) == [Place(deployment="login", workdirs=("/fast", "/scratch"), clusters=("",))]
+    assert clean_targets(document) == [CleanTarget(deployment="login", workdirs=("/fast", "/scratch"), clusters=("",))]
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""Why a job was run, or not: what event logs of several runs tell."""
+"""Why a job ran or was a cache hit, by the event logs of several runs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from medweave.cli.main_command import main
 from medweave.plan.past_runs import read_past
 from medweave.report.command import render
 from medweave.report.energy import Model
-from medweave.runs.explain import Why, changes, explain
+from medweave.runs.explain import JobExplanation, changes, explain
 from medweave_connectors.runlog.job import CommandOutcome
 from medweave_connectors.runlog.run import RunRecord
 from medweave_core.errors import UserInputError
@@ -30,7 +30,7 @@ def record(
     job: str = "/train/0",
     **looked_up: Any,
 ) -> Path:
-    """A run with one job, which was looked up unless nothing is said about that."""
+    """Record a run with one job; `looked_up` are the facts of its cache lookup, none for a run without one."""
     monkeypatch.setenv("MEDWEAVE_RUN_ID", run_id)
     made = RunRecord(runs, "lung")
     made.begin(workflow_file="train.cwl")
@@ -47,9 +47,9 @@ def record(
     return made.folder
 
 
-def why(runs: Path, run_id: str) -> Why:
-    (told,) = explain([read_run(log.parent) for log in runs.glob("*/events.jsonl")], "train", run_id)
-    return told
+def why(runs: Path, run_id: str) -> JobExplanation:
+    (explanation,) = explain([read_run(log.parent) for log in runs.glob("*/events.jsonl")], "train", run_id)
+    return explanation
 
 
 def test_each_answer_has_its_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -60,25 +60,27 @@ def test_each_answer_has_its_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     record(tmp_path, "run-5", monkeypatch, why="its tool says so")
     record(tmp_path, "run-6", monkeypatch)
     assert [why(tmp_path, f"run-{number}").why for number in range(1, 7)] == [
-        "run: no earlier run of this folder has done it",
-        "not run again: nothing has changed since run run-1 did it",
-        "run: since run run-2 another input steps and programs",
-        "run: nothing has changed since run run-3, whose outputs were not kept (it failed, or they made room)",
-        "run: its tool says so",
-        "run: it was not looked up whether it was done before: reuse is switched off (MEDWEAVE_REUSE, reuse_gib, storeGiB), or a "
+        "ran: no earlier run of this folder has the job",
+        "cache hit: nothing has changed since run run-1",
+        "ran: changed since run run-2: input steps and programs",
+        "ran: nothing has changed since run run-3, whose outputs are not in the cache (it failed, or they were evicted)",
+        "ran: its tool says so",
+        "ran: the cache was not used: it is switched off (MEDWEAVE_REUSE, reuse_gib, storeGiB), or a "
         "connector or data manager is not medweave's",
     ]
     third = why(tmp_path, "run-3")
     assert (third.compared_with, third.changed) == ("run-2", ("input steps", "programs"))
 
 
-def test_a_command_alone_is_told() -> None:
+def test_a_changed_command_alone_is_named() -> None:
     assert changes(PARTS, PARTS | {"command": "c2"}) == ("command",)
     assert changes(PARTS, PARTS | {"input gpu": "e1"}) == ("input gpu",)
     assert changes(PARTS, PARTS) == ()
 
 
-def test_what_is_not_there_is_told_with_what_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unknown_run_or_step_is_an_error_with_the_known_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with pytest.raises(UserInputError, match="there is no such run"):
         explain([], "train")
     record(tmp_path, "run-1", monkeypatch)
@@ -89,7 +91,7 @@ def test_what_is_not_there_is_told_with_what_is(tmp_path: Path, monkeypatch: pyt
 
 
 @pytest.mark.parametrize(("num_jobs", "names"), [(3, "m.0, m.1, m.2"), (14, "m.0, m.1, m.2, …, m.13")])
-def test_a_job_that_is_not_there_is_told_with_its_steps_jobs(tmp_path: Path, num_jobs: int, names: str) -> None:
+def test_an_unknown_job_is_an_error_with_the_jobs_of_its_step(tmp_path: Path, num_jobs: int, names: str) -> None:
     run = Recorder(tmp_path / "run")
     run.job("/check/0", 0, 1)
     for number in range(num_jobs):
@@ -106,10 +108,10 @@ def test_the_command_takes_a_runs_folder_and_one_job_of_a_scatter(
     (tmp_path / "broken").mkdir()
     (tmp_path / "broken" / "events.jsonl").write_text("no event\n\n")
     assert main(["explain", "segment.3", "--run", str(tmp_path / "run-1")]) == 0
-    assert capsys.readouterr().out == "Run run-1\n  segment.3  run: no earlier run of this folder has done it\n"
+    assert capsys.readouterr().out == "Run run-1\n  segment.3  ran: no earlier run of this folder has the job\n"
 
 
-def test_the_time_of_work_that_was_not_done_is_no_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cache_hits_do_not_count_in_past_times(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     record(tmp_path, "run-1", monkeypatch, parts=PARTS)
     record(tmp_path, "run-2", monkeypatch, parts=PARTS, reused_from="run-1", seconds=0.0)
     past = read_past([tmp_path], Path("train.cwl"))
@@ -122,7 +124,7 @@ def test_the_time_of_work_that_was_not_done_is_no_time(tmp_path: Path, monkeypat
     assert whole.num_runs == 1
 
 
-def test_the_report_says_what_was_not_done_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_report_shows_cache_hits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     page = render(read_run(record(tmp_path, "run-2", monkeypatch, parts=PARTS, reused_from="run-1")), None, Model())
-    assert '<td class="good">not done again</td>' in page
+    assert '<td class="good">cache hit</td>' in page
     assert "1 of 1 completed, 1 by earlier runs" in page

@@ -91,7 +91,7 @@ def test_each_step_stands_in_the_column_of_its_place() -> None:
         ({"state": "failed"}, "failed", "failed · 5.0 s"),
         ({"state": "cancelled", "seconds": None, "started_s": None}, "cancelled", "cancelled"),
         ({"state": "unfinished", "seconds": None, "ended_s": None}, "unfinished", "unfinished"),
-        ({"reused_from": "before"}, "reused", "not done again"),
+        ({"reused_from": "before"}, "reused", "cache hit"),
         ({}, "done", "completed · 5.0 s"),
     ],
 )

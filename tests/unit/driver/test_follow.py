@@ -1,4 +1,4 @@
-"""A run's event log folded into a state, and told as lines: pure, no run and no clock."""
+"""A run's event log folded into a state, and shown as lines: no run and no clock."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import pytest
 from rich.console import Console
 from rich.spinner import Spinner
 
-from medweave.runs.follow.live import picture, visible
-from medweave.runs.follow.plain import PAUSE_S, PlainLines
-from medweave.runs.follow.summary import Started, left, summary
+from medweave.runs.follow.live_display import picture, visible
+from medweave.runs.follow.plain_lines import PAUSE_S, PlainLines
+from medweave.runs.follow.summary import RunInvocation, summary, unfinished_summary
 from medweave_core.runlog.events import Event
 from medweave_core.runlog.log_reader import FollowedLog
 from medweave_core.runlog.run_state import State, fold, steps
@@ -22,14 +22,14 @@ BEGAN = datetime.datetime(2026, 11, 23, 20, 0, 0, tzinfo=datetime.UTC)
 
 
 class Log:
-    """Events with their numbers, as a run writes them."""
+    """Numbered events, as a run writes them."""
 
     def __init__(self) -> None:
         self.events: list[Event] = []
         self.add("run.started", workflow="lung")
 
     def add(self, kind: Any, job: str | None = None, *, at: float = 0.0, deployment: str = "hpc", **data: Any) -> Event:
-        """An event at a number of seconds after the start; `job` as the engine names it (`/segment/0.3`)."""
+        """Add an event at some seconds after the start; `job` as the engine names it (`/segment/0.3`)."""
         event = Event(
             sequence=len(self.events) + 1, time=(BEGAN + datetime.timedelta(seconds=at)).isoformat(), run_id="lung-1",
             type=kind, job=job, step=job.rpartition("/")[0] if job else None,
@@ -39,14 +39,14 @@ class Log:
         return event
 
     def state(self, *planned: str) -> State:
-        """All of them folded."""
+        """Return the state after all events."""
         state = State(planned=planned)
         for event in self.events:
             fold(state, event)
         return state
 
     def lines(self) -> list[str]:
-        """The lines of all of them, without the first and without the blanks at both ends."""
+        """Return the stripped lines of all events but the first."""
         state, plain = State(), PlainLines()
         return [line.strip() for event in self.events for line in plain.of(event, fold(state, event))][1:]
 
@@ -102,12 +102,12 @@ def test_a_scattered_step_is_one_row_for_each_place(log: Log) -> None:
         begin(log, f"/segment/0.{number}", at=number)
     log.add("job.scheduled", "/segment/0.3", deployment="cloud")
     log.add("job.ended", "/segment/0.0", at=5, state="completed")
-    here, there = steps(log.state("segment"))
-    assert (here.where, here.count("completed"), len(here.jobs), here.state) == ("hpc/gpu4", 1, 3, "running")
-    assert (there.where, there.state) == ("cloud/gpu4", "placed")
+    first, second = steps(log.state("segment"))
+    assert (first.where, first.count("completed"), len(first.jobs), first.state) == ("hpc/gpu4", 1, 3, "running")
+    assert (second.where, second.state) == ("cloud/gpu4", "placed")
 
 
-def test_an_attempt_more_begins_anew_and_only_the_last_one_counts(log: Log) -> None:
+def test_of_several_attempts_only_the_last_one_counts(log: Log) -> None:
     begin(log, "/train/0")
     log.add("job.ended", "/train/0", at=5, state="failed", exit_code=137, attempt=1)
     log.add("job.reaction", "/train/0", at=5, text="tries again with 8 GiB")
@@ -127,7 +127,7 @@ def test_copies_are_in_flight_until_they_have_arrived(log: Log) -> None:
     state = log.state()
     assert state.copies == {}
     assert state.moved["laptop", "hpc", "direct"].num_bytes == 2**30
-    assert log.lines()[1] == "hpc          copy from laptop: 1.0 GiB in 8.0 s, direct, 2.0 MiB were there"
+    assert log.lines()[1] == "hpc          copy from laptop: 1.0 GiB in 8.0 s, direct, 2.0 MiB already there"
 
 
 def test_progress_is_a_line_every_ten_seconds_and_no_flood(log: Log) -> None:
@@ -137,14 +137,14 @@ def test_progress_is_a_line_every_ten_seconds_and_no_flood(log: Log) -> None:
     assert len(log.lines()) == 1 + 100 / PAUSE_S
 
 
-def test_nothing_is_told_twice(log: Log) -> None:
+def test_no_line_is_printed_twice(log: Log) -> None:
     begin(log, "/train/0")
     for at in (1, 2, 3):
         log.add("notice", "/train/0", at=at, text="one case has no mask")
     assert log.lines() == ["train        started on hpc/gpu4", "train        note: one case has no mask"]
 
 
-def test_a_wide_scatter_tells_its_failures_and_its_last_job(log: Log) -> None:
+def test_a_wide_scatter_shows_its_failures_and_its_last_job(log: Log) -> None:
     for number in range(200):
         begin(log, f"/segment/0.{number}")
     for number in range(200):
@@ -157,26 +157,26 @@ def test_a_wide_scatter_tells_its_failures_and_its_last_job(log: Log) -> None:
     assert len(lines) == 3, "the first job's start, the first end, the failure"
 
 
-def test_what_an_earlier_run_did_is_called_so(log: Log) -> None:
+def test_a_cache_hit_is_shown(log: Log) -> None:
     begin(log, "/train/0")
     log.add("job.ended", "/train/0", at=1, state="completed", reused_from="lung-0")
-    assert log.lines()[-1] == "train        not done again: run lung-0 did it"
+    assert log.lines()[-1] == "train        cache hit: outputs of run lung-0"
 
 
-def test_the_summary_says_what_was_delivered_and_no_name_of_a_file(log: Log, tmp_path: Path) -> None:
+def test_the_summary_lists_outputs_without_file_names(log: Log, tmp_path: Path) -> None:
     begin(log, "/train/0")
     log.add("job.ended", "/train/0", at=1, state="completed")
     log.add("run.ended", at=2, state="completed", seconds=125.0, failed=[])
     file = {"class": "File", "basename": "Doe_John.nii.gz"}
     masks = [file, {**file, "class": "Directory"}, file]
-    started = Started(tmp_path / "lung-1", outdir=tmp_path / "out")
+    started = RunInvocation(tmp_path / "lung-1", outdir=tmp_path / "out")
     text = "\n".join(summary(log.state(), started, {"masks": masks, "home": None, "report": file}))
     assert "completed after 2 min 05 s; 1 of 1 jobs done" in text
     assert "masks (2 files, 1 folder), report" in text
     assert "Doe" not in text
     assert f"medweave report {tmp_path / 'lung-1'}" in text
     assert "medweave clean" not in text, "after a success there is nothing to clean"
-    assert "--resume" not in text, "and nothing to go on with"
+    assert "--resume" not in text, "and nothing to resume"
 
 
 def test_the_summary_of_a_failure_begins_with_its_first_cause(log: Log, tmp_path: Path) -> None:
@@ -191,10 +191,10 @@ def test_the_summary_of_a_failure_begins_with_its_first_cause(log: Log, tmp_path
             message="" if name == "/train/0" else "medweave-step check: no.",
         )
     log.add("run.ended", at=2, state="failed", seconds=2.0, failed=["/check/0", "/train/0"], first_cause="/train/0")
-    said = tmp_path / "work" / "stderr" / "train"
-    said.parent.mkdir(parents=True)
-    said.write_text("".join(f"line {number}\n" for number in range(100)), encoding="utf-8")
-    lines = list(summary(log.state(), Started(tmp_path, tmp_path / "my.yml", tmp_path / "out"), {}))
+    output = tmp_path / "work" / "stderr" / "train"
+    output.parent.mkdir(parents=True)
+    output.write_text("".join(f"line {number}\n" for number in range(100)), encoding="utf-8")
+    lines = list(summary(log.state(), RunInvocation(tmp_path, tmp_path / "my.yml", tmp_path / "out"), {}))
     assert lines[1] == "  failed      train on hpc/gpu4, exit code 65, bad data"
     assert lines[2:14] == [f"    line {number}" for number in range(88, 100)]
     assert lines[14:16] == ["  failed      check on hpc/gpu4, exit code 65, bad data", "    medweave-step check: no."]
@@ -202,9 +202,9 @@ def test_the_summary_of_a_failure_begins_with_its_first_cause(log: Log, tmp_path
     assert f"medweave clean {tmp_path} --file {tmp_path / 'my.yml'} " in lines[-1]
 
 
-def test_who_leaves_hears_what_may_go_on(log: Log, tmp_path: Path) -> None:
+def test_after_an_early_exit_jobs_that_may_still_run_are_listed(log: Log, tmp_path: Path) -> None:
     begin(log, "/train/0")
-    text = "\n".join(left(log.state(), Started(tmp_path)))
+    text = "\n".join(unfinished_summary(log.state(), RunInvocation(tmp_path)))
     assert "train on hpc/gpu4" in text
     assert f"medweave clean {tmp_path}" in text
 
@@ -225,9 +225,9 @@ def test_a_log_is_read_in_whole_lines_and_types_of_later_versions_pass(tmp_path:
     assert [text for text, _ in followed.new()] == [begun]
 
 
-def drawn(state: State, now_s: float = 10.0, said: str = "", num_rows: int = 20) -> str:
+def drawn(state: State, now_s: float = 10.0, message: str = "", num_rows: int = 20) -> str:
     console = Console(file=io.StringIO(), width=100, force_terminal=True, color_system=None)
-    console.print(picture(state, now_s, Spinner("dots"), said, num_rows))
+    console.print(picture(state, now_s, Spinner("dots"), message, num_rows))
     return console.file.getvalue()  # type: ignore[attr-defined]
 
 
@@ -241,25 +241,25 @@ def test_the_picture_has_a_row_for_each_step_and_its_place(log: Log) -> None:
         "transfer.progress", at=9, **{"from": "laptop", "bytes": 2**20, "total_bytes": 2**21, "text": "1.0 of 2.0 MiB"}
     )
     log.add("notice", "/train/0", at=9, text="one case has no mask")
-    text = drawn(log.state("check", "train", "segment"), said="medweave: SIGINT")
+    text = drawn(log.state("check", "train", "segment"), message="medweave: SIGINT")
     rows = text.splitlines()
     assert rows[0] == "medweave lung-1  0 of 3 steps done, 10 s"
     assert "check" in rows[1]
     assert all(word in rows[2] for word in ("train", "hpc/gpu4", "━", "8.0 s", "epoch 3/24: loss 0.3, Dice 0.8"))
     assert all(word in rows[3] for word in ("segment ×3", "1 done, 2 running"))
-    assert "━" not in rows[3], "how many jobs will come is not known"
+    assert "━" not in rows[3], "the number of jobs is not known yet"
     assert all(word in rows[4] for word in ("laptop → hpc", "1.0 of 2.0 MiB"))
     assert "note train: one case has no mask" in rows[5]
     assert rows[6] == "medweave: SIGINT"
 
 
-def test_a_waiting_job_says_why_in_its_row_and_not_twice(log: Log) -> None:
+def test_the_reason_of_a_waiting_job_is_shown_once_in_its_row(log: Log) -> None:
     begin(log, "/train/0")
     log.add("notice", "/train/0", at=3, text="waits in the queue: Resources")
     assert drawn(log.state()).count("waits in the queue: Resources") == 1
 
 
-def test_before_its_first_progress_a_job_shows_the_last_word_of_its_site(log: Log) -> None:
+def test_before_its_first_progress_a_job_shows_its_last_notice(log: Log) -> None:
     begin(log, "/train/0", at=1)
     log.add("notice", "/train/0", at=2, text="Slurm job 14")
     assert "running for" not in drawn(log.state()), "it may still be in the queue"
@@ -268,7 +268,7 @@ def test_before_its_first_progress_a_job_shows_the_last_word_of_its_site(log: Lo
     assert drawn(log.state()).splitlines()[1].rstrip().endswith("done in 8.0 s")
 
 
-def test_what_fails_or_goes_on_is_seen_where_not_all_rows_fit(log: Log) -> None:
+def test_failed_and_running_steps_are_shown_if_not_all_rows_fit(log: Log) -> None:
     names = [f"step{number}" for number in range(30)]
     for name in names[:20]:
         begin(log, f"/{name}/0")
@@ -279,9 +279,9 @@ def test_what_fails_or_goes_on_is_seen_where_not_all_rows_fit(log: Log) -> None:
     assert "and 26 more steps" in drawn(log.state(*names), num_rows=4)
 
 
-def test_after_the_end_the_picture_says_what_did_not_run(log: Log) -> None:
+def test_after_the_end_steps_that_did_not_run_are_marked(log: Log) -> None:
     begin(log, "/train/0")
     log.add("job.ended", "/train/0", at=1, state="completed")
     log.add("run.ended", at=2, state="completed", seconds=2.0, failed=[])
     assert "did not run" in drawn(log.state("deidentify", "train"), now_s=500)
-    assert "8 min" not in drawn(log.state("train"), now_s=500), "time stands still"
+    assert "8 min" not in drawn(log.state("train"), now_s=500), "the time of the end is shown"

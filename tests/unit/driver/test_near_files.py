@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from medweave.project.near_files import gone, near
-from medweave.validate import validate
+from medweave.validate.command import validate
 from support.small_repository import JOB, write_small_repository
 
 

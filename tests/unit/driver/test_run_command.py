@@ -15,7 +15,7 @@ import jsonschema
 import pytest
 
 from medweave.cli import main_command
-from medweave.runs.follow.plain import PlainLines
+from medweave.runs.follow.plain_lines import PlainLines
 from medweave.runs.run import check_resumable
 from medweave_connectors.runlog.event_log import driver_lives
 from medweave_core.contracts.schema import schema_of
@@ -39,10 +39,10 @@ SLOW = "trap '' INT TERM; echo $$ > {folder}/pid; while :; do sleep 0.1; done"
 
 
 def start(folder: Path, *words: str) -> subprocess.Popen[str]:
-    own = {name: value for name, value in os.environ.items() if not name.startswith("MEDWEAVE_")}
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("MEDWEAVE_")}
     return subprocess.Popen(
         [PROGRAM, "run", "--outdir", "results", *words],
-        cwd=folder, env=own, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
 
 
@@ -52,21 +52,21 @@ def ended(folder: Path, *words: str) -> tuple[int, str, str]:
 
 
 def on_a_terminal(folder: Path) -> tuple[int, int]:
-    """The command as its own terminal's foreground: its process, and the other end of the terminal."""
+    """Start the command in the foreground of a new terminal; return its process id and the controlling end of the terminal."""
     process, terminal = pty.fork()
     if process == 0:
         os.chdir(folder)
         os.environ |= {"TERM": "xterm-256color", "COLUMNS": "100", "LINES": "30"}
         for name in ("NO_COLOR", "MEDWEAVE_RUN_ID", "MEDWEAVE_RUNS_DIR", "PYTHONUNBUFFERED"):
             os.environ.pop(name, None)
-        signal.signal(signal.SIGHUP, signal.SIG_DFL)  # who runs the tests may ignore it
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)  # the tests may run with HUP ignored
         os.execv(PROGRAM, ["medweave", "run", "--outdir", "results"])
     return process, terminal
 
 
 def record(folder: Path) -> Path:
-    (found,) = (folder / "runs").glob("*/events.jsonl")
-    return found.parent
+    (log,) = (folder / "runs").glob("*/events.jsonl")
+    return log.parent
 
 
 def pid_of(folder: Path) -> int:
@@ -87,14 +87,14 @@ def test_a_good_run_in_lines(tmp_path: Path) -> None:
     out, err = process.communicate(timeout=60)
     assert process.returncode == 0, err
     assert (tmp_path / "results" / "result.txt").read_text(encoding="utf-8") == "done\n"
-    assert set(json.loads(out)) == {"first_result", "second_result"}, "what `streamflow run` prints"
+    assert set(json.loads(out)) == {"first_result", "second_result"}, "as `streamflow run` prints"
     lines = err.splitlines()
     assert len(lines) == len(set(lines)), "nothing twice"
     assert "completed after" in err
     assert "delivered   in results: first_result, second_result" in err
     assert "\x1b" not in err, "no terminal, no codes of one"
 
-    # The same lines come of the log alone.
+    # The log alone gives the same lines.
     state, plain = State(), PlainLines()
     events = read_events((record(tmp_path) / "events.jsonl").read_text(encoding="utf-8"))
     again = [line for event in events for line in plain.of(event, fold(state, event))]
@@ -120,15 +120,15 @@ def test_on_a_terminal_it_is_a_picture_and_ctrl_c_is_one_signal(tmp_path: Path) 
     process, terminal = on_a_terminal(tmp_path)
     seen = bytearray()
     typed = False
-    with contextlib.suppress(OSError):  # how a terminal says that its last user has gone
+    with contextlib.suppress(OSError):  # read fails when the last process has closed the terminal
         while data := os.read(terminal, 65536):
             seen += data
             if not typed and "✓".encode() in seen and (tmp_path / "pid").exists():
-                typed = os.write(terminal, b"\x03") == 1  # what Ctrl-C is on a terminal, for all of its foreground
+                typed = os.write(terminal, b"\x03") == 1  # Ctrl-C, for the whole foreground group
     assert os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]) == 130
     text = seen.decode()
     assert "SIGINT: the run is cancelled and cleaned up" in text
-    assert "\x1b[?25h" in text[text.rindex("\x1b[?25l") :], "the cursor is given back"
+    assert "\x1b[?25h" in text[text.rindex("\x1b[?25l") :], "the cursor is restored"
     assert "cancelled after" in text[text.rindex("\x1b[?25h") :], "and the summary comes after the picture"
     assert gone(pid_of(tmp_path))
     events = valid_events(record(tmp_path) / "events.jsonl")
@@ -154,30 +154,32 @@ def test_a_terminal_that_goes_away_ends_the_run_cleanly(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_ctrl_c_twice_leaves_at_once(tmp_path: Path) -> None:
+def test_ctrl_c_twice_exits_at_once(tmp_path: Path) -> None:
     write_workflow(tmp_path, {"slow": SLOW.format(folder=tmp_path)})
     process = start(tmp_path)
     job = pid_of(tmp_path)
     assert process.stderr is not None
     process.send_signal(signal.SIGINT)
-    while "again: leaves at once" not in process.stderr.readline():
+    while "again: exit at once" not in process.stderr.readline():
         assert process.poll() is None
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=60)
     assert process.returncode == 130
     assert gone(job)
-    assert "may go on   slow on here" in err
+    assert "may run on  slow on here" in err
     assert f"medweave clean runs/{record(tmp_path).name}" in err
 
 
 @pytest.mark.slow
-def test_a_run_goes_on_from_one_that_failed(tmp_path: Path) -> None:
+def test_a_failed_run_is_resumed(tmp_path: Path) -> None:
     after_first = f"until grep -q job.ended.*/first {tmp_path}/runs/*/events.jsonl; do sleep 0.1; done"
     write_workflow(tmp_path, {"first": GOOD, "second": f"{after_first}; [ -e {tmp_path}/there ] || exit 65; {GOOD}"})
     code, _, err = ended(tmp_path)
     assert code == 1
     failed = record(tmp_path)
-    command = next(line for line in err.splitlines() if "goes on; what is done" in line).split("   goes on")[0].split()
+    command = (
+        next(line for line in err.splitlines() if "continues; finished steps" in line).split("   continues")[0].split()
+    )
     (failed / "streamflow.yml").write_text((tmp_path / "streamflow.yml").read_text(encoding="utf-8").replace(
         "tiny.cwl", "../../tiny.cwl").replace("job.yml", "../../job.yml"), encoding="utf-8")  # fmt: skip
     (tmp_path / "streamflow.yml").unlink()
@@ -185,25 +187,25 @@ def test_a_run_goes_on_from_one_that_failed(tmp_path: Path) -> None:
     assert command[:4] == ["medweave", "run", "--resume", f"runs/{failed.name}"]
     code, _, err = ended(tmp_path, *command[2:])
     assert code == 0, err
-    assert f"medweave: goes on from run {failed.name}" in err
-    assert err.count(f"not done again: run {failed.name} did it") == 1
+    assert f"medweave: resuming run {failed.name}" in err
+    assert err.count(f"cache hit: outputs of run {failed.name}") == 1
     (done,) = {log.parent for log in (tmp_path / "runs").glob("*/events.jsonl")} - {failed}
     assert (done / "streamflow.yml").exists(), "medweave clean finds it there"
     code, _, err = ended(tmp_path, "--resume", f"runs/{done.name}")
     assert code == UserInputError.exit_code
-    assert f"run {done.name} is none to go on from" in err
+    assert f"run {done.name} cannot be resumed" in err
     assert "state completed" in err
 
 
 @pytest.mark.slow
-def test_a_run_that_goes_on_or_is_of_another_workflow_is_not_resumed(tmp_path: Path) -> None:
+def test_a_running_run_or_another_workflow_is_not_resumed(tmp_path: Path) -> None:
     write_workflow(tmp_path, {"slow": f"echo $$ > {tmp_path}/pid; exec sleep 120"})
-    going = engine.start(tmp_path)
+    running = engine.start(tmp_path)
     pid_of(tmp_path)
-    with pytest.raises(UserInputError, match="lives"):
+    with pytest.raises(UserInputError, match="is running"):
         check_resumable(read_run(record(tmp_path)), "tiny", "streamflow.yml")
-    going.signal(signal.SIGTERM)
-    going.wait()
+    running.signal(signal.SIGTERM)
+    running.wait()
     assert not driver_lives(record(tmp_path) / "events.jsonl")
     check_resumable(read_run(record(tmp_path)), "tiny", "streamflow.yml")
     with pytest.raises(UserInputError, match=r"workflow 'tiny', and 'lung' in other\.yml"):
@@ -212,13 +214,13 @@ def test_a_run_that_goes_on_or_is_of_another_workflow_is_not_resumed(tmp_path: P
 
 
 @pytest.mark.slow
-def test_a_run_that_cannot_begin_leaves_nothing_and_tells_the_engines_error(tmp_path: Path) -> None:
+def test_a_run_that_cannot_begin_leaves_nothing_and_shows_the_engines_error(tmp_path: Path) -> None:
     write_workflow(tmp_path, {"first": GOOD})
     document = json.loads((tmp_path / "tiny.cwl").read_text(encoding="utf-8"))
     older = document | {
         "cwlVersion": "v1.0",
         "requirements": {"NoRequirement": {}},
-    }  # the checks know those of v1.2 alone
+    }  # the checks cover v1.2 only
     (tmp_path / "tiny.cwl").write_text(json.dumps(older), encoding="utf-8")
     code, out, err = ended(tmp_path, "--json")
     assert code == UserInputError.exit_code, "the engine has 1 for this and for a step that failed"
@@ -232,7 +234,7 @@ def test_a_run_that_cannot_begin_leaves_nothing_and_tells_the_engines_error(tmp_
 
 @pytest.mark.slow
 def test_a_site_that_is_refused_at_its_start_ends_it_as_a_wrong_file_does(tmp_path: Path) -> None:
-    """A context that the kubeconfig lacks shows when the deployment comes up: the run has begun by then."""
+    """A context missing from the kubeconfig is noticed at the deployment, when the run has already begun."""
     config = {"kubeconfig": str(tmp_path / "kubeconfig"), "kubeContext": "radiologie", "selector": "app=w"}
     write_kubeconfig(tmp_path / "kubeconfig", {"server": "https://127.0.0.1:1"})
     pods = {"type": "medweave.kubernetes", "workdir": "/scratch/me", "config": config}

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from medweave.runs.run_file import check_documents, check_file
-from medweave.validate import validate
+from medweave.validate.command import validate
 from medweave_core.documents.field_errors import FieldFault
 from medweave_core.documents.yaml_documents import read_mapping
 from medweave_core.errors import StepError, UserInputError

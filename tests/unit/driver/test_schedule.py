@@ -12,7 +12,7 @@ import yaml
 
 from medweave.schedule.calendar import numbers_of
 from medweave.schedule.document import read_schedule, schema
-from medweave.schedule.state import alone
+from medweave.schedule.state import lock_schedule
 from medweave_core.errors import StepError, UserInputError
 from medweave_core.runlog.history import read_run
 from support.engine import wait_until
@@ -31,24 +31,24 @@ def fire(file: Path) -> tuple[int, str]:
 @pytest.mark.slow
 def test_the_first_firing_runs_the_second_is_skipped_and_a_changed_input_runs(tmp_path: Path) -> None:
     file = write_schedule(tmp_path, GOOD)
-    code, said = fire(file)
-    assert code == 0, said
-    assert "runs: no run has done all before" in said
+    code, err = fire(file)
+    assert code == 0, err
+    assert "runs: no earlier run has completed" in err
     first = memory(tmp_path).done
     assert first is not None
-    assert [each.read_text() for each in results(tmp_path)] == ["1"]
+    assert [result.read_text() for result in results(tmp_path)] == ["1"]
 
-    code, said = fire(file)
+    code, err = fire(file)
     assert code == 0
-    assert f"skipped: nothing has changed since run {first.run} did all" in said
+    assert f"skipped: nothing has changed since run {first.run} completed" in err
     last = memory(tmp_path).last
     assert last is not None
     assert (last.outcome, len(results(tmp_path))) == ("skipped", 1)
 
     (tmp_path / "scans" / "two").write_text("2")
-    code, said = fire(file)
+    code, err = fire(file)
     assert (code, len(results(tmp_path))) == (0, 2)
-    assert f"runs: input scans changed since run {first.run}" in said
+    assert f"runs: input scans changed since run {first.run}" in err
 
 
 @pytest.mark.slow
@@ -63,50 +63,50 @@ def test_a_changed_tool_runs_and_the_same_under_another_date_does_not(tmp_path: 
 
 
 @pytest.mark.slow
-def test_what_failed_is_run_again_and_its_exit_code_is_told(tmp_path: Path) -> None:
+def test_a_failed_run_is_repeated_and_its_exit_code_returned(tmp_path: Path) -> None:
     file = write_schedule(tmp_path, "exit 65")
     assert [fire(file)[0], fire(file)[0]] == [1, 1]
-    kept = memory(tmp_path)
-    assert kept.done is None
-    assert kept.last is not None
-    assert kept.last.outcome == "failed"
+    state = memory(tmp_path)
+    assert state.done is None
+    assert state.last is not None
+    assert state.last.outcome == "failed"
 
 
 @pytest.mark.slow
 def test_unchanged_inputs_run_where_that_is_wanted(tmp_path: Path) -> None:
     file = write_schedule(tmp_path, GOOD, unchanged="run")
     fire(file)
-    assert "runs: unchanged inputs are run, too" in fire(file)[1]
+    assert "runs: runs also without changes" in fire(file)[1]
     assert len(results(tmp_path)) == 2
 
 
 @pytest.mark.slow
-def test_an_input_that_lies_elsewhere_is_never_taken_for_unchanged(tmp_path: Path) -> None:
+def test_an_unreadable_input_is_never_taken_for_unchanged(tmp_path: Path) -> None:
     file = write_schedule(tmp_path, GOOD, scans=tmp_path / "elsewhere")
-    assert "input scans cannot be told by content from here" in fire(file)[1]
+    assert "input scans cannot be compared by content from here" in fire(file)[1]
 
 
 @pytest.mark.slow
-def test_what_is_remembered_tells_no_name_and_no_content(tmp_path: Path) -> None:
+def test_the_stored_state_contains_no_name_and_no_content(tmp_path: Path) -> None:
     file = write_schedule(tmp_path, GOOD)
     (tmp_path / "scans" / "DOE^JANE.dcm").write_text("born 1970-01-01")
-    _, said = fire(file)
-    for kept in (tmp_path / "schedules" / "nightly").iterdir():
-        if kept.is_file():
-            assert b"DOE" not in kept.read_bytes(), kept.name
-            assert b"1970" not in kept.read_bytes(), kept.name
-    assert "DOE" not in said
+    _, err = fire(file)
+    for path in (tmp_path / "schedules" / "nightly").iterdir():
+        if path.is_file():
+            assert b"DOE" not in path.read_bytes(), path.name
+            assert b"1970" not in path.read_bytes(), path.name
+    assert "DOE" not in err
 
 
 @pytest.mark.slow
-def test_one_that_overlaps_is_held(tmp_path: Path) -> None:
+def test_an_overlapping_firing_is_skipped(tmp_path: Path) -> None:
     file = write_schedule(tmp_path, SLOW.format(folder=tmp_path))
     first = start("run", file.name, cwd=tmp_path)
     try:
         wait_until(lambda: (tmp_path / "pid").exists(), 60)
-        code, said = fire(file)
+        code, err = fire(file)
         assert code == 0
-        assert "held: the run before goes on" in said
+        assert "skipped: the previous run is still running" in err
         assert len(list((tmp_path / "schedules/nightly/runs").glob("tiny-*"))) == 1
     finally:
         first.send_signal(signal.SIGTERM)
@@ -114,35 +114,35 @@ def test_one_that_overlaps_is_held(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_one_that_overlaps_replaces_the_run_before(tmp_path: Path) -> None:
+def test_an_overlapping_firing_replaces_the_previous_run(tmp_path: Path) -> None:
     script = f"if mkdir {tmp_path}/first; then {SLOW.format(folder=tmp_path)}; else echo second > result.txt; fi"
     file = write_schedule(tmp_path, script, overlap="replace")
     first = start("run", file.name, cwd=tmp_path)
     wait_until(lambda: (tmp_path / "pid").exists(), 60)
-    code, said = fire(file)
-    assert code == 0, said
+    code, err = fire(file)
+    assert code == 0, err
     assert first.wait(30) == 143
     first.communicate()
     states = sorted(read_run(log.parent).state for log in (tmp_path / "schedules/nightly/runs").glob("*/events.jsonl"))
     assert states == ["cancelled", "completed"]
-    assert [each.read_text() for each in results(tmp_path)] == ["second\n"]
+    assert [result.read_text() for result in results(tmp_path)] == ["second\n"]
 
 
 @pytest.mark.slow
-def test_both_go_on_where_that_is_allowed(tmp_path: Path) -> None:
+def test_both_run_where_that_is_allowed(tmp_path: Path) -> None:
     file = write_schedule(tmp_path, GOOD, overlap="allow")
     (tmp_path / "schedules/nightly").mkdir(parents=True)
-    with alone(tmp_path / "schedules/nightly") as is_alone:
+    with lock_schedule(tmp_path / "schedules/nightly") as is_alone:
         assert is_alone
         assert fire(file)[0] == 0
     assert len(results(tmp_path)) == 1
 
 
 @pytest.mark.parametrize(
-    ("keys", "place", "said"),
+    ("keys", "place", "message"),
     [
         ({"file": "no.yml"}, "file", "there is no such StreamFlow file"),
-        ({"when": "0 25 * * *"}, "when", "hour '25' is none of 0 to 23"),
+        ({"when": "0 25 * * *"}, "when", "hour '25' is not in 0 to 23"),
         ({"when": "0 2 * *"}, "when", "4 fields"),
         ({"timeZone": "Europe/Roma"}, "timeZone", "write 'Europe/Rome' (closest name)"),
         ({"timeZone": "Europe"}, "timeZone", "there is no such time zone"),
@@ -152,14 +152,14 @@ def test_both_go_on_where_that_is_allowed(tmp_path: Path) -> None:
         ({"name": "Nightly"}, "name", "this value cannot be used"),
     ],
 )
-def test_a_fault_of_the_file_is_told_with_its_place(
-    tmp_path: Path, keys: dict[str, str], place: str, said: str
+def test_an_error_in_the_file_is_reported_with_its_place(
+    tmp_path: Path, keys: dict[str, str], place: str, message: str
 ) -> None:
     file = write_schedule(tmp_path, GOOD, **keys)
     with pytest.raises(UserInputError) as refused:
         read_schedule(file)
     assert re.search(rf"schedule\.yml:\d+: {place}: ", str(refused.value))
-    assert said in str(refused.value)
+    assert message in str(refused.value)
 
 
 @pytest.mark.parametrize("zone", ["Europe/Rome", "UTC", "America/Argentina/Ushuaia"])
@@ -167,7 +167,7 @@ def test_a_time_zone_that_is_there(tmp_path: Path, zone: str) -> None:
     assert read_schedule(write_schedule(tmp_path, GOOD, timeZone=zone)).time_zone == zone
 
 
-def test_a_machine_that_knows_no_time_zones_refuses_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_machine_without_a_time_zone_database_refuses_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = write_schedule(tmp_path, GOOD, timeZone="Europe/Roma")
     monkeypatch.setattr("zoneinfo.available_timezones", set)
     assert read_schedule(file).time_zone == "Europe/Roma"
@@ -204,7 +204,7 @@ def test_times_that_cron_refuses_are_refused(text: str) -> None:
 
 
 @pytest.mark.slow
-def test_a_word_without_its_file_and_a_file_that_is_none_are_told(tmp_path: Path) -> None:
+def test_a_missing_schedule_and_an_incomplete_file_are_errors(tmp_path: Path) -> None:
     code, _, err = call_schedule("pause", cwd=tmp_path)
     assert (code, "no schedule is named" in err) == (2, True)
     code, _, err = call_schedule("pause", "nightly", cwd=tmp_path)

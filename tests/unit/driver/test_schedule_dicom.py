@@ -1,4 +1,4 @@
-"""A schedule that watches a DICOM node, which is Debian's Orthanc: by DICOMweb, and by what it sends with C-STORE."""
+"""A schedule that watches a DICOM node, which is Debian's Orthanc: by DICOMweb and by C-STORE."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Orthanc]:
 
 
 def write_study(folder: Path, name: str, *, days_ago: int = 0) -> None:
-    """A CT study of a person."""
+    """Write a CT study of a patient."""
     day = datetime.date.today() - datetime.timedelta(days=days_ago)
     datasets = CtSeries(shape=(NUM_SLICES, 8, 8), spacing_mm=(5.0, 1.0, 1.0)).datasets()
     for number, dataset in enumerate(datasets):
@@ -51,19 +51,19 @@ def watching(above: Path, **watch: Any) -> Path:
 
 
 def fire(file: Path) -> str:
-    code, _, said = call_schedule("run", file.name, cwd=file.parent, NODE_PASSWORD=PASSWORD)
-    assert code == 0, said
-    return said
+    code, _, err = call_schedule("run", file.name, cwd=file.parent, NODE_PASSWORD=PASSWORD)
+    assert code == 0, err
+    return err
 
 
-def assert_tells_nothing(file: Path, said: str, *names: str) -> None:
-    """No name and no UID in what is said, remembered and in names of files; the objects themselves hold them."""
-    for planted in [word for name in names for word in (name, uid(name, "study"))]:
-        assert planted not in said
+def assert_has_no_identifiers(file: Path, err: str, *names: str) -> None:
+    """No name and no UID in the output, in the stored state and in file names; only the DICOM objects contain them."""
+    for identifier in [word for name in names for word in (name, uid(name, "study"))]:
+        assert identifier not in err
         for path in (file.parent / "schedules").rglob("*"):
-            assert planted not in path.name
+            assert identifier not in path.name
             if path.is_file() and path.suffix != ".dcm":
-                assert planted.encode() not in path.read_bytes(), path.name
+                assert identifier.encode() not in path.read_bytes(), path.name
 
 
 @pytest.mark.slow
@@ -74,24 +74,24 @@ def test_new_studies_of_a_node_are_run_once_by_dicomweb(tmp_path: Path, node: Or
     write_study(tmp_path / "studies", "DOE^JANE")
     write_study(tmp_path / "studies", "ROE^OLD", days_ago=30)
     node.take(tmp_path / "studies")
-    said = fire(file)
-    assert "runs: 1 new study" in said
+    err = fire(file)
+    assert "runs: 1 new study" in err
     assert results(file.parent)[0].read_text().strip() == str(NUM_SLICES)
-    came = sorted((file.parent / "schedules/nightly/incoming").rglob("*.dcm"))
-    assert {str(pydicom.dcmread(each).PatientName) for each in came} == {"DOE^JANE"}
-    assert len(pydicom.dcmread(came[0]).PixelData) == 8 * 8 * 2
-    assert_tells_nothing(file, said, "DOE^JANE", "ROE^OLD")
+    received = sorted((file.parent / "schedules/nightly/incoming").rglob("*.dcm"))
+    assert {str(pydicom.dcmread(path).PatientName) for path in received} == {"DOE^JANE"}
+    assert len(pydicom.dcmread(received[0]).PixelData) == 8 * 8 * 2
+    assert_has_no_identifiers(file, err, "DOE^JANE", "ROE^OLD")
     assert "skipped: no new study" in fire(file)
 
 
 @pytest.mark.slow
-def test_a_node_that_refuses_or_is_not_there_is_told_without_a_uid(tmp_path: Path, node: Orthanc) -> None:
+def test_errors_of_a_node_contain_no_uid(tmp_path: Path, node: Orthanc) -> None:
     settings = {"url": node.dicomweb, "user": USER, "password": "${NODE_PASSWORD}", "lastDays": 7}
     file = watching(tmp_path, dicomweb=settings)
-    code, _, said = call_schedule("run", file.name, cwd=file.parent, NODE_PASSWORD="wrong")
-    assert (code, "HTTP 401" in said, "wrong" in said) == (75, True, False)
-    code, _, said = call_schedule("run", file.name, cwd=file.parent)
-    assert (code, "the variable NODE_PASSWORD has no value" in said) == (2, True)
+    code, _, err = call_schedule("run", file.name, cwd=file.parent, NODE_PASSWORD="wrong")
+    assert (code, "HTTP 401" in err, "wrong" in err) == (75, True, False)
+    code, _, err = call_schedule("run", file.name, cwd=file.parent)
+    assert (code, "the variable NODE_PASSWORD has no value" in err) == (2, True)
     away = DicomWeb(
         {"url": f"http://127.0.0.1:{free_port()}/dicom-web", "lastDays": 7}, where=Where(Path("schedule.yml"))
     )
@@ -111,7 +111,7 @@ def test_the_last_days_are_a_range() -> None:
 
 
 @pytest.mark.slow
-def test_what_a_node_sends_is_run_and_removed(tmp_path: Path, node: Orthanc) -> None:
+def test_sent_studies_are_run_and_removed(tmp_path: Path, node: Orthanc) -> None:
     file = watching(tmp_path, receive={"port": node.sends_to, "address": "127.0.0.1", "callers": ["PACS"]})
     write_study(tmp_path / "studies", "POE^EDGAR")
     node.take(tmp_path / "studies")
@@ -125,37 +125,37 @@ def test_what_a_node_sends_is_run_and_removed(tmp_path: Path, node: Orthanc) -> 
         receiver.send_signal(signal.SIGTERM)
     assert receiver.wait(30) == 0
     assert f"received {sent} instances" in receiver.stderr.read()
-    said = fire(file)
-    assert "new stud" in said
+    err = fire(file)
+    assert "new stud" in err
     assert results(file.parent)[0].read_text().strip() == str(sent)
     assert list((file.parent / "schedules/nightly/received").iterdir()) == []
-    assert_tells_nothing(file, said, "POE^EDGAR")
+    assert_has_no_identifiers(file, err, "POE^EDGAR")
 
 
 @pytest.mark.slow
-def test_a_stranger_and_another_title_are_refused_and_a_known_sender_is_heard(tmp_path: Path) -> None:
+def test_an_unknown_sender_and_another_title_are_refused(tmp_path: Path) -> None:
     port = free_port()
     file = watching(tmp_path, receive={"port": port, "address": "127.0.0.1", "callers": ["PACS"]})
     receiver = start("receive", file, cwd=file.parent)
     assert receiver.stderr is not None
     receiver.stderr.readline()
     try:
-        heard = {
+        accepted = {
             (caller, title): associated(port, caller, title)
             for caller in ("PACS", "STRANGER")
             for title in ("MEDWEAVE", "OTHER")
         }
         second = start("receive", file, cwd=file.parent)
-        _, said = second.communicate(timeout=60)
-        assert (second.returncode, f"port {port} cannot be listened on" in said) == (65, True)
+        _, err = second.communicate(timeout=60)
+        assert (second.returncode, f"port {port} cannot be listened on" in err) == (65, True)
     finally:
         receiver.send_signal(signal.SIGINT)
     assert receiver.wait(30) == 0
-    assert [each for each, is_heard in heard.items() if is_heard] == [("PACS", "MEDWEAVE")]
+    assert [names for names, is_accepted in accepted.items() if is_accepted] == [("PACS", "MEDWEAVE")]
 
 
 def associated(port: int, caller: str, title: str) -> bool:
-    """Whether a sender gets through, may send compressed CT, and has an answer to C-ECHO."""
+    """Return whether a sender is accepted, may send compressed CT, and gets an answer to C-ECHO."""
     entity = AE(ae_title=caller)
     entity.add_requested_context(Verification)
     entity.add_requested_context(CTImageStorage, [JPEG2000Lossless])
@@ -172,7 +172,7 @@ def associated(port: int, caller: str, title: str) -> bool:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("watch", "said"),
+    ("watch", "message"),
     [
         ({}, "studies come from one place"),
         ({"folder": "a", "receive": {"callers": ["A"]}}, "studies come from one place"),
@@ -180,6 +180,6 @@ def associated(port: int, caller: str, title: str) -> bool:
         ({"receive": {"callers": []}}, "watch.receive.callers"),
     ],
 )
-def test_a_watch_that_cannot_be_is_told(tmp_path: Path, watch: dict[str, Any], said: str) -> None:
-    with pytest.raises(UserInputError, match=said):
+def test_an_invalid_watch_is_an_error(tmp_path: Path, watch: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserInputError, match=message):
         read_schedule(watching(tmp_path, **watch))

@@ -1,4 +1,4 @@
-"""What `medweave schedule create` gives helm: the pipeline's files, the rights and the values; tests/hybrid installs it."""
+"""The values and files that `medweave schedule create` passes to helm; tests/hybrid installs them."""
 
 from __future__ import annotations
 
@@ -13,11 +13,9 @@ import jsonschema
 import pytest
 import yaml
 
-from medweave.schedule.archive import archive_of
-from medweave.schedule.chart_values import values_of
-from medweave.schedule.definition import definition_files
+from medweave.schedule.definition import archive_of, definition_files
 from medweave.schedule.document import read_schedule
-from medweave.schedule.kubernetes import Kubernetes
+from medweave.schedule.kubernetes import Kubernetes, values_of
 from medweave.schedule.rights import rights_of, rules_of
 from medweave_core.errors import UserInputError
 from support.api_server import ApiServer
@@ -40,7 +38,7 @@ def names_in(archive: str) -> list[str]:
         return sorted(tar.getnames())
 
 
-def test_the_definition_is_what_a_run_needs_and_not_its_inputs_or_keys(tmp_path: Path) -> None:
+def test_the_definition_contains_neither_inputs_nor_keys(tmp_path: Path) -> None:
     placed(tmp_path)
     file = tmp_path / "streamflow.yml"
     document = yaml.safe_load(file.read_text())
@@ -52,8 +50,8 @@ def test_the_definition_is_what_a_run_needs_and_not_its_inputs_or_keys(tmp_path:
     (tmp_path / "chart" / "templates" / "x.yaml").write_text("apiVersion: v1\nkind: Pod\n")
     document["deployments"] |= {"pods": pods, "release": release}
     file.write_text(yaml.safe_dump(document))
-    found = {str(path.relative_to(tmp_path)) for path in definition_files(file)}
-    assert found == {"streamflow.yml", "tiny.cwl", "tools/copy.cwl", "job.yml", "pods.yml", "chart/templates/x.yaml"}
+    names = {str(path.relative_to(tmp_path)) for path in definition_files(file)}
+    assert names == {"streamflow.yml", "tiny.cwl", "tools/copy.cwl", "job.yml", "pods.yml", "chart/templates/x.yaml"}
 
 
 def test_the_same_files_give_the_same_archive(tmp_path: Path) -> None:
@@ -104,7 +102,7 @@ def test_a_schedule_that_receives_has_a_receiver_at_its_port(tmp_path: Path) -> 
     assert values["receiver"] == {"enabled": True, "port": 4242, "serviceType": "NodePort"}
 
 
-def test_who_names_an_account_gets_no_rights_of_the_chart(tmp_path: Path) -> None:
+def test_a_named_account_gets_no_rights_of_the_chart(tmp_path: Path) -> None:
     schedule = read_schedule(placed(tmp_path, values={"serviceAccountName": "pipelines"}))
     rule = {"apiGroup": "batch", "resources": ["jobs"], "verbs": ["list"]}
     values = values_of(schedule, archive="", file="schedule.yml", rights=[rule], suspended=False)
@@ -128,8 +126,8 @@ def test_the_rights_are_what_the_deployments_in_the_cluster_need(tmp_path: Path)
     document["deployments"]["pods"] = {"type": "medweave.kubernetes", "config": config}
     document["deployments"]["far"] = {"type": "medweave.kubernetes", "config": {"files": ["no.yml"]}}
     file.write_text(yaml.safe_dump(document))
-    found = {f"{each['apiGroup']}/{each['resources'][0]}": each["verbs"] for each in rules_of(rights_of(file))}
-    assert found == {
+    verbs = {f"{rule['apiGroup']}/{rule['resources'][0]}": rule["verbs"] for rule in rules_of(rights_of(file))}
+    assert verbs == {
         "/pods": ["get", "list", "delete"],
         "/pods/exec": ["get", "create"],
         "/events": ["list"],
@@ -146,12 +144,12 @@ def test_the_rights_of_a_chart_are_those_of_its_kinds(tmp_path: Path) -> None:
     config = {"chart": str(ROOT / "helm" / "segmentation-worker"), "inCluster": True}
     document["deployments"]["release"] = {"type": "medweave.helm", "config": config}
     file.write_text(yaml.safe_dump(document))
-    found = {each.name: each.verbs for each in rights_of(file)}
-    assert set(found) == {
+    verbs = {right.name: right.verbs for right in rights_of(file)}
+    assert set(verbs) == {
         "pods", "pods/exec", "events", "secrets", "configmaps", "deployments.apps", "horizontalpodautoscalers.autoscaling",
         "networkpolicies.networking.k8s.io", "persistentvolumeclaims", "poddisruptionbudgets.policy",
     }  # fmt: skip
-    assert found["pods"] == ("get", "list")
+    assert verbs["pods"] == ("get", "list")
     config["chart"] = "oci://registry.example.org/chart"
     file.write_text(yaml.safe_dump(document))
     with pytest.raises(UserInputError, match=r"deployments\.release\.config\.chart"):
@@ -159,7 +157,7 @@ def test_the_rights_of_a_chart_are_those_of_its_kinds(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_cluster_that_does_not_answer_is_told_and_the_others_are_listed(tmp_path: Path) -> None:
+def test_an_unreachable_cluster_is_an_entry_and_the_others_are_listed(tmp_path: Path) -> None:
     file = placed(tmp_path / "x")
     (tmp_path / "state/medweave/schedules").mkdir(parents=True)
     for name in ("nightly", "gone"):
@@ -168,7 +166,7 @@ def test_a_cluster_that_does_not_answer_is_told_and_the_others_are_listed(tmp_pa
     code, out, err = call_schedule("list", cwd=tmp_path, KUBECONFIG=str(tmp_path / "none"))
     assert (code, err) == (0, "")
     assert "there is no such file of a schedule" in out
-    assert "schedule nightly: the cluster cannot be asked" in out
+    assert "schedule nightly: the cluster does not answer" in out
 
 
 @pytest.mark.slow

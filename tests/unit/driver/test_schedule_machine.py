@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from medweave.schedule import crontab, units
+from medweave.schedule import cron, systemd
 from medweave.schedule.calendar import on_calendar
 from support.cwl_files import ROOT
 from support.engine import wait_until
@@ -41,12 +41,12 @@ def analyzed(*words: str | Path, **variables: str) -> subprocess.CompletedProces
         ("0 0 */2 6 1", None, [f"Mon *-06-{','.join(f'{day:02}' for day in range(1, 32, 2))} 00:00:00"]),
     ],
 )
-def test_systemd_is_told_the_times_of_cron(text: str, zone: str | None, lines: list[str]) -> None:
+def test_the_times_of_cron_are_translated_for_systemd(text: str, zone: str | None, lines: list[str]) -> None:
     assert on_calendar(text, zone) == lines
     for line in lines:
-        said = analyzed("calendar", line)
-        assert said.returncode == 0, said.stderr
-        assert "Next elapse: " in said.stdout
+        result = analyzed("calendar", line)
+        assert result.returncode == 0, result.stderr
+        assert "Next elapse: " in result.stdout
 
 
 def test_systemd_finds_nothing_wrong_with_the_units(tmp_path: Path) -> None:
@@ -56,30 +56,30 @@ def test_systemd_finds_nothing_wrong_with_the_units(tmp_path: Path) -> None:
     program.write_text("#!/bin/sh\n")
     program.chmod(0o755)
     words = [program, "schedule", "run", folder / "schedule.yml"]
-    (tmp_path / "medweave-x.service").write_text(units.service("x", words, folder, f"/usr/bin:{folder}"))
-    (tmp_path / "medweave-x.timer").write_text(units.timer("x", ["*-*-* 02:00:00"], catches_up=True))
-    (tmp_path / "medweave-x-receive.service").write_text(units.receiver("x", words, folder, "/usr/bin"))
+    (tmp_path / "medweave-x.service").write_text(systemd.service("x", words, folder, f"/usr/bin:{folder}"))
+    (tmp_path / "medweave-x.timer").write_text(systemd.timer("x", ["*-*-* 02:00:00"], catches_up=True))
+    (tmp_path / "medweave-x-receive.service").write_text(systemd.receiver("x", words, folder, "/usr/bin"))
     made = [tmp_path / f"medweave-x{end}" for end in (".timer", ".service", "-receive.service")]
-    said = analyzed("--user", "verify", *made, XDG_RUNTIME_DIR=str(tmp_path))
-    assert (said.returncode, said.stderr) == (0, "")
+    result = analyzed("--user", "verify", *made, XDG_RUNTIME_DIR=str(tmp_path))
+    assert (result.returncode, result.stderr) == (0, "")
 
 
 def test_a_crontab_keeps_the_others_lines() -> None:
     others = "MAILTO=me@example.org\n# mine\n5 4 * * * true\n"
-    made = crontab.with_line(others, "a", "0 2 * * * one")
-    both = crontab.with_line(made, "b", "0 3 * * * two")
-    assert crontab.line_of(both, "a") == "0 2 * * * one"
-    assert crontab.line_of(both, "c") is None
-    changed = crontab.with_line(both, "a", "0 4 * * * one")
+    made = cron.with_line(others, "a", "0 2 * * * one")
+    both = cron.with_line(made, "b", "0 3 * * * two")
+    assert cron.line_of(both, "a") == "0 2 * * * one"
+    assert cron.line_of(both, "c") is None
+    changed = cron.with_line(both, "a", "0 4 * * * one")
     assert changed.splitlines()[3:] == [
         "# medweave schedule a", "0 4 * * * one", "# medweave schedule b", "0 3 * * * two",
     ]  # fmt: skip
-    assert crontab.with_line(crontab.with_line(changed, "a", None), "b", None) == others
+    assert cron.with_line(cron.with_line(changed, "a", None), "b", None) == others
 
 
 def test_the_line_is_one_that_a_shell_reads_back(tmp_path: Path) -> None:
     folder = tmp_path / "it's 100 %"
-    line = crontab.line("0  2 * * *", ["/bin/x y", "run"], folder, "/a b:/c", folder / "log")
+    line = cron.line("0  2 * * *", ["/bin/x y", "run"], folder, "/a b:/c", folder / "log")
     assert line.startswith("0 2 * * * cd ")
     words = shlex.split(line.replace("\\%", "%"))[5:]
     assert words == [
@@ -89,7 +89,7 @@ def test_the_line_is_one_that_a_shell_reads_back(tmp_path: Path) -> None:
 
 
 def placed(folder: Path, place: str, **keys: Any) -> tuple[Path, dict[str, str]]:
-    """A schedule of a machine whose systemd and cron are the fakes."""
+    """Write a schedule for a machine with fakes of systemd and cron."""
     made = folder / "made"
     made.mkdir()
     file = write_schedule(folder / "x", GOOD, when="0 2 * * *", place={place: {}}, **keys)
@@ -120,29 +120,29 @@ def test_a_schedule_is_made_paused_resumed_listed_and_removed(tmp_path: Path, pl
     assert listed(tmp_path, variables)["state"] == "waits"
     do("pause", "nightly", tmp_path, variables)
     do("create", file, tmp_path, variables)
-    assert listed(tmp_path, variables)["state"] == "paused", "what is changed stays paused"
+    assert listed(tmp_path, variables)["state"] == "paused", "a changed schedule stays paused"
     do("resume", "nightly", tmp_path, variables)
     before = listed(tmp_path, variables)
     assert (before["state"], before["last"]) == ("waits", None)
     started_by(place, tmp_path, variables)
-    assert [each.read_text() for each in results(file.parent)] == ["1"]
+    assert [result.read_text() for result in results(file.parent)] == ["1"]
     assert listed(tmp_path, variables)["last"]["outcome"] == "completed"
     do("remove", "nightly", tmp_path, variables)
     code, out, _ = call_schedule("list", cwd=tmp_path, **variables)
-    assert (code, "no schedule was made from this account" in out) == (0, True)
+    assert (code, "no schedule was created from this account" in out) == (0, True)
     assert not list((tmp_path / "config").rglob("medweave*"))
     assert len(results(file.parent)) == 1, "results stay"
 
 
 def started_by(place: str, folder: Path, variables: dict[str, str]) -> None:
-    """What the machine would start at the time, word for word."""
+    """Run the command that the machine would start at the time, word for word."""
     if place == "systemd":
         text = (folder / "config/systemd/user/medweave-nightly.service").read_text()
         (command,) = [line.removeprefix("ExecStart=") for line in text.splitlines() if line.startswith("ExecStart=")]
         subprocess.run(shlex.split(command), check=True, capture_output=True)
         return
     table = subprocess.run([FAKES / "crontab", "-l"], check=True, capture_output=True, text=True, env=variables).stdout
-    line = crontab.line_of(table, "nightly")
+    line = cron.line_of(table, "nightly")
     assert line is not None
     subprocess.run(["sh", "-c", line.split(maxsplit=5)[5].replace("\\%", "%")], check=True)
     assert "completed after" in (folder / "x/schedules/nightly/log").read_text()
@@ -150,16 +150,16 @@ def started_by(place: str, folder: Path, variables: dict[str, str]) -> None:
 
 @pytest.mark.slow
 def test_a_timer_of_systemd_itself_fires_the_schedule(tmp_path: Path) -> None:
-    """The real manager. The machine seems to have been down at two o'clock, so that nobody has to wait for it."""
+    """The real manager. Its stamp says that the machine was down at two o'clock, so the timer fires at once."""
     file = write_schedule(tmp_path / "x", GOOD, when="0 2 * * *", place={"systemd": {}})
     with user_systemd(tmp_path) as variables:
         stamp = Path(variables["XDG_DATA_HOME"]) / "systemd" / "timers" / "stamp-medweave-nightly.timer"
         stamp.parent.mkdir(parents=True)
         stamp.touch()
-        os.utime(stamp, (1e9, 1e9))  # when it was started last, as it remembers it
+        os.utime(stamp, (1e9, 1e9))  # the time of the last start, as systemd stores it
         do("create", file, tmp_path, variables)
         wait_until(lambda: memory(file.parent).last is not None, 60)
-        assert [each.read_text() for each in results(file.parent)] == ["1"]
+        assert [result.read_text() for result in results(file.parent)] == ["1"]
         wait_until(lambda: listed(tmp_path, variables)["state"] == "waits", 10)
         assert listed(tmp_path, variables)["last"]["outcome"] == "completed"
         do("pause", "nightly", tmp_path, variables)
@@ -172,13 +172,13 @@ def test_a_timer_of_systemd_itself_fires_the_schedule(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_what_listens_for_a_dicom_node_is_a_service_beside_the_timer(tmp_path: Path) -> None:
+def test_the_receiver_of_a_dicom_node_is_a_service_in_addition_to_the_timer(tmp_path: Path) -> None:
     file, variables = placed(tmp_path, "systemd", watch={"receive": {"callers": ["PACS"]}})
     do("create", file, tmp_path, variables)
     unit = tmp_path / "config/systemd/user/medweave-nightly-receive.service"
     assert f"medweave schedule receive {file}" in unit.read_text()
     do("pause", "nightly", tmp_path, variables)
-    assert (tmp_path / "made/medweave-nightly-receive.service").exists(), "it goes on while the schedule is paused"
+    assert (tmp_path / "made/medweave-nightly-receive.service").exists(), "it listens while the schedule is paused"
     do("remove", "nightly", tmp_path, variables)
     assert not unit.exists()
     assert not (tmp_path / "made/medweave-nightly-receive.service").exists()
@@ -186,36 +186,36 @@ def test_what_listens_for_a_dicom_node_is_a_service_beside_the_timer(tmp_path: P
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("place", "keys", "said"),
+    ("place", "keys", "message"),
     [
         ("systemd", {"overlap": "replace"}, "systemd starts nothing twice"),
-        ("cron", {"timeZone": "Europe/Rome"}, "cron knows the machine's own time zone only"),
+        ("cron", {"timeZone": "Europe/Rome"}, "cron supports the machine's time zone only"),
     ],
 )
-def test_what_the_place_cannot_do_is_refused(tmp_path: Path, place: str, keys: dict[str, str], said: str) -> None:
+def test_an_unsupported_setting_is_refused(tmp_path: Path, place: str, keys: dict[str, str], message: str) -> None:
     file, variables = placed(tmp_path, place, **keys)
     code, _, err = call_schedule("create", file, cwd=tmp_path, **variables)
-    assert (code, said in err) == (65, True)
+    assert (code, message in err) == (65, True)
 
 
 def units_in(folder: Path) -> dict[str, str]:
-    return {each.name: each.read_text() for each in sorted((folder / "config").rglob("medweave*")) if each.is_file()}
+    return {unit.name: unit.read_text() for unit in sorted((folder / "config").rglob("medweave*")) if unit.is_file()}
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("word", ["daemon-reload", "enable", "restart"])
-def test_what_systemd_refuses_leaves_no_units(tmp_path: Path, word: str) -> None:
+def test_after_a_refusal_of_systemd_no_units_are_left(tmp_path: Path, word: str) -> None:
     file, variables = placed(tmp_path, "systemd", watch={"receive": {"callers": ["PACS"]}})
     (tmp_path / "made/refuses").write_text(word)
     code, _, err = call_schedule("create", file, cwd=tmp_path, **variables)
     assert (code, "systemd refuses" in err, "Failed to connect to bus" in err) == (65, True, True)
     assert units_in(tmp_path) == {}
     assert not list((tmp_path / "made").glob("medweave*")), "nothing is enabled"
-    assert "no schedule was made from this account" in call_schedule("list", cwd=tmp_path, **variables)[1]
+    assert "no schedule was created from this account" in call_schedule("list", cwd=tmp_path, **variables)[1]
 
 
 @pytest.mark.slow
-def test_what_systemd_refuses_leaves_the_units_of_before(tmp_path: Path) -> None:
+def test_after_a_refusal_of_systemd_the_previous_units_are_left(tmp_path: Path) -> None:
     file, variables = placed(tmp_path, "systemd")
     do("create", file, tmp_path, variables)
     before = units_in(tmp_path)
@@ -227,7 +227,7 @@ def test_what_systemd_refuses_leaves_the_units_of_before(tmp_path: Path) -> None
 
 
 @pytest.mark.slow
-def test_a_machine_without_either_is_told(tmp_path: Path) -> None:
+def test_a_machine_without_systemd_is_an_error(tmp_path: Path) -> None:
     file, variables = placed(tmp_path, "systemd")
     code, _, err = call_schedule("create", file, cwd=tmp_path, **variables | {"PATH": str(tmp_path)})
     assert (code, "systemctl is not installed" in err) == (69, True)

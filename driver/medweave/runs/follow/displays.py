@@ -1,4 +1,4 @@
-"""Where a run is shown: lines for people, or the events themselves."""
+"""Displays of a run: text lines, or the events as JSON."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 import sys
 from typing import Protocol
 
-from medweave.runs.follow.plain import PlainLines
+from medweave.runs.follow.plain_lines import PlainLines
 from medweave_core.runlog.run_state import State
 from medweave.cli.output import put
 from medweave_core.documents.yaml_documents import not_installed
@@ -14,62 +14,62 @@ from medweave_core.runlog.events import Event
 from medweave_core.untrusted_text import plain
 
 
-class Display(Protocol):
-    """What shows a run."""
+class RunDisplay(Protocol):
+    """The interface of a display of a run."""
 
     def take(self, line: str, event: Event | None, state: State) -> None:
-        """A line of the log; its event is in the state already, or None if this version does not know its type."""
+        """Take a line of the log. Its event is already in the state; None if this version does not know its type."""
 
     def show(self, state: State, now_s: float) -> None:
-        """Called a few times a second, whether something has happened or not."""
+        """Draw the state; called several times a second, with or without new events."""
 
     def say(self, text: str) -> None:
-        """Something that the log does not tell."""
+        """Show a message that is not in the log."""
 
     def close(self) -> None:
-        """Nothing more is shown."""
+        """Stop showing."""
 
 
-class Lines:
-    """One line per change, on standard error, as `streamflow run` prints its own."""
+class LineDisplay:
+    """Display that prints one line per change on standard error."""
 
     def __init__(self) -> None:
         self._lines = PlainLines()
 
     def take(self, line: str, event: Event | None, state: State) -> None:
-        """Prints what the event changes."""
+        """Print the lines of an event."""
         for text in self._lines.of(event, state) if event else ():
             self.say(text)
 
     def show(self, state: State, now_s: float) -> None:
-        """Time alone changes nothing."""
+        """Do nothing: lines follow events, not time."""
 
     def say(self, text: str) -> None:
-        """A line more."""
+        """Print a message."""
         put(plain(text), sys.stderr)
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing: nothing is open."""
 
 
-class Events(Lines):
-    """The lines of the log, on standard output; the words beside them stay on standard error."""
+class JsonDisplay(LineDisplay):
+    """Display that prints the lines of the log on standard output, and messages on standard error."""
 
     def take(self, line: str, event: Event | None, state: State) -> None:
-        """Prints the line as it stands in the log."""
+        """Print the line as it is in the log."""
         put(line, sys.stdout)
 
 
-def for_people() -> Display:
-    """A picture on a terminal that can show one, else lines.
+def terminal_display() -> RunDisplay:
+    """Return a live display on a capable terminal, else a display of lines.
 
     Raises:
-        BackendMissingError: the library that draws it is not installed.
+        BackendMissingError: the library of the live display is not installed.
     """
     if not sys.stderr.isatty() or os.environ.get("NO_COLOR") or os.environ.get("TERM", "dumb") == "dumb":
-        return Lines()
+        return LineDisplay()
     try:
-        from medweave.runs.follow.live import LivePicture
+        from medweave.runs.follow.live_display import LiveDisplay
     except ImportError as error:
         raise not_installed(error) from error
-    return LivePicture()
+    return LiveDisplay()

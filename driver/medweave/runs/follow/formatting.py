@@ -1,4 +1,4 @@
-"""How times, sizes and ends are written where a run is followed, in lines and in the display alike."""
+"""Text for times, sizes, places and final states, for all displays of a run."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ UNITS = ((2**40, "TiB"), (2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"))
 
 
 def size(num_bytes: int) -> str:
-    """`1.4 GiB`."""
+    """Return a size in the largest fitting unit, such as `1.4 GiB`."""
     for factor, unit in UNITS:
         if num_bytes >= factor:
             return f"{num_bytes / factor:.1f} {unit}"
@@ -22,32 +22,32 @@ def size(num_bytes: int) -> str:
 
 
 def place(name: str) -> str:
-    """A deployment as people call it."""
+    """Return the name of a deployment for people."""
     return "this machine" if name == HERE else name
 
 
 def took(seconds: float) -> str:
-    """Like `duration`, with a decimal below ten seconds."""
+    """Return a duration, with one decimal below ten seconds."""
     return f"{seconds:.1f} s" if seconds < 9.95 else duration(seconds)
 
 
 def end_of(job: Job) -> str:
-    """How a job ended: `done in 3.1 s`, `FAILED after 12 s, exit code 65, bad data`."""
+    """Return how a job ended, such as `done in 3.1 s` or `FAILED after 12 s, exit code 65, bad data`."""
     if job.reused_from:
-        return f"not done again: run {job.reused_from} did it"
+        return f"cache hit: outputs of run {job.reused_from}"
     word = {"completed": "done in", "failed": "FAILED after", "cancelled": "stopped after"}[job.state]
     return f"{word} {took(job.seconds(0.0))}{f', {why(job)}' if job.state == 'failed' else ''}"
 
 
 def why(job: Job) -> str:
-    """Return in short how a job failed: the exit code of its command with its meaning, if that is not 0."""
+    """Return why a job failed: the exit code of its command with its meaning, if that is not 0."""
     if job.exit_code is None:
         return NO_EXIT_CODE
     return meaning(job.exit_code) if job.exit_code else NOT_COMPLETE
 
 
 def going(job: Job, now_s: float) -> str:
-    """What a job without an end is doing."""
+    """Return what a job that has not ended is doing."""
     if job.state == "waiting":
         return job.reason
     if job.state == "placed":

@@ -1,4 +1,4 @@
-"""What a person reads when a run is over: how long, what was delivered, what failed and why, and what to do next."""
+"""The summary of a run: duration, outputs, failures with their reasons, and the next commands."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from medweave_core.untrusted_text import plain
 
 LAST_LINES, LAST_BYTES = 12, 16 * 1024
 MOST_FAILURES, MOST_LEFT = 5, 10
-KINDS = {"File": "file", "Directory": "folder"}  # of CWL, in a person's words
+KINDS = {"File": "file", "Directory": "folder"}  # words for CWL's classes
 
 
 @dataclass(frozen=True, slots=True)
-class Started:
-    """What a run's next command must name.
+class RunInvocation:
+    """Paths that a follow-up command for a run must name.
 
     Attributes:
-        folder: of the run.
-        file: the StreamFlow file that was named when it was started, or None.
-        outdir: where its outputs go; the current folder where nobody knows.
+        folder: folder of the run.
+        file: the StreamFlow file that was named at the start, or None.
+        outdir: where its outputs go; the current folder if unknown.
     """
 
     folder: Path
@@ -38,24 +38,24 @@ class Started:
     outdir: Path = Path()
 
 
-def summary(state: State, started: Started, outputs: Mapping[str, Any], *, to_a_log: bool = False) -> Iterator[str]:
-    """The lines.
+def summary(state: State, invocation: RunInvocation, outputs: Mapping[str, Any], *, to_a_log: bool = False) -> Iterator[str]:
+    """Yield the lines of the summary.
 
     Args:
-        to_a_log: they are written down somewhere: what a job has printed may tell of patients, and is left out.
-        outputs: the CWL output object that the engine has printed. The names of its files are not told: they may tell of patients.
+        to_a_log: the lines are stored in a log, so output of jobs is omitted, as it may identify patients.
+        outputs: the CWL output object that the engine printed. File names are not shown: they may identify patients.
     """
     end = state.end or "has no end in its log"
     states = Counter(job.state for job in state.jobs.values())
     reused = sum(bool(job.reused_from) for job in state.jobs.values())
-    jobs = f"{states['completed']} of {len(state.jobs)} jobs done" + (f", {reused} by an earlier run" if reused else "")
+    jobs = f"{states['completed']} of {len(state.jobs)} jobs done" + (f", {reused} cache hit{'s' if reused > 1 else ''}" if reused else "")
     yield f"medweave: run {state.run_id} {END_WORDS.get(end, end)} after {duration(state.seconds or state.now_s)}; {jobs}"
     for source, destination, route in state.moved:
         moved = state.moved[source, destination, route]
         if moved.num_bytes >= 2**20:
             yield _line("moved", f"{size(moved.num_bytes)} from {place(source)} to {place(destination)}, {route}")
     if delivered := [_counted(name, value) for name, value in outputs.items() if value is not None]:
-        yield _line("delivered", f"in {shown(started.outdir)}: {', '.join(delivered)}")
+        yield _line("delivered", f"in {shown(invocation.outdir)}: {', '.join(delivered)}")
     if state.left_out:
         yield _line("not in them", ", ".join(state.jobs[name].label for name in state.left_out if name in state.jobs))
     failures = state.failures()
@@ -64,32 +64,32 @@ def summary(state: State, started: Started, outputs: Mapping[str, Any], *, to_a_
         yield from (f"    {line}" for line in state.message.splitlines()[1:])
     for job in failures[:MOST_FAILURES]:
         yield _line("failed", f"{job.label} on {place(job.where)}, {why(job)}")
-        yield from (f"    {line}" for line in (job.message.splitlines() if to_a_log else said(job, started.folder)))
+        yield from (f"    {line}" for line in (job.message.splitlines() if to_a_log else failure_lines(job, invocation.folder)))
     if len(failures) > MOST_FAILURES:
         yield _line("failed", f"and {len(failures) - MOST_FAILURES} more jobs; the report names each")
-    yield _line("next", f"medweave report {_word(started.folder)}")
+    yield _line("next", f"medweave report {_word(invocation.folder)}")
     if end != "completed":
-        yield _line("", f"{_resume(started)}   goes on; what is done stays done")
-        yield _line("", f"{_clean(started)}   removes what it has kept, here and at its sites")
+        yield _line("", f"{_resume(invocation)}   continues; finished steps are cache hits")
+        yield _line("", f"{_clean(invocation)}   removes its files, here and at its sites")
 
 
-def left(state: State, started: Started) -> Iterator[str]:
-    """What a person reads who leaves at once: what may go on without anybody who looks after it."""
-    going = state.going_on()
-    yield f"medweave: left run {state.run_id} before it was cleaned up"
-    for job in going[:MOST_LEFT]:
-        yield _line("may go on", f"{job.label} on {place(job.where)}")
-    if len(going) > MOST_LEFT:
-        yield _line("", f"and {len(going) - MOST_LEFT} more jobs")
-    yield _line("next", f"{_resume(started)}   goes on; what is done stays done")
-    yield _line("", f"{_clean(started)}   ends and removes what it has left")
+def unfinished_summary(state: State, invocation: RunInvocation) -> Iterator[str]:
+    """Yield the lines for a user who exits before the clean-up: jobs that may still run without a driver."""
+    running = state.going_on()
+    yield f"medweave: exited before run {state.run_id} was cleaned up"
+    for job in running[:MOST_LEFT]:
+        yield _line("may run on", f"{job.label} on {place(job.where)}")
+    if len(running) > MOST_LEFT:
+        yield _line("", f"and {len(running) - MOST_LEFT} more jobs")
+    yield _line("next", f"{_resume(invocation)}   continues; finished steps are cache hits")
+    yield _line("", f"{_clean(invocation)}   cancels its jobs and removes its files")
 
 
-def said(job: Job, folder: Path) -> list[str]:
-    """Return why a job failed: its message, which holds no patient data, and the last lines that its command printed.
+def failure_lines(job: Job, folder: Path) -> list[str]:
+    """Return why a job failed: its message, which contains no patient data, and the last lines that its command printed.
 
-    Those are shown to the person who started the run, as the engine does, and are written nowhere. They are left out where the
-    message is the step's own, or where the command ended well.
+    The printed lines go to the user who started the run, as with the engine, and to no file. They are omitted if the message
+    comes from the step, or if the command succeeded.
     """
     message = job.message.splitlines()
     if message and (not job.exit_code or any(line.startswith(STEP_PREFIX) for line in message)):
@@ -103,7 +103,7 @@ def said(job: Job, folder: Path) -> list[str]:
 
 
 def kinds_in(value: Any) -> Counter[str]:
-    """How many files and folders an output holds; what lies in a folder is not counted."""
+    """Return the numbers of files and folders of an output; the contents of a folder are not counted."""
     if isinstance(value, list):
         return sum(map(kinds_in, value), Counter())
     kind = value.get("class") if isinstance(value, Mapping) else None
@@ -114,21 +114,21 @@ def _counted(name: str, value: Any) -> str:
     kinds = kinds_in(value)
     if kinds.total() < 2:
         return name
-    told = [f"{kinds[kind]} {word}{'s' if kinds[kind] > 1 else ''}" for kind, word in KINDS.items() if kinds[kind]]
-    return f"{name} ({', '.join(told)})"
+    counts = [f"{kinds[kind]} {word}{'s' if kinds[kind] > 1 else ''}" for kind, word in KINDS.items() if kinds[kind]]
+    return f"{name} ({', '.join(counts)})"
 
 
-def _resume(started: Started) -> str:
-    outdir = f" --outdir {_word(started.outdir)}" if started.outdir != Path() else ""
-    return f"medweave run --resume {_word(started.folder)}{_file(started)}{outdir}"
+def _resume(invocation: RunInvocation) -> str:
+    outdir = f" --outdir {_word(invocation.outdir)}" if invocation.outdir != Path() else ""
+    return f"medweave run --resume {_word(invocation.folder)}{_file(invocation)}{outdir}"
 
 
-def _clean(started: Started) -> str:
-    return f"medweave clean {_word(started.folder)}{_file(started)}"
+def _clean(invocation: RunInvocation) -> str:
+    return f"medweave clean {_word(invocation.folder)}{_file(invocation)}"
 
 
-def _file(started: Started) -> str:
-    return f" --file {_word(started.file)}" if started.file is not None else ""
+def _file(invocation: RunInvocation) -> str:
+    return f" --file {_word(invocation.file)}" if invocation.file is not None else ""
 
 
 def _line(label: str, text: str) -> str:

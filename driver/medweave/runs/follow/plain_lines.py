@@ -1,6 +1,6 @@
-"""A run as lines of text: one for each change, none twice, and of what changes all the time one every ten seconds.
+"""A run as lines of text: one for each change, none twice, and at most one every ten seconds for progress.
 
-How many jobs a scattered step will have is told by nobody before they have their places, so none is counted in advance.
+The number of jobs of a scattered step is not known before they are placed, so the lines give no total.
 """
 
 from __future__ import annotations
@@ -12,27 +12,28 @@ from medweave.runs.follow.formatting import end_of, place, size, took
 from medweave_core.runlog.events import Event, step_label
 
 PAUSE_S = 10.0
-FEW_JOBS = 20  # of a scattered step: the end of each has its line
-SMALL_BYTES, SHORT_S = 2**20, 1.0  # copies below both have none
+FEW_JOBS = 20  # up to so many jobs of a scattered step, the end of each has a line
+SMALL_BYTES, SHORT_S = 2**20, 1.0  # copies below both have no line
 LABEL_WIDTH = 12
 
 
 @dataclass(slots=True)
 class PlainLines:
-    """Makes the lines; remembers what was told.
+    """Builds the lines of a run and remembers which were printed.
 
     Attributes:
-        last_s: when a line of this kind was told last, s since the run's start.
+        last_s: time of the last line of each kind, s since the run's start.
+        printed: labels and texts of lines that are printed only once.
     """
 
     last_s: dict[str, float] = field(default_factory=dict)
-    told: set[tuple[str, str]] = field(default_factory=set)
+    printed: set[tuple[str, str]] = field(default_factory=set)
 
     def of(self, event: Event, state: State) -> list[str]:
-        """The lines of an event.
+        """Return the lines of an event.
 
         Args:
-            state: with the event.
+            state: state of the run after the event.
         """
         job = state.jobs.get(event.job or "")
         if event.type == "run.started":
@@ -60,8 +61,8 @@ class PlainLines:
         label = step_label(job.step)
         if job.label == label:
             return [_line(label, end_of(job))]
-        own = [each for each in state.jobs.values() if each.step == job.step]
-        done, known = sum(each.state == "completed" for each in own), len(own)
+        siblings = [other for other in state.jobs.values() if other.step == job.step]
+        done, known = sum(other.state == "completed" for other in siblings), len(siblings)
         text = f"{end_of(job)} ({done} done so far)"
         if known > FEW_JOBS and job.state == "completed" and done < known:
             return self._sometimes(label, text, state.now_s, name=job.label)
@@ -77,8 +78,8 @@ class PlainLines:
         num_bytes, seconds = int(data.get("bytes", 0)), float(data.get("seconds", 0.0))
         if num_bytes < SMALL_BYTES and seconds < SHORT_S:
             return []
-        there = int(data.get("reused_bytes", 0))
-        more = f", {size(there)} were there" if there else ""
+        present_bytes = int(data.get("reused_bytes", 0))
+        more = f", {size(present_bytes)} already there" if present_bytes else ""
         text = f"copy from {origin}: {size(num_bytes)} in {took(seconds)}, {data.get('route')}{more}"
         return self._sometimes(f"copied {origin} {label}", text, state.now_s, name=label)
 
@@ -89,9 +90,9 @@ class PlainLines:
         return [_line(name or kind, text)]
 
     def _once(self, label: str, text: str) -> list[str]:
-        if (label, text) in self.told:
+        if (label, text) in self.printed:
             return []
-        self.told.add((label, text))
+        self.printed.add((label, text))
         return [_line(label, text)]
 
 

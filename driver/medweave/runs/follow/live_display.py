@@ -1,4 +1,4 @@
-"""A run as a picture on a terminal: a row for each step and place, what is copied, the last notices. Made of the state alone."""
+"""The live display of a run on a terminal: a row for each step and place, current copies and the last notices."""
 
 from __future__ import annotations
 
@@ -26,61 +26,61 @@ MARKS = {
     "cancelled": ("■", "yellow"),
 }
 BAR_WIDTH, TIME_WIDTH = 16, 11
-NUM_NOTICES, ROWS_BESIDE = 3, 8
+NUM_NOTICES, OTHER_ROWS = 3, 8
 REDRAW_S = 0.2
 
 
-class LivePicture:
-    """Draws on standard error until it is closed; the last picture stays."""
+class LiveDisplay:
+    """Display that draws on standard error until it is closed; the last frame stays."""
 
     def __init__(self) -> None:
         self._console = Console(file=sys.stderr, highlight=False)
         self._live = Live(console=self._console, auto_refresh=False)
-        self._spinner, self._said, self._drawn_s, self._ended = Spinner("dots"), "", -REDRAW_S, False
+        self._spinner, self._message, self._drawn_s, self._ended = Spinner("dots"), "", -REDRAW_S, False
 
     def take(self, line: str, event: Event | None, state: State) -> None:
-        """The next picture has it."""
+        """Do nothing: the next frame shows the state."""
 
     def show(self, state: State, now_s: float) -> None:
-        """Draws, five times a second at most, and once when the run has ended."""
+        """Draw at most five times a second, and once when the run has ended."""
         if self._ended or (0 <= now_s - self._drawn_s < REDRAW_S and state.end is None):
             return
         self._drawn_s, self._ended = now_s, state.end is not None
-        rows = max(self._console.height - ROWS_BESIDE, 3)
-        with contextlib.suppress(OSError):  # the terminal has gone: HUP, which ends the run, comes with that
+        rows = max(self._console.height - OTHER_ROWS, 3)
+        with contextlib.suppress(OSError):  # the terminal was closed: the HUP that follows cancels the run
             self._live.start()
-            self._live.update(picture(state, now_s, self._spinner, self._said, rows), refresh=True)
+            self._live.update(picture(state, now_s, self._spinner, self._message, rows), refresh=True)
 
     def say(self, text: str) -> None:
-        """Below the picture while it is drawn, after it then."""
+        """Show a message below the live display, or print it once the display is closed."""
         if self._live.is_started:
-            self._said = text
+            self._message = text
         else:
             with contextlib.suppress(OSError):
                 self._console.print(Text(text), soft_wrap=True)
 
     def close(self) -> None:
-        """Ends the picture, and gives the cursor back."""
+        """Stop drawing and restore the cursor."""
         with contextlib.suppress(OSError):
             self._live.stop()
 
 
-def picture(state: State, now_s: float, spinner: Spinner, said: str, num_rows: int) -> RenderableType:
-    """All of it.
+def picture(state: State, now_s: float, spinner: Spinner, message: str, num_rows: int) -> RenderableType:
+    """Return one frame of the live display.
 
     Args:
-        now_s: since the run's start, s.
-        said: a line below it.
-        num_rows: room for steps.
+        now_s: seconds since the run's start.
+        message: a line below the table.
+        num_rows: number of rows for steps.
     """
     if state.began is None:
-        return Text(said or "medweave: StreamFlow begins …", style="dim")
+        return Text(message or "medweave: StreamFlow begins …", style="dim")
     now_s = state.seconds if state.end is not None else now_s
     parts: list[RenderableType] = [_head(state, now_s), _table(state, now_s, spinner, num_rows)]
     parts += [_copy(*pair, state) for pair in state.copies]
-    parts += [Text.assemble(("  note ", "yellow"), (f"{who}: ", "bold"), what) for who, what in _notices(state)]
-    if said:
-        parts.append(Text(said, style="bold yellow"))
+    parts += [Text.assemble(("  note ", "yellow"), (f"{label}: ", "bold"), text) for label, text in _notices(state)]
+    if message:
+        parts.append(Text(message, style="bold yellow"))
     return Group(*parts)
 
 
@@ -93,7 +93,7 @@ def _head(state: State, now_s: float) -> Text:
 
 
 def _table(state: State, now_s: float, spinner: Spinner, num_rows: int) -> Table:
-    """The steps that fit: those that go on, and what is nearest to them."""
+    """Return the table of the steps that fit, running ones first."""
     table = Table.grid(padding=(0, 1))
     table.add_column(width=1)
     for _ in range(2):
@@ -112,7 +112,7 @@ def _table(state: State, now_s: float, spinner: Spinner, num_rows: int) -> Table
 
 
 def visible(rows: list[Step], num_rows: int) -> list[Step]:
-    """The rows that are shown where not all fit, in their order: what goes on, failures, what comes, what is done."""
+    """Return the rows to show if not all fit, in their order: running ones before failed, later and completed ones."""
     order = ("running", "waiting", "placed", "failed", "cancelled", "later", "completed")
     chosen = sorted(range(len(rows)), key=lambda number: order.index(rows[number].state))[:num_rows]
     return [rows[number] for number in sorted(chosen)]
@@ -120,8 +120,8 @@ def visible(rows: list[Step], num_rows: int) -> list[Step]:
 
 def _row(row: Step, now_s: float, spinner: Spinner, *, over: bool) -> tuple[RenderableType, ...]:
     if row.state == "later":
-        told = Text("did not run" if over else "", style="dim")
-        return Text(*MARKS[row.state]), Text(row.label, style="dim"), "", "", "", told
+        outcome = Text("did not run" if over else "", style="dim")
+        return Text(*MARKS[row.state]), Text(row.label, style="dim"), "", "", "", outcome
     mark: RenderableType = spinner if row.state == "running" else Text(*MARKS[row.state])
     label = row.label if len(row.jobs) == 1 else f"{row.label} ×{len(row.jobs)}"
     style = "bold" if row.state == "running" else ""
@@ -137,7 +137,7 @@ def _row(row: Step, now_s: float, spinner: Spinner, *, over: bool) -> tuple[Rend
 
 
 def _bar(row: Step) -> RenderableType:
-    """How much of a job's work is done, where it tells. None for a scatter: nobody knows yet how many jobs will come."""
+    """Return the progress bar of a single job that reports progress. A scatter has none: its number of jobs is not known yet."""
     job = row.jobs[0]
     if len(row.jobs) > 1 or job.state in ENDED or not job.total:
         return ""
@@ -153,8 +153,8 @@ def _text(row: Step, now_s: float) -> Text:
             return Text(job.text, style=style)
         return Text(end_of(job) if job.state in ENDED else going(job, now_s), style=style)
     counts = [("completed", "done"), ("running", "running"), ("waiting", "waiting"), ("placed", "getting their inputs")]
-    told = [f"{number} {word}" for state, word in counts if (number := row.count(state))]  # type: ignore[arg-type]
-    text = Text(", ".join(told), style="dim" if row.state == "completed" else "")
+    counted = [f"{number} {word}" for state, word in counts if (number := row.count(state))]  # type: ignore[arg-type]
+    text = Text(", ".join(counted), style="dim" if row.state == "completed" else "")
     if failed:
         text.append(f", {len(failed)} failed: {failed[0].label}, {end_of(failed[0])}", style="red")
     elif current := [job for job in row.jobs if job.state in ("running", "waiting") and (job.text or job.reason)]:
@@ -174,5 +174,5 @@ def _copy(source: str, destination: str, state: State) -> Table:
 
 
 def _notices(state: State) -> list[tuple[str, str]]:
-    """The last ones; what a job waits for stands in its row."""
-    return [each for each in state.notices if not each[1].startswith(WAITS)][-NUM_NOTICES:]
+    """Return the last notices, without those about waiting, which are in the job's row."""
+    return [notice for notice in state.notices if not notice[1].startswith(WAITS)][-NUM_NOTICES:]

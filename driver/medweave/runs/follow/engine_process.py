@@ -1,4 +1,4 @@
-"""`streamflow run` as a child process: the same file, the same result; its run has an id that is known before it begins."""
+"""`streamflow run` as a child process, with a run id that is chosen before it starts."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ from medweave_connectors.runlog.run_ownership import TOKEN_VARIABLE, VARIABLE, o
 from medweave_connectors.runlog.run import WORK
 from medweave_core.errors import BackendMissingError, UsageError
 
-ENGINE_LOG = "driver.log"  # in the run's scratch: its paths may tell of patients
+ENGINE_LOG = "driver.log"  # in the run's scratch: its paths may identify patients
 OURS = "medweave."
 END_S = 10.0
 ERROR = re.compile(r"[\w.]*(Error|Exception)\b")  # how the last part of a traceback begins
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Child:
-    """The engine at work.
+class EngineProcess:
+    """A running engine.
 
     Attributes:
-        folder: of the run.
-        stdout: a file without a name, of what it prints: the CWL output object, at its end.
+        folder: folder of the run.
+        stdout: unnamed file with its standard output, which is the CWL output object.
     """
 
     folder: Path
@@ -42,23 +42,23 @@ class Child:
 
     @property
     def log(self) -> Path:
-        """The run's event log; not there before it begins."""
+        """Path of the run's event log, which exists once the run has begun."""
         return self.folder / LOG_FILE
 
     @property
     def exit_code(self) -> int | None:
-        """As a shell tells it, 128 + signal number for a death by signal; None while it runs."""
+        """Exit code as in a shell: 128 + signal number after a signal; None while the engine runs."""
         code = self.process.poll()
         return 128 - code if code is not None and code < 0 else code
 
     def signal(self, number: signal.Signals) -> None:
-        """Passes a signal on; nothing where it has ended."""
+        """Send a signal to the engine, unless it has exited."""
         with contextlib.suppress(ProcessLookupError):
             self.process.send_signal(number)
 
     def end_at_once(self) -> None:
-        """Makes it kill its jobs on this machine, write the run's end and go; kills it where it does not."""
-        self.signal(signal.SIGINT)  # the second one kills the jobs; an INT more would be one with it
+        """Make the engine kill its local jobs, log the run's end and exit; kill it after a timeout."""
+        self.signal(signal.SIGINT)  # the second signal kills the jobs; a second INT would be merged with this one
         self.signal(signal.SIGTERM)
         try:
             self.process.wait(END_S)
@@ -66,8 +66,8 @@ class Child:
             self.process.kill()
             self.process.wait()
 
-    def said(self, num_lines: int) -> list[str]:
-        """The last that the engine said: from its last error on, without the way through its code."""
+    def last_messages(self, num_lines: int) -> list[str]:
+        """Return the last lines of the engine's log, from its last error on, without the traceback."""
         try:
             text = (self.folder / WORK / ENGINE_LOG).read_text(encoding="utf-8", errors="replace")
         except OSError:
@@ -77,26 +77,26 @@ class Child:
         return lines[begins[-1] :][:num_lines] if begins else lines[-num_lines:]
 
     def printed(self) -> str:
-        """What it has printed."""
+        """Return its standard output."""
         self.stdout.seek(0)
         return self.stdout.read().decode(errors="replace")
 
-    def forget(self) -> None:
-        """Removes the folder of a run that never began."""
+    def remove_empty_folder(self) -> None:
+        """Remove the folder of a run that never began."""
         if not self.log.exists():
             shutil.rmtree(self.folder, ignore_errors=True)
 
 
 def workflow_of(file: Path) -> str:
-    """Name of the workflow of a StreamFlow file whose runs can be followed.
+    """Return the name of the workflow of a StreamFlow file that writes an event log.
 
     Raises:
         UserInputError: there is no such file, or it cannot be read.
-        UsageError: nothing of medweave is in it, which writes the log.
+        UsageError: it uses no medweave scheduler or database, which write the log.
     """
     document = read_mapping(file, "StreamFlow file")
-    named = [(document.get("scheduling") or {}).get("scheduler") or {}, document.get("database") or {}]
-    if not any(str(each.get("type", "")).startswith(OURS) for each in named):
+    components = [(document.get("scheduling") or {}).get("scheduler") or {}, document.get("database") or {}]
+    if not any(str(component.get("type", "")).startswith(OURS) for component in components):
         raise UsageError(
             f"{shown(file)}: its runs write no event log, so there is nothing to follow.",
             seen="neither medweave.scheduler nor medweave.database",
@@ -106,11 +106,11 @@ def workflow_of(file: Path) -> str:
     return next(iter(document.get("workflows") or {}), "run")
 
 
-def start(file: Path, folder: Path, outdir: Path) -> Child:
-    """Starts the engine of this environment, in a session of its own: Ctrl-C of the terminal reaches it only through us.
+def start(file: Path, folder: Path, outdir: Path) -> EngineProcess:
+    """Start the engine of this environment in a separate session, so that Ctrl-C reaches it only through this process.
 
     Args:
-        folder: of the run, created by `claim_folder`; its name is the run's id.
+        folder: folder of the run, created by `claim_folder`; its name is the run's id.
 
     Raises:
         BackendMissingError: the engine is not installed.
@@ -127,12 +127,12 @@ def start(file: Path, folder: Path, outdir: Path) -> Child:
     work = folder / WORK
     work.mkdir(mode=0o700, exist_ok=True)
     stdout = tempfile.TemporaryFile()  # noqa: SIM115 - it is read when the process has ended
-    with (work / ENGINE_LOG).open("wb") as told:
+    with (work / ENGINE_LOG).open("wb") as engine_log:
         process = subprocess.Popen(
             [str(program), "run", "--quiet", "--outdir", str(outdir), str(file)],
             stdin=subprocess.DEVNULL,
             stdout=stdout,
-            stderr=told,
+            stderr=engine_log,
             env={
                 **os.environ,
                 VARIABLE: folder.name,
@@ -141,4 +141,4 @@ def start(file: Path, folder: Path, outdir: Path) -> Child:
             },
             start_new_session=True,
         )
-    return Child(folder=folder, process=process, stdout=stdout)
+    return EngineProcess(folder=folder, process=process, stdout=stdout)

@@ -1,4 +1,4 @@
-"""A run that is watched: what is new in its log is folded into the state, and shown."""
+"""Follow the log of a run: fold new events into the state and show them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from medweave.runs.follow.displays import Display
+from medweave.runs.follow.displays import RunDisplay
 from medweave_core.runlog.log_reader import FollowedLog
 from medweave_core.runlog.run_state import State, fold
 from medweave_core.runlog.history import LOG_FILE
@@ -17,15 +17,15 @@ PAUSE_S = 0.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Watch:
-    """What shows a run, and what is known of it."""
+class RunWatcher:
+    """The log, state and display of a run that is shown."""
 
     log: FollowedLog
-    display: Display
+    display: RunDisplay
     state: State
 
-    def look(self) -> None:
-        """Takes and shows what is new."""
+    def update(self) -> None:
+        """Read and show new events."""
         for line, event in self.log.new():
             if event is not None:
                 fold(self.state, event)
@@ -33,17 +33,17 @@ class Watch:
         self.display.show(self.state, self.state.at(datetime.datetime.now(datetime.UTC)))
 
 
-def until_gone(folder: Path, display: Display, state: State) -> None:
-    """Shows a run that somebody else drives, from its beginning until its driver has ended.
+def watch_until_driver_exits(folder: Path, display: RunDisplay, state: State) -> None:
+    """Show a run of another process, from its beginning until its driver exits.
 
     Args:
-        folder: of the run.
-        state: the empty state of a run, which is filled.
+        folder: folder of the run.
+        state: an empty state, which is filled.
     """
-    watch = Watch(log=FollowedLog(folder / LOG_FILE), display=display, state=state)
+    watcher = RunWatcher(log=FollowedLog(folder / LOG_FILE), display=display, state=state)
     while True:
-        over = not driver_lives(folder / LOG_FILE)  # asked first: what it has written is read after that
-        watch.look()
+        over = not driver_lives(folder / LOG_FILE)  # checked first, so that its last lines are read below
+        watcher.update()
         if over:
             return
         time.sleep(PAUSE_S)

@@ -1,0 +1,124 @@
+"""`medweave attach RUN`: show a running workflow that another process drives."""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from medweave.cli.output import put
+from medweave.runs.follow.displays import JsonDisplay, RunDisplay, terminal_display
+from medweave.runs.follow.summary import RunInvocation, summary
+from medweave.runs.follow.watcher import watch_until_driver_exits
+from medweave.runs.listing import add_run_argument, add_runs_option, find_running
+from medweave_core.documents.yaml_documents import not_installed
+from medweave_core.errors import UsageError
+from medweave_core.runlog.history import read_events
+from medweave_core.runlog.run_state import State, fold
+
+INTERRUPTED = 130
+EXIT_CODES = {"completed": 0, "partial": 3}
+DESCRIPTION = (
+    "Shows a running workflow as `medweave run` does, from its beginning: one that another terminal, a schedule or plain\n"
+    "`streamflow run` drives on this machine, or with --schedule one in a pod of Kubernetes. Ctrl-C detaches; the run continues.\n"
+    "`medweave cancel` cancels a run of this machine.\n\n"
+    "exit codes: 0 the run completed, 1 it failed, was cancelled or has no end in its log, 3 partial, 130 after Ctrl-C,\n"
+    "2 wrong usage, 65 there is no such run, or it is not running"
+)
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of `medweave attach`."""
+    add_run_argument(parser)
+    add_runs_option(parser)
+    parser.add_argument(
+        "--schedule",
+        default=None,
+        metavar="NAME|FILE",
+        help="the current run of a schedule in Kubernetes, instead of RUN",
+    )
+    parser.add_argument(
+        "--json", action="store_true", help="print its events, one JSON object a line (`medweave schema event`)"
+    )
+
+
+def run(namespace: argparse.Namespace) -> int:
+    """Show the run until it ends or the user detaches."""
+    if namespace.schedule is not None:
+        return _attach_to_pod(namespace)
+    folder = find_running(namespace.runs, namespace.run)
+    display: RunDisplay = JsonDisplay() if namespace.json else terminal_display()
+    state = State()
+    detached = f"run {folder.name} is still running; medweave attach {folder.name} shows it again"
+    if not _shown(display, lambda: watch_until_driver_exits(folder, display, state), detached):
+        return INTERRUPTED
+    for line in summary(state, RunInvocation(folder), {}):
+        display.say(line)
+    return EXIT_CODES.get(state.end or "", 1)
+
+
+def _attach_to_pod(namespace: argparse.Namespace) -> int:
+    if namespace.run is not None:
+        raise UsageError(
+            "--schedule attaches to the current run of the schedule.", seen=f"RUN {namespace.run}",
+            expected="medweave attach --schedule NAME", do="leave RUN out",
+        )  # fmt: skip
+    display: RunDisplay = JsonDisplay() if namespace.json else terminal_display()
+    state = State()
+    detached = f"the run is still running; medweave attach --schedule {namespace.schedule} shows it again"
+    if not _shown(display, lambda: _follow_pod(namespace.schedule, display, state), detached):
+        return INTERRUPTED
+    if state.end is None:  # the pod was removed before its last lines arrived
+        display.say(
+            f"medweave: run {state.run_id}: the pod's output has ended; medweave schedule list shows the run's state"
+        )
+    else:
+        display.say(next(summary(state, RunInvocation(Path(state.run_id)), {})))
+    return EXIT_CODES.get(state.end or "", 1)
+
+
+def _shown(display: RunDisplay, show: Callable[[], object], detached: str) -> bool:
+    """Show a run; return False if the user detached, after printing how to attach again."""
+    try:
+        show()
+    except KeyboardInterrupt:
+        display.close()
+        put(f"medweave: {detached}", sys.stderr)
+        return False
+    finally:
+        display.close()
+    return True
+
+
+def _follow_pod(named: str, display: RunDisplay, state: State) -> None:
+    """Show the run of a schedule in a pod until it ends.
+
+    Args:
+        named: a schedule's name, or its file.
+        state: an empty state, which is filled.
+
+    Raises:
+        UsageError: there is no such schedule, or it does not run in a cluster.
+        UserInputError: no run of it is running, or the cluster refuses.
+    """
+    try:
+        from medweave.schedule import registry
+        from medweave.schedule.document import read_schedule
+        from medweave.schedule.kubernetes import Kubernetes
+    except ImportError as error:
+        raise not_installed(error) from error
+    schedule = read_schedule(registry.file_of(named))
+    if schedule.place != "kubernetes":
+        raise UsageError(
+            f"schedule {schedule.name} runs on no cluster.", seen=f"place: {schedule.place}",
+            expected="a schedule whose place is kubernetes", do=f"medweave attach --runs {schedule.folder / 'runs'}",
+        )  # fmt: skip
+    for line in Kubernetes(schedule).following():
+        if line is not None:
+            event = next(iter(read_events(f"{line}\n")), None)
+            if event is not None:
+                fold(state, event)
+            display.take(line, event, state)
+        display.show(state, state.at(datetime.datetime.now(datetime.UTC)))

@@ -1,0 +1,73 @@
+"""`medweave plan WORKFLOW --site SITE`: what a run would do, told before it does it."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from medweave.placement.bind import add_place_options, fit
+from medweave.project.files import write_atomically
+from medweave_core.documents.line_numbers import shown
+from medweave_core.documents.yaml_documents import not_installed
+from medweave_core.errors import UsageError, UserInputError
+
+FORMATS = ("text", "json", "svg")
+RUNS = Path("runs")
+DESCRIPTION = (
+    "Tells what a run would do, and starts nothing: the steps in their order, where each goes and why, what it asks for and what\n"
+    "its place gives, what data moves by which route and how much of it, what the site's data rules say, and how long earlier\n"
+    "runs took. What cannot be known before is said to be unknown; no site is asked.\n\n"
+    "exit codes: 0 nothing known is in the way, 65 the run would fail (the plan says why), 2 wrong usage"
+)
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Arguments of `medweave plan`."""
+    add_place_options(parser)
+    parser.add_argument(
+        "--runs", type=Path, action="append", default=[], metavar="FOLDER",
+        help="folder of earlier runs, for times and sizes; may be repeated (default: runs/ in the current folder)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--format", choices=FORMATS, default="text", help="text, json, or svg: a picture for a browser (default: text)"
+    )
+    parser.add_argument(
+        "-o", "--output", type=Path, default=None, metavar="FILE", help="file to write to (default: standard output)"
+    )
+
+
+def run(namespace: argparse.Namespace) -> int:
+    """Prints the plan; returns the exit code."""
+    try:
+        from medweave.plan.past_runs import read_past
+        from medweave.plan.picture import picture_of
+        from medweave.plan.planner import make_plan
+        from medweave.plan.text import text_of
+        from medweave_core.contracts.codec import dumps
+    except ImportError as error:
+        raise not_installed(error) from error
+    fitted = fit(namespace.workflow, namespace.site, namespace.job, namespace.role)
+    plan = make_plan(fitted, read_past(folders_of_runs(namespace.runs), fitted.pipeline.path))
+    written = {"text": text_of, "json": dumps, "svg": picture_of}
+    text = written[namespace.format](plan)
+    if namespace.output is None:
+        sys.stdout.write(text)
+    else:
+        write_atomically(namespace.output, text)
+    return UserInputError.exit_code if plan.problems else 0
+
+
+def folders_of_runs(named: list[Path]) -> list[Path]:
+    """The folders of earlier runs.
+
+    Raises:
+        UsageError: one that was named is not there.
+    """
+    for folder in named:
+        if not folder.is_dir():
+            raise UsageError(
+                f"--runs {shown(folder)}: there is no such folder.", expected="a folder with folders of runs in it, as runs/",
+                do="check the path, or leave the option out",
+            )  # fmt: skip
+    return named or [RUNS]
