@@ -136,7 +136,7 @@ def test_report_of_a_run_is_made(root: Path, tmp_path: Path) -> None:
     text = (tmp_path / "report.html").read_text(encoding="utf-8")
     assert run.name in text
     report: dict[str, Any] = json.loads((run / "reports" / "copy" / "run_report.json").read_text())
-    assert report["verb"] in text
+    assert report["versions"]["nibabel"] in text
 
 
 def test_run_is_exported_as_a_crate(root: Path, tmp_path: Path) -> None:
