@@ -1,9 +1,9 @@
 """Compare what `make demo` computed with the digests in demo.json: `python tests/equality/demo_digests.py build/demo [--write]`.
 
-Model weights, ONNX, OpenVINO IR, masks and tables are compared byte by byte; JSON reports without the fields that change at each
-run (times, energy, memory, versions, host). Floating point results depend on the processor's instructions and on the number of
-threads, and the masks on the precision that the gate has accepted by speed: each such combination has digests of its own. Where
-there are none, file names and the fields of reports are compared with those of another combination of the same recipe.
+Model weights, ONNX, OpenVINO IR, masks and tables are compared byte by byte; JSON reports and DICOM objects without what changes
+at each run (times, energy, memory, versions, host, UIDs). Floating point results depend on the processor's instructions and on the
+number of threads, and the masks on the precision that the gate has accepted by speed: each such combination has digests of its own.
+Where there are none, file names and the fields of reports are compared with those of another combination of the same recipe.
 
 Exit code 0: equal, or no digests to compare with; 1: something differs.
 """
@@ -20,16 +20,18 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-ROOT = Path(__file__).resolve().parents[2]
 DIGESTS = Path(__file__).with_name("demo.json")
-EXACT = {".safetensors", ".onnx", ".xml", ".bin", ".gz", ".dcm", ".csv"}
+EXACT = {".safetensors", ".onnx", ".xml", ".bin", ".pt", ".gz", ".csv"}
 # The instructions that PyTorch, oneDNN and OpenVINO choose their programs by.
 INSTRUCTIONS = ("avx2", "avx512f", "avx512_vnni", "avx512_bf16", "amx_tile", "asimd")
-# Fields of reports that are other ones at each run, or on each machine.
+# Fields of reports that are other ones at each run, or on each machine. A card says how long the training took: its digest changes.
 CHANGES = re.compile(
-    r"(.*_)?(seconds|s|wh|mib_per_s)|(started|ended)_at|peak_memory.*|host.*|versions|energy|power|.*speed.*|reasons?|pid"
-    r"|(medweave|code)_version|.*seconds_per.*|cores?_used|run_reports?|notices"
+    r"(.*_)?(seconds|wh|mib_per_s|per_second)|(started|ended)_at|peak_memory.*|host.*|energy|.*speed.*|reasons?|notices|files"
+    r"|versions|.*_version|.*_packages_version|.*seconds_per.*|(exported|model|parent|card)_sha256"
 )
+# In DICOM objects: UIDs, made of the card's digest too, dates and times; and digests in texts.
+CHANGING_KINDS, HEXADECIMAL = ("UI", "DA", "TM", "DT"), re.compile(r"[0-9a-f]{12,}")
+WEIGHTS = "output/accepted_model/models/"
 RUN_ID = re.compile(r"demo-\d{8}-\d{6}")
 
 
@@ -70,6 +72,18 @@ def stable(value: Any) -> Any:
     return [stable(inner) for inner in value] if isinstance(value, list) else value
 
 
+def dicom_sha256(path: Path) -> str:
+    """Return the digest of a DICOM object, pixels included, without what changes at each run."""
+    import pydicom
+
+    lines = [
+        f"{element.tag} {HEXADECIMAL.sub('*', str(element.value)) if element.tag != 0x7FE00010 else sha256(element.value)}"
+        for element in pydicom.dcmread(path).iterall()
+        if element.VR not in (*CHANGING_KINDS, "SQ")
+    ]
+    return sha256("\n".join(lines))
+
+
 def field_names(value: Any, path: str = "") -> Iterator[str]:
     """Yield the path of each field of a JSON document; items of a list share one path."""
     inside = (
@@ -93,7 +107,8 @@ def documents(demo: Path) -> dict[str, Path]:
     found = {f"output/{path.relative_to(demo / 'output').as_posix()}": path for path in (demo / "output").rglob("*")}
     found["phantom_report.json"] = demo / "phantom_report.json"
     run_id = RUN_ID.search((demo / "report.html").read_text(encoding="utf-8"))
-    reports = ROOT / "runs" / run_id[0] / "reports" if run_id else ROOT / "none"
+    # `make demo` writes to build/demo and runs/ of one checkout.
+    reports = demo.resolve().parents[1] / "runs" / (run_id[0] if run_id else "none") / "reports"
     found |= {f"reports/{path.relative_to(reports).as_posix()}": path for path in reports.rglob("run_report.json")}
     return {re.sub(r"(tfevents)\.[^/]*", r"\1", name): path for name, path in found.items() if path.is_file()}
 
@@ -107,6 +122,8 @@ def digests_of(demo: Path) -> Digests:
             document = json.loads(content)
             files[name] = sha256(json.dumps(stable(document), sort_keys=True))
             fields[name] = sha256("\n".join(sorted(set(field_names(document)))))
+        elif path.suffix == ".dcm":
+            files[name] = dicom_sha256(path)
         else:
             files[name] = sha256(content) if path.suffix in EXACT else "not compared"
     phantom = json.loads((demo / "phantom_report.json").read_text(encoding="utf-8"))
@@ -130,24 +147,34 @@ def differences(old: Mapping[str, str], new: Mapping[str, str]) -> list[str]:
 
 def compare(known: list[Digests], demo: Digests) -> int:
     """Print how the demo differs from what is known; return the exit code."""
-    of_recipe = [each for each in known if each.recipe == demo.recipe]
     print(f"demo of {demo.recipe}; {demo.precision} accepted; {demo.processor}")
-    same = [each for each in of_recipe if (each.processor, each.precision) == (demo.processor, demo.precision)]
+    of_recipe = [each for each in known if each.recipe == demo.recipe]
+    here = [each for each in of_recipe if each.processor == demo.processor]
+    same = [each for each in here if each.precision == demo.precision]
     if same:
-        found = differences(same[0].files, demo.files) + [
-            f"fields:  {line}" for line in differences(same[0].fields, demo.fields)
-        ]
-    else:
-        recorded = [f"{each.precision}, {each.processor}" for each in of_recipe] or ["none"]
-        print(
-            f"No digests are recorded for this processor and precision. Recorded for this recipe: {'; '.join(recorded)}."
-        )
+        found = differences(same[0].files, demo.files)
+        found += [f"fields:  {line}" for line in differences(same[0].fields, demo.fields)]
+        print("\n".join(found) or "equal")
+        return 1 if found else 0
+    recorded = "; ".join(f"{each.precision}, {each.processor}" for each in of_recipe) or "none"
+    print(f"No digests are recorded for this processor and precision. Recorded for this recipe: {recorded}.")
+    if here:
+        print("The gate has accepted another precision: only the weights that both have are compared.")
+        found = differences(*(common_weights(each, here[0], demo) for each in (here[0], demo)))
+        print("\n".join(found) or "equal")
+        return 1 if found else 0
+    for other in [each for each in of_recipe if each.precision == demo.precision][:1]:
         print("Only names of files and fields of reports are compared; what depends on the processor is not.")
-        alike = [each for each in of_recipe if each.precision == demo.precision]
-        found = differences(alike[0].fields, demo.fields) if alike else []
-        found += differences(dict.fromkeys(alike[0].files, ""), dict.fromkeys(demo.files, "")) if alike else []
-    print("\n".join(found) or "equal")
-    return 1 if same and found else 0
+        found = differences(dict.fromkeys(other.files, ""), dict.fromkeys(demo.files, ""))
+        found += [f"fields:  {line}" for line in differences(other.fields, demo.fields)]
+        print("\n".join(found) or "equal")
+    return 0
+
+
+def common_weights(one: Digests, *both: Digests) -> dict[str, str]:
+    """Return the digests of the weights that both demos have."""
+    names = both[0].files.keys() & both[1].files.keys()
+    return {name: one.files[name] for name in names if name.startswith(WEIGHTS)}
 
 
 def read_known() -> list[Digests]:

@@ -68,3 +68,14 @@ def test_of_an_unknown_processor_only_names_are_compared(
     said = capsys.readouterr().out
     assert "No digests are recorded for this processor" in said
     assert said.endswith("equal\n")
+
+
+def test_weights_are_compared_where_the_gate_accepted_another_precision(
+    tmp_path: Path, known: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = PROGRAM.digests_of(demo(tmp_path / "new", precision="int8"))
+    assert PROGRAM.compare([known], other) == 0
+    folder = demo(tmp_path / "other", precision="int8")
+    (folder / "output/accepted_model/models/model.safetensors").write_text("others")
+    assert PROGRAM.compare([known], PROGRAM.digests_of(folder)) == 1
+    assert "differs: output/accepted_model/models/model.safetensors" in capsys.readouterr().out
