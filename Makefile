@@ -1,5 +1,6 @@
 # One environment, .venv/, at the root; every target makes it if it is missing.
 #   make demo            phantom CT series -> nodules as DICOM SEG and one HTML report, on this machine
+#   make equality        the demo, and whether its model, masks and reports have the digests of tests/equality/demo.json
 #   make quick           formatting, lint, types and the quick unit tests: two minutes
 #   make test            everything CI runs without real sites (includes `make check`)
 #   make check           formatting, lint, types, import contracts, `medweave validate --cwltool`
@@ -36,9 +37,9 @@ BIN := .venv/bin
 INSTALLED := .venv/.installed
 TESTBED := deployments/testbed/testbed.py
 
-.PHONY: help env demo quick test check validate-seeded cases leaks bench docs constraints clean testbed testbed-status testbed-down hybrid test-hybrid faults resume conformance
+.PHONY: help env demo equality quick test check validate-seeded cases leaks bench docs constraints clean testbed testbed-status testbed-down hybrid test-hybrid faults resume conformance
 help:
-	@sed -n '2,29p' Makefile | cut -c3-
+	@sed -n '2,30p' Makefile | cut -c3-
 
 # Where no byte code may be written (a read-only folder, the processes that tests start), each start would compile the packages again.
 COMPILE := $(BIN)/python -m compileall -q core/medweave_core steps/medweave_steps connectors/medweave_connectors driver/medweave
@@ -51,6 +52,9 @@ $(INSTALLED): pyproject.toml constraints.txt deployments/environment/make-enviro
 
 demo: $(INSTALLED)
 	@$(BIN)/python deployments/demo/demo.py $(if $(STEPS),--steps $(STEPS)) $(if $(CASES),--cases $(CASES))
+
+equality: demo
+	@$(BIN)/python tests/equality/demo_digests.py build/demo
 
 check: $(INSTALLED)
 	$(BIN)/ruff format --check
