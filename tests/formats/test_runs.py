@@ -69,7 +69,7 @@ def test_job_of_the_journal_is_re_attached(root: Path) -> None:
     with cluster_at(folder):
         ended = medweave(folder, "run", "--resume", old, "--outdir", "delivered")
     good(ended)
-    assert "Slurm job 100, which an earlier driver has submitted" in ended.stderr
+    assert "re-attached to Slurm job 100 of an earlier driver" in ended.stderr
     assert ((folder / "slurm" / "submitted").read_text(), count("wait")) == (before, 1)
     assert (folder / "delivered" / "result.txt").read_text() == "one\n"
 
@@ -122,7 +122,7 @@ def test_event_log_is_listed(root: Path, runs: str, state: str) -> None:
 def test_event_log_tells_why_a_step_was_run(root: Path) -> None:
     (told,) = json.loads(good(medweave(root, "explain", "mark", "--runs", "local/runs", "--json")))
     assert (told["state"], told["reused_from"], told["why"]) == (
-        "failed", "", "run: no earlier run of this folder has done it",
+        "failed", "", "ran: no earlier run of this folder has the job",
     )  # fmt: skip
 
 

@@ -46,7 +46,8 @@ def from_json(cls: type[T], data: Any, *, where: str) -> T:
         data: what `json.loads` gave.
         where: the file's role, for the error ("model_card.json of the model").
     Raises:
-        UserInputError: a key is unknown or missing, or a value has another type; names the path in the document.
+        UserInputError: a key is unknown (ignored in classes with `ACCEPTS_NEWER`) or missing, or a value has another type; the
+            message names the path in the document.
     """
     return typing.cast(T, _build(cls, data, where, "$"))
 
@@ -73,7 +74,7 @@ def _build_dataclass(cls: type, data: Any, where: str, path: str) -> Any:
     data = from_older(data) if from_older else data
     fields = {field.name: field for field in dataclasses.fields(cls)}
     unknown = sorted(set(data) - set(fields))
-    if unknown:
+    if unknown and not getattr(cls, "ACCEPTS_NEWER", False):
         raise _wrong(where, path, unknown, f"only the keys {', '.join(fields)}")
     values = {}
     for name, field in fields.items():

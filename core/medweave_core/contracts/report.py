@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from medweave_core.contracts.volume import DataClass
 
@@ -52,6 +52,10 @@ class RunReport:
         notices: what the user should know, in plain words.
         ranks: of a training, one entry per process or replica.
     """
+
+    ACCEPTS_NEWER: ClassVar[bool] = (
+        True  # a worker may be newer than the driver; fields that this version lacks are ignored
+    )
 
     verb: str
     medweave_version: str

@@ -16,7 +16,15 @@ from medweave_core.contracts.energy import CountedEnergy
 from medweave_core.contracts.model import ModelCard, Postprocessing
 from medweave_steps import __version__
 from medweave_steps.io.cohort.prepared import PreparedFolder, open_prepared
-from medweave_steps.io.model.folder import AS_TRAINED, card_sha256, check_cohort_fits, check_float32, read_card
+from medweave_steps.io.hashing import sha256_of_file
+from medweave_steps.io.model.folder import (
+    AS_TRAINED,
+    CARD_FILE,
+    card_sha256,
+    check_cohort_fits,
+    check_float32,
+    read_card,
+)
 from medweave_steps.runtime.energy import POWERCAP
 from medweave_steps.runtime.verb import StepContext, Verb
 from medweave_steps.train_distributed.config import DistributedConfig
@@ -194,7 +202,7 @@ def course_of(
             **job.config.identity(),
             "precision": course.precision,
             "device": abilities[0].device,
-            "digest of the model to continue": card_sha256(job.card),
+            "digest of the model to continue": sha256_of_file(job.config.trained_model / CARD_FILE),
         },
         data_sha256=prepared.cohort.data_sha256,
         content=content,
@@ -210,7 +218,7 @@ def given(job: DistributedJob, prepared: PreparedFolder, content: Mapping[str, A
         **{f"--{name.replace('_', '-')}": value for name, value in job.config.identity().items()},
         "--checkpoint-folder": job.config.checkpoint_folder is not None,
         "round of the checkpoint": len(content["state"].get("rounds", ())) if content else None,
-        "digest of the model to continue": card_sha256(job.card),
+        "digest of the model to continue": sha256_of_file(job.config.trained_model / CARD_FILE),
         "digest of the cohort": prepared.digest(),
         "medweave's version": __version__,
     }

@@ -10,12 +10,14 @@ from typing import Any
 
 from medweave_connectors.host.engine_names import FOLDER, nameless
 from medweave_connectors.jobs.reattach.journal import Submission
-from medweave_core import __version__
+
+# Format of the fingerprint, not medweave's version: an upgraded driver re-attaches to the jobs of the driver before it.
+FORMAT = "0.1.0"
 
 
 def fingerprint(parts: Mapping[str, Any], *, run_id: str) -> str:
     """What is computed and where, without the names of the run and of the engine's folders: 64 hexadecimal digits."""
-    text = json.dumps({**parts, "version": __version__}, sort_keys=True)
+    text = json.dumps({**parts, "version": FORMAT}, sort_keys=True)
     return hashlib.sha256(nameless(text, run_id).encode()).hexdigest()
 
 
