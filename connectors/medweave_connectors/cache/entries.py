@@ -17,7 +17,7 @@ from medweave_connectors.cache.local_software import processor, software_of
 from medweave_connectors.cache.remote_index import Ledger
 from medweave_connectors.cache.session import FOLDER, KEEP_DAYS
 from medweave_connectors.cache.store import MEMO, Shelf
-from medweave_connectors.policy.input_values import behind_links
+from medweave_connectors.policy.input_values import with_links
 from medweave_connectors.policy.pseudonym_home import Home
 from medweave_connectors.sites.local.environment import step_environment
 from medweave_connectors.transfer.manifest.manifest import ROOT, Entry, Kind, Manifest
@@ -75,7 +75,7 @@ class Kept:
                 else self._shelf.contents.digest(real[path])
             )
 
-        seen = _with_names(behind_links(value, link_of, folder=folder))
+        seen = _with_names(with_links(value, link_of, folder=folder))
         return self._shown(f"input {name}", inputs={name: described(seen, digest)})
 
     def programs_part(self, program: str) -> tuple[str, str]:

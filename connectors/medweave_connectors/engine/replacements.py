@@ -237,6 +237,6 @@ def signature_of(function: Callable[..., Any]) -> str:
         TypeError, ValueError: the object has no signature.
     """
     signature = inspect.signature(function)
-    parameters = [each.replace(annotation=inspect.Parameter.empty) for each in signature.parameters.values()]
+    parameters = [one.replace(annotation=inspect.Parameter.empty) for one in signature.parameters.values()]
     bare = signature.replace(parameters=parameters, return_annotation=inspect.Signature.empty)
     return f"async {bare}" if inspect.iscoroutinefunction(function) else str(bare)

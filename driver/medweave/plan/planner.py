@@ -24,7 +24,7 @@ from medweave.validate.places import tools_of
 from medweave.validate.repository import Repository
 from medweave.validate.source import Source
 from medweave_connectors.cache.entries import Kept
-from medweave_connectors.policy.data_classes import WORKFLOW, in_order
+from medweave_connectors.policy.data_classes import WORKFLOW, most_sensitive_first
 from medweave_core.documents.cwl_types import Array, Record, Type, named, type_of
 from medweave_core.documents.file_locations import place_key
 from medweave_core.documents.line_numbers import line_of, shown, spelled
@@ -365,6 +365,6 @@ def _holdings(given: _Given, moves: Sequence[Move]) -> Iterator[Holding]:
         allowed = (fitted.held.driver if place is HERE else rules.get(place, ())) if fitted.held is not None else None
         yield Holding(
             place=place,
-            gets=tuple(in_order(set(classes))) if given.carries is not None else None,
+            gets=tuple(most_sensitive_first(set(classes))) if given.carries is not None else None,
             may_hold=None if allowed is None else tuple(allowed),
         )

@@ -1,6 +1,6 @@
-"""The engine's step that says whose command a connector runs, and hands in its outputs once the engine has found them.
+"""The cache of an execute step: it looks a job up before its command runs, and stores the outputs that StreamFlow collected.
 
-Nothing is handed on before that: a driver that is killed when the next step has begun has kept what the one before it has done.
+Tokens reach the next step only after that: if the driver is killed during the next step, this step is in the cache.
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ from medweave_connectors.engine.data.manager import MedweaveDataManager
 from medweave_connectors.jobs import job_requests
 from medweave_connectors.transfer.routes.direct.endpoints import behind
 
-_handed_on: contextvars.ContextVar[list[tuple[Any, Any]] | None] = contextvars.ContextVar("handed_on", default=None)
+_held_back: contextvars.ContextVar[list[tuple[Any, Any]] | None] = contextvars.ContextVar("held_back", default=None)
 
 
 class ReusesOutputs(CWLExecuteStep):
-    """Of a step of the engine: its jobs may have been done before."""
+    """Mixin of an execute step: reuse the outputs of an earlier job with the same command and inputs."""
 
     async def _execute_command(self, job: Any, connectors: MutableMapping[str, Any]) -> None:
         if (work := _work_of(self, job)) is None:
             await super()._execute_command(job, connectors)
             return
         waiting: list[tuple[Any, Any]] = []
-        tokens = session.begin(work), _handed_on.set(waiting)
+        tokens = session.begin(work), _held_back.set(waiting)
         try:
             await super()._execute_command(job, connectors)
         finally:
             session.end(tokens[0])
-            _handed_on.reset(tokens[1])
+            _held_back.reset(tokens[1])
         await work.keep()
         for port, token in waiting:
             port.put(token)
@@ -44,19 +44,19 @@ class ReusesOutputs(CWLExecuteStep):
     async def _retrieve_output(
         self, job: Any, output_name: str, output_port: Any, command_output: Any, connector: Any = None
     ) -> None:
-        waiting = _handed_on.get()
-        port: Any = output_port if waiting is None else _Waiting(output_port, waiting)
+        waiting = _held_back.get()
+        port: Any = output_port if waiting is None else _HoldingPort(output_port, waiting)
         await super()._retrieve_output(job, output_name, port, command_output, connector)
 
 
-class _Waiting:
-    """A port of the engine whose tokens are put there later."""
+class _HoldingPort:
+    """A port of StreamFlow whose tokens are collected in a list, and put into it later."""
 
     def __init__(self, port: Any, waiting: list[tuple[Any, Any]]) -> None:
         self._port, self._waiting = port, waiting
 
     def put(self, token: Any) -> None:
-        """Later."""
+        """Append the token to the list."""
         self._waiting.append((self._port, token))
 
     def __getattr__(self, name: str) -> Any:
@@ -70,14 +70,14 @@ def _work_of(step: Any, job: Any) -> session.Work | None:
         return None
     inputs = {name: get_token_value(token) for name, token in job.inputs.items()}
     allowed, locations = job_requests.hints_of(job.name).reuse, context.scheduler.get_locations(job.name)
-    if all(each.local for each in locations):
+    if all(location.local for location in locations):
         return WorkHere(reuse, job.name, inputs, allowed=allowed, outputs=Path(job.output_directory))
     at = _at(step, job, locations)
     return None if at is None else WorkThere(reuse, job.name, inputs, allowed=allowed, at=at)
 
 
 def _at(step: Any, job: Any, locations: Any) -> At | None:
-    """Where a job elsewhere runs; None where nothing can be kept there: another connector than ours, or no store."""
+    """Return the site of a remote job; None if it has no cache: another connector than ours, or no store."""
     manager, location = step.workflow.context.data_manager, locations[0]
     connector = behind(step.workflow.context.deployment_manager.get_connector(location.deployment))
     if not isinstance(manager, MedweaveDataManager) or not hasattr(connector, "worker_of"):
