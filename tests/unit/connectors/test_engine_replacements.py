@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import pkgutil
+import re
 import subprocess
 import sys
 import tomllib
@@ -238,3 +239,11 @@ def test_streamflow_has_the_methods_that_we_override() -> None:
             owner, _, name = stock.__qualname__.rpartition(".")
             seen.setdefault(f"{stock.__module__.removeprefix('streamflow.')}.{owner}", set()).add(name)
     assert {owner: " ".join(sorted(names)) for owner, names in seen.items()} == OVERRIDDEN
+
+
+def test_only_engine_and_sites_import_more_than_streamflows_core() -> None:
+    # import-linter takes an external package as a whole.
+    package = ROOT / "connectors" / "medweave_connectors"
+    imports = re.compile(r"^\s*(?:from|import) streamflow\.(?!core\b)", re.MULTILINE)
+    files = {path.relative_to(package) for path in package.rglob("*.py") if imports.search(path.read_text("utf-8"))}
+    assert {path.parts[0] for path in files} == {"engine", "sites", "plugin.py"}
