@@ -130,7 +130,7 @@ def test_c2_a_location_that_does_not_come_ends_the_wait(stock: Path, ours: Path,
         write_workflow(ours, {"waits": GOOD}, file=FILE.replace("type: medweave.local", "type: local, workdir: /tmp"))
         (ours / "late.py").write_text(
             never
-            + "import medweave_connectors.engine.scheduling.scheduler as s\ns.LOOK_S, s.LOCATION_DEADLINE_S = 0.2, 1.0\n"
+            + "import medweave_connectors.engine.scheduling.scheduler as s\ns.CHECK_S, s.LOCATION_DEADLINE_S = 0.2, 1.0\n"
         )
         ended = start(ours, preload=ours / "late.py").wait(30)
         assert ended.exit_code == 1

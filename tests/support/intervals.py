@@ -14,7 +14,7 @@ SHORT: Mapping[str, Mapping[str, Any]] = {
     "sites.kubernetes.job": {"POLL_S": 0.1, "FOLLOW_S": 0.3},
     "sites.kubernetes.job_client": {"LOOK_S": 0.2, "MAKE_PAUSE_S": 0.2, "SURE_S": 0.6, "GRACE_S": 1.0},
     "sites.kubernetes.reattach": {"PAUSE_S": 0.3, "LEFT_PAUSE_S": 0.2},
-    "engine.scheduling.scheduler": {"LOOK_S": 0.5},
+    "engine.scheduling.scheduler": {"CHECK_S": 0.5},
     "sites.pods.api.events": {"EVENTS_S": 0.4},
     "sites.pods.exec.containers": {"LIST_AGAIN_S": 0.4, "AGAIN_S": (0.0, 0.2, 0.6, 1.6, 3.0)},
     "sites.pods.startup.deadlines": {"NEVER_S": 0.6},

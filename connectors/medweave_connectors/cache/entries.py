@@ -18,7 +18,7 @@ from medweave_connectors.cache.remote_index import SiteIndex
 from medweave_connectors.cache.session import FOLDER, KEEP_DAYS
 from medweave_connectors.cache.store import DATABASE_FILE, LocalStore
 from medweave_connectors.host.environment import step_environment
-from medweave_connectors.policy.input_values import behind_links
+from medweave_connectors.policy.input_values import with_links
 from medweave_connectors.policy.pseudonym_home import Home
 from medweave_connectors.transfer.manifest.manifest import ROOT, Entry, Kind, Manifest
 from medweave_connectors.transfer.manifest.site_inventory import digest_of
@@ -75,7 +75,7 @@ class CacheEntries:
                 else self._store.contents.digest(real[path])
             )
 
-        named = _with_names(behind_links(value, link_of, folder=folder))
+        named = _with_names(with_links(value, link_of, folder=folder))
         return self._shown(f"input {name}", inputs={name: describe_value(named, digest)})
 
     def programs_part(self, program: str) -> tuple[str, str]:

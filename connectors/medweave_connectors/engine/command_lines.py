@@ -65,12 +65,12 @@ class CommandWords(CommandTokenProcessor):
 def create_command(
     *, cwl_element: Any, cwl_name_prefix: str, schema_def_types: Mapping[str, Any], **keywords: Any
 ) -> Any:
-    """The engine's command of a tool, with our builder of its words."""
+    """Return StreamFlow's command of a tool, with our builder of its words."""
     inputs = [
-        _plain_field(each, streamflow.cwl.utils.get_name("", cwl_name_prefix, each.id), schema_def_types)
-        for each in cwl_element.inputs
+        _plain_field(port, streamflow.cwl.utils.get_name("", cwl_name_prefix, port.id), schema_def_types)
+        for port in cwl_element.inputs
     ]
-    arguments = [each if isinstance(each, str) else _plain_binding(each) for each in cwl_element.arguments or ()]
+    arguments = [word if isinstance(word, str) else _plain_binding(word) for word in cwl_element.arguments or ()]
     command = _stock_create_command(
         cwl_element=cwl_element, cwl_name_prefix=cwl_name_prefix, schema_def_types=schema_def_types, **keywords
     )
@@ -83,7 +83,7 @@ def _plain_field(field: Any, name: str, named: Mapping[str, Any]) -> dict[str, A
 
 
 def _plain_type(kind: Any, named: Mapping[str, Any]) -> Any:
-    """A type of the parser as plain data, with the types of SchemaDefRequirement in the place of their names."""
+    """Return a type of the parser as plain data; a name of SchemaDefRequirement becomes its type."""
     if isinstance(kind, str):
         return _plain_type(named[kind], named) if kind in named else kind
     if isinstance(kind, list):
@@ -92,8 +92,8 @@ def _plain_type(kind: Any, named: Mapping[str, Any]) -> Any:
     if isinstance(kind, cwl_utils.parser.ArraySchema):
         return plain | {"items": _plain_type(kind.items, named)}
     if isinstance(kind, cwl_utils.parser.EnumSchema):
-        return plain | {"symbols": [_last(each) for each in kind.symbols]}
-    return plain | {"fields": [_plain_field(each, _last(each.name), named) for each in kind.fields or ()]}
+        return plain | {"symbols": [_last(symbol) for symbol in kind.symbols]}
+    return plain | {"fields": [_plain_field(field, _last(field.name), named) for field in kind.fields or ()]}
 
 
 def _last(name: str) -> str:
@@ -107,4 +107,4 @@ def _plain_binding(binding: Any) -> dict[str, Any] | None:
 
 
 def no_input_processor(**_: Any) -> None:
-    """The engine's own builder of one input, which is not used; it would mark bindings as unquoted."""
+    """Return no builder for a single input: StreamFlow's is not used, and would mark bindings as unquoted."""

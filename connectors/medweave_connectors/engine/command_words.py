@@ -59,9 +59,9 @@ def command_words(
     bound = [*_bound_fields(inputs, values, (), evaluate), *_bound_arguments(arguments, evaluate)]
     ordered = sorted(bound, key=functools.cmp_to_key(_compare))
     return [
-        Word(text=text, quoted=each.binding.get("shellQuote") is not False)
-        for each in ordered
-        for text in _texts(each, evaluate)
+        Word(text=text, quoted=part.binding.get("shellQuote") is not False)
+        for part in ordered
+        for text in _texts(part, evaluate)
     ]
 
 
@@ -142,9 +142,9 @@ def _bound_plain(
     if kind["type"] == "array" or (kind["type"] == "Any" and isinstance(value, list)):
         of_items = {**binding, "position": own[0].key} if own else None
         return [
-            each
+            part
             for number, item in enumerate(value)
-            for each in _bound(kind.get("items", "Any"), of_items, item, (number,), tail, evaluate)
+            for part in _bound(kind.get("items", "Any"), of_items, item, (number,), tail, evaluate)
         ]
     return own
 

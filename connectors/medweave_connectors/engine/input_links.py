@@ -1,4 +1,4 @@
-"""Links at a site, for data that a binding of a port says to lie there."""
+"""Links at a site to inputs that a binding of a port places there."""
 
 from __future__ import annotations
 
@@ -14,32 +14,32 @@ from medweave_connectors.policy.pseudonym_home import home_of
 from medweave_connectors.runlog import plan
 
 LINKS = "inputs"  # in the run's folder at the site
-TYPES = ("medweave.ssh", "medweave.slurm")  # pods find each other's volumes by path: there a path stays what it is
+TYPES = ("medweave.ssh", "medweave.slurm")  # not for pods, which recognize a shared volume by its path
 
 
-async def link_there(context: StreamFlowContext, location: ExecutionLocation, value: Any) -> None:
-    """Makes the links of an input at its site, in the run's folder, which goes with the run.
+async def make_site_links(context: StreamFlowContext, location: ExecutionLocation, value: Any) -> None:
+    """Make the links of an input at its site, in the run's folder, which is removed with the run.
 
     Raises:
-        OSError: the site refuses.
+        OSError: the site reports an error.
     """
     home = home_of(plan(context.config).folder.parent)
-    wanted = {link: home.there[link] for link in _paths(value) if link in home.there}
-    if not wanted or not isinstance(context.scheduler, MedweaveScheduler):
+    targets = {link: home.site_links[link] for link in _paths(value) if link in home.site_links}
+    if not targets or not isinstance(context.scheduler, MedweaveScheduler):
         return
-    await context.scheduler.folders.make_at(location, {posixpath.dirname(posixpath.dirname(link)) for link in wanted})
+    await context.scheduler.folders.make_at(location, {posixpath.dirname(posixpath.dirname(link)) for link in targets})
     lines = ["umask 077"]
-    for link, real in wanted.items():
+    for link, real in targets.items():
         folder = shlex.quote(posixpath.dirname(link))
         lines.append(f"mkdir -p {folder} && ln -sfn {shlex.quote(real)} {shlex.quote(link)}")
-    connector = context.deployment_manager.get_connector(location.deployment)
-    told = await connector.run(location, [f"( {' && '.join(lines)} )"], capture_output=True)
-    if told is not None and told[1] != 0:
-        raise OSError(f"{location.deployment}: links to the inputs could not be made: exit code {told[1]}")
+    connector: Any = context.deployment_manager.get_connector(location.deployment)
+    answer = await connector.run(location, [f"( {' && '.join(lines)} )"], capture_output=True)
+    if answer is not None and answer[1] != 0:
+        raise OSError(f"{location.deployment}: links to the inputs could not be made: exit code {answer[1]}")
 
 
 def _paths(value: Any) -> list[str]:
     if isinstance(value, dict):
         own = [value["path"]] if value.get("class") in ("File", "Directory") and "path" in value else []
-        return own + [path for each in value.values() for path in _paths(each)]
-    return [path for each in value for path in _paths(each)] if isinstance(value, list) else []
+        return own + [path for item in value.values() for path in _paths(item)]
+    return [path for item in value for path in _paths(item)] if isinstance(value, list) else []

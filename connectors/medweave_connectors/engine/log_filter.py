@@ -1,4 +1,4 @@
-"""StreamFlow's own log, without the hundreds of lines in which the first cause of a failure drowns."""
+"""StreamFlow's own log, without the hundreds of lines that hide the first cause of a failure."""
 
 from __future__ import annotations
 
@@ -22,30 +22,30 @@ _NAMES_FILES = (
     OSError,
     FileNotFoundError,
     PermissionError,
-)  # the engine's own words, and Python's
-_TOLD_BY_RECORD = re.compile(r"FAILED Job \S+ with error:")  # the run's record says it, without mangling it
+)  # messages of StreamFlow and Python
+_IN_RECORD = re.compile(r"FAILED Job \S+ with error:")  # the run's record has the full message
 
 
 class ShortFailures(logging.Filter):
-    """Keeps each failure's message once, without the engine's traceback; `streamflow run --debug` shows everything."""
+    """Passes each failure's message once, without a traceback; `streamflow run --debug` shows everything."""
 
     def __init__(self) -> None:
         super().__init__()
         self._seen: set[str] = set()
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """True where the record is new to the reader."""
+        """Return True if the record is not a repetition."""
         if record.levelno < logging.WARNING or logger.isEnabledFor(logging.DEBUG):
             return True
         if record.exc_info and isinstance(record.exc_info[1], asyncio.CancelledError | SystemExit):
             return False
         record.exc_info = record.exc_text = None
-        text = plain(record.getMessage())  # it may hold words of a job or a site
+        text = plain(record.getMessage())  # it may contain text of a job or a site
         if type(record.msg) in _NAMES_FILES:
             text = without_names(text)
-        is_in_record = isinstance(record.msg, JobEndedBySite | TimeLimitExceeded) or _TOLD_BY_RECORD.match(text)
+        is_in_record = isinstance(record.msg, JobEndedBySite | TimeLimitExceeded) or _IN_RECORD.match(text)
         record.msg, record.args = text, None
-        # Another part failed for the same reason, without a word of its own.
+        # A further failure for the same reason, without a message.
         if not text.strip() and self._seen:
             return False
         if text in self._seen or any(words in text for words in _SECONDARY):
@@ -57,6 +57,6 @@ class ShortFailures(logging.Filter):
 
 
 def shorten() -> None:
-    """Puts the filter on StreamFlow's logger, once."""
-    if not any(isinstance(each, ShortFailures) for each in logger.filters):
+    """Add the filter to StreamFlow's logger, once."""
+    if not any(isinstance(added, ShortFailures) for added in logger.filters):
         logger.addFilter(ShortFailures())

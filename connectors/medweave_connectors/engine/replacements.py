@@ -236,7 +236,9 @@ def signature_of(function: Callable[..., Any]) -> str:
     Raises:
         TypeError, ValueError: the object has no signature.
     """
-    signature = inspect.signature(function)
-    parameters = [each.replace(annotation=inspect.Parameter.empty) for each in signature.parameters.values()]
+    is_class = isinstance(function, type)
+    # `inspect` takes `__new__` or `__init__` of a class, by the version of Python.
+    signature = inspect.signature(function.__init__ if is_class else function)
+    parameters = [one.replace(annotation=inspect.Parameter.empty) for one in signature.parameters.values()][is_class:]
     bare = signature.replace(parameters=parameters, return_annotation=inspect.Signature.empty)
     return f"async {bare}" if inspect.iscoroutinefunction(function) else str(bare)

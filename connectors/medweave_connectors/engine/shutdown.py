@@ -1,6 +1,6 @@
-"""The run's beginning and its end by a signal: INT, TERM and HUP cancel the run, so that everything is undeployed.
+"""The start of a run, and its end by a signal: INT, TERM and HUP cancel the run, so that everything is undeployed.
 
-StreamFlow handles INT only; after TERM or HUP its jobs would run on as orphans.
+StreamFlow handles only INT; after TERM or HUP its jobs would continue as orphans.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ _interrupts = 0
 
 
 def begin(run: RunRecord, config: Mapping[str, Any]) -> None:
-    """Starts the record, makes the links to the inputs, and listens to signals; a second call does nothing.
+    """Start the record, make the links to the inputs, and handle signals; a second call does nothing.
 
     Raises:
-        SiteConfigError: an input is not there.
+        SiteConfigError: an input does not exist.
     """
     if run.running:
         return
@@ -62,14 +62,14 @@ def begin(run: RunRecord, config: Mapping[str, Any]) -> None:
     if run.storage_error is not None:
         raise SiteConfigError.of(run.storage_error)
     run.when_storage_fails = abort
-    end_left(run)
+    kill_orphans(run)
     loop = asyncio.get_running_loop()
     for number in SIGNALS:
         loop.add_signal_handler(number, _interrupt, run, number)
 
 
-def end_left(run: RunRecord) -> None:
-    """Ends what killed drivers of the same folder of runs have left running here: what it would write, this run may do again."""
+def kill_orphans(run: RunRecord) -> None:
+    """Kill local processes of killed drivers with the same folder of runs: this run may repeat their jobs."""
     logs = [work.parent / EVENTS for work in run.folder.parent.glob(f"*/{WORK}") if work.parent != run.folder]
     folders = [log.parent for log in logs if not came_to_its_end(log) and not driver_lives(log)]
     owners = [owner_of(folder, folder.name) for folder in folders]
@@ -79,9 +79,9 @@ def end_left(run: RunRecord) -> None:
 
 
 async def cancel_leftovers() -> None:
-    """Ends the engine's own tasks while its tables are still open.
+    """Cancel StreamFlow's tasks while its database is open.
 
-    After a failure StreamFlow leaves them to `asyncio.run`, where each of them raises once more for want of a database.
+    After a failure StreamFlow leaves them to `asyncio.run`, where each task raises again because the database is closed.
     """
     leftovers = [task for task in asyncio.all_tasks() if task not in (asyncio.current_task(), main_task())]
     for task in leftovers:
@@ -91,7 +91,7 @@ async def cancel_leftovers() -> None:
 
 
 def die_by(signal_number: int) -> None:
-    """Ends the process as the signal would have, so that whoever started it sees the true reason."""
+    """Kill the process by the signal, so that its parent sees the signal as the reason."""
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError):
             stream.flush()
@@ -116,7 +116,7 @@ def _interrupt(run: RunRecord, number: signal.Signals) -> None:
 
 
 def _bindings(workflow: Mapping[str, Any]) -> list[dict[str, Any]]:
-    # Working directories are left out: they are the user's paths.
+    # Without working directories: they are the user's paths.
     return [
         {key: binding[key] for key in ("step", "port") if key in binding}
         | {key: target[key] for key in ("deployment", "service") if key in target}

@@ -1,4 +1,4 @@
-"""Data classes at the moment of a transfer: what a port carries, what a file is known to be, what may lie where. Pure."""
+"""Data classes of transfers: declared for ports, known of files, allowed at deployments. Pure."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import Any
 
-from medweave_connectors.policy.data_rules import CLASSES, Fault, able
+from medweave_connectors.policy.data_rules import CLASSES, Fault, allowed_deployments
 
-WORKFLOW = "/"  # the path under which the workflow's own inputs and outputs stand
-# Of a file or folder that the workflow's documents name as a tool's default, such as the tool's own program: no data of people,
-# so it may lie wherever the step runs.
+WORKFLOW = "/"  # the path of the workflow's inputs and outputs
+# The class of a file or folder that a CWL document names as a default, such as a tool's script: it holds no data of people, and
+# may lie wherever the step runs.
 DEFINITION = "definition"
 WHERE = "dataManager.config.dataRules"
-_TRANSFER, _COLLECTOR = "__transfer__", "-collector"  # in the engine's names of its transfer steps
+_TRANSFER, _COLLECTOR = "__transfer__", "-collector"  # in StreamFlow's names of its transfer steps
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +22,7 @@ class Port:
     """An input or output of a step.
 
     Attributes:
-        step: its path; `/` for what the workflow itself gets and gives.
+        step: its path; `/` for inputs and outputs of the workflow.
     """
 
     step: str
@@ -30,7 +30,7 @@ class Port:
 
 
 def port_of(transfer_step: str) -> Port | None:
-    """The input that a transfer step of the engine brings, or the workflow's output that it collects; None for another name."""
+    """Return the input or workflow output that a transfer step of StreamFlow serves; None for another name."""
     path = PurePosixPath(transfer_step)
     if path.parent.name == _TRANSFER:
         return Port(str(path.parents[1]), path.name)
@@ -44,10 +44,10 @@ class Rules:
     """The data rules of the data manager's settings.
 
     Attributes:
-        carries: classes by path of the step and name of its input or output; the workflow's own under `/`.
+        carries: classes by path of the step and name of its input or output; those of the workflow under `/`.
         may_hold: classes by deployment.
-        driver: classes that may lie on the machine that drives the run, which gets the results.
-        wraps: the deployment through which one reaches its site, by name: both are the same place.
+        driver: classes that may lie on the driver's machine, which receives the results.
+        wraps: the deployment that another one wraps, by the name of the outer one: both have the same files.
     """
 
     carries: Mapping[str, Mapping[str, Iterable[str]]]
@@ -55,34 +55,33 @@ class Rules:
     driver: Iterable[str] = ()
     wraps: Mapping[str, str] = field(default_factory=dict)
 
-    def carried(self, port: Port) -> frozenset[str]:
-        """What a port carries; empty where nothing is said of it."""
+    def declared(self, port: Port) -> frozenset[str]:
+        """Return the declared classes of a port; empty if there are none."""
         return frozenset(self.carries.get(port.step, {}).get(port.name, ()))
 
-    def around(self, port: Port) -> frozenset[str]:
-        """Of a step inside another one: all that the outer one reads and writes; empty for other steps."""
-        outer = [str(each) for each in PurePosixPath(port.step).parents if str(each) != WORKFLOW]
-        ports = next((self.carries[each] for each in outer if each in self.carries), {})
-        return frozenset(each for classes in ports.values() for each in classes)
+    def declared_outside(self, port: Port) -> frozenset[str]:
+        """Return all classes of the step that contains the port's step; empty for a step of the workflow itself."""
+        outer_steps = [str(step) for step in PurePosixPath(port.step).parents if str(step) != WORKFLOW]
+        ports = next((self.carries[step] for step in outer_steps if step in self.carries), {})
+        return frozenset(name for classes in ports.values() for name in classes)
 
     def allowed(self, names: Sequence[str], *, on_driver: bool) -> frozenset[str]:
-        """What may lie at a place.
+        """Return the classes that a location may hold.
 
         Args:
             names: its deployment and those that it wraps, the outermost first.
-            on_driver: it is on the machine that drives the run.
+            on_driver: the location is on the driver's machine.
         """
-        known = [each for name in names for each in self._inwards(name)]
-        for name in known:
+        for name in [inner for outer in names for inner in self._inwards(outer)]:
             if name in self.may_hold:
                 return frozenset(self.may_hold[name])
-        around = [name for name in self.may_hold if names[0] in self._inwards(name)]
-        if not around and on_driver:
+        wrapping = [name for name in self.may_hold if names[0] in self._inwards(name)]
+        if not wrapping and on_driver:
             return frozenset(self.driver)
-        return frozenset(each for name in around for each in self.may_hold[name])
+        return frozenset(allowed for name in wrapping for allowed in self.may_hold[name])
 
     def root(self, name: str) -> str:
-        """The deployment whose files a deployment sees: the innermost that it wraps."""
+        """Return the innermost deployment that a deployment wraps: both see the same files."""
         return list(self._inwards(name))[-1]
 
     def _inwards(self, name: str | None) -> Iterator[str]:
@@ -95,48 +94,52 @@ class Rules:
     def fault(
         self, port: Port | None, classes: Iterable[str], names: Sequence[str], *, on_driver: bool
     ) -> Fault | None:
-        """Why something may not go to a place; None if it may.
+        """Return why data may not be sent to a location; None if it may.
 
         Args:
-            port: through which it goes, where that is known.
-            classes: of the data; none where they are not known, which no place may hold.
+            port: through which the data is sent, if known.
+            classes: of the data. Data without a known class may lie nowhere.
         """
         classes = frozenset(classes)
-        allowed, what, told = self.allowed(names, on_driver=on_driver), _spelled(port), in_order(classes)
+        allowed, what, ordered = self.allowed(names, on_driver=on_driver), _name_of(port), most_sensitive_first(classes)
         place = (
             "this machine, which drives the run," if on_driver and names[0] not in self.may_hold else f"'{names[0]}'"
         )
-        holds = ", ".join(in_order(allowed)) or "nothing"
-        if not told and DEFINITION in classes:
+        holds = ", ".join(most_sensitive_first(allowed)) or "nothing"
+        if not ordered and DEFINITION in classes:
             return None
-        if not told:
+        if not ordered:
             return Fault(
                 what=f"{what} was not sent: nothing says which data it carries.",
                 seen=f"no class in {WHERE}.carries; {place} may hold {holds}",
                 expected=f"one of {', '.join(CLASSES)}",
                 do="give it a class in `holds` of the workflow's roles.yml, and run `medweave bind` again",
             )
-        if not (forbidden := in_order(set(told) - allowed)):
+        if not (forbidden := most_sensitive_first(set(ordered) - allowed)):
             return None
-        places = able(told, self.may_hold)
-        step = f"bind {port.step} to {' or '.join(places)}, or " if port and port.step != WORKFLOW and places else ""
+        deployments = allowed_deployments(ordered, self.may_hold)
+        step = (
+            f"bind {port.step} to {' or '.join(deployments)}, or "
+            if port and port.step != WORKFLOW and deployments
+            else ""
+        )
         return Fault(
             what=f"{what} was not sent: it must not lie at {place.rstrip(',')}.",
             seen=f"{', '.join(forbidden)} data; {place} may hold {holds} ({WHERE})",
-            expected=f"a place that may hold {', '.join(told)}: {', '.join(places) or 'there is none'}",
+            expected=f"a place that may hold {', '.join(ordered)}: {', '.join(deployments) or 'there is none'}",
             do=f"{step}correct `mayHold` of the site file if it is wrong, and run `medweave bind` again",
         )
 
 
-class Known:
-    """The classes of files and folders that were seen, by place and path. What was noted once stays."""
+class FileClasses:
+    """The classes of files and folders, by location and path. A class is never removed."""
 
     def __init__(self) -> None:
         self._own: dict[tuple[str, str], frozenset[str]] = {}
         self._below: dict[tuple[str, str], frozenset[str]] = {}
 
     def note(self, place: str, path: str, classes: Iterable[str]) -> None:
-        """A file or folder has these classes, besides those that are known of it."""
+        """Add classes to those of a file or folder."""
         more = frozenset(classes)
         self._own[place, path] = self._own.get((place, path), frozenset()) | more
         for above in PurePosixPath(path).parents:
@@ -144,30 +147,30 @@ class Known:
             self._below[key] = self._below.get(key, frozenset()) | more
 
     def of(self, place: str, path: str) -> frozenset[str]:
-        """Its own classes, those of the folders that it lies in, and those of what lies in it; empty where nothing is known."""
+        """Return the classes of a file or folder, of the folders that contain it, and of its contents; empty if none is known."""
         pure = PurePosixPath(path)
-        found = [self._own.get((place, str(each)), frozenset()) for each in (pure, *pure.parents)]
-        return frozenset().union(*found, self._below.get((place, str(pure)), frozenset()))
+        from_above = [self._own.get((place, str(parent)), frozenset()) for parent in (pure, *pure.parents)]
+        return frozenset().union(*from_above, self._below.get((place, str(pure)), frozenset()))
 
 
-def in_order(classes: Iterable[str]) -> list[str]:
-    """Classes, the one that tells most of a person first."""
-    wanted = set(classes)
-    return [each for each in CLASSES if each in wanted]
+def most_sensitive_first(classes: Iterable[str]) -> list[str]:
+    """Return the classes in the order of their sensitivity."""
+    unordered = set(classes)
+    return [name for name in CLASSES if name in unordered]
 
 
 def wraps_of(config: Mapping[str, Any]) -> dict[str, str]:
-    """Which deployment wraps which, of a parsed streamflow.yml."""
-    found = {}
+    """Return the wrapped deployment of each deployment that has one, in a parsed streamflow.yml."""
+    wrapped = {}
     for name, deployment in (config.get("deployments") or {}).items():
         inner = deployment.get("wraps")
         inner = inner.get("deployment") if isinstance(inner, Mapping) else inner
         if inner is not None:
-            found[str(name)] = str(inner)
-    return found
+            wrapped[str(name)] = str(inner)
+    return wrapped
 
 
-def _spelled(port: Port | None) -> str:
+def _name_of(port: Port | None) -> str:
     if port is None:
         return "a file or folder"
     return f"the output {port.name}" if port.step == WORKFLOW else f"{port.step}: its input {port.name}"

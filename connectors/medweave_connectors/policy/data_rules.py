@@ -1,4 +1,4 @@
-"""Classes of data: what a step holds, and what may lie at a deployment. No streamflow in here."""
+"""Data classes of steps, and the classes that a deployment may hold. No StreamFlow in this module."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MayHold = Mapping[str, Iterable[str]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
-    """What is wrong with a placement, in the parts of an error message."""
+    """The error of a placement or transfer, in the parts of its message."""
 
     what: str
     seen: str
@@ -23,21 +23,21 @@ class Fault:
     do: str
 
 
-def too_sensitive(held: Iterable[str], deployment: str, may_hold: MayHold) -> list[str]:
-    """The classes that a step holds and its deployment may not; all of them where no line names the deployment.
+def forbidden_classes(classes: Iterable[str], deployment: str, may_hold: MayHold) -> list[str]:
+    """Return the classes that a deployment may not hold; all of them if no rule names the deployment.
 
     Args:
-        held: classes of what the step reads and writes.
+        classes: of the data that a step reads and writes.
         may_hold: classes by deployment.
     """
-    allowed = set(may_hold.get(deployment, ()))
-    return [each for each in CLASSES if each in set(held) - allowed]
+    forbidden = set(classes) - set(may_hold.get(deployment, ()))
+    return [name for name in CLASSES if name in forbidden]
 
 
-def able(held: Iterable[str], may_hold: MayHold) -> list[str]:
-    """The deployments that may hold all of these classes."""
-    wanted = list(held)
-    return [name for name in may_hold if not too_sensitive(wanted, name, may_hold)]
+def allowed_deployments(classes: Iterable[str], may_hold: MayHold) -> list[str]:
+    """Return the deployments that may hold all of these classes."""
+    classes = list(classes)
+    return [name for name in may_hold if not forbidden_classes(classes, name, may_hold)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,9 +45,9 @@ class DataRules:
     """The data rules of a streamflow.yml: the settings of a binding filter.
 
     Attributes:
-        where: the settings' place in the file.
-        holds: classes by the path of a step; they are those of the steps below it too.
-        may_hold: classes by deployment; empty where nothing is restricted.
+        where: path of the settings in the file.
+        holds: classes by the path of a step; they apply to the steps below it too.
+        may_hold: classes by deployment; empty if nothing is restricted.
     """
 
     where: str
@@ -55,11 +55,11 @@ class DataRules:
     may_hold: MayHold
 
     def fault(self, step: str, deployment: str) -> Fault | None:
-        """Why a step may not run at a deployment; None if it may."""
+        """Return why a step may not run at a deployment; None if it may."""
         if not self.may_hold:
             return None
         path = PurePosixPath(step)
-        line = next((str(each) for each in (path, *path.parents) if str(each) in self.holds), None)
+        line = next((str(parent) for parent in (path, *path.parents) if str(parent) in self.holds), None)
         if line is None:
             return Fault(
                 what=f"{self.where}.holds: nothing says which data step {step} reads and writes.",
@@ -67,15 +67,17 @@ class DataRules:
                 expected=f"{step}: [{', '.join(CLASSES)}], or some of these",
                 do="write that line, or run `medweave bind` again",
             )
-        held = list(self.holds[line])
-        forbidden = too_sensitive(held, deployment, self.may_hold)
+        classes = list(self.holds[line])
+        forbidden = forbidden_classes(classes, deployment, self.may_hold)
         if not forbidden:
             return None
         allowed = ", ".join(self.may_hold.get(deployment, ())) or "nothing, as no line names it"
-        places = able(held, self.may_hold)
+        deployments = allowed_deployments(classes, self.may_hold)
         return Fault(
             what=f"{self.where}.mayHold.{deployment}: step {step} must not run there, for what it reads and writes.",
             seen=f"{', '.join(forbidden)} (holds.{line}) at deployment '{deployment}', which may hold {allowed}",
-            expected=f"a deployment that may hold {', '.join(held)}: {', '.join(places) or 'there is none'}",
-            do=f"bind {step} to {' or '.join(places)}" if places else "correct the data rules, if they are wrong",
+            expected=f"a deployment that may hold {', '.join(classes)}: {', '.join(deployments) or 'there is none'}",
+            do=f"bind {step} to {' or '.join(deployments)}"
+            if deployments
+            else "correct the data rules, if they are wrong",
         )

@@ -1,4 +1,4 @@
-"""Inputs of a workflow, with links in the place of the paths that a job file names. Pure."""
+"""Inputs of a workflow, with links for the paths that a job file names. Pure."""
 
 from __future__ import annotations
 
@@ -8,29 +8,29 @@ from typing import Any
 
 from medweave_core.documents.file_locations import location_of, path_of
 
-# Of a token, what holds or tells the path; the engine makes them anew from the new one.
+# Keys of a value that contain its path or a part of it; StreamFlow derives them from the new path.
 _OF_THE_PATH = ("location", "path", "dirname", "nameroot", "nameext")
 
 
-def behind_links(value: Any, link_of: Callable[[str], str], *, folder: str) -> Any:
-    """The value of an input with another path for each file and folder of this machine in it.
+def with_links(value: Any, link_of: Callable[[str], str], *, folder: str) -> Any:
+    """Return the value of an input with a link for each file and folder in it.
 
     Args:
-        value: as the engine has it: files and folders are mappings with a `class`.
-        link_of: path to the one that the engine shall see.
-        folder: where relative paths start.
+        value: as StreamFlow represents it: files and folders are mappings with a `class`.
+        link_of: returns the link for a path.
+        folder: base of relative paths.
     """
     if isinstance(value, Mapping):
         if value.get("class") not in ("File", "Directory"):
-            return {name: behind_links(each, link_of, folder=folder) for name, each in value.items()}
-        new = {name: each for name, each in value.items() if name not in _OF_THE_PATH}
+            return {name: with_links(item, link_of, folder=folder) for name, item in value.items()}
+        new = {name: item for name, item in value.items() if name not in _OF_THE_PATH}
         for name in ("secondaryFiles", "listing"):
             if name in new:
-                new[name] = [behind_links(each, link_of, folder=folder) for each in new[name]]
+                new[name] = [with_links(item, link_of, folder=folder) for item in new[name]]
         if (path := path_of(value)) is None:
-            return {**value, **new}  # its content or listing stands in the job file itself
+            return {**value, **new}  # the job file has its content or listing
         link = link_of(posixpath.normpath(posixpath.join(folder, path)))
         return new | {"path": link, "location": location_of(link)}
     if isinstance(value, list):
-        return [behind_links(each, link_of, folder=folder) for each in value]
+        return [with_links(item, link_of, folder=folder) for item in value]
     return value

@@ -1,7 +1,7 @@
-"""The home of a folder of runs: the key of the pseudonyms, and the links by which the engine gets at the data.
+"""The re-identification map of a folder of runs: the key of the pseudonyms, and links from pseudonyms to the data.
 
-It is for its owner only, and nothing of it is sent anywhere. A link tells whose data have a pseudonym: that is the way back. They
-stay for later runs. No streamflow in here.
+StreamFlow reads inputs by these links. The folder is for its owner only, is never sent anywhere, and stays for later runs.
+No StreamFlow in this module.
 """
 
 from __future__ import annotations
@@ -22,54 +22,56 @@ FOLDER, KEY = ".home", "key"  # in the folder of runs
 
 
 class Home:
-    """Its key and its links; nothing is written before `make`, since files are also read to be validated only."""
+    """The key and the links of a folder of runs. Nothing is written before `make`: a file may be read only to validate it."""
 
     def __init__(self, runs: Path) -> None:
         self.folder = runs / FOLDER
-        self.there: dict[str, str] = {}  # links at sites, and what they will lead to
+        self.site_links: dict[str, str] = {}  # at sites: link to its target
         self._key: bytes | None = None
-        self._wanted: dict[str, tuple[Path, str]] = {}
-        self._listed: dict[Path, dict[str, list[tuple[Path, str]]]] = {}
-        self._led: dict[str, str] = {}  # where its links lead in the end, and their paths
+        self._requested: dict[
+            str, tuple[Path, str]
+        ] = {}  # name of a link to its target, and where the target was named
+        self._listings: dict[Path, dict[str, list[tuple[Path, str]]]] = {}
+        self._link_to: dict[str, str] = {}  # real path of a target to its link
 
     def link_of(self, path: str, port: str, *, what: str) -> Path:
-        """Where the link to a file or folder will lie.
+        """Return the path of the link to a file or folder; `make` creates it.
 
-        Files that stand beside a file, under its name but for their kind, get links beside its link: CWL looks for them there.
+        Files with the same name but another suffix get links in the same folder: CWL looks for secondary files there.
 
         Args:
             path: absolute, of this machine.
             port: the input of the workflow.
-            what: where it was named, for an error.
+            what: where the path was named, for an error.
         """
         real = Path(os.path.normpath(path))
         stem, kind = stem_and_kind(real.name)
         name = pseudonym(self._key_of(), port, str(real.with_name(stem)))
-        for beside, its_kind in () if real.is_dir() else self._listing(real.parent).get(stem, ()):
-            self._wanted.setdefault(f"{name}{its_kind}", (beside, ""))
-        self._wanted[f"{name}{kind}"] = real, what
+        for sibling, suffix in () if real.is_dir() else self._listing(real.parent).get(stem, ()):
+            self._requested.setdefault(f"{name}{suffix}", (sibling, ""))
+        self._requested[f"{name}{kind}"] = real, what
         return self.folder / f"{name}{kind}"
 
-    def link_there(self, path: str, port: str, *, folder: str) -> str:
-        """Where the link to a file or folder at a site will lie.
+    def site_link_of(self, path: str, port: str, *, folder: str) -> str:
+        """Return the path of the link to a file or folder at a site.
 
         Args:
-            path: absolute, of the site.
-            folder: of the links there.
+            path: absolute, at the site.
+            folder: of the links at the site.
         """
         stem, kind = stem_and_kind(posixpath.basename(path))
         name = pseudonym(self._key_of(), port, posixpath.join(posixpath.dirname(path), stem))
         link = posixpath.join(folder, f"{name}{kind}")
-        self.there[link] = path
+        self.site_links[link] = path
         return link
 
     def make(self) -> None:
-        """Makes the links of this machine that were asked for, and keeps the key.
+        """Create the requested links of this machine, and store the key.
 
         Raises:
-            UsageError: what one leads to is not there. Its words hold no path.
+            UsageError: the target of a link does not exist. The message has no path.
         """
-        for real, what in self._wanted.values():
+        for real, what in self._requested.values():
             if what and not real.exists():
                 raise UsageError(
                     f"{what}: there is no such file or folder on this machine.",
@@ -77,36 +79,36 @@ class Home:
                     expected="a path from the folder of the job file, or an absolute one",
                     do="correct the path in the job file",
                 )
-        if not (self._wanted or self.there):
+        if not (self._requested or self.site_links):
             return
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        # Where another run was quicker, that one's is kept, and later runs have other names than this one.
+        # If another run has stored its key in between, that key stays, and later runs have other names than this one.
         made_once(self.folder / KEY, self._key_of())
-        for name, (real, _) in self._wanted.items():
+        for name, (real, _) in self._requested.items():
             link = self.folder / name
             if not (link.is_symlink() and Path(os.readlink(link)) == real):  # noqa: PTH115 (its words)
                 new = self.folder / f"{secrets.token_hex(8)}.new"
                 new.symlink_to(real)
                 new.replace(link)
-        self._led = {os.path.realpath(real): str(self.folder / name) for name, (real, _) in self._wanted.items()}
+        self._link_to = {os.path.realpath(real): str(self.folder / name) for name, (real, _) in self._requested.items()}
 
-    def behind(self, real: str) -> str:
-        """The link that leads to a file or folder, so that another link to it need not name it; what has none is left as it is.
+    def link_to(self, real: str) -> str:
+        """Return the link to a file or folder, so that another link need not name the target; the path itself without a link.
 
         Args:
             real: absolute, of this machine, without links.
         """
-        return self._led.get(real, real)
+        return self._link_to.get(real, real)
 
     def _listing(self, folder: Path) -> dict[str, list[tuple[Path, str]]]:
-        """The files of a folder with their kinds, by their names without these; thousands may be named, so it is looked at once."""
-        if folder not in self._listed:
-            found = self._listed[folder] = {}
+        """Return the files of a folder with their suffixes, by stem. A folder is listed once, for thousands of its files."""
+        if folder not in self._listings:
+            by_stem = self._listings[folder] = {}
             with contextlib.suppress(OSError):
-                for each in folder.iterdir():
-                    stem, kind = stem_and_kind(each.name)
-                    found.setdefault(stem, []).append((each, kind))
-        return self._listed[folder]
+                for path in folder.iterdir():
+                    stem, kind = stem_and_kind(path.name)
+                    by_stem.setdefault(stem, []).append((path, kind))
+        return self._listings[folder]
 
     def _key_of(self) -> bytes:
         if self._key is None:
@@ -130,13 +132,13 @@ def link_to(path: str) -> str:
         path: absolute, without links.
     """
     run = current()
-    return path if run is None else home_of(run.folder.parent).behind(path)
+    return path if run is None else home_of(run.folder.parent).link_to(path)
 
 
 def forget_links(runs: Path) -> bool:
-    """Removes the links of a folder of runs, and so the way back from its pseudonyms; False where there were none.
+    """Remove the links of a folder of runs, and with them the re-identification map. Return False if there were none.
 
-    The key stays: it tells nothing alone, and later runs, which make the links that they need, have the same pseudonyms by it.
+    The key stays: alone it reveals nothing, and gives later runs, which make their links again, the same pseudonyms.
     """
     links = [path for path in (runs / FOLDER).glob("*") if path.is_symlink()]
     for path in links:

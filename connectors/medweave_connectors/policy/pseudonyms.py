@@ -1,7 +1,7 @@
-"""Names that stand for the names of files and folders. Pure.
+"""Pseudonyms of files and folders. Pure.
 
-They are keyed: with the key a path has the same pseudonym in each run, and nobody can find a name out by trying names. The key
-stays in the home of a folder of runs.
+They are keyed digests of the path: with the same key a path has the same pseudonym in each run, and without the key a pseudonym
+cannot be tested against guessed names. The key stays in the home of a folder of runs.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import re
 
 DIGITS = 12
 _UNSAFE = re.compile(r"[^A-Za-z0-9_-]+")
-# What a name may keep of its end: programs tell kinds of files by it. Any other end may be a part of a person's name.
+# Suffixes that a pseudonym has too, because programs recognize file types by them. Any other suffix may be a part of a name.
 _KINDS = """
 7z avi bai bam bed bin bmp bval bvec bz2 cfg ckpt crai cram csi csv cwl dat dbf dcm ecg edf fa fai fasta fastq feather
 fq geojson gif gii gz h5 hdf5 hdr hea htm html idx img ini jp2 jpeg jpg json jsonl key log mat md md5 mgh mgz mha mhd
@@ -26,7 +26,7 @@ KINDS = frozenset(_KINDS.split())
 
 
 def stem_and_kind(name: str) -> tuple[str, str]:
-    """A name without the ends that say which kind of file it is, and these: `Doe_J.nii.gz` is `Doe_J` and `.nii.gz`."""
+    """Split a name into its stem and the suffixes of its file type: `Doe_J.nii.gz` into `Doe_J` and `.nii.gz`."""
     kind = ""
     while True:
         stem, end = posixpath.splitext(name)
@@ -36,11 +36,11 @@ def stem_and_kind(name: str) -> tuple[str, str]:
 
 
 def pseudonym(key: bytes, port: str, path: str) -> str:
-    """The name for a file or folder, without its kind: `cohort-3f2a91c07be4`.
+    """Return the pseudonym of a file or folder, without suffixes: `cohort-3f2a91c07be4`.
 
     Args:
-        port: the input of the workflow that it is given for.
-        path: absolute, without its kind.
+        port: the input of the workflow.
+        path: absolute, without suffixes.
     """
     digits = hmac.new(key, os.fsencode(path), hashlib.sha256).hexdigest()[:DIGITS]
     return f"{_UNSAFE.sub('-', port).strip('-') or 'input'}-{digits}"

@@ -1,4 +1,4 @@
-"""Inputs that lie in the web are refused: nobody would say whether what was fetched is what was meant. Pure."""
+"""Inputs at web addresses are refused: the content of a download would not be verified. Pure."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from medweave_core.errors import UsageError
 
 
 def scheme_of(location: Any) -> str:
-    """The scheme of a location that is no file's; empty for paths and files."""
+    """Return the scheme of a web location; empty for paths and `file:` locations."""
     scheme = urllib.parse.urlsplit(location).scheme if isinstance(location, str) and "://" in location else ""
     return "" if scheme == "file" else scheme
 
 
 def refuse_addresses(inputs: Mapping[str, Any], *, file: str) -> None:
-    """Looks through the inputs of a run.
+    """Check the inputs of a run.
 
     Args:
-        inputs: as they stand in the file.
+        inputs: as the job file has them.
 
     Raises:
-        UsageError: one of them lies in the web. Its words hold no address, since names may tell about patients.
+        UsageError: an input has a web address. The message has no address, which may name a patient.
     """
     for name, value in inputs.items():
         if scheme := next(_schemes(value), ""):
@@ -35,13 +35,13 @@ def refuse_addresses(inputs: Mapping[str, Any], *, file: str) -> None:
 
 
 def _schemes(value: Any) -> Iterator[str]:
-    """Of all files and folders in a value, however deep."""
+    """Yield the web schemes of all files and folders in a value, at any depth."""
     if isinstance(value, Mapping):
         if value.get("class") in ("File", "Directory"):
             scheme = scheme_of(value.get("location", value.get("path")))
             yield from filter(None, (scheme,))
-        for each in value.values():
-            yield from _schemes(each)
+        for item in value.values():
+            yield from _schemes(item)
     elif isinstance(value, list):
-        for each in value:
-            yield from _schemes(each)
+        for item in value:
+            yield from _schemes(item)

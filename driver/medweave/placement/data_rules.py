@@ -12,8 +12,8 @@ from medweave import DRIVER_TYPE
 from medweave.placement.declared_classes import AS_READ, Ports, Said, carried, held
 from medweave.project.sites import Site
 from medweave.project.workflows import ROLES_FILE, Pipeline
-from medweave_connectors.policy.data_classes import WORKFLOW, in_order
-from medweave_connectors.policy.data_rules import CLASSES, able, too_sensitive
+from medweave_connectors.policy.data_classes import WORKFLOW, most_sensitive_first
+from medweave_connectors.policy.data_rules import CLASSES, allowed_deployments, forbidden_classes
 from medweave_core.documents.closest_match import closest
 from medweave_core.documents.field_errors import check, fault_at
 from medweave_core.documents.line_numbers import FieldPath, shown
@@ -78,7 +78,7 @@ def held_at(pipeline: Pipeline, site: Site, values: Mapping[str, Any]) -> Held |
     local = [name for name, deployment in site.deployments.items() if deployment["type"] == DRIVER_TYPE]
     found = Held(
         carries=_carried(pipeline, said, site, values),
-        driver=in_order(each for name in local for each in site.may_hold.get(name, ())),
+        driver=most_sensitive_first(each for name in local for each in site.may_hold.get(name, ())),
     )
     for name, place in site.inputs.items():
         if name in pipeline.inputs and name in said.inputs:
@@ -155,7 +155,7 @@ def _class_of_input(name: str, said: Said, site: Site) -> str:
 
 
 def _check_input(name: str, its_class: str, deployment: str, site: Site) -> None:
-    if too_sensitive([its_class], deployment, site.may_hold):
+    if forbidden_classes([its_class], deployment, site.may_hold):
         raise _fault(
             site, ("inputs", name, "deployment"), f"this input must not lie at '{deployment}', by the site's own rules.",
             seen=f"{its_class} data", held=[its_class], deployment=deployment,
@@ -165,11 +165,11 @@ def _check_input(name: str, its_class: str, deployment: str, site: Site) -> None
 
 def _check_role(step: str, role: str, found: Held, site: Site) -> None:
     deployment, classes = site.roles[role].deployment, found.of_step(step)
-    forbidden = too_sensitive(classes, deployment, site.may_hold)
+    forbidden = forbidden_classes(classes, deployment, site.may_hold)
     if not forbidden:
         return
     ports = [name for name, of_it in found.carries[step].items() if set(of_it) & set(forbidden)]
-    places = able(classes, site.may_hold)
+    places = allowed_deployments(classes, site.may_hold)
     raise _fault(
         site, ("roles", role, "deployment"), f"step {step} must not run at '{deployment}', for what it reads and writes.",
         seen=f"{', '.join(forbidden)} data ({', '.join(ports)})", held=classes, deployment=deployment,
@@ -182,7 +182,7 @@ def _check_outputs(pipeline: Pipeline, found: Held, site: Site) -> None:
     """The results come to the machine that drives the run."""
     for name in pipeline.outputs:
         classes = found.carries[WORKFLOW].get(name, ())
-        if forbidden := in_order(set(classes) - set(found.driver)):
+        if forbidden := most_sensitive_first(set(classes) - set(found.driver)):
             raise fault_at(
                 site.path, ("mayHold",), f"the output '{name}' must not come to this machine, which gets the results.",
                 seen=f"{', '.join(forbidden)} data; this machine may hold {', '.join(found.driver) or 'nothing'}",
@@ -203,7 +203,7 @@ def _fault(
     option: str | None = None,
 ) -> UserInputError | UsageError:
     allowed = ", ".join(site.may_hold.get(deployment, ())) or "nothing: mayHold has no line for it"
-    places = ", ".join(able(held, site.may_hold)) or "there is none"
+    places = ", ".join(allowed_deployments(held, site.may_hold)) or "there is none"
     parts: dict[str, Any] = {
         "seen": f"{seen} at '{deployment}', which may hold {allowed}",
         "expected": f"a deployment whose line in mayHold of {shown(site.path)} has {', '.join(held)}: {places}",

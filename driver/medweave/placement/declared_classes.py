@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from medweave.project.workflows import Pipeline, Step
-from medweave_connectors.policy.data_classes import DEFINITION, WORKFLOW, in_order
+from medweave_connectors.policy.data_classes import DEFINITION, WORKFLOW, most_sensitive_first
 
 AS_READ = "as-read"  # of people, like what the step reads
 OF_PEOPLE = ("identified", "de-identified", "derived")  # the one that tells most of them first
@@ -72,7 +72,7 @@ class _Walk:
                 if is_sure and name in firsts:
                     break  # the others are not asked
             if classes:
-                found[name] = tuple(in_order(classes))
+                found[name] = tuple(most_sensitive_first(classes))
         return found
 
 
@@ -108,7 +108,9 @@ def carried(pipeline: Pipeline, said: Said, values: Mapping[str, Any] | None = N
 
 def _joined(reads: Ports, writes: Ports) -> Ports:
     """Both; an input and an output of one name carry the classes of both."""
-    return {name: tuple(in_order((*reads.get(name, ()), *writes.get(name, ())))) for name in {**reads, **writes}}
+    return {
+        name: tuple(most_sensitive_first((*reads.get(name, ()), *writes.get(name, ())))) for name in {**reads, **writes}
+    }
 
 
 def as_read(classes: Iterable[str]) -> str:
@@ -119,4 +121,4 @@ def as_read(classes: Iterable[str]) -> str:
 
 def held(ports: Ports) -> list[str]:
     """The classes of all that a step reads and writes."""
-    return in_order(each for classes in ports.values() for each in classes)
+    return most_sensitive_first(each for classes in ports.values() for each in classes)

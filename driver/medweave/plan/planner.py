@@ -20,7 +20,7 @@ from medweave.plan.sizes import Size, missing_in, size_of
 from medweave.project.sites import Place
 from medweave.project.workflows import Step
 from medweave_connectors.cache.entries import CacheEntries
-from medweave_connectors.policy.data_classes import WORKFLOW, in_order
+from medweave_connectors.policy.data_classes import WORKFLOW, most_sensitive_first
 from medweave_core.documents.cwl_model import Process
 from medweave_core.documents.cwl_types import has_files
 from medweave_core.documents.file_locations import place_key
@@ -339,6 +339,6 @@ def _holdings(given: _Given, moves: Sequence[Move]) -> Iterator[Holding]:
         allowed = (fitted.held.driver if place is HERE else rules.get(place, ())) if fitted.held is not None else None
         yield Holding(
             place=place,
-            gets=tuple(in_order(set(classes))) if given.carries is not None else None,
+            gets=tuple(most_sensitive_first(set(classes))) if given.carries is not None else None,
             may_hold=None if allowed is None else tuple(allowed),
         )

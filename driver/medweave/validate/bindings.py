@@ -17,7 +17,7 @@ from medweave.validate.findings import Finding, finding_at, one_of
 from medweave.validate.images import check_containers
 from medweave.validate.places import check_deployments, services_of, told, tools_of
 from medweave.validate.repository import Repository
-from medweave_connectors.policy.data_rules import too_sensitive
+from medweave_connectors.policy.data_rules import forbidden_classes
 from medweave_core.documents.closest_match import closest
 from medweave_core.documents.cwl_model import Process
 from medweave_core.documents.field_errors import FieldFault, faults
@@ -318,7 +318,7 @@ def _data_rules(source: SourceDocument) -> Iterator[Finding]:
                 bound = binding["target"] if isinstance(binding["target"], list) else [binding["target"]]
                 at: FieldPath = ("workflows", workflow_name, "bindings", number, "target", "deployment")
                 for target in bound if classes else ():
-                    forbidden = too_sensitive(classes, target["deployment"], config["mayHold"])
+                    forbidden = forbidden_classes(classes, target["deployment"], config["mayHold"])
                     if forbidden and target["deployment"] in (source.data.get("deployments") or {}):
                         able = [each for each, may in config["mayHold"].items() if set(classes) <= set(may)]
                         yield finding_at(

@@ -1,4 +1,4 @@
-"""Names in the bindings of a streamflow.yml: those that there are not are told with their place and the valid choices."""
+"""Names in the bindings of a streamflow.yml: unknown names are reported with their line and the valid choices."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_the_root_may_be_bound_where_there_is_no_tool() -> None:
 
 
 @pytest.mark.parametrize("path", ["/trai", "/train/model", "/segment", "/infer/train"])
-def test_a_step_that_there_is_not_is_told_with_its_place(path: str) -> None:
+def test_an_unknown_step_is_reported_with_its_line(path: str) -> None:
     # The engine takes the beginning of a name for a step, and says nothing of the first two.
     with pytest.raises(FieldFault) as caught:
         look({"step": "/", "target": {}}, {"step": path, "target": {}})
@@ -109,13 +109,13 @@ def test_a_deployment_or_service_that_there_is_not(target: dict[str, str], what:
 @pytest.mark.parametrize("wraps", ["logn", {"deployment": "logn", "service": "x"}])
 def test_a_way_through_a_deployment_that_there_is_not(wraps: Any) -> None:
     # The engine ends with `KeyError: 'logn'`.
-    found = config()
-    found["deployments"] |= {"login": {"type": "medweave.ssh", "config": {}}}
-    found["deployments"]["hpc"]["wraps"] = wraps
+    parsed = config()
+    parsed["deployments"] |= {"login": {"type": "medweave.ssh", "config": {}}}
+    parsed["deployments"]["hpc"]["wraps"] = wraps
     with pytest.raises(
         FieldFault, match=r"bound\.yml: deployments\.hpc\.wraps: there is no deployment 'logn'"
     ) as caught:
-        check_targets(found)
+        check_targets(parsed)
     assert caught.value.expected.startswith("a deployment beside it: login, ")
 
 

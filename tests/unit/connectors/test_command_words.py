@@ -71,9 +71,9 @@ def types(draw: Any, depth: int) -> tuple[Any, Any]:
             return kind, value
         return ["null", kind], draw(st.sampled_from([None, value]))
     if name == "record":
-        members = {each: draw(inputs(depth - 1)) for each in ("fb", "fa")}
-        fields = [{"name": each, **field} for each, (field, _) in members.items()]
-        return {"type": "record", "fields": fields}, {each: value for each, (_, value) in members.items()}
+        members = {field: draw(inputs(depth - 1)) for field in ("fb", "fa")}
+        fields = [{"name": name, **field} for name, (field, _) in members.items()]
+        return {"type": "record", "fields": fields}, {name: value for name, (_, value) in members.items()}
     if name == "array":
         kind, value = draw(types(depth - 1))
         binding = draw(bindings(is_array=False))
@@ -90,7 +90,7 @@ def tools(draw: Any) -> tuple[dict[str, Any], dict[str, Any]]:
     """Draw a tool and its job."""
     drawn = {name: draw(inputs()) for name in ("b", "a")}
     arguments = draw(st.lists(st.sampled_from(["lit $x", {"prefix": "-A", "valueFrom": "$(inputs.b)"}]), max_size=1))
-    declared = {name: each for name, (each, _) in drawn.items()}
+    declared = {name: field for name, (field, _) in drawn.items()}
     return tool_document(declared, arguments, shell=draw(st.booleans())), {
         name: value for name, (_, value) in drawn.items()
     }
@@ -158,6 +158,6 @@ def test_a_command_is_the_same_after_the_engine_has_loaded_it_for_a_retry() -> N
         row = json.loads(json.dumps(await words.save(None)))
         return await CommandTokenProcessor.load(row, None)
 
-    found = asyncio.run(loaded())
-    assert isinstance(found, CommandWords)
-    assert (found.arguments, found.inputs, found.is_shell_command) == (words.arguments, fields, True)
+    restored = asyncio.run(loaded())
+    assert isinstance(restored, CommandWords)
+    assert (restored.arguments, restored.inputs, restored.is_shell_command) == (words.arguments, fields, True)

@@ -57,7 +57,7 @@ def test_several_rows_are_written_together_or_not_at_all(record: RunRecord) -> N
     assert names(record) == ["before"]
 
 
-def test_a_commit_that_fails_is_told_by_the_next_statement(record: RunRecord) -> None:
+def test_a_failed_commit_is_raised_by_the_next_statement(record: RunRecord) -> None:
     async def write() -> None:
         async with CommittingConnection(record) as database:
             database.execute("PRAGMA defer_foreign_keys = ON")

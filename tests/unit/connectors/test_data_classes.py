@@ -1,4 +1,4 @@
-"""What may be sent where, and what is remembered of a file."""
+"""Which data may be sent to which deployment, and which classes a file has."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from streamflow.core.deployment import ExecutionLocation
 
 from medweave_connectors.host.errors import TransferForbidden
-from medweave_connectors.policy.data_classes import Known, Port, Rules, port_of, wraps_of
+from medweave_connectors.policy.data_classes import FileClasses, Port, Rules, port_of, wraps_of
 from medweave_connectors.policy.data_rules import CLASSES
-from medweave_connectors.policy.transfer_rules import Guard, carrying
+from medweave_connectors.policy.transfer_rules import TransferGuard, carrying
 
 HERE = ExecutionLocation(name="__LOCAL__", deployment="__LOCAL__", local=True)
 LOGIN = ExecutionLocation(name="node", deployment="login")
@@ -44,7 +44,7 @@ def test_a_transfer_step_of_the_engine_names_its_port(name: str, port: Port | No
     assert port_of(name) == port
 
 
-def test_who_wraps_whom_stands_in_the_file() -> None:
+def test_the_file_says_which_deployment_wraps_which() -> None:
     file = {"deployments": {"a": {"wraps": "b"}, "b": {"wraps": {"deployment": "c", "service": "s"}}, "c": {}}}
     assert wraps_of(file) == {"a": "b", "b": "c"}
     assert wraps_of({}) == {}
@@ -53,22 +53,24 @@ def test_who_wraps_whom_stands_in_the_file() -> None:
 @pytest.mark.slow
 @PURE
 @given(NOTES, st.sampled_from(["here", "there"]), NAMES)
-def test_a_path_has_the_classes_of_all_that_it_lies_in_and_holds(
+def test_a_path_has_the_classes_of_its_parents_and_contents(
     notes: list[tuple[str, str, str]], place: str, path: str
 ) -> None:
-    known = Known()
-    for each in notes:
-        known.note(each[0], each[1], [each[2]])
+    known = FileClasses()
+    for at, noted_path, data_class in notes:
+        known.note(at, noted_path, [data_class])
 
     def on_one_branch(other: str) -> bool:
         return PurePosixPath(other).is_relative_to(path) or PurePosixPath(path).is_relative_to(other)
 
-    assert known.of(place, path) == {each[2] for each in notes if each[0] == place and on_one_branch(each[1])}
+    assert known.of(place, path) == {
+        data_class for at, noted_path, data_class in notes if at == place and on_one_branch(noted_path)
+    }
 
 
 @PURE
 @given(st.sets(st.sampled_from(CLASSES)), st.sets(st.sampled_from(CLASSES)))
-def test_a_place_gets_what_it_may_hold_all_of(classes: set[str], may_hold: set[str]) -> None:
+def test_a_deployment_may_hold_data_if_it_may_hold_all_their_classes(classes: set[str], may_hold: set[str]) -> None:
     rules = Rules(carries={}, may_hold={"site": may_hold})
     fault = rules.fault(None, classes, ["site"], on_driver=False)
     assert (fault is None) == (bool(classes) and classes <= may_hold)
@@ -87,7 +89,7 @@ def test_a_place_gets_what_it_may_hold_all_of(classes: set[str], may_hold: set[s
     ids=lambda value: getattr(value, "deployment", ""),
 )
 def test_deployments_of_one_place_may_hold_the_same(place: ExecutionLocation, allowed: bool) -> None:
-    guard = Guard(**GUARD)
+    guard = TransferGuard(**GUARD)
     with carrying(Port("/train", "set")):
         if allowed:
             assert guard.admit([(HERE, "/x")], [place]) == {"derived", "model"}
@@ -96,15 +98,15 @@ def test_deployments_of_one_place_may_hold_the_same(place: ExecutionLocation, al
                 guard.admit([(HERE, "/x")], [place])
 
 
-def test_what_was_noted_at_the_login_node_is_known_in_the_queue() -> None:
-    guard = Guard(**GUARD)
+def test_classes_noted_at_the_login_node_are_known_in_the_queue() -> None:
+    guard = TransferGuard(**GUARD)
     guard.note([(LOGIN, "/data/x")], ["identified"])
     with carrying(Port("/train", "set")), pytest.raises(TransferForbidden, match="seen:     identified data"):
         guard.admit([(QUEUE, "/data")], [QUEUE])
 
 
-def test_a_step_inside_another_carries_what_the_outer_one_does_unless_its_files_are_known() -> None:
-    guard = Guard(**GUARD)
+def test_an_inner_step_has_the_classes_of_the_outer_one_unless_its_files_are_known() -> None:
+    guard = TransferGuard(**GUARD)
     with carrying(Port("/outer/inner", "x")):
         with pytest.raises(TransferForbidden, match="seen:     identified data"):
             guard.admit([(HERE, "/y")], [QUEUE])
@@ -112,15 +114,15 @@ def test_a_step_inside_another_carries_what_the_outer_one_does_unless_its_files_
         assert guard.admit([(HERE, "/y")], [QUEUE]) == {"model"}
 
 
-def test_what_is_not_known_does_not_leave_its_place() -> None:
-    guard = Guard(**GUARD)
+def test_data_without_a_known_class_stays_at_its_site() -> None:
+    guard = TransferGuard(**GUARD)
     assert guard.admit([(LOGIN, "/x")], [QUEUE]) == frozenset()
     with pytest.raises(TransferForbidden, match="a file or folder was not sent: nothing says which data it carries"):
         guard.admit([(LOGIN, "/x")], [HERE])
 
 
-def test_without_rules_nothing_is_refused_and_nothing_remembered() -> None:
-    guard = Guard()
+def test_without_rules_nothing_is_refused_and_nothing_stored() -> None:
+    guard = TransferGuard()
     guard.note([(HERE, "/x")], ["identified"])
     with carrying(Port("/train", "set")):
         assert guard.admit([(HERE, "/x")], [LOGIN]) == frozenset()

@@ -57,7 +57,7 @@ def test_the_engine_reads_the_file_that_a_job_names(tmp_path: Path, name: str, m
     files = [{"class": "File", "path": name}, {"class": "Directory", "path": str(tmp_path / name)}]
     job.write_text(json.dumps({"files": files}), encoding="utf-8")
     loaded = _inject_value(document_loading.load_inputfile_by_uri("v1.2", str(job)))
-    assert [path_of(each) for each in loaded["files"]] == [str(job.parent / name), str(tmp_path / name)]
+    assert [path_of(file) for file in loaded["files"]] == [str(job.parent / name), str(tmp_path / name)]
 
 
 @pytest.mark.parametrize("folder", ["plain", "hash#1", "per%41cent", "a+b", "what?"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import pkgutil
+import re
 import subprocess
 import sys
 import tomllib
@@ -22,7 +23,7 @@ from medweave_core.errors import BackendMissingError
 from support.engine import run, write_workflow
 
 ROOT = Path(__file__).resolve().parents[3]
-REMAP_PATH = next(each for each in REPLACEMENTS if each.name == "remap_path")
+REMAP_PATH = next(one for one in REPLACEMENTS if one.name == "remap_path")
 IN_STOCK_STREAMFLOW = """
 import sys
 from medweave_connectors.engine import replacements
@@ -109,7 +110,7 @@ def test_a_missing_name_is_refused(change: dict[str, str]) -> None:
 
 
 def test_a_missing_key_is_refused() -> None:
-    managers = next(each for each in REPLACEMENTS if each.name == "default")
+    managers = next(one for one in REPLACEMENTS if one.name == "default")
     text = refusal(replace(managers, name="future"))
     assert "seen:     streamflow.deployment.deployment_manager_classes['future']: there is no such name" in text
 
@@ -156,7 +157,7 @@ def test_a_run_with_another_version_is_refused_without_a_traceback(tmp_path: Pat
 def accepts(ours: Callable[..., Any], stock: Callable[..., Any]) -> bool:
     """Return True if each call that fits the stock signature fits ours."""
     own = inspect.signature(ours).parameters
-    kinds = {each.kind for each in own.values()}
+    kinds = {parameter.kind for parameter in own.values()}
     takes_any, takes_any_keyword = inspect.Parameter.VAR_POSITIONAL in kinds, inspect.Parameter.VAR_KEYWORD in kinds
     empty = inspect.Parameter.empty
     expected = inspect.signature(stock).parameters
@@ -177,11 +178,11 @@ def accepts(ours: Callable[..., Any], stock: Callable[..., Any]) -> bool:
         if not fits:
             return False
     variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-    more = [each for name, each in own.items() if name not in expected and each.kind not in variadic]
-    return all(each.default is not empty for each in more)
+    extra = [own[name] for name in own if name not in expected and own[name].kind not in variadic]
+    return all(parameter.default is not empty for parameter in extra)
 
 
-@pytest.mark.parametrize("replacement", REPLACEMENTS, ids=lambda each: each.full_name)
+@pytest.mark.parametrize("replacement", REPLACEMENTS, ids=lambda one: one.full_name)
 def test_a_replacement_can_be_called_as_the_stock_one(replacement: Replacement) -> None:
     ours = pkgutil.resolve_name(f"medweave_connectors.engine.{replacement.ours}")
     parameters = replacement.signature.removeprefix("async ")
@@ -238,3 +239,11 @@ def test_streamflow_has_the_methods_that_we_override() -> None:
             owner, _, name = stock.__qualname__.rpartition(".")
             seen.setdefault(f"{stock.__module__.removeprefix('streamflow.')}.{owner}", set()).add(name)
     assert {owner: " ".join(sorted(names)) for owner, names in seen.items()} == OVERRIDDEN
+
+
+def test_only_engine_and_sites_import_more_than_streamflows_core() -> None:
+    # import-linter takes an external package as a whole.
+    package = ROOT / "connectors" / "medweave_connectors"
+    imports = re.compile(r"^\s*(?:from|import) streamflow\.(?!core\b)", re.MULTILINE)
+    files = {path.relative_to(package) for path in package.rglob("*.py") if imports.search(path.read_text("utf-8"))}
+    assert {path.parts[0] for path in files} == {"engine", "sites", "plugin.py"}

@@ -1,4 +1,4 @@
-"""Data enter a run behind links with pseudonyms: of the names of files and folders the engine sees none."""
+"""Inputs enter a run by links with pseudonyms: StreamFlow sees no name of a file or folder."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
-from medweave_connectors.policy.input_values import behind_links
+from medweave_connectors.policy.input_values import with_links
 from medweave_connectors.policy.pseudonym_home import Home
 from medweave_connectors.policy.pseudonyms import pseudonym, stem_and_kind
 from medweave_core.errors import UsageError
@@ -23,7 +23,7 @@ from support.ssh_server import SSHServer, ssh_server
 
 KEY = bytes(range(32))
 NAME = "Quillfeather"
-SHOW = 'for each; do cat "$each" > /dev/null || find "$each/" > /dev/null; done; printf \'%s\\n\' "$@" > result.txt'
+SHOW = 'for path; do cat "$path" > /dev/null || find "$path/" > /dev/null; done; printf \'%s\\n\' "$@" > result.txt'
 
 
 @pytest.mark.parametrize(
@@ -37,7 +37,7 @@ SHOW = 'for each; do cat "$each" > /dev/null || find "$each/" > /dev/null; done;
         ("19480217", ("19480217", "")),
     ],
 )
-def test_only_ends_that_tell_a_kind_are_kept(name: str, expected: tuple[str, str]) -> None:
+def test_only_suffixes_of_file_types_are_preserved(name: str, expected: tuple[str, str]) -> None:
     assert stem_and_kind(name) == expected
 
 
@@ -46,12 +46,12 @@ def test_a_pseudonym_follows_from_key_and_path() -> None:
     assert name == pseudonym(KEY, "cohort", f"/data/{NAME}")
     assert name.startswith("cohort-")
     assert len({name, pseudonym(KEY, "cohort", "/data/x"), pseudonym(KEY[::-1], "cohort", f"/data/{NAME}")}) == 3
-    assert pseudonym(KEY, "../a b/", "/x").startswith("a-b-"), "a port is no way out of the folder"
+    assert pseudonym(KEY, "../a b/", "/x").startswith("a-b-"), "a port cannot name another folder"
 
 
 def test_only_paths_of_this_machine_are_replaced() -> None:
     value = {
-        "class": "File", "location": f"file:///data/a%20{NAME}.nii", "basename": "given.nii", "format": "f", "nameroot": NAME,
+        "class": "File", "location": f"file:///data/a%20{NAME}.nii", "basename": "own.nii", "format": "f", "nameroot": NAME,
         "secondaryFiles": [{"class": "File", "path": f"{NAME}.json"}],
     }  # fmt: skip
     seen: list[str] = []
@@ -60,12 +60,12 @@ def test_only_paths_of_this_machine_are_replaced() -> None:
         seen.append(path)
         return f"/home/{len(seen)} x"
 
-    new = behind_links({"record": [value, 3, {"class": "File", "contents": "text"}]}, link_of, folder="/job")["record"]
+    new = with_links({"record": [value, 3, {"class": "File", "contents": "text"}]}, link_of, folder="/job")["record"]
     assert seen == [f"/job/{NAME}.json", f"/data/a {NAME}.nii"]
     assert new[0]["path"] == "/home/2 x"
     assert new[0]["location"] == "file:///home/2%20x"
     assert new[0]["secondaryFiles"] == [{"class": "File", "path": "/home/1 x", "location": "file:///home/1%20x"}]
-    assert (new[0]["basename"], new[0]["format"]) == ("given.nii", "f")
+    assert (new[0]["basename"], new[0]["format"]) == ("own.nii", "f")
     assert "nameroot" not in new[0]
     assert new[1:] == [3, {"class": "File", "contents": "text"}]
 
@@ -88,26 +88,26 @@ def test_nothing_is_written_before_the_run(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_files_beside_a_file_are_linked_under_its_pseudonym(tmp_path: Path) -> None:
+def test_files_with_the_same_stem_are_linked_under_its_pseudonym(tmp_path: Path) -> None:
     for name in (f"{NAME}.dat", f"{NAME}.hea", f"{NAME}.dat.md5", f"{NAME}2.hea", "other.hea", f"{NAME}.notes-of-Ada"):
         (tmp_path / name).touch()
     home = Home(tmp_path / "runs")
     link = home.link_of(str(tmp_path / f"{NAME}.dat"), "record", what="record")
     home.make()
     stem = link.name.removesuffix(".dat")
-    assert {each.name for each in home.folder.iterdir()} == {"key", link.name, f"{stem}.hea", f"{stem}.dat.md5"}
+    assert {path.name for path in home.folder.iterdir()} == {"key", link.name, f"{stem}.hea", f"{stem}.dat.md5"}
 
 
-def test_an_input_that_is_missing_is_told_without_its_path(tmp_path: Path) -> None:
+def test_a_missing_input_is_reported_without_its_path(tmp_path: Path) -> None:
     home = Home(tmp_path / "runs")
     home.link_of(str(tmp_path / NAME), "cohort", what="the job file, input cohort")
-    with pytest.raises(UsageError, match="the job file, input cohort: there is no such file or folder") as told:
+    with pytest.raises(UsageError, match="the job file, input cohort: there is no such file or folder") as caught:
         home.make()
-    assert NAME not in str(told.value)
+    assert NAME not in str(caught.value)
 
 
 def workflow(folder: Path, inputs: dict[str, Any], job: dict[str, Any], *, bindings: list[Any] | None = None) -> None:
-    """A step that reads each input, and says by which paths it got them."""
+    """Write a workflow with a step that reads each input, and writes their paths into its result."""
     tool = {
         "class": "CommandLineTool", "baseCommand": ["sh", "-c", SHOW, "sh"],
         "inputs": {name: {**kind, "inputBinding": {"position": n}} for n, (name, kind) in enumerate(inputs.items())},
@@ -115,7 +115,7 @@ def workflow(folder: Path, inputs: dict[str, Any], job: dict[str, Any], *, bindi
     }  # fmt: skip
     document = {
         "cwlVersion": "v1.2", "class": "Workflow",
-        "inputs": {name: {key: each for key, each in kind.items() if key != "loadListing"} for name, kind in inputs.items()},
+        "inputs": {name: {key: value for key, value in kind.items() if key != "loadListing"} for name, kind in inputs.items()},
         "outputs": {"result": {"type": "File", "outputSource": "show/result"}},
         "steps": {"show": {"run": tool, "in": {name: name for name in inputs}, "out": ["result"]}},
     }  # fmt: skip
@@ -160,17 +160,17 @@ def test_the_engine_sees_no_name(tmp_path: Path) -> None:
     paths = (tmp_path / "results" / "result.txt").read_text().splitlines()
     assert [Path(path).name.partition("-")[0] for path in paths] == ["cohort", "cases", "record"]
     assert [Path(path).suffix for path in paths] == ["", ".dcm", ".dat"]
-    told = database(ended) + ended.stderr + (tmp_path / "stdout.txt").read_text() + json.dumps(ended.events)
-    assert NAME not in told.replace(f"{NAME}.json", "")
+    outputs = database(ended) + ended.stderr + (tmp_path / "stdout.txt").read_text() + json.dumps(ended.events)
+    assert NAME not in outputs.replace(f"{NAME}.json", "")
     assert NAME not in database(ended)
     assert "cohort-" in database(ended)
 
 
 @pytest.mark.slow
-def test_the_links_of_jobs_lead_to_the_home_and_name_nobody(tmp_path: Path) -> None:
+def test_the_links_of_jobs_lead_to_the_home_without_names(tmp_path: Path) -> None:
     (tmp_path / "real" / f"{NAME} scans").mkdir(parents=True)
     (tmp_path / "real" / f"{NAME} scans" / f"{NAME}.dcm").write_text("x")
-    (tmp_path / "data").symlink_to("real")  # the user's own link, which the engine follows
+    (tmp_path / "data").symlink_to("real")  # the user's own link, which StreamFlow follows
     job = {
         "cohort": {"class": "Directory", "path": f"data/{NAME} scans"},
         "cases": [{"class": "File", "path": f"data/{NAME} scans/{NAME}.dcm"}],
@@ -186,7 +186,7 @@ def test_the_links_of_jobs_lead_to_the_home_and_name_nobody(tmp_path: Path) -> N
 
 
 @pytest.mark.slow
-def test_a_listing_is_made_for_a_tool_that_wants_one_only(tmp_path: Path) -> None:
+def test_a_listing_is_made_only_for_a_tool_that_requests_one(tmp_path: Path) -> None:
     (tmp_path / "cohort").mkdir()
     (tmp_path / "cohort" / "inside.txt").write_text("x")
     job = {name: {"class": "Directory", "path": "cohort"} for name in ("plain", "listed")}
@@ -213,7 +213,7 @@ def test_data_that_a_binding_of_a_port_places_on_this_machine(tmp_path: Path) ->
     assert NAME not in database(ended)
 
 
-def test_names_stay_where_the_file_says_so(tmp_path: Path) -> None:
+def test_names_stay_if_the_file_disables_pseudonyms(tmp_path: Path) -> None:
     (tmp_path / "reference.fa").write_text("x")
     workflow(tmp_path, {"genome": {"type": "File"}}, {"genome": {"class": "File", "path": "reference.fa"}})
     file = (
@@ -256,7 +256,7 @@ def elsewhere() -> Iterator[Path]:
 
 
 def over_ssh(folder: Path, server: SSHServer, job: dict[str, Any], binding: dict[str, Any], rules: Any) -> engine.Run:
-    """The workflow of one folder, whose step runs at the other end of ssh."""
+    """Run the workflow of one folder, with its step at a site over ssh."""
     workflow(folder, {"cohort": {"type": "Directory"}}, job)
     file = yaml.safe_load((folder / "streamflow.yml").read_text())
     file["workflows"]["tiny"]["bindings"] = [
@@ -270,14 +270,14 @@ def over_ssh(folder: Path, server: SSHServer, job: dict[str, Any], binding: dict
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("given", "sent"), [("de-identified", True), ("identified", False)])
-def test_data_of_another_disk_have_their_class(tmp_path: Path, elsewhere: Path, given: str, sent: bool) -> None:
+@pytest.mark.parametrize(("declared", "sent"), [("de-identified", True), ("identified", False)])
+def test_data_of_another_disk_have_their_class(tmp_path: Path, elsewhere: Path, declared: str, sent: bool) -> None:
     (elsewhere / NAME).mkdir()
     (elsewhere / NAME / "a.txt").write_text("x")
     rules = {
-        # Whatever is said of the step's input: what the workflow was given stays what it was.
-        "carries": {"/": {"cohort": given, "result": "aggregate"}, "/show": {"cohort": "de-identified", "result": "aggregate"}},
-        "mayHold": {"there": ["de-identified", "aggregate"], "here": [given, "aggregate"]}, "driver": [given, "aggregate"],
+        # Whatever is declared for the step's input: an input of the workflow keeps its class.
+        "carries": {"/": {"cohort": declared, "result": "aggregate"}, "/show": {"cohort": "de-identified", "result": "aggregate"}},
+        "mayHold": {"there": ["de-identified", "aggregate"], "here": [declared, "aggregate"]}, "driver": [declared, "aggregate"],
     }  # fmt: skip
     with ssh_server(tmp_path / "server") as server:
         job = {"cohort": {"class": "Directory", "path": str(elsewhere / NAME)}}
@@ -289,7 +289,7 @@ def test_data_of_another_disk_have_their_class(tmp_path: Path, elsewhere: Path, 
 
 
 @pytest.mark.slow
-def test_data_that_lie_at_a_site_are_behind_a_link_there(tmp_path: Path) -> None:
+def test_data_at_a_site_are_read_by_a_link(tmp_path: Path) -> None:
     (tmp_path / "data" / NAME).mkdir(parents=True)
     (tmp_path / "data" / NAME / "a.txt").write_text("x")
     binding = {"port": "/cohort", "target": {"deployment": "there", "workdir": str(tmp_path / "data")}}

@@ -21,10 +21,10 @@ FAILS = (
 
 
 def scatter(folder: Path, *, bad: str, hints: dict[str, Any], partial: str = "marked", then: bool = False) -> Run:
-    """Runs a scatter of four, of which one fails, and perhaps a step that counts what came."""
+    """Run a scatter of four jobs, of which one fails, and optionally a step that counts the outputs."""
     (folder / "each.sh").write_text(FAILS.format(bad=bad))
     (folder / "count.sh").write_text("echo $# > count.txt")
-    each = {
+    tool = {
         "class": "CommandLineTool", "baseCommand": ["sh", str(folder / "each.sh")],
         "inputs": {"n": {"type": "int", "inputBinding": {}}},
         "outputs": {"part": {"type": "Directory", "outputBinding": {"glob": "part-$(inputs.n)"}}},
@@ -34,7 +34,7 @@ def scatter(folder: Path, *, bad: str, hints: dict[str, Any], partial: str = "ma
         "inputs": {"parts": {"type": "Directory[]", "inputBinding": {}}},
         "outputs": {"count": {"type": "File", "outputBinding": {"glob": "count.txt"}}},
     }  # fmt: skip
-    steps = {"each": {"run": each, "in": {"n": "n"}, "scatter": "n", "out": ["part"], "hints": hints}}
+    steps = {"each": {"run": tool, "in": {"n": "n"}, "scatter": "n", "out": ["part"], "hints": hints}}
     outputs = {"parts": {"type": "Directory[]", "outputSource": "each/part"}}
     if then:
         steps["count"] = {"run": count, "in": {"parts": "each/part"}, "out": ["count"]}
@@ -64,8 +64,8 @@ def test_the_run_delivers_what_worked_and_says_what_did_not(tmp_path: Path) -> N
     ended = scatter(tmp_path, bad="2", hints=PARTIAL)
     assert ended.exit_code == 3, ended.stderr
     assert delivered(tmp_path) == ["0", "1", "3"]
-    told = json.loads((tmp_path / "stdout.txt").read_text())
-    assert [part["basename"] for part in told["parts"]] == ["part-0", "part-1", "part-3"]
+    outputs = json.loads((tmp_path / "stdout.txt").read_text())
+    assert [part["basename"] for part in outputs["parts"]] == ["part-0", "part-1", "part-3"]
     end = end_of(ended)
     assert (end["state"], end["left_out"], end["failed"]) == ("partial", ["/each/0.2"], ["/each/0.2"])
     states = {event["job"]: event["data"]["state"] for event in ended.of_type("job.ended")}
@@ -73,7 +73,7 @@ def test_the_run_delivers_what_worked_and_says_what_did_not(tmp_path: Path) -> N
     assert "delivered a part after" in ended.stderr
     assert "not in its outputs: each.2" in ended.stderr
     assert ended.stderr.count("medweave-step v: batch 2.") == 1
-    assert (ended.record / "work").is_dir(), "the files of the failed job are kept"
+    assert (ended.record / "work").is_dir(), "the files of the failed job remain"
     record = read_run(ended.record)
     assert [job.name for job in record.failures()] == ["/each/0.2"]
     assert "The run delivered a part." in render(record, None, Model())

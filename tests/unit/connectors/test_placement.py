@@ -1,4 +1,4 @@
-"""Where a run puts its jobs: by GPUs, by data, by load, and by the data rules of the file. Local deployments stand for sites."""
+"""Where a run places its jobs: by GPUs, data, load and the data rules of the file. Local deployments represent sites."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from support.placed import at, placed, step, write
 
 GPUS = {"hints": {"urn:medweave:cwl#GPURequest": {"gpusMin": 1}}}
 FILTER = {"near": {"type": "medweave.filter", "config": {}}}
-# Site b has a GPU, as connectors of real sites tell it: they are up when the first job is placed.
+# Site b has a GPU, as connectors of real sites report it: they are deployed before the first job is placed.
 ONE_GPU = """
 from medweave_connectors.sites.local.connector import MedweaveLocalConnector
 from medweave_connectors.jobs.job_requests import Size
@@ -29,28 +29,28 @@ async def sizes(self, service):
     return {"__LOCAL__": Size(gpus=1 if self.deployment_name == "b" else 0)}
 MedweaveLocalConnector.sizes, MedweaveLocalConnector.CHECKED_AT_START = sizes, True
 """
-# One deployment of two places with four slots each, which are told apart by nothing but what lies there and runs there.
-TWO_PLACES = """
+# One deployment of two locations with four slots each, which differ only in their data and their load.
+TWO_LOCATIONS = """
 from streamflow.core.scheduling import AvailableLocation
 from medweave_connectors.sites.local.connector import MedweaveLocalConnector
-async def places(self, service=None):
+async def two_locations(self, service=None):
     return {
         name: AvailableLocation(
             name=name, deployment=self.deployment_name, hostname="localhost", local=True, service=service, slots=4
         )
         for name in ("one", "two")
     }
-MedweaveLocalConnector.get_available_locations = places
+MedweaveLocalConnector.get_available_locations = two_locations
 """
-TELL = """
+RECORD = """
 from streamflow.scheduling.scheduler import DefaultScheduler
 stock = DefaultScheduler._allocate_job
-def tell(self, job, hardware, connector, selected_locations, target):
+def record(self, job, hardware, connector, selected_locations, target):
     if connector.deployment_name == "a":
         with open("{folder}/places", "a") as file:
             print(*(place.name for place in selected_locations), file=file)
     return stock(self, job, hardware, connector, selected_locations, target)
-DefaultScheduler._allocate_job = tell
+DefaultScheduler._allocate_job = record
 """
 RULES = {
     "holds": {"/scan": ["identified", "derived"], "/learn": ["derived", "model"]},
@@ -68,14 +68,14 @@ def test_the_site_with_the_data_comes_first(tmp_path: Path) -> None:
         "both": step("echo > out/x", reads={"first": "small", "second": "large"}),
         "alone": step("true", reads={"first": "both"}),
     }
-    # The engine lists the folder of an output, not those in it: their size is asked for.
+    # StreamFlow lists the folder of an output, not the folders in it: their size is measured.
     targets = {"small": at("a"), "large": at("b"), "both": at("a", "b"), "alone": at("a", "b")}
     write(tmp_path, steps, targets, SITES, filters=FILTER)
-    found = placed(run(tmp_path))
-    assert found == {"small": "a", "large": "b", "both": "b", "alone": "b"}
+    places = placed(run(tmp_path))
+    assert places == {"small": "a", "large": "b", "both": "b", "alone": "b"}
 
 
-def test_gpus_are_for_those_who_ask(tmp_path: Path) -> None:
+def test_gpus_are_for_jobs_that_request_them(tmp_path: Path) -> None:
     steps = {
         "asks": step("true", **GPUS),
         "asks-not": step("true"),
@@ -87,7 +87,7 @@ def test_gpus_are_for_those_who_ask(tmp_path: Path) -> None:
     assert placed(run(tmp_path, preload=tmp_path / "lab.py")) == {"asks": "b", "asks-not": "a", "last": "a"}
 
 
-def test_a_place_without_the_gpus_is_not_taken_where_no_filter_is_named(tmp_path: Path) -> None:
+def test_a_location_without_the_gpus_is_not_used_without_a_filter(tmp_path: Path) -> None:
     write(tmp_path, {"asks": step("true", **GPUS)}, {"asks": at("a", "b")}, SITES)
     (tmp_path / "lab.py").write_text(ONE_GPU)
     assert placed(run(tmp_path, preload=tmp_path / "lab.py")) == {"asks": "b"}
@@ -105,7 +105,7 @@ def test_gpus_that_no_site_has_are_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("places", [["hpc", "here"], ["hpc"]], ids=["another", "none"])
-def test_a_queue_without_gpus_gets_no_job_that_asks_for_them(tmp_path: Path, places: list[str]) -> None:
+def test_a_queue_without_gpus_gets_no_job_that_requests_them(tmp_path: Path, places: list[str]) -> None:
     with fake_cluster(tmp_path) as cluster:
         write_workflow(tmp_path, {"asks": ("touch result.txt", GPUS)}, file=cluster.file)
         file = yaml.safe_load(cluster.file)
@@ -124,7 +124,7 @@ def test_a_queue_without_gpus_gets_no_job_that_asks_for_them(tmp_path: Path, pla
         )
 
 
-def test_inside_a_site_a_job_goes_to_its_data_and_others_to_the_idle_place(tmp_path: Path) -> None:
+def test_inside_a_site_a_job_runs_at_its_data_and_others_at_the_idle_location(tmp_path: Path) -> None:
     wait = f"touch {tmp_path}/$0; while [ $(ls {tmp_path} | grep -c begun) -lt 2 ]; do sleep 0.05; done"
     steps = {
         "first": step(f"{wait.replace('$0', 'begun-1')}; echo > out/x"),
@@ -132,13 +132,13 @@ def test_inside_a_site_a_job_goes_to_its_data_and_others_to_the_idle_place(tmp_p
         "both": step("true", reads={"x": "first", "y": "second"}),
     }
     write(tmp_path, steps, dict.fromkeys(steps, at("a")), SITES)
-    (tmp_path / "lab.py").write_text(TWO_PLACES)
-    found = placed(run(tmp_path, preload=tmp_path / "lab.py"))
-    assert {found["first"], found["second"]} == {"a/one", "a/two"}, "both ran at the same time"
-    assert found["both"] == found["second"], "where the larger folder lies"
+    (tmp_path / "lab.py").write_text(TWO_LOCATIONS)
+    places = placed(run(tmp_path, preload=tmp_path / "lab.py"))
+    assert {places["first"], places["second"]} == {"a/one", "a/two"}, "both ran at the same time"
+    assert places["both"] == places["second"], "where the larger folder lies"
 
 
-def test_a_file_may_name_the_policy_beside_the_engines_own_scheduler(tmp_path: Path) -> None:
+def test_a_file_may_name_the_policy_with_streamflows_scheduler(tmp_path: Path) -> None:
     meet = f"echo $$ >> {tmp_path}/met; while [ $(wc -l < {tmp_path}/met) -lt 4 ]; do sleep 0.05; done"
     site = {"type": "medweave.local", "config": {}, "workdir": str(tmp_path / "work"), "scheduling_policy": "spread"}
     policies = {"policies": {"spread": {"type": "medweave.policy", "config": {}}}}
@@ -146,7 +146,7 @@ def test_a_file_may_name_the_policy_beside_the_engines_own_scheduler(tmp_path: P
     targets = dict.fromkeys(steps, at("a")) | {"last": at("b")}
     steps["last"] = step("true", reads={name: name for name in steps})
     write(tmp_path, steps, targets, {"a": site, "b": site}, scheduling=policies, **STOCK)
-    (tmp_path / "lab.py").write_text(TWO_PLACES + TELL.format(folder=tmp_path))
+    (tmp_path / "lab.py").write_text(TWO_LOCATIONS + RECORD.format(folder=tmp_path))
     ended = run(tmp_path, preload=tmp_path / "lab.py")
     assert ended.exit_code == 0, ended.stderr
     assert sorted((tmp_path / "places").read_text().split()) == ["one", "one", "two", "two"]
@@ -174,12 +174,12 @@ def test_a_forbidden_placement_ends_the_run_before_it_begins(tmp_path: Path, opt
 
 
 @pytest.mark.slow
-def test_what_is_forbidden_is_left_out_where_there_is_another_place(tmp_path: Path) -> None:
+def test_forbidden_targets_are_excluded_if_another_is_allowed(tmp_path: Path) -> None:
     rules(tmp_path, at("a", "b"))  # the data lie at a
     assert placed(run(tmp_path)) == {"scan": "a", "learn": "b"}
 
 
-def test_a_binding_without_the_filter_may_have_no_forbidden_place(tmp_path: Path) -> None:
+def test_a_binding_without_the_filter_may_have_no_forbidden_target(tmp_path: Path) -> None:
     rules(tmp_path, at("b", "a"), filtered=False)
     ended = run(tmp_path)
     assert ended.exit_code == 1
@@ -187,7 +187,7 @@ def test_a_binding_without_the_filter_may_have_no_forbidden_place(tmp_path: Path
     assert not (tmp_path / "scanned").exists()
 
 
-def test_a_step_that_nothing_is_said_about_ends_the_run_before_it_begins(tmp_path: Path) -> None:
+def test_a_step_without_declared_classes_ends_the_run_before_it_begins(tmp_path: Path) -> None:
     rules(tmp_path, at("b"), changed={"holds": {"/scan": ["identified"]}})
     ended = run(tmp_path)
     assert ended.exit_code == 1
@@ -197,17 +197,17 @@ def test_a_step_that_nothing_is_said_about_ends_the_run_before_it_begins(tmp_pat
     assert not (tmp_path / "scanned").exists()
 
 
-def test_the_filter_refuses_when_a_job_is_placed_too() -> None:
+def test_the_filter_also_refuses_when_a_job_is_placed() -> None:
     def target(name: str) -> Target:
         return Target(deployment=DeploymentConfig(name=name, type="medweave.local", config={}), workdir="/w")
 
-    async def asked(*names: str) -> list[str]:
+    async def targets_for(*names: str) -> list[str]:
         job = Job(
             name="/learn/0.1", workflow_id=1, inputs={}, input_directory="", output_directory="", tmp_directory=""
         )
-        found = await MedweaveFilter("data-rules", **RULES).get_targets(job, [target(name) for name in names])  # type: ignore[arg-type]
-        return [each.deployment.name for each in found]
+        allowed = await MedweaveFilter("data-rules", **RULES).get_targets(job, [target(name) for name in names])  # type: ignore[arg-type]
+        return [one.deployment.name for one in allowed]
 
-    assert asyncio.run(asked("a", "b")) == ["b"]
+    assert asyncio.run(targets_for("a", "b")) == ["b"]
     with pytest.raises(PlacementForbidden, match=r"mayHold\.a: step /learn must not run there"):
-        asyncio.run(asked("a"))
+        asyncio.run(targets_for("a"))

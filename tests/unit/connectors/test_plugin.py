@@ -88,7 +88,7 @@ def log_failures() -> None:
     logger.warning("Job /a/0 failure can not be recovered. Failure manager is not enabled.")
 
 
-def test_a_failure_is_told_once_and_without_the_engines_traceback(records: list[logging.LogRecord]) -> None:
+def test_a_failure_is_logged_once_without_a_traceback(records: list[logging.LogRecord]) -> None:
     logger.setLevel(logging.INFO)
     log_failures()
     assert [record.getMessage() for record in records] == ["the first cause"]
@@ -96,7 +96,7 @@ def test_a_failure_is_told_once_and_without_the_engines_traceback(records: list[
 
 
 def test_a_failure_without_words_is_no_line_of_its_own(records: list[logging.LogRecord]) -> None:
-    # Of two deployments that fail for one reason, the second was sometimes told as an empty line.
+    # Of two deployments that fail for one reason, the second was sometimes logged as an empty line.
     logger.setLevel(logging.INFO)
     log_failures()
     for _ in range(2):

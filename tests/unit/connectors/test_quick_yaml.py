@@ -59,38 +59,38 @@ VALUES = st.recursive(
 
 def plain(value: Any) -> Any:
     if isinstance(value, dict):
-        return {key: plain(each) for key, each in value.items()}
+        return {key: plain(item) for key, item in value.items()}
     if isinstance(value, list):
-        return [plain(each) for each in value]
+        return [plain(item) for item in value]
     return str(value) if isinstance(value, str) else value
 
 
 def lines(value: Any) -> list[Any]:
-    """Where each key and each item stands."""
+    """Return the line and column of each key and each item."""
     if isinstance(value, dict):
-        return [(key, tuple(value.lc.data[key]), lines(each)) for key, each in value.items()]
+        return [(key, tuple(value.lc.data[key]), lines(item)) for key, item in value.items()]
     if isinstance(value, list):
-        return [(tuple(value.lc.data[number]), lines(each)) for number, each in enumerate(value)]
+        return [(tuple(value.lc.data[number]), lines(item)) for number, item in enumerate(value)]
     return []
 
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.relative_to(ROOT).as_posix())
 def test_a_document_of_ours_is_the_same_with_the_same_lines(path: Path) -> None:
     text = path.read_text(encoding="utf-8")
-    expected, found = yaml_no_ts().load(text), fast_yaml.load(text)
-    assert plain(found) == plain(expected)
-    assert lines(found) == lines(expected)
+    expected, loaded = yaml_no_ts().load(text), fast_yaml.load(text)
+    assert plain(loaded) == plain(expected)
+    assert lines(loaded) == lines(expected)
 
 
 @given(value=VALUES, width=st.sampled_from([10, 80]), flow=st.booleans())
 def test_what_is_read_at_all_is_read_alike(value: Any, width: int, flow: bool) -> None:
     text = yaml.safe_dump(value, width=width, default_flow_style=flow, allow_unicode=True)
     try:
-        found = fast_yaml.load(text)
+        loaded = fast_yaml.load(text)
     except fast_yaml.Unusual:
         return
     if isinstance(value, dict | list):  # the stock reader keeps no bare scalar
-        assert repr(plain(found)) == repr(plain(yaml_no_ts().load(text)))
+        assert repr(plain(loaded)) == repr(plain(yaml_no_ts().load(text)))
 
 
 @given(word=st.text("0123456789._+-eEboxinfNaAyYtruTR~", min_size=1, max_size=7))
@@ -129,9 +129,9 @@ def written(number: Any) -> str:
 )
 def test_a_number_comes_into_a_command_as_the_stock_reader_has_it(text: str) -> None:
     # StreamFlow writes a number with decimals only if it knows how it was written.
-    expected, found = (read(f"a: {text}\n")["a"] for read in (yaml_no_ts().load, fast_yaml.load))
-    assert found == expected
-    assert written(found) == written(expected)
+    expected, loaded = (read(f"a: {text}\n")["a"] for read in (yaml_no_ts().load, fast_yaml.load))
+    assert loaded == expected
+    assert written(loaded) == written(expected)
 
 
 @pytest.mark.parametrize(
@@ -153,7 +153,7 @@ def test_what_is_unusual_is_left_to_the_stock_reader(text: str) -> None:
 
 
 def test_errors_are_the_stock_ones(tmp_path: Path) -> None:
-    told = []
+    errors = []
     for number, load in enumerate(
         (document_loading._stock_document_by_string, document_loading.load_document_by_string)
     ):
@@ -164,8 +164,8 @@ def test_errors_are_the_stock_ones(tmp_path: Path) -> None:
         ):
             with pytest.raises((ValidationException, YAMLError)) as caught:
                 load(text, "file:///x.cwl")
-            told.append((number, type(caught.value), str(caught.value)))
-    assert [each[1:] for each in told if each[0]] == [each[1:] for each in told if not each[0]]
+            errors.append((number, type(caught.value), str(caught.value)))
+    assert [error for number, *error in errors if number] == [error for number, *error in errors if not number]
 
 
 def test_the_engine_reads_by_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -151,7 +151,7 @@ def test_the_step_report_is_kept_and_the_job_is_named_by_step_and_tag(run: RunRe
     assert not (run.folder / "work").exists(), "scratch is removed after a success"
 
 
-def test_scratch_is_for_nobody_else(run: RunRecord) -> None:
+def test_scratch_is_readable_only_by_its_owner(run: RunRecord) -> None:
     assert (run.folder / "work").stat().st_mode & 0o777 == 0o700
 
 

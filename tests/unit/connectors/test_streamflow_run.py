@@ -151,7 +151,7 @@ def test_the_first_cause_is_what_the_user_reads(tmp_path: Path) -> None:
     assert "noise" not in (ended.record / "events.jsonl").read_text()
     if (tmp_path / "sleeper.pid").exists():
         assert gone(pid_of(tmp_path, "sleeper")), "no orphan is left"
-    assert (ended.record / "work").is_dir(), "scratch is kept after a failure"
+    assert (ended.record / "work").is_dir(), "scratch remains after a failure"
 
 
 def test_an_output_that_is_missing_is_a_failure(tmp_path: Path) -> None:
@@ -219,7 +219,7 @@ def signal_orphan(pid: int) -> None:
 
 
 @pytest.mark.slow
-def test_a_time_limit_is_told_as_such(tmp_path: Path) -> None:
+def test_a_time_limit_is_reported_as_such(tmp_path: Path) -> None:
     limit = {"requirements": {"ToolTimeLimit": {"timelimit": 1}}}
     write_workflow(tmp_path, {"sleeper": (slow(tmp_path, "sleeper"), limit)})
     ended = run(tmp_path)
@@ -313,14 +313,14 @@ def test_validation_writes_nothing(tmp_path: Path) -> None:
 def test_inputs_that_do_not_fit_are_refused_before_the_run_begins(
     job: dict[str, Any], words: list[str], tmp_path: Path
 ) -> None:
-    """The engine has a line for each without its place, begins the run, and does the steps that do not read them."""
+    """StreamFlow logs a line for each without its place, starts the run, and runs the steps that do not read them."""
     write_workflow(tmp_path, {"first": GOOD}, job=job)
     document = json.loads((tmp_path / "tiny.cwl").read_text(encoding="utf-8"))
     document["inputs"] = {"scan": "File", "slices": "int[]", "window": {"type": "int", "default": 3}}
     (tmp_path / "tiny.cwl").write_text(json.dumps(document), encoding="utf-8")
     ended = run(tmp_path)
     assert ended.exit_code == 1
-    assert all(each in ended.stderr for each in words), ended.stderr
+    assert all(word in ended.stderr for word in words), ended.stderr
     assert "Doe" not in ended.stderr, "a log may keep it"
     assert not list((tmp_path / "runs").glob("*/events.jsonl"))
 
@@ -344,7 +344,7 @@ def test_two_runs_at_once_do_not_lock_each_other_out(tmp_path: Path) -> None:
     # Fault C5 of the engine: on its default file the second run dies of "database is locked".
     write_workflow(tmp_path, {"first": "sleep 1; " + GOOD})
     both = [start(tmp_path, environment={"MEDWEAVE_RUN_ID": name}) for name in ("a", "b")]
-    assert [each.wait().exit_code for each in both] == [0, 0]
+    assert [started.wait().exit_code for started in both] == [0, 0]
     for name in ("a", "b"):
         assert engine.valid_events(tmp_path / "runs" / name / "events.jsonl")[-1]["data"]["state"] == "completed"
 

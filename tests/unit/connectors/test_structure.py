@@ -23,7 +23,7 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("change", "place", "do"), WRONG, ids=[change[1] or "no target" for change, _, _ in WRONG])
-def test_it_is_told_by_line_and_field_without_a_traceback(
+def test_errors_name_line_and_field_without_a_traceback(
     tmp_path: Path, change: tuple[str, str], place: str, do: str
 ) -> None:
     assert change[0] in FILE
@@ -39,7 +39,7 @@ def test_it_is_told_by_line_and_field_without_a_traceback(
 
 
 @pytest.mark.parametrize(("make", "seen"), [(None, "nothing at this path"), ("mkdir", "a folder")])
-def test_a_file_that_cannot_be_read_is_told_without_a_traceback(tmp_path: Path, make: str | None, seen: str) -> None:
+def test_an_unreadable_file_is_reported_without_a_traceback(tmp_path: Path, make: str | None, seen: str) -> None:
     if make:
         (tmp_path / "streamflow.yml").mkdir()
     ended = run(tmp_path)

@@ -1,4 +1,4 @@
-"""The check of a workflow's types reads each tool once, and finds the same."""
+"""The type check of a workflow reads each tool once, with the same result."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ WORKFLOWS = Path(__file__).parents[3] / "workflows" / "lung-nodule-segmentation"
 @pytest.fixture
 def reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The tools that were read."""
-    found: list[str] = []
+    tools: list[str] = []
 
     def read(step: Any) -> Any:
-        found.append(step.run)
+        tools.append(step.run)
         return stock(step)
 
     stock = document_loading._stock_step
     monkeypatch.setattr(document_loading, "_stock_step", read)
     monkeypatch.setattr(document_loading, "_tools", {})
     monkeypatch.setattr(cwl_utils.parser.utils, "load_step", document_loading.load_step)
-    return found
+    return tools
 
 
 def test_each_tool_is_read_once(reads: list[str]) -> None:
@@ -43,6 +43,6 @@ def test_the_types_are_those_of_the_tools(reads: list[str]) -> None:
     cwl_utils.parser.utils.static_checker(workflow)
     for step in workflow.steps:
         tool = cwl_utils.parser.load_document_by_uri(step.run, step.loadingOptions)
-        for each in tool.outputs:
-            kept = cwl_utils.parser.utils.type_for_step_output(step, each.id, "v1.2")
-            assert str(cwl_utils.parser.save(kept)).endswith(str(cwl_utils.parser.save(each.type_)).partition("#")[2])
+        for port in tool.outputs:
+            stored = cwl_utils.parser.utils.type_for_step_output(step, port.id, "v1.2")
+            assert str(cwl_utils.parser.save(stored)).endswith(str(cwl_utils.parser.save(port.type_)).partition("#")[2])

@@ -7,7 +7,7 @@ import contextlib
 import os
 import posixpath
 import time
-from collections.abc import Iterable, Mapping, MutableSequence, Sequence
+from collections.abc import Callable, Iterable, Mapping, MutableSequence, Sequence
 from functools import partial
 from importlib.resources import files
 from pathlib import Path
@@ -23,7 +23,7 @@ from streamflow.data.remotepath import StreamFlowPath, get_inner_path
 from medweave_connectors.engine.data.delivery import Delivery
 from medweave_connectors.host.errors import of_the_file
 from medweave_connectors.policy.data_classes import wraps_of
-from medweave_connectors.policy.transfer_rules import Guard
+from medweave_connectors.policy.transfer_rules import TransferGuard
 from medweave_connectors.runlog import current
 from medweave_connectors.transfer.bandwidth import Limit, read_limit
 from medweave_connectors.transfer.gather import every
@@ -67,7 +67,7 @@ class MedweaveDataManager(DefaultDataManager):
         dataRules: Mapping[str, Any] | None = None,
     ) -> None:
         super().__init__(context)
-        self.guard = Guard(dataRules, wraps_of(context.config) if dataRules is not None else {})
+        self.guard = TransferGuard(dataRules, wraps_of(context.config) if dataRules is not None else {})
         self.held, self._delivery = Held(), Delivery(self._at)
         self._digests = Digests(memo_of(os.environ))
         self._store_gib = storeGiB
@@ -131,8 +131,8 @@ class MedweaveDataManager(DefaultDataManager):
     # ---- what is linked, and what is sent
 
     async def _at(self, location: ExecutionLocation, words: list[str]) -> tuple[str, int]:
-        connector = self.context.deployment_manager.get_connector(location.deployment)
-        told = await connector.run(location=location, command=words, capture_output=True)
+        connector: Any = self.context.deployment_manager.get_connector(location.deployment)
+        told: tuple[str, int] | None = await connector.run(location=location, command=words, capture_output=True)
         assert told is not None, "the output was requested"
         return told
 
@@ -201,7 +201,7 @@ class MedweaveDataManager(DefaultDataManager):
         path: str,
         at: Store | None,
     ) -> Sending:
-        connector_of = self.context.deployment_manager.get_connector
+        connector_of: Callable[[str], Any] = self.context.deployment_manager.get_connector
         return Sending(
             src_location,
             source,
@@ -288,7 +288,7 @@ class MedweaveDataManager(DefaultDataManager):
     async def _link(
         self, there: ExecutionLocation, source: str, wanted: ExecutionLocation, path: str, writable: bool
     ) -> None:
-        connector_of = self.context.deployment_manager.get_connector
+        connector_of: Callable[[str], Any] = self.context.deployment_manager.get_connector
         await _copy(
             src_connector=connector_of(there.deployment),
             src_location=there,
@@ -300,7 +300,7 @@ class MedweaveDataManager(DefaultDataManager):
         )
 
     async def _send(self, sending: Sending, started: float, writable: bool) -> None:
-        connector_of = self.context.deployment_manager.get_connector
+        connector_of: Callable[[str], Any] = self.context.deployment_manager.get_connector
 
         way = self._routes.way(
             sending.source, sending.destinations, num_bytes=sending.moves[0], seen=sending.seen, writable=writable

@@ -40,7 +40,7 @@ class MedweaveInputInjectorStep(NotesClasses, CWLInputInjectorStep):
         """The token of the input."""
         context = self.workflow.context
         for location in context.scheduler.get_locations(job.name):
-            await input_links.link_there(context, location, token_value)
+            await input_links.make_site_links(context, location, token_value)
             for path in paths_in(token_value):
                 real = await StreamFlowPath(path, context=context, location=location).resolve()
                 if real is not None and str(real) != path:

@@ -57,10 +57,10 @@ class Statement:
 class CommittingConnection(SqliteConnection):
     """Opens `work/engine.db` of the run, where one goes on; what a turn of the event loop has written is committed at its end.
 
-    The stock connection commits once, at the end of the run: a killed driver leaves no row, no other process sees one
-    meanwhile, and a second run on the file finds it locked. It also hands each statement to another thread and back, which takes
-    longer than the statement: a fifth of a step's overhead. A statement of the engine writes one row; it is executed at once.
-    A commit takes longer than that, so the statements of a turn share one.
+    StreamFlow's connection commits once, at the end of the run: a killed driver leaves no row, no other process sees a row before,
+    and the file is locked for a second run. It also passes each statement to another thread and back, which takes longer than
+    the statement: a fifth of a step's overhead. A statement of StreamFlow writes one row; here it is executed in this thread.
+    A commit takes longer, so all statements of one iteration of the event loop share a commit.
     """
 
     def __init__(self, run: RunRecord) -> None:
@@ -82,7 +82,9 @@ class CommittingConnection(SqliteConnection):
     def _opened(self) -> sqlite3.Connection:
         if self._run.running:
             path = self._run.work / FILE
-            os.close(os.open(path, os.O_WRONLY | os.O_CREAT, 0o600))  # command lines and paths, for nobody else
+            os.close(
+                os.open(path, os.O_WRONLY | os.O_CREAT, 0o600)
+            )  # it has command lines and paths: readable by its owner only
             self.connection = str(path)
         database = sqlite3.connect(self.connection, timeout=LOCKED_S, isolation_level=None)
         database.row_factory = sqlite3.Row
@@ -143,17 +145,17 @@ class CommittingConnection(SqliteConnection):
         if self._database is not None and self._database.in_transaction:
             try:
                 self._database.commit()
-            except sqlite3.Error as error:  # nobody awaits this: the next statement tells it, or `close`
+            except sqlite3.Error as error:  # not awaited: the next statement raises it, or `close`
                 self._not_committed = error
                 self._end_run_if_full(error)
 
     def _end_run_if_full(self, error: Exception) -> None:
-        """End the run where the disk is the reason: no job is at fault."""
+        """End the run if the disk is the reason: no job is at fault."""
         if storage_error(error) is not None:
             self._run.storage_failed(database_failed(error))
 
     async def close(self) -> None:
-        """Commits what is left, and closes the file.
+        """Commit the last statements, and close the file.
 
         Raises:
             sqlite3.Error: a commit failed.

@@ -19,9 +19,9 @@ from medweave_core.exit_codes import PARTIAL
 
 
 class MedweaveDatabase(SqliteDatabase):
-    """SQLite in the run's own work folder, which goes after a success: the history that is kept is the event log.
+    """SQLite in the work folder of the run, which is removed after a success: the history of a run is its event log.
 
-    `close` is the last thing that StreamFlow does: the run's end is written there, when all jobs have ended.
+    StreamFlow calls `close` last, when all jobs have ended: it writes the end of the run.
     """
 
     def __init__(self, context: StreamFlowContext) -> None:
@@ -29,12 +29,12 @@ class MedweaveDatabase(SqliteDatabase):
         self._run = plan(context.config)
         self.connection = CommittingConnection(self._run)
         self._workflow_id: int | None = None
-        # Not in the file: the paths of the user, and what stands for secrets in the settings of a deployment.
+        # Not in the file: paths of the user, and references to secrets in the settings of a deployment.
         self._workflow_settings: dict[int, Any] = {}
         self._deployment_settings: dict[int, Any] = {}
 
     async def add_workflow(self, name: str, params: MutableMapping[str, Any], status: int, type: type[Workflow]) -> int:
-        """A workflow is about to run (recovery adds more later: the first is the run's)."""
+        """Add a workflow before it runs. The first one is the run's; recovery adds more."""
         shutdown.begin(self._run, self.context.config)
         workflow_id = await super().add_workflow(name=name, params={**params, "config": {}}, status=status, type=type)
         self._workflow_settings[workflow_id] = params.get("config", {})
@@ -43,7 +43,7 @@ class MedweaveDatabase(SqliteDatabase):
         return workflow_id
 
     async def get_workflow(self, workflow_id: int) -> MutableMapping[str, Any]:
-        """A workflow of this run, as it was added."""
+        """Return a workflow of this run, as it was added."""
         row = await super().get_workflow(workflow_id)
         return {**row, "params": {**row["params"], "config": self._workflow_settings.get(workflow_id, {})}}
 
@@ -51,7 +51,7 @@ class MedweaveDatabase(SqliteDatabase):
         self, name: str, type: str, config: MutableMapping[str, Any], external: bool, lazy: bool,
         scheduling_policy: MutableMapping[str, Any], workdir: str | None, wraps: MutableMapping[str, Any] | None,
     ) -> int:  # fmt: skip
-        """A deployment of this run; what its settings hold is known to this process only."""
+        """Add a deployment of this run; its settings stay in this process."""
         deployment_id = await super().add_deployment(
             name=name, type=type, config={}, external=external, lazy=lazy,
             scheduling_policy=scheduling_policy, workdir=workdir, wraps=wraps,
@@ -60,12 +60,12 @@ class MedweaveDatabase(SqliteDatabase):
         return deployment_id
 
     async def get_deployment(self, deployment_id: int) -> MutableMapping[str, Any]:
-        """The same, as it was added."""
+        """Return a deployment of this run, as it was added."""
         row = await super().get_deployment(deployment_id)
         return {**row, "config": self._deployment_settings.get(deployment_id, {})}
 
     async def update_workflow(self, workflow_id: int, updates: MutableMapping[str, Any]) -> int:
-        """Listens for the executor's verdict, which it gives here only."""
+        """Update a workflow, and store the executor's verdict, which is only passed here."""
         if workflow_id == self._workflow_id:
             if updates.get("status") == Status.COMPLETED.value:
                 self._run.engine_verdict = "completed"
@@ -74,10 +74,10 @@ class MedweaveDatabase(SqliteDatabase):
         return await super().update_workflow(workflow_id, updates)
 
     async def get_workflows_by_name(self, workflow_name: str, last_only: bool = False) -> NoReturn:
-        """`streamflow prov` and `streamflow list` ask for earlier runs.
+        """Refuse `streamflow prov` and `streamflow list` of earlier runs.
 
         Raises:
-            SiteConfigError: there are none; StreamFlow would end with an error without words.
+            SiteConfigError: always; StreamFlow would end with an empty error.
         """
         raise SiteConfigError(
             f"StreamFlow's history has no run '{workflow_name}': medweave.database has one for each run, inside it.",
@@ -87,10 +87,10 @@ class MedweaveDatabase(SqliteDatabase):
         )
 
     async def close(self) -> None:
-        """Writes the run's end; after a signal the process then ends by that signal.
+        """Write the end of the run; after a signal the process is then killed by that signal.
 
         Raises:
-            SystemExit: the run was aborted, a file of it could not be written, or it has delivered a part.
+            SystemExit: the run was aborted, a file of it could not be written, or its outputs are partial.
         """
         if self._run.running and self._run.engine_verdict != "completed":
             await shutdown.cancel_leftovers()
@@ -106,10 +106,10 @@ class MedweaveDatabase(SqliteDatabase):
             raise SystemExit(self._run.storage_error.exit_code)
         if self._run.aborted:
             raise SystemExit(1)  # the main task was cancelled, which would end in a traceback
-        if self._run.left_out and state in ("partial", "failed"):  # the engine has seen a success
+        if self._run.left_out and state in ("partial", "failed"):  # StreamFlow has recorded a success
             raise SystemExit(PARTIAL if state == "partial" else 1)
 
     @classmethod
     def get_schema(cls) -> str:
-        """The closed schema of `database.config`."""
+        """Return the closed schema of `database.config`."""
         return files(__package__).joinpath("schema.json").read_text("utf-8")

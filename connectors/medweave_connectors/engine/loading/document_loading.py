@@ -6,7 +6,7 @@ StreamFlow's parser (cwl-utils) treats the paths of documents, and of the files 
 It reads each document by ruamel.yaml's Python parser: a fifth of the time of a run whose steps are all cache hits. libyaml reads
 the same document here; what the two may read differently, and every error, is left to the Python parser.
 
-Its check of types reads a tool's file anew for each input and each output of each step: 76 times for the eleven tools of the lung
+Its check of types reads a tool's file again for each input and each output of each step: 76 times for the eleven tools of the lung
 pipeline, half of the time from the start of a run to its first job. Here each tool is read once: the check changes nothing in a
 tool but its shorthand for output streams, for good.
 """

@@ -1,6 +1,6 @@
-"""StreamFlow's check of a file by its schemas, told by line and field: the stock one prints its schemas, the file and a traceback.
+"""Validation of the StreamFlow file, with errors by line and field: StreamFlow's own prints its schemas, the file and a traceback.
 
-A file that names nothing of medweave is checked, and told, as StreamFlow does it.
+A file without types of medweave is validated by StreamFlow's own check.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ VERSION = "version"
 
 
 class MedweaveValidator(SfValidator):
-    """Reads a StreamFlow file and holds it against the schemas of the engine and of all plug-ins."""
+    """Reads a StreamFlow file and validates it by the schemas of StreamFlow and of all plug-ins."""
 
     def validate_file(self, streamflow_file: str) -> MutableMapping[str, Any]:
-        """The document.
+        """Return the document.
 
         Raises:
-            WorkflowDefinitionException: it cannot be read, or something in it is wrong: all of it is told.
+            WorkflowDefinitionException: it cannot be read, or is invalid; the message lists every error.
         """
         path = Path(streamflow_file)
         with of_the_file():
@@ -43,15 +43,15 @@ class MedweaveValidator(SfValidator):
             log_filter.shorten()
             ThisRun.file = path.absolute()
             document = parse_mapping(text, path, WHAT)
-        if found := list(self._faults(document, path)):
-            raise WorkflowDefinitionException("\n".join(map(str, found)))
+        if faults := list(self._faults(document, path)):
+            raise WorkflowDefinitionException("\n".join(map(str, faults)))
         return document
 
     @staticmethod
     def _text(path: Path) -> str:
         try:
             return read_text(path, WHAT)
-        except StepError:  # nobody's file: told by us, so without the engine's traceback
+        except StepError:  # an error of medweave: logged without StreamFlow's traceback
             log_filter.shorten()
             raise
 

@@ -1,9 +1,9 @@
-"""StreamFlow's deployment manager, which at the end of a run takes every deployment down, once.
+"""StreamFlow's deployment manager, which undeploys every deployment once at the end of a run.
 
-The stock one takes a deployment that is still coming up for one that nobody needs, and asks for its end again with the end of every
-other one. The second request fails, and with it the engine leaves, whatever the other deployments had still to undo.
+StreamFlow's own considers a deployment unused while it is being deployed, and undeploys it again with every other one. The second
+request fails and ends the process before the other deployments are undeployed.
 
-A deployment that comes up at its first use, and cannot even be built, fails for every step that waits for it.
+An error in the constructor of a lazy deployment fails every step that waits for it.
 """
 
 from __future__ import annotations
@@ -21,27 +21,27 @@ from medweave_connectors.jobs.run_abort import abort
 
 
 class MedweaveFutureConnector(FutureConnector):
-    """Stands in for a connector until its first use; tells all who wait, however that ends."""
+    """Represents a connector until its first use; wakes all waiting steps, also after an error."""
 
     async def deploy(self, external: bool) -> None:
-        """Builds and deploys it. The stock one tells nobody about an error of the connector's constructor."""
+        """Build and deploy the connector. StreamFlow's own leaves waiting steps asleep after an error of the constructor."""
         try:
             await super().deploy(external)
         finally:
             self.deploy_event.set()
 
     def __getattr__(self, name: str) -> Any:
-        """What only our connectors have (which pods share a volume, how large a place is), as soon as there is one."""
+        """Return an attribute of the connector, once it exists: our connectors have more methods than StreamFlow's."""
         if (connector := self.__dict__.get("_connector")) is None:
             raise AttributeError(f"'{name}' of a deployment that has not come up yet")
         return getattr(connector, name)
 
 
 class MedweaveDeploymentManager(DefaultDeploymentManager):
-    """Takes all deployments down at once; one that others reach their site through, after them."""
+    """Undeploys all deployments concurrently, but a wrapped deployment after those that wrap it."""
 
     async def _deploy(self, deployment_config: DeploymentConfig) -> None:
-        """Builds and deploys one. After an error of a constructor the stock one lets the other steps do their work first."""
+        """Build and deploy a deployment; an error of its constructor aborts the run. StreamFlow would finish other steps first."""
         try:
             await super()._deploy(deployment_config)
         except WorkflowDefinitionException as error:
@@ -51,18 +51,18 @@ class MedweaveDeploymentManager(DefaultDeploymentManager):
             raise
 
     async def undeploy_all(self) -> None:
-        """Takes all deployments down; those that are still coming up, when they have come or failed.
+        """Undeploy all deployments; one that is being deployed, when that has ended.
 
         Raises:
-            Exception: the first failure, after all the others have ended.
+            Exception: the first failure, after all deployments were tried.
         """
         failures: list[BaseException] = []
         if isinstance(scheduler := self.context.scheduler, MedweaveScheduler):
             await scheduler.folders.remove_all()
-        while self.deployments_map:  # one that waited for the login node may join meanwhile
+        while self.deployments_map:  # another deployment may have been added while it waited
             gone = {name: asyncio.Event() for name in self.deployments_map}
             ends = await asyncio.gather(*(self._end(name, gone) for name in gone), return_exceptions=True)
-            failures += [each for each in ends if each is not None]
+            failures += [error for error in ends if error is not None]
         if failures:
             raise failures[0]
 

@@ -1,4 +1,4 @@
-"""`medweave.filter`: which targets of a binding a job may take, and which it should take first."""
+"""`medweave.filter`: which targets of a binding a job may use, and in which order."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from streamflow.core.deployment import BindingFilter, Target
 from streamflow.core.workflow import Job
 from streamflow.deployment.utils import get_binding_config
 
-from medweave_connectors.engine.scheduling.choice import Candidate, in_order
 from medweave_connectors.engine.scheduling.inputs import Inputs
+from medweave_connectors.engine.scheduling.ranking import Candidate, rank_candidates
 from medweave_connectors.engine.scheduling.shortfall import sizes_at
 from medweave_connectors.host.engine_names import step_of
 from medweave_connectors.host.errors import ImpossibleRequest, PlacementForbidden
@@ -23,10 +23,10 @@ TYPE = "medweave.filter"
 
 
 class MedweaveFilter(BindingFilter):
-    """Leaves out what the data rules forbid and what has too few GPUs, and puts the deployment with the data first.
+    """Excludes targets that the data rules forbid or that have too few GPUs, and puts the deployment with the data first.
 
     Attributes:
-        context: the run's; the engine gives a filter none, `medweave.scheduler` does. Without it only the data rules hold.
+        context: the run's, set by `medweave.scheduler`: StreamFlow passes none. Without it only the data rules are applied.
     """
 
     def __init__(
@@ -41,11 +41,11 @@ class MedweaveFilter(BindingFilter):
         self._inputs = Inputs()
 
     async def get_targets(self, job: Job, targets: MutableSequence[Target]) -> MutableSequence[Target]:
-        """The targets that are left, best first; what nothing tells apart stays in the order of the file.
+        """Return the allowed targets, best first; equal ones keep the order of the file.
 
         Raises:
-            PlacementForbidden: the data rules leave none.
-            ImpossibleRequest: each is known to have too few GPUs.
+            PlacementForbidden: the data rules forbid all targets.
+            ImpossibleRequest: every target is known to have too few GPUs.
         """
         allowed = _allowed(self._rules, step_of(job.name), targets)
         gpus = job_requests.hints_of(job.name).gpus_min
@@ -58,33 +58,34 @@ class MedweaveFilter(BindingFilter):
             Candidate(name=str(number), gpus=await _gpus(context, target), num_bytes=num_bytes[target.deployment.name])
             for number, target in enumerate(allowed)
         ]
-        left = in_order(candidates, gpus=gpus)
-        if not left:
-            seen = [f"{_spelled(target)} has {each.gpus:g}" for target, each in zip(allowed, candidates, strict=True)]
+        ranked = rank_candidates(candidates, gpus=gpus)
+        if not ranked:
+            gpus_of = zip(allowed, candidates, strict=True)
+            seen = [f"{_name_of(target)} has {candidate.gpus:g}" for target, candidate in gpus_of]
             raise ImpossibleRequest(
                 f"{job.name} asks for {gpus} GPUs, and no place it is bound to has as many.\n"
                 f"  seen:     {'; '.join(seen)}\n"
                 f"  expected: a place where a job can have {gpus} GPUs (medweave:GPURequest of the tool)\n"
                 f"  do:       bind the step to one, or say how many it has (gpusPerNode of a Slurm service)"
             )
-        return [allowed[int(each.name)] for each in left]
+        return [allowed[int(candidate.name)] for candidate in ranked]
 
     @classmethod
     def get_schema(cls) -> str:
-        """The closed schema of a filter's `config`."""
+        """Return the closed schema of a filter's `config`."""
         return files(__package__).joinpath("filter.schema.json").read_text("utf-8")
 
 
 def check_placement(step: str, workflow_config: Any) -> None:
-    """Looks at a step's binding when the workflow is read: before anything is deployed, and in `--validate` too.
+    """Check a step's binding by the data rules when the workflow is read: before any deployment, and in `--validate` too.
 
     Args:
         step: its path.
-        workflow_config: the engine's, with bindings and filters of the file.
+        workflow_config: StreamFlow's, with bindings and filters of the file.
 
     Raises:
-        PlacementForbidden: the data rules leave the step no target, or the binding has one that they forbid, without the filter
-            that would leave it out.
+        PlacementForbidden: the data rules forbid all targets of the step, or one of them and the binding does not name the filter
+            that would exclude it.
     """
     for config in workflow_config.binding_filters.values():
         if config.type != TYPE:
@@ -92,8 +93,8 @@ def check_placement(step: str, workflow_config: Any) -> None:
         rules = _rules(config.name, **config.config)
         binding = get_binding_config(step, "step", workflow_config)
         faults = [rules.fault(step, target.deployment.name) for target in binding.targets]
-        filtered = any(each.name == config.name for each in binding.filters)
-        _refuse(faults, any_will_do=filtered)
+        is_filtered = any(filter_config.name == config.name for filter_config in binding.filters)
+        _refuse(faults, one_target_suffices=is_filtered)
 
 
 def _rules(
@@ -104,15 +105,16 @@ def _rules(
 
 def _allowed(rules: DataRules, step: str, targets: Sequence[Target]) -> list[Target]:
     faults = [rules.fault(step, target.deployment.name) for target in targets]
-    _refuse(faults, any_will_do=True)
+    _refuse(faults, one_target_suffices=True)
     return [target for target, fault in zip(targets, faults, strict=True) if fault is None]
 
 
-def _refuse(faults: Iterable[Fault | None], *, any_will_do: bool) -> None:
-    all_of_them = list(faults)
-    found = [fault for fault in all_of_them if fault is not None]
-    if found and not (any_will_do and len(found) < len(all_of_them)):
-        raise PlacementForbidden(found[0].what, seen=found[0].seen, expected=found[0].expected, do=found[0].do)
+def _refuse(faults: Iterable[Fault | None], *, one_target_suffices: bool) -> None:
+    by_target = list(faults)
+    forbidden = [fault for fault in by_target if fault is not None]
+    if forbidden and not (one_target_suffices and len(forbidden) < len(by_target)):
+        first = forbidden[0]
+        raise PlacementForbidden(first.what, seen=first.seen, expected=first.expected, do=first.do)
 
 
 async def _gpus(context: StreamFlowContext, target: Target) -> float | None:
@@ -120,5 +122,5 @@ async def _gpus(context: StreamFlowContext, target: Target) -> float | None:
     return max((size.gpus for size in sizes.values()), default=None)
 
 
-def _spelled(target: Target) -> str:
+def _name_of(target: Target) -> str:
     return f"{target.deployment.name}/{target.service}" if target.service else str(target.deployment.name)

@@ -1,8 +1,8 @@
-"""A run's own folder at each place where its jobs work: for its owner only, and removed by a stated rule.
+"""The folder of a run at each location of its jobs: for its owner only, and removed by a stated rule.
 
-The engine makes three folders per job, mode 0777, below the `workdir`, and removes none. Ours lie in `<workdir>/<run-id>`, mode
-0700, which goes at the end of a run that did well; after a failure it stays for those who look for the cause, until a later run
-finds it untouched for some days.
+StreamFlow makes three folders per job, mode 0777, below the `workdir`, and removes none. Ours lie in `<workdir>/<run-id>`, mode
+0700. A completed run removes that folder; after a failure it stays for diagnosis, until a later run sees that nothing in it
+changed for some days.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from medweave_core.documents.streamflow_bindings import our_deployments, targets
 
 
 class RunFolders:
-    """The folders of one run."""
+    """The folders of one run at its locations."""
 
     def __init__(self, run: RunRecord, context: StreamFlowContext, *, keep_days: int) -> None:
         self._run, self._context, self._keep_days = run, context, keep_days
@@ -33,10 +33,9 @@ class RunFolders:
         self._workdirs: dict[str, str] = {}
 
     def move_into(self, config: MutableMapping[str, Any]) -> None:
-        """Lets the jobs of our deployments work in the run's folder, in the parsed streamflow.yml.
+        """Put the workdirs of our deployments into the run's folder, in the parsed streamflow.yml.
 
-        A workdir that lies in the run's folder on this machine is the run's own already. Bindings of ports say where data lies,
-        and stay.
+        A workdir inside the run's folder on the driver's machine stays. Bindings of ports say where data lies, and stay too.
         """
         ours = our_deployments(config)
         for deployment in ours.values():
@@ -46,42 +45,42 @@ class RunFolders:
                 if "step" in binding and target.get("deployment") in ours:
                     self._move(target)
 
-    def _move(self, place: MutableMapping[str, Any]) -> None:
-        workdir = place.get("workdir")
+    def _move(self, settings: MutableMapping[str, Any]) -> None:
+        workdir = settings.get("workdir")
         if workdir and workdir not in self._workdirs and not workdir.startswith(f"{self._run.folder}/"):
-            place["workdir"] = folder_of(workdir, self._run.run_id)
-            self._workdirs[place["workdir"]] = workdir
+            settings["workdir"] = folder_of(workdir, self._run.run_id)
+            self._workdirs[settings["workdir"]] = workdir
 
     async def prepare(
         self, target: Target, locations: Sequence[ExecutionLocation], *, job_name: str, storage_mib: float
     ) -> None:
-        """Makes the folder before the first job at a location.
+        """Make the folder before the first job at a location.
 
         Args:
-            storage_mib: what the tool asks for (tmpdirMin and outdirMin).
+            storage_mib: requested by the tool (tmpdirMin and outdirMin).
 
         Raises:
-            ImpossibleRequest: the disk had less than that when the folder was made, or something has the folder's name that this
-                run did not create.
+            ImpossibleRequest: the disk had less space when the folder was made, or a file or folder that this run did not create
+                has the folder's name.
         """
         workdir = self._workdirs.get(target.workdir or "")
         if workdir is None:
             return
         for location in locations:
-            place = await self._make(location, workdir)
-            if (free := self._free_mib.get(place)) is not None and free < storage_mib:
+            key = await self._make(location, workdir)
+            if (free := self._free_mib.get(key)) is not None and free < storage_mib:
                 raise no_room(
                     job_name, storage_mib, [f"{location.name} of {location.deployment} has {free:.0f} MiB in {workdir}"]
                 )
 
     async def make_at(self, location: ExecutionLocation, folders: Iterable[str]) -> None:
-        """Makes the run's folders at a location before a job is there; what is none of these is left alone."""
+        """Make those of the folders that belong to the run, at a location where no job has run yet."""
         for folder in folders:
             if (workdir := self._workdirs.get(folder)) is not None:
                 await self._make(location, workdir)
 
     async def remove_all(self) -> None:
-        """Removes the folders of a run that did well; one that cannot be removed is told."""
+        """Remove the folders of a completed run; report those that cannot be removed."""
         if self._run.keeps_work:
             return
         for location, workdir in self._made.values():
@@ -97,8 +96,8 @@ class RunFolders:
                 )
 
     async def _make(self, location: ExecutionLocation, workdir: str) -> tuple[str, str, str]:
-        place = (location.deployment, location.name, workdir)
-        if place not in self._made:
+        key = (location.deployment, location.name, workdir)
+        if key not in self._made:
             line = make(workdir, self._run.owner, keep_days=self._keep_days)
             printed, code = await self._run_line(location, line)
             if code == NOT_OURS:
@@ -106,14 +105,14 @@ class RunFolders:
             if code:
                 raise _failed(printed, code)
             free = read_free(printed)
-            self._made[place] = location, workdir
+            self._made[key] = location, workdir
             if free is not None:
-                self._free_mib[place] = free
-        return place
+                self._free_mib[key] = free
+        return key
 
     async def _run_line(self, location: ExecutionLocation, line: str) -> tuple[str, int]:
         """Run a line at a location; return what it printed and its exit code."""
-        connector = self._context.deployment_manager.get_connector(location.deployment)
+        connector: Any = self._context.deployment_manager.get_connector(location.deployment)
         answer: tuple[str, int] | None = await connector.run(
             location, ["sh", "-c", shlex.quote(line)], capture_output=True
         )

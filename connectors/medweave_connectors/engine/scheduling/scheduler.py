@@ -1,4 +1,4 @@
-"""`medweave.scheduler`: StreamFlow's scheduler, which says what happens."""
+"""`medweave.scheduler`: StreamFlow's scheduler, which records placements and fails jobs that no location can take."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from medweave_connectors.engine import log_filter, shutdown
 from medweave_connectors.engine.scheduling.filter import MedweaveFilter
 from medweave_connectors.engine.scheduling.policy import MedweavePolicy
 from medweave_connectors.engine.scheduling.run_folders import RunFolders
-from medweave_connectors.engine.scheduling.shortfall import look, storage_of
+from medweave_connectors.engine.scheduling.shortfall import find_shortfall, storage_of
 from medweave_connectors.jobs import job_requests, run_abort
 from medweave_connectors.runlog import console, plan
 from medweave_connectors.runlog.job import JobEnd
@@ -36,11 +36,11 @@ from medweave_core.documents.manager_settings import check_managers, check_wraps
 from medweave_core.documents.streamflow_bindings import OUR_TYPES
 from medweave_core.documents.streamflow_paths import resolve_paths
 
-# A pod that is lost comes again within minutes, and one that never does is told by its connector much sooner.
+# A lost pod is replaced within minutes; its connector reports one that is not replaced much sooner.
 LOCATION_DEADLINE_S = 600.0
-LOOK_S = 15.0
+CHECK_S = 15.0
 REUSE_GIB = 50
-_NO_POLICY = "__DEFAULT__"  # the engine's name for what a deployment has that names none
+_NO_POLICY = "__DEFAULT__"  # StreamFlow's name for the policy of a deployment that names none
 _ENDS: dict[Status, JobEnd] = {
     Status.COMPLETED: "completed",
     Status.RECOVERED: "completed",
@@ -51,7 +51,7 @@ _ENDS: dict[Status, JobEnd] = {
 
 
 class MedweaveScheduler(DefaultScheduler):
-    """Writes placements and job states into the run's event log."""
+    """Schedules jobs, and writes placements and job states into the run's event log."""
 
     def __init__(
         self,
@@ -70,7 +70,7 @@ class MedweaveScheduler(DefaultScheduler):
         check_files(context.config)
         self._run = plan(context.config)
         self._run.partial = partial
-        self.pseudonyms = pseudonyms  # of the files and folders that the workflow is given
+        self.pseudonyms = pseudonyms  # for the names of files and folders in the job file
         self.reuse = CacheSession(self._run, limit_gib=reuse_gib, keep_days=keep_days)
         self._policy = MedweavePolicy()
         schemas = {
@@ -82,10 +82,10 @@ class MedweaveScheduler(DefaultScheduler):
         self.folders = RunFolders(self._run, context, keep_days=keep_days)
         self.folders.move_into(context.config)
         for deployment in (context.config.get("deployments") or {}).values():
-            # What can be found wrong at the start is found then, not when the first job gets there, hours later.
+            # Its settings are checked at the start of the run, not hours later when its first job is scheduled.
             if getattr(connector_classes[deployment["type"]], "CHECKED_AT_START", False):
                 deployment.setdefault("lazy", False)
-        # The engine's own bookkeeping jobs work in the system's temporary folder, in one that is shared by all users.
+        # StreamFlow's own jobs would use the system's temporary folder, which all users share.
         tempfile.tempdir = str(self._run.work)
         log_filter.shorten()
         run_abort.remember_main_task()
@@ -93,10 +93,10 @@ class MedweaveScheduler(DefaultScheduler):
     async def schedule(
         self, job: Job, binding_config: BindingConfig, hardware_requirement: HardwareRequirement | None
     ) -> None:
-        """Finds a place for a job. Where there is none and nobody tries again, the run ends.
+        """Allocate locations for a job. Abort the run if that fails and no failure manager retries.
 
         Raises:
-            ImpossibleRequest: every bound location is too small for it, or did not come; StreamFlow would wait for ever.
+            ImpossibleRequest: every bound location is too small, or did not become available; StreamFlow would wait forever.
         """
         if not self._run.running:
             shutdown.begin(self._run, self.context.config)
@@ -109,7 +109,7 @@ class MedweaveScheduler(DefaultScheduler):
             raise
 
     async def notify_status(self, job_name: str, status: Status) -> None:
-        """Passes the engine's word about a job on to the event log."""
+        """Write the state of a job into the event log."""
         if status == Status.RUNNING:
             self._run.job_started(job_name)
         elif status == Status.RECOVERY:
@@ -118,14 +118,14 @@ class MedweaveScheduler(DefaultScheduler):
             self._run.job_ended(job_name, _ENDS[status])
         allocation = self.job_allocations.get(job_name)
         if allocation and self._is_gone(allocation.target):
-            return  # the run is being closed and the deployment is gone: nothing to free, and no error worth a line
+            return  # the run is ending and the deployment is undeployed: there is nothing to free, and no error to log
         await super().notify_status(job_name, status)
 
     def get_connector(self, job_name: str) -> Any:
-        """The connector of a job that has a place.
+        """Return the connector of a scheduled job.
 
         Raises:
-            asyncio.CancelledError: the run is being closed, and the deployment is gone: no error worth a line.
+            asyncio.CancelledError: the run is ending and the deployment is undeployed: no error to log.
         """
         if self._is_gone(self.get_allocation(job_name).target):
             raise asyncio.CancelledError
@@ -133,38 +133,38 @@ class MedweaveScheduler(DefaultScheduler):
 
     @classmethod
     def get_schema(cls) -> str:
-        """The closed schema of `scheduling.scheduler.config`."""
+        """Return the closed schema of `scheduling.scheduler.config`."""
         return files(__package__).joinpath("schema.json").read_text("utf-8")
 
     async def _place(
         self, job: Job, binding_config: BindingConfig, hardware_requirement: HardwareRequirement | None
     ) -> None:
-        # Injectors and collectors, which only hand inputs and outputs over, have no requirement: they are no steps.
+        # StreamFlow's own jobs, which inject inputs and collect outputs, have no requirement.
         if hardware_requirement is None:
             await super().schedule(job, binding_config, hardware_requirement)
             return
         if any(self._is_gone(target) for target in binding_config.targets):
-            raise asyncio.CancelledError  # its deployment failed, which was told and ends the run
-        asked = hardware_requirement.eval(job)
-        wanted: MutableSequence[Target] = list(binding_config.targets)
-        # Before the look at what there is, which must not count what they leave out.
-        for each in binding_config.filters:
-            wanted = await self._get_binding_filter(each).get_targets(job, wanted)
-        targets = {self._for_engine(target): target for target in wanted}
+            raise asyncio.CancelledError  # its deployment failed, which was reported and ends the run
+        request = hardware_requirement.eval(job)
+        allowed: MutableSequence[Target] = list(binding_config.targets)
+        # Before the check for a shortfall, which must not count targets that a filter excludes.
+        for filter_config in binding_config.filters:
+            allowed = await self._get_binding_filter(filter_config).get_targets(job, allowed)
+        targets = {self._for_streamflow(target): target for target in allowed}
         config = BindingConfig(list(targets))
-        places = [(theirs, engines.locations) for engines, theirs in targets.items()]
-        await self._schedule(job, config, hardware_requirement, asked, places)
+        num_locations = [(target, streamflows.locations) for streamflows, target in targets.items()]
+        await self._schedule(job, config, hardware_requirement, request, num_locations)
         allocation = self.get_allocation(job.name)
         await self.folders.prepare(
-            allocation.target, allocation.locations, job_name=job.name, storage_mib=storage_of(asked)
+            allocation.target, allocation.locations, job_name=job.name, storage_mib=storage_of(request)
         )
         num_nodes = targets[allocation.target].locations
         inputs = {name: token.value for name, token in job.inputs.items()}
         job_requests.note_job(
             job.name,
             job_requests.JobRequest(
-                cores=asked.cores,
-                memory_mib=asked.memory,
+                cores=request.cores,
+                memory_mib=request.memory,
                 hints=job_requests.hints_of(job.name).of_job(inputs, num_nodes=num_nodes),
                 num_nodes=num_nodes,
                 locations=tuple(location.name for location in allocation.locations),
@@ -175,18 +175,18 @@ class MedweaveScheduler(DefaultScheduler):
             deployment=allocation.target.deployment.name,
             service=allocation.target.service,
             location=",".join(location.name for location in allocation.locations),
-            cores=asked.cores,
-            memory_mib=asked.memory,
+            cores=request.cores,
+            memory_mib=request.memory,
         )
 
     def _get_binding_filter(self, config: FilterConfig) -> BindingFilter:
-        found: BindingFilter = super()._get_binding_filter(config)
-        if isinstance(found, MedweaveFilter):
-            found.context = self.context
-        return found
+        binding_filter = super()._get_binding_filter(config)
+        if isinstance(binding_filter, MedweaveFilter):
+            binding_filter.context = self.context
+        return binding_filter
 
     def _get_policy(self, config: Config) -> Policy:
-        """Ours where the file names none: the stock one fills the first place before it looks at the next."""
+        """Return ours if the file names none: StreamFlow's fills the first location before it uses the next."""
         return self._policy if config.name == _NO_POLICY else super()._get_policy(config)
 
     async def _get_locations(
@@ -197,62 +197,63 @@ class MedweaveScheduler(DefaultScheduler):
         scheduling_policy: Policy,
         available_locations: MutableMapping[str, AvailableLocation],
     ) -> MutableSequence[AvailableLocation]:
-        """Our policy is asked also where no more places are free than are wanted: they may lack the GPUs."""
+        """Use our policy also if only as many locations are free as the job needs: they may lack GPUs."""
         if isinstance(scheduling_policy, MedweavePolicy):
             return await scheduling_policy.choose(self.context, job, list(available_locations.values()), locations)
-        chosen: MutableSequence[AvailableLocation] = await super()._get_locations(
+        return await super()._get_locations(
             job, hardware_requirement, locations, scheduling_policy, available_locations
         )
-        return chosen
 
     def _is_gone(self, target: Target) -> bool:
         return self.context.deployment_manager.get_connector(target.deployment.name) is None
 
-    def _for_engine(self, target: Target) -> Target:
-        """The target as StreamFlow must see it: a queue is one location, whatever number of nodes is asked of it."""
+    def _for_streamflow(self, target: Target) -> Target:
+        """Return the target as StreamFlow must see it: a queue is one location, whatever number of nodes the binding requests."""
         connector: Any = self.context.deployment_manager.get_connector(target.deployment.name)
-        # While it is lazy, a connector is a stand-in that knows its type.
+        # Before its first use, a lazy connector is represented by an object that has its type.
         if not getattr(getattr(connector, "type", connector), "LOCATION_GIVES_NODES", False):
             return target
-        one = copy.copy(target)
-        one.locations = 1
-        return one
+        copied = copy.copy(target)
+        copied.locations = 1
+        return copied
 
     async def _schedule(
         self,
         job: Job,
         binding_config: BindingConfig,
         hardware_requirement: HardwareRequirement | None,
-        asked: Hardware,
-        places: Sequence[tuple[Target, int]],
+        request: Hardware,
+        targets: Sequence[tuple[Target, int]],
     ) -> None:
-        """StreamFlow's own scheduling, watched: it waits for ever, in silence, for a location that does not come.
+        """Run StreamFlow's scheduling, which waits forever, without a message, for a location that does not become available.
 
-        For a busy one it may wait: another job's end frees it.
+        It may wait for a busy location: the end of another job frees it.
         """
         gpus = job_requests.hints_of(job.name).gpus_min
-        told, lack = None, await look(self.context.deployment_manager, places, asked, gpus=gpus)
+        reported, lack = None, await find_shortfall(self.context.deployment_manager, targets, request, gpus=gpus)
         if lack is not None and lack.final:
-            raise lack.error(job.name, asked, gpus=gpus)
+            raise lack.error(job.name, request, gpus=gpus)
         clock = asyncio.get_running_loop().time
         since = clock()
         placing = asyncio.create_task(super().schedule(job, binding_config, hardware_requirement))
         try:
-            while not (await asyncio.wait({placing}, timeout=LOOK_S))[0]:
+            while not (await asyncio.wait({placing}, timeout=CHECK_S))[0]:
                 before = lack
-                with contextlib.suppress(Exception):  # `placing` asks the same places, and says what is wrong
-                    lack = await look(self.context.deployment_manager, places, asked, gpus=gpus)
+                with contextlib.suppress(Exception):  # `placing` queries the same locations, and raises the error
+                    lack = await find_shortfall(self.context.deployment_manager, targets, request, gpus=gpus)
                 if lack is None:
                     since = clock()
-                    if before is not None:  # what was missing has come; with retry_delay 0 nobody else would say so
+                    if (
+                        before is not None
+                    ):  # missing locations are available: with retry_delay 0 StreamFlow would not notice
                         async with self.wait_queue:
                             self.wait_queue.notify_all()
                     continue
                 waited_s = clock() - since
                 if lack.final or waited_s >= LOCATION_DEADLINE_S:
-                    raise lack.error(job.name, asked, gpus=gpus, waited_s=round(waited_s))
-                if lack != told:
-                    told = lack
+                    raise lack.error(job.name, request, gpus=gpus, waited_s=round(waited_s))
+                if lack != reported:
+                    reported = lack
                     console.say(f"medweave: {job.name} waits: {'; '.join(lack.missing)}")
             placing.result()
         finally:

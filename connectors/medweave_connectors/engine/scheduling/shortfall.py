@@ -1,4 +1,4 @@
-"""What stands between a job and a place: locations that are too small, too few, or not there yet."""
+"""Why no location can take a job: locations that are too small, too few, or not available yet."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ class Shortfall:
 
     @property
     def final(self) -> bool:
-        """True where waiting cannot help."""
+        """Return True if waiting cannot help."""
         return not self.missing
 
-    def error(self, job_name: str, asked: Hardware, *, gpus: int = 0, waited_s: float = 0.0) -> ImpossibleRequest:
-        """What to tell the user.
+    def error(self, job_name: str, request: Hardware, *, gpus: int = 0, waited_s: float = 0.0) -> ImpossibleRequest:
+        """Return the error for the user.
 
         Args:
-            gpus: those that the tool asks for.
-            waited_s: how long it was waited for what is missing, s.
+            gpus: number that the tool requests.
+            waited_s: time spent waiting for the missing locations, s.
         """
         if self.missing:
             return ImpossibleRequest(
@@ -51,7 +51,7 @@ class Shortfall:
             )
         if self.small:
             return ImpossibleRequest(
-                f"{job_name} asks for {asked.cores:g} cores and {asked.memory:g} MiB of memory"
+                f"{job_name} asks for {request.cores:g} cores and {request.memory:g} MiB of memory"
                 f"{f' and {gpus} GPUs' if gpus else ''}, "
                 f"and no location it is bound to has that much.\n"
                 f"  seen:     {'; '.join(self.small)}\n"
@@ -59,7 +59,7 @@ class Shortfall:
                 f"  do:       bind the step to a larger deployment in streamflow.yml"
             )
         if self.full:
-            return no_room(job_name, storage_of(asked), self.full)
+            return no_room(job_name, storage_of(request), self.full)
         return ImpossibleRequest(
             f"{job_name} is bound to more locations than there are.\n"
             f"  seen:     {'; '.join(self.few)}\n"
@@ -68,13 +68,13 @@ class Shortfall:
         )
 
 
-def storage_of(asked: Hardware) -> float:
-    """Free space that a tool asks for, MiB: tmpdirMin and outdirMin, which lie in the same folder."""
-    return float(sum(disk.size for disk in asked.storage.values()))
+def storage_of(request: Hardware) -> float:
+    """Return the free space that a tool requests, MiB: tmpdirMin and outdirMin, which lie in the same folder."""
+    return float(sum(disk.size for disk in request.storage.values()))
 
 
 def no_room(job_name: str, storage_mib: float, seen: Sequence[str]) -> ImpossibleRequest:
-    """The disk is too full for a job."""
+    """Return the error of a disk that is too full for a job."""
     return ImpossibleRequest(
         f"{job_name} asks for {storage_mib:.0f} MiB of disk (tmpdirMin and outdirMin), "
         f"and no location it is bound to has that much.\n"
@@ -84,62 +84,62 @@ def no_room(job_name: str, storage_mib: float, seen: Sequence[str]) -> Impossibl
     )
 
 
-async def look(
-    deployments: DeploymentManager, places: Sequence[tuple[Target, int]], asked: Hardware, *, gpus: int = 0
+async def find_shortfall(
+    deployments: DeploymentManager, targets: Sequence[tuple[Target, int]], request: Hardware, *, gpus: int = 0
 ) -> Shortfall | None:
-    """Asks each deployment what it has, busy or not; None where at least one can serve the job.
+    """Compare a job's request with all locations, busy or free. Return None if at least one target can serve the job.
 
     Args:
-        places: each target, and how many of StreamFlow's locations serve it (one queue gives any number of nodes).
-        gpus: those that the tool asks for, on each node.
+        targets: each target with the number of StreamFlow locations that it needs (one queue provides any number of nodes).
+        gpus: number that the tool requests on each node.
     """
     small, full, few, missing = [], [], [], []
-    for target, wanted in places:
+    for target, num_locations in targets:
         name = target.deployment.name
-        found = await deployments.get_connector(name).get_available_locations(service=target.service)
         connector: Any = deployments.get_connector(name)
+        locations = await connector.get_available_locations(service=target.service)
         most = connector.most_locations(target.service) if hasattr(connector, "most_locations") else None
         if most is not None and target.locations > most:
             few.append(f"locations: {target.locations}, and {name} has {most}")
             continue
-        hardware = [location.hardware for location in found.values()]
+        hardware = [location.hardware for location in locations.values()]
         sizes = await sizes_at(deployments, name, target.service)
         fits = [
-            (has is None or (has.cores >= asked.cores and has.memory >= asked.memory))
-            and sizes.get(place, Size()).holds(cores=asked.cores, memory_mib=asked.memory, gpus=gpus)
-            for place, has in zip(found, hardware, strict=True)
+            (has is None or (has.cores >= request.cores and has.memory >= request.memory))
+            and sizes.get(location, Size()).holds(cores=request.cores, memory_mib=request.memory, gpus=gpus)
+            for location, has in zip(locations, hardware, strict=True)
         ]
-        if sum(fits) >= wanted:
-            short = await _full(deployments, found.values(), target.workdir, storage_of(asked))
-            if len(found) - len(short) >= wanted:
+        if sum(fits) >= num_locations:
+            too_full = await _without_disk(deployments, locations.values(), target.workdir, storage_of(request))
+            if len(locations) - len(too_full) >= num_locations:
                 return None
-            full += short
+            full += too_full
         elif fits and not any(fits):
             small += [f"{name} has {has.cores:g} cores and {has.memory:.0f} MiB" for has in hardware if has]
-            small += [f"{place} of {name} has {sizes[place]}" for place in found if place in sizes]
+            small += [f"{location} of {name} has {sizes[location]}" for location in locations if location in sizes]
         else:
             service = f", service {target.service}," if target.service else ""
-            missing.append(f"{name}{service} has {sum(fits)} of {wanted} locations")
+            missing.append(f"{name}{service} has {sum(fits)} of {num_locations} locations")
     return Shortfall(small=tuple(small), full=tuple(full), few=tuple(few), missing=tuple(missing))
 
 
-async def _full(
-    deployments: DeploymentManager, places: Iterable[AvailableLocation], workdir: str, storage_mib: float
+async def _without_disk(
+    deployments: DeploymentManager, locations: Iterable[AvailableLocation], workdir: str, storage_mib: float
 ) -> list[str]:
-    """The places whose disk had less when they were first asked, as the engine counts it; what it does not count is not here."""
-    short = []
-    for place in places:
-        disks = place.hardware.storage if place.hardware else {}
+    """Return the locations whose disk had too little space at their first query, as StreamFlow measured it."""
+    too_full = []
+    for location in locations:
+        disks = location.hardware.storage if location.hardware else {}
         if all(disk.size >= storage_mib for disk in disks.values()):
-            continue  # whichever it is: the engine is not asked, which would ask the place for each job
-        mount_point = await get_mount_point(deployments.context, place, workdir)
-        if place.hardware and (size := place.hardware.get_size(mount_point)) < storage_mib:
-            short.append(f"{place.name} of {place.deployment} has {size:.0f} MiB on {mount_point}")
-    return short
+            continue  # any of them has enough: the mount point need not be queried, which takes a command for each job
+        mount_point = await get_mount_point(deployments.context, location, workdir)
+        if location.hardware and (size := location.hardware.get_size(mount_point)) < storage_mib:
+            too_full.append(f"{location.name} of {location.deployment} has {size:.0f} MiB on {mount_point}")
+    return too_full
 
 
 async def sizes_at(deployments: DeploymentManager, name: str, service: str | None) -> dict[str, Size]:
-    """The most that a job can have in each location of a deployment; empty where that is not known, or not yet."""
+    """Return the largest request that each location of a deployment accepts; empty if that is unknown, or not known yet."""
     connector: Any = deployments.get_connector(name)
     sizes: dict[str, Size] = await connector.sizes(service) if hasattr(connector, "sizes") else {}
     return sizes

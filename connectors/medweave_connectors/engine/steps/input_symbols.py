@@ -1,4 +1,4 @@
-"""The words that a tool knows for an input (an enum of CWL): they may be told, for nobody can write anything else there."""
+"""The symbols of a tool's enum inputs. They may enter the event log: such an input can hold no other text."""
 
 from __future__ import annotations
 
@@ -11,27 +11,27 @@ _LAST = re.compile(r"[^/#]+\Z")
 
 
 def note(step: str, inputs: Iterable[Any]) -> None:
-    """Notes those of a tool.
+    """Store the symbols of a tool's inputs.
 
     Args:
-        step: its path.
-        inputs: as the engine's parser has them.
+        step: path of the tool's step.
+        inputs: as StreamFlow's parser represents them.
     """
-    for each in inputs:
-        if (name := _LAST.search(each.id)) is not None:
-            _known[step, name[0]] = frozenset(_symbols(each.type_))
+    for port in inputs:
+        if (name := _LAST.search(port.id)) is not None:
+            _known[step, name[0]] = frozenset(_symbols(port.type_))
 
 
 def of(step: str, name: str) -> frozenset[str]:
-    """Those of an input; empty where any text may stand."""
+    """Return the symbols of an input; empty if it may hold any text."""
     return _known.get((step, name), frozenset())
 
 
 def _symbols(kind: Any) -> Iterable[str]:
     if isinstance(kind, list):
-        for each in kind:
-            yield from _symbols(each)
+        for alternative in kind:
+            yield from _symbols(alternative)
     elif (symbols := getattr(kind, "symbols", None)) is not None:
-        yield from (found[0] for each in symbols if (found := _LAST.search(each)))
+        yield from (last[0] for symbol in symbols if (last := _LAST.search(symbol)))
     elif (items := getattr(kind, "items", None)) is not None and not callable(items):
         yield from _symbols(items)

@@ -1,6 +1,7 @@
-"""The engine's step that tells what a job has read and written.
+"""The provenance of jobs: digests of the files that a job read and wrote, in the event log.
 
-Nothing is read for that alone: on this machine reuse knows what it has read, elsewhere what was sent, verified or kept is known.
+No file is read only for provenance: on the driver's machine the cache has read the files, and at a site the manifests of
+transferred, verified and cached files are known.
 """
 
 from __future__ import annotations
@@ -23,45 +24,47 @@ from medweave_connectors.runlog.values import Item
 from medweave_connectors.transfer.manifest.manifest import ROOT, Kind, Manifest
 from medweave_connectors.transfer.manifest.site_inventory import Held, site_of
 
-_made: contextvars.ContextVar[dict[str, Any] | None] = contextvars.ContextVar("made", default=None)
+_outputs: contextvars.ContextVar[dict[str, Any] | None] = contextvars.ContextVar("outputs", default=None)
 
 
 class RecordsProvenance(CWLExecuteStep):
-    """Of a step of the engine: its jobs' data go into the event log."""
+    """Mixin of an execute step: record the inputs and outputs of its jobs in the event log."""
 
     async def _execute_command(self, job: Any, connectors: MutableMapping[str, Any]) -> None:
-        made: dict[str, Any] = {}
-        token = _made.set(made)
+        outputs: dict[str, Any] = {}
+        token = _outputs.set(outputs)
         try:
             await super()._execute_command(job, connectors)
         finally:
-            _made.reset(token)
+            _outputs.reset(token)
             if (run := current()) is not None and not _is_cancelled():
-                looks = _looks(self, job)
-                inputs = {name: get_token_value(each) for name, each in job.inputs.items()}
+                describer = _describer_of(self, job)
+                inputs = {name: get_token_value(token) for name, token in job.inputs.items()}
                 run.job_data(
                     job.name,
                     inputs={
-                        name: await _told(each, looks, input_symbols.of(self.name, name))
-                        for name, each in inputs.items()
+                        name: await _items(value, describer, input_symbols.of(self.name, name))
+                        for name, value in inputs.items()
                     },
-                    outputs={name: await _told(each, looks, ()) for name, each in made.items()},
+                    outputs={name: await _items(value, describer, ()) for name, value in outputs.items()},
                 )
 
     async def _persist_token(self, token: Any, port: Any, input_token_ids: Any) -> Any:
-        if (made := _made.get()) is not None:
-            made |= {name: get_token_value(token) for name, known in self.output_ports.items() if known == port.name}
+        if (outputs := _outputs.get()) is not None:
+            outputs |= {
+                name: get_token_value(token) for name, port_name in self.output_ports.items() if port_name == port.name
+            }
         return await super()._persist_token(token=token, port=port, input_token_ids=input_token_ids)
 
 
-class _Here:
-    """Looks at what lies on this machine."""
+class _LocalDescriber:
+    """Describes files on the driver's machine, by the digests of the cache."""
 
     def __init__(self, contents: Contents) -> None:
         self._contents = contents
 
     async def item(self, kind: str, path: str) -> Item:
-        """A file or folder."""
+        """Return the description of a file or folder."""
         try:
             return await asyncio.to_thread(self._item, path)
         except OSError:  # a pipe, a link that leads nowhere
@@ -76,70 +79,70 @@ class _Here:
         return values.of_folder(dict(zip(files, digests, strict=True)), num_bytes)
 
 
-class _There:
-    """Looks at what is known of a site."""
+class _SiteDescriber:
+    """Describes files at a site, by the manifests that are known."""
 
-    def __init__(self, held: Held, location: Any) -> None:
-        self._held, self._site = held, site_of(location)
+    def __init__(self, inventory: Held, location: Any) -> None:
+        self._inventory, self._site = inventory, site_of(location)
 
     async def item(self, kind: str, path: str) -> Item:
-        """A file or folder."""
-        known = self._held.find(self._site, path)
+        """Return the description of a file or folder."""
+        known = self._inventory.find(self._site, path)
         return values.unread(kind) if known is None else _of_manifest(known)
 
 
-class _Nowhere:
-    """For a run that reuses nothing: nothing of it was read."""
+class _NoDescriber:
+    """Describes files of a run without a cache, which has read none of them."""
 
     async def item(self, kind: str, path: str) -> Item:
-        """A file or folder."""
+        """Return the description of a file or folder."""
         return values.unread(kind)
 
 
-_Looks = _Here | _There | _Nowhere
+_Describer = _LocalDescriber | _SiteDescriber | _NoDescriber
 
 
 def _of_manifest(known: Manifest) -> Item:
     root = known.entries[ROOT]
     if root.kind == Kind.FILE:
         return values.of_file(root.sha256, root.size)
-    files = {path: each.sha256 for path, each in known.entries.items() if each.kind == Kind.FILE}
+    files = {path: entry.sha256 for path, entry in known.entries.items() if entry.kind == Kind.FILE}
     return values.of_folder(files, known.num_bytes)
 
 
-def _looks(step: Any, job: Any) -> _Looks:
+def _describer_of(step: Any, job: Any) -> _Describer:
     context = step.workflow.context
     reuse, manager = getattr(context.scheduler, "reuse", None), context.data_manager
     locations = context.scheduler.get_locations(job.name)
     if reuse is None or not reuse.is_enabled or not locations:
-        return _Nowhere()
-    if all(each.local for each in locations):
-        return _Here(reuse.store.contents)
-    return _There(manager.held, locations[0]) if isinstance(manager, MedweaveDataManager) else _Nowhere()
+        return _NoDescriber()
+    if all(location.local for location in locations):
+        return _LocalDescriber(reuse.store.contents)
+    return _SiteDescriber(manager.held, locations[0]) if isinstance(manager, MedweaveDataManager) else _NoDescriber()
 
 
-async def _told(value: Any, looks: _Looks, known: Sequence[str] | frozenset[str]) -> list[Item]:
-    """The items of a value, with what belongs to its files."""
-    found: list[Item] = []
-    for each in _leaves(value):
-        is_data = isinstance(each, Mapping)
-        path = each.get("path") if is_data else None
+async def _items(value: Any, describer: _Describer, symbols: Sequence[str] | frozenset[str]) -> list[Item]:
+    """Return the descriptions of the files and other leaves of a value."""
+    items: list[Item] = []
+    for leaf in _leaves(value):
+        is_data = isinstance(leaf, Mapping)
+        path = leaf.get("path") if is_data else None
         if path:
-            found.append(await looks.item(each["class"], path))
+            items.append(await describer.item(leaf["class"], path))
         else:
-            found += [values.unread(each["class"])] if is_data else values.plain(each, known)
-    return found
+            items += [values.unread(leaf["class"])] if is_data else values.plain(leaf, symbols)
+    return items
 
 
 def _leaves(value: Any) -> Iterator[Any]:
     if isinstance(value, Mapping):
         if value.get("class") in ("File", "Directory"):
             yield value
-            yield from (leaf for each in value.get("secondaryFiles") or [] for leaf in _leaves(each))
+            yield from (leaf for item in value.get("secondaryFiles") or [] for leaf in _leaves(item))
         else:
-            yield from (leaf for each in value.values() for leaf in _leaves(each))
+            yield from (leaf for item in value.values() for leaf in _leaves(item))
     elif isinstance(value, Sequence) and not isinstance(value, str | bytes):
-        yield from (leaf for each in value for leaf in _leaves(each))
+        yield from (leaf for item in value for leaf in _leaves(item))
     else:
         yield value
 

@@ -21,7 +21,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-from medweave_connectors.policy.data_classes import in_order
+from medweave_connectors.policy.data_classes import most_sensitive_first
 from medweave_connectors.transfer.agent import files as far_files
 from medweave_connectors.transfer.manifest.manifest import ROOT, Entry, Kind, Manifest
 from medweave_connectors.transfer.store.folder_commands import STORE
@@ -74,7 +74,7 @@ def store_at(path: str, run_id: str, limit_gib: float, classes: Iterable[str] = 
     workdir, found, _ = path.partition(f"/{run_id}/")
     if not found or limit_gib <= 0:
         return None
-    return Store(posixpath.join(workdir, STORE), limit_gib, "+".join(in_order(classes)) or NO_CLASS)
+    return Store(posixpath.join(workdir, STORE), limit_gib, "+".join(most_sensitive_first(classes)) or NO_CLASS)
 
 
 def key(entry: Entry) -> str:
