@@ -182,19 +182,19 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
 
 
 def test_the_free_space_is_told_with_the_folder(tmp_path: Path) -> None:
-    told = subprocess.run(
+    result = subprocess.run(
         ["sh", "-c", make(str(tmp_path), OWNER, keep_days=14)], check=True, capture_output=True, text=True
     )
     disk = os.statvfs(tmp_path)
-    assert read_free(told.stdout) == pytest.approx(disk.f_bavail * disk.f_frsize / 2**20, rel=0.05)
+    assert read_free(result.stdout) == pytest.approx(disk.f_bavail * disk.f_frsize / 2**20, rel=0.05)
     assert read_free("") is None
     assert read_free("df: no such thing") is None
 
 
 @pytest.mark.slow
 def test_a_queue_on_a_disk_that_is_too_small_gets_no_job(cluster: Cluster) -> None:
-    asked = {"requirements": {"ResourceRequirement": {"coresMin": 1, "ramMin": 128, "tmpdirMin": 10**9}}}
-    ended = cluster.go({"first": (GOOD, asked)})
+    requirements = {"requirements": {"ResourceRequirement": {"coresMin": 1, "ramMin": 128, "tmpdirMin": 10**9}}}
+    ended = cluster.go({"first": (GOOD, requirements)})
     assert ended.exit_code == 1
     assert "/first/0 asks for 1000001024 MiB of disk (tmpdirMin and outdirMin)" in ended.stderr
     assert f"MiB in {cluster.folder}/site" in ended.stderr

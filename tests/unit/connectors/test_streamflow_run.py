@@ -151,7 +151,7 @@ def test_the_first_cause_is_what_the_user_reads(tmp_path: Path) -> None:
     assert "noise" not in (ended.record / "events.jsonl").read_text()
     if (tmp_path / "sleeper.pid").exists():
         assert gone(pid_of(tmp_path, "sleeper")), "no orphan is left"
-    assert (ended.record / "work").is_dir(), "scratch is kept after a failure"
+    assert (ended.record / "work").is_dir(), "scratch stays after a failure"
 
 
 def test_an_output_that_is_missing_is_a_failure(tmp_path: Path) -> None:
@@ -166,7 +166,7 @@ def test_an_output_that_is_missing_is_a_failure(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_ends_the_jobs_and_says_so(tmp_path: Path, number: signal.Signals) -> None:
-    # Fault C6 of the engine: after TERM and HUP its jobs go on as orphans.
+    # Fault C6 of the engine: after TERM and HUP its jobs continue as orphans.
     write_workflow(tmp_path, {"sleeper": slow(tmp_path, "sleeper")})
     going = start(tmp_path)
     going.wait_for_line("case 1/2")
@@ -313,7 +313,7 @@ def test_validation_writes_nothing(tmp_path: Path) -> None:
 def test_inputs_that_do_not_fit_are_refused_before_the_run_begins(
     job: dict[str, Any], words: list[str], tmp_path: Path
 ) -> None:
-    """The engine has a line for each without its place, begins the run, and does the steps that do not read them."""
+    """The engine prints a line for each without its position, starts the run, and runs the steps that do not read them."""
     write_workflow(tmp_path, {"first": GOOD}, job=job)
     document = json.loads((tmp_path / "tiny.cwl").read_text(encoding="utf-8"))
     document["inputs"] = {"scan": "File", "slices": "int[]", "window": {"type": "int", "default": 3}}

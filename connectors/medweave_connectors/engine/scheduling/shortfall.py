@@ -11,7 +11,7 @@ from streamflow.core.scheduling import AvailableLocation, Hardware
 from streamflow.data.utils import get_mount_point
 
 from medweave_connectors.host.errors import ImpossibleRequest
-from medweave_connectors.jobs.job_requests import Size
+from medweave_connectors.jobs.job_requests import LocationSize
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,7 +106,7 @@ async def look(
         sizes = await sizes_at(deployments, name, target.service)
         fits = [
             (has is None or (has.cores >= asked.cores and has.memory >= asked.memory))
-            and sizes.get(place, Size()).holds(cores=asked.cores, memory_mib=asked.memory, gpus=gpus)
+            and sizes.get(place, LocationSize()).fits(cores=asked.cores, memory_mib=asked.memory, gpus=gpus)
             for place, has in zip(found, hardware, strict=True)
         ]
         if sum(fits) >= wanted:
@@ -138,8 +138,8 @@ async def _full(
     return short
 
 
-async def sizes_at(deployments: DeploymentManager, name: str, service: str | None) -> dict[str, Size]:
+async def sizes_at(deployments: DeploymentManager, name: str, service: str | None) -> dict[str, LocationSize]:
     """The most that a job can have in each location of a deployment; empty where that is not known, or not yet."""
     connector: Any = deployments.get_connector(name)
-    sizes: dict[str, Size] = await connector.sizes(service) if hasattr(connector, "sizes") else {}
+    sizes: dict[str, LocationSize] = await connector.sizes(service) if hasattr(connector, "sizes") else {}
     return sizes

@@ -21,7 +21,7 @@ from medweave_connectors.host.command_log import CommandLog, kind_of
 from medweave_connectors.host.deadlines import NoProgress
 from medweave_connectors.host.errors import StreamBroke
 from medweave_connectors.host.shells import ShellLost, Shells
-from medweave_connectors.host.stdin_command import given_to
+from medweave_connectors.host.stdin_command import stdin_of
 from medweave_connectors.host.transfer_reasons import reason_in
 from medweave_connectors.jobs.remote_environment import SHELL_SIGNS, only_looks, stream_line, utility_line
 from medweave_connectors.runlog import console
@@ -154,7 +154,7 @@ class PodPlaces(TarCopies, BaseConnector):  # type: ignore[misc]
 
     async def get_stream_reader(self, command: MutableSequence[str], location: ExecutionLocation) -> Any:
         """Standard output of a command, for a `with`; it is an error if the command fails."""
-        execution = self._execute(location.name, command, takes_input=bool(given_to(command)), much=True)
+        execution = self._execute(location.name, command, takes_input=bool(stdin_of(command)), much=True)
         return StreamContext(execution, Reader, command, self.deployment_name)
 
     async def get_stream_writer(self, command: MutableSequence[str], location: ExecutionLocation) -> Any:
