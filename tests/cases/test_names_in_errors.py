@@ -14,9 +14,9 @@ from medweave_connectors.engine.job_errors import event_message, note_job_error
 from medweave_connectors.engine.log_filter import ShortFailures
 from medweave_connectors.engine.partial_failures import not_collected
 from medweave_connectors.host.errors import CommandFailed, StreamBroke
-from medweave_connectors.host.streams import ProgramReader
 from medweave_connectors.runlog import current_run
 from medweave_connectors.runlog.run import RunRecord
+from medweave_connectors.transfer.streams import ProgramReader
 
 NAME = "Mustermann_Max_1970.dcm"
 CP = f"cp: cannot open '/scratch/a1/d/{NAME}' for reading: Permission denied"

@@ -13,11 +13,11 @@ from streamflow.core.deployment import ExecutionLocation
 
 from medweave_connectors.host import deadlines, shells
 from medweave_connectors.host.errors import SiteUnreachable, StreamCut
-from medweave_connectors.host.streams import ProgramReader, ProgramWriter
 from medweave_connectors.sites.kubernetes.connector import MedweaveKubernetesConnector
 from medweave_connectors.sites.ssh.connector import MedweaveSSHConnector
 from medweave_connectors.transfer.failures import Broken
 from medweave_connectors.transfer.routes import via_driver
+from medweave_connectors.transfer.streams import ProgramReader, ProgramWriter
 from support.api_server import ApiServer, pod_document
 from support.ssh_server import ssh_server
 

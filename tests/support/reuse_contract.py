@@ -11,7 +11,7 @@ from streamflow.core.deployment import ExecutionLocation
 
 from medweave_connectors.cache import session
 from medweave_connectors.cache.local import LocalCacheLookup
-from medweave_connectors.cache.remote import JobSite, RemoteCacheLookup
+from medweave_connectors.cache.remote import CacheSite, RemoteCacheLookup
 from medweave_connectors.cache.session import CacheSession
 from medweave_connectors.runlog.run import RunRecord
 from medweave_connectors.transfer.manifest.site_inventory import Held
@@ -52,7 +52,7 @@ class Again:
             return LocalCacheLookup(self._reuse, JOB, {"word": "red"}, allowed=True, outputs=Path(self.folder))
         store = store_at(self.folder, self._reuse.run.run_id, 1)
         assert store is not None
-        at = JobSite(
+        at = CacheSite(
             connector=connector,
             location=place,
             inventory=self._held,

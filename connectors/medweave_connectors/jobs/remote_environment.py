@@ -16,7 +16,6 @@ from typing import Any
 from medweave_connectors.host.command_size import checked
 from medweave_connectors.runlog import current
 from medweave_connectors.runlog.reports import REPORT_FILE, REPORT_FOLDER
-from medweave_connectors.transfer.manifest import manifest
 
 SHELL_SIGNS = frozenset({"|", ">", "<", "&&", ";"})
 _LOOKS = frozenset(("test", "readlink", "sha1sum", "stat", "find", "ls", "cat", "head", "du", "set", "printf"))
@@ -67,10 +66,8 @@ def stream_line(command: Sequence[str]) -> str:
     return " ".join(word if word in SHELL_SIGNS else shlex.quote(word) for word in command)
 
 
-def only_looks(command: Sequence[str]) -> bool:
+def is_read_only(command: Sequence[str]) -> bool:
     """Return True if a command of the engine changes nothing, so that it may be sent again after a lost connection."""
-    if manifest.only_looks(command):
-        return True
     words = " ".join(command).replace("2>/dev/null", "").split()
     return words[0] in _LOOKS and not _CHANGES.intersection(words) and not any(">" in word for word in words)
 

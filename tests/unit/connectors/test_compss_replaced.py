@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 from streamflow.core.deployment import ExecutionLocation
 
-from medweave_connectors.host.streams import ProgramReader, ProgramWriter
 from medweave_connectors.sites.compss import replacement_pods
 from medweave_connectors.sites.compss.replacement_pods import give, give_what_is_missing
 from medweave_connectors.sites.pods.api.cluster import Refused
 from medweave_connectors.sites.pods.errors import PodLost
 from medweave_connectors.sites.pods.startup.pod import Pod, parse_pod
+from medweave_connectors.transfer.streams import ProgramReader, ProgramWriter
 from support.api_server import pod_document
 
 ROOT = "/pod-work"

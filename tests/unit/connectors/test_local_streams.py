@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from medweave_connectors.host import streams
 from medweave_connectors.host.errors import StreamBroke
-from medweave_connectors.host.streams import ProgramReader
+from medweave_connectors.transfer import streams
 from medweave_connectors.transfer.agent.encoding import filled
+from medweave_connectors.transfer.streams import ProgramReader
 
 
 def open_files() -> int:

@@ -16,7 +16,6 @@ from medweave_connectors.cache.lookup import with_cache_lookup
 from medweave_connectors.host.command_log import CommandLog, kind_of
 from medweave_connectors.host.environment import step_environment
 from medweave_connectors.host.errors import CommandFailed, TimeLimitExceeded
-from medweave_connectors.host.streams import ProgramReader, ProgramWriter
 from medweave_connectors.jobs.remote_environment import file_name, stream_line
 from medweave_connectors.jobs.retries.policy import ONE_MACHINE, read_table
 from medweave_connectors.jobs.retries.single_host import SingleHostAttempts
@@ -27,6 +26,7 @@ from medweave_connectors.runlog.run import short_path
 from medweave_connectors.sites.local import utility
 from medweave_connectors.sites.local.links import let_write, link
 from medweave_connectors.sites.local.process import EndedCommand, LocalCommand, end_all_now
+from medweave_connectors.transfer.streams import ProgramReader, ProgramWriter
 from medweave_core.runlog.causes import cause, step_message
 
 SETTLE_S = 3.0

@@ -36,7 +36,7 @@ from medweave_connectors.jobs import job_requests
 from medweave_connectors.jobs.remote_environment import (
     fetch_reports,
     file_name,
-    only_looks,
+    is_read_only,
     shell_line,
     step_variables,
     stream_line,
@@ -53,6 +53,7 @@ from medweave_connectors.sites.ssh.login import READ_BYTES, StartedSession
 from medweave_connectors.sites.ssh.openssh_config import look_up
 from medweave_connectors.sites.ssh.sessions import NotReached, Sessions, SessionShell
 from medweave_connectors.sites.ssh.streams import SSHReader, SSHWriter
+from medweave_connectors.transfer.manifest import manifest
 from medweave_connectors.transfer.routes.direct.endpoints import End
 from medweave_connectors.transfer.routes.via_driver import CUT_PAUSES_S, TarCopies
 from medweave_core.errors import UsageError
@@ -185,7 +186,7 @@ class MedweaveSSHConnector(TarCopies, SSHConnector):  # type: ignore[misc]
             )
             return await attempts.run()
         line = utility_line(command, environment=environment or {}, workdir=workdir, stdin=file_name(stdin))
-        for pause_s in (*(CUT_PAUSES_S if only_looks(command) else ()), None):
+        for pause_s in (*(CUT_PAUSES_S if is_read_only(command) or manifest.only_looks(command) else ()), None):
             try:
                 with _reached(), self._log.command(kind_of(command)) as logged:
                     result = await self._sessions[location.name].shells.execute(line, timeout)

@@ -17,7 +17,6 @@ from streamflow.core.deployment import Connector, ExecutionLocation
 
 from medweave_connectors.host.deadlines import NoProgress, ProgressDeadline
 from medweave_connectors.host.errors import StreamCut
-from medweave_connectors.host.streams import ProgramReader, ProgramWriter
 from medweave_connectors.runlog import console
 from medweave_connectors.transfer import shell_commands
 from medweave_connectors.transfer.agent.archive import Exactly, Guard
@@ -25,6 +24,7 @@ from medweave_connectors.transfer.progress import current
 from medweave_connectors.transfer.routes.direct.endpoints import behind
 from medweave_connectors.transfer.shell_commands import is_aside
 from medweave_connectors.transfer.stream_commands import Piece
+from medweave_connectors.transfer.streams import ProgramReader, ProgramWriter
 from medweave_connectors.transfer.wire import HERE, Leg, Passing, leg
 
 THIS = "this machine"
