@@ -18,7 +18,7 @@ from medweave_connectors.jobs.remote_environment import shell_line
 from medweave_connectors.jobs.worker_environment import NOTHING, WorkerEnvironment
 from medweave_connectors.sites.kubernetes import job_script
 from medweave_connectors.sites.local import utility
-from medweave_connectors.sites.local.process import Command
+from medweave_connectors.sites.local.process import LocalCommand
 from medweave_connectors.sites.pods.exec.commands import start
 from medweave_connectors.sites.slurm import commands
 from medweave_connectors.sites.slurm.script import SlurmJobFiles
@@ -82,7 +82,9 @@ def local(words: list[str], folder: Path, environment: dict[str, str] | None = N
     import os
 
     async def go() -> tuple[int, str, str]:
-        command = Command(words, environment=dict(os.environ) | (environment or {}), workdir=folder, stdout="out.txt")
+        command = LocalCommand(
+            words, environment=dict(os.environ) | (environment or {}), workdir=folder, stdout="out.txt"
+        )
         ended = await command.wait()
         return (
             ended.exit_code,
@@ -137,7 +139,7 @@ def test_a_long_line_reaches_a_pod_by_standard_input(tmp_path: Path) -> None:
     line = shell_line([*COUNT, *NAMES], environment={"A": "1\n2"}, workdir=str(tmp_path), stdout="out.txt")
     words = start(line)
     assert sum(map(len, words)) < 4096, "words become part of a URL"
-    done = by_shell(list(words), words.given)  # type: ignore[attr-defined]
+    done = by_shell(list(words), words.stdin)  # type: ignore[attr-defined]
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "out.txt").read_text() == f"3000 {NUM_BYTES} 0\n"
 

@@ -13,11 +13,11 @@ from streamflow.core.deployment import ExecutionLocation
 
 from medweave_connectors.host import deadlines, shells
 from medweave_connectors.host.errors import SiteUnreachable, StreamCut
-from medweave_connectors.host.streams import Reader, Writer
 from medweave_connectors.sites.kubernetes.connector import MedweaveKubernetesConnector
 from medweave_connectors.sites.ssh.connector import MedweaveSSHConnector
 from medweave_connectors.transfer.failures import Broken
 from medweave_connectors.transfer.routes import via_driver
+from medweave_connectors.transfer.streams import ProgramReader, ProgramWriter
 from support.api_server import ApiServer, pod_document
 from support.ssh_server import ssh_server
 
@@ -83,9 +83,11 @@ def test_a_command_that_has_stopped_is_ended(using: Callable[[Act], Any]) -> Non
 
 
 def copy_of(script: str, target: Path) -> None:
-    source = Reader(["sh", "-c", script], "a transfer from there")
+    source = ProgramReader(["sh", "-c", script], "a transfer from there")
     asyncio.run(
-        via_driver.pump(source, [Writer(["sh", "-c", f"cat > {target}"], "a transfer")], 2**16, where="pods to login")
+        via_driver.pump(
+            source, [ProgramWriter(["sh", "-c", f"cat > {target}"], "a transfer")], 2**16, where="pods to login"
+        )
     )
 
 

@@ -63,7 +63,7 @@ def test_a_job_killed_for_memory_gets_more(tmp_path: Path, tenant: Tenant) -> No
 
 
 @pytest.mark.parametrize("mode", ["job", "exec"])
-def test_a_step_that_asks_for_another_try_gets_it_in_a_clean_folder(tmp_path: Path, tenant: Tenant, mode: str) -> None:
+def test_a_step_with_exit_code_75_is_retried_in_a_clean_folder(tmp_path: Path, tenant: Tenant, mode: str) -> None:
     prepare(tmp_path, (TWICE, {}), mode)
     ended = go(tmp_path, tenant)
     assert ended.exit_code == 0, ended.stderr

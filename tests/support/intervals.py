@@ -32,7 +32,7 @@ SHORT: Mapping[str, Mapping[str, Any]] = {
     "transfer.resume": {"PAUSES_S": (0.1, 0.2, 0.5, 1.0, 2.0)},
     # Between TERM and KILL, where a test's processes take no hints.
     "sites.local.process": {"GRACE_S": 1.0},
-    "host.streams": {"GRACE_S": 1.0},
+    "transfer.streams": {"GRACE_S": 1.0},
     "sites.pods.exec.group": {
         "GRACE_S": 1.0,
         "WATCH_S": 0.3,

@@ -1,4 +1,4 @@
-"""The part of every connector's behaviour that is about work which was done before, written once."""
+"""Cache behavior that every connector has, written once."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from streamflow.core.deployment import ExecutionLocation
 
 from medweave_connectors.cache import session
 from medweave_connectors.cache.local import LocalCacheLookup
-from medweave_connectors.cache.remote import JobSite, RemoteCacheLookup
+from medweave_connectors.cache.remote import CacheSite, RemoteCacheLookup
 from medweave_connectors.cache.session import CacheSession
 from medweave_connectors.runlog.run import RunRecord
 from medweave_connectors.transfer.manifest.site_inventory import Held
@@ -20,7 +20,7 @@ from support.connector_runs import JOB, Site, run_job, using
 
 
 class Again:
-    """The same job in one run after the other, each in a folder of its own, as the engine's step has it run.
+    """Runs the same job in one run after the other, each in a new folder, as the engine's step does.
 
     Attributes:
         first, folder: output folders of the first job, and of the last one.
@@ -33,7 +33,7 @@ class Again:
         self.first = self.folder = ""
 
     async def run(self, connector: Any, place: ExecutionLocation, script: str) -> str:
-        """The run that had done the work before; empty where the script was run."""
+        """Return the run of the cache hit; empty if the script was run."""
         self.folder = f"{self._site.folder}/{self._reuse.run.run_id}/{uuid.uuid4()}"
         self.first = self.first or self.folder
         work = self._work(connector, place)
@@ -52,7 +52,7 @@ class Again:
             return LocalCacheLookup(self._reuse, JOB, {"word": "red"}, allowed=True, outputs=Path(self.folder))
         store = store_at(self.folder, self._reuse.run.run_id, 1)
         assert store is not None
-        at = JobSite(
+        at = CacheSite(
             connector=connector,
             location=place,
             inventory=self._held,
@@ -66,10 +66,10 @@ class Again:
 
 
 class ReuseContract:
-    """Of `ConnectorContract`, which has the fixtures."""
+    """Tests of `ConnectorContract`, which has the fixtures."""
 
     @pytest.mark.slow
-    def test_work_that_was_done_before_is_not_done_again(self, site: Site, record: RunRecord) -> None:
+    def test_a_second_job_is_a_cache_hit(self, site: Site, record: RunRecord) -> None:
         again = Again(site, record)
         script = f"""echo x >> {site.folder}/count
             mkdir result; echo one > result/a; echo two > 'result/b c'; echo {{}} > run_report.json"""
@@ -83,7 +83,7 @@ class ReuseContract:
             assert outcome is not None
             assert outcome.report_folder is not None
             assert (outcome.report_folder / "run_report.json").is_file()
-            # What is given is a further name of what is kept: written to, it is not what it was.
+            # A restored file is a hard link to the stored one: a write changes both.
             write = ["echo", "other", ">", f"{again.first}/result/a"]
             await connector.run(place, write, capture_output=True)  # of a cluster, other pods have no such file
             assert await again.run(connector, place, script) == ""

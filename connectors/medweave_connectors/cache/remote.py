@@ -20,10 +20,10 @@ from medweave_connectors.cache.content import has_more
 from medweave_connectors.cache.key import describe_value, key_parts
 from medweave_connectors.cache.remote_index import SiteIndex, SiteRecord
 from medweave_connectors.cache.session import UNREADABLE, CacheLookup, CacheSession, JobCommand, NotCacheable
-from medweave_connectors.engine.data.origin import paths_in
 from medweave_connectors.host.errors import SiteUnreachable
 from medweave_connectors.jobs.remote_environment import fetch_reports
 from medweave_connectors.jobs.worker_environment import RemoteWorker
+from medweave_connectors.policy.token_paths import paths_in
 from medweave_connectors.transfer.manifest import manifest, remote_scan
 from medweave_connectors.transfer.manifest.manifest import ROOT, Manifest, Unlisted
 from medweave_connectors.transfer.manifest.site_inventory import Held, Site, digest_of, site_of
@@ -39,7 +39,7 @@ NO_LINKS = "the file system of its site does not support hard links"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class JobSite:
+class CacheSite:
     """Where a remote job runs, and the store of its site.
 
     Attributes:
@@ -72,7 +72,7 @@ class RemoteCacheLookup(CacheLookup):
     """Cache lookup of a job at a remote site."""
 
     def __init__(
-        self, session: CacheSession, job_name: str, inputs: Mapping[str, Any], *, allowed: bool, at: JobSite
+        self, session: CacheSession, job_name: str, inputs: Mapping[str, Any], *, allowed: bool, at: CacheSite
     ) -> None:
         super().__init__(session, job_name, inputs, allowed=allowed)
         self._at, self._index = at, SiteIndex(session.store.database)

@@ -1,4 +1,4 @@
-"""The size of a command with its environment, against the limits of the machine that starts it. Pure. No streamflow in here.
+"""The size of a command with its environment, compared with the limits of the machine that starts it. Pure.
 
 Linux (execve(2), "Limits on size of arguments and environment"): arguments and environment together have at most a quarter of the
 stack limit, at most 6 MiB and at least 128 KiB, pointers included; one argument or variable has at most 128 KiB.

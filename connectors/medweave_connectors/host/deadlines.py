@@ -1,7 +1,7 @@
-"""Deadlines by progress: the one policy for commands and copies over ssh, in pods and on this machine.
+"""Deadlines by progress, the one policy for commands and transfers over ssh, in pods and on this machine.
 
-No streamflow in here. The time of a copy or a hash grows with its data, so it has no limit. Work without progress is cancelled, and
-the error names the place and the bytes so far.
+Does not import streamflow. The time of a copy or a hash grows with its data, so it has no limit. Work without progress is canceled,
+and the error names the place and the bytes so far.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The names that the engine gives to jobs, steps and folders. Pure."""
+"""The engine's names of jobs, steps and folders. Pure."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ import posixpath
 import re
 
 HERE = "__LOCAL__"  # the engine's name of the machine that drives the run
-# It gives each job folders of its own, named by chance.
+# The engine creates folders with random names for each job.
 FOLDER = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
 @functools.cache
 def step_of(job_name: str) -> str:
-    """Path of a job's step: `/train` of `/train/0`."""
+    """Return the path of a job's step: `/train` for `/train/0`."""
     return posixpath.dirname(job_name)
 
 
 def nameless(text: str, run_id: str) -> str:
-    """A text without the names of the run and of the engine's folders: the same for the same work of another run."""
+    """Replace run ids and engine folders in a text, so that it is the same for the same job of another run."""
     return FOLDER.sub("*", text).replace(f"/{run_id}/", "/*/")

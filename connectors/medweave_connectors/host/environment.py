@@ -1,4 +1,4 @@
-"""The environment of a step on this machine. No streamflow in here."""
+"""The environment of a step on this machine. Does not import streamflow."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 
 def step_environment(*layers: Mapping[str, str]) -> dict[str, str]:
-    """The driver's environment, then the layers; steps report progress as JSON.
+    """Return the driver's environment with the layers over it, and the variable that makes steps report progress as JSON.
 
     The folder of this interpreter is on the PATH, so `.venv/bin/streamflow run …` finds the steps of its own environment
     without activating it.
@@ -17,9 +17,9 @@ def step_environment(*layers: Mapping[str, str]) -> dict[str, str]:
     environment = os.environ.copy()
     for layer in layers:
         environment |= layer
-    beside = str(Path(sys.executable).parent)
+    interpreter_folder = str(Path(sys.executable).parent)
     path = environment.get("PATH", os.defpath)
-    if beside not in path.split(os.pathsep):
-        environment["PATH"] = os.pathsep.join((beside, path))
+    if interpreter_folder not in path.split(os.pathsep):
+        environment["PATH"] = os.pathsep.join((interpreter_folder, path))
     environment["MEDWEAVE_PROGRESS"] = "json"
     return environment

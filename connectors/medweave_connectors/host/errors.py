@@ -1,4 +1,4 @@
-"""Our failures as StreamFlow's exceptions: what may be tried again, and what may not."""
+"""medweave's failures as exceptions of StreamFlow, by whether a retry may help."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ class TimeLimitExceeded(WorkflowExecutionException):
 
 
 class ImpossibleRequest(WorkflowDefinitionException):
-    """No location of the bound deployments can ever give what a step asks for; trying again does not help."""
+    """No location of the bound deployments can provide what a step requests; a retry does not help."""
 
 
 class TransferFailed(WorkflowExecutionException):
-    """A copy between two sites was not made; nothing of it is left. Its words hold no name of a file: names tell about patients.
+    """A transfer between two sites failed; nothing of it remains. The message has no file names: they may identify patients.
 
     Attributes:
         source, destination: deployments.
@@ -44,15 +44,15 @@ class TransferFailed(WorkflowExecutionException):
 
 
 class SourceChanged(TransferFailed):
-    """The files were written to while they were read, twice."""
+    """The files changed while they were read, twice."""
 
     what = "was not made: its files change while they are read"
-    expected = "files that nobody writes to until they have been copied"
+    expected = "files that do not change until they have been copied"
     do = "end what writes there at {source}, and run again"
 
 
 class SourceUnreadable(TransferFailed):
-    """The files cannot be read, or are none."""
+    """The files cannot be read, or are not regular files."""
 
     what = "was not made: its files cannot be read"
     expected = "files and folders, and links that lead to some, which the account at {source} may read"
@@ -60,15 +60,15 @@ class SourceUnreadable(TransferFailed):
 
 
 class SourceRefused(TransferFailed):
-    """What the source sent is no archive of what was asked for: its tar is broken, or somebody else's. It was let go no further."""
+    """The source sent an archive with other contents than requested: its tar is broken or was replaced. It was not unpacked."""
 
     what = "was stopped"
-    expected = "an archive of files and folders below what was asked for, as tar makes it"
-    do = "look at the tar of {source}, and ask those who run it whether the machine is still theirs"
+    expected = "an archive of files and folders below the requested path, as tar makes it"
+    do = "check the program tar of {source}, and ask its operators whether the machine was compromised"
 
 
 class NoRoom(TransferFailed):
-    """The destination has too little room; nothing was sent where that was known beforehand."""
+    """The destination has too little space; nothing was sent if that was known before."""
 
     what = "has no room"
     expected = "at least as many free bytes as the files have, and a quota that allows them"
@@ -76,7 +76,7 @@ class NoRoom(TransferFailed):
 
 
 class TargetRefused(TransferFailed):
-    """The destination may not be written to: a file system that is read-only, or rights."""
+    """The destination cannot be written to: the file system is read-only, or access is denied."""
 
     what = "was not made: nothing can be written there"
     expected = "a folder of {destination} that its account may write to"
@@ -84,23 +84,23 @@ class TargetRefused(TransferFailed):
 
 
 class SiteConfigError(WorkflowDefinitionException):
-    """What the file says about a site cannot be used: trying again does not help."""
+    """The site file has an error; a retry does not help."""
 
     def __init__(self, what: str, *, seen: str, expected: str, do: str) -> None:
         super().__init__(f"{placed(what)}\n  seen:     {seen}\n  expected: {expected}\n  do:       {do}")
 
     @classmethod
     def of(cls, error: StepError) -> SiteConfigError:
-        """The same words, for the engine."""
+        """Return a step's error as one for the engine, with the same message."""
         return cls(error.what, seen=error.seen, expected=error.expected, do=error.do)
 
 
 @contextlib.contextmanager
 def of_the_file() -> Iterator[None]:
-    """What is refused in here is wrong in the file: the engine gets its own kind of error.
+    """Convert errors about the file inside the `with` block to the engine's kind of error.
 
     Raises:
-        SiteConfigError: in place of a UsageError or UserInputError, with its words.
+        SiteConfigError: instead of a UsageError or UserInputError, with its message.
     """
     try:
         yield
@@ -109,24 +109,24 @@ def of_the_file() -> Iterator[None]:
 
 
 class PlacementForbidden(SiteConfigError):
-    """The data rules of the file keep a step's data away from a deployment it is bound to; nothing of it was copied there."""
+    """The data rules forbid a step's data at a deployment it is bound to; nothing was copied there."""
 
 
 class TransferForbidden(SiteConfigError):
-    """The data rules of the file keep a file away from a deployment; nothing of it was sent, and the deployment was not asked."""
+    """The data rules forbid a file at a deployment; nothing was sent, and the deployment was not contacted."""
 
 
 class SiteUnreachable(WorkflowExecutionException):
-    """The way to a site was lost; another try may succeed."""
+    """The connection to a site was lost; a retry may succeed."""
 
 
 class StreamBroke(SiteUnreachable):
     """The command at one end of a stream failed.
 
     Attributes:
-        told: the end of what it wrote to its standard error; it may name files.
-        exit_status: its own; None after a signal.
-        may_be_cut: it may have failed only because its connection was lost.
+        told: the end of its standard error; it may name files.
+        exit_status: of the command; None after a signal.
+        may_be_cut: the command may have failed only because its connection was lost.
     """
 
     may_be_cut = False
@@ -137,31 +137,31 @@ class StreamBroke(SiteUnreachable):
 
 
 class StreamCut(StreamBroke):
-    """The connection to one end of a stream was lost: nobody said that anything failed there.
+    """The connection to one end of a stream was lost; no failure was reported there.
 
     Attributes:
-        why: in words that name no file; empty where nothing is known.
+        why: the reason without file names; empty if unknown.
     """
 
     may_be_cut = True
 
     def __init__(self, what: str, why: str = "", *, words: str = "the connection was lost") -> None:
-        """`words` name no file."""
+        """`words` contain no file names."""
         self.why = why
         super().__init__(f"{what} broke off: {words}", words, None)
 
 
 class StreamRefused(StreamBroke):
-    """What came through a stream was not what was asked for, and was let go no further."""
+    """A stream had other contents than requested; they were not unpacked."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(f"an archive was refused: {reason}", reason, None)
 
 
 class CommandFailed(WorkflowExecutionException):
-    """A command of the engine's own (`mkdir`, `cp` …) failed, and the engine does not look at its exit code.
+    """A utility command of the engine (`mkdir`, `cp` …) failed, and the engine ignores its exit code.
 
-    Its words name the program and the reason. Arguments and standard error hold file names, which may identify patients.
+    The message names the program and the reason. Arguments and standard error contain file names, which may identify patients.
     """
 
     def __init__(self, command: Sequence[str], place: str, result: tuple[str, int]) -> None:
@@ -176,7 +176,7 @@ def program_of(command: Sequence[str]) -> str:
 
 
 class OutputNotCollected(WorkflowExecutionException):
-    """The command of a job ended well, and one of its outputs could not be collected."""
+    """The command of a job succeeded, and one of its outputs could not be collected."""
 
     def __init__(self, output: str, *, seen: str, expected: str, do: str) -> None:
         super().__init__(
@@ -185,4 +185,4 @@ class OutputNotCollected(WorkflowExecutionException):
 
 
 class JobEndedBySite(WorkflowExecutionException):
-    """The site ended the job, or lost it: its exit code says nothing. The run's record tells the user."""
+    """The site ended the job, or lost it: its exit code says nothing. The run record reports the cause."""

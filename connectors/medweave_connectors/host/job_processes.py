@@ -1,6 +1,6 @@
-"""The end of a job's processes: of its group, and of those that have left it, which a mark in their environment tells.
+"""Ending a job's processes: its process group, and processes outside of it, found by a variable in their environment.
 
-No streamflow in here.
+Does not import streamflow.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import psutil  # type: ignore[import-untyped]  # comes with StreamFlow
 
-KEY = "MEDWEAVE_JOB"  # its value is a job's own
+KEY = "MEDWEAVE_JOB"  # its value is unique to a job
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,14 +41,14 @@ def start_time(pid: str) -> str:
 
 
 def end_line(group: ProcessGroup | None, key: str, *, signal: str, grace_s: float) -> str:
-    """A line for a POSIX shell that ends a job: the signal to its group, and KILL after the grace to whatever is left of it.
+    """Return a line for a POSIX shell that ends a job: a signal to its group, and KILL after the grace period to what remains.
 
     Args:
-        group: of the command; None if it did not get so far. It is left alone where its number belongs to a later process: as
+        group: of the command; None if it did not start. It is not signaled if its number belongs to a later process: as
             long as the group exists, no other process gets the number of its leader.
         key: value of `KEY` in the environment of the job's processes.
         signal: `INT` or `TERM`.
-        grace_s: time to end by itself, s.
+        grace_s: time to end after the signal, s.
     """
     lines = []
     if group is not None:
@@ -99,7 +99,7 @@ def kill_of_runs(owners: Collection[str]) -> int:
 
 
 def kill_marked(keys: Collection[str]) -> None:
-    """Kills what jobs have left on this machine outside of their groups."""
+    """Kill processes of jobs on this machine outside of their process groups."""
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error, OSError):
             if process.environ().get(KEY) in keys:

@@ -1,4 +1,4 @@
-"""Running a program of this machine to its end, within a time. No streamflow in here."""
+"""Run a local program to its end, within a time limit. Does not import streamflow."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from typing import NamedTuple
 DRAIN_S = 2.0  # after a kill, for what a program's children may hold open
 
 
-class Ended(NamedTuple):
-    """What a program has printed, and its exit code: negative after a signal."""
+class ProgramResult(NamedTuple):
+    """Output of a program, and its exit code: negative after a signal."""
 
     stdout: bytes
     stderr: bytes
@@ -28,18 +28,18 @@ async def run(
     stdin: bytes = b"",
     stdout: int = asyncio.subprocess.PIPE,
     stderr: int = asyncio.subprocess.PIPE,
-) -> Ended:
-    """Runs a program in a session of its own: the terminal's Ctrl-C is for us, and its children end with it.
+) -> ProgramResult:
+    """Run a program in a new session, so that Ctrl-C of the terminal does not reach it, and its children end with it.
 
     Args:
-        timeout_s: None waits for ever.
-        environment: over this process's own.
+        timeout_s: None waits forever.
+        environment: over that of this process.
         stdin: its input.
-        stdout, stderr: as `asyncio.create_subprocess_exec` has them.
+        stdout, stderr: see `asyncio.create_subprocess_exec`.
 
     Raises:
-        OSError: it cannot be started.
-        TimeoutError: it did not end in time; it and its children were killed.
+        OSError: the program cannot be started.
+        TimeoutError: the program did not end in time; it and its children were killed.
     """
     process = await asyncio.create_subprocess_exec(
         *words,
@@ -50,11 +50,11 @@ async def run(
         start_new_session=True,
     )
     try:
-        output, said = await asyncio.wait_for(process.communicate(stdin or None), timeout_s)
+        output, errors = await asyncio.wait_for(process.communicate(stdin or None), timeout_s)
     finally:
         if process.returncode is None:
             with contextlib.suppress(ProcessLookupError, TimeoutError):
                 os.killpg(process.pid, signal.SIGKILL)
                 await asyncio.wait_for(process.wait(), DRAIN_S)
     assert process.returncode is not None
-    return Ended(output or b"", said or b"", process.returncode)
+    return ProgramResult(output or b"", errors or b"", process.returncode)

@@ -1,4 +1,4 @@
-"""A secret of a folder, in a file that only its owner reads: made once, for whoever comes first."""
+"""A secret in a file that only its owner can read, created once."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ NUM_BYTES = 32
 
 
 def made_once(file: Path, content: bytes | None = None) -> bytes:
-    """The secret in a file, which is made where there is none: whole before anybody sees it, and never another one.
+    """Return the secret in a file, which is created atomically if missing and never replaced.
 
     Args:
-        content: of a new one; else random bytes.
+        content: of a new file; None for random bytes.
 
     Raises:
-        OSError: it cannot be made, or read.
+        OSError: the file cannot be created, or read.
     """
     if not file.exists():
         new = file.with_name(f".{file.name}.{secrets.token_hex(8)}")

@@ -1,7 +1,7 @@
-"""A few open shells at a place: a login costs a tenth of a second or, at sites with many modules, some seconds.
+"""A few open shells at a site: a login costs a tenth of a second or, at sites with many modules, some seconds.
 
-The stock connectors have one shell, in which a command that hangs blocks all others, and run a command again when its shell
-breaks. Here several wait side by side, and what was sent is never sent again. No streamflow in here.
+StreamFlow's connectors have one shell, in which a command that hangs blocks all others, and repeat a command when its shell breaks.
+Here several shells work in parallel, and a command is never sent twice. Does not import streamflow.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from medweave_connectors.host.deadlines import UNRESPONSIVE_S, ProgressDeadline
 from medweave_connectors.host.stdin_script import here_document, is_long
 
 SHELLS = 4
-PROBE_S = 150  # four times in the longest silence
+PROBE_S = 150  # four times within the deadline without progress
 WAIT_S = 1.0
 _MARK_BYTES = 128  # at least the length of a mark: one may come in two pieces
 # Processor time (utime, stime and those of ended children) of a shell's descendants: it changes while one of them works.
@@ -34,7 +34,7 @@ class ShellLost(Exception):
 
 
 class TooManyShells(Exception):
-    """The place opens no further shell now; it may do so later."""
+    """The site opens no further shell now; it may do so later."""
 
 
 class OpenShell(Protocol):
@@ -42,24 +42,24 @@ class OpenShell(Protocol):
 
     @property
     def usable(self) -> bool:
-        """False once it is known to have ended."""
+        """Return False once the shell is known to have ended."""
 
     async def write(self, data: bytes) -> None:
-        """Sends to its input."""
+        """Send bytes to its input."""
 
     async def read(self) -> bytes:
-        """The next bytes of its output; none at its end."""
+        """Return the next bytes of its output; none at its end."""
 
     async def close(self) -> None:
-        """Ends it; it may have ended."""
+        """End the shell, if it has not ended."""
 
 
 class Shells:
     """Up to `SHELLS` shells, opened when they are needed.
 
     Args:
-        open_shell: raises `TooManyShells` where the place opens no further one.
-        where: the place, for people.
+        open_shell: raises `TooManyShells` if the site opens no further one.
+        where: the site, for messages.
     """
 
     def __init__(self, open_shell: Callable[[], Awaitable[OpenShell]], where: str) -> None:
@@ -69,16 +69,16 @@ class Shells:
         self._changed = asyncio.Condition()
 
     async def execute(self, line: str, timeout_s: float | None, silence_s: float | None = None) -> tuple[str, int]:
-        """Runs a line once: (output and errors, exit code).
+        """Run a line once. Return its output with errors, and the exit code.
 
         Args:
-            timeout_s: longest time, s; None for as long as it makes progress.
-            silence_s: longest time without progress, s; None for the usual one.
+            timeout_s: longest time, s; None for no limit while it makes progress.
+            silence_s: longest time without progress, s; None for the default.
 
         Raises:
-            ShellLost: it is not known whether the line ran to its end.
-            TimeoutError: it did not end in time; its shell is closed.
-            NoProgress: it stopped; its shell is closed.
+            ShellLost: it is unknown whether the line ran to its end.
+            TimeoutError: the line did not end in time; its shell is closed.
+            NoProgress: the line made no progress; its shell is closed.
         """
         async with self._shell() as shell:
             answer = _Answer()
@@ -91,7 +91,7 @@ class Shells:
                 probing.cancel()
 
     async def _probe(self, answer: _Answer, deadline: ProgressDeadline) -> None:
-        """Count processor time that a long command has used as progress; so does a place where it cannot be measured."""
+        """Count processor time of a long command as progress; a site where it cannot be measured counts as progress too."""
         counters = ""
         while True:
             await asyncio.sleep(PROBE_S)
@@ -103,7 +103,7 @@ class Shells:
             try:
                 line = f"cat /proc/[0-9]*/stat 2>/dev/null | awk -v shell={answer.shell} {shlex.quote(_COUNTERS)}"
                 text, code = await asyncio.wait_for(_execute(shell, line, _Answer()), UNRESPONSIVE_S)
-            except Exception:  # the command has all of its silence left to answer
+            except Exception:  # the deadline of the command continues
                 continue
             finally:
                 await shell.close()
@@ -112,13 +112,13 @@ class Shells:
             counters = text
 
     async def keep_at_most(self, number: int) -> None:
-        """Uses so many shells from now on; those that are free beyond it are closed."""
+        """Limit the number of shells from now on; free ones beyond it are closed."""
         self._most = number
         while self._free and self._num_open > self._most:
             await self._discard(self._free.pop())
 
     async def close(self) -> None:
-        """Closes all that are free."""
+        """Close all free shells."""
         while self._free:
             await self._discard(self._free.pop())
 
@@ -127,7 +127,7 @@ class Shells:
         shell = await self._take()
         try:
             yield shell
-        except BaseException:  # its next words would be read as another command's
+        except BaseException:  # its next output would be read as another command's
             await self._discard(shell)
             raise
         if self._num_open > self._most:
@@ -137,7 +137,7 @@ class Shells:
             await self._notify()
 
     async def _take(self) -> OpenShell:
-        """A free shell, or a new one; waits for one where there are as many as there may be."""
+        """Return a free or new shell; wait for one if the limit is reached."""
         while True:
             async with self._changed:
                 await self._changed.wait_for(lambda: bool(self._free) or self._num_open < self._most)
@@ -152,7 +152,7 @@ class Shells:
                 return shell
 
     async def _opened(self) -> OpenShell | None:
-        """Return a new shell; None where the place opens no further one now."""
+        """Return a new shell; None if the site opens no further one now."""
         try:
             return await self._open()
         except BaseException as error:
@@ -201,7 +201,7 @@ def _script(line: str, mark: str) -> bytes:
 
 
 class _Answer:
-    """Output of a shell, taken apart: what a line prints lies between the marks before and after it.
+    """Parser of a shell's output: the output of a line is between the marks before and after it.
 
     Attributes:
         shell: process id of the shell, once it has begun with the line; 0 before.

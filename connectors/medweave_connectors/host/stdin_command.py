@@ -1,6 +1,6 @@
-"""The words of a command with what it reads first: a program is sent by its input, since words become part of a pod's URL.
+"""A command with data for its standard input: programs are sent by stdin, because in pods the words become part of a URL.
 
-Streams are opened by words alone, through whatever of the engine's connectors lies around ours. No streamflow in here.
+The engine's connectors pass only the list of words when they open a stream, so the data travel with it. Does not import streamflow.
 """
 
 from __future__ import annotations
@@ -8,18 +8,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 
-class Words(list[str]):
-    """The words of a command whose stream is opened.
+class CommandWithInput(list[str]):
+    """The words of a command, with the first bytes of its standard input.
 
     Attributes:
-        given: what it reads from its standard input before anything else.
+        stdin: the bytes that the command reads first.
     """
 
-    def __init__(self, words: Iterable[str], given: bytes) -> None:
+    def __init__(self, words: Iterable[str], stdin: bytes) -> None:
         super().__init__(words)
-        self.given = given
+        self.stdin = stdin
 
 
-def given_to(command: Sequence[str]) -> bytes:
-    """What a command reads first; most have nothing of the kind."""
-    return command.given if isinstance(command, Words) else b""
+def stdin_of(command: Sequence[str]) -> bytes:
+    """Return the first bytes of a command's standard input; empty for most commands."""
+    return command.stdin if isinstance(command, CommandWithInput) else b""

@@ -1,4 +1,4 @@
-"""Shell scripts by standard input: a script has no length limit there, and no shell but `sh` parses it. No streamflow in here.
+"""Shell scripts by standard input: without a length limit, and parsed by `sh` only. Does not import streamflow.
 
 A word of a command line has at most 128 KiB on Linux, and in a pod it becomes part of a URL.
 """
@@ -10,8 +10,8 @@ import shlex
 # No backslash, quote or `!` besides these quotes: csh, fish and others can read it within single quotes, too.
 READ_AND_RUN = 'IFS= read -r script || exit; eval "$(printf %b "$script")"'
 WORDS = ["sh", "-c", READ_AND_RUN]
-WHOLE_INPUT = ["sh", "-c", 'eval "$(cat)"']  # runs all that it reads; its commands have no input
-LONG_BYTES = 100_000  # longer scripts are no word of a command line: Linux accepts 128 KiB in one
+WHOLE_INPUT = ["sh", "-c", 'eval "$(cat)"']  # runs its whole input as a script; the commands in it have no input
+LONG_BYTES = 100_000  # longer scripts do not fit into a word of a command line: Linux accepts 128 KiB
 
 
 def encode(script: str) -> bytes:

@@ -1,4 +1,4 @@
-"""Why a far end could not do its part of a copy, told without the names that its programs write beside it. Pure."""
+"""Reasons of failed transfers, extracted from error output without the file names in it. Pure."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ _OTHERS = (
     "This does not look like a tar archive",
     "Cannot allocate memory",
     "Argument list too long",
-    "not found",  # a shell's word for a program that is missing
+    "not found",  # a shell's message about a missing program
 )
 
 
 def known_reason(text: str) -> str:
-    """Return the reason in a program's words, as `reason_in` does; `no known reason` where it gives none that is known."""
+    """Return the reason in a program's error output, as `reason_in` does; `no known reason` if there is none."""
     return reason_in(text) or "no known reason"
 
 
 def reason_in(text: str) -> str:
-    """The first reason that programs are known to give (in LC_ALL=C, of glibc or musl); empty where there is none.
+    """Return the first known reason in a text (in LC_ALL=C, of glibc or musl); empty if there is none.
 
-    Only the fixed words are returned, never the text: it names files, and names may tell about patients.
+    Only fixed words are returned, never the text: it names files, and names may identify patients.
     """
     if _SHORT in text:
         return NO_ROOM[0]

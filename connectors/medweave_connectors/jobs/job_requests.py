@@ -1,6 +1,6 @@
-"""What steps ask for: from the CWL document and the binding to the connector that starts the job, by name.
+"""Resource requests and hints of steps, passed from the CWL document and the binding to the connector, by job name.
 
-StreamFlow gives connectors the command and nothing of what the tool asked for. No streamflow in here.
+StreamFlow passes connectors the command, but not the tool's requests. Does not import streamflow.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from medweave_core.errors import UsageError
 
 NAMESPACE = "urn:medweave:cwl#"
 CUDA_REQUIREMENT = "http://commonwl.org/cwltool#CUDARequirement"
-WORK_REUSE = "WorkReuse"  # CWL's own, which the engine reads and hands to nobody
-CUDA_KEYS = ("cudaDeviceCountMin", "cudaDeviceCountMax")  # versions of CUDA are for the site's environment to have
-DEFAULT_CORES, DEFAULT_MEMORY_MIB = 1.0, 256.0  # what the engine asks for where a tool of CWL 1.1 or 1.2 says nothing
+WORK_REUSE = "WorkReuse"  # of CWL; the engine reads it and does not pass it on
+CUDA_KEYS = ("cudaDeviceCountMin", "cudaDeviceCountMax")  # the site's environment decides about versions of CUDA
+DEFAULT_CORES, DEFAULT_MEMORY_MIB = 1.0, 256.0  # the engine's defaults for tools of CWL 1.1 and 1.2
 HINT_KEYS: Mapping[str, frozenset[str]] = {
     "Gang": frozenset(),
     "GPURequest": frozenset({"gpusMin", "gpusMax", "gpusTotal"}),
@@ -31,20 +31,20 @@ _INPUT = re.compile(r"\$\(inputs\.([A-Za-z_][A-Za-z0-9_]*)\)")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepHints:
-    """What a step says in hints of medweave's own.
+    """medweave's hints of a step.
 
     Attributes:
         gang: `medweave:Gang`: the same command may be started once per node.
         gpus_min, gpus_max: `medweave:GPURequest`, GPUs on each node, as cores and memory are; without `gpusMax` the two are equal.
-            Where a tool has none, `cwltool:CUDARequirement` stands for it; that asks for one GPU unless it says how many.
-        gpus_input: name of the input that says how many GPUs the job can use over all its nodes (`gpusTotal: $(inputs.ranks)`);
+            Without it, `cwltool:CUDARequirement` counts; that requests one GPU unless it has a number.
+        gpus_input: name of the input with the number of GPUs of the job over all its nodes (`gpusTotal: $(inputs.ranks)`);
             `gpus_max` is a node's share of it, 1 until the inputs are known. Empty for none.
-        checkpoint_folder: `medweave:Checkpoint`: name of the folder inside the output folder where the command keeps what it
-            needs to continue. It outlives a failed attempt; the next one finds its path in MEDWEAVE_RESUME_FROM. The command
-            gets USR1 some time before its time limit, in a gang that of node 0. Empty for none.
-        partial: `medweave:Partial`: where the step is scattered, a job that fails leaves its place in the outputs out.
-        reuse: what the tool has done may be reused. CWL's WorkReuse; an expression there counts as no.
-        success_codes: exit codes besides 0 with which the command ends well: CWL's `successCodes`.
+        checkpoint_folder: `medweave:Checkpoint`: name of the folder inside the output folder where the command writes
+            checkpoints. It outlives a failed attempt; the next one finds its path in MEDWEAVE_RESUME_FROM. The command
+            gets USR1 some time before its time limit, in a node group that of node 0. Empty for none.
+        partial: `medweave:Partial`: if the step is scattered, the outputs leave out jobs that fail.
+        reuse: outputs of the tool may be cached: CWL's WorkReuse; an expression there counts as no.
+        success_codes: exit codes besides 0 that count as success: CWL's `successCodes`.
     """
 
     gang: bool = False
@@ -57,7 +57,7 @@ class StepHints:
     success_codes: tuple[int, ...] = ()
 
     def of_job(self, inputs: Mapping[str, Any], *, num_nodes: int) -> StepHints:
-        """The same for a job whose inputs are known: its GPUs dealt to its nodes.
+        """Return the hints for a job whose inputs are known, with its GPUs divided among its nodes.
 
         Args:
             inputs: values by the tool's names; a number of GPUs that is null or missing counts as 1.
@@ -71,7 +71,7 @@ class StepHints:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobRequest:
-    """What a job asks for, and what the scheduler gave it.
+    """The resources that a job requests, and the locations that the scheduler chose.
 
     Attributes:
         cores: per node.
@@ -88,8 +88,8 @@ class JobRequest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Size:
-    """The most that a job can have in a place; infinite where nothing limits it.
+class LocationSize:
+    """The most that a job can have at a location; infinite if there is no limit.
 
     Attributes:
         memory_mib: MiB.
@@ -99,8 +99,8 @@ class Size:
     memory_mib: float = math.inf
     gpus: float = math.inf
 
-    def holds(self, *, cores: float, memory_mib: float, gpus: int) -> bool:
-        """Whether a request fits. A tool that asks for no cores or memory is asked for by the engine: that fits everywhere."""
+    def fits(self, *, cores: float, memory_mib: float, gpus: int) -> bool:
+        """Return True if a request fits. The engine's defaults for tools without requests fit everywhere."""
         return (
             (cores <= max(self.cores, DEFAULT_CORES))
             and memory_mib <= max(self.memory_mib, DEFAULT_MEMORY_MIB)
@@ -109,7 +109,7 @@ class Size:
 
     def __str__(self) -> str:
         known = {"cores": self.cores, "MiB of memory": self.memory_mib, "GPUs": self.gpus}
-        return ", ".join(f"{number:g} {what}" for what, number in known.items() if number < math.inf) or "no limits"
+        return ", ".join(f"{number:g} {unit}" for unit, number in known.items() if number < math.inf) or "no limits"
 
 
 _NO_HINTS = StepHints()
@@ -118,38 +118,38 @@ _jobs: dict[str, JobRequest] = {}
 
 
 def note_step(step: str, hints: StepHints) -> None:
-    """Remembers the hints of a step, by its path (`/train`)."""
+    """Store the hints of a step, by its path (`/train`)."""
     _steps[step] = hints
 
 
 def hints_of(job_name: str) -> StepHints:
-    """The hints of a job's step; those of a step without hints where nothing is known."""
+    """Return the hints of a job's step; default hints if none are known."""
     return _steps.get(step_of(job_name), _NO_HINTS)
 
 
 def note_job(job_name: str, request: JobRequest) -> None:
-    """Remembers a job's request; a retry replaces it."""
+    """Store a job's request; a retry replaces it."""
     _jobs[job_name] = request
 
 
 def request_of(job_name: str) -> JobRequest | None:
-    """What the job asks for; None where it was not placed by medweave's scheduler."""
+    """Return the job's request; None if medweave's scheduler did not place it."""
     return _jobs.get(job_name)
 
 
-def must_know(job_name: str, *, where: str) -> JobRequest:
-    """What the job asks for, for a place that starts nothing without it.
+def require_request(job_name: str, *, where: str) -> JobRequest:
+    """Return the job's request, for a connector that needs one.
 
     Args:
-        where: the deployment's place in the file, for the message.
+        where: the deployment's path in the file, for the message.
 
     Raises:
-        UsageError: it was not placed by medweave's scheduler.
+        UsageError: medweave's scheduler did not place the job.
     """
     request = request_of(job_name)
     if request is None:
         raise UsageError(
-            f"{where}: nobody said what {job_name} asks for.",
+            f"{where}: the resource request of {job_name} is not known.",
             seen="another scheduler",
             expected="scheduling: {scheduler: {type: medweave.scheduler, config: {}}}",
             do="add it to the file",
@@ -158,23 +158,23 @@ def must_know(job_name: str, *, where: str) -> JobRequest:
 
 
 def full_name(name: str, namespaces: Mapping[str, str]) -> str:
-    """`medweave:Gang` as `urn:medweave:cwl#Gang`, by the document's `$namespaces`."""
+    """Return `urn:medweave:cwl#Gang` for `medweave:Gang`, by the document's `$namespaces`."""
     prefix, colon, rest = name.partition(":")
     return namespaces[prefix] + rest if colon and prefix in namespaces else name
 
 
 def read_hints(hints: Mapping[str, Mapping[str, Any]], *, where: str) -> StepHints:
-    """The meaning of a tool's hints; those that are not medweave's are passed over.
+    """Return the step hints from a tool's hints; others than medweave's are ignored.
 
     Args:
         hints: by their full name.
         where: path of the step, for messages.
 
     Raises:
-        UsageError: an unknown hint of medweave's, an unknown key, or numbers that make no sense.
+        UsageError: an unknown hint of medweave, an unknown key, or invalid numbers.
     """
-    found = {name.removeprefix(NAMESPACE): hint for name, hint in hints.items() if name.startswith(NAMESPACE)}
-    for name, hint in found.items():
+    own_hints = {name.removeprefix(NAMESPACE): hint for name, hint in hints.items() if name.startswith(NAMESPACE)}
+    for name, hint in own_hints.items():
         keys = hint.keys() - {"class"}
         known = HINT_KEYS.get(name)
         if known is None or not keys <= known:
@@ -185,7 +185,7 @@ def read_hints(hints: Mapping[str, Mapping[str, Any]], *, where: str) -> StepHin
                 "medweave:Checkpoint: {folder: …} or medweave:Partial: {}",
                 do="correct the hint in the CWL document",
             )
-    gpus = found.get("GPURequest") or _gpus_of_cuda(hints.get(CUDA_REQUIREMENT))
+    gpus = own_hints.get("GPURequest") or _gpus_of_cuda(hints.get(CUDA_REQUIREMENT))
     gpus_input = _gpus_input(gpus, where=where)
     least = gpus.get("gpusMin", 0)
     most = gpus.get("gpusMax", least)
@@ -196,14 +196,14 @@ def read_hints(hints: Mapping[str, Mapping[str, Any]], *, where: str) -> StepHin
             expected="whole numbers, 0 ≤ gpusMin ≤ gpusMax",
             do="correct medweave:GPURequest (or cwltool:CUDARequirement) in the CWL document",
         )
-    folder = _checkpoint_folder(found.get("Checkpoint"), where=where)
+    folder = _checkpoint_folder(own_hints.get("Checkpoint"), where=where)
     return StepHints(
-        gang="Gang" in found,
+        gang="Gang" in own_hints,
         gpus_min=least,
         gpus_max=max(most, 1) if gpus_input else most,
         gpus_input=gpus_input,
         checkpoint_folder=folder,
-        partial="Partial" in found,
+        partial="Partial" in own_hints,
         reuse=hints.get(WORK_REUSE, {}).get("enableReuse", True) is True,
     )
 
@@ -211,15 +211,15 @@ def read_hints(hints: Mapping[str, Mapping[str, Any]], *, where: str) -> StepHin
 def _gpus_input(request: Mapping[str, Any], *, where: str) -> str:
     if "gpusTotal" not in request:
         return ""
-    found = _INPUT.fullmatch(str(request["gpusTotal"]))
-    if found is None or "gpusMax" in request:
+    match = _INPUT.fullmatch(str(request["gpusTotal"]))
+    if match is None or "gpusMax" in request:
         raise UsageError(
             f"the tool of step {where} does not say which input is its number of GPUs.",
-            seen=f"gpusTotal {request['gpusTotal']!r}" + (" beside gpusMax" if "gpusMax" in request else ""),
+            seen=f"gpusTotal {request['gpusTotal']!r}" + (" with gpusMax" if "gpusMax" in request else ""),
             expected="gpusTotal: $(inputs.NAME), without gpusMax",
             do="write medweave:GPURequest: {gpusMin: 0, gpusTotal: $(inputs.ranks)} in the CWL document",
         )
-    return found[1]
+    return match[1]
 
 
 def _checkpoint_folder(hint: Mapping[str, Any] | None, *, where: str) -> str:
@@ -237,7 +237,7 @@ def _checkpoint_folder(hint: Mapping[str, Any] | None, *, where: str) -> str:
 
 
 def _gpus_of_cuda(hint: Mapping[str, Any] | None) -> Mapping[str, Any]:
-    """cwltool's request in the terms of ours."""
+    """Return cwltool's request as keys of medweave:GPURequest."""
     if hint is None:
         return {}
     least_key, most_key = CUDA_KEYS

@@ -1,4 +1,4 @@
-"""The gang: one command, started once per node or pod, each told its place in the environment.
+"""Node groups: one command, started once per node or pod, with its rank in the environment.
 
 Connectors set these variables; `medweave_steps.runtime.environment` alone reads them. Pure.
 """
@@ -14,7 +14,7 @@ LOSS_DEADLINE_S = 60.0  # one rank lost: all ended within this
 
 
 def node_environment(*, node_rank: int, num_nodes: int, rendezvous: str) -> dict[str, str]:
-    """What one node of a gang finds in its environment.
+    """Return the environment variables of one node of a group.
 
     Args:
         node_rank: 0 … num_nodes - 1; only node 0 writes outputs.

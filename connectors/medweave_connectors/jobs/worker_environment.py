@@ -1,7 +1,7 @@
-"""The worker's environment of a job: modules, a virtual environment, an image of Apptainer. Pure.
+"""The worker environment of a job: modules, a virtual environment, an image of Apptainer. Pure.
 
-Shell text that stands around the command of a step. What is missing ends the job with the setting and the path, never with a
-shell's "not found". No streamflow in here.
+Shell text around the command of a step. If something is missing, the job ends with a message about the setting and the path, never
+with a shell's "not found". Does not import streamflow.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from medweave_core.errors import BackendMissingError, UsageError
 
 FUNCTION = "worker_environment"
 _END = "medweave-end-of-line"
-# In places of the file before `${NAME}` is replaced, and at the site.
+# Valid starts of a path in the file, before `${NAME}` is replaced, and at the site.
 _STARTS = ("/", "~/", "${")
-# What Slurm and medweave say about a job's place. Everything else of the site stays outside of an image: a PYTHONPATH or a library
-# path from there would bring other versions than the image has.
+# Variables of Slurm and medweave about a job. All others stay outside of an image: a PYTHONPATH or library path of the site would
+# load other versions than those of the image.
 _CARRIED = (
     "^((MEDWEAVE|SLURM|SLURMD)_[A-Za-z0-9_]+|TMPDIR|CUDA_VISIBLE_DEVICES|NVIDIA_VISIBLE_DEVICES|ROCR_VISIBLE_DEVICES"
     "|GPU_DEVICE_ORDINAL)$"
@@ -38,10 +38,10 @@ _MODULE_FILES = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerEnvironment:
-    """What a site loads before the command of a step.
+    """Environment that a site loads before the command of a step.
 
     Attributes:
-        modules: names, loaded in this order; nothing is unloaded, since a site's own defaults may hold `srun`.
+        modules: names, loaded in this order; nothing is unloaded, because a site's default modules may provide `srun`.
         virtualEnvironment: folder at the site; `~/` is the home folder of the account there. Empty for none.
         apptainer: image at the site in which the command runs, spelled likewise. Empty for none.
     """
@@ -54,7 +54,7 @@ class WorkerEnvironment:
         return bool(self.modules or self.virtualEnvironment or self.apptainer)
 
     def lines(self, *, where: str) -> tuple[str, ...]:
-        """Lines of a job script that define what `started` calls; none where nothing is to be loaded.
+        """Return lines of a job script that define the function which `started` calls; none if nothing is loaded.
 
         Args:
             where: the setting's place in the file, for messages.
@@ -69,18 +69,18 @@ class WorkerEnvironment:
         return (f"{FUNCTION}() {{", *body, "}")
 
     def started(self, line: str) -> str:
-        """Shell text that loads the environment and then does what `line` does; where something is missing it ends with 69."""
+        """Return shell text that loads the environment and then runs `line`; it exits with 69 if something is missing."""
         return f"{FUNCTION} && {{\n{line}\n}}" if self else line
 
     def inside(self, line: str, *, folder: str, gpus: bool) -> str:
-        """The line of a command, in the image where there is one.
+        """Return the line of a command, run in the image if there is one.
 
-        The line goes there as a whole: what it exports is set inside, where Apptainer sets HOME and others anew.
+        The whole line runs inside, because Apptainer sets HOME and other variables that the line exports.
 
         Args:
             line: for a POSIX shell; the image has one.
-            folder: folder at the site that is seen inside, under the same path: that of the run.
-            gpus: the job has some.
+            folder: the run's folder at the site, mounted inside under the same path.
+            gpus: the job has GPUs.
         """
         if not self.apptainer:
             return line
@@ -96,25 +96,25 @@ NOTHING = WorkerEnvironment()
 
 
 def read_environment(keys: Mapping[str, Any], *, where: str) -> WorkerEnvironment:
-    """The keys of `environment` in a site file.
+    """Return the worker environment from the keys of `environment` in a site file.
 
     Args:
-        keys: as the connector's schema has them.
-        where: their place in the file.
+        keys: as the connector's schema defines them.
+        where: their path in the file.
 
     Raises:
-        UsageError: keys that exclude each other, or a path that is none of the site's.
+        UsageError: keys that exclude each other, or a path that is not absolute at the site.
     """
-    found = WorkerEnvironment(**keys)
-    if found.virtualEnvironment and found.apptainer:
+    environment = WorkerEnvironment(**keys)
+    if environment.virtualEnvironment and environment.apptainer:
         raise UsageError(
             f"{where}.apptainer: an image and a virtual environment exclude each other.",
-            seen=f"apptainer: {found.apptainer}, and virtualEnvironment: {found.virtualEnvironment}",
+            seen=f"apptainer: {environment.apptainer}, and virtualEnvironment: {environment.virtualEnvironment}",
             expected="one of them: what is installed outside of an image has no interpreter inside",
             do="take one of the two keys away",
         )
     for name in ("virtualEnvironment", "apptainer"):
-        path = getattr(found, name)
+        path = getattr(environment, name)
         if path and not path.startswith(_STARTS):
             raise UsageError(
                 f"{where}.{name}: this is no path at the site.",
@@ -122,23 +122,23 @@ def read_environment(keys: Mapping[str, Any], *, where: str) -> WorkerEnvironmen
                 expected="an absolute path at the site, or one below the account's home folder there",
                 do=f"write {name}: /… or ~/…",
             )
-    return found
+    return environment
 
 
 def at_site(path: str) -> str:
-    """A path as a word for the site's shell; `~/` is the home folder there."""
+    """Return a path as a word for the site's shell; `~/` is the home folder there."""
     return f'"$HOME"/{shlex.quote(path[2:])}' if path.startswith("~/") else shlex.quote(path)
 
 
 def load_modules(modules: Sequence[str], *, where: str) -> tuple[str, ...]:
-    """Lines of a shell function that load modules, or end it with 69.
+    """Return lines of a shell function that load modules, or return 69.
 
     Args:
-        where: place of `environment` in the file, for messages.
+        where: path of `environment` in the file, for messages.
     """
     if not modules:
         return ()
-    found = (
+    define = (
         f"for file in {' '.join(_MODULE_FILES)}; do",
         '  command -v module > /dev/null || ! [ -r "$file" ] || . "$file"',
         "done",
@@ -149,7 +149,7 @@ def load_modules(modules: Sequence[str], *, where: str) -> tuple[str, ...]:
         expected="Environment Modules or Lmod",
         do="take `modules` away, or define `module` in a prologue",
     )
-    lines = [*found, "command -v module > /dev/null || {", *none, "}"]
+    lines = [*define, "command -v module > /dev/null || {", *none, "}"]
     for number, name in enumerate(modules):
         failed = _missing(
             f"{where}.modules[{number}]",
@@ -192,7 +192,7 @@ def _look_for_image(path: str, where: str) -> tuple[str, ...]:
         f"[ -r {at_site(path)} ] || {{",
         *image,
         "}",
-        # Their values are taken as they are, not as shell text.
+        # Their values are used unchanged, not evaluated as shell text.
         "export APPTAINER_NO_EVAL=1",
         f"for name in $(awk 'BEGIN {{ for (name in ENVIRON) if (name ~ /{_CARRIED}/) print name }}'); do",
         '  eval "export APPTAINERENV_$name=\\"\\${$name}\\""',
@@ -201,10 +201,12 @@ def _look_for_image(path: str, where: str) -> tuple[str, ...]:
 
 
 def _missing(where: str, *, seen: str, expected: str, do: str) -> tuple[str, ...]:
-    told = BackendMissingError(f"medweave: {where}: this is not there.", seen=f"{seen} on \0", expected=expected, do=do)
-    before, _, after = str(told).partition("\0")
+    error = BackendMissingError(
+        f"medweave: {where}: this is not there.", seen=f"{seen} on \0", expected=expected, do=do
+    )
+    before, _, after = str(error).partition("\0")
     words = f'{shlex.quote(before)} "$(hostname)" {shlex.quote(after)}'
-    return (f"  printf '%s%s%s\\n' {words} >&2", f"  return {told.exit_code}")
+    return (f"  printf '%s%s%s\\n' {words} >&2", f"  return {error.exit_code}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""What happened in a run: the event log, the lines people see meanwhile, and the truth at the end. No streamflow in here."""
+"""Record of a run: its event log, its lines on the terminal, and its final state. Does not import streamflow."""
 
 from __future__ import annotations
 

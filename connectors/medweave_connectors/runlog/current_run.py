@@ -1,4 +1,4 @@
-"""The run of this process. StreamFlow gives connectors no context, and one `streamflow run` is one process and one run."""
+"""The run of this process. StreamFlow passes connectors no context; one `streamflow run` is one process and one run."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _runs: dict[str, RunRecord] = {}
 
 
 def plan(config: Mapping[str, Any]) -> RunRecord:
-    """The record for a context that StreamFlow builds; each manager that asks with the same file gets the same one.
+    """Return the run record for a context that StreamFlow builds, the same one for each manager of a file.
 
     Args:
         config: the parsed streamflow.yml, with its absolute path under `path`.
@@ -37,5 +37,5 @@ def plan(config: Mapping[str, Any]) -> RunRecord:
 
 
 def current() -> RunRecord | None:
-    """The run that goes on, or None where no medweave manager was named in streamflow.yml."""
+    """Return the running run; None if streamflow.yml names no medweave manager."""
     return next((record for record in _runs.values() if record.running), None)

@@ -1,4 +1,4 @@
-"""`events.jsonl`: append-only, one JSON object per line, whole lines only."""
+"""`events.jsonl`: append-only, one JSON object per line, complete lines only."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SYNC_INTERVAL_S = 1.0
 
 
 def came_to_its_end(path: Path) -> bool:
-    """Whether the run of this log has ended, in whatever way, and was not cut off."""
+    """Return True if the run of this log has ended, in any state, and was not interrupted."""
     try:
         known = path.stat()
     except OSError:
@@ -32,7 +32,7 @@ def came_to_its_end(path: Path) -> bool:
 
 @functools.lru_cache(maxsize=1024)
 def _has_end(path: Path, _inode: int, size: int, _changed_ns: int) -> bool:
-    """What has not changed is not read again."""
+    """Return True if the last line is the run's end; cached until the file changes."""
     with contextlib.suppress(OSError):
         with path.open("rb") as file:
             file.seek(max(0, size - 65536))
@@ -42,13 +42,13 @@ def _has_end(path: Path, _inode: int, size: int, _changed_ns: int) -> bool:
 
 
 def driver_lives(path: Path) -> bool:
-    """Whether the process that writes this log is there; the kernel forgets it however it ends."""
+    """Return True if the process that writes this log is running; the kernel releases its lock however it ends."""
     try:
         descriptor = os.open(path, os.O_RDONLY)
     except FileNotFoundError:
         return False
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)  # shared: two that ask at once must not see each other
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)  # shared: two readers must not block each other
     except BlockingIOError:
         return True
     finally:
@@ -59,12 +59,12 @@ def driver_lives(path: Path) -> bool:
 class EventLog:
     """Writes the events of one run.
 
-    The disk is waited for once a second at most, and at the end: only a machine that
-    loses its power loses lines, those of the last half minute or so.
+    It syncs to the disk at most once a second, and at the end: only a power failure
+    loses lines, those of the last half minute or so.
     """
 
     def __init__(self, path: Path, run_id: str) -> None:
-        """Creates the file, and holds a lock on it until it is closed.
+        """Create the file, and lock it until it is closed.
 
         Raises:
             UsageError: the run has a log already; a log is never continued by another process.
@@ -94,10 +94,10 @@ class EventLog:
         location: str | None = None,
         data: Mapping[str, Any] | None = None,
     ) -> None:
-        """Writes one event. Its data become plain text and finite numbers; JSON has no NaN.
+        """Write one event. Its data become plain text and finite numbers; JSON has no NaN.
 
         Raises:
-            StorageError: the disk is full; the log still ends with a whole line.
+            StorageError: the disk is full; the log still ends with a complete line.
         """
         # The fields of `contracts.event.Event`, in its order; hundreds of jobs may end in a second.
         event = {
@@ -121,7 +121,7 @@ class EventLog:
         self._sync(at_once=event_type == "run.ended")
 
     def close(self) -> None:
-        """Ends the log. Further events are an error of ours."""
+        """Close the log. Further events are an internal error."""
         if self._descriptor is not None:
             descriptor, self._descriptor = self._descriptor, None
             try:

@@ -1,4 +1,4 @@
-"""A job of a run: how its command ended, and how that is told."""
+"""A job of a run: the outcome of its command, and its message."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ OUTPUTS_MISSING = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommandOutcome:
-    """How a job's command ended.
+    """Outcome of a job's command.
 
     Attributes:
-        exit_code: as a shell tells it (128 + signal number for a death by signal).
+        exit_code: as a shell reports it (128 + signal number after a signal).
         seconds: wall time, s.
         cpu_seconds: user and system time of the command and of the children it waited for, s.
         peak_memory_mib: largest resident set of one process of the command, MiB.
         cause: what went wrong, for the person who started the run; empty after a success.
         message: the part of `cause` that is known to hold no patient data.
-        kept_at: where its files lie, for people: a path of this machine, or `deployment:/path`.
+        kept_at: where its files are, for the user: a local path, or `deployment:/path`.
         report_folder: a folder on this machine with its run_report.json and report folder, or copies of them.
-        site: the site's own facts: its job id, state and nodes, or its pods.
-        reused_from: the run that has done the work, where it was not done again.
+        site: facts of the site: its job id, state and nodes, or its pods.
+        reused_from: the run that produced the outputs, for a cache hit.
     """
 
     exit_code: int
@@ -50,7 +50,7 @@ class CommandOutcome:
 
 @dataclass(slots=True, kw_only=True)
 class JobRecord:
-    """A step's execution; the same name again in a retry, with the next attempt.
+    """Execution of a step; a retry has the same name and the next attempt.
 
     Attributes:
         error: why the engine or a connector failed the job, for the person who started the run; empty for no such error.
@@ -75,30 +75,30 @@ class JobRecord:
 
     @property
     def label(self) -> str:
-        """Short name for people and folders: `train`, `segment.3` for the fourth of a scatter."""
+        """Return the short name for the user and folders: `train`, `segment.3` for the fourth of a scatter."""
         return job_label(self.name)
 
     @property
     def cause(self) -> str:
-        """What went wrong: the command's own words, else the error of the engine or the connector; may be empty."""
+        """Return the cause from the command's output, or the error of the engine or connector; may be empty."""
         return (self.outcome.cause if self.outcome is not None else "") or self.error
 
     @property
     def message(self) -> str:
-        """The part of `cause` that is known to hold no patient data."""
+        """Return the part of `cause` that is known to contain no patient data."""
         if self.outcome is not None and (self.outcome.cause or self.outcome.message):
             return self.outcome.message
         return self.error_message
 
     @property
     def why(self) -> str:
-        """How it failed, in short: the exit code of its command with its meaning, if that is not 0."""
+        """Return in short how it failed: the exit code of its command with its meaning, if that is not 0."""
         if self.outcome is None:
             return "no exit code"
         return meaning(self.outcome.exit_code) if self.outcome.exit_code else "its outputs are not complete"
 
     def where(self) -> dict[str, str | None]:
-        """The fields that every event of the job carries."""
+        """Return the fields of every event of the job."""
         return {
             "job": self.name,
             "step": self.step,
@@ -109,7 +109,7 @@ class JobRecord:
 
 
 def end_text(job: JobRecord, state: JobEnd) -> str:
-    """How it ended, for people."""
+    """Return how the job ended, for the user."""
     outcome = job.outcome
     if outcome is not None and outcome.reused_from and state == "completed":
         return f"not done again: run {outcome.reused_from} did it"

@@ -25,14 +25,14 @@ MOST_NOTICES = 200  # of one job
 EVENT_BURST, EVENTS_PER_S = 200.0, 10.0  # progress events of one job: a job may print millions of lines
 
 
-class Lines:
-    """Splits bytes that come in pieces into lines; progress bars that end a line with a carriage return count too."""
+class LineSplitter:
+    """Splits chunks of bytes into lines; a carriage return, as of progress bars, ends a line too."""
 
     def __init__(self, on_line: Callable[[str], None]) -> None:
         self._on_line, self._rest = on_line, bytearray()
 
     def feed(self, data: bytes) -> None:
-        """The next bytes, cut anywhere."""
+        """Take the next bytes."""
         self._rest += data.replace(b"\r", b"\n")
         *lines, self._rest = self._rest.split(b"\n")
         for line in lines:
@@ -42,7 +42,7 @@ class Lines:
             self._rest = bytearray()
 
     def close(self) -> None:
-        """No more bytes come: a last line without an end is a line."""
+        """Emit a last line without an end."""
         self._emit(self._rest)
         self._rest = bytearray()
 
@@ -116,7 +116,7 @@ def take_line(job_name: str, line: str, rate: EventRate) -> bool:
             run.job_notice(job_name, plain_line(line.partition(NOTICE_MARK)[2]))
         return True
     if run is not None:
-        run.job_said(job_name, line)
+        run.job_line(job_name, line)
     return False
 
 
@@ -127,27 +127,27 @@ class JobOutput:
         self.job_name = job_name
         self.stderr_tail: deque[str] = deque(maxlen=TAIL_LINES)
         self.stdout_tail: deque[str] = deque(maxlen=TAIL_LINES)
-        self._stderr, self._stdout = Lines(self._take_stderr), Lines(self.stdout_tail.append)
+        self._stderr, self._stdout = LineSplitter(self._take_stderr), LineSplitter(self.stdout_tail.append)
         self._rate = EventRate()
 
     def stderr(self, data: bytes) -> None:
-        """The next bytes of standard error."""
+        """Take the next bytes of standard error."""
         self._stderr.feed(data)
 
     def stdout(self, data: bytes) -> None:
-        """The next bytes of standard output."""
+        """Take the next bytes of standard output."""
         self._stdout.feed(data)
 
-    def tell_instead(self, stderr: bytes) -> None:
-        """The cause stands in another stream: of another node, for one. Its progress has no place any more."""
+    def use_stderr_of(self, stderr: bytes) -> None:
+        """Replace the tail by that of another stream with the cause, such as another node's; its progress events are dropped."""
         self.stderr_tail.clear()
-        self._stderr = Lines(self._take_stderr)  # half a line of the first stream is no last line of the other
-        lines = Lines(lambda line: None if line.startswith(JSON_PREFIX) else self.stderr_tail.append(line))
+        self._stderr = LineSplitter(self._take_stderr)  # drop an incomplete line of the first stream
+        lines = LineSplitter(lambda line: None if line.startswith(JSON_PREFIX) else self.stderr_tail.append(line))
         lines.feed(stderr)
         lines.close()
 
     def close(self) -> None:
-        """All has arrived."""
+        """Emit the last lines."""
         self._stderr.close()
         self._stdout.close()
 
@@ -163,21 +163,21 @@ class JobOutput:
         report_folder: Path | None = None,
         site: Mapping[str, Any] | None = None,
     ) -> CommandOutcome:
-        """How the job ended, with the cause in its own words.
+        """Return the outcome of the job, with the cause from its output.
 
         Args:
-            exit_code: 0 only where the site itself says that the job did well.
-            seconds, cpu_seconds, peak_memory_mib: what it cost, as the site tells; None where it does not.
-            site_word: what the site says about a failure (`Slurm job 17 hit its time limit …`); comes first.
-            kept_at: where its files lie, for people: `hpc:/scratch/me/…`.
+            exit_code: 0 only if the site reports a success.
+            seconds, cpu_seconds, peak_memory_mib: cost as reported by the site; None if unknown.
+            site_word: the site's message about a failure (`Slurm job 17 hit its time limit …`); comes first.
+            kept_at: where its files are, for the user: `hpc:/scratch/me/…`.
             report_folder: a folder on this machine with copies of its reports.
-            site: the site's own facts for the event log (its job id, the nodes).
+            site: facts of the site for the event log (its job id, the nodes).
         """
         why = message = ""
         if exit_code:
             own = cause(list(self.stderr_tail), list(self.stdout_tail), exit_code)
-            said = bool(self.stderr_tail or self.stdout_tail)
-            why = "\n".join(part for part in (site_word, own if said or not site_word else "") if part)
+            has_output = bool(self.stderr_tail or self.stdout_tail)
+            why = "\n".join(part for part in (site_word, own if has_output or not site_word else "") if part)
             message = "\n".join(part for part in (site_word, step_message(list(self.stderr_tail))) if part)
         return CommandOutcome(
             exit_code=exit_code,

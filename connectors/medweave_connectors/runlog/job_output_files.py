@@ -1,4 +1,4 @@
-"""What running jobs print, line by line in files of the run's scratch: `tail -F runs/<run-id>/work/stderr/train` follows a job."""
+"""Output of running jobs, in files of the run's scratch: `tail -F runs/<run-id>/work/stderr/train` follows a job."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ FULL_BYTES = 8 * 2**20
 
 
 class LiveText:
-    """One file per job. A full one is moved to `<label>.1`, where the part before has been; so no job fills the disk."""
+    """One file per job. A full file replaces `<label>.1`, so that no job fills the disk."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -20,25 +20,25 @@ class LiveText:
         self._waiting: dict[str, list[str]] = {}
 
     def add(self, label: str, line: str) -> None:
-        """A line of a job, which is in its file before the event loop waits again: many lines come in one turn of it."""
+        """Add a line of a job. Lines of one turn of the event loop are written together at its end."""
         if not self._waiting:
             try:
                 asyncio.get_running_loop().call_soon(self._write_all)
-            except RuntimeError:  # no turn comes
+            except RuntimeError:  # there is no event loop
                 self._waiting[label] = [line]
                 self._write_all()
                 return
         self._waiting.setdefault(label, []).append(line)
 
     def end(self, label: str) -> None:
-        """The job has ended; its file stays as long as the scratch."""
+        """Close the file of an ended job; it stays as long as the scratch."""
         self._write_all()
         self._close(label)
 
     def _write_all(self) -> None:
         waiting, self._waiting = self._waiting, {}
         for label, lines in waiting.items():
-            # A disk that has no room for them ends no job: its last lines are kept elsewhere too.
+            # A full disk fails no job: its last lines are stored elsewhere too.
             with contextlib.suppress(OSError):
                 os.write(self._open(label), "".join(f"{line}\n" for line in lines).encode(errors="replace"))
 

@@ -29,7 +29,7 @@ RunEnd = Literal["completed", "partial", "failed", "cancelled", "unknown"]
 
 
 class RunRecord:
-    """Turns what the engine tells us into events, lines for people, and a verdict.
+    """Turns calls of the engine into events, lines for the user, and a final state.
 
     Nothing is written before `begin`: StreamFlow builds its context also to validate or to list.
     """
@@ -59,29 +59,29 @@ class RunRecord:
 
     @property
     def work(self) -> Path:
-        """Its scratch on this machine."""
+        """Return the run's scratch on this machine."""
         return self.folder / WORK
 
     @property
     def owner(self) -> run_ownership.RunOwner:
-        """The owner of the run's folders, once it has begun."""
+        """Return the owner of the run's folders, once it has begun."""
         assert self._owner is not None, "the run has not begun"
         return self._owner
 
     @property
     def running(self) -> bool:
-        """True between `begin` and `finish`."""
+        """Return True between `begin` and `finish`."""
         return self._log is not None
 
     @property
     def has_done_anything(self) -> bool:
-        """True once a job has ended well that was not taken from an earlier run."""
+        """Return True once a job has completed that was not a cache hit."""
         ends = [(job.ended, job.outcome) for job in self.jobs.values()]
         return any(end == "completed" and not (outcome and outcome.reused_from) for end, outcome in ends)
 
     @property
     def keeps_work(self) -> bool:
-        """Scratch is removed after a success (its outputs were copied out), and kept otherwise or where the user wants that."""
+        """Return False if the scratch is removed: after a success (outputs were copied out), unless the user keeps it."""
         return self._verdict() != "completed" or bool(os.environ.get("MEDWEAVE_KEEP_WORK"))
 
     def begin(self, **facts: Any) -> None:
@@ -102,7 +102,7 @@ class RunRecord:
     def job_scheduled(
         self, name: str, *, deployment: str, service: str | None, location: str, **resources: float
     ) -> None:
-        """A place was found for the job."""
+        """Record the location that the scheduler chose for the job."""
         earlier = self.jobs.get(name)
         job = JobRecord(
             name=name,
@@ -115,7 +115,7 @@ class RunRecord:
         self._append("job.scheduled", job, {"attempt": job.attempt, **resources})
 
     def job_started(self, name: str) -> None:
-        """The engine runs the job's command."""
+        """Record that the engine runs the job's command."""
         job = self.jobs.get(name)
         if job is not None and job.started is None:
             job.started = time.monotonic()
@@ -130,13 +130,13 @@ class RunRecord:
         reused_from: str = "",
         why: str = "",
     ) -> None:
-        """Before the command it was looked up whether its work was done before.
+        """Record the cache lookup before the command.
 
         Args:
-            work: its name, a keyed digest, under which it is kept.
-            parts: what the work is made of: name to a keyed digest.
-            reused_from: the run that has done it; empty for none.
-            why: it cannot be reused or kept.
+            work: the cache key, a keyed digest.
+            parts: parts of the key: name to a keyed digest.
+            reused_from: the run of the cache hit; empty for a miss.
+            why: why the job cannot be cached.
         """
         if (job := self.jobs.get(name)) is not None:
             facts = {"work": work, "parts": dict(parts or {}), "reused_from": reused_from, "why": why}
@@ -147,31 +147,31 @@ class RunRecord:
     def job_data(
         self, name: str, *, inputs: Mapping[str, list[dict[str, Any]]], outputs: Mapping[str, list[dict[str, Any]]]
     ) -> None:
-        """What a job has read and written, by content (see `engine.steps.provenance`); no outputs of one that failed."""
+        """Record a job's inputs and outputs by content (see `engine.steps.provenance`); a failed job has no outputs."""
         self._made.update(item["sha256"] for each in outputs.values() for item in each if "sha256" in item)
         if (job := self.jobs.get(name)) is not None:
-            given = without_guessable(inputs, self._made)
-            self._append("job.data", job, {"attempt": job.attempt, "inputs": given, "outputs": outputs})
+            shown = without_guessable(inputs, self._made)
+            self._append("job.data", job, {"attempt": job.attempt, "inputs": shown, "outputs": outputs})
 
     def job_progress(self, name: str, figures: Mapping[str, Any]) -> None:
         """Record the figures of a progress line, as `output.parse_progress` returns them."""
-        console.tell(self._called(name), figures["text"])
+        console.say_about(self._called(name), figures["text"])
         if (job := self.jobs.get(name)) is not None:
             self._append("job.progress", job, figures)
 
     def job_notice(self, name: str, text: str) -> None:
-        """The step has something to say that the user should know."""
-        console.tell(self._called(name), f"note: {text}")
+        """Show and record a notice of a step."""
+        console.say_about(self._called(name), f"note: {text}")
         if (job := self.jobs.get(name)) is not None:
             self._append("notice", job, {"text": text})
 
-    def job_said(self, name: str, line: str) -> None:
-        """A line of standard error that is neither progress nor a notice."""
+    def job_line(self, name: str, line: str) -> None:
+        """Take a line of standard error that is neither progress nor a notice."""
         if (job := self.jobs.get(name)) is not None:
             self._live.add(job.label, line)
 
     def deployment_notice(self, deployment: str, text: str) -> None:
-        """A deployment has something to say that the user should know."""
+        """Show and record a notice of a deployment."""
         console.say(f"medweave: {deployment}: {text}")
         self._write("notice", deployment=deployment, data={"text": text})
 
@@ -179,8 +179,8 @@ class RunRecord:
         """Record why the engine or a connector fails the job, which the outcome of its command may not include.
 
         Args:
-            cause: for the person who started the run.
-            message: the part of it that is known to hold no patient data.
+            cause: for the user who started the run.
+            message: the part of it that is known to contain no patient data.
         """
         if (job := self.jobs.get(name)) is not None:
             job.error, job.error_message = cause, message
@@ -193,19 +193,19 @@ class RunRecord:
             self.when_storage_fails(error)
 
     def command_ended(self, name: str, outcome: CommandOutcome) -> None:
-        """The command ended; whether the job did well is known only once its outputs were found."""
+        """Record the end of the command; the job succeeds only once its outputs were collected."""
         job = self.jobs.get(name)
         if job is not None:
             job.outcome = outcome
             self._live.end(job.label)
 
     def job_ended(self, name: str, state: JobEnd) -> None:
-        """The engine's word about the job. Only the first word about an attempt counts."""
+        """Record the final state of a job's attempt; only the first call for an attempt counts."""
         job = self.jobs.get(name)
         if job is None:
             return
         if state == "failed" and self.storage_error is not None:
-            state = "cancelled"  # by the driver's own disk: nothing is known against the job
+            state = "cancelled"  # the driver's disk failed, not the job
         if state == "failed" and self.first_failure is None:
             self.first_failure = job
         if job.ended is not None:
@@ -226,23 +226,22 @@ class RunRecord:
                 data["reused_from"] = outcome.reused_from
             if outcome.site:
                 data["site"] = dict(outcome.site)
-        message = job.message if state != "completed" else ""  # the tool may count a failing exit code as a success
-        if message:
+        if state != "completed" and (message := job.message):  # a success code of the tool has a message too
             data["message"] = message
         self._append("job.ended", job, data)
-        console.tell(job.label, end_text(job, state))
+        console.say_about(job.label, end_text(job, state))
 
     def transfer_progress(
         self, *, source: str, destination: str, num_bytes: int, total_bytes: int, rate: float, text: str
     ) -> None:
-        """How far a copy is that takes long.
+        """Show and record the progress of a long transfer.
 
         Args:
-            num_bytes, total_bytes: what has been sent, and what there is to be sent.
-            rate: bytes/s, of late.
-            text: the same for people.
+            num_bytes, total_bytes: bytes sent, and in total.
+            rate: recent bytes/s.
+            text: the same for the user.
         """
-        console.tell(destination, f"copy from {source}: {text}")
+        console.say_about(destination, f"copy from {source}: {text}")
         data = {"from": source, "bytes": num_bytes, "total_bytes": total_bytes, "rate": round(rate), "text": text}
         self._write("transfer.progress", deployment=destination, data=data)
 
@@ -261,14 +260,14 @@ class RunRecord:
         seconds: float,
         again_bytes: int = 0,
     ) -> None:
-        """A copy between two deployments arrived and was verified. It has no path: paths may tell about patients.
+        """Record a verified transfer between two deployments, without paths: they may identify patients.
 
         Args:
-            route, reason: the way that it took, and why that one.
-            num_bytes, num_files: what was sent.
-            reused_bytes: what was there already.
-            again_bytes: what was sent more than once, since a connection was lost.
-            wire_bytes: what was sent as it was encoded; None where that is not counted.
+            route, reason: the route of the transfer, and why it was chosen.
+            num_bytes, num_files: sent data.
+            reused_bytes: already present at the destination.
+            again_bytes: sent more than once after a lost connection.
+            wire_bytes: sent bytes after encoding; None if not counted.
         """
         data = {"from": source, "route": route, "reason": reason, "bytes": num_bytes, "files": num_files}
         data |= {"reused_bytes": reused_bytes, "again_bytes": again_bytes, "seconds": round(seconds, 3)}
@@ -276,33 +275,33 @@ class RunRecord:
         self._write("transfer.ended", deployment=destination, location=location, data=data)
 
     def job_recovering(self, name: str) -> None:
-        """The attempt failed and the engine will try the job again."""
+        """Record a failed attempt that the engine will retry."""
         failure = self.first_failure
         self.job_ended(name, "failed")
         if (job := self.jobs.get(name)) is not None and job.cause:
             console.say(job.cause)
-        self.first_failure = failure  # a job that is tried again is not a cause yet
+        self.first_failure = failure  # a job with a retry is not a cause yet
 
-    def job_reaction(self, name: str, text: str, *, tell: bool, **facts: Any) -> None:
-        """What the site's table says about the failed attempt.
+    def job_reaction(self, name: str, text: str, *, show: bool, **facts: Any) -> None:
+        """Record the retry policy's decision about a failed attempt.
 
         Args:
-            tell: the user sees the sentence too.
+            show: print the sentence too.
             facts: for the event.
         """
         job = self.jobs.get(name)
-        if tell:
-            console.tell(self._called(name), f"note: {text}")
+        if show:
+            console.say_about(self._called(name), f"note: {text}")
         if job is not None:
             self._append("job.reaction", job, {"attempt": job.attempt, **facts, "text": text})
 
     def job_again(self, name: str, **resources: float) -> None:
-        """The attempt has failed, and another one is made at the same place."""
+        """Record another attempt at the same location."""
         if job := self.jobs.get(name):
             self.job_scheduled(name, deployment=job.deployment, service=job.service, location=job.location, **resources)
 
     def leave_out(self, name: str) -> bool:
-        """Takes a failed job out of the verdict; False where the run is being ended, or knows no such job."""
+        """Exclude a failed job from the final state. Return False if the run is being ended, or has no such job."""
         job = self.jobs.get(name)
         if job is None or job.ended != "failed" or self.signal_number is not None or self.aborted:
             return False
@@ -311,7 +310,7 @@ class RunRecord:
         return True
 
     def finish(self) -> RunEnd | None:
-        """Writes the run's end, from the states of its jobs and the engine's verdict; None if the run never began."""
+        """Write the run's end, from the states of its jobs and the engine's verdict. Return None if the run never began."""
         if self._log is None:
             return None
         for job in self.jobs.values():
@@ -332,7 +331,7 @@ class RunRecord:
             data["message"] = self.error
         self._write("run.ended", data=data)
         self._close_log()
-        self._tell_end(state, data["seconds"])
+        self._print_end(state, data["seconds"])
         if not self.keeps_work:
             shutil.rmtree(self.work, ignore_errors=True)
         self.when_ended()
@@ -352,11 +351,11 @@ class RunRecord:
         return "unknown"
 
     def _steps_without_part(self) -> set[str]:
-        """Steps of which every job has failed: an empty output is no part."""
+        """Return the steps whose jobs have all failed: their outputs would be empty."""
         good = {job.step for job in self.jobs.values() if job.ended == "completed"}
         return {self.jobs[name].step for name in self.left_out} - good
 
-    def _tell_end(self, state: RunEnd, seconds: float) -> None:
+    def _print_end(self, state: RunEnd, seconds: float) -> None:
         word = "delivered a part" if state == "partial" else state
         console.say(f"medweave: run {self.run_id} {word} after {duration(seconds)}")
         if state == "partial":
@@ -376,7 +375,7 @@ class RunRecord:
         self._write(event_type, **job.where(), data=data)
 
     def _write(self, event_type: Any, **fields: Any) -> None:
-        """Append an event. A disk that takes no more of them ends the run, and fails no job."""
+        """Append an event. A full disk ends the run, and fails no job."""
         if self._log is not None:
             try:
                 self._log.append(event_type, **fields)
@@ -385,14 +384,14 @@ class RunRecord:
 
     def _close_log(self) -> None:
         assert self._log is not None
-        with contextlib.suppress(OSError):  # its lines are written; the disk does not confirm them
+        with contextlib.suppress(OSError):  # its lines are written; only the sync failed
             self._log.close()
         command_log.close_log()
         self._log = None
 
 
 def short_path(path: Path) -> str:
-    """The path as people read it: from the current directory where it lies below."""
+    """Return the path for the user: relative to the current directory if it is below."""
     with contextlib.suppress(ValueError):
         return path.relative_to(Path.cwd()).as_posix()
     return path.as_posix()

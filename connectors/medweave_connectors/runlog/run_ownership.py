@@ -1,8 +1,8 @@
-"""Which run created a folder: names of runs, and the mark by which a folder is known as the run's own.
+"""Ownership of run folders: ids of runs, and the mark that identifies a folder as created by a run.
 
-A folder of a run is created exclusively, with a mark that names the run and holds a random token. Only a folder whose mark fits is
-removed. Runs of older versions have no token, and their marks at sites are empty. A chosen run id of such a run may be the name of
-a folder that somebody else created, so only generated ids count there.
+A folder of a run is created exclusively, with a mark that contains the run id and a random token. Only a folder with a matching
+mark is removed. Runs of older versions have no token, and their marks at sites are empty. A chosen id of such a run may name
+an unrelated folder, so only generated ids count there.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ def check_run_id(text: str, *, source: str) -> str:
         source: where it comes from, for the message.
 
     Raises:
-        UsageError: it is no plain name: it would name a folder elsewhere, or one that is not the run's own.
+        UsageError: the id is not a plain name: it could name a folder elsewhere, or of something else.
     """
     if _RUN_ID.fullmatch(text) is None:
         raise UsageError(
             f"{source}: this is no run id.",
             seen=repr(text[:80]),
             expected="a plain name: 1 to 64 letters, digits, '.', '_' and '-'; a letter, digit or '_' first",
-            do=f"choose another id, or unset {VARIABLE}: each run then gets an id of its own",
+            do=f"choose another id, or unset {VARIABLE}: each run then gets a new id",
         )
     return text
 
@@ -49,8 +49,8 @@ def new_run_id(workflow: str) -> str:
     Raises:
         UsageError: `MEDWEAVE_RUN_ID` is no plain name.
     """
-    if given := os.environ.get(VARIABLE):
-        return check_run_id(given, source=VARIABLE)
+    if requested := os.environ.get(VARIABLE):
+        return check_run_id(requested, source=VARIABLE)
     moment = datetime.datetime.now(datetime.UTC).strftime("%Y%m%d-%H%M%S")
     return f"{id_part(workflow)}-{moment}-{secrets.token_hex(2)}"
 
@@ -73,22 +73,22 @@ class RunOwner:
 
     @property
     def mark(self) -> str:
-        """The text of the mark in the run's folders; empty for a run of an older version."""
+        """Return the text of the mark in the run's folders; empty for a run of an older version."""
         return f"{self.run_id} {self.token}" if self.token else ""
 
     @property
     def is_certain(self) -> bool:
-        """True where a folder with this name and mark cannot be anything but the run's own."""
+        """Return True if a folder with this name and mark can only be the run's."""
         return bool(self.token) or is_generated(self.run_id)
 
     @property
     def process_key(self) -> str:
-        """The owner's part of the marks of its jobs: a variable of processes on this machine, the comment of Slurm jobs."""
+        """Return the owner's part of job marks: a variable of local processes, the comment of Slurm jobs."""
         return f"{self.run_id}.{self.token}" if self.token else self.run_id
 
 
 def recorded_owner(folder: Path, run_id: str) -> RunOwner:
-    """Return the owner of what an earlier run has left, by its folder in a folder of runs and the id in its event log.
+    """Return the owner of an earlier run's folders, by its folder in a folder of runs and the id in its event log.
 
     Raises:
         UsageError: the id is no single name, so a folder with it is elsewhere.
@@ -104,7 +104,7 @@ def recorded_owner(folder: Path, run_id: str) -> RunOwner:
 
 
 def is_generated(run_id: str) -> bool:
-    """True for an id that medweave made: `<workflow>-<yyyymmdd-hhmmss>-<4 hex>`."""
+    """Return True for an id that medweave generated: `<workflow>-<yyyymmdd-hhmmss>-<4 hex>`."""
     return _GENERATED.fullmatch(run_id) is not None
 
 
@@ -140,6 +140,6 @@ def owner_of(folder: Path, run_id: str) -> RunOwner:
 
 def claim_or_adopt(folder: Path) -> RunOwner:
     """Return the owner of this run's folder: the one that `medweave run` has created it for, else a new one, as `claim_folder`."""
-    given = os.environ.get(TOKEN_VARIABLE)
+    requested = os.environ.get(TOKEN_VARIABLE)
     owner = owner_of(folder, folder.name)
-    return owner if given and owner.token == given else claim_folder(folder)
+    return owner if requested and owner.token == requested else claim_folder(folder)

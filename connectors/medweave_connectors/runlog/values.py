@@ -1,4 +1,4 @@
-"""Values of inputs and outputs as the event log tells them: files and folders by content, and of texts their length only. Pure."""
+"""Values of inputs and outputs in the event log: files and folders by content, texts by their length only. Pure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ GUESSABLE_BYTES = 4096  # the longest key of pseudonyms
 
 
 def folder_digest(files: Mapping[str, str]) -> str:
-    """One digest for a folder: SHA-256 of what `sha256sum` prints of all files in it, sorted by path in the C locale.
+    """Return the digest of a folder: SHA-256 of the output of `sha256sum` for all its files, sorted by path in the C locale.
 
     Args:
         files: SHA-256 by path inside the folder.
@@ -24,12 +24,12 @@ def folder_digest(files: Mapping[str, str]) -> str:
 
 
 def of_file(sha256: str, num_bytes: int) -> Item:
-    """A file."""
+    """Return the item of a file."""
     return {"class": "File", "sha256": sha256, "bytes": num_bytes}
 
 
 def of_folder(files: Mapping[str, str], num_bytes: int) -> Item:
-    """A folder.
+    """Return the item of a folder.
 
     Args:
         files: SHA-256 by path inside the folder.
@@ -39,34 +39,34 @@ def of_folder(files: Mapping[str, str], num_bytes: int) -> Item:
 
 
 def unread(kind: str) -> Item:
-    """A file or folder whose content nobody has read."""
+    """Return the item of a file or folder whose content was not read."""
     return {"class": kind}
 
 
 def is_guessable(item: Item) -> bool:
-    """Whether somebody who has its digest could find out what is in it by trying: a short key, a list of names."""
+    """Return True if the content could be guessed from its digest: a short key, a list of names."""
     return "sha256" in item and item["bytes"] <= GUESSABLE_BYTES
 
 
-def without_guessable(told: Mapping[str, Sequence[Item]], made: Collection[str]) -> dict[str, list[Item]]:
-    """The same without the digests of what is small and was given to the run.
+def without_guessable(values: Mapping[str, Sequence[Item]], made: Collection[str]) -> dict[str, list[Item]]:
+    """Return the values without the digests of small inputs of the run.
 
     Args:
-        made: digests of what the jobs of the run have written.
+        made: digests of outputs of the run's jobs.
     """
 
     def of(item: Item) -> Item:
         hidden = is_guessable(item) and item["sha256"] not in made
-        return {key: each for key, each in item.items() if key != "sha256"} if hidden else item
+        return {key: items for key, items in item.items() if key != "sha256"} if hidden else item
 
-    return {name: [of(item) for item in each] for name, each in told.items()}
+    return {name: [of(item) for item in items] for name, items in values.items()}
 
 
 def plain(value: Any, symbols: Collection[str]) -> list[Item]:
-    """Anything else: numbers and words of a fixed set as they are; any other text may be about people.
+    """Return the items of other values: numbers and words of a fixed set unchanged; other texts may identify people.
 
     Args:
-        symbols: the words that the tool knows for this input.
+        symbols: the words that the tool defines for this input.
     """
     if value is None:
         return []
@@ -75,7 +75,7 @@ def plain(value: Any, symbols: Collection[str]) -> list[Item]:
     if isinstance(value, str):
         return [{"value": value} if value in symbols else {"characters": len(value)}]
     if isinstance(value, Mapping):
-        return [item for each in value.values() for item in plain(each, symbols)]
+        return [item for items in value.values() for item in plain(items, symbols)]
     if isinstance(value, Sequence):
-        return [item for each in value for item in plain(each, symbols)]
+        return [item for items in value for item in plain(items, symbols)]
     return [{"characters": len(str(value))}]

@@ -1,4 +1,4 @@
-"""A line at the end of a file, whole or not at all."""
+"""Append a line to a file, complete or not at all."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from medweave_core.errors import StorageError
 
 
 def append(descriptor: int, line: bytes, *, otherwise: str, on_disk: bool = False) -> None:
-    """Writes a line in one `write`, so that a killed process leaves whole lines and a reader may follow the file.
+    """Write a line in one `write`, so that a killed process leaves complete lines and a reader may follow the file.
 
-    One caller at a time: what a full disk has cut short is taken back.
+    One caller at a time: an incomplete line on a full disk is removed.
 
     Args:
         descriptor: opened for appending.
         line: with its newline.
-        otherwise: what is said of a line that could not be written.
-        on_disk: waits for the disk.
+        otherwise: message about a line that could not be written.
+        on_disk: sync to the disk.
 
     Raises:
-        StorageError: the disk is full; the file still ends with a whole line.
+        StorageError: the disk is full; the file still ends with a complete line.
     """
     before = os.fstat(descriptor).st_size
     try:

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 from streamflow.core.deployment import ExecutionLocation
 
 from medweave_connectors.host.errors import StreamCut, StreamRefused
-from medweave_connectors.host.stdin_command import Words
+from medweave_connectors.host.stdin_command import CommandWithInput
 from medweave_connectors.transfer.agent import encoding, program_text
 from medweave_connectors.transfer.agent.archive import ArchiveRefused, Exactly, Guard
 from medweave_connectors.transfer.agent.encoding import BLOCK, HEAD, RAW, Decoder, Encoder, NotDecoded
@@ -35,9 +35,9 @@ Item = TypeVar("Item")
 # ---- what is run at a site
 
 
-def words(verb: str, *given: str) -> Words:
+def words(verb: str, *given: str) -> CommandWithInput:
     """Words that run it, see `far_stream.main`. It comes by its input: a command line has names, and a pod's is part of a URL."""
-    return Words(["python3", "-S", "-I", "-c", _BOOT, verb, *given], program_text.framed("stream_peer"))
+    return CommandWithInput(["python3", "-S", "-I", "-c", _BOOT, verb, *given], program_text.framed("stream_peer"))
 
 
 def ask() -> list[str]:
@@ -108,7 +108,7 @@ class Leg:
 
     def unpacking(self, command: Sequence[str]) -> list[str]:
         """Words of the command that reads it, or of what decodes it before. A program of ours decodes it by itself."""
-        if isinstance(command, Words):
+        if isinstance(command, CommandWithInput):
             return command
         return words("receive", "", *command) if self.codecs else list(command)
 

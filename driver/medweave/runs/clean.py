@@ -131,7 +131,7 @@ def _reattached_jobs(record: Run) -> list[str]:
         {
             submission.job
             for file in (journal.SLURM, journal.KUBERNETES)
-            for submission in journal.shared(record.folder, file)
+            for submission in journal.attended_jobs(record.folder, file)
         }
     )
 

@@ -21,7 +21,7 @@ def record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunRecord:
     return run_with_job(tmp_path, monkeypatch)
 
 
-def test_bytes_in_pieces_become_progress_notices_and_a_tail(
+def test_chunks_of_bytes_become_progress_notices_and_a_tail(
     record: RunRecord, capsys: pytest.CaptureFixture[str]
 ) -> None:
     output = JobOutput("/train/0")
@@ -30,14 +30,14 @@ def test_bytes_in_pieces_become_progress_notices_and_a_tail(
         output.stderr(text.encode()[number : number + 7])
     output.stdout(b"out")
     output.close()
-    told = capsys.readouterr().err
-    assert "train        case 1/2: x, 4 s left" in told
-    assert "note: one case has no mask" in told
+    stderr = capsys.readouterr().err
+    assert "train        case 1/2: x, 4 s left" in stderr
+    assert "note: one case has no mask" in stderr
     assert list(output.stderr_tail) == ["ä warning", "medweave-step train: NaN.", "  do:       less"]
     assert list(output.stdout_tail) == ["out"]
 
 
-def test_what_a_running_job_prints_can_be_followed(record: RunRecord, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_output_of_a_running_job_can_be_followed(record: RunRecord, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(job_output_files, "FULL_BYTES", 64)
     output, file = JobOutput("/train/0"), record.work / "stderr" / "train"
     output.stderr((FIGURES + "train: note: one case has no mask\nepoch 1\nhalf").encode())
@@ -60,15 +60,15 @@ def test_a_line_without_an_end_does_not_fill_the_memory() -> None:
     assert max(map(len, output.stderr_tail)) <= LINE_BYTES
 
 
-def test_half_a_line_of_the_first_stream_is_no_last_line_of_the_other() -> None:
+def test_an_incomplete_line_of_the_first_stream_is_dropped() -> None:
     output = JobOutput("/train/0")
     output.stderr(b"1\n2\n89")
-    output.tell_instead(b"199999\n200000\n")
+    output.use_stderr_of(b"199999\n200000\n")
     output.close()
     assert list(output.stderr_tail) == ["199999", "200000"]
 
 
-def test_the_sites_word_comes_first_and_the_log_gets_no_strange_lines() -> None:
+def test_the_sites_message_comes_first_and_the_log_gets_no_job_output() -> None:
     output = JobOutput("/train/0")
     output.stderr(b"PATIENT MUELLER\nmedweave-step train: NaN.\n")
     output.close()
@@ -83,21 +83,21 @@ def test_the_sites_word_comes_first_and_the_log_gets_no_strange_lines() -> None:
     assert outcome.message == "Slurm job 7: FAILED 1:0"
 
 
-def test_a_job_that_said_nothing() -> None:
-    assert JobOutput("/a/0").outcome(exit_code=1, seconds=1.0, site_word="Slurm said so").cause == "Slurm said so"
+def test_a_job_without_output() -> None:
+    assert JobOutput("/a/0").outcome(exit_code=1, seconds=1.0, site_word="Slurm message").cause == "Slurm message"
     assert "exit code 1" in JobOutput("/a/0").outcome(exit_code=1, seconds=1.0).cause
     good = JobOutput("/a/0").outcome(exit_code=0, seconds=1.0, site_word="not used")
     assert (good.cause, good.message) == ("", "")
 
 
-def test_no_value_has_a_meaning_for_the_remote_shell(tmp_path: Path) -> None:
+def test_values_are_quoted_for_the_remote_shell(tmp_path: Path) -> None:
     # Fault C7 of the engine: it puts values in unescaped double quotes, and the folder as it is.
     folder = tmp_path / "it's a $folder"
     folder.mkdir()
     value = "a\"b `touch harm` $HOME 'c'\nd"
     (folder / "in put").write_text("from stdin")
     line = shell_line(
-        ["sh", "-c", "'printf %s \"$VALUE\"; cat; echo told >&2'"],
+        ["sh", "-c", "'printf %s \"$VALUE\"; cat; echo failed >&2'"],
         environment=step_variables({"VALUE": "x"}, {"VALUE": value}),
         workdir=str(folder),
         stdin="in put",
@@ -106,9 +106,9 @@ def test_no_value_has_a_meaning_for_the_remote_shell(tmp_path: Path) -> None:
     )
     subprocess.run(["sh", "-c", line], check=True)
     assert (folder / "out put").read_text() == value + "from stdin"
-    assert (folder / "$err").read_text() == "told\n"
+    assert (folder / "$err").read_text() == "failed\n"
     assert sorted(path.name for path in folder.iterdir()) == ["$err", "in put", "out put"]
 
 
-def test_steps_elsewhere_report_progress_as_json() -> None:
+def test_remote_steps_report_progress_as_json() -> None:
     assert step_variables({"A": "1"}) == {"A": "1", "MEDWEAVE_PROGRESS": "json"}

@@ -222,7 +222,7 @@ def test_a_further_job_of_the_step_finds_a_clean_folder_and_the_checkpoints(tmp_
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("checkpoint_folder", "code"), [("saved", 4), ("", 0)])
-def test_a_step_with_checkpoints_is_told_before_its_time_limit(
+def test_a_step_with_checkpoints_gets_a_signal_before_its_time_limit(
     tmp_path: Path, checkpoint_folder: str, code: int
 ) -> None:
     loops = 600 if checkpoint_folder else 25

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from medweave_connectors.host import streams
 from medweave_connectors.host.errors import StreamBroke
-from medweave_connectors.host.streams import Reader
+from medweave_connectors.transfer import streams
 from medweave_connectors.transfer.agent.encoding import filled
+from medweave_connectors.transfer.streams import ProgramReader
 
 
 def open_files() -> int:
@@ -23,9 +23,9 @@ def open_files() -> int:
 
 
 @pytest.mark.slow
-def test_all_of_it_comes_in_whole_blocks() -> None:
+def test_output_is_read_in_complete_blocks() -> None:
     async def act() -> list[int]:
-        async with Reader(["sh", "-c", "head -c 3000000 /dev/zero"], "a transfer") as reader:
+        async with ProgramReader(["sh", "-c", "head -c 3000000 /dev/zero"], "a transfer") as reader:
             sizes = []
             while data := await reader.read(2**20):
                 sizes.append(len(data))
@@ -36,9 +36,11 @@ def test_all_of_it_comes_in_whole_blocks() -> None:
     assert open_files() == before
 
 
-def test_a_program_that_fails_is_told() -> None:
+def test_a_failed_program_is_reported() -> None:
     async def act() -> None:
-        async with Reader(["sh", "-c", "echo some; echo 'Permission denied' >&2; exit 3"], "a transfer") as reader:
+        async with ProgramReader(
+            ["sh", "-c", "echo some; echo 'Permission denied' >&2; exit 3"], "a transfer"
+        ) as reader:
             while await reader.read(100):
                 pass
 
@@ -47,12 +49,12 @@ def test_a_program_that_fails_is_told() -> None:
 
 
 @pytest.mark.slow
-def test_who_gives_up_waits_for_nobody_who_holds_the_pipe(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_closing_does_not_wait_for_processes_that_keep_the_pipe_open(monkeypatch: pytest.MonkeyPatch) -> None:
     """A program may leave another one behind, which no signal of ours reaches."""
     monkeypatch.setattr(streams, "GRACE_S", 0.2)
 
     async def act() -> None:
-        async with Reader(["sh", "-c", "setsid sleep 20 2>/dev/null & sleep 20"], "a transfer") as reader:
+        async with ProgramReader(["sh", "-c", "setsid sleep 20 2>/dev/null & sleep 20"], "a transfer") as reader:
             await reader.read(100)
 
     async def given_up() -> None:
@@ -65,7 +67,7 @@ def test_who_gives_up_waits_for_nobody_who_holds_the_pipe(monkeypatch: pytest.Mo
     assert open_files() == before
 
 
-def test_a_pipe_may_have_any_number() -> None:
+def test_a_pipe_may_have_any_file_descriptor() -> None:
     reading, writing = os.pipe()
     high = fcntl.fcntl(reading, fcntl.F_DUPFD, 1100)
     os.write(writing, b"some")

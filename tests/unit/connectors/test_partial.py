@@ -60,7 +60,7 @@ def end_of(ended: Run) -> dict[str, Any]:
 
 
 @pytest.mark.slow
-def test_the_run_delivers_what_worked_and_says_what_did_not(tmp_path: Path) -> None:
+def test_the_run_delivers_a_part_and_reports_the_rest(tmp_path: Path) -> None:
     ended = scatter(tmp_path, bad="2", hints=PARTIAL)
     assert ended.exit_code == 3, ended.stderr
     assert delivered(tmp_path) == ["0", "1", "3"]
@@ -80,14 +80,14 @@ def test_the_run_delivers_what_worked_and_says_what_did_not(tmp_path: Path) -> N
 
 
 @pytest.mark.slow
-def test_a_step_after_it_gets_what_came(tmp_path: Path) -> None:
+def test_the_next_step_gets_the_successful_parts(tmp_path: Path) -> None:
     ended = scatter(tmp_path, bad="0", hints=PARTIAL, then=True)
     assert ended.exit_code == 3, ended.stderr
     assert (tmp_path / "results" / "count.txt").read_text() == "3\n"
 
 
 @pytest.mark.slow
-def test_without_a_failure_nothing_is_different(tmp_path: Path) -> None:
+def test_without_a_failure_the_run_is_complete(tmp_path: Path) -> None:
     ended = scatter(tmp_path, bad="9", hints=PARTIAL)
     assert ended.exit_code == 0, ended.stderr
     assert "left_out" not in end_of(ended)
@@ -96,7 +96,7 @@ def test_without_a_failure_nothing_is_different(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("hints", "partial"), [({}, "marked"), (PARTIAL, "none")])
-def test_else_one_failed_job_ends_the_run(tmp_path: Path, hints: dict[str, Any], partial: str) -> None:
+def test_without_the_hint_one_failed_job_ends_the_run(tmp_path: Path, hints: dict[str, Any], partial: str) -> None:
     ended = scatter(tmp_path, bad="2", hints=hints, partial=partial)
     assert ended.exit_code == 1
     assert end_of(ended)["state"] == "failed"
@@ -104,12 +104,12 @@ def test_else_one_failed_job_ends_the_run(tmp_path: Path, hints: dict[str, Any],
 
 
 @pytest.mark.slow
-def test_the_file_can_say_so_for_all_scatters(tmp_path: Path) -> None:
+def test_the_file_can_allow_it_for_all_scatters(tmp_path: Path) -> None:
     assert scatter(tmp_path, bad="2", hints={}, partial="all").exit_code == 3
 
 
 @pytest.mark.slow
-def test_nothing_is_no_part(tmp_path: Path) -> None:
+def test_a_scatter_without_successful_jobs_fails(tmp_path: Path) -> None:
     ended = scatter(tmp_path, bad='"$n"', hints=PARTIAL)
     assert ended.exit_code == 1, ended.stderr
     assert end_of(ended)["state"] == "failed"

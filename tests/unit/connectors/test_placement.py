@@ -24,9 +24,9 @@ FILTER = {"near": {"type": "medweave.filter", "config": {}}}
 # Site b has a GPU, as connectors of real sites report it: they are deployed before the first job is placed.
 ONE_GPU = """
 from medweave_connectors.sites.local.connector import MedweaveLocalConnector
-from medweave_connectors.jobs.job_requests import Size
+from medweave_connectors.jobs.job_requests import LocationSize
 async def sizes(self, service):
-    return {"__LOCAL__": Size(gpus=1 if self.deployment_name == "b" else 0)}
+    return {"__LOCAL__": LocationSize(gpus=1 if self.deployment_name == "b" else 0)}
 MedweaveLocalConnector.sizes, MedweaveLocalConnector.CHECKED_AT_START = sizes, True
 """
 # One deployment of two locations with four slots each, which differ only in their data and their load.

@@ -15,9 +15,9 @@ from medweave_connectors.jobs.retries.policy import (
     CLUSTER,
     DEFAULTS,
     STANDING,
-    Again,
-    Failed,
+    FailedAttempt,
     FailureKind,
+    Retry,
     Stop,
     Table,
     decide,
@@ -73,9 +73,7 @@ def memory(server: JobServer) -> list[str]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("config", [JOB, STANDS])
-def test_a_step_that_asks_for_another_try_gets_it_in_a_clean_folder(
-    tmp_path: Path, server: JobServer, config: str
-) -> None:
+def test_a_step_with_exit_code_75_is_retried_in_a_clean_folder(tmp_path: Path, server: JobServer, config: str) -> None:
     prepare(tmp_path, TWICE, end="exit 75", config=config)
     ended = run(tmp_path)
     assert ended.exit_code == 0, ended.stderr
@@ -203,14 +201,14 @@ def test_what_a_standing_pod_cannot_follow_is_no_setting(tmp_path: Path, server:
 
 @pytest.mark.parametrize("kind", [kind for kind in FailureKind if kind not in ("Timeout", "StepFailed")])
 def test_whatever_takes_a_standing_pod_is_the_end(kind: FailureKind) -> None:
-    assert isinstance(decide([Failed(kind=kind, exit_code=75)], read_table({}, STANDING)), Stop)
+    assert isinstance(decide([FailedAttempt(kind=kind, exit_code=75)], read_table({}, STANDING)), Stop)
 
 
 @pytest.mark.parametrize("kind", list(FailureKind))
 def test_what_takes_a_pod_of_a_cluster_is_the_end_only_where_no_other_one_helps(kind: FailureKind) -> None:
-    follows = decide([Failed(kind=kind, exit_code=75)], read_table({}, CLUSTER))
+    follows = decide([FailedAttempt(kind=kind, exit_code=75)], read_table({}, CLUSTER))
     again = ("Preempted", "NodeFail", "Cancelled", "StepFailed")  # Timeout: only from a checkpoint
-    assert isinstance(follows, Again) is (kind in again)
+    assert isinstance(follows, Retry) is (kind in again)
 
 
 @pytest.mark.parametrize(

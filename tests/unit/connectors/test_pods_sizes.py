@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from medweave_connectors.engine.scheduling.deployments import MedweaveFutureConnector
-from medweave_connectors.jobs.job_requests import Size
+from medweave_connectors.jobs.job_requests import LocationSize
 from medweave_connectors.sites.kubernetes.connector import MedweaveKubernetesConnector
 from medweave_connectors.sites.pods.startup.pod import parse_pod, size_of
 from support.api_server import ApiServer, pod_document
@@ -29,27 +29,27 @@ def pod(name: str = "w-0", **resources: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("resources", "size"),
     [
-        ({}, Size(gpus=0)),
-        ({"requests": {"cpu": "1", "memory": "1Gi"}}, Size(gpus=0)),  # a request is no limit
-        ({"limits": {"cpu": "1500m", "memory": "2Gi"}}, Size(cores=1.5, memory_mib=2048, gpus=0)),
-        ({"limits": {"nvidia.com/gpu": "2", "ephemeral-storage": "1Gi"}}, Size(gpus=2)),
-        ({"claims": [{"name": "gpu"}]}, Size()),
+        ({}, LocationSize(gpus=0)),
+        ({"requests": {"cpu": "1", "memory": "1Gi"}}, LocationSize(gpus=0)),  # a request is no limit
+        ({"limits": {"cpu": "1500m", "memory": "2Gi"}}, LocationSize(cores=1.5, memory_mib=2048, gpus=0)),
+        ({"limits": {"nvidia.com/gpu": "2", "ephemeral-storage": "1Gi"}}, LocationSize(gpus=2)),
+        ({"claims": [{"name": "gpu"}]}, LocationSize()),
     ],
 )
-def test_a_container_is_as_large_as_its_limits(resources: dict[str, Any], size: Size) -> None:
+def test_a_container_is_as_large_as_its_limits(resources: dict[str, Any], size: LocationSize) -> None:
     container = parse_pod(pod(**resources)).container("worker")
     assert container is not None
     assert size_of(container) == size
 
 
 def test_what_fits() -> None:
-    size = Size(cores=0.5, memory_mib=128, gpus=1)
-    assert size.holds(cores=1, memory_mib=256, gpus=1), "what the engine asks for where the tool says nothing"
-    assert not size.holds(cores=2, memory_mib=128, gpus=0)
-    assert not size.holds(cores=1, memory_mib=257, gpus=0)
-    assert not size.holds(cores=1, memory_mib=1, gpus=2)
+    size = LocationSize(cores=0.5, memory_mib=128, gpus=1)
+    assert size.fits(cores=1, memory_mib=256, gpus=1), "what the engine asks for where the tool says nothing"
+    assert not size.fits(cores=2, memory_mib=128, gpus=0)
+    assert not size.fits(cores=1, memory_mib=257, gpus=0)
+    assert not size.fits(cores=1, memory_mib=1, gpus=2)
     assert str(size) == "0.5 cores, 128 MiB of memory, 1 GPUs"
-    assert str(Size()) == "no limits"
+    assert str(LocationSize()) == "no limits"
 
 
 @pytest.fixture
@@ -101,7 +101,7 @@ def test_a_deployment_that_comes_up_at_its_first_use_tells_the_same(tmp_path: Pa
     assert not hasattr(late, "sizes")
     assert not hasattr(late, "distinct")
 
-    async def come_up() -> tuple[dict[str, Size], int]:
+    async def come_up() -> tuple[dict[str, LocationSize], int]:
         places = [each.location for each in (await late.get_available_locations("worker")).values()]
         try:
             return await late.sizes("worker"), len(await late.distinct(places, "/"))

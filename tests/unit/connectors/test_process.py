@@ -15,16 +15,16 @@ import pytest
 
 from medweave_connectors.runlog.job_output import LINE_BYTES
 from medweave_connectors.sites.local import process
-from medweave_connectors.sites.local.process import Command, Ended
+from medweave_connectors.sites.local.process import EndedCommand, LocalCommand
 from support.engine import wait_until
 from support.processes import alive
 
 
 def run(
     script: str, folder: Path, *, time_limit_s: float | None = None, environment: Any = None, **keywords: Any
-) -> tuple[Command, Ended]:
-    async def go() -> tuple[Command, Ended]:
-        command = Command(
+) -> tuple[LocalCommand, EndedCommand]:
+    async def go() -> tuple[LocalCommand, EndedCommand]:
+        command = LocalCommand(
             ["sh", "-c", shlex.quote(script)],
             environment={"PATH": os.environ["PATH"], **(environment or {})},
             workdir=folder,
@@ -124,7 +124,7 @@ def test_what_a_command_leaves_behind_ends_with_it(tmp_path: Path) -> None:
 
 def test_a_cancelled_wait_ends_the_command(tmp_path: Path) -> None:
     async def go() -> int:
-        command = Command(
+        command = LocalCommand(
             ["sh", "-c", shlex.quote("echo $$ > pid.txt; sleep 60")], environment=dict(os.environ), workdir=tmp_path
         )
         waiting = asyncio.create_task(command.wait())

@@ -1,4 +1,4 @@
-"""What each failure leads to: the table, the decision, and the parts of a job script for steps that are tried again."""
+"""Retry policy: the table, the decision, and the parts of a job script for steps with retries."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from medweave_connectors.jobs.retries.policy import (
     DEFAULTS,
     LONGEST_WAIT_S,
     MOST_ATTEMPTS,
-    Again,
     Checkpoint,
-    Failed,
+    FailedAttempt,
     FailureKind,
+    Retry,
     Stop,
     decide,
     read_table,
@@ -37,8 +37,8 @@ SCHEMA = json.loads(MedweaveSlurmConnector.get_schema())["properties"]["reaction
 Kind = FailureKind
 
 
-def failed(kind: FailureKind, **facts: Any) -> Failed:
-    return Failed(kind=kind, **{"memory_mib": 1000} | facts)
+def failed(kind: FailureKind, **facts: Any) -> FailedAttempt:
+    return FailedAttempt(kind=kind, **{"memory_mib": 1000} | facts)
 
 
 @pytest.mark.parametrize(
@@ -60,42 +60,42 @@ def test_kinds_of_failures(word: str, out_of_memory: bool, kind: FailureKind) ->
 
 
 @pytest.mark.parametrize("code", [1, 2, 65, 69, 70, 74, 127, 137, 143])
-def test_a_step_that_failed_by_itself_is_not_tried_again(code: int) -> None:
+def test_a_failed_step_is_not_retried(code: int) -> None:
     assert isinstance(decide([failed(Kind.STEP_FAILED, exit_code=code)], DEFAULTS), Stop)
 
 
-def test_a_step_that_asks_for_another_try_gets_it() -> None:
+def test_a_step_with_exit_code_75_is_retried() -> None:
     asks = failed(Kind.STEP_FAILED, exit_code=75)
-    assert decide([asks], DEFAULTS) == Again(after_s=30, memory_mib=1000, from_checkpoint=False)
-    assert decide([asks] * 2, DEFAULTS) == Again(after_s=60, memory_mib=1000, from_checkpoint=False)
-    assert decide([asks] * 3, DEFAULTS) == Stop(why="StepFailed came 3 times, 2 are tried again", in_spite=True)
+    assert decide([asks], DEFAULTS) == Retry(after_s=30, memory_mib=1000, from_checkpoint=False)
+    assert decide([asks] * 2, DEFAULTS) == Retry(after_s=60, memory_mib=1000, from_checkpoint=False)
+    assert decide([asks] * 3, DEFAULTS) == Stop(why="StepFailed came 3 times, 2 are tried again", by_limit=True)
 
 
-@given(st.builds(Failed, kind=st.sampled_from([Kind.CANCELLED, Kind.UNKNOWN]), exit_code=st.integers(0, 255)))
-def test_what_somebody_cancelled_and_what_nobody_knows_is_never_submitted_again(last: Failed) -> None:
+@given(st.builds(FailedAttempt, kind=st.sampled_from([Kind.CANCELLED, Kind.UNKNOWN]), exit_code=st.integers(0, 255)))
+def test_canceled_and_unknown_jobs_are_never_submitted_again(last: FailedAttempt) -> None:
     again = read_table({kind: {"do": "again", "retries": 19} for kind in Kind})
     assert isinstance(decide([last], again), Stop)
 
 
-def test_memory_grows_up_to_the_largest_node_and_no_further() -> None:
+def test_memory_grows_up_to_the_largest_node() -> None:
     history = [failed(Kind.OUT_OF_MEMORY)]
-    asked = []
-    while isinstance(decision := decide(history, DEFAULTS, largest_mib=2000), Again):
-        asked.append(decision.memory_mib)
+    memory_sizes = []
+    while isinstance(decision := decide(history, DEFAULTS, largest_mib=2000), Retry):
+        memory_sizes.append(decision.memory_mib)
         history.append(failed(Kind.OUT_OF_MEMORY, memory_mib=decision.memory_mib))
-    assert asked == [1500, 2000]
-    assert decision == Stop(why="it had 2000 MiB, and 2000 MiB is the most", in_spite=True)
+    assert memory_sizes == [1500, 2000]
+    assert decision == Stop(why="it had 2000 MiB, and 2000 MiB is the most", by_limit=True)
     capped = read_table({"OutOfMemory": {"cap": 1200, "factor": 3.0}})
-    assert decide(history[:1], capped, largest_mib=2000) == Again(after_s=0, memory_mib=1200, from_checkpoint=False)
-    assert decide(history[:1], DEFAULTS) == Again(after_s=0, memory_mib=1500, from_checkpoint=False)
+    assert decide(history[:1], capped, largest_mib=2000) == Retry(after_s=0, memory_mib=1200, from_checkpoint=False)
+    assert decide(history[:1], DEFAULTS) == Retry(after_s=0, memory_mib=1500, from_checkpoint=False)
 
 
 @pytest.mark.parametrize("left", list(Checkpoint))
 def test_a_time_limit_is_continued_only_from_a_checkpoint_of_this_attempt(left: Checkpoint) -> None:
     decision = decide([failed(Kind.TIMEOUT, checkpoint=left)], DEFAULTS)
-    assert isinstance(decision, Again) is (left is Checkpoint.NEW)
+    assert isinstance(decision, Retry) is (left is Checkpoint.NEW)
     # What the site did to the job is no sign that the step gets nowhere.
-    assert decide([failed(Kind.NODE_FAIL, checkpoint=left)], DEFAULTS) == Again(
+    assert decide([failed(Kind.NODE_FAIL, checkpoint=left)], DEFAULTS) == Retry(
         after_s=30, memory_mib=1000, from_checkpoint=left is not Checkpoint.NONE
     )
 
@@ -110,7 +110,7 @@ ROWS = st.fixed_dictionaries(
 )
 FAILURES = st.lists(
     st.builds(
-        Failed,
+        FailedAttempt,
         kind=st.sampled_from(list(Kind)),
         exit_code=st.sampled_from([1, 65, 75, 137]),
         memory_mib=st.just(1000.0),
@@ -122,14 +122,16 @@ FAILURES = st.lists(
 
 
 @given(FAILURES, st.dictionaries(st.sampled_from(sorted(Kind)), ROWS), st.none() | st.floats(1, 1e6))
-def test_whatever_fails_attempts_memory_and_waiting_have_a_bound(
-    script: list[Failed], given_rows: dict[str, dict[str, Any]], largest_mib: float | None
+def test_attempts_memory_and_waiting_are_bounded(
+    script: list[FailedAttempt], given_rows: dict[str, dict[str, Any]], largest_mib: float | None
 ) -> None:
     table = read_table(given_rows)
     history, memory_mib, waited_s = [], 1000.0, 0.0
-    for each in script:
+    for failure in script:
         history.append(
-            Failed(kind=each.kind, exit_code=each.exit_code, memory_mib=memory_mib, checkpoint=each.checkpoint)
+            FailedAttempt(
+                kind=failure.kind, exit_code=failure.exit_code, memory_mib=memory_mib, checkpoint=failure.checkpoint
+            )
         )
         decision = decide(history, table, largest_mib=largest_mib)
         if isinstance(decision, Stop):
@@ -142,12 +144,12 @@ def test_whatever_fails_attempts_memory_and_waiting_have_a_bound(
         assert last.kind is not Kind.STEP_FAILED or last.exit_code == 75
         assert sum(one.kind is last.kind for one in history) <= table[last.kind].retries
         assert sentence(decision, last, next_attempt=len(history) + 1)
-    assert isinstance(decision, Stop), "it would go on for ever"
+    assert isinstance(decision, Stop), "it would retry forever"
     assert len(history) <= MOST_ATTEMPTS
     assert waited_s <= MOST_ATTEMPTS * LONGEST_WAIT_S
 
 
-def test_the_schema_is_closed_and_tells_the_defaults() -> None:
+def test_the_schema_is_closed_and_has_the_defaults() -> None:
     kinds = SCHEMA["properties"]
     assert set(kinds) == set(DEFAULTS)
     for kind, row in DEFAULTS.items():
@@ -199,29 +201,29 @@ def output(tmp_path: Path) -> Path:
     return folder
 
 
-def test_each_start_finds_the_folder_as_the_engine_made_it_and_its_checkpoints(tmp_path: Path, output: Path) -> None:
+def test_each_start_gets_the_original_folder_and_the_checkpoints(tmp_path: Path, output: Path) -> None:
     (tmp_path / "t mp").mkdir()
     first = "echo half > result.txt; echo spoilt > staged; mkdir saved; echo 1 > saved/a; echo -$MEDWEAVE_RESUME_FROM-"
     assert start(tmp_path, f"{first}; echo x > '{tmp_path}/t mp/x'").stdout == "--\n"
     assert names(tmp_path / "t mp") == ["x"]
-    told = start(tmp_path, 'echo "$MEDWEAVE_RESUME_FROM"; cat staged; ls -A; echo 2 > saved/a')
-    assert told.stdout == f"{output}/saved\nas the workflow made itsaved\nstaged\n"
+    started = start(tmp_path, 'echo "$MEDWEAVE_RESUME_FROM"; cat staged; ls -A; echo 2 > saved/a')
+    assert started.stdout == f"{output}/saved\nas the workflow made itsaved\nstaged\n"
     assert names(tmp_path / "t mp") == []
     assert start(tmp_path, "cat saved/a").stdout == "2\n"
     assert output.stat().st_mode & 0o077 == 0
-    assert names(tmp_path / "home") == ["fresh", "fresh/staged"], "nothing of an earlier attempt is kept"
+    assert names(tmp_path / "home") == ["fresh", "fresh/staged"], "files of an earlier attempt are removed"
 
 
-def test_what_a_job_of_an_earlier_driver_has_left_does_not_meet_the_next_attempt(tmp_path: Path) -> None:
+def test_files_of_an_earlier_drivers_job_are_removed_before_the_next_attempt(tmp_path: Path) -> None:
     # Its output folder was moved here, and its own script may never have run.
     (tmp_path / "o ut" / "saved").mkdir(parents=True)
     (tmp_path / "o ut" / "half.txt").touch()
     (tmp_path / "o ut" / "saved" / "a").write_text("1\n")
-    told = start(tmp_path, "ls; cat saved/a", was_empty=True)
-    assert told.stdout == "saved\n1\n"
+    started = start(tmp_path, "ls; cat saved/a", was_empty=True)
+    assert started.stdout == "saved\n1\n"
 
 
-def test_a_step_without_checkpoints_keeps_nothing(tmp_path: Path, output: Path) -> None:
+def test_a_step_without_checkpoints_starts_clean(tmp_path: Path, output: Path) -> None:
     start(tmp_path, "mkdir saved; echo 1 > saved/a", checkpoint="")
     assert start(tmp_path, "ls; echo -$MEDWEAVE_RESUME_FROM-", checkpoint="").stdout == "staged\n--\n"
 
@@ -235,7 +237,7 @@ def test_a_process_of_a_lost_node_does_not_write_into_the_next_attempt(tmp_path:
 
 
 @pytest.mark.parametrize("cut", range(1, 12))
-def test_a_start_that_was_cut_off_anywhere_loses_no_checkpoint(tmp_path: Path, output: Path, cut: int) -> None:
+def test_an_interrupted_start_loses_no_checkpoint(tmp_path: Path, output: Path, cut: int) -> None:
     start(tmp_path, "echo half > result.txt; mkdir saved; echo precious > saved/a")
     # The file programs count their calls, and the whole script dies at one of them.
     programs = tmp_path / "programs"
@@ -249,8 +251,8 @@ def test_a_start_that_was_cut_off_anywhere_loses_no_checkpoint(tmp_path: Path, o
     head = clean_start(str(output), home=str(tmp_path / "home"), checkpoint_folder="saved")
     environment = {"PATH": f"{programs}:{os.environ['PATH']}"}
     subprocess.run(["sh", "-c", "\n".join(head)], env=environment, check=False)
-    told = start(tmp_path, 'cat "$MEDWEAVE_RESUME_FROM/a"; ls')
-    assert told.stdout == "precious\nsaved\nstaged\n", told.stderr
+    started = start(tmp_path, 'cat "$MEDWEAVE_RESUME_FROM/a"; ls')
+    assert started.stdout == "precious\nsaved\nstaged\n", started.stderr
     assert names(tmp_path / "home") == ["fresh", "fresh/staged"]
 
 
@@ -258,15 +260,15 @@ def test_a_folder_that_cannot_be_prepared_ends_the_job_before_its_command(tmp_pa
     start(tmp_path, "echo half > result.txt")
     (tmp_path / "home" / "fresh" / "staged").unlink()
     (tmp_path / "home" / "fresh").rmdir()
-    (tmp_path / "home" / "fresh").symlink_to("nowhere")  # `cp` fails: there is no such folder, and one is in the way
-    told = start(tmp_path, "echo harm > harm")
-    assert told.returncode == 75
-    assert "could not be prepared" in told.stderr
+    (tmp_path / "home" / "fresh").symlink_to("nowhere")  # `cp` fails: the target of the link does not exist
+    started = start(tmp_path, "echo harm > harm")
+    assert started.returncode == 75
+    assert "could not be prepared" in started.stderr
     assert names(output) == ["result.txt", "staged"]
 
 
 WAITS = (
-    "trap 'echo saved >> {folder}/said' USR1; echo ready > {folder}/ready; "
+    "trap 'echo saved >> {folder}/signals' USR1; echo ready > {folder}/ready; "
     "n=0; while [ $n -lt {n} ]; do sleep 0.05; n=$((n+1)); done"
 )
 
@@ -275,7 +277,7 @@ WAITS = (
 @pytest.mark.parametrize("shell", ["dash", "bash"])  # /bin/sh is one of them nearly everywhere
 @pytest.mark.parametrize("gang", [False, True])
 @pytest.mark.parametrize("code", [0, 3])
-def test_the_signal_reaches_the_command_and_its_exit_code_is_kept(
+def test_the_signal_reaches_the_command_and_its_exit_code_is_returned(
     tmp_path: Path, code: int, gang: bool, shell: str
 ) -> None:
     command = f"( exec sh -c '{WAITS.format(folder=tmp_path, n=60).replace(chr(39), chr(34))}; exit {code}' )"
@@ -290,10 +292,12 @@ def test_the_signal_reaches_the_command_and_its_exit_code_is_kept(
         process.send_signal(signal.SIGUSR1)
         # Two signals that come before the first is seen are one.
         wait_until(
-            lambda times=times: (tmp_path / "said").exists() and (tmp_path / "said").read_text().count("\n") == times
+            lambda times=times: (
+                (tmp_path / "signals").exists() and (tmp_path / "signals").read_text().count("\n") == times
+            )
         )
     assert process.wait(10) == code
-    assert (tmp_path / "said").read_text() == "saved\nsaved\n"
+    assert (tmp_path / "signals").read_text() == "saved\nsaved\n"
 
 
 @pytest.mark.slow

@@ -55,8 +55,8 @@ def ends(ended: Run) -> list[tuple[int, str]]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("keys", "found"), [({}, "none"), (SAVES, "7")])
-def test_a_step_that_asks_for_another_try_gets_it_in_a_clean_folder(
-    tmp_path: Path, write: Write, keys: dict[str, Any], found: str
+def test_a_step_with_exit_code_75_is_retried_in_a_clean_folder(
+    tmp_path: Path, write: Write, keys: dict[str, Any], checkpoint: str
 ) -> None:
     write(TWICE, keys)
     ended = run(tmp_path)
@@ -64,15 +64,15 @@ def test_a_step_that_asks_for_another_try_gets_it_in_a_clean_folder(
     assert ends(ended) == [(1, "failed"), (2, "completed")]
     assert reactions(ended) == [("StepFailed", 75, True)]
     assert f"note: StepFailed: attempt 2{' from its newest checkpoint' if keys else ''}" in ended.stderr
-    assert (tmp_path / "results" / "result.txt").read_text() == f"{found}\n"
+    assert (tmp_path / "results" / "result.txt").read_text() == f"{checkpoint}\n"
 
 
 @pytest.mark.slow
-def test_what_the_workflow_has_put_into_the_folder_is_there_again(tmp_path: Path, write: Write) -> None:
-    listing = [{"entryname": "given.txt", "entry": "whole", "writable": True}]
+def test_staged_files_are_restored(tmp_path: Path, write: Write) -> None:
+    listing = [{"entryname": "staged.txt", "entry": "whole", "writable": True}]
     keys = {"requirements": {"InitialWorkDirRequirement": {"listing": listing}}}
     write(
-        "[ ! -e {folder}/once ] && echo spoilt > given.txt && touch {folder}/once && exit 75; mv given.txt result.txt",
+        "[ ! -e {folder}/once ] && echo spoilt > staged.txt && touch {folder}/once && exit 75; mv staged.txt result.txt",
         keys,
     )
     ended = run(tmp_path)
@@ -82,7 +82,7 @@ def test_what_the_workflow_has_put_into_the_folder_is_there_again(tmp_path: Path
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("code", "row", "tries"), [(65, {}, 1), (75, {"do": "stop"}, 1), (75, {"retries": 1}, 2)])
-def test_a_failure_that_stays_is_the_end(
+def test_repeated_failures_end_the_step(
     tmp_path: Path, write: Write, code: int, row: dict[str, Any], tries: int
 ) -> None:
     write(f"exit {code}", **row)
@@ -92,7 +92,7 @@ def test_a_failure_that_stays_is_the_end(
 
 
 @pytest.mark.slow
-def test_ctrl_c_ends_the_wait_for_another_try(tmp_path: Path, write: Write) -> None:
+def test_ctrl_c_ends_the_wait_for_a_retry(tmp_path: Path, write: Write) -> None:
     write("exit 75", wait=3000)
     going = start(tmp_path)
     going.wait_for_line("attempt 2 in 3000 s")

@@ -68,7 +68,7 @@ def test_hints_are_read(hints: dict[str, Any], expected: StepHints) -> None:
         {CUDA: {"cudaDeviceCountMin": "$(inputs.n)"}},
     ],
 )
-def test_a_hint_of_ours_that_is_wrong_is_an_error_that_names_the_step(hints: dict[str, Any]) -> None:
+def test_a_wrong_hint_of_medweave_names_the_step(hints: dict[str, Any]) -> None:
     with pytest.raises(UsageError, match="/train"):
         read_hints(hints, where="/train")
 
@@ -84,7 +84,7 @@ def test_a_hint_of_ours_that_is_wrong_is_an_error_that_names_the_step(hints: dic
         ({"ranks": 0}, 1, 0),
     ],
 )
-def test_the_gpus_of_a_job_are_dealt_to_its_nodes(inputs: dict[str, Any], num_nodes: int, share: int) -> None:
+def test_the_gpus_of_a_job_are_divided_among_its_nodes(inputs: dict[str, Any], num_nodes: int, share: int) -> None:
     hints = StepHints(gang=True, gpus_max=1, gpus_input="ranks")
     assert hints.of_job(inputs, num_nodes=num_nodes).gpus_max == share
     assert StepHints(gpus_max=3).of_job(inputs, num_nodes=num_nodes) == StepHints(gpus_max=3)
@@ -131,7 +131,7 @@ def test_requests_reach_the_connector_by_job_name(tmp_path: Path, monkeypatch: p
 
 
 @pytest.mark.slow
-def test_an_input_says_how_many_gpus_a_job_can_use(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_input_sets_the_number_of_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "lab.py").write_text(SHOW.format(folder=tmp_path))
     hint = {"urn:medweave:cwl#GPURequest": {"gpusMin": 0, "gpusTotal": "$(inputs.ranks)"}}
     write_workflow(tmp_path, {"first": ("touch result.txt", {"hints": hint})})
@@ -164,14 +164,14 @@ def test_a_wrong_hint_is_found_by_validation(tmp_path: Path) -> None:
     assert "step /first has a hint that medweave does not know" in ended.stderr
 
 
-def test_a_job_that_nobody_said_anything_of_is_told_with_its_deployment() -> None:
-    with pytest.raises(UsageError) as told:
-        job_requests.must_know("/unknown/0", where="deployments.hpc")
-    assert "deployments.hpc: nobody said what /unknown/0 asks for." in str(told.value)
-    assert "medweave.scheduler" in told.value.expected
+def test_a_job_without_a_request_is_reported_with_its_deployment() -> None:
+    with pytest.raises(UsageError) as refused:
+        job_requests.require_request("/unknown/0", where="deployments.hpc")
+    assert "deployments.hpc: the resource request of /unknown/0 is not known." in str(refused.value)
+    assert "medweave.scheduler" in refused.value.expected
 
 
-def test_the_environment_of_a_gang() -> None:
+def test_the_environment_of_a_node_group() -> None:
     assert node_group.node_environment(node_rank=1, num_nodes=2, rendezvous="n1:29400") == {
         "MEDWEAVE_NODE_RANK": "1",
         "MEDWEAVE_NUM_NODES": "2",

@@ -1,4 +1,4 @@
-"""Runs of the engine that find the work of earlier ones done: what is run again, what is not, and how that is explained."""
+"""Engine runs with cache hits of earlier runs: which steps run again, and how that is explained."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from support.reuse_runs import ON, counts, explained, write_steps
 
 
 def write(folder: Path, *, file: str = FILE, **keys: Any) -> None:
-    """A step `copy` of a file, and a step `mark` that adds a parameter to its result; each counts its runs.
+    """Write a workflow: step `copy` copies a file, step `mark` adds a parameter to its result; each counts its runs.
 
     Args:
         keys: more keys of the tool of `mark`.
@@ -113,14 +113,14 @@ def test_a_command_that_failed_is_run_again(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_outputs_that_are_missing_are_not_kept(tmp_path: Path) -> None:
+def test_missing_outputs_are_not_cached(tmp_path: Path) -> None:
     write(tmp_path, outputs={"result": {"type": "File", "outputBinding": {"glob": "other.txt"}}})
     assert [again(tmp_path).exit_code for _ in range(2)] == [1, 1]
     assert counts(tmp_path) == (1, 2)
 
 
 @pytest.mark.slow
-def test_a_tool_that_says_so_is_always_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_tool_that_turns_work_reuse_off_always_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write(tmp_path, hints={"WorkReuse": {"enableReuse": False}})
     assert [again(tmp_path).exit_code for _ in range(2)] == [0, 0]
     assert counts(tmp_path) == (1, 2)
@@ -129,7 +129,7 @@ def test_a_tool_that_says_so_is_always_run(tmp_path: Path, capsys: pytest.Captur
 
 @pytest.mark.slow
 @pytest.mark.parametrize("switch", ["environment", "file"])
-def test_reuse_can_be_switched_off(tmp_path: Path, switch: str) -> None:
+def test_the_cache_can_be_switched_off(tmp_path: Path, switch: str) -> None:
     off = "type: medweave.scheduler, config: {reuse_gib: 0}"
     write(tmp_path, file=FILE if switch == "environment" else FILE.replace("type: medweave.scheduler, config: {}", off))
     variables = {"MEDWEAVE_REUSE": "0"} if switch == "environment" else {}
@@ -139,14 +139,14 @@ def test_reuse_can_be_switched_off(tmp_path: Path, switch: str) -> None:
 
 
 @pytest.mark.slow
-def test_where_inputs_are_updated_in_place_nothing_is_kept(tmp_path: Path) -> None:
+def test_workflows_with_in_place_updates_are_not_cached(tmp_path: Path) -> None:
     write(tmp_path, requirements={"InplaceUpdateRequirement": {"inplaceUpdate": True}})
     assert again(tmp_path).exit_code == 0
     assert not list((tmp_path / "runs").glob(".kept/*/result.txt"))
 
 
 @pytest.mark.slow
-def test_files_that_the_workflow_puts_beside_a_command_count(tmp_path: Path) -> None:
+def test_staged_files_are_part_of_the_cache_key(tmp_path: Path) -> None:
     def listing(text: str) -> dict[str, Any]:
         return {"InitialWorkDirRequirement": {"listing": [{"entryname": "config.json", "entry": text}]}}
 
@@ -157,7 +157,7 @@ def test_files_that_the_workflow_puts_beside_a_command_count(tmp_path: Path) -> 
 
 
 @pytest.mark.slow
-def test_what_was_changed_among_the_kept_is_made_again(tmp_path: Path) -> None:
+def test_a_changed_cache_entry_is_computed_again(tmp_path: Path) -> None:
     write(tmp_path)
     assert again(tmp_path).exit_code == 0
     for file in (tmp_path / "runs").glob(".kept/*/result.txt"):

@@ -11,7 +11,7 @@ import pytest
 
 from medweave_connectors.host import deadlines, shells
 from medweave_connectors.host.shells import Shells
-from medweave_connectors.sites.ssh.sessions import NotReached, Places
+from medweave_connectors.sites.ssh.sessions import NotReached, SessionSlots
 
 LIMIT_S = 10.0
 
@@ -84,7 +84,7 @@ def test_a_canceled_waiter_does_not_keep_the_shell_from_the_next_one() -> None:
 
 def test_a_canceled_waiter_does_not_keep_a_place_from_the_next_one() -> None:
     async def act() -> None:
-        places = Places(1)
+        places = SessionSlots(1)
         await places.enter()
         waiters = [asyncio.create_task(places.enter()) for _ in range(2)]
         await asyncio.sleep(0.05)

@@ -56,13 +56,13 @@ def test_options_that_the_engine_misspells_are_not_sent() -> None:
     assert not any(word in line for word in ("minpucs", "use-min_nodes", "wait-all-nodes"))
 
 
-def test_job_files_lie_beside_the_output_folder_each_submission_its_own() -> None:
+def test_each_submission_has_its_files_next_to_the_output_folder() -> None:
     assert not FILES.folder.startswith("/scratch/me/0a/")
     assert SlurmJobFiles.next_to("/scratch/me/0a", "1") != SlurmJobFiles.next_to("/scratch/me/0a", "2")
 
 
 def shell(line: str, folder: Path, **environment: str) -> str:
-    found = subprocess.run(
+    result = subprocess.run(
         ["sh", "-c", line],
         capture_output=True,
         text=True,
@@ -70,7 +70,7 @@ def shell(line: str, folder: Path, **environment: str) -> str:
         cwd=folder,
         env={"PATH": os.environ["PATH"], **environment},
     )
-    return found.stdout
+    return result.stdout
 
 
 def program(folder: Path, name: str, script: str) -> None:
@@ -78,7 +78,7 @@ def program(folder: Path, name: str, script: str) -> None:
     (folder / name).chmod(0o755)
 
 
-def test_a_submission_that_is_sent_twice_is_made_once(tmp_path: Path) -> None:
+def test_a_submission_that_is_sent_twice_runs_once(tmp_path: Path) -> None:
     programs = tmp_path / "programs"
     programs.mkdir()
     program(programs, "sbatch", f"echo x >> {tmp_path}/calls; echo 17")
@@ -89,7 +89,7 @@ def test_a_submission_that_is_sent_twice_is_made_once(tmp_path: Path) -> None:
         assert answers.parse_submission(shell(line, tmp_path, PATH=path)) == ("17", "")
     assert (tmp_path / "calls").read_text() == "x\n"
     assert Path(files.script).read_text() == "echo 'done' > \"$x\"\n"
-    assert Path(files.folder).stat().st_mode & 0o077 == 0, "what a job prints is for nobody else"
+    assert Path(files.folder).stat().st_mode & 0o077 == 0, "only the owner can read a job's output"
     shell(commands.open_claim(files), tmp_path)
     assert answers.parse_submission(shell(line, tmp_path, PATH=path)) == ("17", "")
     assert (tmp_path / "calls").read_text() == "x\nx\n"
@@ -127,16 +127,16 @@ for rank in 0 1; do SLURM_PROCID=$rank sh "{folder}/node.sh" & done; wait
 """
 
 
-def test_a_gang_script_starts_each_node_with_its_place(tmp_path: Path) -> None:
+def test_a_node_group_script_starts_each_node_with_its_rank(tmp_path: Path) -> None:
     programs, folder, files = tmp_path / "programs", tmp_path / "out", SlurmJobFiles(str(tmp_path))
-    for each in (programs, folder):
-        each.mkdir()
+    for folder_of_job in (programs, folder):
+        folder_of_job.mkdir()
     program(programs, "srun", f'echo "$@" > {tmp_path}/srun' + SRUN.format(folder=tmp_path))
     program(programs, "scontrol", "echo localhost; echo n2")
     command = step(
         folder,
         r"env | grep -E 'MEDWEAVE|TMPDIR' | sort > env.\$MEDWEAVE_NODE_RANK; echo \$MEDWEAVE_NODE_RANK",
-        stdout="told",
+        stdout="out.txt",
     )
     (tmp_path / "node.sh").write_text(node_script(command, files))
     text = gang_script(command, files, num_nodes=2, cores=4, prologue="", title="key")
@@ -150,7 +150,7 @@ def test_a_gang_script_starts_each_node_with_its_place(tmp_path: Path) -> None:
         ]
         assert (tmp_path / f"exit.{rank}").read_text().startswith("0 ")
         assert (folder / "tmp" / f"node-{rank}").is_dir()
-    assert (folder / "told").read_text() == "0\n", "only node 0 writes the tool's files"
+    assert (folder / "out.txt").read_text() == "0\n", "only node 0 writes the tool's files"
     options = (tmp_path / "srun").read_text()
     for option in (
         "--nodes=2",
@@ -163,7 +163,7 @@ def test_a_gang_script_starts_each_node_with_its_place(tmp_path: Path) -> None:
         assert option in options.split()
 
 
-def test_a_cluster_without_names_meets_at_an_address(tmp_path: Path) -> None:
+def test_a_cluster_without_host_names_uses_an_address(tmp_path: Path) -> None:
     programs, files = tmp_path / "programs", SlurmJobFiles(str(tmp_path))
     programs.mkdir()
     program(programs, "srun", f"echo $MEDWEAVE_RENDEZVOUS > {tmp_path}/met")
@@ -188,7 +188,7 @@ def asked_of(request_: JobRequest, service: Service, limit: int | None = None) -
     return allocation(request_, service, time_limit_s=limit, where="deployments.hpc.config.services.gpu")
 
 
-def test_a_request_on_the_sites_terms() -> None:
+def test_a_request_becomes_an_allocation() -> None:
     got = asked_of(request((0, 4)), Service(gpusPerNode=2, time="12:00:00"), 172800)
     assert got == Allocation(num_nodes=1, cores=2, memory_mib=101, gpus=2, minutes=720)
     assert asked_of(request(), Service(time="12:00:00"), 61).minutes == 2
@@ -207,7 +207,7 @@ def test_a_request_on_the_sites_terms() -> None:
         (None, {"time": "0:02:00"}, 60),
     ],
 )
-def test_a_step_with_checkpoints_is_told_before_its_time_limit(
+def test_a_step_with_checkpoints_gets_a_signal_before_its_time_limit(
     limit_s: int | None, service: dict[str, Any], lead_s: int
 ) -> None:
     hints = StepHints(checkpoint_folder="saved")
@@ -218,7 +218,7 @@ def test_a_step_with_checkpoints_is_told_before_its_time_limit(
     assert not [word for word in without if word.startswith("--signal")]
 
 
-def test_what_a_service_cannot_give_is_refused() -> None:
+def test_requests_above_the_service_are_refused() -> None:
     with pytest.raises(UsageError, match=r"services\.gpu\.gpusPerNode: too few"):
         asked_of(request((2, 2)), Service(gpusPerNode=1))
     with pytest.raises(UsageError, match="not a gang"):
@@ -237,7 +237,7 @@ def test_times(text: str, minutes: int) -> None:
         minutes_of("60", where="x")
 
 
-def test_variables_of_the_drivers_own_job_do_not_reach_the_jobs_that_it_submits(tmp_path: Path) -> None:
+def test_slurm_variables_of_the_driver_do_not_reach_its_jobs(tmp_path: Path) -> None:
     programs = tmp_path / "programs"
     programs.mkdir()
     program(programs, "sbatch", f"env | grep -E '^(SLURM|SBATCH|SRUN|OTHER)' | sort > {tmp_path}/seen; echo 17")

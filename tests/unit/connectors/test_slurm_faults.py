@@ -1,4 +1,4 @@
-"""Runs of the real engine over real ssh, with a stand-in for Slurm that fails as real ones do now and then."""
+"""Runs of the real engine over real ssh, with a fake Slurm that fails as real ones sometimes do."""
 
 from __future__ import annotations
 

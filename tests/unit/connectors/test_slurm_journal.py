@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from medweave_connectors.jobs.reattach.journal import SLURM, Journal, Submission, left_behind, read, taken_over
+from medweave_connectors.jobs.reattach.journal import SLURM, Journal, Submission, adopted, read, unattended_jobs
 from medweave_connectors.runlog.event_log import EventLog
 from medweave_connectors.sites.slurm import reattach_commands
 from medweave_connectors.sites.slurm.reattach import fingerprint, inputs_of
@@ -51,8 +51,8 @@ def driver(runs: Path, name: str, *submissions: Submission) -> Iterator[None]:
 def test_the_newest_record_counts(tmp_path: Path) -> None:
     known = submission(job_id="7")
     with driver(tmp_path, "one", submission(), known):
-        assert left_behind(tmp_path, SLURM) == [], "its driver lives"
-    assert left_behind(tmp_path, SLURM) == [known]
+        assert unattended_jobs(tmp_path, SLURM) == [], "its driver lives"
+    assert unattended_jobs(tmp_path, SLURM) == [known]
     assert (tmp_path / "one" / "work" / "slurm-jobs.jsonl").stat().st_mode & 0o077 == 0
 
 
@@ -63,7 +63,7 @@ def test_the_last_attempt_of_the_newest_run_comes_first(tmp_path: Path) -> None:
     os.utime(tmp_path / "one" / "work" / "slurm-jobs.jsonl", (1, 1))
     with driver(tmp_path, "two", other):
         pass
-    assert left_behind(tmp_path, SLURM) == [other, again, first]
+    assert unattended_jobs(tmp_path, SLURM) == [other, again, first]
 
 
 def test_a_run_that_ended_has_no_jobs_to_reattach(tmp_path: Path) -> None:
@@ -71,7 +71,7 @@ def test_a_run_that_ended_has_no_jobs_to_reattach(tmp_path: Path) -> None:
         pass
     with (tmp_path / "one" / "events.jsonl").open("a") as events:
         events.write('{"sequence":2,"type":"run.ended"}\n')
-    assert left_behind(tmp_path, SLURM) == []
+    assert unattended_jobs(tmp_path, SLURM) == []
 
 
 def test_unchanged_journals_are_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -83,19 +83,19 @@ def test_unchanged_journals_are_read_once(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(Path, "open", lambda path, *words, **keys: opened.append(path) or really(path, *words, **keys))
     events = tmp_path / "one" / "events.jsonl"
     for _ in range(3):
-        assert left_behind(tmp_path, SLURM) == [submission()]
+        assert unattended_jobs(tmp_path, SLURM) == [submission()]
     assert opened.count(events) == 1
     with events.open("a") as file:
         file.write('{"sequence":2,"type":"run.ended"}\n')
-    assert left_behind(tmp_path, SLURM) == []
+    assert unattended_jobs(tmp_path, SLURM) == []
 
 
 def test_a_job_of_a_running_driver_is_not_reattached(tmp_path: Path) -> None:
     with driver(tmp_path, "one", submission(job_id="7")):
         pass
-    with driver(tmp_path, "two", taken_over(submission(job_id="7"), run_id="two", output="/s/new")):
-        assert left_behind(tmp_path, SLURM) == []
-    (earlier,) = left_behind(tmp_path, SLURM)
+    with driver(tmp_path, "two", adopted(submission(job_id="7"), run_id="two", output="/s/new")):
+        assert unattended_jobs(tmp_path, SLURM) == []
+    (earlier,) = unattended_jobs(tmp_path, SLURM)
     assert (earlier.run_id, earlier.outputs) == ("two", ("/s/out", "/s/new")), "the newer run counts"
 
 
@@ -115,11 +115,11 @@ signal.pause()
     with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         process.stdout.readline()
-        assert left_behind(tmp_path, SLURM) == []
+        assert unattended_jobs(tmp_path, SLURM) == []
         process.kill()
     with (tmp_path / "one" / "work" / "slurm-jobs.jsonl").open("a") as file:
         file.write('{"key":"half')
-    assert left_behind(tmp_path, SLURM) == [submission()]
+    assert unattended_jobs(tmp_path, SLURM) == [submission()]
 
 
 def test_a_full_disk_is_reported_before_anything_is_submitted(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Many jobs of one scatter, and what a job asks for, by the real engine over real ssh and a stand-in for Slurm."""
+"""Many jobs of one scatter, and requests of a job, by the real engine over real ssh and a fake Slurm."""
 
 from __future__ import annotations
 

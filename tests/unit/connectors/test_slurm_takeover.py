@@ -23,7 +23,7 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
 
 
 def tool(cluster: Cluster, script: str = "") -> dict[str, Any]:
-    """A step that reads a file, waits for a sign, and writes what it has read."""
+    """Return a step that reads a file, waits for a signal file, and writes the content."""
     data = cluster.folder / "data.txt"
     if not data.exists():
         data.write_text("seen")

@@ -56,18 +56,18 @@ class TestSSH(ConnectorContract, lacks=NO_QUEUE):
 @pytest.mark.slow
 def test_a_job_begins_only_when_it_can_be_ended(server: SSHServer, monkeypatch: pytest.MonkeyPatch) -> None:
     # One was begun before its process group was known here: who cancelled it in between left it behind.
-    site, asked = site_of(server), asyncio.Event()
+    site, connected = site_of(server), asyncio.Event()
 
     async def never(process: Any) -> Any:
         await start(process)
-        asked.set()
+        connected.set()
         await asyncio.Event().wait()
 
     async def act(connector: MedweaveSSHConnector, place: ExecutionLocation) -> None:
         await connector.run(place, ["mkdir", "-p", site.work])
         monkeypatch.setattr(sessions, "start", never)
         going = asyncio.ensure_future(run_job(site, connector, place, SLEEPER))
-        await asked.wait()
+        await connected.wait()
         await asyncio.sleep(0.5)  # the machine has got all of it
         going.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -79,22 +79,24 @@ def test_a_job_begins_only_when_it_can_be_ended(server: SSHServer, monkeypatch: 
     assert (running(site), site.read(f"{site.work}/begun")) == ([], "")
 
 
-def test_memory_is_told_in_mib(server: SSHServer) -> None:
+def test_memory_is_in_mib(server: SSHServer) -> None:
     # Fault C3 of the engine: KiB are taken for MiB, so that every request fits.
     async def act(connector: MedweaveSSHConnector, _place: ExecutionLocation) -> float:
         await connector.get_available_locations()
-        (found,) = (await connector.get_available_locations()).values()
-        return float(found.hardware.memory)
+        (location,) = (await connector.get_available_locations()).values()
+        return float(location.hardware.memory)
 
     assert using(site_of(server), act) == pytest.approx(psutil.virtual_memory().total / 2**20, rel=0.01)
 
 
-def test_threads_that_a_profile_asks_for_are_not_its_cores(server: SSHServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_threads_set_by_a_profile_are_not_the_number_of_cores(
+    server: SSHServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "1")  # sessions of this server inherit it, as others do from a profile
 
     async def act(connector: MedweaveSSHConnector, _place: ExecutionLocation) -> float:
-        (found,) = (await connector.get_available_locations()).values()
-        return float(found.hardware.cores)
+        (location,) = (await connector.get_available_locations()).values()
+        return float(location.hardware.cores)
 
     assert using(site_of(server), act) == len(os.sched_getaffinity(0))
 
@@ -117,7 +119,7 @@ def refused(server: SSHServer, **keys: Any) -> str:
 
 
 @pytest.mark.slow
-def test_what_is_wrong_with_the_way_in_is_said_with_its_setting(server: SSHServer, tmp_path: Path) -> None:
+def test_login_errors_name_their_setting(server: SSHServer, tmp_path: Path) -> None:
     text = refused(server, sshKey=strange_key(tmp_path))
     assert text.startswith("deployments.login.config.sshKey: 127.0.0.1:")
     assert f"refused the key {tmp_path / 'strange'} for user me" in text
@@ -155,7 +157,7 @@ def test_a_passphrase_file_opens_the_key(server: SSHServer, tmp_path: Path) -> N
     assert using(site_of(server, **keys), act) == ("in", 0)
 
 
-def test_nobody_there_is_told_soon(server: SSHServer, tmp_path: Path) -> None:
+def test_an_unreachable_machine_is_reported_soon(server: SSHServer, tmp_path: Path) -> None:
     async def act(connector: MedweaveSSHConnector, place: ExecutionLocation) -> None:
         raise AssertionError("it was let in")
 

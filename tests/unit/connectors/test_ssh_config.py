@@ -61,8 +61,8 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, servers: tuple[Path, S
     return site
 
 
-def tell(command: str = "echo in", **settings: Any) -> str:
-    """What a command says at the machine."""
+def output_of(command: str = "echo in", **settings: Any) -> str:
+    """Run a command at the machine and return its output."""
 
     async def go() -> str:
         connector = MedweaveSSHConnector("login", "/", **({"nodes": ["hpc"], "connectTimeout": 5} | settings))
@@ -70,9 +70,9 @@ def tell(command: str = "echo in", **settings: Any) -> str:
             await connector.deploy(False)
             (node,) = connector.nodes
             place = ExecutionLocation(name=node, deployment="login")
-            told = await connector.run(place, [command], capture_output=True)
-            assert told is not None
-            return told[0]
+            result = await connector.run(place, [command], capture_output=True)
+            assert result is not None
+            return result[0]
         finally:
             await connector.undeploy(False)
 
@@ -82,7 +82,7 @@ def tell(command: str = "echo in", **settings: Any) -> str:
 def refused(**settings: Any) -> str:
     before = time.monotonic()
     with pytest.raises(SiteConfigError) as caught:
-        tell(**settings)
+        output_of(**settings)
     assert time.monotonic() - before < 15
     text = str(caught.value)
     assert all(f"\n  {word}" in text for word in ("seen:", "expected:", "do:"))
@@ -90,7 +90,7 @@ def refused(**settings: Any) -> str:
 
 
 WITH_JUMP = """
-# as sites tell their users to write it
+# as in the instructions of sites
 IgnoreUnknown UseKeychain
 Host hpc  # the cluster
     HostName = 127.0.0.1
@@ -115,32 +115,32 @@ Match originalhost other exec "false it's"
 def test_a_host_alias_behind_a_jump_host(site: Site) -> None:
     site.write(WITH_JUMP)
     before = site.jump.log.count("direct-tcpip")
-    assert tell('echo "${SSH_CONNECTION##* }"') == str(site.inner.port)
+    assert output_of('echo "${SSH_CONNECTION##* }"') == str(site.inner.port)
     assert site.jump.log.count("direct-tcpip") > before
     assert f"target 127.0.0.1 port {site.inner.port}" in site.jump.log
 
 
-def test_the_whole_chain_may_stand_in_one_line(site: Site) -> None:
+def test_the_chain_may_be_in_one_line(site: Site) -> None:
     text = WITH_JUMP.replace("ProxyJump gate", "ProxyJump gate,{user}@second:{inner.port}")
     site.write(text + "Host second\n  HostName 127.0.0.1\n  IdentityFile {key}\n  UserKnownHostsFile {known}\n")
     before = site.inner.log.count("direct-tcpip")
-    assert tell() == "in"
+    assert output_of() == "in"
     assert site.inner.log.count("direct-tcpip") > before, "the second hop led to the machine"
 
 
 def test_a_proxy_command_gets_its_tokens(site: Site) -> None:
     config = site.home / ".ssh" / "config"
     site.write(WITH_JUMP.replace("ProxyJump gate", f"ProxyCommand ssh -F {config} -W %h:%p gate"))
-    assert tell() == "in"
+    assert output_of() == "in"
 
 
 @pytest.mark.slow
-def test_the_site_file_wins_over_the_users_configuration(site: Site, tmp_path: Path) -> None:
-    site.write(WITH_JUMP.replace("User {user}", "User nobody-there", 1).replace('"{key}"', "/nothing", 1))
+def test_the_site_file_overrides_the_users_configuration(site: Site, tmp_path: Path) -> None:
+    site.write(WITH_JUMP.replace("User {user}", "User unknown-user", 1).replace('"{key}"', "/nothing", 1))
     assert "refused" in refused()
-    assert tell(username=USER, sshKey=str(site.key)) == "in"
+    assert output_of(username=USER, sshKey=str(site.key)) == "in"
     site.write(WITH_JUMP.replace("Port {inner.port}", "Port 1", 1))
-    assert tell(nodes=[f"hpc:{site.inner.port}"]) == "in"
+    assert output_of(nodes=[f"hpc:{site.inner.port}"]) == "in"
     site.write(WITH_JUMP)
     other = tmp_path / "hosts"
     other.touch()
@@ -149,22 +149,22 @@ def test_the_site_file_wins_over_the_users_configuration(site: Site, tmp_path: P
     assert str(other) in text
 
 
-def test_an_included_file_and_a_match_are_read_as_ssh_reads_them(site: Site) -> None:
+def test_include_and_match_work_as_in_ssh(site: Site) -> None:
     (site.home / "more").write_text(f"IdentityFile {site.key}\nHost elsewhere\n  User wrong\n")
     site.write(
         'Match originalhost hpc exec "test %n = hpc"\n  HostName 127.0.0.1\n  Port {inner.port}\n'
         "Host hpc\n  Include {home}/more\nHost *\n  UserKnownHostsFile {known}\n"
     )
-    assert tell() == "in"
+    assert output_of() == "in"
 
 
 def test_host_keys_are_checked_whatever_the_users_file_says(site: Site) -> None:
     text = WITH_JUMP.replace("ProxyJump gate", "")
     for switched_off in ("none", "/dev/null"):
         site.write(text.replace("UserKnownHostsFile {known}", f"UserKnownHostsFile {switched_off}", 1))
-        told = refused()
-        assert told.startswith("deployments.login.config.knownHosts: hpc cannot be reached")
-        assert "UserKnownHostsFile" in told
+        message = refused()
+        assert message.startswith("deployments.login.config.knownHosts: hpc cannot be reached")
+        assert "UserKnownHostsFile" in message
     site.known_hosts.write_text(f"[127.0.0.1]:{site.inner.port} {site.jump.host_key}\n")
     site.write(text)
     assert f"{site.known_hosts} (UserKnownHostsFile of Host hpc" in refused()
@@ -174,9 +174,9 @@ def test_a_host_key_alias_names_the_entry(site: Site) -> None:
     site.known_hosts.write_text(f"cluster {site.inner.host_key}\n")
     text = WITH_JUMP.replace("ProxyJump gate", "HostKeyAlias cluster")
     site.write(text)
-    assert tell() == "in"
+    assert output_of() == "in"
     site.write(text.replace("HostKeyAlias cluster", "HostKeyAlias another"))
-    assert "does not hold for another" in refused()
+    assert "does not list for another" in refused()
 
 
 def test_the_host_key_of_the_jump_host_is_checked(site: Site) -> None:
@@ -188,7 +188,7 @@ def test_the_host_key_of_the_jump_host_is_checked(site: Site) -> None:
     assert "compare, and accept it: ssh hpc" in text
 
 
-def test_a_jump_host_that_lets_nobody_in_is_named(site: Site, tmp_path: Path) -> None:
+def test_a_jump_host_that_refuses_the_login_is_named(site: Site, tmp_path: Path) -> None:
     strange = make_key(tmp_path / "strange")
     head, _, tail = WITH_JUMP.rpartition("IdentityFile {key}")
     site.write(f"{head}IdentityFile {strange}{tail}")
@@ -202,21 +202,21 @@ def test_a_jump_host_that_forwards_nothing_is_named(site: Site, tmp_path: Path) 
     with sshd(tmp_path / "closed", [site.key], "AllowTcpForwarding no") as closed:
         site.known_hosts.write_text(closed.known_host + site.inner.known_host)
         site.write(WITH_JUMP.replace("{jump.port}", str(closed.port)))
-        assert f"the jump host gate lets nobody through to 127.0.0.1:{site.inner.port}" in refused()
+        assert f"the jump host gate does not forward to 127.0.0.1:{site.inner.port}" in refused()
 
 
 def test_a_jump_host_that_is_down_may_come_back(site: Site) -> None:
     site.write(WITH_JUMP.replace("{jump.port}", "1"))
     with pytest.raises(SiteUnreachable, match=r"its jump host gate: .*Connect call failed"):
-        tell()
+        output_of()
 
 
-def test_jump_hosts_without_an_end(site: Site) -> None:
+def test_circular_jump_hosts_are_refused(site: Site) -> None:
     site.write("Host hpc gate\n  HostName 127.0.0.1\nHost hpc\n  ProxyJump gate\nHost gate\n  ProxyJump hpc\n")
     assert "ProxyJump" in refused()
 
 
-def test_unknown_names_are_told_with_their_setting(site: Site) -> None:
+def test_unknown_names_are_reported_with_their_setting(site: Site) -> None:
     site.write("")
     text = refused(nodes=["nowhere.invalid"])
     assert text.startswith("deployments.login.config.nodes: ")
@@ -227,7 +227,7 @@ def test_unknown_names_are_told_with_their_setting(site: Site) -> None:
     assert "no address for nowhere.invalid, the jump host" in refused()
 
 
-def test_what_ssh_cannot_read_is_told_in_its_words(site: Site) -> None:
+def test_a_configuration_that_ssh_refuses_is_reported_with_its_message(site: Site) -> None:
     site.write("Host hpc\n  Usr me\n")
     text = refused()
     assert text.startswith("deployments.login.config.nodes: ssh refuses its configuration for hpc.")
@@ -243,12 +243,12 @@ def test_the_accounts_own_home_leaves_the_choice_of_files_to_ssh(
     assert ssh_words("hpc", "me", 22) == ["ssh", "-F", "none", "-l", "me", "-p", "22", "--", "hpc"]
 
 
-def test_without_the_program_a_configuration_is_not_passed_over(
+def test_a_configuration_without_the_ssh_program_is_an_error(
     site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     settings = {"nodes": [f"127.0.0.1:{site.inner.port}"], "sshKey": str(site.key)}
-    assert tell(**settings) == "in", "without a configuration nothing is missed"
+    assert output_of(**settings) == "in", "without a configuration no program is needed"
     site.write(WITH_JUMP)
     assert "no program `ssh`" in refused(**settings)
 
@@ -261,14 +261,14 @@ def test_a_missing_or_encrypted_identity_file_is_named(site: Site, tmp_path: Pat
     assert f"IdentityFile {site.home}/nothing: No such file" in text
     assert f"{locked} is encrypted" in text
     site.write(WITH_JUMP.replace('"{key}"', f"{site.home}/nothing\n    IdentityFile {{key}}", 1))
-    assert tell() == "in", "ssh passes over a missing one, too"
+    assert output_of() == "in", "ssh ignores a missing one, too"
     assert "config.sshKeyPassphraseFile" in refused(sshKey=str(locked), sshKeyPassphraseFile=str(tmp_path / "no file"))
 
 
-def test_a_file_of_known_hosts_with_lines_of_no_use(site: Site) -> None:
+def test_invalid_lines_of_known_hosts_are_ignored(site: Site) -> None:
     site.known_hosts.write_text("garbage\n127.0.0.1 ssh-new AAAA\n" + site.inner.known_host)
     site.write(WITH_JUMP.replace("ProxyJump gate", ""))
-    assert tell() == "in"
+    assert output_of() == "in"
 
 
 def test_the_agents_keys(site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -279,29 +279,29 @@ def test_the_agents_keys(site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyP
     socket = Path(f"/tmp/medweave-agent-{os.getpid()}")
     with agent(socket, strange, site.key):
         monkeypatch.setenv("SSH_AUTH_SOCK", str(socket))
-        assert tell() == "in"
+        assert output_of() == "in"
         monkeypatch.delenv("SSH_AUTH_SOCK")
         site.write(text.replace("Host gate", f"    IdentityAgent {socket}\nHost gate", 1))
-        assert tell() == "in"
+        assert output_of() == "in"
         only = text.replace(
             "Host gate", f"    IdentityAgent {socket}\n    IdentitiesOnly yes\n    IdentityFile KEY\nHost gate", 1
         )
         site.write(only.replace("KEY", f"{strange}.pub"))
         assert "refused" in refused(), "the agent's other keys are not shown"
         site.write(only.replace("KEY", "{key}.pub"))
-        assert tell() == "in"
+        assert output_of() == "in"
 
 
-def test_a_server_that_wants_more_than_a_key(site: Site, tmp_path: Path) -> None:
+def test_a_server_that_requires_more_than_a_key(site: Site, tmp_path: Path) -> None:
     with sshd(
         tmp_path / "guarded", [site.key], "AuthenticationMethods publickey,password", "PasswordAuthentication yes"
     ) as guarded:
         site.known_hosts.write_text(guarded.known_host)
         text = WITH_JUMP.replace("{inner.port}", str(guarded.port)).replace("ProxyJump gate", "")
         site.write(text)
-        told = refused()
-        assert "in with no key alone: it asks for more" in told
-        assert "ControlPath ~/.ssh/master-%C" in told
+        message = refused()
+        assert "in with no key alone: it asks for more" in message
+        assert "ControlPath ~/.ssh/master-%C" in message
         site.write(text.replace("Host gate", "    ControlPath ~/cm-%C\nHost gate", 1))
         assert "leave it open: ssh -M -N -f hpc" in refused()
 
@@ -314,7 +314,7 @@ def test_a_revoked_host_key_is_refused(site: Site, tmp_path: Path) -> None:
     assert "RevokedHostKeys" in refused()
 
 
-def test_the_usual_keys_are_not_offered_where_the_configuration_names_others(site: Site, tmp_path: Path) -> None:
+def test_default_keys_are_not_offered_if_the_configuration_names_others(site: Site, tmp_path: Path) -> None:
     for suffix in ("", ".pub"):
         shutil.copy(f"{site.key}{suffix}", site.home / ".ssh" / f"id_ed25519{suffix}")
     site.write(WITH_JUMP.replace("ProxyJump gate", "IdentitiesOnly yes").replace('"{key}"', f"{tmp_path}/absent"))
@@ -322,7 +322,7 @@ def test_the_usual_keys_are_not_offered_where_the_configuration_names_others(sit
 
 
 @pytest.mark.slow
-def test_a_match_that_hangs_is_given_up(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_match_that_hangs_times_out(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(openssh_config, "ANSWER_S", 1.0)
     site.write(WITH_JUMP.replace('other exec "false it\'s"', 'hpc exec "sleep 30"'))
     before = time.monotonic()
@@ -330,34 +330,34 @@ def test_a_match_that_hangs_is_given_up(site: Site, monkeypatch: pytest.MonkeyPa
     assert time.monotonic() - before < 10
 
 
-def test_nobody_to_log_in_as(monkeypatch: pytest.MonkeyPatch) -> None:
-    def nobody() -> str:
+def test_a_missing_user_name_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    def unknown_user() -> str:
         raise KeyError("getpwuid(): uid not found: 4242")
 
-    monkeypatch.setattr(openssh_config.getpass, "getuser", nobody)
+    monkeypatch.setattr(openssh_config.getpass, "getuser", unknown_user)
     monkeypatch.setattr(openssh_config, "_can_ask", lambda: False)
-    with pytest.raises(UsageError, match="as whom to log in"):
+    with pytest.raises(UsageError, match="no user name for the login"):
         asyncio.run(openssh_config.look_up("somewhere", "", None, where="deployments.login.config.username"))
 
 
-def test_what_comes_is_acknowledged_at_once() -> None:
+def test_received_data_are_acknowledged_at_once() -> None:
     """The server waits for it with its first answer, which takes 40 ms else."""
-    heard = list[bytes]()
+    received = list[bytes]()
     with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as client:
         accepted, _ = server.accept()
         with accepted:
             client.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 0)
             connection = SimpleNamespace(
-                get_extra_info=lambda _: client, data_received=lambda data, _: heard.append(data)
+                get_extra_info=lambda _: client, data_received=lambda data, _: received.append(data)
             )
             connect._acknowledged(connection)
-            connection.data_received(b"said")
+            connection.data_received(b"data")
             assert client.getsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK) == 1
     connection.data_received(b"the last of it")
-    assert heard == [b"said", b"the last of it"]
+    assert received == [b"data", b"the last of it"]
 
 
-def test_a_way_through_another_program_is_left_as_it_is() -> None:
+def test_a_connection_through_a_program_is_unchanged() -> None:
     one, other = socket.socketpair()
     with one, other:
         for sock in (None, one):
@@ -367,19 +367,19 @@ def test_a_way_through_another_program_is_left_as_it_is() -> None:
 
 
 @pytest.mark.parametrize("fills", [False, True])
-def test_no_packet_is_sent_to_fill(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fills: bool) -> None:
-    """asyncssh sends an empty one before each, for ciphers that are never used here."""
+def test_no_empty_packets_are_sent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fills: bool) -> None:
+    """asyncssh sends an empty packet before each other one, for ciphers that are never used here."""
     assert not [each for each in connect.CIPHERS if "cbc" in each]
-    monkeypatch.setenv("HOME", str(tmp_path))  # a configuration of nobody
-    if fills:  # as it is without us: the server's log tells of them
+    monkeypatch.setenv("HOME", str(tmp_path))  # an empty configuration
+    if fills:  # as without medweave: the server's log shows them
         monkeypatch.setattr(connect, "_without_fillers", lambda connection: connection)
     key = make_key(tmp_path / "key")
     with sshd(tmp_path / "server", [key], "LogLevel DEBUG3") as server:
         (tmp_path / "known").write_text(server.known_host)
-        said = tell(
+        output = output_of(
             nodes=[f"127.0.0.1:{server.port}"], username=USER, sshKey=str(key), knownHosts=str(tmp_path / "known")
         )
-        assert said == "in"
+        assert output == "in"
         _, accepted, later = server.log.partition("Accepted publickey")
         assert accepted
         assert ("MSG_IGNORE" in later) == fills

@@ -75,9 +75,9 @@ def site_of(folder: Path, *, node: str = "hpc") -> Site:
 
 def kill_sessions() -> None:
     """Ends the `ssh` of each session of this process; the master stays."""
-    for each in psutil.Process().children():
-        if "ControlMaster=no" in each.cmdline():
-            each.send_signal(signal.SIGKILL)
+    for process in psutil.Process().children():
+        if "ControlMaster=no" in process.cmdline():
+            process.send_signal(signal.SIGKILL)
 
 
 class TestThroughTheOpenMaster(ConnectorContract, lacks=NO_QUEUE):
@@ -87,7 +87,7 @@ class TestThroughTheOpenMaster(ConnectorContract, lacks=NO_QUEUE):
         subprocess.run(["ssh", "-F", config, "-O", "check", "hpc"], check=True, capture_output=True)
 
     @pytest.mark.slow
-    def test_a_job_whose_group_is_ended_there_is_not_lost(self, site: Site, record: RunRecord) -> None:
+    def test_a_job_whose_process_group_is_killed_is_not_lost(self, site: Site, record: RunRecord) -> None:
         assert using(site, job(site, "kill -s TERM 0; sleep 9"))[1] == 143
 
 
@@ -101,7 +101,7 @@ def test_a_command_whose_master_ends_is_not_sent_again(config: Path, tmp_path: P
         await asyncio.to_thread(close_master, config, "hpc")
         with pytest.raises(SiteUnreachable, match="not known"):
             await going
-        with pytest.raises(SiteConfigError, match="refused"):  # not asked for at the terminal, and not tried for ever
+        with pytest.raises(SiteConfigError, match="refused"):  # no prompt at the terminal, and no endless retries
             await connector.run(place, ["true"])
 
     using(site_of(tmp_path), act)
@@ -158,7 +158,7 @@ class Pieces:
 @pytest.mark.parametrize(
     ("text", "status"), [(b"a\nb\0c\0end 255\n", 255), (b"\0end 0\n", 0), (b"\0en", None), (b"\0end 1", None)]
 )
-def test_the_mark_is_found_wherever_it_is_cut(text: bytes, status: int | None, size: int) -> None:
+def test_the_mark_is_found_across_chunks(text: bytes, status: int | None, size: int) -> None:
     async def go() -> tuple[bytes, int | None]:
         errors = Errors(Pieces(*(text[n : n + size] for n in range(0, len(text), size))), b"\0end ")
         seen = await errors.readline()
@@ -170,7 +170,7 @@ def test_the_mark_is_found_wherever_it_is_cut(text: bytes, status: int | None, s
 
 
 @pytest.mark.slow
-def test_a_slow_reader_gets_all_that_was_said() -> None:
+def test_a_slow_reader_gets_all_output() -> None:
     async def go() -> bytes:
         started = await start(await MasterConnection(lambda *options: ["sh", "-c"]).create_process(COMMAND))
         started.run("head -c 190000 /dev/zero")

@@ -166,7 +166,7 @@ def test_an_output_that_is_missing_is_a_failure(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_ends_the_jobs_and_says_so(tmp_path: Path, number: signal.Signals) -> None:
-    # Fault C6 of the engine: after TERM and HUP its jobs go on as orphans.
+    # Fault C6 of the engine: after TERM and HUP its jobs continue as orphans.
     write_workflow(tmp_path, {"sleeper": slow(tmp_path, "sleeper")})
     going = start(tmp_path)
     going.wait_for_line("case 1/2")

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from medweave_connectors.host.errors import StreamBroke, StreamCut, StreamRefused
-from medweave_connectors.host.stdin_command import given_to
+from medweave_connectors.host.stdin_command import stdin_of
 from medweave_connectors.jobs.remote_environment import stream_line
 from medweave_connectors.sites.pods.exec.commands import telling_its_end
 from medweave_connectors.transfer import stream_commands, wire
@@ -39,7 +39,7 @@ PLAIN = Leg(is_far=True, codecs=frozenset())
 
 def far(words: Sequence[str], data: bytes = b"") -> subprocess.CompletedProcess[bytes]:
     path = {"PATH": PATH}
-    given = given_to(words) + data
+    given = stdin_of(words) + data
     return subprocess.run(words, input=given, env=os.environ | path, capture_output=True, timeout=60, check=False)
 
 

@@ -1,4 +1,4 @@
-"""The worker's environment: shell text that shells run, with stand-ins for `module` and `apptainer`; no real Apptainer."""
+"""The worker environment: its shell text in real shells, with fakes of `module` and `apptainer`."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def virtual_environment(folder: Path) -> Path:
     return folder
 
 
-def test_nothing_to_load_changes_nothing() -> None:
+def test_an_empty_environment_changes_nothing() -> None:
     nothing = WorkerEnvironment()
     assert nothing.lines(where=WHERE) == ()
     assert nothing.started("( true )") == "( true )"
@@ -91,7 +91,7 @@ def test_modules_are_loaded_in_their_order(shell: str, tmp_path: Path) -> None:
     assert (tmp_path / "loaded").read_text() == "load python/3.11\nload cuda/12's\n"
 
 
-def test_a_module_that_does_not_load_ends_the_job_with_its_place(shell: str, tmp_path: Path) -> None:
+def test_a_module_that_does_not_load_ends_the_job_with_its_setting(shell: str, tmp_path: Path) -> None:
     text = with_environment(WorkerEnvironment(modules=["good/1", "bad/1", "good/2"]), "echo done")
     ended = did(shell, tmp_path, text)
     assert (ended.returncode, ended.stdout) == (69, "")
@@ -100,7 +100,7 @@ def test_a_module_that_does_not_load_ends_the_job_with_its_place(shell: str, tmp
     assert (tmp_path / "loaded").read_text() == "load good/1\n"
 
 
-def test_a_shell_that_does_not_know_module_reads_its_own_file(shell: str, tmp_path: Path) -> None:
+def test_a_shell_without_module_reads_its_file(shell: str, tmp_path: Path) -> None:
     (tmp_path / "lmod" / "init").mkdir(parents=True)
     (tmp_path / "lmod" / "init" / "sh").write_text(MODULE)
     environment = WorkerEnvironment(modules=["python/3.11"])
@@ -118,7 +118,7 @@ def test_a_virtual_environment_is_activated(shell: str, tmp_path: Path, name: st
     assert ended.stdout == f"in the environment: {there}\n", ended.stderr
 
 
-def test_a_virtual_environment_that_is_not_there_is_told_with_its_path(shell: str, tmp_path: Path) -> None:
+def test_a_missing_virtual_environment_is_reported_with_its_path(shell: str, tmp_path: Path) -> None:
     ended = did(shell, tmp_path, with_environment(WorkerEnvironment(virtualEnvironment="~/100% it's"), "medweave-step"))
     assert ended.returncode == 69
     assert ended.stderr.splitlines() == [
@@ -172,7 +172,7 @@ def test_without_gpus_the_image_gets_none() -> None:
 
 
 @pytest.mark.parametrize(("there", "seen"), [(True, "no /no/image.sif"), (False, "no program `apptainer`")])
-def test_an_image_or_program_that_is_not_there(shell: str, tmp_path: Path, there: bool, seen: str) -> None:
+def test_a_missing_image_or_program_is_reported(shell: str, tmp_path: Path, there: bool, seen: str) -> None:
     if there:
         program(tmp_path / "programs", "apptainer", APPTAINER)
     (tmp_path / "run" / "job").mkdir(parents=True)
@@ -185,7 +185,7 @@ def test_an_image_or_program_that_is_not_there(shell: str, tmp_path: Path, there
 
 
 @pytest.mark.parametrize("image", [False, True], ids=["virtual environment", "image"])
-def test_each_rank_of_a_gang_finds_the_environment(shell: str, tmp_path: Path, image: bool) -> None:
+def test_each_rank_of_a_node_group_loads_the_environment(shell: str, tmp_path: Path, image: bool) -> None:
     (tmp_path / "out").mkdir()
     program(tmp_path / "programs", "srun", f'#!/bin/sh\necho "$@" > {tmp_path}/srun\n' + SRUN.format(folder=tmp_path))
     program(tmp_path / "programs", "scontrol", "#!/bin/sh\necho localhost\n")
@@ -193,7 +193,7 @@ def test_each_rank_of_a_gang_finds_the_environment(shell: str, tmp_path: Path, i
     there = virtual_environment(tmp_path / "env")
     environment = WorkerEnvironment(apptainer=str(there)) if image else WorkerEnvironment(virtualEnvironment=str(there))
     command = StepCommand(
-        words=["sh", "-c", '\'env > "env.$MEDWEAVE_NODE_RANK"; medweave-step > "told.$MEDWEAVE_NODE_RANK"\''],
+        words=["sh", "-c", '\'env > "env.$MEDWEAVE_NODE_RANK"; medweave-step > "output.$MEDWEAVE_NODE_RANK"\''],
         environment={"TMPDIR": str(tmp_path / "tmp")}, output_directory=str(tmp_path / "out"),
         worker=environment, worker_setting=WHERE,
     )  # fmt: skip
@@ -204,15 +204,15 @@ def test_each_rank_of_a_gang_finds_the_environment(shell: str, tmp_path: Path, i
     assert ended.returncode == 0, ended.stderr
     assert "--export=ALL" in (tmp_path / "srun").read_text().split()
     for rank in (0, 1):
-        told = (tmp_path / "out" / f"env.{rank}").read_text()
-        assert "MEDWEAVE_NUM_NODES=2\n" in told
-        assert "MEDWEAVE_RENDEZVOUS=localhost:" in told
-        assert f"TMPDIR={tmp_path}/tmp/node-{rank}\n" in told
-        found = f"in the environment: {there}\n" if not image else ""
-        assert (tmp_path / "out" / f"told.{rank}").read_text() == found
+        variables = (tmp_path / "out" / f"env.{rank}").read_text()
+        assert "MEDWEAVE_NUM_NODES=2\n" in variables
+        assert "MEDWEAVE_RENDEZVOUS=localhost:" in variables
+        assert f"TMPDIR={tmp_path}/tmp/node-{rank}\n" in variables
+        expected = f"in the environment: {there}\n" if not image else ""
+        assert (tmp_path / "out" / f"output.{rank}").read_text() == expected
 
 
-def test_a_rank_without_the_environment_leaves_its_end(tmp_path: Path) -> None:
+def test_a_rank_without_the_environment_writes_its_exit_record(tmp_path: Path) -> None:
     command = StepCommand(
         words=["true"], environment={"TMPDIR": str(tmp_path / "tmp")}, output_directory=str(tmp_path),
         worker=WorkerEnvironment(virtualEnvironment="/no/env"), worker_setting=WHERE,
@@ -231,7 +231,7 @@ def test_a_rank_without_the_environment_leaves_its_end(tmp_path: Path) -> None:
         ({"apptainer": "docker://image"}, "apptainer: this is no path"),
     ],
 )
-def test_keys_that_cannot_be_are_refused_with_their_place(keys: dict[str, str], field: str) -> None:
+def test_invalid_keys_are_refused_with_their_path(keys: dict[str, str], field: str) -> None:
     with pytest.raises(UsageError) as caught:
         read_environment(keys, where=WHERE)
     assert str(caught.value).startswith(f"{WHERE}.{field}")
@@ -267,7 +267,7 @@ def file_of(cluster: Cluster, environment: dict[str, object], kind: str) -> str:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["slurm", "ssh"])
-def test_a_step_finds_its_worker(cluster: Cluster, kind: str) -> None:
+def test_a_step_runs_in_its_worker_environment(cluster: Cluster, kind: str) -> None:
     there = virtual_environment(cluster.folder / "env")
     file = file_of(cluster, {"virtualEnvironment": str(there)}, kind)
     write_workflow(cluster.folder, {"first": "medweave-step > result.txt"}, file=file)
@@ -278,7 +278,7 @@ def test_a_step_finds_its_worker(cluster: Cluster, kind: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["slurm", "ssh"])
-def test_a_worker_that_is_not_there_is_the_cause_that_is_told(cluster: Cluster, kind: str) -> None:
+def test_a_missing_worker_is_reported_as_the_cause(cluster: Cluster, kind: str) -> None:
     write_workflow(cluster.folder, {"first": "true"}, file=file_of(cluster, {"virtualEnvironment": "/no/env"}, kind))
     ended = start(cluster.folder).wait(90)
     assert ended.exit_code != 0

@@ -183,7 +183,7 @@ class TestMachine:
         hops = found(changed(login, known_hosts=str(tmp_path / "known")))
         assert list(hops) == ["ssh"]
         assert hops["ssh"].health == Health.FAULT
-        assert "does not hold for 127.0.0.1" in hops["ssh"].seen
+        assert "does not list for 127.0.0.1" in hops["ssh"].seen
         assert "ssh-keyscan -p" in hops["ssh"].do
 
     def test_another_host_key_ends_it(self, login: Login, tmp_path: Path) -> None:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, MutableSequence
 from typing import Any
 
-from streamflow.core.workflow import Token
 from streamflow.cwl.step import CWLInputInjectorStep
 from streamflow.data.remotepath import StreamFlowPath
 from streamflow.workflow.step import BaseStep
@@ -13,6 +11,7 @@ from streamflow.workflow.step import BaseStep
 from medweave_connectors.engine import input_links
 from medweave_connectors.engine.data.manager import MedweaveDataManager
 from medweave_connectors.policy.data_classes import WORKFLOW, Port
+from medweave_connectors.policy.token_paths import paths_in
 
 _INJECTOR = "-injector"
 
@@ -50,20 +49,3 @@ class MedweaveInputInjectorStep(NotesClasses, CWLInputInjectorStep):
 
 def _made_at(step: str, name: str) -> Port:
     return Port(WORKFLOW, name) if step.endswith(_INJECTOR) else Port(step, name)
-
-
-def paths_in(value: Any) -> Iterator[str]:
-    """Of all files and folders in a value; what lies in a folder is its own."""
-    if isinstance(value, Token):
-        yield from paths_in(value.value)
-    elif isinstance(value, MutableSequence):
-        for each in value:
-            yield from paths_in(each)
-    elif isinstance(value, Mapping):
-        if value.get("class") in ("File", "Directory"):
-            if path := value.get("path"):
-                yield path
-            yield from paths_in(value.get("secondaryFiles") or [])
-        else:
-            for each in value.values():
-                yield from paths_in(each)

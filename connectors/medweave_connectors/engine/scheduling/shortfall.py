@@ -11,7 +11,7 @@ from streamflow.core.scheduling import AvailableLocation, Hardware
 from streamflow.data.utils import get_mount_point
 
 from medweave_connectors.host.errors import ImpossibleRequest
-from medweave_connectors.jobs.job_requests import Size
+from medweave_connectors.jobs.job_requests import LocationSize
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,7 +106,7 @@ async def find_shortfall(
         sizes = await sizes_at(deployments, name, target.service)
         fits = [
             (has is None or (has.cores >= request.cores and has.memory >= request.memory))
-            and sizes.get(location, Size()).holds(cores=request.cores, memory_mib=request.memory, gpus=gpus)
+            and sizes.get(location, LocationSize()).fits(cores=request.cores, memory_mib=request.memory, gpus=gpus)
             for location, has in zip(locations, hardware, strict=True)
         ]
         if sum(fits) >= num_locations:
@@ -138,8 +138,8 @@ async def _without_disk(
     return too_full
 
 
-async def sizes_at(deployments: DeploymentManager, name: str, service: str | None) -> dict[str, Size]:
+async def sizes_at(deployments: DeploymentManager, name: str, service: str | None) -> dict[str, LocationSize]:
     """Return the largest request that each location of a deployment accepts; empty if that is unknown, or not known yet."""
     connector: Any = deployments.get_connector(name)
-    sizes: dict[str, Size] = await connector.sizes(service) if hasattr(connector, "sizes") else {}
+    sizes: dict[str, LocationSize] = await connector.sizes(service) if hasattr(connector, "sizes") else {}
     return sizes

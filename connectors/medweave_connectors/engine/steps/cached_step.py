@@ -15,7 +15,7 @@ from streamflow.workflow.utils import get_token_value
 
 from medweave_connectors.cache import session
 from medweave_connectors.cache.local import LocalCacheLookup
-from medweave_connectors.cache.remote import JobSite, RemoteCacheLookup
+from medweave_connectors.cache.remote import CacheSite, RemoteCacheLookup
 from medweave_connectors.engine.data.manager import MedweaveDataManager
 from medweave_connectors.jobs import job_requests
 from medweave_connectors.transfer.routes.direct.endpoints import behind
@@ -76,7 +76,7 @@ def _lookup_of(step: Any, job: Any) -> session.CacheLookup | None:
     return None if site is None else RemoteCacheLookup(cache, job.name, inputs, allowed=allowed, at=site)
 
 
-def _site_of(step: Any, job: Any, locations: Any) -> JobSite | None:
+def _site_of(step: Any, job: Any, locations: Any) -> CacheSite | None:
     """Return the site of a remote job; None if it has no cache: the connector is not medweave's, or there is no store."""
     manager, location = step.workflow.context.data_manager, locations[0]
     connector = behind(step.workflow.context.deployment_manager.get_connector(location.deployment))
@@ -87,7 +87,7 @@ def _site_of(step: Any, job: Any, locations: Any) -> JobSite | None:
     if store is None:
         return None
     request = job_requests.request_of(job.name)
-    return JobSite(
+    return CacheSite(
         connector=connector,
         location=location,
         inventory=manager.held,

@@ -1,7 +1,7 @@
-"""What this run has submitted, on this machine's disk before the site knows of it: a driver that comes after a crash finds it.
+"""Re-attach journal: the jobs of a run, on this machine's disk before they are submitted, for a driver after a crash.
 
-One file per run and kind of site, `work/slurm-jobs.jsonl`, which only its owner can read; it goes with the run's scratch after a
-success. No streamflow in here.
+One file per run and kind of site, `work/slurm-jobs.jsonl`, which only its owner can read; it is removed with the run's scratch
+after a success. Does not import streamflow.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ SLURM, KUBERNETES = f"{WORK}/slurm-jobs.jsonl", f"{WORK}/kubernetes-jobs.jsonl"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Submission:
-    """A job that was given to a site, or was about to be.
+    """A job that was submitted, or was about to be.
 
     Attributes:
-        key: in the job's comment, or its label; no other submission has the same.
-        run_id: of the run that wrote this down; not the one in the key where it has taken the job over.
+        key: the job's comment or label, unique to the submission.
+        run_id: of the run that wrote this record; of a re-attached job not the one in the key.
         job: the engine's name of the job.
-        deployment, service: where.
-        fingerprint: what is computed (`work.fingerprint`).
-        folder: of the job's own files, at the site.
-        outputs: where its output folder lies, or will have been moved to; the first that exists is it.
-        inputs: what its command reads, at the site.
-        job_id: the site's, once it was known.
-        workflow: of the run that has submitted it; empty where that is of no use.
+        deployment, service: where it runs.
+        fingerprint: digest of the command and its placement (`same_work.fingerprint`).
+        folder: of the job's files, at the site.
+        outputs: paths of its output folder, which may have been moved; the first existing one counts.
+        inputs: paths that its command reads, at the site.
+        job_id: the site's id, once known.
+        workflow: of the run that submitted it; may be empty.
     """
 
     key: str
@@ -57,14 +57,14 @@ class Submission:
 
 
 class Journal:
-    """The journal of a run that goes on."""
+    """The journal of this process's run."""
 
     def __init__(self, path: Path) -> None:
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-        self._alone = threading.Lock()  # jobs are submitted side by side, each from a thread
+        self._alone = threading.Lock()  # several threads submit jobs
 
     def write(self, submission: Submission) -> None:
-        """Writes down what is known of a submission; on the disk when this returns.
+        """Append what is known of a submission; on the disk when this returns.
 
         Raises:
             StorageError: the disk is full; nothing may be submitted then.
@@ -83,59 +83,58 @@ _journals: dict[Path, Journal] = {}
 
 
 def of(run_folder: Path, file: str) -> Journal:
-    """The journal of this process's run; the same for all its deployments of a kind."""
+    """Return the journal of this process's run, one for all its deployments of a kind."""
     path = run_folder / file
     if path not in _journals:
         _journals[path] = Journal(path)
     return _journals[path]
 
 
-def left_behind(runs: Path, file: str) -> list[Submission]:
-    """The newest word about each job of drivers that are gone, the newest run and the last attempt first.
+def unattended_jobs(runs: Path, file: str) -> list[Submission]:
+    """Return the newest record of each job of dead drivers, the newest run and the last attempt first.
 
-    A run that came to its end, in whatever way, has ended its jobs. One whose driver lives looks after them itself, also after
-    those that it took over.
+    A run that ended, in any state, has ended its jobs. A running driver handles its own jobs, including re-attached ones.
     """
-    cared_for: set[str] = set()
-    found: dict[str, Submission] = {}
+    attended: set[str] = set()
+    newest: dict[str, Submission] = {}
     for journal in sorted(runs.glob(f"*/{file}"), key=_age, reverse=True):
         events = journal.parents[1] / EVENTS
         if driver_lives(events):
-            cared_for |= read(journal).keys()
+            attended |= read(journal).keys()
         elif not came_to_its_end(events):
             submissions = read(journal)
-            # What a newer run says of a job counts; of several attempts in a run the last one comes first.
-            found |= {key: submissions[key] for key in reversed(list(submissions)) if key not in found}
-    return [each for key, each in found.items() if key not in cared_for]
+            # The record of a newer run counts; of several attempts in a run the last one comes first.
+            newest |= {key: submissions[key] for key in reversed(list(submissions)) if key not in newest}
+    return [submission for key, submission in newest.items() if key not in attended]
 
 
-def in_hands(runs: Path, file: str) -> set[str]:
-    """Keys of the jobs that drivers which live look after."""
-    journals = [each for each in runs.glob(f"*/{file}") if driver_lives(each.parents[1] / EVENTS)]
-    return {key for each in journals for key in read(each)}
+def attended_keys(runs: Path, file: str) -> set[str]:
+    """Return the keys of jobs with a running driver."""
+    journals = [journal for journal in runs.glob(f"*/{file}") if driver_lives(journal.parents[1] / EVENTS)]
+    return {key for journal in journals for key in read(journal)}
 
 
-def shared(run: Path, file: str) -> list[Submission]:
-    """The jobs of a run whose driver is gone that drivers look after which live."""
-    held = in_hands(run.parent, file)
-    return [each for key, each in read(run / file).items() if key in held]
+def attended_jobs(run: Path, file: str) -> list[Submission]:
+    """Return the jobs of a dead driver's run that running drivers have re-attached."""
+    attended = attended_keys(run.parent, file)
+    return [submission for key, submission in read(run / file).items() if key in attended]
 
 
-def take(runs: Path, file: str, own: Submission) -> bool:
-    """Whether a job that was left is this run's from now on, in its journal too; false where another new driver was quicker.
+def adopt(runs: Path, file: str, adopted: Submission) -> bool:
+    """Write an unattended job into this run's journal. Return False if another driver has re-attached it.
 
     Args:
-        own: as this run writes it down.
+        adopted: the record for this run's journal.
     """
     with _alone(runs):
-        if own.key not in {each.key for each in left_behind(runs, file)}:
+        if adopted.key not in {submission.key for submission in unattended_jobs(runs, file)}:
             return False
-        of(runs / own.run_id, file).write(own)
+        of(runs / adopted.run_id, file).write(adopted)
     return True
 
 
 def read(journal: Path) -> Mapping[str, Submission]:
-    """The newest word about each submission, by key. A last line that is not whole was never acted upon."""
+    """Return the newest record of each submission, by key. An incomplete last line is ignored: it preceded no submission."""
     try:
         known = journal.stat()
     except OSError:
@@ -145,18 +144,18 @@ def read(journal: Path) -> Mapping[str, Submission]:
 
 @functools.lru_cache(maxsize=1024)
 def _read(journal: Path, *_known: int) -> Mapping[str, Submission]:
-    """Each submission asks for the journals of all runs; few of them have changed since the last one."""
-    found: dict[str, Submission] = {}
+    """Parse a journal; cached, because each submission reads the journals of all runs and few have changed."""
+    submissions: dict[str, Submission] = {}
     with contextlib.suppress(OSError):
         for line in journal.read_bytes().splitlines():
             with contextlib.suppress(ValueError, TypeError, KeyError):
                 submission = _submission(json.loads(line))
-                found[submission.key] = submission
-    return MappingProxyType(found)
+                submissions[submission.key] = submission
+    return MappingProxyType(submissions)
 
 
-def taken_over(submission: Submission, *, run_id: str, output: str) -> Submission:
-    """The same job in the hands of another run, whose output folder it will fill."""
+def adopted(submission: Submission, *, run_id: str, output: str) -> Submission:
+    """Return the record of a job re-attached by another run, with the run's output folder added."""
     return replace(submission, run_id=run_id, outputs=(*submission.outputs, output))
 
 

@@ -1,4 +1,4 @@
-"""What makes a job that was left the same work as one that is wanted. Pure."""
+"""Comparison of an earlier job with a planned one. Pure."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ FORMAT = "0.1.0"
 
 
 def fingerprint(parts: Mapping[str, Any], *, run_id: str) -> str:
-    """What is computed and where, without the names of the run and of the engine's folders: 64 hexadecimal digits."""
+    """Return a digest of a job's parts, without run ids and engine folders: 64 hexadecimal digits."""
     text = json.dumps({**parts, "version": FORMAT}, sort_keys=True)
     return hashlib.sha256(nameless(text, run_id).encode()).hexdigest()
 
@@ -24,35 +24,37 @@ def fingerprint(parts: Mapping[str, Any], *, run_id: str) -> str:
 def inputs_of(
     words: Sequence[str], environment: Mapping[str, str], *, output_directory: str, stdin: str | None
 ) -> tuple[str, ...]:
-    """The paths that a command reads from folders of the engine, in the order in which it names them."""
+    """Return the paths in the engine's folders that a command reads, in order."""
     own = {output_directory, *(environment.get(name, "") for name in ("HOME", "TMPDIR"))}
     texts = [text for word in words for text in _words(word)]
     paths = [text[text.index("/") :] for text in (*texts, stdin or "") if FOLDER.search(text) and "/" in text]
-    return tuple(path for path in paths if not any(path == each or path.startswith(f"{each}/") for each in own if each))
+    return tuple(
+        path for path in paths if not any(path == folder or path.startswith(f"{folder}/") for folder in own if folder)
+    )
 
 
-def is_there(left: Submission, wanted: Submission) -> str:
-    """A shell condition: the job's folders are there, and its inputs have the content of the wanted one's.
+def is_there(earlier: Submission, planned: Submission) -> str:
+    """Return a shell condition: the earlier job's folders exist, and its inputs have the content of the planned one's.
 
-    What a new job finds in its output folder is an input too: where the engine has staged something there, nothing is the same.
+    Files staged in the output folder are inputs too: if there are any, the jobs do not count as the same.
     """
-    pairs = zip(left.inputs, wanted.inputs, strict=True)
+    pairs = zip(earlier.inputs, planned.inputs, strict=True)
     conditions = [
-        f"[ -d {shlex.quote(left.folder)} ]",
-        "{ " + " || ".join(f"[ -d {shlex.quote(path)} ]" for path in left.outputs) + "; }",
-        f'[ -z "$(ls -A {shlex.quote(wanted.outputs[0])})" ]',
+        f"[ -d {shlex.quote(earlier.folder)} ]",
+        "{ " + " || ".join(f"[ -d {shlex.quote(path)} ]" for path in earlier.outputs) + "; }",
+        f'[ -z "$(ls -A {shlex.quote(planned.outputs[0])})" ]',
         *(f"diff -rq {shlex.quote(old)} {shlex.quote(new)} > /dev/null 2>&1" for old, new in pairs),
     ]
     return " && ".join(conditions)
 
 
 def move(outputs: Sequence[str]) -> str:
-    """A shell line that puts the output folder, the first of these that exists, where the last one is.
+    """Return a shell line that moves the output folder, the first of these that exists, to the last path.
 
-    Cut off anywhere, it may run again.
+    It may run again after an interruption.
     """
     paths = [shlex.quote(path) for path in outputs]
-    # The others are what the engine made for drivers that were gone before they could use it.
+    # The engine made the others for drivers that died before they could use them.
     moves = [
         f"if [ -d {old} ]; then rm -rf {' '.join(paths[place:])} && mv {old} {paths[-1]}; exit; fi"
         for place, old in enumerate(paths[:-1], start=1)
@@ -63,5 +65,5 @@ def move(outputs: Sequence[str]) -> str:
 def _words(word: str) -> Sequence[str]:
     try:
         return shlex.split(word)
-    except ValueError:  # a part of a shell's own syntax
+    except ValueError:  # a fragment of shell syntax
         return [word]

@@ -1,7 +1,7 @@
-"""The parts of a script for steps that are tried again: a clean start, its checkpoints, and the signal before the time limit. Pure.
+"""Parts of a script for steps with retries: a clean start, checkpoints, and the signal before the time limit. Pure.
 
-What an earlier start left in the output folder never meets what this one writes. The folder itself is replaced, not emptied: a
-process of a lost node may still be in the old one.
+Files of an earlier start never mix with those of this one. The output folder is replaced, not emptied: a process of a lost node
+may still write to the old one.
 """
 
 from __future__ import annotations
@@ -18,48 +18,48 @@ SIGNAL = "USR1"
 SIGNAL_LEAD_S = 120
 
 
-def lead_s(limit_s: int | None, wanted_s: int) -> int:
-    """How long before its time limit a command gets the signal, s.
+def lead_s(limit_s: int | None, usual_s: int) -> int:
+    """Return how long before its time limit a command gets the signal, s.
 
-    A lead as long as the limit would ask for a checkpoint before there is anything to save.
+    A lead as long as the limit would request a checkpoint before there is anything to save.
     """
-    return wanted_s if limit_s is None else min(wanted_s, limit_s // 2)
+    return usual_s if limit_s is None else min(usual_s, limit_s // 2)
 
 
 def look_for_checkpoint(folder: str, *, since: str) -> tuple[str, str]:
-    """Shell lines that tell whether a step has left a checkpoint, and whether it is newer than a file."""
-    found = f"find {shlex.quote(folder)} -type f"
+    """Return shell lines that print whether a step wrote a checkpoint, and whether it is newer than a file."""
+    files = f"find {shlex.quote(folder)} -type f"
     return (
-        f'[ -n "$({found} 2> /dev/null | head -n 1)" ] && echo {Checkpoint.OLD}',
-        f'[ -n "$({found} -newer {shlex.quote(since)} 2> /dev/null | head -n 1)" ] && echo {Checkpoint.NEW}',
+        f'[ -n "$({files} 2> /dev/null | head -n 1)" ] && echo {Checkpoint.OLD}',
+        f'[ -n "$({files} -newer {shlex.quote(since)} 2> /dev/null | head -n 1)" ] && echo {Checkpoint.NEW}',
     )
 
 
 def read_checkpoint(lines: Sequence[str]) -> Checkpoint:
-    """Of `look_for_checkpoint`."""
-    return next((each for each in (Checkpoint.NEW, Checkpoint.OLD) if each in lines), Checkpoint.NONE)
+    """Parse the output of `look_for_checkpoint`."""
+    return next((checkpoint for checkpoint in (Checkpoint.NEW, Checkpoint.OLD) if checkpoint in lines), Checkpoint.NONE)
 
 
 def clean_start(
     output_directory: str, *, home: str, checkpoint_folder: str, temporary: str = "", was_empty: bool = False
 ) -> tuple[str, ...]:
-    """Shell lines that give a command its output folder as the engine made it, and its newest checkpoints.
+    """Return shell lines that restore the output folder as the engine made it, and the newest checkpoints.
 
-    The first start keeps a copy of the folder, which holds what the workflow has staged there, mostly nothing. Cut off at any
+    The first start copies the folder, which contains files that the workflow staged there, mostly none. Interrupted at any
     point, the lines do the same when they run again, and a checkpoint is never lost.
 
     Args:
-        home: folder of the step's first job, where the copy lies.
+        home: folder of the step's first job, which holds the copy.
         checkpoint_folder: name of the folder inside the output folder that outlives a start; empty for a step without one.
         temporary: folder of the command's temporary files, emptied at each start but the first; empty for none.
         was_empty: the engine had made an empty folder, and it may have been used since.
 
     Raises:
-        ValueError: the output folder is no folder of a step, but the root.
+        ValueError: the output folder is the root, which is not a step's folder.
     """
     if not output_directory.strip("/"):
         raise ValueError(f"{output_directory!r} is no output folder")
-    fresh, part, kept, new, old = (
+    fresh, part, saved_copy, new, old = (
         shlex.quote(posixpath.join(home, name)) for name in ("fresh", "fresh.part", "kept", "new", "old")
     )
     output = shlex.quote(output_directory.rstrip("/"))
@@ -68,9 +68,9 @@ def clean_start(
     keep = restore = ""
     if checkpoint_folder:
         saved = shlex.quote(posixpath.join(output_directory, checkpoint_folder))
-        keep = f"  if [ -d {saved} ]; then rm -rf {kept} && mv {saved} {kept} || return; fi\n"
+        keep = f"  if [ -d {saved} ]; then rm -rf {saved_copy} && mv {saved} {saved_copy} || return; fi\n"
         restore = (
-            f"  if [ -d {kept} ]; then rm -rf {saved}; mv {kept} {saved} || return; fi\n"
+            f"  if [ -d {saved_copy} ]; then rm -rf {saved}; mv {saved_copy} {saved} || return; fi\n"
             f'  if [ -n "$(ls -A {saved} 2> /dev/null)" ]; then export {RESUME_FROM}={saved}; fi\n'
         )
     return (
@@ -92,23 +92,23 @@ def clean_start(
 
 
 def with_signal(line: str, *, process_id: str, status: str) -> tuple[str, ...]:
-    """Shell lines that run a command and hand a signal on to it; the last of them ends with the command's exit code.
+    """Return shell lines that run a command and forward a signal to it; the last one exits with the command's exit code.
 
-    A shell acts on a signal only when the program in its foreground has ended, so the command runs beside it. Its exit code goes
+    A shell acts on a signal only when its foreground program has ended, so the command runs in the background. Its exit code goes
     through a file: bash was seen to lose it when the signal cut its `wait` off just then.
 
     Args:
         process_id: file with the number of the process that gets the signal; the lines do not write it.
-        status: file that is not there yet.
+        status: file that does not exist yet.
     """
     return (
         f"process_id={shlex.quote(process_id)} status={shlex.quote(status)}",
         f'trap \'{{ kill -{SIGNAL} "$(cat "$process_id")"; }} 2> /dev/null\' {SIGNAL}',
         f"( {line}",
         'echo "$?" > "$status.part" && mv "$status.part" "$status" ) &',
-        "beside=$!",
+        "command=$!",
         "await_status() {\n"
-        '  while [ ! -e "$status" ] && kill -0 "$beside" 2> /dev/null; do wait "$beside"; done\n'
+        '  while [ ! -e "$status" ] && kill -0 "$command" 2> /dev/null; do wait "$command"; done\n'
         '  return "$(cat "$status" || echo 1)"\n'
         "}",
         "await_status",
@@ -116,5 +116,5 @@ def with_signal(line: str, *, process_id: str, status: str) -> tuple[str, ...]:
 
 
 def with_process_id(line: str, *, file: str) -> str:
-    """Shell lines that run a command, write its process id to a file, and end with its exit code."""
+    """Return shell lines that run a command, write its process id to a file, and exit with its exit code."""
     return f'{line} &\necho "$!" > {shlex.quote(file)}; wait "$!"'

@@ -1,4 +1,4 @@
-"""The attempts at a step: the same command once more where the site's table says so. One loop for all kinds of sites."""
+"""Attempts of a step: repeats its command by the site's retry policy. One loop for all kinds of sites."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from typing import Any
 from medweave_connectors.host.errors import SiteUnreachable
 from medweave_connectors.jobs import job_requests
 from medweave_connectors.jobs.retries.policy import (
-    Again,
     Checkpoint,
-    Failed,
+    FailedAttempt,
     FailureKind,
+    Retry,
     Stop,
     Table,
     decide,
@@ -27,51 +27,51 @@ LOOK_PAUSE_S = 12.0
 
 
 class Attempts(ABC):
-    """A step's command until it has done well, or nothing more follows from its failure.
+    """Runs a step's command until it succeeds, or the policy stops.
 
     Attributes:
         checkpoint_folder: name of the folder inside the output folder that outlives an attempt; empty for none.
-        failure: of the last attempt, where it has failed and is over; `attempt` sets it.
-        looks: how often a checkpoint that would be continued is looked for.
+        failure: of the last attempt, if it failed; `attempt` sets it.
+        looks: how often a new checkpoint is looked for.
     """
 
     looks = 4
 
     def __init__(self, name: str, table: Table, closing: Callable[[], bool]) -> None:
-        """`closing` is true once the run is being ended."""
+        """`closing` returns True once the run is being ended."""
         self.name, self._table, self._closing = name, table, closing
         self.checkpoint_folder = job_requests.hints_of(name).checkpoint_folder
-        self.failure: Failed | None = None
-        self._failures: list[Failed] = []
+        self.failure: FailedAttempt | None = None
+        self._failures: list[FailedAttempt] = []
 
     @abstractmethod
     async def attempt(self) -> tuple[str, int]:
-        """Runs the command in a clean folder to its end: the cause of a failure, and the exit code."""
+        """Run the command in a clean folder. Return the cause of a failure, and the exit code."""
 
     @abstractmethod
-    async def left(self) -> Checkpoint:
-        """What the last attempt has left to continue from."""
+    async def find_checkpoint(self) -> Checkpoint:
+        """Return the state of the checkpoint folder after the last attempt."""
 
     def largest_mib(self) -> float | None:
-        """The most memory that an attempt can have, MiB; None where that is not known."""
+        """Return the most memory that an attempt can have, MiB; None if unknown."""
         return None
 
     async def run(self) -> tuple[str, int]:
-        """The outcome of the last attempt.
+        """Run attempts and return the result of the last one.
 
         Raises:
-            SiteConfigError, TimeLimitExceeded, JobEndedBySite, SiteUnreachable: as the connector's `run`, of the last attempt.
+            SiteConfigError, TimeLimitExceeded, JobEndedBySite, SiteUnreachable: of the last attempt; see the connector's `run`.
         """
         while True:
             error: Exception | None = None
-            told, self.failure = ("", 1), None
+            result, self.failure = ("", 1), None
             try:
-                told = await self.attempt()
-            except SiteUnreachable as lost:
-                error, self.failure = lost, Failed(kind=FailureKind.UNKNOWN)
-            except Exception as failed:
-                error = failed
-            if error is None and told[1] in job_requests.hints_of(self.name).success_codes:
+                result = await self.attempt()
+            except SiteUnreachable as unreachable:
+                error, self.failure = unreachable, FailedAttempt(kind=FailureKind.UNKNOWN)
+            except Exception as raised:
+                error = raised
+            if error is None and result[1] in job_requests.hints_of(self.name).success_codes:
                 self.failure = None  # the tool calls this exit code a success
             if self.failure is not None and not self._closing():
                 self._failures.append(
@@ -79,30 +79,30 @@ class Attempts(ABC):
                 )
                 decision = decide(self._failures, self._table, largest_mib=self.largest_mib())
                 self._record(decision, error)
-                if isinstance(decision, Again):
+                if isinstance(decision, Retry):
                     await self._prepare(decision)
                     continue
             if error is not None:
                 raise error
-            return told
+            return result
 
-    def _record(self, decision: Again | Stop, error: Exception | None) -> None:
+    def _record(self, decision: Retry | Stop, error: Exception | None) -> None:
         run, last, number = current(), self._failures[-1], len(self._failures)
         if run is None:
             return
         text = sentence(decision, last, next_attempt=number + 1)
         facts: dict[str, Any] = {"failure": last.kind, "exit_code": last.exit_code, "again": False}
         if isinstance(decision, Stop):
-            run.job_reaction(self.name, text, tell=decision.in_spite, **facts)
+            run.job_reaction(self.name, text, show=decision.by_limit, **facts)
             return
         job = run.jobs.get(self.name)
         run.job_recovering(self.name)
-        if job is not None and job.outcome is None and error is not None:  # no command has said why
+        if job is not None and job.outcome is None and error is not None:  # no command has reported why
             console.say(str(error))
-        run.job_reaction(self.name, text, tell=True, **facts | {"again": True} | dataclasses.asdict(decision))
+        run.job_reaction(self.name, text, show=True, **facts | {"again": True} | dataclasses.asdict(decision))
 
-    async def _prepare(self, decision: Again) -> None:
-        """Makes the next attempt ready and waits for its time."""
+    async def _prepare(self, decision: Retry) -> None:
+        """Prepare the next attempt and wait for its time."""
         request, run = job_requests.request_of(self.name), current()
         if request is not None:
             job_requests.note_job(self.name, dataclasses.replace(request, memory_mib=decision.memory_mib))
@@ -114,19 +114,19 @@ class Attempts(ABC):
         if run is not None:
             run.job_started(self.name)
 
-    async def _checkpoint(self, failure: Failed) -> Checkpoint:
-        """What the attempt has left; where it may show late, after several looks."""
-        found = Checkpoint.NONE
+    async def _checkpoint(self, failure: FailedAttempt) -> Checkpoint:
+        """Return the checkpoint's state, after several looks if it may appear late."""
+        checkpoint = Checkpoint.NONE
         if not self.checkpoint_folder:
-            return found
+            return checkpoint
         for look in range(self.looks):
             if look:
                 await asyncio.sleep(LOOK_PAUSE_S)
             try:
-                found = await self.left()
-            except Exception:  # the site is asked again
+                checkpoint = await self.find_checkpoint()
+            except Exception:  # the query is repeated
                 continue
-            # Only there a checkpoint that is seen too late would end the step.
-            if found is Checkpoint.NEW or failure.kind is not FailureKind.TIMEOUT:
+            # Only after a timeout a checkpoint that appears late would end the step.
+            if checkpoint is Checkpoint.NEW or failure.kind is not FailureKind.TIMEOUT:
                 break
-        return found
+        return checkpoint

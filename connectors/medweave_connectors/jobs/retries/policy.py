@@ -1,7 +1,7 @@
-"""The table: kind of failure to reaction; and what it says about a job that has failed again. Pure.
+"""Retry policy: a table from kind of failure to reaction, and the decision after a failed attempt. Pure.
 
-A failure whose kind is not in the table ends the step, and no setting changes that: of `Unknown` nobody can say that the job is
-over, so that another one might double it, and who cancelled a job wanted its end (but see `CLUSTER`).
+A kind that is not in the table ends the step, and no setting changes that: a job with an `Unknown` end may still run, so a retry
+could duplicate it, and a canceled job was ended on purpose (but see `CLUSTER`).
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ LONGEST_WAIT_S = 3600.0
 
 
 class FailureKind(StrEnum):
-    """Why a job did not do well; the same words for every site."""
+    """Why a job failed; the same words for every site."""
 
     OUT_OF_MEMORY = "OutOfMemory"
     TIMEOUT = "Timeout"
     PREEMPTED = "Preempted"
     NODE_FAIL = "NodeFail"
-    CANCELLED = "Cancelled"  # by somebody at the site
-    STEP_FAILED = "StepFailed"  # the command ended by itself, with an exit code
-    SUBMIT_REJECTED = "SubmitRejected"  # the site took no job
-    UNKNOWN = "Unknown"  # lost: nobody knows how it ended, or whether it did
+    CANCELLED = "Cancelled"  # by a user or operator at the site
+    STEP_FAILED = "StepFailed"  # the command returned an exit code
+    SUBMIT_REJECTED = "SubmitRejected"  # the site refused the job
+    UNKNOWN = "Unknown"  # lost: the final state is unknown, or whether it ended
 
 
 class Checkpoint(StrEnum):
-    """What a failed attempt has left in the checkpoint folder that its step declares."""
+    """State of the checkpoint folder after a failed attempt."""
 
     NONE = "none"
     OLD = "old"  # of an earlier attempt
@@ -52,7 +52,7 @@ class Reaction:
         wait: time before the first of them, s; it doubles with each.
         factor: of `moreMemory`.
         cap: most memory of a node, MiB; 0: that of the largest node.
-        why: of `stop`: what keeps this kind of site from another attempt.
+        why: of `stop`: why this kind of site makes no further attempt.
     """
 
     do: Literal["again", "moreMemory", "continue", "stop"]
@@ -74,8 +74,8 @@ DEFAULTS: Table = {
 }
 
 
-_POD_IS_GONE = "its pod is gone, and with it what it had; a failureManager of the file can place the step anew"
-# In pods that stand whatever becomes of a step: the same pod is all that another attempt can have.
+_POD_IS_GONE = "its pod is gone with its files; a failureManager of the file can place the step in another one"
+# For standing pods: another attempt can run only in the same pod.
 STANDING: dict[FailureKind, Reaction] = {
     FailureKind.OUT_OF_MEMORY: Reaction(
         do="stop", why="the memory of a standing pod is fixed; raise resources.limits.memory of its container"
@@ -85,30 +85,30 @@ STANDING: dict[FailureKind, Reaction] = {
     FailureKind.NODE_FAIL: Reaction(do="stop", why=_POD_IS_GONE),
     FailureKind.STEP_FAILED: DEFAULTS[FailureKind.STEP_FAILED],
 }
-# In the pods of a cluster that all have what a step reads: one that its workload makes again is given the files of the others.
-# Whoever deletes such a pod gets another one, and has not asked for the end of the step.
+# For pods that all have the step's inputs: a replaced pod gets the files from the others. Deleting such a pod replaces it, so it
+# is not a request to end the step.
 CLUSTER: Table = STANDING | {
     FailureKind.PREEMPTED: DEFAULTS[FailureKind.PREEMPTED],
     FailureKind.NODE_FAIL: DEFAULTS[FailureKind.NODE_FAIL],
     FailureKind.CANCELLED: Reaction(do="again", retries=3, wait=30),
 }
 
-# On a machine without a scheduler, which says of no other end what it came from.
+# For a machine without a scheduler: no other kind of failure can be recognized there.
 ONE_MACHINE: Table = {FailureKind.STEP_FAILED: DEFAULTS[FailureKind.STEP_FAILED]}
 
 
-def read_table(given: Mapping[str, Mapping[str, Any]], usual: Table = DEFAULTS) -> Table:
-    """The usual table with the keys that a site's file changes, as the connector's schema has them."""
-    return {kind: dataclasses.replace(row, **given.get(kind, {})) for kind, row in usual.items()}
+def read_table(changes: Mapping[str, Mapping[str, Any]], usual: Table = DEFAULTS) -> Table:
+    """Return the usual table with the changes of a site's file, whose keys the connector's schema defines."""
+    return {kind: dataclasses.replace(row, **changes.get(kind, {})) for kind, row in usual.items()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Failed:
-    """An attempt that has failed and is over.
+class FailedAttempt:
+    """A failed attempt.
 
     Attributes:
-        exit_code: of the command, as a shell tells it.
-        memory_mib: what it had on each node, MiB.
+        exit_code: of the command, as a shell reports it.
+        memory_mib: allocated on each node, MiB.
     """
 
     kind: FailureKind
@@ -118,11 +118,11 @@ class Failed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Again:
+class Retry:
     """Another attempt, into a clean output folder.
 
     Attributes:
-        after_s: from now, s.
+        after_s: delay, s.
         memory_mib: on each node, MiB.
         from_checkpoint: there is one to continue from.
     """
@@ -138,33 +138,33 @@ class Stop:
 
     Attributes:
         why: in a few words.
-        in_spite: the table would have tried again, but for a limit that `why` names.
+        by_limit: the table allows a retry, but a limit that `why` names was reached.
     """
 
     why: str
-    in_spite: bool = False
+    by_limit: bool = False
 
 
-def decide(failures: Sequence[Failed], table: Table, *, largest_mib: float | None = None) -> Again | Stop:
-    """What follows from the last failure of a job.
+def decide(failures: Sequence[FailedAttempt], table: Table, *, largest_mib: float | None = None) -> Retry | Stop:
+    """Return the decision after the last failure of a job.
 
     Args:
         failures: of all its attempts, in order.
-        largest_mib: memory of the largest node that the job may get, MiB; None where it is not known.
+        largest_mib: memory of the largest node that the job may get, MiB; None if unknown.
     """
     last = failures[-1]
     row = table.get(last.kind)
     if row is None or row.do == "stop":
         if row is not None and row.why:
-            return Stop(why=row.why, in_spite=True)
+            return Stop(why=row.why, by_limit=True)
         return Stop(why=f"{last.kind} is not tried again")
     if last.kind is FailureKind.STEP_FAILED and last.exit_code != TryAgainError.exit_code:
         return Stop(why=f"{meaning(last.exit_code)}, would come again")
-    number = sum(each.kind is last.kind for each in failures)
+    number = sum(failure.kind is last.kind for failure in failures)
     if number > row.retries:
-        return Stop(why=f"{last.kind} came {number} times, {row.retries} are tried again", in_spite=row.retries > 0)
+        return Stop(why=f"{last.kind} came {number} times, {row.retries} are tried again", by_limit=row.retries > 0)
     if len(failures) >= MOST_ATTEMPTS:
-        return Stop(why=f"{MOST_ATTEMPTS} attempts have failed", in_spite=True)
+        return Stop(why=f"{MOST_ATTEMPTS} attempts have failed", by_limit=True)
     memory_mib = last.memory_mib
     if row.do == "continue" and last.checkpoint is not Checkpoint.NEW:
         return Stop(why="the attempt has written no checkpoint to continue from")
@@ -172,16 +172,16 @@ def decide(failures: Sequence[Failed], table: Table, *, largest_mib: float | Non
         most_mib = min(row.cap or math.inf, largest_mib or math.inf)
         memory_mib = min(math.ceil(last.memory_mib * row.factor), most_mib)
         if memory_mib <= last.memory_mib:
-            return Stop(why=f"it had {last.memory_mib:.0f} MiB, and {most_mib:.0f} MiB is the most", in_spite=True)
-    return Again(
+            return Stop(why=f"it had {last.memory_mib:.0f} MiB, and {most_mib:.0f} MiB is the most", by_limit=True)
+    return Retry(
         after_s=min(row.wait * 2.0 ** (number - 1), LONGEST_WAIT_S),
         memory_mib=memory_mib,
         from_checkpoint=last.checkpoint is not Checkpoint.NONE,
     )
 
 
-def sentence(decision: Again | Stop, last: Failed, *, next_attempt: int) -> str:
-    """The decision as people read it."""
+def sentence(decision: Retry | Stop, last: FailedAttempt, *, next_attempt: int) -> str:
+    """Return the decision as a sentence for the user."""
     if isinstance(decision, Stop):
         return f"not tried again: {decision.why}"
     memory = f" with {decision.memory_mib:.0f} MiB" if decision.memory_mib != last.memory_mib else ""

@@ -1,7 +1,7 @@
-"""The attempts at a step on a machine without a scheduler: the same command once more, in a clean folder.
+"""Attempts of a step on a machine without a scheduler: the same command again, in a clean folder.
 
-Of all that can befall a step there, only its own word is known well enough: exit code 75, that another try may help. A process
-of a training that was killed is such a case; the next attempt goes on from the newest checkpoint.
+The only kind of failure with a retry is exit code 75, by which a step reports that another try may help: a training with a killed
+process, for instance. The next attempt continues from the newest checkpoint.
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ from medweave_connectors.jobs.retries.attempt_script import (
     read_checkpoint,
 )
 from medweave_connectors.jobs.retries.attempts import Attempts
-from medweave_connectors.jobs.retries.policy import Checkpoint, Failed, FailureKind, Table
+from medweave_connectors.jobs.retries.policy import Checkpoint, FailedAttempt, FailureKind, Table
 
-Told = tuple[str, int]
+CommandResult = tuple[str, int]
 
 
-class MachineAttempts(Attempts):
+class SingleHostAttempts(Attempts):
     """A step's command on one machine.
 
     Args:
         place: the machine's name, for people.
         folder: the step's output folder.
         temporary: that of its temporary files; empty for none.
-        shell: runs a line there that the engine asks for: its output, and the exit code.
-        begin: runs the command with these variables besides its own: the cause of a failure, and the exit code.
+        shell: runs a line there; returns its output and exit code.
+        begin: runs the command with additional variables; returns the cause of a failure and the exit code.
     """
 
-    looks = 1  # who looks is who has written
+    looks = 1  # the file system is the machine's, so files appear at once
 
     def __init__(
         self,
@@ -46,8 +46,8 @@ class MachineAttempts(Attempts):
         place: str,
         folder: str,
         temporary: str,
-        shell: Callable[[str], Awaitable[Told]],
-        begin: Callable[[Mapping[str, str]], Awaitable[Told]],
+        shell: Callable[[str], Awaitable[CommandResult]],
+        begin: Callable[[Mapping[str, str]], Awaitable[CommandResult]],
     ) -> None:
         super().__init__(name, table, closing)
         self._place, self._shell, self._begin = place, shell, begin
@@ -58,29 +58,29 @@ class MachineAttempts(Attempts):
             folder, home=self._home, checkpoint_folder=self.checkpoint_folder, temporary=temporary
         )
 
-    async def attempt(self) -> Told:
-        """Runs the command in a clean folder."""
-        told = await self._begin(await self._clean())
-        if told[1]:
+    async def attempt(self) -> CommandResult:
+        """Run the command in a clean folder."""
+        result = await self._begin(await self._clean())
+        if result[1]:
             request = job_requests.request_of(self.name)
             memory_mib = request.memory_mib if request else 0.0
-            self.failure = Failed(kind=FailureKind.STEP_FAILED, exit_code=told[1], memory_mib=memory_mib)
-        return told
+            self.failure = FailedAttempt(kind=FailureKind.STEP_FAILED, exit_code=result[1], memory_mib=memory_mib)
+        return result
 
-    async def left(self) -> Checkpoint:
-        """What the attempt has written."""
+    async def find_checkpoint(self) -> Checkpoint:
+        """Return the state of the checkpoint folder after the attempt."""
         text, _ = await self._shell("; ".join(look_for_checkpoint(self._checkpoints, since=self._begun)))
         return read_checkpoint(text.splitlines())
 
     async def _clean(self) -> dict[str, str]:
-        """Makes the folder as the engine has made it; the variable that names the checkpoints, where there are some.
+        """Restore the folder as the engine made it. Return the variable with the path of the checkpoints, if there are any.
 
         Raises:
-            CommandFailed: it could not be made.
+            CommandFailed: the folder could not be prepared.
         """
         begins = f"mkdir -p {shlex.quote(self._home)} && : > {shlex.quote(self._begun)}"
         script = "\n".join((begins, *self._clean_start, f'echo "resumes:${{{RESUME_FROM}:+yes}}"'))
-        told = await self._shell(script)
-        if told[1]:
-            raise CommandFailed(["mkdir", "-p", self._home], self._place, told)
-        return {RESUME_FROM: self._checkpoints} if "resumes:yes" in told[0] else {}
+        result = await self._shell(script)
+        if result[1]:
+            raise CommandFailed(["mkdir", "-p", self._home], self._place, result)
+        return {RESUME_FROM: self._checkpoints} if "resumes:yes" in result[0] else {}

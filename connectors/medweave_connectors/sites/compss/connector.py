@@ -113,7 +113,7 @@ class MedweaveCompssConnector(MedweaveHelmConnector):
             )
         }
 
-    async def sizes(self, service: str | None) -> dict[str, job_requests.Size]:
+    async def sizes(self, service: str | None) -> dict[str, job_requests.LocationSize]:
         """Nothing is known: which pods a step works in, its engine decides."""
         return {}
 

@@ -38,7 +38,7 @@ class JobAttempts(Attempts):
             if not self._home:
                 self._home, self._was_empty = job.files.folder, job.taken_over
 
-    async def left(self) -> Checkpoint:
+    async def find_checkpoint(self) -> Checkpoint:
         """What the last Job has left, as the standing pod sees it."""
         folder = f"{self._step.output_directory}/{self.checkpoint_folder}"
         text, _ = await self._site.ask("; ".join(look_for_checkpoint(folder, since=self._job.files.begun)))

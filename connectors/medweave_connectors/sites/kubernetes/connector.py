@@ -187,7 +187,7 @@ class MedweaveKubernetesConnector(PodsConnector):
                 each.slots = -(-(self.max_concurrent_jobs or MAX_JOBS) // len(found))
         return found
 
-    async def sizes(self, service: str | None) -> dict[str, job_requests.Size]:
+    async def sizes(self, service: str | None) -> dict[str, job_requests.LocationSize]:
         """The most that a job can have; a pod of its own has what it asks for."""
         return {} if self.mode == "job" else await super().sizes(service)
 

@@ -14,7 +14,7 @@ from medweave_connectors.host.errors import JobEndedBySite, SiteUnreachable, Tim
 from medweave_connectors.host.transfer_reasons import known_reason
 from medweave_connectors.jobs import job_requests
 from medweave_connectors.jobs.reattach.journal import Submission
-from medweave_connectors.jobs.retries.policy import Failed, FailureKind
+from medweave_connectors.jobs.retries.policy import FailedAttempt, FailureKind
 from medweave_connectors.runlog import console, current
 from medweave_connectors.runlog.job import CommandOutcome
 from medweave_connectors.runlog.job_output import JobOutput
@@ -56,7 +56,7 @@ class KubernetesJob:
         token = secrets.token_hex(4)
         self.key, self.job_name = token, job_name(step.name, token)
         self.gone = self.over = False
-        self.failure: Failed | None = None
+        self.failure: FailedAttempt | None = None
         self._step, self._site = step, site
         self._container = site.container
         self.files = JobFiles.beside(step.output_directory, token)
@@ -89,7 +89,7 @@ class KubernetesJob:
             await asyncio.shield(asyncio.ensure_future(self.remove()))
             # What may still run is not made a second time; of a lost node, nobody ever hears more.
             if self.failure is not None and not self.gone and self.failure.kind is not FailureKind.NODE_FAIL:
-                self.failure = Failed(kind=FailureKind.UNKNOWN)
+                self.failure = FailedAttempt(kind=FailureKind.UNKNOWN)
         if (run := current()) is not None:
             run.command_ended(self._step.name, outcome)
         if told.kind is FailureKind.TIMEOUT:
@@ -103,7 +103,7 @@ class KubernetesJob:
     async def _begin(self) -> None:
         """Makes the Job, or goes on with one that does the same and whose driver is gone."""
         with of_the_file():
-            request = job_requests.must_know(self._step.name, where=f"deployments.{self._site.deployment}")
+            request = job_requests.require_request(self._step.name, where=f"deployments.{self._site.deployment}")
         self._script = job_script.job_script(
             self._step,
             self.files,
@@ -302,7 +302,7 @@ class KubernetesJob:
     async def _last_words(self, *, failed: bool) -> None:
         if failed:
             if not self._step.streams["stderr"]:
-                self._output.tell_instead(await self._read(job_script.tail(self.files.stderr)))
+                self._output.use_stderr_of(await self._read(job_script.tail(self.files.stderr)))
             if not self._step.streams["stdout"]:
                 self._output.stdout(await self._read(job_script.tail(self.files.stdout)))
         else:
@@ -354,7 +354,7 @@ class KubernetesJob:
 
     def _fail(self, kind: FailureKind, code: int) -> None:
         request = job_requests.request_of(self._step.name)
-        self.failure = Failed(kind=kind, exit_code=code, memory_mib=request.memory_mib if request else 0.0)
+        self.failure = FailedAttempt(kind=kind, exit_code=code, memory_mib=request.memory_mib if request else 0.0)
 
     def _notice(self, text: str) -> None:
         if (run := current()) is not None:

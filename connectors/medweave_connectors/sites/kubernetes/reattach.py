@@ -91,9 +91,9 @@ async def find(site: JobSite, asked: Submission, notice: Callable[[str], None]) 
         own = dataclasses.replace(left, run_id=asked.run_id)
         if not doubt:
             own = dataclasses.replace(
-                journal.taken_over(left, run_id=asked.run_id, output=asked.outputs[0]), inputs=asked.inputs
+                journal.adopted(left, run_id=asked.run_id, output=asked.outputs[0]), inputs=asked.inputs
             )
-        if not journal.take(_runs(), KUBERNETES, own):
+        if not journal.adopt(_runs(), KUBERNETES, own):
             continue  # another new driver was quicker
         doubt = doubt or await _patiently(site, name, partial(_hand_over, site, name, left))
         if not doubt:
@@ -110,14 +110,14 @@ def may_go_on(deployment: str) -> set[str]:
     run = current()
     if run is None:
         return set()
-    left = journal.left_behind(_runs(), KUBERNETES)
+    left = journal.unattended_jobs(_runs(), KUBERNETES)
     mine = {each.key for each in left if (each.deployment, each.workflow) == (deployment, run.workflow)}
     return mine | in_hands()
 
 
 def in_hands() -> set[str]:
     """Keys of the Jobs that living drivers look after."""
-    return journal.in_hands(_runs(), KUBERNETES) if current() is not None else set()
+    return journal.attended_keys(_runs(), KUBERNETES) if current() is not None else set()
 
 
 async def write_down(submission: Submission | None, *, uid: str) -> None:
@@ -175,7 +175,7 @@ def _of_the_step(runs: Path, asked: Submission) -> list[Submission]:
     """Newest first: of several attempts the last one counts."""
     mine = (asked.job, asked.deployment, asked.workflow)
     return [
-        each for each in journal.left_behind(runs, KUBERNETES) if (each.job, each.deployment, each.workflow) == mine
+        each for each in journal.unattended_jobs(runs, KUBERNETES) if (each.job, each.deployment, each.workflow) == mine
     ]
 
 

@@ -1,4 +1,4 @@
-"""`medweave.local`: steps on the driver's own machine."""
+"""The connector `medweave.local`: steps on the driver's machine."""
 
 from __future__ import annotations
 
@@ -16,10 +16,9 @@ from medweave_connectors.cache.lookup import with_cache_lookup
 from medweave_connectors.host.command_log import CommandLog, kind_of
 from medweave_connectors.host.environment import step_environment
 from medweave_connectors.host.errors import CommandFailed, TimeLimitExceeded
-from medweave_connectors.host.streams import Reader, Writer
 from medweave_connectors.jobs.remote_environment import file_name, stream_line
 from medweave_connectors.jobs.retries.policy import ONE_MACHINE, read_table
-from medweave_connectors.jobs.retries.single_host import MachineAttempts
+from medweave_connectors.jobs.retries.single_host import SingleHostAttempts
 from medweave_connectors.policy.pseudonym_home import link_to
 from medweave_connectors.runlog import current
 from medweave_connectors.runlog.job import CommandOutcome
@@ -27,16 +26,17 @@ from medweave_connectors.runlog.job_output import EventRate, take_line
 from medweave_connectors.runlog.run import short_path
 from medweave_connectors.sites.local import utility
 from medweave_connectors.sites.local.links import let_write, link
-from medweave_connectors.sites.local.process import Command, Ended, end_all_now
+from medweave_connectors.sites.local.process import EndedCommand, LocalCommand, end_all_now
+from medweave_connectors.transfer.streams import ProgramReader, ProgramWriter
 from medweave_core.runlog.causes import cause, step_message
 
 SETTLE_S = 3.0
 
 
 class MedweaveLocalConnector(LocalConnector):
-    """StreamFlow's local connector, with commands that report, cost and end as they should.
+    """StreamFlow's local connector; commands report progress and cost, and are ended reliably.
 
-    Copies on this machine stay StreamFlow's own; links to what is only read do not.
+    Copies on this machine are StreamFlow's; links to read-only files are medweave's.
     """
 
     def __init__(
@@ -49,23 +49,23 @@ class MedweaveLocalConnector(LocalConnector):
         super().__init__(deployment_name, config_dir, transferBufferSize)
         self._log = CommandLog("local", deployment_name)
         self._table = read_table(reactions or {}, ONE_MACHINE)
-        self._commands: set[Command] = set()
+        self._commands: set[LocalCommand] = set()
         self._closing = False
 
     async def deploy(self, external: bool) -> None:
-        """Nothing to start; a net is hung up for an engine that leaves without `undeploy`."""
+        """Register an `atexit` fallback in case the engine exits without `undeploy`."""
         atexit.unregister(end_all_now)
         atexit.register(end_all_now)
 
     def most_locations(self, service: str | None) -> int | None:
-        """This machine is one location, and stays one."""
+        """Return 1: this machine is one location."""
         return 1
 
     async def undeploy(self, external: bool) -> None:
-        """Ends what still runs: after a failed sibling step, Ctrl-C, TERM or HUP nothing goes on."""
+        """End running commands, after a failed sibling step, Ctrl-C, TERM or HUP."""
         self._closing = True
         await asyncio.gather(*(command.end() for command in self._commands))
-        # What each command cost is recorded by `run`, which reads the last lines first: let it.
+        # `run` of each command reads its last lines and records its cost: wait for it.
         deadline = asyncio.get_running_loop().time() + SETTLE_S
         while self._commands and asyncio.get_running_loop().time() < deadline:
             await asyncio.sleep(0.01)
@@ -85,11 +85,11 @@ class MedweaveLocalConnector(LocalConnector):
         timeout: int | None = None,
         job_name: str | None = None,
     ) -> tuple[str, int] | None:
-        """Runs a command. For a job: returns the cause of a failure in the step's own words, and the exit code.
+        """Run a command. For a job: return the cause of a failure from the step's output, and the exit code.
 
         Raises:
-            TimeLimitExceeded: the job took longer than its ToolTimeLimit; its process group has ended.
-            CommandFailed: another command failed whose exit code nobody looks at.
+            TimeLimitExceeded: the job exceeded its ToolTimeLimit; its process group has ended.
+            CommandFailed: a command failed and the caller ignores its exit code.
         """
         if job_name is None or workdir is None:
             with self._log.command(kind_of(command)) as logged:
@@ -115,7 +115,7 @@ class MedweaveLocalConnector(LocalConnector):
         async def begin(further: Mapping[str, str]) -> tuple[str, int]:
             return await self._attempt(command, {**variables, **further}, workdir, streams, timeout, job_name)
 
-        attempts = MachineAttempts(
+        attempts = SingleHostAttempts(
             job_name,
             self._table,
             lambda: self._closing,
@@ -137,7 +137,7 @@ class MedweaveLocalConnector(LocalConnector):
         job_name: str,
     ) -> tuple[str, int]:
         rate = EventRate()
-        started = Command(
+        started = LocalCommand(
             command,
             environment=variables,
             workdir=Path(workdir),
@@ -158,7 +158,7 @@ class MedweaveLocalConnector(LocalConnector):
         if run is not None:
             run.command_ended(job_name, outcome)
         if self._closing:
-            raise asyncio.CancelledError  # ended by us: the job did not fail
+            raise asyncio.CancelledError  # canceled by this run: the job did not fail
         if ended.timed_out:
             raise TimeLimitExceeded(f"{job_name}: {outcome.cause}")
         return outcome.cause, outcome.exit_code
@@ -166,9 +166,9 @@ class MedweaveLocalConnector(LocalConnector):
     async def copy_local_to_remote(
         self, src: str, dst: str, locations: MutableSequence[ExecutionLocation], read_only: bool = False
     ) -> None:
-        """Copies here, or links what is only read. A copy may be written to."""
+        """Copy on this machine and make the copy writable, or link read-only files."""
         if read_only:
-            link(src, dst, self.deployment_name, by=link_to(src))  # a name of the job file stays in the home
+            link(src, dst, self.deployment_name, by=link_to(src))  # paths of the job file stay in `home/`
         else:
             await super().copy_local_to_remote(src, dst, locations, False)
             let_write(src, dst)
@@ -176,7 +176,7 @@ class MedweaveLocalConnector(LocalConnector):
     async def copy_remote_to_local(
         self, src: str, dst: str, location: ExecutionLocation, read_only: bool = False
     ) -> None:
-        """The same."""
+        """Copy or link as `copy_local_to_remote` does."""
         await self.copy_local_to_remote(src, dst, [location], read_only)
 
     async def copy_remote_to_remote(
@@ -188,27 +188,27 @@ class MedweaveLocalConnector(LocalConnector):
         source_connector: Any = None,
         read_only: bool = False,
     ) -> None:
-        """The same, and from another place by that place's connector."""
+        """Copy or link on this machine; copy from another location by its connector."""
         if source_location.local:
             await self.copy_local_to_remote(src, dst, locations, read_only)
         else:
             await super().copy_remote_to_remote(src, dst, locations, source_location, source_connector, read_only)
 
     async def get_stream_reader(self, command: MutableSequence[str], location: ExecutionLocation) -> Any:
-        """What a program writes; its failure is an error when the stream ends."""
-        return Reader(["sh", "-c", stream_line(command)], "a transfer from this machine")
+        """Return the output of a program as a stream; a failed program is an error when the stream ends."""
+        return ProgramReader(["sh", "-c", stream_line(command)], "a transfer from this machine")
 
     async def get_stream_writer(self, command: MutableSequence[str], location: ExecutionLocation) -> Any:
-        """The input of a program; its failure is an error when the stream ends."""
-        return Writer(["sh", "-c", stream_line(command)], "a transfer to this machine")
+        """Return the input of a program as a stream; a failed program is an error when the stream ends."""
+        return ProgramWriter(["sh", "-c", stream_line(command)], "a transfer to this machine")
 
     @classmethod
     def get_schema(cls) -> str:
-        """The closed schema of the deployment's `config`."""
+        """Return the closed JSON Schema of the deployment's `config`."""
         return files(__package__).joinpath("schema.json").read_text("utf-8")
 
 
-def _outcome(command: Command, ended: Ended, timeout: int | None, workdir: Path) -> CommandOutcome:
+def _outcome(command: LocalCommand, ended: EndedCommand, timeout: int | None, workdir: Path) -> CommandOutcome:
     stderr = list(command.stderr_tail)
     why = message = ""
     if ended.timed_out:

@@ -1,4 +1,4 @@
-"""Links on this machine to what it has already, in the place of copies; and what a real copy needs besides."""
+"""Links to local files instead of copies, and permissions of real copies."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from medweave_connectors.transfer.shell_commands import part_name
 
 
 def link(source: str, destination: str, deployment: str, *, by: str | None = None) -> None:
-    """Makes the destination a link to the source, in the place of another link or file; below it where it is a folder.
+    """Make the destination a link to the source and replace an existing link or file; create it inside if it is a folder.
 
     Args:
-        by: another path that leads to the source, which the link names in its place.
+        by: another path to the source, used as the target of the link.
 
-    The stock connector keeps a name that is taken, whatever it leads to; and where it is a link to a folder, it goes into that.
+    StreamFlow's connector keeps an existing name whatever its target, and creates the link inside a linked folder.
 
     Raises:
-        TargetRefused: it cannot be made.
+        TargetRefused: the link cannot be created.
     """
     place, there = Path(destination), Path(source)
     if place.is_dir() and not place.is_symlink():
@@ -39,10 +39,10 @@ def link(source: str, destination: str, deployment: str, *, by: str | None = Non
 
 
 def let_write(source: str, destination: str) -> None:
-    """Lets the owner write to a copy of what nobody, or only somebody else, may write to.
+    """Make a copy writable for its owner, also if the source is read-only.
 
     Args:
-        destination: as it was said when the copy was made; a file that was copied to a folder lies below it.
+        destination: as in the copy command; a file that was copied to a folder is inside of it.
     """
     place = Path(destination)
     if place.is_dir() and not Path(source).is_dir():

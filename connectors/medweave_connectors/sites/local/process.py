@@ -1,6 +1,6 @@
-"""A command on this machine: its own process group, its output line by line, a time limit that holds, and what it cost.
+"""A local command in a new process group, with its output line by line, an enforced time limit, and its cost.
 
-No streamflow in here.
+Does not import streamflow.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from medweave_connectors.host.command_size import is_long_command
 from medweave_connectors.host.job_processes import KEY, key_of, kill_marked
 from medweave_connectors.host.stdin_script import WHOLE_INPUT
 from medweave_connectors.jobs.remote_environment import shell_line
-from medweave_connectors.runlog.job_output import TAIL_LINES, Lines
+from medweave_connectors.runlog.job_output import TAIL_LINES, LineSplitter
 
 GRACE_S = 3.0
 DRAIN_S = 2.0
@@ -34,12 +34,12 @@ SAMPLE_S = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ended:
-    """A command that ended: as a shell tells the exit code, seconds of wall and processor time, MiB.
+class EndedCommand:
+    """An ended command: exit code as a shell reports it, seconds of wall and processor time, MiB.
 
-    `peak_memory_mib` is the kernel's word about the largest process of the command. The kernel starts that count at the size
+    `peak_memory_mib` is the kernel's figure for the largest process of the command. The kernel starts that count at the size
     of the process that forked; so for commands smaller than the driver (about 170 MiB) it is the largest high-water mark of
-    the command's processes, read once a second, and None where the command was too short for that.
+    the command's processes, read once a second, and None if the command was too short for that.
     """
 
     exit_code: int
@@ -49,11 +49,11 @@ class Ended:
     timed_out: bool
 
 
-running: set[Command] = set()
+running: set[LocalCommand] = set()
 
 
 def end_all_now() -> None:
-    """Ends every command of this process without the event loop, for the interpreter's exit."""
+    """End every command of this process without the event loop, for the interpreter's exit."""
     for command in list(running):
         command.signal_group(signal.SIGINT)
     deadline = time.monotonic() + GRACE_S
@@ -63,7 +63,7 @@ def end_all_now() -> None:
 
 
 def kill_all() -> None:
-    """Kills every command of this process, now."""
+    """Kill every command of this process, now."""
     commands = list(running)
     for command in commands:
         command.signal_group(signal.SIGKILL)
@@ -72,10 +72,10 @@ def kill_all() -> None:
 
 
 class _PipeLines(asyncio.Protocol):
-    """Lines of a pipe."""
+    """Protocol that splits a pipe's data into lines."""
 
     def __init__(self, on_line: Callable[[str], None]) -> None:
-        self._lines = Lines(on_line)
+        self._lines = LineSplitter(on_line)
         self.closed = asyncio.get_running_loop().create_future()
 
     def data_received(self, data: bytes) -> None:
@@ -97,7 +97,7 @@ class _PipeLines(asyncio.Protocol):
             self.closed.set_result(None)
 
 
-class Command:
+class LocalCommand:
     """One started command.
 
     The words are handed to `sh` as they are (StreamFlow has quoted them); the environment goes through `execve`, so no
@@ -116,12 +116,12 @@ class Command:
         stderr: str | None = None,
         takes_line: Callable[[str], bool] = lambda line: False,
     ) -> None:
-        """Starts it.
+        """Start the command.
 
         Args:
-            owner: the run (`RunOwner.process_key`); the next run ends the command by that where the driver was killed.
+            owner: the run (`RunOwner.process_key`); the next run finds the command by it if the driver was killed.
             stdin, stdout, stderr: files, relative to `workdir`.
-            takes_line: gets each line of stderr (unless it goes to a file); what it does not take is kept in the tail.
+            takes_line: called with each line of stderr (unless it goes to a file); lines for which it returns False go to the tail.
         """
         self.stderr_tail: deque[str] = deque(maxlen=TAIL_LINES)
         self.stdout_tail: deque[str] = deque(maxlen=TAIL_LINES)
@@ -177,8 +177,8 @@ class Command:
         # A thread of its own: the loop's executor is joined at exit, and would wait for a command that hangs.
         threading.Thread(target=self._watch, name="wait-for-command", daemon=True).start()
 
-    async def wait(self, *, time_limit_s: float | None = None) -> Ended:
-        """Waits for the end; after the time limit the group is ended (TERM, then KILL)."""
+    async def wait(self, *, time_limit_s: float | None = None) -> EndedCommand:
+        """Wait for the end; after the time limit the group is ended (TERM, then KILL)."""
         timed_out = False
         sampler = self._loop.create_task(self._sample())
         try:
@@ -198,7 +198,7 @@ class Command:
         exit_code, seconds, cpu_seconds, largest_mib = await self._ended
         peak_memory_mib = largest_mib if largest_mib > self._driver_mib else self._sampled_mib
         await self._drain([reader for reader in readers if reader is not None])
-        return Ended(
+        return EndedCommand(
             exit_code=exit_code,
             seconds=seconds,
             cpu_seconds=round(cpu_seconds, 3),
@@ -207,7 +207,7 @@ class Command:
         )
 
     async def end(self, first: signal.Signals = signal.SIGINT) -> None:
-        """Asks the group to end and kills what is left after `GRACE_S`, also what has left the group."""
+        """Signal the group and kill what remains after `GRACE_S`, also processes that left the group."""
         self.signal_group(first)
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(asyncio.shield(self._ended), timeout=GRACE_S)
@@ -216,7 +216,7 @@ class Command:
         await asyncio.to_thread(kill_marked, {self.key})
 
     def signal_group(self, number: signal.Signals) -> None:
-        """Sends a signal to the group unless it has ended (its id may then belong to others)."""
+        """Send a signal to the group unless it has ended (its id may then belong to others)."""
         lock, alive = self._alive
         with lock:
             if alive[0]:
@@ -235,8 +235,8 @@ class Command:
     def _reap(self) -> None:
         pid = self._process.pid
         os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
-        # While the leader is not reaped its id cannot be given to others. What it left running ends with it: a job that
-        # is over must not go on writing.
+        # While the leader is not reaped its id cannot be reused. Its remaining children end with it: an ended job must
+        # not write any more.
         self.signal_group(signal.SIGKILL)
         lock, alive = self._alive
         with lock:
@@ -259,8 +259,8 @@ class Command:
             await asyncio.sleep(SAMPLE_S)
             with contextlib.suppress(psutil.Error, OSError):
                 first = psutil.Process(self._process.pid)
-                for each in (first, *first.children(recursive=True)):
-                    self._sampled_mib = max(self._sampled_mib or 0.0, _high_water_mib(each.pid))
+                for process in (first, *first.children(recursive=True)):
+                    self._sampled_mib = max(self._sampled_mib or 0.0, _high_water_mib(process.pid))
 
     def _set_ended(self, figures: tuple[int, float, float, float]) -> None:
         if not self._ended.done():
@@ -282,14 +282,14 @@ class Command:
         return await self._loop.connect_read_pipe(lambda: _PipeLines(on_line), pipe)
 
     async def _drain(self, readers: Sequence[tuple[asyncio.ReadTransport, _PipeLines]]) -> None:
-        # A process that left the group may hold a pipe open; its output is not waited for.
+        # A process that left the group may keep a pipe open; its output is not awaited.
         if readers:
             await asyncio.wait([lines.closed for _, lines in readers], timeout=DRAIN_S)
         for transport, _ in readers:
             transport.close()
         for _, lines in readers:
             if lines.closed.done():
-                lines.closed.result()  # an error of ours while a line was taken
+                lines.closed.result()  # raises an internal error in the handler of a line
 
 
 def _high_water_mib(pid: int) -> float:

@@ -1,7 +1,7 @@
-"""The engine's own short commands on this machine.
+"""The engine's short commands on this machine.
 
-The stock connector puts folders and values unquoted into a shell line, lets commands read from the driver's terminal, and leaves
-those running that take too long.
+StreamFlow's connector puts folders and values unquoted into a shell line, lets commands read from the driver's terminal, and leaves
+commands running after a timeout.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ async def execute(
     wanted: bool,
     timeout_s: float | None,
 ) -> tuple[str, int]:
-    """Runs a line of a shell: its output and errors, and the exit code as a shell tells it.
+    """Run a shell line. Return its output with errors, and the exit code as a shell reports it.
 
     Args:
-        environment: over the driver's own.
+        environment: over the driver's.
         stdin: a file; without it the command has no input.
-        wanted: false where nobody reads the output.
+        wanted: False if the output is not read.
 
     Raises:
-        TimeLimitExceeded: it did not end in time, and was ended.
+        TimeLimitExceeded: the command exceeded the time limit and was ended.
     """
     line = utility_line(command, environment=environment, workdir=workdir, stdin=stdin)
     sink = asyncio.subprocess.PIPE if wanted else asyncio.subprocess.DEVNULL

@@ -24,7 +24,7 @@ from medweave_connectors.jobs.retries.attempt_script import (
     read_checkpoint,
 )
 from medweave_connectors.jobs.retries.attempts import Attempts
-from medweave_connectors.jobs.retries.policy import Checkpoint, Failed, FailureKind
+from medweave_connectors.jobs.retries.policy import Checkpoint, FailedAttempt, FailureKind
 from medweave_connectors.runlog import current
 from medweave_connectors.runlog.job import CommandOutcome
 from medweave_connectors.sites.pods.errors import PodLost
@@ -81,7 +81,7 @@ class PodAttempts(Attempts):
         finally:
             await connector.after_attempt(self.name, self._location)
 
-    async def left(self) -> Checkpoint:
+    async def find_checkpoint(self) -> Checkpoint:
         """What every place of the step has, or will have: a gang whose nodes see different files cannot go on together."""
         line = "; ".join(look_for_checkpoint(self._checkpoints, since=self._begun))
         looks = [self._connector.alone(place, [line]) for place in self._places]
@@ -166,7 +166,7 @@ class PodAttempts(Attempts):
             request = job_requests.request_of(self.name)
             # What could not be ended may still run, whatever has happened to the step.
             over = limit_s is None or not any(member.lost for member in group.members)
-            self.failure = Failed(
+            self.failure = FailedAttempt(
                 kind=outcome.site["failure"] if over else FailureKind.UNKNOWN,
                 exit_code=outcome.exit_code,
                 memory_mib=request.memory_mib if request else 0.0,

@@ -191,7 +191,7 @@ class PodsConnector(PodPlaces):
             for pod in ready
         }
 
-    async def sizes(self, service: str | None) -> dict[str, job_requests.Size]:
+    async def sizes(self, service: str | None) -> dict[str, job_requests.LocationSize]:
         """The most that a job can have in each location: the limits of its container."""
         container = self.container_of(service, self.containers())
         found = {f"{pod.name}:{container}": pod.container(container) for pod in await self.pods()}

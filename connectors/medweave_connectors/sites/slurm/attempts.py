@@ -44,7 +44,7 @@ class SlurmAttempts(Attempts):
                 reattached = not job.files.folder.startswith(own)
                 self._step = dataclasses.replace(self._step, home=job.files.folder, was_empty=reattached)
 
-    async def left(self) -> Checkpoint:
+    async def find_checkpoint(self) -> Checkpoint:
         """Return the checkpoint of the last job."""
         folder = f"{self._step.output_directory}/{self.checkpoint_folder}"
         return read_checkpoint(await self._site.run_line(commands.checkpoint(folder, self._job.files)))

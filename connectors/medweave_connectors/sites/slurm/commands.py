@@ -44,7 +44,9 @@ class FinalStateQuery(NamedTuple):
     may_requeue: bool
 
 
-def sbatch_words(files: SlurmJobFiles, asked: Allocation, service: Service, *, job_name: str, key: str) -> list[str]:
+def sbatch_words(
+    files: SlurmJobFiles, allocation: Allocation, service: Service, *, job_name: str, key: str
+) -> list[str]:
     """Build the sbatch command.
 
     Args:
@@ -52,12 +54,12 @@ def sbatch_words(files: SlurmJobFiles, asked: Allocation, service: Service, *, j
         key: the job's comment; finds a job whose submission had no answer.
     """
     words = ["sbatch", "--parsable", f"--job-name={job_name}", f"--comment={key}"]
-    words += [f"--nodes={asked.num_nodes}", f"--ntasks={asked.num_nodes}", "--ntasks-per-node=1"]
-    words += [f"--cpus-per-task={asked.cores}", f"--mem={asked.memory_mib}M"]
+    words += [f"--nodes={allocation.num_nodes}", f"--ntasks={allocation.num_nodes}", "--ntasks-per-node=1"]
+    words += [f"--cpus-per-task={allocation.cores}", f"--mem={allocation.memory_mib}M"]
     options = {
-        "gres": f"{service.gres}:{asked.gpus}" if asked.gpus else "",
-        "time": str(asked.minutes or ""),
-        "signal": f"B:{SIGNAL}@{asked.signal_s}" if asked.signal_s else "",
+        "gres": f"{service.gres}:{allocation.gpus}" if allocation.gpus else "",
+        "time": str(allocation.minutes or ""),
+        "signal": f"B:{SIGNAL}@{allocation.signal_s}" if allocation.signal_s else "",
         **place_options(service),
     }
     words += [*(f"--{option}={value}" for option, value in options.items() if value), *service.options]

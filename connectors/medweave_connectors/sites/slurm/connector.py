@@ -18,7 +18,7 @@ from medweave_connectors.cache.lookup import with_cache_lookup
 from medweave_connectors.host.command_log import CommandLog
 from medweave_connectors.host.errors import SiteConfigError, SiteUnreachable, of_the_file
 from medweave_connectors.jobs import run_abort
-from medweave_connectors.jobs.job_requests import Size
+from medweave_connectors.jobs.job_requests import LocationSize
 from medweave_connectors.jobs.remote_environment import fetch_reports, file_name, step_variables
 from medweave_connectors.jobs.retries.policy import read_table
 from medweave_connectors.jobs.worker_environment import RemoteWorker, read_environment
@@ -170,12 +170,12 @@ class MedweaveSlurmConnector(SlurmConnector):
         located: MutableMapping[str, AvailableLocation] = await super().get_available_locations(service)
         return located
 
-    async def sizes(self, service: str | None) -> dict[str, Size]:
+    async def sizes(self, service: str | None) -> dict[str, LocationSize]:
         """Return the GPUs that a job can have on each node. Cores and memory are checked when it is submitted."""
         if self._login is None:
             return {}
         gpus = self.services[service].gpusPerNode if service in self.services else 0
-        return {f"{self._login.name}/slurmctld": Size(gpus=gpus)}
+        return {f"{self._login.name}/slurmctld": LocationSize(gpus=gpus)}
 
     @with_cache_lookup
     async def run(

@@ -21,7 +21,7 @@ from medweave_connectors.host.errors import (
 from medweave_connectors.jobs import job_requests
 from medweave_connectors.jobs.reattach import journal
 from medweave_connectors.jobs.reattach.journal import SLURM, Submission
-from medweave_connectors.jobs.retries.policy import Failed, FailureKind
+from medweave_connectors.jobs.retries.policy import FailedAttempt, FailureKind
 from medweave_connectors.runlog import current
 from medweave_connectors.runlog.job import CommandOutcome
 from medweave_connectors.runlog.job_output import JobOutput
@@ -95,7 +95,7 @@ class SlurmJob:
         run = current()
         token = secrets.token_hex(4)
         self.name, self.job_id, self.sent, self.over = name, "", False, False
-        self.failure: Failed | None = None
+        self.failure: FailedAttempt | None = None
         self.key = f"medweave:{run.owner.process_key if run else '-'}:{name}:{token}"
         self._step, self._site = step, site
         self._files = SlurmJobFiles.next_to(step.output_directory, token)
@@ -151,7 +151,7 @@ class SlurmJob:
     def _request_allocation(self, time_limit_s: int | None) -> Allocation:
         where = self._site.label.setting
         with of_the_file():
-            request = job_requests.must_know(self.name, where=f"deployments.{self._site.deployment}")
+            request = job_requests.require_request(self.name, where=f"deployments.{self._site.deployment}")
             requested = allocation(request, self._site.service, time_limit_s=time_limit_s, where=where)
             refuse_if_too_large(requested, self._site.nodes, where=where)
             return requested
@@ -239,7 +239,7 @@ class SlurmJob:
             return job_id
         except submission.SubmissionRefused as error:
             self.over = True
-            self.failure = Failed(kind=FailureKind.SUBMIT_REJECTED, memory_mib=requested.memory_mib)
+            self.failure = FailedAttempt(kind=FailureKind.SUBMIT_REJECTED, memory_mib=requested.memory_mib)
             setting, do = messages.refused_setting(str(error))
             raise SiteConfigError(
                 f"{site.label.setting}.{setting}: Slurm refuses the job of {self.name}.",
@@ -394,7 +394,7 @@ class SlurmJob:
         rank = messages.lost_rank(end.ranks) if self._is_node_group else None
         code, _, host = end.ranks[rank] if rank is not None else (self._own_code(end, state), 0, "")
         kind, memory_mib = failure_kind(state, out_of_memory=memory), self._allocation.memory_mib
-        self.failure = Failed(kind=kind, exit_code=code, memory_mib=memory_mib)
+        self.failure = FailedAttempt(kind=kind, exit_code=code, memory_mib=memory_mib)
         if rank is None:
             if (
                 self._is_node_group
@@ -402,7 +402,7 @@ class SlurmJob:
                 self._output.stderr(end.tails.get("stderr", b"") + b"\n")
             return code, word
         if rank:  # only the output of node 0 was followed
-            self._output.tell_instead(end.tails.get(f"stderr.{rank}", b""))
+            self._output.use_stderr_of(end.tails.get(f"stderr.{rank}", b""))
         return code, f"{word}\nnode rank {rank} ({host}) ended first, exit code {code}; the others were ended with it."
 
     def _own_code(self, end: FinalReport, state: SchedulerState) -> int:

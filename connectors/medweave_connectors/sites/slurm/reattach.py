@@ -66,9 +66,9 @@ async def find(run_line: RunLine, runs: Path, planned: Submission, deadline: Res
         job_id = await _find_job_id(run_line, earlier, planned, deadline)
         if not job_id or not await _is_usable(run_line, earlier, job_id):
             continue
-        adopted = journal.taken_over(earlier, run_id=planned.run_id, output=planned.outputs[0])
+        adopted = journal.adopted(earlier, run_id=planned.run_id, output=planned.outputs[0])
         adopted = dataclasses.replace(adopted, job_id=job_id, inputs=planned.inputs)
-        if journal.take(runs, SLURM, adopted):
+        if journal.adopt(runs, SLURM, adopted):
             return adopted
     return None
 
@@ -77,7 +77,7 @@ def _candidates(runs: Path, planned: Submission) -> list[Submission]:
     """Return matching submissions, newest first: the last of several attempts counts."""
     same = [
         submission
-        for submission in journal.left_behind(runs, SLURM)
+        for submission in journal.unattended_jobs(runs, SLURM)
         if (submission.job, submission.fingerprint) == (planned.job, planned.fingerprint)
     ]
     return [submission for submission in same if len(submission.inputs) == len(planned.inputs)]

@@ -172,7 +172,7 @@ def allocation(request: JobRequest, service: Service, *, time_limit_s: int | Non
     )
 
 
-def refuse_if_too_large(asked: Allocation, nodes: Sequence[tuple[int, int]], *, where: str) -> None:
+def refuse_if_too_large(allocation: Allocation, nodes: Sequence[tuple[int, int]], *, where: str) -> None:
     """Slurm may take a job that no node of its partition can ever run, and let it wait.
 
     Args:
@@ -182,10 +182,10 @@ def refuse_if_too_large(asked: Allocation, nodes: Sequence[tuple[int, int]], *, 
     Raises:
         UsageError: no node has what is asked of each node.
     """
-    if nodes and not any(cores >= asked.cores and memory >= asked.memory_mib for cores, memory in nodes):
+    if nodes and not any(cores >= allocation.cores and memory >= allocation.memory_mib for cores, memory in nodes):
         raise UsageError(
             f"{where}.partition: no node has what the step asks for.",
             seen="nodes with " + "; ".join(f"{cores} cores and {memory} MiB" for cores, memory in sorted(set(nodes))),
-            expected=f"at least {asked.cores} cores and {asked.memory_mib} MiB (the tool's ResourceRequirement)",
+            expected=f"at least {allocation.cores} cores and {allocation.memory_mib} MiB (the tool's ResourceRequirement)",
             do="bind the step to a partition with larger nodes",
         )

@@ -1,1 +1,1 @@
-"""Machines reached by ssh: `medweave.ssh`."""
+"""The connector `medweave.ssh`: machines reached by ssh."""

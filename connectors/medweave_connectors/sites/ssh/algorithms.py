@@ -1,4 +1,4 @@
-"""The algorithms that a server and this client offer for a connection, and those for which they have none in common. Pure."""
+"""Algorithms that a server and this client offer for a connection, and kinds without a common one. Pure."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def read_offers(message: bytes, ours: Sequence[Sequence[str]]) -> tuple[Offer, .
     """Return the offers.
 
     Args:
-        message: the server's SSH_MSG_KEXINIT; where it is no whole one, nothing is returned.
+        message: the server's SSH_MSG_KEXINIT; for an incomplete one, nothing is returned.
         ours: key exchanges, kinds of host keys, ciphers, MACs.
     """
     lists, place = [], _COOKIE_BYTES

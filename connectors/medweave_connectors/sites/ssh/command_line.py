@@ -1,4 +1,4 @@
-"""The command lines of OpenSSH's client. No streamflow in here."""
+"""Command lines of OpenSSH's client. Does not import streamflow."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from pathlib import Path
 
 
 def user_file() -> Path:
-    """The user's configuration; below $HOME, as every `~` of ours."""
+    """Return the path of the user's configuration, below $HOME as every `~` here."""
     return Path.home() / ".ssh" / "config"
 
 
 def ssh_words(host: str, user: str, port: int | None, *options: str) -> list[str]:
-    """An `ssh` command line that reads the user's configuration; `user` and `port` win over it where they are given."""
+    """Build an `ssh` command line that reads the user's configuration; a `user` and `port` override it."""
     words = ["ssh"]
     # ssh takes the home folder of the account, whatever HOME says.
     if Path.home() != Path(pwd.getpwuid(os.getuid()).pw_dir):

@@ -1,4 +1,4 @@
-"""The way to a machine: through the jump hosts and with the keys that ssh would take; the host key of each hop is checked."""
+"""Connection to a machine, through the jump hosts and with the keys that ssh would use; the host key of each hop is checked."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from medweave_connectors.sites.ssh.algorithms import Offer, read_offers
 from medweave_connectors.sites.ssh.command_line import ssh_words, user_file
 from medweave_connectors.sites.ssh.control_master import OPTIONS, MasterConnection, MasterForward
 from medweave_connectors.sites.ssh.openssh_config import look_up, master_answers
-from medweave_connectors.sites.ssh.refusals import Hop, refusal
+from medweave_connectors.sites.ssh.refusals import SSHHop, refusal
 from medweave_connectors.sites.ssh.settings import HostSettings, split_jump
 from medweave_core.errors import UsageError
 
@@ -33,13 +33,13 @@ CIPHERS = [
     "aes128-ctr",
 ]
 FIRST_BYTES = 400
-NO_HOSTS = b"# never empty\n"  # asyncssh takes an empty value for the user's own file, and None for "do not check"
+NO_HOSTS = b"# never empty\n"  # asyncssh uses the user's file for an empty value, and checks nothing for None
 MOST_JUMPS = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """A machine as the site file has it; what is empty is left to ssh's configuration.
+    """A machine of the site file; ssh's configuration supplies empty values.
 
     Attributes:
         where: path of the deployment's `config` in the file, for errors.
@@ -57,7 +57,7 @@ class Target:
 
     @property
     def node(self) -> str:
-        """The machine as the site file spells it."""
+        """Return the machine as written in the site file."""
         return f"{self.host}:{self.port}" if self.port else self.host
 
 
@@ -90,19 +90,19 @@ class _Client(asyncssh.SSHClient):
 
     @property
     def has_version(self) -> bool:
-        """Whether the server has sent its version line."""
+        """Return True once the server has sent its version line."""
         return bool(self.connection is not None and self.connection._server_version)
 
     @property
     def offers(self) -> tuple[Offer, ...]:
-        """The algorithms of the server and of this client; empty before the server has sent its own."""
+        """Return the algorithms of the server and of this client; empty before the server has sent its list."""
         kex = getattr(self.connection, "_server_kexinit", b"")
         names = ("_kex_algs", "_server_host_key_algs", "_enc_algs", "_mac_algs")
         ours = [[algorithm.decode() for algorithm in getattr(self.connection, name, None) or ()] for name in names]
         return read_offers(kex, ours) if kex else ()
 
     def public_key_auth_requested(self) -> None:
-        self.keys_refused = True  # asked for only when no key is left
+        self.keys_refused = True  # called only when no key is left
 
     def kbdint_auth_requested(self) -> None:
         self.more_asked = True
@@ -112,11 +112,11 @@ class _Client(asyncssh.SSHClient):
 
 
 async def connect(target: Target) -> Any:
-    """A connection to the machine: through the user's open ControlMaster where there is one, else of our own.
+    """Return a connection to the machine: through the user's open ControlMaster if there is one, otherwise a new one.
 
     Raises:
         UsageError: the message names the setting, in the site file or in ssh's configuration.
-        OSError, asyncssh.Error: another try may help.
+        OSError, asyncssh.Error: a retry may help.
     """
     settings = await look_up(target.host, target.user, target.port, where=f"{target.where}.nodes")
     if await master_answers(settings, target.user, target.port):
@@ -126,7 +126,7 @@ async def connect(target: Target) -> Any:
 
 
 async def _connect(target: Target, settings: HostSettings, *, jump_of: str, left: int, via: Any = None) -> Any:
-    """One hop, and those before it; `via` is the hop before it where the caller has connected it."""
+    """Connect one hop and those before it; `via` is the hop before it if the caller has connected it."""
     if via is None and settings.jumps:
         via = await _jumps(target, settings, left)
     client, notes = _Client(), list[str]()
@@ -167,24 +167,23 @@ def _passphrase(file: str) -> str | None:
 
 
 def _acknowledged(connection: Any) -> None:
-    """What comes is acknowledged at once. OpenSSH's server says what host keys it has to whom it lets in, and keeps its answer to
-    the first request until that has arrived, for all that it knows: this system would put it off for 40 ms."""
+    """Acknowledge received data at once. OpenSSH's server sends its host keys after the login, and delays the answer to the first
+    request until their acknowledgement, which this system would delay for 40 ms."""
     sock, received = connection.get_extra_info("socket"), connection.data_received
     if not hasattr(socket, "TCP_QUICKACK") or getattr(sock, "family", None) not in (socket.AF_INET, socket.AF_INET6):
-        return  # it is no Linux, or leads through another program
+        return  # not Linux, or a connection through another program
 
-    def told(data: bytes, datatype: Any = None) -> None:
+    def acknowledge(data: bytes, datatype: Any = None) -> None:
         received(data, datatype)
         with contextlib.suppress(OSError):  # it is closed
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)
 
-    connection.data_received = told
+    connection.data_received = acknowledge
 
 
 def _without_fillers(connection: Any) -> Any:
-    """asyncssh sends an empty packet before each other one, which hides the next initial vector of ciphers in CBC mode (RFC 4251,
-    9.3.1). Here there are none of these, and it is half of all packets of a copy: a tenth of its time, where processors are full.
-    """
+    """Drop the empty packets that asyncssh sends before each other one. They hide the next initial vector of ciphers in CBC mode
+    (RFC 4251, 9.3.1), which are not used here, and cost a tenth of a transfer's time on busy processors."""
     send = connection.send_packet
 
     def sent(kind: int, *parts: bytes, **more: Any) -> None:
@@ -198,8 +197,8 @@ def _without_fillers(connection: Any) -> Any:
 def _failure(
     error: Exception, target: Target, settings: HostSettings, client: _Client, notes: list[str], jump_of: str
 ) -> Exception:
-    """What to raise: a refusal with its setting, or the error, where another try may help."""
-    hop = Hop(
+    """Return the error to raise: a refusal with its setting, or the original error if a retry may help."""
+    hop = SSHHop(
         host=target.node,
         hostname=settings.hostname,
         port=settings.port,
@@ -207,7 +206,7 @@ def _failure(
         key=target.key,
         passphrase_file=target.passphrase_file,
         notes=tuple(notes),
-        known_hosts=(target.known_hosts,) if target.known_hosts else (_there(settings) or settings.known_hosts[:1]),
+        known_hosts=(target.known_hosts,) if target.known_hosts else (_existing(settings) or settings.known_hosts[:1]),
         known_hosts_named=bool(target.known_hosts),
         host_key_alias=settings.host_key_alias,
         keys_refused=client.keys_refused,
@@ -225,9 +224,9 @@ def _failure(
     ):
         text = " ".join(client.first.decode(errors="replace").split())
         error = Dropped(f"the server closed the connection before it sent its version: {text or 'no message'}")
-    if (told := refusal(error, hop)) is not None:
-        what = f"{target.where}.{told.setting}: {jump_of or hop.host} cannot be reached by ssh."
-        return UsageError(what, seen=told.seen, expected=told.expected, do=told.do)
+    if (refused := refusal(error, hop)) is not None:
+        what = f"{target.where}.{refused.setting}: {jump_of or hop.host} cannot be reached by ssh."
+        return UsageError(what, seen=refused.seen, expected=refused.expected, do=refused.do)
     if jump_of:
         kind = Dropped if isinstance(error, Dropped) else ConnectionError
         return kind(f"its jump host {target.host}: {str(error) or type(error).__name__}")
@@ -235,7 +234,7 @@ def _failure(
 
 
 async def _jumps(target: Target, settings: HostSettings, left: int) -> Any:
-    """The connection to the last jump host; each is reached through the one before it."""
+    """Return the connection to the last jump host; each is reached through the one before it."""
     if left == 0:
         raise UsageError(
             f"{target.where}.nodes: {target.host} has no end of jump hosts.",
@@ -248,13 +247,13 @@ async def _jumps(target: Target, settings: HostSettings, left: int) -> Any:
         user, host, port = split_jump(jump)
         hop = Target(where=target.where, host=host, port=port, user=user, connect_timeout_s=target.connect_timeout_s)
         try:
-            # The site file speaks of its own machine: a jump host has what ssh's configuration says.
-            found = await look_up(host, user, port, where=f"{target.where}.nodes")
-            if await master_answers(found, user, port):
+            # The keys of the site file are for its machine: jump hosts use ssh's configuration.
+            settings_of_jump = await look_up(host, user, port, where=f"{target.where}.nodes")
+            if await master_answers(settings_of_jump, user, port):
                 _close(via)
-                via = MasterForward(partial(ssh_words, host, user, port, "-S", found.control_path, *OPTIONS))
+                via = MasterForward(partial(ssh_words, host, user, port, "-S", settings_of_jump.control_path, *OPTIONS))
             else:
-                via = await _connect(hop, found, jump_of=settings.alias, left=left - 1, via=via)
+                via = await _connect(hop, settings_of_jump, jump_of=settings.alias, left=left - 1, via=via)
         except BaseException:
             _close(via)
             raise
@@ -273,14 +272,14 @@ def _proxy_command(settings: HostSettings, via: Any) -> list[str] | None:
 
 
 def _known_hosts(target: Target, settings: HostSettings) -> bytes:
-    """Never None: StrictHostKeyChecking and UserKnownHostsFile of the user's file cannot switch the check off."""
-    files = [target.known_hosts] if target.known_hosts else _there(settings)
+    """Return the known hosts, never None: the user's StrictHostKeyChecking cannot turn the check off."""
+    files = [target.known_hosts] if target.known_hosts else _existing(settings)
     lines = [line for file in files for line in Path(file).read_bytes().splitlines() if _is_entry(line)]
     return NO_HOSTS + b"\n".join([*lines, *_revoked(target, settings)])
 
 
 def _revoked(target: Target, settings: HostSettings) -> list[bytes]:
-    """RevokedHostKeys as lines of known_hosts. As with ssh, a list that cannot be read lets nobody in."""
+    """Return RevokedHostKeys as lines of known_hosts. As with ssh, an unreadable list is an error."""
     keys: list[bytes] = []
     for file in settings.revoked:
         try:
@@ -299,14 +298,14 @@ def _revoked(target: Target, settings: HostSettings) -> list[bytes]:
 
 
 class _NoKeys(list[str]):
-    """asyncssh would take an empty list for "the usual files in ~/.ssh", which a configuration may have left out."""
+    """An empty list that counts as true: for a false one asyncssh would use the default files in ~/.ssh."""
 
     def __bool__(self) -> bool:
         return True
 
 
 def _is_entry(line: bytes) -> bool:
-    """Whether asyncssh can read it; ssh passes over other lines, asyncssh refuses the whole file."""
+    """Return True if asyncssh can parse the line; ssh ignores other lines, asyncssh refuses the whole file."""
     try:
         asyncssh.import_known_hosts(line.decode())
     except ValueError:
@@ -314,12 +313,12 @@ def _is_entry(line: bytes) -> bool:
     return True
 
 
-def _there(settings: HostSettings) -> tuple[str, ...]:
+def _existing(settings: HostSettings) -> tuple[str, ...]:
     return tuple(file for file in settings.known_hosts if Path(file).is_file())
 
 
 def _keys(target: Target, settings: HostSettings, passphrase: str | None, notes: list[str]) -> dict[str, Any]:
-    """What asyncssh is told of keys; `notes` gets why some cannot be used. A key of the site file is the only one that is tried."""
+    """Return asyncssh's options for keys; append to `notes` why some cannot be used. A key of the site file is the only one."""
     if target.key:
         return {"client_keys": [target.key], "agent_path": ""}
     usable, public = [], []

@@ -1,4 +1,4 @@
-"""`medweave.ssh`: machines reached by ssh."""
+"""The connector `medweave.ssh`: machines reached by ssh."""
 
 from __future__ import annotations
 
@@ -30,39 +30,40 @@ from medweave_connectors.host.errors import (
 )
 from medweave_connectors.host.job_processes import KEY, ProcessGroup, end_line
 from medweave_connectors.host.shells import ShellLost
-from medweave_connectors.host.stdin_command import given_to
+from medweave_connectors.host.stdin_command import stdin_of
 from medweave_connectors.jobs import job_requests, run_abort
 from medweave_connectors.jobs.remote_environment import (
     fetch_reports,
     file_name,
-    only_looks,
+    is_read_only,
     shell_line,
     step_variables,
     stream_line,
     utility_line,
 )
 from medweave_connectors.jobs.retries.policy import ONE_MACHINE, read_table
-from medweave_connectors.jobs.retries.single_host import MachineAttempts
+from medweave_connectors.jobs.retries.single_host import SingleHostAttempts
 from medweave_connectors.jobs.worker_environment import RemoteWorker, read_environment
 from medweave_connectors.runlog import console, current
 from medweave_connectors.runlog.job_output import JobOutput
 from medweave_connectors.sites.ssh.connect import Target
 from medweave_connectors.sites.ssh.hardware import PROBE, parse_hardware
-from medweave_connectors.sites.ssh.login import READ_BYTES, Started
+from medweave_connectors.sites.ssh.login import READ_BYTES, StartedSession
 from medweave_connectors.sites.ssh.openssh_config import look_up
 from medweave_connectors.sites.ssh.sessions import NotReached, Sessions, SessionShell
-from medweave_connectors.sites.ssh.streams import Reader, Writer
+from medweave_connectors.sites.ssh.streams import SSHReader, SSHWriter
+from medweave_connectors.transfer.manifest import manifest
 from medweave_connectors.transfer.routes.direct.endpoints import End
 from medweave_connectors.transfer.routes.via_driver import CUT_PAUSES_S, TarCopies
 from medweave_core.errors import UsageError
 
 GRACE_S, END_S = 3.0, 15.0
-TIMED_OUT, LOST = -1, -2  # ends of a job that are no exit codes
+TIMED_OUT, LOST = -1, -2  # final states of a job without an exit code
 _EXIT_CODES = {TIMED_OUT: 143, LOST: 1}
 
 
 class MedweaveSSHConnector(TarCopies, SSHConnector):
-    """StreamFlow's ssh connector, with checked host keys, and commands that are sent once, report and end as they should."""
+    """StreamFlow's ssh connector with checked host keys; each command is sent once, and jobs report progress and are ended."""
 
     CHECKED_AT_START = True
 
@@ -116,11 +117,11 @@ class MedweaveSSHConnector(TarCopies, SSHConnector):
         self._closing = False
 
     async def deploy(self, external: bool) -> None:
-        """Connects to each machine; where that fails the run ends.
+        """Connect to each machine; a failure ends the run.
 
         Raises:
             SiteConfigError: a key, a host key or a name is wrong; the message names the setting.
-            SiteUnreachable: nobody answers.
+            SiteUnreachable: there is no answer.
         """
         with run_abort.aborting():
             for name in self.nodes:
@@ -128,9 +129,9 @@ class MedweaveSSHConnector(TarCopies, SSHConnector):
                 await self.run(location, ["true"], capture_output=True)
 
     async def undeploy(self, external: bool) -> None:
-        """Ends the jobs that still run, then closes the connections."""
+        """End running jobs, then close the connections."""
         self._closing = True
-        await asyncio.gather(*(self._end(*known, key) for key, known in list(self._groups.items())))
+        await asyncio.gather(*(self._end(*running, key) for key, running in list(self._groups.items())))
         deadline = time.monotonic() + GRACE_S
         while self._groups and time.monotonic() < deadline:  # their `run` reads the last lines
             await asyncio.sleep(0.01)
@@ -152,37 +153,39 @@ class MedweaveSSHConnector(TarCopies, SSHConnector):
         timeout: int | None = None,
         job_name: str | None = None,
     ) -> tuple[str, int] | None:
-        """Runs a command, once: it is not known how far one had come whose connection was cut. What only looks is sent again.
+        """Run a command once, because its progress is unknown after a lost connection. Read-only commands are sent again.
 
         Raises:
-            SiteUnreachable: the connection could not be made, or was lost before the command's end was known.
-            TimeLimitExceeded: a job took longer than its ToolTimeLimit; it was ended.
-            CommandFailed: another command failed whose exit code nobody looks at.
+            SiteUnreachable: the connection failed, or was lost before the command's end.
+            TimeLimitExceeded: a job exceeded its ToolTimeLimit and was ended.
+            CommandFailed: a command failed and the caller ignores its exit code.
         """
         if job_name is not None and workdir is not None:
             # StreamFlow passes the file of stdout when the tool names none for stderr.
             streams = (file_name(stdin), file_name(stdout), None if stderr == stdout else file_name(stderr))
-            given = dict(environment or {})
+            variables = dict(environment or {})
 
             async def shell(script: str) -> tuple[str, int]:
                 return await self.run(location, [script], capture_output=True) or ("", 1)
 
             async def begin(further: Mapping[str, str]) -> tuple[str, int]:
-                return await self.run_once(location, command, {**given, **further}, workdir, streams, timeout, job_name)
+                return await self.run_once(
+                    location, command, {**variables, **further}, workdir, streams, timeout, job_name
+                )
 
-            attempts = MachineAttempts(
+            attempts = SingleHostAttempts(
                 job_name,
                 self._table,
                 lambda: self._closing,
                 place=location.name,
                 folder=workdir,
-                temporary=given.get("TMPDIR", ""),
+                temporary=variables.get("TMPDIR", ""),
                 shell=shell,
                 begin=begin,
             )
             return await attempts.run()
         line = utility_line(command, environment=environment or {}, workdir=workdir, stdin=file_name(stdin))
-        for pause_s in (*(CUT_PAUSES_S if only_looks(command) else ()), None):
+        for pause_s in (*(CUT_PAUSES_S if is_read_only(command) or manifest.only_looks(command) else ()), None):
             try:
                 with _reached(), self._log.command(kind_of(command)) as logged:
                     result = await self._sessions[location.name].shells.execute(line, timeout)
@@ -203,21 +206,21 @@ class MedweaveSSHConnector(TarCopies, SSHConnector):
         return result if capture_output else None
 
     async def worker_of(self, location: ExecutionLocation, job_name: str) -> RemoteWorker:
-        """What runs a job's command there."""
+        """Describe the worker of a job."""
         return RemoteWorker(environment=self._worker, setting=self._worker_setting)
 
     async def get_stream_reader(self, command: MutableSequence[str], location: ExecutionLocation) -> Any:
-        """What a command at the machine writes; a failure of the command is an error when the stream ends."""
+        """Return the standard output of a command as a stream; a failed command is an error when the stream ends."""
         what = f"a transfer from {location.name}"
-        return Reader(self._session(location, "stream"), stream_line(command), what, given_to(command))
+        return SSHReader(self._session(location, "stream"), stream_line(command), what, stdin_of(command))
 
     async def get_stream_writer(self, command: MutableSequence[str], location: ExecutionLocation) -> Any:
-        """The input of a command at the machine; a failure of the command is an error when the stream ends."""
+        """Return the standard input of a command as a stream; a failed command is an error when the stream ends."""
         what = f"a transfer to {location.name}"
-        return Writer(self._session(location, "stream"), stream_line(command), what, given_to(command))
+        return SSHWriter(self._session(location, "stream"), stream_line(command), what, stdin_of(command))
 
     async def far_end(self, location: ExecutionLocation) -> End:
-        """The machine as one end of a direct copy: it listens at all of its addresses.
+        """Return the machine as one end of a direct transfer; it listens at all of its addresses.
 
         Raises:
             SiteConfigError: ssh's configuration cannot be read.
@@ -234,22 +237,22 @@ class MedweaveSSHConnector(TarCopies, SSHConnector):
 
     @classmethod
     def get_schema(cls) -> str:
-        """The closed schema of the deployment's `config`."""
+        """Return the closed JSON Schema of the deployment's `config`."""
         return files(__package__).joinpath("schema.json").read_text("utf-8")
 
     async def _get_available_location(self, location: str) -> Hardware:
         if location not in self.hardware:
             place = ExecutionLocation(name=location, deployment=self.deployment_name)
-            told = await self.run(place, [PROBE], capture_output=True)
+            result = await self.run(place, [PROBE], capture_output=True)
             try:
-                self.hardware[location] = parse_hardware(told[0] if told is not None else "")
+                self.hardware[location] = parse_hardware(result[0] if result is not None else "")
             except ValueError as error:
-                seen = told[0][-200:] if told is not None else ""
+                seen = result[0][-200:] if result is not None else ""
                 raise SiteUnreachable(f"{location}: nproc, free or df did not answer there: {seen!r}") from error
         return self.hardware[location]
 
     @contextlib.asynccontextmanager
-    async def _session(self, location: ExecutionLocation, kind: str) -> AsyncIterator[Started]:
+    async def _session(self, location: ExecutionLocation, kind: str) -> AsyncIterator[StartedSession]:
         """Open a session for a `job` or a `stream`: the shells have others, so that short commands are always answered."""
         with _reached(), self._log.command(kind) as logged:
             async with self._sessions[location.name].session() as started:
@@ -269,7 +272,7 @@ class MedweaveSSHConnector(TarCopies, SSHConnector):
         timeout: int | None,
         job_name: str,
     ) -> tuple[str, int]:
-        """Runs a job's command in a folder as it is, and only once; raises as `run`.
+        """Run a job's command once in an existing folder; raises as `run`.
 
         Args:
             streams: files of its stdin, stdout and stderr.
@@ -304,7 +307,7 @@ class MedweaveSSHConnector(TarCopies, SSHConnector):
         if (run := current()) is not None:
             run.command_ended(job_name, outcome)
         if self._closing:
-            raise asyncio.CancelledError  # ended by us: the job did not fail
+            raise asyncio.CancelledError  # canceled by this run: the job did not fail
         if end == TIMED_OUT:
             raise TimeLimitExceeded(f"{job_name}: {outcome.cause}")
         if end == LOST:
@@ -314,7 +317,7 @@ class MedweaveSSHConnector(TarCopies, SSHConnector):
     async def _follow(
         self, location: ExecutionLocation, line: str, timeout: int | None, output: JobOutput, key: str
     ) -> int:
-        """Runs a job to its end: the exit code, `TIMED_OUT` or `LOST`; in these two the job has been ended, if it could be."""
+        """Run a job to its end. Return the exit code, `TIMED_OUT` or `LOST`; after these two the job was ended if possible."""
         end = LOST
         try:
             async with self._session(location, "job") as session:
@@ -333,13 +336,13 @@ class MedweaveSSHConnector(TarCopies, SSHConnector):
         except (asyncssh.Error, OSError):
             pass  # lost
         finally:
-            known = self._groups.pop(key, None)
-            if end == LOST and known is not None:
-                await self._end(*known, key)
+            running = self._groups.pop(key, None)
+            if end == LOST and running is not None:
+                await self._end(*running, key)
         return end
 
     async def _end(self, location: ExecutionLocation, group: ProcessGroup, key: str) -> None:
-        """Asks a process group to end, and kills what is left of the job after `GRACE_S`."""
+        """Send TERM to a process group, and kill what remains of the job after `GRACE_S`."""
         script = end_line(group, key, signal="TERM", grace_s=GRACE_S)
         with contextlib.suppress(WorkflowExecutionException, TimeoutError):
             await asyncio.wait_for(self.run(location, [script], capture_output=True), END_S)
@@ -366,8 +369,8 @@ def _reached() -> Iterator[None]:
     """Raise the errors of a connection as those of the engine.
 
     Raises:
-        SiteConfigError: in place of a UsageError.
-        SiteUnreachable: in place of NotReached.
+        SiteConfigError: instead of a UsageError.
+        SiteUnreachable: instead of NotReached.
     """
     try:
         yield

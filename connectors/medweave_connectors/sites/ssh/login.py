@@ -1,8 +1,8 @@
 """The start of a session: a POSIX shell behind any login shell, whatever the account's start-up files print or do.
 
-The login shell gets two words, `exec sh`, which each shell understands. All else goes by standard input. The shell prints a mark to
-both outputs before it reads the script. Output before the marks comes from the login, and is dropped. The script is sent after the
-marks, so a session that was refused, or hangs in a login, has begun nothing.
+The login shell gets two words, `exec sh`, which each shell understands. The rest goes through standard input. The shell prints a
+mark to both outputs before it reads the script. Output before the marks is the login's, and is dropped. The script is sent after
+the marks, so a session that was refused, or hangs in a login, has started nothing.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _CLEAN = "set +euCfxv; unset CDPATH"
 
 
 class LoginFailed(ConnectionError):
-    """A session ended, or was silent, before its shell answered; the script was not begun.
+    """A session ended, or timed out, before its shell answered; the script was not started.
 
     Attributes:
         printed: the end of what the login printed.
@@ -47,7 +47,7 @@ class LoginFailed(ConnectionError):
 
 
 @dataclass(frozen=True, slots=True)
-class Started:
+class StartedSession:
     """A session whose shell waits for the script.
 
     Attributes:
@@ -62,11 +62,11 @@ class Started:
     def run(self, script: str) -> None:
         """Send the script, which begins at once."""
         if isinstance(self.process, MasterProcess):
-            script = self.process.telling_its_end(script)
+            script = self.process.with_end_mark(script)
         self.process.stdin.write(encode(script))
 
 
-async def start(process: Any) -> Started:
+async def start(process: Any) -> StartedSession:
     """Return a session whose `sh` is ready for a script.
 
     Args:
@@ -91,7 +91,7 @@ async def start(process: Any) -> Started:
             errors.cancel()
         number, _, started = rest.decode(errors="replace").partition(" ")
         group = ProcessGroup(int(number), started if started.isdecimal() else "")
-        return Started(process, group, _shown(noise))
+        return StartedSession(process, group, _shown(noise))
     except BaseException:
         process.close()
         raise

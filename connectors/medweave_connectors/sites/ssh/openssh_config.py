@@ -1,6 +1,6 @@
-"""What OpenSSH would do for a host: asked of the `ssh` program, which alone reads its configuration as ssh does.
+"""OpenSSH's settings for a host, from the `ssh` program, which evaluates its configuration.
 
-`ssh -G` gives the settings after Host, Match, Include and the system's file; `ssh -O check` tells of an open ControlMaster.
+`ssh -G` prints the settings after Host, Match, Include and the system's file; `ssh -O check` checks for an open ControlMaster.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from medweave_connectors.sites.ssh.command_line import ssh_words, user_file
 from medweave_connectors.sites.ssh.settings import HostSettings, parse, plain
 from medweave_core.errors import UsageError
 
-ANSWER_S = 20.0  # a `Match exec` may ask a network
+ANSWER_S = 20.0  # a `Match exec` may query a network
 
 
 async def look_up(host: str, user: str, port: int | None, *, where: str) -> HostSettings:
-    """The settings for a host.
+    """Return the settings for a host.
 
     Args:
-        user, port: those of the site file, empty or None where it has none.
+        user, port: of the site file; empty or None if it has none.
         where: the setting that names the host, for errors.
 
     Raises:
@@ -55,7 +55,7 @@ def _own_name(where: str) -> str:
         return getpass.getuser()
     except (KeyError, OSError):
         raise UsageError(
-            f"{where}: nobody said as whom to log in.",
+            f"{where}: there is no user name for the login.",
             seen=f"no account for user id {os.getuid()} on this machine, and neither LOGNAME nor USER",
             expected="a user name",
             do="set `username` in the site file, and LOGNAME in the environment",
@@ -63,7 +63,7 @@ def _own_name(where: str) -> str:
 
 
 async def master_answers(settings: HostSettings, user: str, port: int | None) -> bool:
-    """Whether the ControlMaster of this host is open."""
+    """Return True if the ControlMaster of this host is open."""
     if not settings.control_path or not _can_ask() or not Path(settings.control_path).exists():
         return False
     words = ssh_words(settings.alias, user, port, "-S", settings.control_path, "-O", "check")
@@ -79,7 +79,7 @@ def _can_ask() -> bool:
 
 async def _answer(words: list[str]) -> tuple[int, str, str]:
     try:
-        ended = await programs.run(words, timeout_s=ANSWER_S)  # without a terminal: it must not ask there
+        ended = await programs.run(words, timeout_s=ANSWER_S)  # without a terminal, so that it cannot prompt
     except TimeoutError:
         return -1, "", f"no answer within {ANSWER_S:.0f} s (a Match exec?)"
     return ended.code, ended.stdout.decode(errors="replace"), ended.stderr.decode(errors="replace").strip()

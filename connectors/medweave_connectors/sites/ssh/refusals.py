@@ -1,4 +1,4 @@
-"""Why a machine cannot be reached by ssh, and which setting to look at. Pure."""
+"""Why a machine cannot be reached by ssh, and which setting to change. Pure."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ JUMP_SETTING = "nodes"  # of the site file: it names the machine that has the ju
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refusal:
-    """What to tell: the setting at fault, what was seen, what was expected, what to do."""
+    """An error about a setting: what was seen, what was expected, what to do."""
 
     setting: str
     seen: str
@@ -24,16 +24,16 @@ class Refusal:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Hop:
+class SSHHop:
     """One hop that failed.
 
     Attributes:
-        host: as the site file or ProxyJump has it; `hostname` and `port` are what was connected to.
-        key: sshKey of the site file; empty where ssh's configuration and the agent give the keys.
+        host: as in the site file or ProxyJump; `hostname` and `port` are those of the connection.
+        key: sshKey of the site file; empty if ssh's configuration and the agent supply the keys.
         notes: why keys could not be used.
-        known_hosts_named: they are the site file's.
-        keys_refused, more_asked: all keys were tried in vain; the server asked for something else.
-        jump_of: the machine to which this hop is a jump host; empty where it is the machine itself.
+        known_hosts_named: the site file names them.
+        keys_refused, more_asked: the server refused all keys; it requested another authentication.
+        jump_of: the machine whose jump host this hop is; empty for the machine itself.
         through: the jump host before this hop.
         config_file: the user's configuration of ssh.
         offers: algorithms of the server and of this client.
@@ -59,16 +59,16 @@ class Hop:
 
     @property
     def called(self) -> str:
-        """The host in words."""
+        """Return the host for messages."""
         return f"the jump host {self.host}" if self.jump_of else self.host
 
     def setting(self, name: str) -> str:
-        """The setting of the site file that is to blame: of a jump host it knows only whose it is."""
+        """Return the site file's setting for an error: `nodes` for a jump host, which has no settings there."""
         return JUMP_SETTING if self.jump_of else name
 
 
-def refusal(error: Exception, hop: Hop) -> Refusal | None:
-    """The meaning of an error while connecting; None where another try may help (a timeout, a refused connection)."""
+def refusal(error: Exception, hop: SSHHop) -> Refusal | None:
+    """Return the refusal that a connection error means; None if a retry may help (a timeout, a refused connection)."""
     if isinstance(error, asyncssh.HostKeyNotVerifiable):
         return _host_key(error, hop)
     if isinstance(error, asyncssh.PermissionDenied):
@@ -76,7 +76,7 @@ def refusal(error: Exception, hop: Hop) -> Refusal | None:
     if isinstance(error, asyncssh.ChannelOpenError) and error.code == asyncssh.OPEN_ADMINISTRATIVELY_PROHIBITED:
         return Refusal(
             setting=JUMP_SETTING,
-            seen=f"the jump host {hop.through} lets nobody through to {hop.hostname}:{hop.port}: {error.reason}",
+            seen=f"the jump host {hop.through} does not forward to {hop.hostname}:{hop.port}: {error.reason}",
             expected="a jump host that forwards connections (AllowTcpForwarding, PermitOpen of its sshd)",
             do=f"correct ProxyJump of Host {hop.host} in {hop.config_file}, or ask its operators",
         )
@@ -118,7 +118,7 @@ def refusal(error: Exception, hop: Hop) -> Refusal | None:
     return None
 
 
-def _no_common(offer: Offer, hop: Hop) -> Refusal:
+def _no_common(offer: Offer, hop: SSHHop) -> Refusal:
     return Refusal(
         setting="nodes",
         seen=f"no common {offer.name}: {hop.called} offers {', '.join(offer.server) or 'none'}",
@@ -131,7 +131,7 @@ def _no_common(offer: Offer, hop: Hop) -> Refusal:
     )
 
 
-def _host_key(error: asyncssh.HostKeyNotVerifiable, hop: Hop) -> Refusal:
+def _host_key(error: asyncssh.HostKeyNotVerifiable, hop: SSHHop) -> Refusal:
     file = hop.known_hosts[0] if hop.known_hosts else "~/.ssh/known_hosts"
     files = " and ".join(hop.known_hosts) or "(UserKnownHostsFile none)"
     name = hop.host_key_alias or hop.hostname
@@ -143,13 +143,13 @@ def _host_key(error: asyncssh.HostKeyNotVerifiable, hop: Hop) -> Refusal:
     where = "" if hop.known_hosts_named else f" (UserKnownHostsFile of Host {hop.host} in {hop.config_file})"
     return Refusal(
         setting=hop.setting("knownHosts"),
-        seen=f"a host key of {hop.called} that {files}{where} does not hold for {name} ({error.reason})",
+        seen=f"a host key of {hop.called} that {files}{where} does not list for {name} ({error.reason})",
         expected=f"the host key of {hop.host}, as its operators publish it; it is always checked",
         do=f"{add}; where it changed, ask them why before you remove the old one",
     )
 
 
-def _denied(hop: Hop) -> Refusal:
+def _denied(hop: SSHHop) -> Refusal:
     keys = f"the key {hop.key}" if hop.key else "the keys of the agent and of ssh's configuration"
     notes = f" ({'; '.join(hop.notes)})" if hop.notes else ""
     where = f"User or IdentityFile of Host {hop.host} in {hop.config_file}"
@@ -166,7 +166,7 @@ def _denied(hop: Hop) -> Refusal:
     )
 
 
-def _master_first(hop: Hop) -> str:
+def _master_first(hop: SSHHop) -> str:
     name = hop.host.partition(":")[0]
     first = f"ssh -M -N -f {name}"
     if not hop.control_path:
@@ -174,7 +174,7 @@ def _master_first(hop: Hop) -> str:
     return f"log in by hand first, and leave it open: {first}; then run again"
 
 
-def _second_factor(hop: Hop) -> Refusal:
+def _second_factor(hop: SSHHop) -> Refusal:
     return Refusal(
         setting="nodes",
         seen=f"{hop.called} lets user {hop.user} in with no key alone: it asks for more (a password or a code)",

@@ -1,12 +1,12 @@
-"""A machine of `medweave.ssh` for a program without the engine: `python -m medweave_connectors.sites.ssh.session_server`.
+"""Server for one ssh session, used by a driver without the engine: `python -m medweave_connectors.sites.ssh.session_server`.
 
 It reads one JSON document a line and answers each with one or more; the driver, which does not import StreamFlow, starts it as a
-process of its own. The first line is {"deployment", "config"}, with the paths of `config` absolute. Then come
-{"ask": SCRIPT}              -> {"code", "output"}: a short script for `sh`, with all that it prints
-{"work": SCRIPT, "in": DIR}  -> {"code", "output"}: a long one, ended with its processes by "stop"; its last words if it failed
-{"send": PATH, "to": PATH}   -> {"sent": BYTES} now and then, then {"code": 0}: a file, complete under its name or not at all
-{"stop": true}               -> {"stopped": true}: what went on has ended, and is not answered any more
-Where the machine cannot be used the answer is {"error": TEXT, "again": whether another try may help}. The end of its input ends it.
+process. The first line is {"deployment", "config"}, with absolute paths in `config`. The others are
+{"ask": SCRIPT}              -> {"code", "output"}: a short script for `sh`, with all its output
+{"work": SCRIPT, "in": DIR}  -> {"code", "output"}: a long script, ended with its processes by "stop"; its last lines if it failed
+{"send": PATH, "to": PATH}   -> {"sent": BYTES} as progress, then {"code": 0}: a file, complete or absent
+{"stop": true}               -> {"stopped": true}: the current request was ended, and gets no answer
+If the machine cannot be used the answer is {"error": TEXT, "again": whether a retry may help}. The end of its input ends it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from streamflow.core.exception import WorkflowDefinitionException
 
 from medweave_connectors.sites.ssh.connector import MedweaveSSHConnector
 
-SEND_BYTES, TELL_S = 2**18, 1.0
+SEND_BYTES, REPORT_S = 2**18, 1.0
 LINE_BYTES = 2**24
 JOB = "/medweave/0"
 
@@ -35,70 +35,72 @@ Say = Callable[[Mapping[str, Any]], None]
 
 
 class Session:
-    """The connection, and what goes on over it: one request at a time."""
+    """The connection and its current request: one at a time."""
 
     def __init__(self, deployment: str, config: Mapping[str, Any], say: Say) -> None:
         self._connector = MedweaveSSHConnector(deployment, "/", **config)
-        self._place = ExecutionLocation(name=next(iter(self._connector.nodes)), deployment=deployment)
+        self._location = ExecutionLocation(name=next(iter(self._connector.nodes)), deployment=deployment)
         self._say = say
-        self._going: asyncio.Task[None] | None = None
+        self._request: asyncio.Task[None] | None = None
 
     async def open(self) -> None:
-        """Connects; raises as the connector's `deploy`."""
+        """Connect; raises as the connector's `deploy`."""
         await self._connector.deploy(False)
 
     async def close(self) -> None:
-        """Ends what goes on, and the connection."""
+        """End the current request, and close the connection."""
         await self._end()
         await self._connector.undeploy(False)
 
     def take(self, request: Mapping[str, Any]) -> None:
-        """Begins a request."""
-        self._going = asyncio.create_task(self._do(request))
+        """Start a request."""
+        self._request = asyncio.create_task(self._do(request))
 
     async def stop(self) -> None:
-        """Ends the request that goes on."""
+        """End the current request."""
         await self._end()
         self._say({"stopped": True})
 
     async def _end(self) -> None:
-        if self._going is not None:
-            self._going.cancel()
+        if self._request is not None:
+            self._request.cancel()
             with contextlib.suppress(asyncio.CancelledError):
-                await self._going
+                await self._request
 
     async def _do(self, request: Mapping[str, Any]) -> None:
         try:
             self._say(await self._answer(request))
-        except Exception as error:  # whatever broke, the other side waits for an answer
+        except Exception as error:  # after any failure, the driver waits for an answer
             self._say(_error(error))
 
     async def _answer(self, request: Mapping[str, Any]) -> Mapping[str, Any]:
         if "send" in request:
             await self._send(Path(request["send"]), request["to"])
             return {"code": 0}
-        told: tuple[str, int] | None
+        result: tuple[str, int] | None
         if "work" in request:
             words = ["sh", "-c", shlex.quote(request["work"])]
-            # In a folder that is its own business: one that a step writes to would be made anew for each attempt.
-            told = await self._connector.run_once(self._place, words, {}, request["in"], (None, None, None), None, JOB)
+            # Without attempts: those would recreate the folder.
+            result = await self._connector.run_once(
+                self._location, words, {}, request["in"], (None, None, None), None, JOB
+            )
         else:
-            told = await self._connector.run(self._place, [request["ask"]], capture_output=True)
-        assert told is not None
-        return {"output": told[0], "code": told[1]}
+            result = await self._connector.run(self._location, [request["ask"]], capture_output=True)
+        assert result is not None
+        return {"output": result[0], "code": result[1]}
 
     async def _send(self, source: Path, target: str) -> None:
         part = shlex.quote(posixpath.join(posixpath.dirname(target), f".{posixpath.basename(target)}.part"))
         script = f"cat > {part} && mv {part} {shlex.quote(target)} || {{ rm -f {part}; exit 1; }}"
-        sent, told = 0, time.monotonic()
-        writer = await self._connector.get_stream_writer(["sh", "-c", script], self._place)
+        sent, reported = 0, time.monotonic()
+        writer = await self._connector.get_stream_writer(["sh", "-c", script], self._location)
         with source.open("rb") as stream:
             async with writer as channel:
                 while data := stream.read(SEND_BYTES):
                     await channel.write(data)
                     sent += len(data)
-                    if time.monotonic() - told > TELL_S:
-                        told = time.monotonic()
+                    if time.monotonic() - reported > REPORT_S:
+                        reported = time.monotonic()
                         self._say({"sent": sent})
 
 
@@ -112,7 +114,7 @@ def _say(answer: Mapping[str, Any]) -> None:
 
 
 async def main() -> None:
-    """Serves standard input until it ends."""
+    """Serve standard input until it ends."""
     requests = asyncio.StreamReader(limit=LINE_BYTES)
     await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(requests), sys.stdin)
     first = json.loads(await requests.readline())

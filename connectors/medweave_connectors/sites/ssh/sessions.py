@@ -1,7 +1,7 @@
-"""The connection to one machine and its sessions: shells for short commands, and sessions for jobs and copies.
+"""The connection to one machine and its sessions: shells for short commands, and sessions for jobs and transfers.
 
-A server limits the sessions of one connection (MaxSessions of sshd, often 10, sometimes 2). How many it opens is learned when it
-refuses one; then fewer are used, and the others wait. No streamflow in here.
+A server limits the sessions of one connection (MaxSessions of sshd, often 10, sometimes 2). The limit is learned when it refuses
+one; then fewer are used, and the others wait. Does not import streamflow.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import asyncssh
 from medweave_connectors.host.shells import SHELLS, Shells, TooManyShells
 from medweave_connectors.sites.ssh.connect import Dropped, Target, connect
 from medweave_connectors.sites.ssh.control_master import MasterConnection
-from medweave_connectors.sites.ssh.login import COMMAND, READ_BYTES, Started, start
+from medweave_connectors.sites.ssh.login import COMMAND, READ_BYTES, StartedSession, start
 from medweave_core.errors import UsageError
 
 FEWEST_SESSIONS = 2  # one shell, and one job or copy
@@ -29,45 +29,45 @@ CLOSE_S = 2.0
 
 
 class SessionRefused(Exception):
-    """The server opens no further session over this connection; the argument is its word."""
+    """The server opens no further session over this connection; the argument is its message."""
 
 
 class NotReached(Exception):
-    """The machine was not reached, or gave no session; another try may help."""
+    """The machine was not reached, or opened no session; a retry may help."""
 
 
-class Places:
-    """Places for so many at the same time; the number may change."""
+class SessionSlots:
+    """Semaphore whose number of slots may change."""
 
     def __init__(self, number: int) -> None:
         self._number, self._taken = number, 0
         self._changed = asyncio.Condition()
 
     async def enter(self) -> None:
-        """Waits for a place."""
+        """Wait for a slot."""
         async with self._changed:
             await self._changed.wait_for(lambda: self._taken < self._number)
             self._taken += 1
 
     async def leave(self) -> None:
-        """Return the place."""
+        """Release the slot."""
         async with self._changed:
             self._taken -= 1
             self._changed.notify_all()  # the first waiter may have been cancelled
 
     async def resize(self, number: int) -> None:
-        """Change the number of places; places taken beyond it are returned later."""
+        """Change the number of slots; slots in use beyond it are released later."""
         async with self._changed:
             self._number = number
             self._changed.notify_all()
 
 
 class Sessions:
-    """The connection, made when it is needed and again where it was lost.
+    """The connection, opened when it is needed and again after a loss.
 
     Args:
         most: sessions at the same time, four of them for shells.
-        notify: gets a text for people when the server allows fewer.
+        notify: called with a text for the user when the server allows fewer.
 
     Attributes:
         target: the machine.
@@ -82,18 +82,18 @@ class Sessions:
         self._most = most
         self._num_open = self._num_opening = 0
         self._closed_at = -CLOSING_S
-        self._others = Places(most - SHELLS)
+        self._others = SessionSlots(most - SHELLS)
         self.shells = Shells(self._open_shell, target.node)
         self.allowed: int | None = None
         self.noise = ""
 
     @contextlib.asynccontextmanager
-    async def session(self) -> AsyncIterator[Started]:
-        """A session whose shell waits for a script, with streams of bytes; it is closed at the end.
+    async def session(self) -> AsyncIterator[StartedSession]:
+        """Open a session whose shell waits for a script, with streams of bytes; it is closed at the end.
 
         Raises:
             UsageError: a setting is wrong, or the server allows too few sessions.
-            NotReached: see there.
+            NotReached: the machine was not reached.
         """
         started = None
         while started is None:
@@ -112,14 +112,14 @@ class Sessions:
             await self._others.leave()
 
     async def program(self, script: str) -> SessionShell:
-        """A session whose script reads from its input, until it is closed; raises as `session`."""
+        """Return a session with a running script that reads its input, until it is closed; raises as `session`."""
         session = self.session()
         started = await session.__aenter__()
         started.run(script)
         return SessionShell(started.process, partial(session.__aexit__, None, None, None))
 
     async def fill(self) -> int:
-        """Opens as many sessions as a run may at the same time, and closes them; returns how many the server opened.
+        """Open as many sessions as a run may use at the same time, and close them. Return how many the server opened.
 
         Raises:
             UsageError: a setting is wrong, or the server opens too few.
@@ -129,7 +129,7 @@ class Sessions:
         started = await asyncio.gather(*(self._open(()) for _ in range(missing)), return_exceptions=True)
         number = self._num_open
         for result in started:
-            if isinstance(result, Started):
+            if isinstance(result, StartedSession):
                 await self._close(result.process)
         for result in started:
             if isinstance(result, SessionRefused) and number < FEWEST_SESSIONS:
@@ -139,7 +139,7 @@ class Sessions:
         return number
 
     async def close(self) -> None:
-        """Closes the shells and the connection, without a word about sessions that the other side still holds."""
+        """Close the shells and the connection; sessions that the server still has are ignored."""
         await self.shells.close()
         if self._connection is not None:
             self._connection.close()
@@ -153,8 +153,8 @@ class Sessions:
         started.run("exec sh")
         return SessionShell(started.process, partial(self._close, started.process))
 
-    async def _opened(self) -> Started | None:
-        """A session; None where the server opens no further one while others are open."""
+    async def _opened(self) -> StartedSession | None:
+        """Return a session; None if the server opens no further one while others are open."""
         try:
             started = await self._open()
         except SessionRefused as refused:
@@ -163,7 +163,7 @@ class Sessions:
         self.noise = started.noise
         return started
 
-    async def _open(self, pauses_s: Sequence[float] | None = None) -> Started:
+    async def _open(self, pauses_s: Sequence[float] | None = None) -> StartedSession:
         for pause_s in (*(PAUSES_S if pauses_s is None else pauses_s), None):
             connection = None
             try:
@@ -182,7 +182,7 @@ class Sessions:
             await asyncio.sleep(pause_s)
         raise AssertionError("the last try returns or raises")
 
-    async def _counted(self, connection: Any) -> Started:
+    async def _counted(self, connection: Any) -> StartedSession:
         self._num_opening += 1
         try:
             started = await _start(connection)
@@ -192,13 +192,13 @@ class Sessions:
             self._num_opening -= 1
 
     async def _learn(self, word: str) -> None:
-        """Uses no more sessions than are open now.
+        """Limit the sessions to those that are open now.
 
         Raises:
-            UsageError: these are too few to work with.
+            UsageError: these are too few.
         """
         if self._num_opening or (self.allowed is not None and self._num_open >= self.allowed):
-            return  # it is not known yet; or a shell that is to be closed is still at work
+            return  # not known yet, or a shell that will be closed is still busy
         if self._num_open < FEWEST_SESSIONS:
             raise self._too_few(word, self._num_open)
         self.allowed = self._num_open
@@ -225,17 +225,17 @@ class Sessions:
             return self._connection
 
     async def _close(self, process: Any) -> None:
-        process.close()  # not waited for: servers agree when the command has ended
+        process.close()  # not awaited: servers confirm when the command has ended
         self._num_open -= 1
         self._closed_at = time.monotonic()
 
 
 def shells_of(allowed: int) -> int:
-    """How many of the allowed sessions are for short commands."""
+    """Return how many of the allowed sessions are for short commands."""
     return max(1, min(SHELLS, allowed // 2))
 
 
-async def _start(connection: Any) -> Started:
+async def _start(connection: Any) -> StartedSession:
     """Open a session; sshd starts a process group for each one."""
     if isinstance(connection, MasterConnection):
         return await start(await connection.create_process(COMMAND))
@@ -243,7 +243,7 @@ async def _start(connection: Any) -> Started:
 
 
 def _refusal(connection: Any, error: Exception) -> str:
-    """The server's word where it refuses a session over an open connection; empty for any other error."""
+    """Return the server's message if it refuses a session over an open connection; empty for any other error."""
     if isinstance(error, asyncssh.ChannelOpenError) and not connection.is_closed():
         return f"a session was refused: {error.reason}"
     if isinstance(connection, MasterConnection) and "refused" in str(error):
@@ -252,7 +252,7 @@ def _refusal(connection: Any, error: Exception) -> str:
 
 
 def _may_help(error: Exception, pause_s: float) -> bool:
-    """Whether to connect again: once after any error, and longer where the server has too many logins at the moment."""
+    """Return True to connect again: once after any error, and longer if the server has too many logins at the moment."""
     return pause_s == PAUSES_S[0] or isinstance(error, Dropped)
 
 
@@ -260,7 +260,7 @@ class SessionShell:
     """A session whose process is a POSIX shell that reads from its input.
 
     Args:
-        close: ends the session.
+        close: closes the session.
     """
 
     def __init__(self, process: Any, close: Callable[[], Awaitable[Any]]) -> None:
@@ -269,19 +269,19 @@ class SessionShell:
 
     @property
     def usable(self) -> bool:
-        """False once it is known to have ended."""
+        """Return False once the shell is known to have ended."""
         return not (self._process.is_closing() or self._process.stdout.at_eof())
 
     async def write(self, data: bytes) -> None:
-        """Sends to its input."""
+        """Send bytes to its input."""
         self._process.stdin.write(data)
 
     async def read(self) -> bytes:
-        """The next bytes of its output; none at its end."""
+        """Return the next bytes of its output; none at its end."""
         return bytes(await self._process.stdout.read(READ_BYTES))
 
     async def close(self) -> None:
-        """Ends it; it may have ended."""
+        """End the shell, if it has not ended."""
         if not self._is_closed:
             self._is_closed = True
             with contextlib.suppress(Exception):

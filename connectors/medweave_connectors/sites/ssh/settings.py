@@ -1,4 +1,4 @@
-"""The settings of one host, as `ssh -G` prints them. Pure but for the environment's variables."""
+"""Settings of one host, parsed from `ssh -G`. Pure except for environment variables."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ _VARIABLE = re.compile(r"\$\{(\w+)\}")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostSettings:
-    """What OpenSSH would use for one host; paths are absolute.
+    """OpenSSH's settings for one host; paths are absolute.
 
     Attributes:
-        alias: the name that was asked for; `hostname` is the one to connect to.
-        identity_files: private keys; they may be missing. `keys_named`: the configuration names them, they are not ssh's own list.
+        alias: the name in the site file or ProxyJump; `hostname` is the one to connect to.
+        identity_files: private keys; they may be missing. `keys_named`: the configuration names them; they are not ssh's defaults.
         agent: path of the agent's socket; empty for none.
         known_hosts: files with accepted host keys; they may be missing.
-        revoked: files with host keys that are refused wherever they stand.
-        jumps: hosts on the way, as [user@]host[:port]; the first is reached first.
+        revoked: files with host keys that are always refused.
+        jumps: jump hosts, as [user@]host[:port]; the first is reached first.
         control_path: socket of a ControlMaster; empty for none.
     """
 
@@ -49,7 +49,7 @@ class HostSettings:
 
 
 def plain(host: str, user: str, port: int | None) -> HostSettings:
-    """The settings without any configuration."""
+    """Return the settings without any configuration."""
     return HostSettings(
         alias=host,
         hostname=host,
@@ -62,14 +62,14 @@ def plain(host: str, user: str, port: int | None) -> HostSettings:
 
 
 def parse(alias: str, text: str) -> HostSettings:
-    """The settings from the output of `ssh -G ALIAS`."""
-    told: dict[str, list[str]] = {}
+    """Parse the output of `ssh -G ALIAS`."""
+    values: dict[str, list[str]] = {}
     for line in text.splitlines():
         key, _, value = line.partition(" ")
-        told.setdefault(key, []).append(value.strip())
+        values.setdefault(key, []).append(value.strip())
 
     def one(key: str) -> str:
-        value = told.get(key, [""])[0]
+        value = values.get(key, [""])[0]
         return "" if value == NONE else value
 
     settings = HostSettings(
@@ -79,14 +79,14 @@ def parse(alias: str, text: str) -> HostSettings:
     def paths(values: Iterable[str]) -> tuple[str, ...]:
         return tuple(_path(value, settings) for value in values if value != NONE)
 
-    keys = told.get("identityfile", [])
+    keys = values.get("identityfile", [])
     return replace(
         settings,
         identity_files=paths(keys),
         keys_named=len(keys) <= MOST_NAMED_DEFAULTS or not all(_DEFAULT_KEY.fullmatch(key) for key in keys),
-        certificate_files=paths(told.get("certificatefile", [])),
+        certificate_files=paths(values.get("certificatefile", [])),
         identities_only=one("identitiesonly") == "yes",
-        agent=_agent(told.get("identityagent", ["SSH_AUTH_SOCK"])[0], settings),
+        agent=_agent(values.get("identityagent", ["SSH_AUTH_SOCK"])[0], settings),
         known_hosts=paths(_files(one("userknownhostsfile")) + _files(one("globalknownhostsfile"))),
         revoked=paths(_files(one("revokedhostkeys"))),
         host_key_alias=one("hostkeyalias"),
@@ -97,7 +97,7 @@ def parse(alias: str, text: str) -> HostSettings:
 
 
 def expand(text: str, settings: HostSettings) -> str:
-    """The text with ssh's tokens (`%h`, `%p`, …) replaced; `ssh -G` leaves some of them."""
+    """Replace ssh's tokens (`%h`, `%p`, …) in a text; `ssh -G` leaves some of them."""
     local = socket.gethostname()
     tokens = {
         "%": "%",
@@ -112,11 +112,11 @@ def expand(text: str, settings: HostSettings) -> str:
         "r": settings.user,
         "u": os.environ.get("USER", ""),
     }
-    return _TOKEN.sub(lambda found: tokens.get(found[1], found[0]), text)
+    return _TOKEN.sub(lambda match: tokens.get(match[1], match[0]), text)
 
 
 def split_jump(text: str) -> tuple[str, str, int | None]:
-    """(user, host, port) of a jump, written as [user@]host[:port] or as ssh://[user@]host[:port]."""
+    """Return (user, host, port) of a jump, written as [user@]host[:port] or as ssh://[user@]host[:port]."""
     user, _, place = text.removeprefix("ssh://").rstrip("/").rpartition("@")
     host, _, port = place.rpartition(":")
     if not host or (":" in host and not host.endswith("]")):  # no port, or a bare IPv6 address
@@ -125,7 +125,7 @@ def split_jump(text: str) -> tuple[str, str, int | None]:
 
 
 def is_node(text: str) -> bool:
-    """Whether this is a host, or a host with a port that there may be."""
+    """Return True for a host, or a host with a valid port."""
     try:
         port = split_jump(text)[2]
     except ValueError:
@@ -134,12 +134,12 @@ def is_node(text: str) -> bool:
 
 
 def _path(text: str, settings: HostSettings) -> str:
-    named = _VARIABLE.sub(lambda found: os.environ.get(found[1], found[0]), text.strip('"'))
+    named = _VARIABLE.sub(lambda match: os.environ.get(match[1], match[0]), text.strip('"'))
     return str(Path(expand(named, settings)).expanduser())
 
 
 def _files(text: str) -> list[str]:
-    """`ssh -G` prints names with blanks as they are."""
+    """Split a list of files; `ssh -G` does not quote names with blanks."""
     return [text] if text and Path(text).expanduser().exists() else text.split()
 
 

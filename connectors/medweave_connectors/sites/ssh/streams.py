@@ -1,6 +1,6 @@
-"""Streams to and from commands at a machine, which end when the command has ended, and fail when it failed.
+"""Streams to and from commands at a machine, which end when the command has ended, and fail if it failed.
 
-The stock ones drop the exit status: half of a folder passes for all of it.
+StreamFlow's streams drop the exit status, so half of a folder would count as complete.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ LAST_WORDS_S = 2.0
 
 
 class _Input(SSHStreamWriterWrapper):
-    """Closing it ends the input; the stock one closes the session, and how the command ended is never known."""
+    """Standard input that is ended by `close`; StreamFlow's closes the session, and the exit status is lost."""
 
     async def write(self, data: Any) -> None:
-        """Sends. Of more than a packet, asyncssh would move all that is left each time that one has gone."""
+        """Send in packets: of larger data, asyncssh would copy the rest after each packet."""
         rest = memoryview(data)
         while rest:
             self.stream.write(rest[:PACKET_BYTES])
@@ -38,12 +38,14 @@ class _Input(SSHStreamWriterWrapper):
         self.stream.write_eof()
 
 
-class _Stream:
-    """A session whose errors are read, so that much of them cannot hold it up, and told."""
+class _SSHStream:
+    """A session whose standard error is read, so that it cannot block, and reported."""
 
-    def __init__(self, session: AbstractAsyncContextManager[Any], script: str, what: str, given: bytes = b"") -> None:
-        """`script` is run in the session; `given` comes first in its input."""
-        self._session, self._script, self._what, self._given = session, script, what, given
+    def __init__(
+        self, session: AbstractAsyncContextManager[Any], script: str, what: str, first_input: bytes = b""
+    ) -> None:
+        """`script` is run in the session; `first_input` comes first in its input."""
+        self._session, self._script, self._what, self._given = session, script, what, first_input
         self._errors = bytearray()
         self._process: Any = None
         self._draining: asyncio.Task[None] | None = None
@@ -54,17 +56,17 @@ class _Stream:
         started.run(self._script)
         self._draining = asyncio.create_task(self._drain())
         if self._given:
-            with contextlib.suppress(OSError):  # how it ended is looked at later
+            with contextlib.suppress(OSError):  # the exit status is checked later
                 self._process.stdin.write(self._given)
         return self._process
 
     async def _drain(self) -> None:
         while data := await self._process.stderr.read(READ_BYTES):
-            self._errors += data  # a line may come in many pieces: the last of them say nothing of the cause
+            self._errors += data  # a line may come in many pieces
             del self._errors[:-TAIL_BYTES]
 
     async def _end(self) -> None:
-        """Waits for the command; its failure is ours."""
+        """Wait for the command, and raise its failure."""
         await self._process.wait_closed()
         if self._process.exit_status is None and self._process.exit_signal is None:
             raise StreamCut(self._what)
@@ -73,10 +75,10 @@ class _Stream:
     async def _check(self) -> None:
         if self._process.exit_status != 0:
             assert self._draining is not None
-            await self._draining  # what it said last may come after its end
-            told = self._errors.decode(errors="replace").strip()
+            await self._draining  # its last output may arrive after its end
+            errors = self._errors.decode(errors="replace").strip()
             status = self._process.exit_status
-            raise StreamBroke(f"{self._what} broke off: {known_reason(told)} (exit status {status})", told, status)
+            raise StreamBroke(f"{self._what} broke off: {known_reason(errors)} (exit status {status})", errors, status)
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -96,7 +98,7 @@ class _Stream:
             raise StreamCut(self._what) from error
 
     async def _ended_early(self) -> None:
-        """A command that fails takes no more input: its own words are told, where they still come."""
+        """Raise the command's failure, if it stopped reading because it failed."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(LAST_WORDS_S):
                 await self._process.wait_closed()
@@ -107,8 +109,8 @@ class _Stream:
         raise NotImplementedError
 
 
-class Reader(_Stream):
-    """What a command writes to its standard output."""
+class SSHReader(_SSHStream):
+    """Standard output of a command."""
 
     async def __aenter__(self) -> Any:
         process = await self._open()
@@ -117,12 +119,12 @@ class Reader(_Stream):
 
     async def _finish(self) -> None:
         while await self._process.stdout.read(READ_BYTES):
-            pass  # an archive's readers stop before its padding
+            pass  # readers of an archive stop before its padding
         await self._end()
 
 
-class Writer(_Stream):
-    """The standard input of a command."""
+class SSHWriter(_SSHStream):
+    """Standard input of a command."""
 
     async def __aenter__(self) -> Any:
         self._input = _Input((await self._open()).stdin)

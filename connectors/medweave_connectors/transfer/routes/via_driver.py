@@ -17,7 +17,6 @@ from streamflow.core.deployment import Connector, ExecutionLocation
 
 from medweave_connectors.host.deadlines import NoProgress, ProgressDeadline
 from medweave_connectors.host.errors import StreamCut
-from medweave_connectors.host.streams import Reader, Writer
 from medweave_connectors.runlog import console
 from medweave_connectors.transfer import shell_commands
 from medweave_connectors.transfer.agent.archive import Exactly, Guard
@@ -25,6 +24,7 @@ from medweave_connectors.transfer.progress import current
 from medweave_connectors.transfer.routes.direct.endpoints import behind
 from medweave_connectors.transfer.shell_commands import is_aside
 from medweave_connectors.transfer.stream_commands import Piece
+from medweave_connectors.transfer.streams import ProgramReader, ProgramWriter
 from medweave_connectors.transfer.wire import HERE, Leg, Passing, leg
 
 THIS = "this machine"
@@ -100,7 +100,7 @@ async def send_piece(
     async def sent() -> None:
         legs = leg(source), leg(*destinations)
         if source.local:
-            reader: Any = Reader(piece.packing, f"a transfer from {THIS}")
+            reader: Any = ProgramReader(piece.packing, f"a transfer from {THIS}")
         else:
             reader = await origin.get_stream_reader(legs[0].packing(piece.packing), source)
         words = legs[1].unpacking(piece.unpacking)
@@ -133,7 +133,7 @@ class TarCopies:
         """
 
         async def streams() -> tuple[Any, Sequence[Any], tuple[Leg, Leg]]:
-            source = Reader(shell_commands.pack(src.rstrip("/")), f"a transfer from {THIS}")
+            source = ProgramReader(shell_commands.pack(src.rstrip("/")), f"a transfer from {THIS}")
             there = leg(*locations)
             return source, await self._tar_writers(src, dst, locations, there), (HERE, there)
 
@@ -148,7 +148,7 @@ class TarCopies:
             words = shell_commands.unpack(_name(src), dst.rstrip("/"), secrets.token_hex(4), own=True)
             there = leg(location)
             reader = await self._tar_reader(self, src, location, there)
-            return reader, [Writer(words, f"a transfer to {THIS}")], (there, HERE)
+            return reader, [ProgramWriter(words, f"a transfer to {THIS}")], (there, HERE)
 
         await self._pumped(dst, streams, self._buffer(self), _name(src))
 

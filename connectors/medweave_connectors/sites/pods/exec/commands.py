@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from medweave_connectors.host.job_processes import ProcessGroup, start_time
-from medweave_connectors.host.stdin_command import Words
+from medweave_connectors.host.stdin_command import CommandWithInput
 from medweave_connectors.host.stdin_script import WORDS, encode
 from medweave_connectors.jobs.retries.attempt_script import SIGNAL
 
@@ -99,7 +99,7 @@ def start(line: str) -> list[str]:
     """
     before = f"{{ echo '{MARK}pid' $PPID $$ ${start_time('$PPID')}; {COUNTERS}; }} >&2"
     if len(line) > _URL_BYTES:
-        return Words(WORDS, encode(f"{before}; exec < /dev/null; {line}"))
+        return CommandWithInput(WORDS, encode(f"{before}; exec < /dev/null; {line}"))
     return ["sh", "-c", f"{before}; {line}"]
 
 

@@ -21,9 +21,9 @@ from medweave_connectors.host.command_log import CommandLog, kind_of
 from medweave_connectors.host.deadlines import NoProgress
 from medweave_connectors.host.errors import StreamBroke
 from medweave_connectors.host.shells import ShellLost, Shells
-from medweave_connectors.host.stdin_command import given_to
+from medweave_connectors.host.stdin_command import stdin_of
 from medweave_connectors.host.transfer_reasons import reason_in
-from medweave_connectors.jobs.remote_environment import SHELL_SIGNS, only_looks, stream_line, utility_line
+from medweave_connectors.jobs.remote_environment import SHELL_SIGNS, is_read_only, stream_line, utility_line
 from medweave_connectors.runlog import console
 from medweave_connectors.sites.pods.api.cluster import Cluster, Refused
 from medweave_connectors.sites.pods.errors import PodLost
@@ -33,6 +33,7 @@ from medweave_connectors.sites.pods.exec.shell import PodShell
 from medweave_connectors.sites.pods.startup import volumes
 from medweave_connectors.sites.pods.startup.pod import Pod
 from medweave_connectors.sites.pods.startup.states import PodState, judge, silent_node
+from medweave_connectors.transfer.manifest import manifest
 from medweave_connectors.transfer.routes.direct.endpoints import End
 from medweave_connectors.transfer.routes.via_driver import TarCopies
 from medweave_connectors.transfer.shell_commands import is_aside, link_or_copy
@@ -128,7 +129,7 @@ class PodPlaces(TarCopies, BaseConnector):
             PodLost: its end is not known, or did not come within the timeout, or the command made no progress for a while.
         """
         line = utility_line(command, environment=environment or {}, workdir=workdir)
-        for pause_s in (*(AGAIN_S if only_looks(command) else ()), None):
+        for pause_s in (*(AGAIN_S if is_read_only(command) or manifest.only_looks(command) else ()), None):
             try:
                 with CommandLog("pods", self.deployment_name).command(kind_of(command)) as logged:
                     shells = self._shells_at(location.name)
@@ -154,7 +155,7 @@ class PodPlaces(TarCopies, BaseConnector):
 
     async def get_stream_reader(self, command: MutableSequence[str], location: ExecutionLocation) -> Any:
         """Standard output of a command, for a `with`; it is an error if the command fails."""
-        execution = self._execute(location.name, command, takes_input=bool(given_to(command)), much=True)
+        execution = self._execute(location.name, command, takes_input=bool(stdin_of(command)), much=True)
         return StreamContext(execution, Reader, command, self.deployment_name)
 
     async def get_stream_writer(self, command: MutableSequence[str], location: ExecutionLocation) -> Any:

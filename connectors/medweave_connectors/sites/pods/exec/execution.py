@@ -14,7 +14,7 @@ import aiohttp
 from streamflow.core.data import StreamWrapper
 
 from medweave_connectors.host.command_log import CommandLog
-from medweave_connectors.host.stdin_command import given_to
+from medweave_connectors.host.stdin_command import stdin_of
 from medweave_connectors.host.transfer_reasons import known_reason
 from medweave_connectors.sites.pods.api.channels import PROTOCOL, STATUS, STDERR, STDOUT, Channels
 from medweave_connectors.sites.pods.errors import PodLost, StreamLost
@@ -318,7 +318,7 @@ class StreamContext:
         execution = await self._opening
         self._logged = self._logging.__enter__()
         self._stream = self._kind(execution, self._command)
-        if given := given_to(self._command):
+        if given := stdin_of(self._command):
             try:
                 await execution.write(given)
                 if self._kind is Reader:  # nobody writes more

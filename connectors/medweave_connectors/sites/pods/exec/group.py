@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from medweave_connectors.host.job_processes import end_line
-from medweave_connectors.host.stdin_command import given_to
+from medweave_connectors.host.stdin_command import stdin_of
 from medweave_connectors.jobs.node_group import LOSS_DEADLINE_S
 from medweave_connectors.jobs.retries.policy import FailureKind
 from medweave_connectors.runlog.job import CommandOutcome
-from medweave_connectors.runlog.job_output import JobOutput, Lines
+from medweave_connectors.runlog.job_output import JobOutput, LineSplitter
 from medweave_connectors.sites.pods.api.channels import STDOUT
 from medweave_connectors.sites.pods.api.cluster import Cluster, Refused
 from medweave_connectors.sites.pods.errors import PodLost
@@ -205,10 +205,10 @@ class Group:
         return min(by_itself, key=lambda member: (not member.lost, member.exit_code != 137, member.ended, member.rank))
 
     async def _run(self, member: Member) -> None:
-        lines = Lines(member.take)
+        lines = LineSplitter(member.take)
         try:
             words = commands.start(member.line)
-            script, place = given_to(words), member.place
+            script, place = stdin_of(words), member.place
             execution = await execute(self._websocket, member.pod.namespace, place, words, takes_input=bool(script))
             self._executions[member.rank] = execution
             if script:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from medweave_connectors.jobs.job_requests import Size
+from medweave_connectors.jobs.job_requests import LocationSize
 from medweave_core.untrusted_text import plain, plain_line
 
 _BINARY = {"Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
@@ -137,9 +137,9 @@ def pod_facts(pod: Pod, container: str) -> dict[str, str]:
     }
 
 
-def size_of(container: Container) -> Size:
+def size_of(container: Container) -> LocationSize:
     """The most that a job can have in a container."""
-    return Size(
+    return LocationSize(
         cores=math.inf if container.cpu_limit is None else container.cpu_limit,
         memory_mib=math.inf if container.memory_mib is None else container.memory_mib,
         gpus=container.devices,

@@ -1,6 +1,6 @@
-"""Streams to and from programs of this machine, which end when the program has ended, and fail when it failed.
+"""Streams to and from local programs, which end when the program has ended, and fail if it failed.
 
-The stock ones drop the exit status, and a program that writes many errors waits for ever for someone who reads them.
+StreamFlow's streams drop the exit status, and block forever if a program writes many errors.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from medweave_connectors.transfer.agent.encoding import filled
 
 READ_BYTES, TAIL_BYTES = 2**16, 2000
 PIPE_BYTES = 2**20
-HELD_BYTES = 2**19  # asyncio stops reading a pipe when it holds twice as much
+BUFFER_BYTES = 2**19  # asyncio stops reading a pipe when its buffer has twice as much
 GRACE_S = 5.0
 
 
 class _Program(StreamWrapper):
-    """A program whose errors are read while it runs, and told when it fails."""
+    """A program whose standard error is read while it runs, and reported when it fails."""
 
     def __init__(self, words: Sequence[str], what: str) -> None:
         super().__init__(None)
@@ -46,7 +46,7 @@ class _Program(StreamWrapper):
             stderr=asyncio.subprocess.PIPE,
             env={**os.environ, "LC_ALL": "C"},
             start_new_session=True,
-            limit=HELD_BYTES,
+            limit=BUFFER_BYTES,
         )
         self._draining = asyncio.create_task(self._drain())
 
@@ -57,10 +57,10 @@ class _Program(StreamWrapper):
             del self._errors[:-TAIL_BYTES]
 
     async def close(self) -> None:
-        """Waits for the program.
+        """Wait for the program.
 
         Raises:
-            StreamBroke: it failed.
+            StreamBroke: the program failed.
         """
         if self._ended:
             return
@@ -77,7 +77,7 @@ class _Program(StreamWrapper):
         raise NotImplementedError
 
     async def _discard(self) -> None:
-        """Takes what is still written: a process has ended for asyncio when its pipes have been read."""
+        """Read the remaining output: for asyncio a process has ended only when its pipes have been read."""
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -92,7 +92,7 @@ class _Program(StreamWrapper):
                 self._draining.cancel()
 
     async def _end(self) -> None:
-        # What is not wanted any more may put away what it has begun, and is killed then.
+        # A program that is no longer needed gets time to clean up before it is killed.
         for sign in (signal.SIGTERM, signal.SIGKILL):
             if self._process.returncode is None:
                 with contextlib.suppress(ProcessLookupError):
@@ -101,13 +101,13 @@ class _Program(StreamWrapper):
                     await asyncio.wait_for(asyncio.gather(self._process.wait(), self._discard()), GRACE_S)
 
 
-class Reader(_Program):
-    """What a program writes to its standard output. It is read by a thread: asyncio would copy each byte three times."""
+class ProgramReader(_Program):
+    """Standard output of a program, read by a thread: asyncio would copy each byte three times."""
 
-    async def __aenter__(self) -> Reader:
+    async def __aenter__(self) -> ProgramReader:
         self._output, output = os.pipe()
         self._reading: asyncio.Future[bytearray] | None = None
-        self._left = False  # a program of its own that it has left behind may hold the pipe for ever
+        self._is_closed = False  # a background child of the program may keep the pipe open forever
         try:
             with contextlib.suppress(OSError):  # an account has too many
                 fcntl.fcntl(output, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
@@ -120,20 +120,20 @@ class Reader(_Program):
         return self
 
     async def read(self, size: int | None = None) -> bytearray:
-        """Up to `size` bytes; none at the end."""
-        work = asyncio.to_thread(filled, self._output, size or READ_BYTES, lambda: self._left)
+        """Return up to `size` bytes; none at the end."""
+        work = asyncio.to_thread(filled, self._output, size or READ_BYTES, lambda: self._is_closed)
         self._reading = asyncio.ensure_future(work)
         return await asyncio.shield(self._reading)
 
     async def write(self, data: bytes) -> None:
-        """There is no way to write."""
+        """Raise TypeError: it is a reader."""
         raise TypeError("a reader")
 
     async def _finish(self) -> None:
         await self._discard()
 
     async def _discard(self) -> None:
-        if self._reading is not None:  # nobody has waited for its end
+        if self._reading is not None:  # it may still run
             await asyncio.wait([self._reading])
         while await self.read(READ_BYTES):
             pass
@@ -142,28 +142,28 @@ class Reader(_Program):
         try:
             await super()._end()
         finally:
-            self._left = True
+            self._is_closed = True
             if self._reading is not None:  # while it is read, its number may not become that of another file
                 await asyncio.wait([self._reading])
             os.close(self._output)
 
 
-class Writer(_Program):
+class ProgramWriter(_Program):
     """The standard input of a program."""
 
-    async def __aenter__(self) -> Writer:
+    async def __aenter__(self) -> ProgramWriter:
         await self._start(stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.DEVNULL)
         return self
 
     async def read(self, size: int | None = None) -> bytes:
-        """There is nothing to read."""
+        """Raise TypeError: it is a writer."""
         raise TypeError("a writer")
 
     async def write(self, data: bytes) -> None:
-        """Sends.
+        """Send bytes.
 
         Raises:
-            StreamBroke: the program has ended already, with an error.
+            StreamBroke: the program has ended with an error.
         """
         assert self._process.stdin is not None
         try:
@@ -176,5 +176,5 @@ class Writer(_Program):
     async def _finish(self) -> None:
         assert self._process.stdin is not None
         self._process.stdin.close()
-        with contextlib.suppress(ConnectionError):  # how it ended is looked at next
+        with contextlib.suppress(ConnectionError):  # the exit status is checked next
             await self._process.stdin.wait_closed()
