@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from typing import Protocol, cast
 
 from medweave import __version__
-from medweave.cli.output import discard, settle
 from medweave.cli.parser import Parser
+from medweave.project.console import discard, settle
 from medweave_core.contracts.model import RESEARCH_USE_ONLY
 from medweave_core.errors import InternalError, StepError, StorageError, UsageError
 
@@ -39,7 +39,7 @@ COMMANDS = {
 }
 # The module of each command whose package does not have the command's name.
 MODULES = {
-    "attach": "runs.attach",
+    "attach": "cli.attach",
     "bind": "placement.bind",
     "cancel": "runs.cancel",
     "clean": "runs.clean",

@@ -6,7 +6,7 @@ import argparse
 import json
 from pathlib import Path
 
-from medweave.runs.clean import file_of_run
+from medweave.project.run_files import file_of_run
 from medweave_core.documents.line_numbers import shown
 from medweave_core.errors import BackendMissingError, UserInputError
 from medweave_core.runlog.history import read_run

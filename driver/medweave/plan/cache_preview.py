@@ -19,11 +19,11 @@ from medweave.plan.document import Reuse
 from medweave.plan.flow import Flow
 from medweave.plan.ports import Port, Unseen, Value, Written, ports_of
 from medweave.project.workflows import Step
-from medweave.runs.explain import changes, listed
 from medweave_connectors.cache.entries import Kept
 from medweave_connectors.cache.session import NOT_ALLOWED, SWITCH
 from medweave_core.documents.cwl_model import Process
 from medweave_core.runlog.history import Job, Run
+from medweave_core.runlog.job_parts import changes, listed
 
 NEVER = "no earlier run has done it"
 OFF = f"reuse is switched off ({SWITCH}=0)"

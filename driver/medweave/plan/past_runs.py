@@ -10,7 +10,7 @@ from pathlib import Path, PurePath
 from medweave import DRIVER_TYPE
 from medweave.plan.document import Figures
 from medweave.report.energy import Model, energy_wh, total
-from medweave_connectors.host.engine_names import HERE
+from medweave_core.runlog.engine_names import HERE
 from medweave_core.runlog.history import Job, Run, read_runs
 
 

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from medweave.cli.schema import streamflow_schema, text_of
 from medweave.project.files import write_atomically
+from medweave.project.schemas import streamflow_schema, text_of
 from medweave.project.sites import role_names
 from medweave.project.sites import schema as site_schema
 from medweave.project.workflows import ROLES_FILE

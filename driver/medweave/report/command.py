@@ -31,6 +31,7 @@ from medweave_core.contracts.report_fragment import (
 )
 from medweave_core.errors import BackendMissingError, StepError, UserInputError
 from medweave_core.exit_codes import meaning
+from medweave_core.runlog.engine_names import place_label
 from medweave_core.runlog.history import UNFINISHED, Job, Run, Transfers, read_run
 from medweave_core.untrusted_text import load_json
 
@@ -269,11 +270,9 @@ def _row(job: Job, wh: float | None) -> dict[str, str]:
 
 
 def _transfer_row(moved: Transfers) -> dict[str, str]:
-    from medweave.runs.follow.formatting import place
-
     return {
-        "source": place(moved.source),
-        "destination": place(moved.destination),
+        "source": place_label(moved.source),
+        "destination": place_label(moved.destination),
         "route": moved.route,
         "why": "; ".join(moved.reasons),
         "copies": str(moved.num_copies),

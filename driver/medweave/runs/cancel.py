@@ -13,7 +13,7 @@ from medweave_core.runlog.run_state import State
 from medweave.runs.follow.summary import Started, summary
 from medweave.runs.follow.watch import until_gone
 from medweave_core.runlog.history import LOG_FILE, read_run
-from medweave.cli.output import put
+from medweave.project.console import put
 from medweave.runs.listing import add_run_argument, add_runs_option, find_going, state_of
 from medweave_core.documents.line_numbers import shown
 from medweave_core.errors import UserInputError

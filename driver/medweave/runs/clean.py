@@ -17,7 +17,7 @@ from typing import Any
 from medweave.runs.clean_clusters import clean_clusters, printed
 from medweave.project.deployments import wrapped
 from medweave_core.runlog.history import LOG_FILE, Run, read_run
-from medweave.cli.schema import streamflow_schema
+from medweave.project.schemas import streamflow_schema
 from medweave_core.documents.yaml_documents import read_mapping
 from medweave_core.documents.field_errors import check
 from medweave_connectors.jobs.reattach import journal
@@ -27,7 +27,8 @@ from medweave_connectors.transfer.store.folder_commands import remove_traces
 from medweave_core.documents.streamflow_paths import expand
 from medweave_connectors.runlog.event_log import driver_lives
 from medweave_connectors.runlog.run_ownership import RECORD_MARK, RunOwner, recorded_owner
-from medweave_connectors.runlog.run import WORK
+from medweave_core.runlog.run_folder import WORK
+from medweave.project.run_files import file_of_run
 from medweave_connectors.sites.slurm.commands import at_cluster, cancel_all
 from medweave_core.errors import StepError, TryAgainError, UserInputError
 
@@ -78,32 +79,6 @@ def run(namespace: argparse.Namespace) -> int:
     for line in clean(record, file_of_run(record, namespace.file)):
         print(line)
     return 0
-
-
-def file_of(folder: Path) -> Path:
-    """The streamflow.yml of a run, where it was started with the usual one."""
-    own = folder / "streamflow.yml"
-    return own if own.exists() else folder.parent.parent / "streamflow.yml"
-
-
-def file_of_run(record: Run, named: Path | None) -> Path:
-    """The streamflow.yml of a run: the named one, else that of `file_of`.
-
-    Raises:
-        UserInputError: the run was started with another one, by where its workflow lay from there.
-    """
-    if named is not None:
-        return named
-    folder = record.folder.absolute()
-    file, workflow = file_of(folder), str(record.facts.get("workflow_file", ""))
-    is_beside = file.parent != folder and file.exists()  # the one in the run's folder is its own
-    if is_beside and not (file.parent / workflow).exists():
-        raise UserInputError(
-            f"the run {record.run_id} was started with another file than {shown(file)}.",
-            seen=f"no {workflow} from there, which was its workflow", expected="the streamflow.yml that the run was started with",
-            do="name it: --file FILE",
-        )  # fmt: skip
-    return file
 
 
 def refusal(record: Run) -> StepError | None:

@@ -12,13 +12,13 @@ from medweave_core.runlog.history import Job, Run, read_runs
 from medweave.runs.listing import add_runs_option, folders_of
 from medweave_core.documents.closest_match import closest
 from medweave_core.errors import UserInputError
+from medweave_core.runlog.job_parts import changes, listed
 from medweave_core.runlog.events import step_label
 
 DESCRIPTION = (
     "Tells of each job of a step why a run did its work, or took what an earlier run had done: which input, parameter or program\n"
     "has changed since then. It reads the event logs of the runs, which hold no values: what has changed is named, and not shown."
 )
-COMMAND = "command"  # part of the work that changes with its inputs, as a rule
 MOST_NAMES = 12
 _NOT_LOOKED_UP = (
     "it was not looked up whether it was done before: reuse is switched off (MEDWEAVE_REUSE, reuse_gib, storeGiB), or a connector "
@@ -148,14 +148,3 @@ def _sentence(job: Job, compared_with: str, changed: Sequence[str]) -> str:
     if changed:
         return f"run: since run {compared_with} another {listed(changed)}"
     return f"run: nothing has changed since run {compared_with}, whose outputs were not kept (it failed, or they made room)"
-
-
-def changes(before: Mapping[str, str], now: Mapping[str, str]) -> tuple[str, ...]:
-    """The parts that differ. A command is left out that has changed with an input: it holds that input's value or path."""
-    names = sorted(name for name in before.keys() | now.keys() if before.get(name) != now.get(name))
-    inputs = [name for name in names if name.startswith("input ")]
-    return tuple(name for name in names if not (inputs and name == COMMAND))
-
-
-def listed(names: Sequence[str]) -> str:
-    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"

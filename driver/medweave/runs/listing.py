@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from medweave.runs.clean import file_of
+from medweave.project.run_files import file_of
 from medweave.runs.follow.planned_steps import steps_in
 from medweave_core.runlog.run_state import State, fold
 from medweave_core.runlog.history import LOG_FILE, read_log

@@ -17,8 +17,8 @@ from medweave_core.runlog.history import LOG_FILE, read_log
 from medweave.runs.listing import add_runs_option, find, state_of
 from medweave_core.documents.closest_match import closest
 from medweave_connectors.runlog.event_log import driver_lives
-from medweave_connectors.runlog.job_output_files import FOLDER
-from medweave_connectors.runlog.run import WORK
+from medweave_core.runlog.run_folder import STDERR
+from medweave_core.runlog.run_folder import WORK
 from medweave_core.errors import UserInputError
 from medweave_core.runlog.events import step_label
 
@@ -70,7 +70,7 @@ def _print(folder: Path, step: str, opened: contextlib.ExitStack, *, follow: boo
         jobs = jobs_of(state, step)
         for job in jobs:
             if job.label not in files:
-                files[job.label] = opened.enter_context(Printed(folder / WORK / FOLDER / job.label))
+                files[job.label] = opened.enter_context(Printed(folder / WORK / STDERR / job.label))
             text = files[job.label].new()
             if not files[job.label].begun and job.state in ENDED and job.label not in told:
                 told.add(job.label)

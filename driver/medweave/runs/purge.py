@@ -10,11 +10,12 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from medweave.runs.clean import clean, file_of, refusal, remove_scratch
+from medweave.project.run_files import file_of
+from medweave.runs.clean import clean, refusal, remove_scratch
 from medweave.project.files import write_atomically
 from medweave_core.runlog.history import LOG_FILE, Run, read_run
 from medweave_connectors.policy.pseudonym_home import forget_links
-from medweave_connectors.runlog.run import WORK
+from medweave_core.runlog.run_folder import WORK
 from medweave_connectors.cache.session import forget_all
 from medweave_core.errors import TryAgainError, UsageError, UserInputError
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from medweave.placement.bind import add_place_options, bind
-from medweave.runs.clean import file_of_run
+from medweave.project.run_files import file_of_run
 from medweave.project.files import write_atomically
 from medweave.runs.follow.child import Child, start, workflow_of
 from medweave.runs.follow.displays import Display, Events, for_people
@@ -28,7 +28,7 @@ from medweave.runs.follow.summary import Started, left, summary
 from medweave.runs.follow.watch import PAUSE_S, Watch
 from medweave.runs.follow.formatting import size
 from medweave_core.runlog.history import LOG_FILE, Run, read_run
-from medweave.cli.output import put
+from medweave.project.console import put
 from medweave.project.workflows import read_pipeline
 from medweave.runs.run_file import check_documents, check_file, check_variables
 from medweave.project.sites import find_site, read_site

@@ -6,8 +6,8 @@ import argparse
 import json
 from pathlib import Path
 
+from medweave.project.schedules import Schedule, read_schedule
 from medweave.schedule import registry
-from medweave.schedule.document import Schedule, read_schedule
 from medweave.schedule.hosts import Place, place_of
 from medweave.schedule.state import secret_of
 from medweave.schedule.tick import fire, say

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from medweave.schedule.document import Schedule
+from medweave.project.schedules import Schedule
 from medweave_core.documents.field_errors import fault_at
 
 POLICIES = {"forbid": "Forbid", "replace": "Replace", "allow": "Allow"}

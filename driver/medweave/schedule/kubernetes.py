@@ -16,10 +16,10 @@ from kubernetes import client, config
 from kubernetes.client.exceptions import ApiException
 from urllib3.exceptions import HTTPError
 
+from medweave.project.schedules import WHAT, Schedule
 from medweave.schedule.archive import archive_of
 from medweave.schedule.chart_values import values_of
 from medweave.schedule.definition import definition_files
-from medweave.schedule.document import WHAT, Schedule
 from medweave.schedule.in_pod import lines_of
 from medweave.schedule.rights import rights_of, rules_of
 from medweave_connectors.sites.helm.commands import Access, Chart, failure, install, listed, uninstall

@@ -11,10 +11,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from medweave.project.cron_times import on_calendar
 from medweave.project.files import write_atomically
+from medweave.project.schedules import Schedule
 from medweave.schedule import crontab, units
-from medweave.schedule.calendar import on_calendar
-from medweave.schedule.document import Schedule
 from medweave.schedule.state import alone, read_memory
 from medweave.schedule.tick import end_the_one_before
 from medweave_core.documents.field_errors import fault_at

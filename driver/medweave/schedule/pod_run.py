@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import datetime
 
+from medweave.project.schedules import read_schedule
 from medweave.runs.follow.displays import Display
 from medweave.schedule import registry
-from medweave.schedule.document import read_schedule
 from medweave_core.errors import UsageError
 from medweave_core.runlog.history import read_events
 from medweave_core.runlog.run_state import State, fold

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from medweave.project.files import write_atomically
-from medweave.schedule.document import Schedule, read_schedule
+from medweave.project.schedules import Schedule, read_schedule
 from medweave.schedule.hosts import place_of
 from medweave_core.documents.closest_match import closest
 from medweave_core.documents.line_numbers import shown

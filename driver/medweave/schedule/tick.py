@@ -13,11 +13,11 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from medweave.cli.output import put
+from medweave.project.console import put
+from medweave.project.schedules import Schedule
 from medweave.runs import run as runs
 from medweave.runs.cancel import holds
 from medweave.runs.follow.child import workflow_of
-from medweave.schedule.document import Schedule
 from medweave.schedule.inputs import Untold, changes, parts_of
 from medweave.schedule.notifications import is_wanted, notice_of, send
 from medweave.schedule.state import DIGESTS, LOCK, Firing, Memory, alone, read_memory, secret_of, write_memory

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from medweave.cli.schema import streamflow_schema
 from medweave.placement.bind import bind
 from medweave.project.deployments import part_schemas
 from medweave.project.near_files import expected_path, near
+from medweave.project.schemas import streamflow_schema
 from medweave.project.sites import SITES
 from medweave.validate.findings import Finding, finding_at, one_of
 from medweave.validate.images import check_containers

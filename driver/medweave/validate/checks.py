@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 
+from medweave.project.schedules import faults_of_schedule
 from medweave.project.workflows import ROLES_FILE
-from medweave.schedule.document import faults_of_schedule
 from medweave.validate.bindings import check_bindings, check_current, check_structure, generated, origin_of
 from medweave.validate.caps import Excesses
 from medweave.validate.charts import check_chart, check_deployed_values, check_with_helm

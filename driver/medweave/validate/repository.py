@@ -11,17 +11,18 @@ from functools import cached_property
 from pathlib import Path, PurePath
 from typing import Any
 
-from medweave.cli.schema import streamflow_schema
 from medweave.project.near_files import near
+from medweave.project.schedules import schema as schedule_schema
+from medweave.project.schemas import streamflow_schema
 from medweave.project.sites import schema as site_schema
 from medweave.project.workflows import ROLES_FILE
-from medweave.schedule.document import schema as schedule_schema
 from medweave.validate.findings import Finding, of_syntax
 from medweave_core.documents.cwl_model import Process
 from medweave_core.documents.cwl_reader import CwlReader
 from medweave_core.documents.line_numbers import shown
 from medweave_core.documents.source_documents import SourceDocument
 from medweave_core.errors import UsageError
+from medweave_core.runlog.run_folder import EVENTS
 
 IGNORE_FILE = ".medweave-ignore"
 CWL_CLASSES = ("Workflow", "CommandLineTool", "ExpressionTool", "Operation")
@@ -37,7 +38,6 @@ EMPTY = {
     "sites": ("site", "site file"),
     "schedules": ("schedule", "file of a schedule"),
 }
-EVENTS = "events.jsonl"  # a folder with it is a run's
 
 
 @dataclass(slots=True)

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from medweave.cli.main_command import main
-from medweave.runs.clean import Place, file_of_run, places_of, remove_scratch
+from medweave.project.run_files import file_of_run
+from medweave.runs.clean import Place, places_of, remove_scratch
 from medweave_connectors.runlog.event_log import EventLog
 from medweave_connectors.runlog.run_ownership import RECORD_MARK
 from medweave_core.errors import UserInputError

@@ -13,10 +13,10 @@ import jsonschema
 import pytest
 import yaml
 
+from medweave.project.schedules import read_schedule
 from medweave.schedule.archive import archive_of
 from medweave.schedule.chart_values import values_of
 from medweave.schedule.definition import definition_files
-from medweave.schedule.document import read_schedule
 from medweave.schedule.kubernetes import Kubernetes
 from medweave.schedule.rights import rights_of, rules_of
 from medweave_core.errors import UserInputError

@@ -20,7 +20,7 @@ from typing import Any
 
 from medweave_connectors.runlog import whole_lines
 from medweave_connectors.runlog.event_log import came_to_its_end, driver_lives
-from medweave_connectors.runlog.run import EVENTS, WORK
+from medweave_core.runlog.run_folder import EVENTS, WORK
 
 # In the folder of a run.
 SLURM, KUBERNETES = f"{WORK}/slurm-jobs.jsonl", f"{WORK}/kubernetes-jobs.jsonl"

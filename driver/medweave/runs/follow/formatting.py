@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from medweave_core.runlog.run_state import Job
-from medweave_connectors.host.engine_names import HERE
 from medweave_core.exit_codes import meaning
 from medweave_core.contracts.progress import duration
 
@@ -19,11 +18,6 @@ def size(num_bytes: int) -> str:
         if num_bytes >= factor:
             return f"{num_bytes / factor:.1f} {unit}"
     return f"{num_bytes} bytes"
-
-
-def place(name: str) -> str:
-    """A deployment as people call it."""
-    return "this machine" if name == HERE else name
 
 
 def took(seconds: float) -> str:

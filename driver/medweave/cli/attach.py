@@ -7,14 +7,14 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+from medweave.project.console import put
 from medweave.runs.follow.displays import Display, Events, for_people
-from medweave_core.runlog.run_state import State
 from medweave.runs.follow.summary import Started, summary
 from medweave.runs.follow.watch import until_gone
-from medweave.cli.output import put
 from medweave.runs.listing import add_run_argument, add_runs_option, find_going
 from medweave_core.documents.yaml_documents import not_installed
 from medweave_core.errors import UsageError
+from medweave_core.runlog.run_state import State
 
 INTERRUPTED = 130
 EXIT_CODES = {"completed": 0, "partial": 3}
