@@ -1,3 +1,3 @@
 """medweave's step programs: commands that read files and write files. No StreamFlow here."""
 
-__version__ = "0.1.0"
+from medweave_core import __version__ as __version__

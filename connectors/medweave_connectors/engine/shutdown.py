@@ -21,13 +21,13 @@ from medweave_connectors.engine.job_errors import event_message, storage_error
 from medweave_connectors.host.errors import SiteConfigError, of_the_file
 from medweave_connectors.host.job_processes import kill_of_runs
 from medweave_connectors.runlog import console, current
-from medweave_connectors.runlog.event_log import came_to_its_end, driver_lives
 from medweave_connectors.runlog.run import RunRecord
-from medweave_connectors.runlog.run_ownership import owner_of
 from medweave_connectors.sites.local.process import kill_all
+from medweave_core import __version__
 from medweave_core.documents.streamflow_bindings import targets
+from medweave_core.runlog.log_state import came_to_its_end, driver_lives
 from medweave_core.runlog.run_folder import EVENTS, WORK
-from medweave_steps import __version__
+from medweave_core.runlog.run_ownership import owner_of
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 LEFTOVERS_S = 3.0

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from medweave_core.contracts.events import job_label
 from medweave_core.contracts.progress import duration
 from medweave_core.exit_codes import meaning
 from medweave_core.runlog.engine_names import step_of
-from medweave_core.runlog.events import job_label
 
 JobEnd = Literal["completed", "failed", "cancelled"]
 OUTPUTS_MISSING = (

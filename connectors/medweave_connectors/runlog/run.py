@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from medweave_connectors.policy.pseudonym_home import Home
-from medweave_connectors.runlog import console, run_ownership
+from medweave_connectors.runlog import console
 from medweave_connectors.runlog.event_log import EventLog
 from medweave_connectors.runlog.job import CommandOutcome, JobEnd, JobRecord, end_text, first_cause
 from medweave_connectors.runlog.job_output_files import LiveText
@@ -20,6 +20,7 @@ from medweave_connectors.runlog.reports import copy_report
 from medweave_connectors.runlog.values import without_guessable
 from medweave_core.contracts.progress import duration
 from medweave_core.errors import StorageError
+from medweave_core.runlog import run_ownership
 from medweave_core.runlog.engine_names import step_of
 from medweave_core.runlog.run_folder import EVENTS, STDERR, WORK
 

@@ -7,104 +7,19 @@ import dataclasses
 import datetime
 import typing
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 from medweave_core.contracts import codec
+from medweave_core.contracts.events import Event, EventType
 from medweave_core.contracts.report import RunReport
 from medweave_core.errors import StepError, UserInputError
-from medweave_core.runlog import queue_wait
-from medweave_core.runlog.events import Event, EventType, job_label
+from medweave_core.runlog.jobs import UNFINISHED, Job, end_queue_wait, note_queue_state
 from medweave_core.untrusted_text import load_json
 
 LOG_FILE = "events.jsonl"
 REPORT_FILE = "run_report.json"
-
-UNFINISHED = "unfinished"
-
-
-@dataclass(slots=True, kw_only=True)
-class Job:
-    """One attempt at one job. Times are seconds since the run's start.
-
-    Attributes:
-        state: completed, failed, cancelled, or unfinished where the log ends before the job.
-        requested: cores and memory that the step asked for.
-        message: the step's own words about its failure.
-        folder: where the run keeps its reports, or None.
-        work: the name of its work, under which it is kept; empty where nothing is reused, or an older version wrote the log.
-        parts: what its work is made of, each by a keyed digest; empty where nothing is reused.
-        reused_from: the run that has done the work, where it was not done again; else empty.
-        not_reusable: why its work can be neither reused nor kept; else empty.
-        site: the site's own facts (its job id, nodes, pods).
-        started_s: when its command began: after its wait in the site's queue. None before.
-        handed_s: when its site got it; None before.
-        queued_s: how long it waited in the queue of its site, s, as the site tells, else by its notices.
-        waiting_since: since when it waits there; None where it does not.
-        inputs, outputs: what it read and wrote, by content, as `job.data` of the event log has it.
-    """
-
-    name: str
-    step: str
-    attempt: int
-    deployment: str
-    service: str | None
-    location: str | None
-    scheduled_s: float
-    started_s: float | None = None
-    ended_s: float | None = None
-    state: str = UNFINISHED
-    seconds: float | None = None
-    cpu_seconds: float | None = None
-    peak_memory_mib: float | None = None
-    exit_code: int | None = None
-    message: str = ""
-    progress: str = ""
-    requested: typing.Mapping[str, Any] = field(default_factory=dict)
-    folder: Path | None = None
-    report: RunReport | None = None
-    work: str = ""
-    parts: typing.Mapping[str, str] = field(default_factory=dict)
-    reused_from: str = ""
-    not_reusable: str = ""
-    site: typing.Mapping[str, Any] = field(default_factory=dict)
-    handed_s: float | None = None
-    queued_s: float = 0.0
-    waiting_since: float | None = None
-    inputs: typing.Mapping[str, Sequence[typing.Mapping[str, Any]]] = field(default_factory=dict)
-    outputs: typing.Mapping[str, Sequence[typing.Mapping[str, Any]]] = field(default_factory=dict)
-
-    @property
-    def label(self) -> str:
-        """Short name: `train`, `segment.3` for the fourth of a scatter."""
-        return job_label(self.name)
-
-    @property
-    def where(self) -> str:
-        """`site-a-slurm/gpu4`, or the deployment alone."""
-        return f"{self.deployment}/{self.service}" if self.service else self.deployment
-
-    @property
-    def is_queued(self) -> bool:
-        """It waits in its site's queue, or has ended there without having begun."""
-        return self.waiting_since is not None or (self.started_s is None and self.queued_s > 0)
-
-    @property
-    def waited_s(self) -> float | None:
-        """From its scheduling to the begin of its command, s: for its inputs, and in its site's queue."""
-        if self.started_s is None or self.waiting_since is not None:
-            return None if self.ended_s is None else self.ended_s - self.scheduled_s
-        return self.started_s - self.scheduled_s
-
-    @property
-    def duration_s(self) -> float | None:
-        """Wall time of the command, else from its start to its end, s."""
-        if self.seconds is not None:
-            return self.seconds
-        if self.started_s is None or self.ended_s is None:
-            return None
-        return self.ended_s - self.started_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -316,7 +231,7 @@ def _apply(job: Job, event: Event, at: float) -> None:
     elif event.type == "job.started":
         job.started_s = job.handed_s = at
     elif event.type == "notice":
-        queue_wait.told(job, str(data.get("text", "")), at)
+        note_queue_state(job, str(data.get("text", "")), at)
     elif event.type == "job.lookup":
         job.work, job.parts, job.not_reusable = (
             str(data.get("work", "")),
@@ -333,7 +248,7 @@ def _apply(job: Job, event: Event, at: float) -> None:
         job.exit_code, job.message = data.get("exit_code"), str(data.get("message", ""))
         job.seconds, job.cpu_seconds = data.get("seconds"), data.get("cpu_seconds")
         job.peak_memory_mib, job.site = data.get("peak_memory_mib"), data.get("site", {})
-        queue_wait.ended(job, at)
+        end_queue_wait(job, at)
 
 
 def _transfers(events: Iterable[Event]) -> tuple[Transfers, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from medweave_core.runlog.events import Event
+from medweave_core.contracts.events import Event
 from medweave_core.runlog.history import read_events
 
 

@@ -12,7 +12,8 @@ from medweave.crate.description import Described
 from medweave.crate.entities import Entities, fragment
 from medweave.crate.hosts import HERE, Hosts, images_of
 from medweave.crate.workflow import Port, Step
-from medweave_core.runlog.history import UNFINISHED, Job, Run
+from medweave_core.runlog.history import Run
+from medweave_core.runlog.jobs import UNFINISHED, Job
 
 DONE, FAILED = (f"http://schema.org/{word}ActionStatus" for word in ("Completed", "Failed"))
 IMAGE = "https://w3id.org/ro/terms/workflow-run#DockerImage"

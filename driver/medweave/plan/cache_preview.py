@@ -22,8 +22,9 @@ from medweave.project.workflows import Step
 from medweave_connectors.cache.entries import Kept
 from medweave_connectors.cache.session import NOT_ALLOWED, SWITCH
 from medweave_core.documents.cwl_model import Process
-from medweave_core.runlog.history import Job, Run
+from medweave_core.runlog.history import Run
 from medweave_core.runlog.job_parts import changes, listed
+from medweave_core.runlog.jobs import Job
 
 NEVER = "no earlier run has done it"
 OFF = f"reuse is switched off ({SWITCH}=0)"

@@ -11,7 +11,8 @@ from medweave import DRIVER_TYPE
 from medweave.plan.document import Figures
 from medweave.report.energy import Model, energy_wh, total
 from medweave_core.runlog.engine_names import HERE
-from medweave_core.runlog.history import Job, Run, read_runs
+from medweave_core.runlog.history import Run, read_runs
+from medweave_core.runlog.jobs import Job
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from medweave_core.runlog.history import Job
+from medweave_core.runlog.jobs import Job
 
 METHOD = (
     "Cost is the time of each attempt by the cores and GPUs that it asked for, at the prices of the site '{site}'. What pods or "

@@ -32,7 +32,8 @@ from medweave_core.contracts.report_fragment import (
 from medweave_core.errors import BackendMissingError, StepError, UserInputError
 from medweave_core.exit_codes import meaning
 from medweave_core.runlog.engine_names import place_label
-from medweave_core.runlog.history import UNFINISHED, Job, Run, Transfers, read_run
+from medweave_core.runlog.history import Run, Transfers, read_run
+from medweave_core.runlog.jobs import UNFINISHED, Job
 from medweave_core.untrusted_text import load_json
 
 DESCRIPTION = (

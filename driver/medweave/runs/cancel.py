@@ -17,7 +17,7 @@ from medweave.project.console import put
 from medweave.runs.listing import add_run_argument, add_runs_option, find_going, state_of
 from medweave_core.documents.line_numbers import shown
 from medweave_core.errors import UserInputError
-from medweave_core.runlog.events import Event
+from medweave_core.contracts.events import Event
 
 INTERRUPTED = 130
 DESCRIPTION = (

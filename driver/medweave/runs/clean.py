@@ -25,8 +25,8 @@ from medweave_core.documents.line_numbers import Where, shown
 from medweave_core.documents.streamflow_bindings import targets
 from medweave_connectors.transfer.store.folder_commands import remove_traces
 from medweave_core.documents.streamflow_paths import expand
-from medweave_connectors.runlog.event_log import driver_lives
-from medweave_connectors.runlog.run_ownership import RECORD_MARK, RunOwner, recorded_owner
+from medweave_core.runlog.log_state import driver_lives
+from medweave_core.runlog.run_ownership import RECORD_MARK, RunOwner, recorded_owner
 from medweave_core.runlog.run_folder import WORK
 from medweave.project.run_files import file_of_run
 from medweave_connectors.sites.slurm.commands import at_cluster, cancel_all

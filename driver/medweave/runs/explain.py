@@ -8,12 +8,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from medweave_core.runlog.history import Job, Run, read_runs
+from medweave_core.runlog.history import Run, read_runs
+from medweave_core.runlog.jobs import Job
 from medweave.runs.listing import add_runs_option, folders_of
 from medweave_core.documents.closest_match import closest
 from medweave_core.errors import UserInputError
 from medweave_core.runlog.job_parts import changes, listed
-from medweave_core.runlog.events import step_label
+from medweave_core.contracts.events import step_label
 
 DESCRIPTION = (
     "Tells of each job of a step why a run did its work, or took what an earlier run had done: which input, parameter or program\n"

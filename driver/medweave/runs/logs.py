@@ -16,11 +16,11 @@ from medweave.runs.follow.formatting import end_of
 from medweave_core.runlog.history import LOG_FILE, read_log
 from medweave.runs.listing import add_runs_option, find, state_of
 from medweave_core.documents.closest_match import closest
-from medweave_connectors.runlog.event_log import driver_lives
+from medweave_core.runlog.log_state import driver_lives
 from medweave_core.runlog.run_folder import STDERR
 from medweave_core.runlog.run_folder import WORK
 from medweave_core.errors import UserInputError
-from medweave_core.runlog.events import step_label
+from medweave_core.contracts.events import step_label
 
 PAUSE_S = 0.3
 TOLD = ("job.progress", "notice", "job.reaction")

@@ -35,11 +35,11 @@ from medweave.project.sites import find_site, read_site
 from medweave_core.documents.yaml_documents import parse_mapping
 from medweave_connectors.policy.pseudonym_home import Home
 from medweave_core.documents.line_numbers import shown
-from medweave_connectors.runlog.event_log import driver_lives
-from medweave_connectors.runlog.run_ownership import claim_folder, new_run_id
+from medweave_core.runlog.log_state import driver_lives
+from medweave_core.runlog.run_ownership import claim_folder, new_run_id
 from medweave_core.contracts import codec
 from medweave_core.errors import StepError, StorageError, UsageError, UserInputError
-from medweave_core.runlog.events import Event, step_label
+from medweave_core.contracts.events import Event, step_label
 
 DEFAULT_FILE = Path("streamflow.yml")
 ENGINE_FAILED = 1  # the engine's one code for all that it refuses

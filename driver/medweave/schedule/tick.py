@@ -25,10 +25,10 @@ from medweave.schedule.studies import Study, after
 from medweave.schedule.watching import Watching, why_none
 from medweave_connectors.cache.content import Contents
 from medweave_connectors.cache.database import Memo
-from medweave_connectors.runlog.run_ownership import new_run_id
 from medweave_core.contracts.progress import duration
 from medweave_core.errors import StepError
 from medweave_core.runlog.history import LOG_FILE, read_run
+from medweave_core.runlog.run_ownership import new_run_id
 
 RUNS, RESULTS = "runs", "results"
 REPLACED_WITHIN_S = 600.0

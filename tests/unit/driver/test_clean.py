@@ -12,9 +12,9 @@ from medweave.cli.main_command import main
 from medweave.project.run_files import file_of_run
 from medweave.runs.clean import Place, places_of, remove_scratch
 from medweave_connectors.runlog.event_log import EventLog
-from medweave_connectors.runlog.run_ownership import RECORD_MARK
 from medweave_core.errors import UserInputError
 from medweave_core.runlog.history import LOG_FILE, read_run
+from medweave_core.runlog.run_ownership import RECORD_MARK
 from support.engine import Run, wait_until
 from support.fake_cluster import Cluster, fake_cluster
 

@@ -16,7 +16,8 @@ from medweave.plan.text import text_of
 from medweave.project.prices import Prices, amount_text, read_prices
 from medweave.project.sites import read_site
 from medweave_core.errors import UserInputError
-from medweave_core.runlog.history import Job, read_run
+from medweave_core.runlog.history import read_run
+from medweave_core.runlog.jobs import Job
 from support.cwl_files import ROOT
 from support.recorded import Recorder
 

@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from medweave_connectors.jobs.reattach.journal import Submission
+from medweave_core import __version__
 from medweave_core.runlog.engine_names import FOLDER, nameless
-from medweave_steps import __version__
 
 
 def fingerprint(parts: Mapping[str, Any], *, run_id: str) -> str:

@@ -17,7 +17,7 @@ from typing import IO
 from medweave_core.runlog.history import LOG_FILE
 from medweave_core.documents.yaml_documents import read_mapping
 from medweave_core.documents.line_numbers import shown
-from medweave_connectors.runlog.run_ownership import TOKEN_VARIABLE, VARIABLE, owner_of
+from medweave_core.runlog.run_ownership import TOKEN_VARIABLE, VARIABLE, owner_of
 from medweave_core.runlog.run_folder import WORK
 from medweave_core.errors import BackendMissingError, UsageError
 

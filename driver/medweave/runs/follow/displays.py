@@ -10,7 +10,7 @@ from medweave.runs.follow.plain import PlainLines
 from medweave_core.runlog.run_state import State
 from medweave.project.console import put
 from medweave_core.documents.yaml_documents import not_installed
-from medweave_core.runlog.events import Event
+from medweave_core.contracts.events import Event
 from medweave_core.untrusted_text import plain
 
 

@@ -15,7 +15,7 @@ from rich.text import Text
 from medweave_core.runlog.run_state import ENDED, WAITS, State, Step, steps
 from medweave_core.runlog.engine_names import place_label
 from medweave.runs.follow.formatting import end_of, going, size, took
-from medweave_core.runlog.events import Event
+from medweave_core.contracts.events import Event
 from medweave_core.contracts.progress import duration
 
 MARKS = {

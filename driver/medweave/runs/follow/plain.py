@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from medweave_core.runlog.run_state import Job, State
 from medweave_core.runlog.engine_names import place_label
 from medweave.runs.follow.formatting import end_of, size, took
-from medweave_core.runlog.events import Event, step_label
+from medweave_core.contracts.events import Event, step_label
 
 PAUSE_S = 10.0
 FEW_JOBS = 20  # of a scattered step: the end of each has its line

@@ -8,7 +8,7 @@ from typing import Any
 
 from medweave_core.documents.yaml_documents import read_mapping
 from medweave_core.errors import StepError
-from medweave_core.runlog.events import step_label
+from medweave_core.contracts.events import step_label
 
 
 def planned_steps(file: Path) -> tuple[str, ...]:
