@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import takewhile
 
-from medweave_core.exit_codes import meaning
+from medweave_core.errors import describe_exit_code
 
 STEP_PREFIX = "medweave-step "
 
@@ -31,4 +31,4 @@ def cause(stderr_tail: Sequence[str], stdout_tail: Sequence[str], exit_code: int
         lines.append(
             "  do:       install the steps where this deployment runs them: pip install 'medweave[all]', or the step's extra"
         )
-    return "\n".join(lines) or f"The command said nothing; {meaning(exit_code)}."
+    return "\n".join(lines) or f"The command said nothing; {describe_exit_code(exit_code)}."

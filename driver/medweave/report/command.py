@@ -29,8 +29,7 @@ from medweave_core.contracts.report_fragment import (
     ReportSummary,
     stylesheet,
 )
-from medweave_core.errors import BackendMissingError, StepError, UserInputError
-from medweave_core.exit_codes import meaning
+from medweave_core.errors import BackendMissingError, StepError, UserInputError, describe_exit_code
 from medweave_core.runlog.engine_names import place_label
 from medweave_core.runlog.history import Run, Transfers, read_run
 from medweave_core.runlog.jobs import UNFINISHED, Job
@@ -236,7 +235,9 @@ def _card(item: Any) -> dict[str, str]:
 
 def _failure(job: Job) -> dict[str, str]:
     exit_text = (
-        meaning(job.exit_code or 0) if job.exit_code else "its command ended well, but its outputs are not complete"
+        describe_exit_code(job.exit_code or 0)
+        if job.exit_code
+        else "its command ended well, but its outputs are not complete"
     )
     exit_text = "no exit code" if job.exit_code is None else exit_text
     attempt = f", attempt {job.attempt}" if job.attempt > 1 else ""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from medweave_core.runlog.run_state import Job
-from medweave_core.exit_codes import meaning
+from medweave_core.errors import describe_exit_code
 from medweave_core.contracts.progress import duration
 
 NO_EXIT_CODE = "no exit code"
@@ -37,7 +37,7 @@ def why(job: Job) -> str:
     """Return in short how a job failed: the exit code of its command with its meaning, if that is not 0."""
     if job.exit_code is None:
         return NO_EXIT_CODE
-    return meaning(job.exit_code) if job.exit_code else NOT_COMPLETE
+    return describe_exit_code(job.exit_code) if job.exit_code else NOT_COMPLETE
 
 
 def going(job: Job, now_s: float) -> str:
