@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from medweave.placement.data_rules import said_of
-from medweave.placement.declared_classes import Ports, carried
+from medweave.placement.data_rules import read_declared_classes
+from medweave.placement.declared_classes import Ports, classes_of_ports
 from medweave.project.workflows import ROLES_FILE, read_pipeline
 from medweave_core.documents.cwl_reader import CwlReader
 from medweave_core.runlog.history import Run
@@ -36,4 +36,4 @@ def classes_of(workflow: Path, record: Run, reader: CwlReader) -> Classes:
         return Classes({})
     begun = {job.step for job in record.jobs}
     values = {step.when: step.path in begun for step in pipeline.steps if step.when and record.state == "completed"}
-    return Classes(carried(pipeline, said_of(pipeline), values))
+    return Classes(classes_of_ports(pipeline, read_declared_classes(pipeline), values))

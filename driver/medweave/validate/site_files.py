@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from medweave.placement.data_rules import held_at
+from medweave.placement.data_rules import check_data_rules
 from medweave.project.sites import OF_GATE, faults_of_site, read_site, role_names
 from medweave.project.workflows import ROLES_SHAPE, Pipeline, read_pipeline
 from medweave.validate.findings import Finding, finding_at, one_of
@@ -177,7 +177,7 @@ def check_routes(
             continue
         beside = {name: place for name, place in site.inputs.items() if name in pipeline.folder_inputs}
         try:
-            held_at(pipeline, dataclasses.replace(site, inputs=beside), job.data)
+            check_data_rules(pipeline, dataclasses.replace(site, inputs=beside), job.data)
         except FieldFault as fault:
             holder = repository.source(fault.path) or source
             return [told(holder, fault, "data-route")]
