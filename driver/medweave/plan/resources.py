@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from medweave.plan.document import Asked, Problem
 from medweave.project.sites import Place
-from medweave.validate.caps import asks, caps
+from medweave.validate.caps import caps_of, demands_of
 from medweave_connectors.jobs.job_requests import full_name, read_hints
 from medweave_connectors.sites.slurm.service import minutes_of
 from medweave_core.documents.cwl_model import Process
@@ -27,10 +27,10 @@ def resources_of(tool: Process, site: SourceDocument, place: Place, inputs: Mapp
         UsageError: the tool has a hint of medweave's that is wrong.
     """
     target = {"deployment": place.deployment, "service": place.service}
-    limits = {cap.resource: cap.amount for cap in caps(site, target)}
+    limits = {cap.resource: cap.amount for cap in caps_of(site, target)}
     most_gpus = _most_gpus(tool, inputs, place.locations)
     resources = []
-    for demand in asks(tool):
+    for demand in demands_of(tool):
         most = max(most_gpus, demand.amount) if demand.resource == "GPUs" else demand.amount
         if most:
             name: Any = demand.resource

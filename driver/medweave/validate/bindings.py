@@ -15,7 +15,7 @@ from medweave.project.schemas import streamflow_schema
 from medweave.project.sites import SITES
 from medweave.validate.findings import Finding, finding_at, one_of
 from medweave.validate.images import check_containers
-from medweave.validate.places import check_deployments, services_of, told, tools_of
+from medweave.validate.places import check_deployments, finding_of, services_of, tools_of
 from medweave.validate.repository import Repository
 from medweave_connectors.policy.data_rules import too_sensitive
 from medweave_core.documents.closest_match import closest
@@ -35,7 +35,8 @@ JOBS = "jobs"
 def check_structure(source: SourceDocument) -> list[Finding]:
     """What is wrong with the keys and values of a StreamFlow file; where something is, the other checks cannot read it."""
     return [
-        told(source, fault, "binding-structure") for fault in faults(source.data, streamflow_schema(), source.path, ())
+        finding_of(source, fault, "binding-structure")
+        for fault in faults(source.data, streamflow_schema(), source.path, ())
     ]
 
 
@@ -125,7 +126,7 @@ def check_current(source: SourceDocument, words: Sequence[str], repository: Repo
     except StepError as error:
         holder = repository.source(error.path.resolve()) if isinstance(error, FieldFault) else None
         if holder is not None and isinstance(error, FieldFault):
-            return [told(holder, error, "site" if holder.path in repository.sites else "binding-stale")]
+            return [finding_of(holder, error, "site" if holder.path in repository.sites else "binding-stale")]
         return [
             finding_at(
                 source,
@@ -351,4 +352,4 @@ def _parts(source: SourceDocument) -> Iterator[Finding]:
             )  # fmt: skip
             continue
         for fault in faults(part.get("config") or {}, schemas[kind], source.path, (*field, "config")):
-            yield told(source, fault, "binding-structure")
+            yield finding_of(source, fault, "binding-structure")

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from medweave.validate.findings import Finding, finding_at, no_json
-from medweave.validate.places import chart_of, told
+from medweave.validate.places import chart_of, finding_of
 from medweave.validate.quantities import above_limits
 from medweave.validate.repository import CHART_FILE, Repository
 from medweave_core.documents.field_errors import faults
@@ -75,9 +75,9 @@ def check_chart(source: SourceDocument, repository: Repository) -> Iterator[Find
     if values is not None:
         # What has no default must be said by whoever installs it: a key that is missing here is no fault.
         yield from (
-            told(values, each, "chart-value")
+            finding_of(values, each, "chart-value")
             for each in faults(defaults, schema, values.path, ())
-            if " is missing" not in each.told
+            if " is missing" not in each.problem
         )
     for path in sorted((folder / "ci").glob("*.yaml")):
         document = repository.source(path)
@@ -138,8 +138,8 @@ def check_values(
         inside = fault.field[len(field) :]
         if "${" in json.dumps(_at(whole, inside), default=str):
             continue  # known when the run starts
-        if " is missing" in fault.told or inside == () or _at(given, inside) is not None:
-            yield told(source, fault, "chart-value")
+        if " is missing" in fault.problem or inside == () or _at(given, inside) is not None:
+            yield finding_of(source, fault, "chart-value")
     for inside, asked, most in above_limits(whole):
         limit = (*inside[:-2], "limits", inside[-1])
         if _at(given, inside) is not None or _at(given, limit) is not None:
@@ -232,9 +232,9 @@ def kube_version(constraint: str) -> str:
 
 def _reason(ended: subprocess.CompletedProcess[str]) -> str:
     """What Helm has against a chart: `lint` says it on its standard output, and on the other one how many charts failed."""
-    told = _LINT_ERROR.search(ended.stdout)
-    if told is not None:
-        return " ".join(told[1].split())
+    finding_of = _LINT_ERROR.search(ended.stdout)
+    if finding_of is not None:
+        return " ".join(finding_of[1].split())
     lines = (ended.stderr + ended.stdout).splitlines()
     begin = next((number for number, line in enumerate(lines) if "rror" in line), None)
     return " ".join(" ".join(lines[begin:]).split()) if begin is not None else f"exit code {ended.returncode}"
