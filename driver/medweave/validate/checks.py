@@ -22,7 +22,7 @@ from medweave.validate.images import (
     check_recipe,
     version_of_package,
 )
-from medweave.validate.jobs import bound_workflows, check_job, held_at_sites, jobs_of
+from medweave.validate.jobs import bound_workflows, check_job, find_inputs_at_sites, jobs_of
 from medweave.validate.places import finding_of, tools_of
 from medweave.validate.reference import check_with_cwltool
 from medweave.validate.repository import CHART_FILE, YAML_ENDS, Repository
@@ -199,7 +199,7 @@ def _check_sites_with_workflows(repository: Repository, found: Found) -> None:
 
 
 def _check_jobs(repository: Repository, jobs: Mapping[Path, tuple[SourceDocument, Path]], found: Found) -> None:
-    inputs_at_sites = held_at_sites(repository, jobs)
+    inputs_at_sites = find_inputs_at_sites(repository, jobs)
     for path, (source, workflow_path) in jobs.items():
         workflow = repository.process(workflow_path)
         if workflow is not None and not {path, workflow_path} & found.broken:
