@@ -1,4 +1,4 @@
-"""A run as its event log tells it: what ran where and when, and how it ended. Reads files; knows no HTML."""
+"""A run from its event log: what ran where and when, and how it ended. Reads files."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ REPORT_FILE = "run_report.json"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Transfers:
-    """What moved from one deployment to another by one route; all of it was verified on arrival.
+    """Transfers from one deployment to another by one route, all verified on arrival.
 
     Attributes:
         source, destination: deployments.
@@ -77,18 +77,18 @@ class Run:
     message: str = ""
 
     def failures(self) -> list[Job]:
-        """Jobs that failed for good, the first cause first; an attempt that was tried again is not among them."""
+        """Return the jobs whose last attempt failed, the first cause first."""
         last = {job.name: job for job in self.jobs}
         failed = [job for job in last.values() if job.state == "failed"]
         return sorted(failed, key=lambda job: (job.name != self.first_cause, job.ended_s or 0.0))
 
 
 def _nearest(folder: Path) -> str:
-    """What to write in place of a folder that is no run: one of those beside it, or in runs/."""
+    """Return a suggestion for a folder that is not a run: a sibling, or a run in runs/."""
     from medweave_core.documents.closest_match import closest
 
-    runs = [log.parent for above in (folder.parent, Path("runs")) for log in above.glob(f"[!.]*/{LOG_FILE}")]
-    paths = {each.name: str(each) for each in runs}
+    runs = [log.parent for parent in (folder.parent, Path("runs")) for log in parent.glob(f"[!.]*/{LOG_FILE}")]
+    paths = {run.name: str(run) for run in runs}
     near = closest(folder.name, list(paths))
     return next((near.replace(f"'{name}'", f"'{path}'") for name, path in paths.items() if f"'{name}'" in near), "")
 
@@ -130,16 +130,16 @@ def read_run(folder: Path) -> Run:
 
 
 def read_runs(folder: Path) -> list[Run]:
-    """The runs of a folder of runs that can be read, by the names of their folders: one damaged log hides no other run."""
-    found = []
+    """Return the readable runs of a folder of runs, sorted by folder name; runs with a damaged log are left out."""
+    runs = []
     for log in sorted(folder.glob(f"*/{LOG_FILE}")):
         with contextlib.suppress(StepError, OSError):
-            found.append(read_run(log.parent))
-    return found
+            runs.append(read_run(log.parent))
+    return runs
 
 
 def read_log(path: Path) -> list[Event]:
-    """The events of a log, in order.
+    """Return the events of a log, in order.
 
     Raises:
         UserInputError: a line in its middle is no event, or it is no text.
@@ -148,7 +148,7 @@ def read_log(path: Path) -> list[Event]:
 
 
 def read_events(text: str, path: Path | None = None) -> list[Event]:
-    """The events in the text of a log, in order; see `read_log`."""
+    """Return the events in the text of a log, in order; see `read_log`."""
     known = set(typing.get_args(EventType))
     lines = text.split("\n")
     events = []
@@ -174,7 +174,7 @@ def read_events(text: str, path: Path | None = None) -> list[Event]:
 
 
 def build_run(events: Sequence[Event], folder: Path) -> Run:
-    """Puts the events together.
+    """Return the run of some events.
 
     Args:
         events: of one run, the first being its start.
@@ -205,23 +205,23 @@ def build_run(events: Sequence[Event], folder: Path) -> Run:
 
 
 def _jobs(events: Iterable[Event], start: datetime.datetime, folder: Path) -> list[Job]:
-    found: dict[tuple[str, int], Job] = {}
+    jobs: dict[tuple[str, int], Job] = {}
     latest: dict[str, Job] = {}
     for event in events:
         if event.job is None or event.step is None:
             continue
         at = (_time(event) - start).total_seconds()
         attempt = int(event.data.get("attempt", latest[event.job].attempt if event.job in latest else 1))
-        job = found.get((event.job, attempt))
+        job = jobs.get((event.job, attempt))
         if job is None:
-            job = found[event.job, attempt] = latest[event.job] = Job(
+            job = jobs[event.job, attempt] = latest[event.job] = Job(
                 name=event.job, step=event.step, attempt=attempt, deployment=event.deployment or "?",
                 service=event.service, location=event.location, scheduled_s=at,
             )  # fmt: skip
         _apply(job, event, at)
         if event.type == "job.report":
             job.folder = _inside(folder, str(event.data.get("folder", "")))
-    return list(found.values())
+    return list(jobs.values())
 
 
 def _apply(job: Job, event: Event, at: float) -> None:
@@ -252,14 +252,14 @@ def _apply(job: Job, event: Event, at: float) -> None:
 
 
 def _transfers(events: Iterable[Event]) -> tuple[Transfers, ...]:
-    found: dict[tuple[str, str, str], Transfers] = {}
+    by_route: dict[tuple[str, str, str], Transfers] = {}
     for event in events:
         if event.type != "transfer.ended":
             continue
         data, source, route = event.data, str(event.data.get("from", "?")), str(event.data.get("route", "?"))
         key = (source, event.deployment or "?", route)
-        so_far = found.get(key) or Transfers(source=key[0], destination=key[1], route=key[2])
-        found[key] = dataclasses.replace(
+        so_far = by_route.get(key) or Transfers(source=key[0], destination=key[1], route=key[2])
+        by_route[key] = dataclasses.replace(
             so_far,
             reasons=tuple(dict.fromkeys([*so_far.reasons, *filter(None, [str(data.get("reason", ""))])])),
             num_copies=so_far.num_copies + 1,
@@ -269,17 +269,18 @@ def _transfers(events: Iterable[Event]) -> tuple[Transfers, ...]:
             wire_bytes=so_far.wire_bytes + int(data.get("wire_bytes", data.get("bytes", 0))),
             seconds=so_far.seconds + float(data.get("seconds", 0.0)),
         )
-    return tuple(found.values())
+    return tuple(by_route.values())
 
 
 def _notices(events: Iterable[Event], jobs: Sequence[Job]) -> tuple[tuple[str, str], ...]:
     labels = {job.name: job.label for job in jobs}
-    telling = [event for event in events if event.type in ("notice", "job.reaction")]
-    told = [
-        (labels.get(event.job or "", event.deployment or "run"), str(event.data.get("text", ""))) for event in telling
+    notice_events = [event for event in events if event.type in ("notice", "job.reaction")]
+    from_events = [
+        (labels.get(event.job or "", event.deployment or "run"), str(event.data.get("text", "")))
+        for event in notice_events
     ]
-    kept = [(job.label, text) for job in jobs if job.report for text in job.report.notices]
-    return tuple(dict.fromkeys([*told, *kept]))
+    from_reports = [(job.label, text) for job in jobs if job.report for text in job.report.notices]
+    return tuple(dict.fromkeys([*from_events, *from_reports]))
 
 
 def _time(event: Event) -> datetime.datetime:
@@ -292,7 +293,7 @@ def _inside(folder: Path, name: str) -> Path | None:
 
 
 def _read_report(job: Job) -> RunReport | None:
-    """The job's run report; None where there is none or it cannot be read, since a report about a run must not fail with it."""
+    """Return the run report of a job; None if it is missing or cannot be read, which must not fail a report of the run."""
     if job.folder is None:
         return None
     try:

@@ -1,4 +1,4 @@
-"""Which run created a folder: names of runs, and the mark by which a folder is known as the run's own.
+"""Ownership of folders by runs: run ids, and the mark in each folder of a run.
 
 A folder of a run is created exclusively, with a mark that names the run and holds a random token. Only a folder whose mark fits is
 removed. Runs of older versions have no token, and their marks at sites are empty. A chosen run id of such a run may be the name of
@@ -62,7 +62,7 @@ def id_part(workflow: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class RunOwner:
-    """A run as the owner of folders.
+    """A run as owner of folders.
 
     Attributes:
         token: random; empty for a run of an older version.
@@ -73,17 +73,17 @@ class RunOwner:
 
     @property
     def mark(self) -> str:
-        """The text of the mark in the run's folders; empty for a run of an older version."""
+        """Return the text of the mark in the run's folders; empty for a run of an older version."""
         return f"{self.run_id} {self.token}" if self.token else ""
 
     @property
     def is_certain(self) -> bool:
-        """True where a folder with this name and mark cannot be anything but the run's own."""
+        """Return whether a folder with this name and mark certainly belongs to the run."""
         return bool(self.token) or is_generated(self.run_id)
 
     @property
     def process_key(self) -> str:
-        """The owner's part of the marks of its jobs: a variable of processes on this machine, the comment of Slurm jobs."""
+        """Return the mark of the run's jobs: a variable of local processes, the comment of Slurm jobs."""
         return f"{self.run_id}.{self.token}" if self.token else self.run_id
 
 
@@ -104,7 +104,7 @@ def recorded_owner(folder: Path, run_id: str) -> RunOwner:
 
 
 def is_generated(run_id: str) -> bool:
-    """True for an id that medweave made: `<workflow>-<yyyymmdd-hhmmss>-<4 hex>`."""
+    """Return whether medweave generated an id: `<workflow>-<yyyymmdd-hhmmss>-<4 hex>`."""
     return _GENERATED.fullmatch(run_id) is not None
 
 
