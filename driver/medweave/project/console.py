@@ -1,4 +1,4 @@
-"""Lines to whoever reads them, who may be gone: a pipe that was closed, a terminal whose window was."""
+"""Output to streams whose reader may be gone: a closed pipe or terminal."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TextIO
 
 
 def put(text: str, stream: TextIO) -> None:
-    """A line, at once. That nobody reads it any more is no reason to end a run."""
+    """Write a line and flush it. A closed stream must not end a run, so it is discarded."""
     try:
         print(text, file=stream, flush=True)
     except UnicodeEncodeError:
@@ -21,7 +21,7 @@ def put(text: str, stream: TextIO) -> None:
 
 
 def settle(stream: TextIO) -> None:
-    """What is left in its buffer is written, or goes nowhere: the interpreter would end with 120 if it could not write it."""
+    """Flush a stream, or discard its buffer: otherwise the interpreter would exit with 120."""
     try:
         stream.flush()
     except OSError:
@@ -29,13 +29,13 @@ def settle(stream: TextIO) -> None:
 
 
 def discard(stream: TextIO) -> None:
-    """What is left in its buffer, and all that follows, goes nowhere."""
+    """Redirect a stream to /dev/null, with what is in its buffer."""
     with contextlib.suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def _is_device(stream: TextIO) -> bool:
-    """Whether it is a terminal, or was one: a terminal that has gone says that it is none."""
+    """Return whether a stream is or was a terminal: isatty is false for a closed one."""
     with contextlib.suppress(OSError, ValueError):
         return stat.S_ISCHR(os.fstat(stream.fileno()).st_mode)
     return False

@@ -61,7 +61,7 @@ def numbers_of(text: str) -> list[list[int] | None]:
 
 
 def _numbers(word: str, field: Field) -> list[int]:
-    found: set[int] = set()
+    numbers: set[int] = set()
     for part in word.split(","):
         match = _PART.fullmatch(part)
         if match is None or match["step"] == "0":
@@ -72,8 +72,8 @@ def _numbers(word: str, field: Field) -> list[int]:
         last = _number(match["last"], field) if match["last"] else first if alone else field.most
         if first > last:
             raise ValueError(f"{field.name} '{part}' goes backwards")
-        found.update(range(first, last + 1, step))
-    return sorted({number % 7 for number in found} if field.names == DAYS else found)
+        numbers.update(range(first, last + 1, step))
+    return sorted({number % 7 for number in numbers} if field.names == DAYS else numbers)
 
 
 def _number(word: str, field: Field) -> int:

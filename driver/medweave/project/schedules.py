@@ -1,4 +1,4 @@
-"""The schedule's file as data."""
+"""Schedule files."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ Overlap = Literal["forbid", "replace", "allow"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Schedule:
-    """A schedule that was found right; what each key means stands in its schema.
+    """A valid schedule; its schema describes the keys.
 
     Attributes:
         path, file, folder: absolute; `file` is the StreamFlow file.
-        place: `kubernetes` and the like, with its settings; None where nothing but `run` is asked of it.
+        place: place of execution such as `kubernetes`; None if the schedule is only run by hand.
     """
 
     path: Path
@@ -50,16 +50,16 @@ class Schedule:
 
 @functools.cache
 def schema() -> dict[str, Any]:
-    """The JSON Schema of the file."""
+    """Return the JSON Schema of schedule files."""
     document: dict[str, Any] = json.loads(files("medweave").joinpath("schedule.schema.json").read_text("utf-8"))
     return document
 
 
 def faults_of_schedule(document: Mapping[str, Any], path: Path) -> Iterator[FieldFault]:
-    """All that is wrong in the file of a schedule; with a fault of its schema, nothing that would follow from it."""
-    of_schema = list(faults(document, schema(), path, ()))
-    yield from of_schema
-    if of_schema:
+    """Yield the errors of a schedule file; if the schema is violated, only those errors."""
+    schema_faults = list(faults(document, schema(), path, ()))
+    yield from schema_faults
+    if schema_faults:
         return
     file = path.parent / Path(document["file"]).expanduser()
     if not file.is_file():
@@ -71,16 +71,16 @@ def faults_of_schedule(document: Mapping[str, Any], path: Path) -> Iterator[Fiel
         yield fault
     if "timeZone" in document and (fault := _fault_of_zone(document["timeZone"], path)) is not None:
         yield fault
-    named = [each for each in SOURCES if each in document.get("watch", {})]
-    if len(named) != 1 and "watch" in document:
+    sources = [source for source in SOURCES if source in document.get("watch", {})]
+    if len(sources) != 1 and "watch" in document:
         yield fault_at(
-            path, ("watch",), "studies come from one place.", seen=", ".join(named) or "none",
+            path, ("watch",), "studies come from one place.", seen=", ".join(sources) or "none",
             expected=f"one of {', '.join(SOURCES)}", do="write one of these keys",
         )  # fmt: skip
 
 
 def _fault_of_zone(name: str, path: Path) -> FieldFault | None:
-    """A zone that systemd and Kubernetes would refuse, or take for another time; none where this machine knows no zones at all."""
+    """Return an error for an unknown time zone; None if this machine has no time zone database."""
     try:
         zoneinfo.ZoneInfo(name)
         return None
@@ -96,7 +96,7 @@ def _fault_of_zone(name: str, path: Path) -> FieldFault | None:
 
 
 def read_schedule(path: Path) -> Schedule:
-    """Reads the file of a schedule.
+    """Return the schedule of a file.
 
     Raises:
         UserInputError: it is no YAML, or something in it is wrong; the message has the path to the field.
@@ -109,7 +109,7 @@ def read_schedule(path: Path) -> Schedule:
     ((place, settings),) = (document.get("place") or {None: {}}).items()
     properties = schema()["properties"]
 
-    def given(key: str) -> Any:
+    def value(key: str) -> Any:
         return document.get(key, properties[key].get("default"))
 
     return Schedule(
@@ -119,9 +119,9 @@ def read_schedule(path: Path) -> Schedule:
         folder=path.parent / Path(document.get("folder") or f"schedules/{document['name']}").expanduser(),
         when=document.get("when"),
         time_zone=document.get("timeZone"),
-        skips_unchanged=given("unchanged") == "skip",
-        overlap=given("overlap"),
-        start_within_s=given("startWithin"),
+        skips_unchanged=value("unchanged") == "skip",
+        overlap=value("overlap"),
+        start_within_s=value("startWithin"),
         history=_with_defaults(document.get("history") or {}, properties["history"]),
         place=place,
         settings=settings,
@@ -130,18 +130,22 @@ def read_schedule(path: Path) -> Schedule:
     )
 
 
-def _notify(given: Mapping[str, Any], described: Mapping[str, Any]) -> dict[str, Any]:
-    mail = {"mail": _with_defaults(given["mail"], described["properties"]["mail"])} if "mail" in given else {}
-    return _with_defaults(given, described) | mail
+def _notify(values: Mapping[str, Any], described: Mapping[str, Any]) -> dict[str, Any]:
+    mail = {"mail": _with_defaults(values["mail"], described["properties"]["mail"])} if "mail" in values else {}
+    return _with_defaults(values, described) | mail
 
 
-def _watch(given: Mapping[str, Any], described: Mapping[str, Any]) -> dict[str, Any]:
-    source = next(each for each in SOURCES if each in given)
+def _watch(values: Mapping[str, Any], described: Mapping[str, Any]) -> dict[str, Any]:
+    source = next(key for key in SOURCES if key in values)
     inner = described["properties"][source]
-    kept = _with_defaults(given[source], inner) if inner["type"] == "object" else given[source]
-    return _with_defaults(given, described) | {source: kept}
+    settings = _with_defaults(values[source], inner) if inner["type"] == "object" else values[source]
+    return _with_defaults(values, described) | {source: settings}
 
 
-def _with_defaults(given: Mapping[str, Any], described: Mapping[str, Any]) -> dict[str, Any]:
-    defaults = {key: each["default"] for key, each in described["properties"].items() if "default" in each}
-    return defaults | dict(given)
+def _with_defaults(values: Mapping[str, Any], described: Mapping[str, Any]) -> dict[str, Any]:
+    defaults = {
+        key: property_schema["default"]
+        for key, property_schema in described["properties"].items()
+        if "default" in property_schema
+    }
+    return defaults | dict(values)

@@ -183,7 +183,7 @@ def render(
             *_totals(record),
             *_energy([energy_wh(job, deployments, model) for job in jobs], model),
             *measured(jobs),
-            ("Cost", prices.told([prices.of_job(job) for job in jobs], "job") if prices else NO_PRICES),
+            ("Cost", prices.total_text([prices.of_job(job) for job in jobs], "job") if prices else NO_PRICES),
         ],
         method=f"{model.method} {prices.method}" if prices else model.method,
         transfers=[_transfer_row(each) for each in record.transfers],
