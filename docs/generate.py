@@ -17,7 +17,6 @@ from typing import Any
 import yaml
 
 from medweave.cli.main_command import COMMANDS, build_parser
-from medweave.cli.schema import text_of
 from medweave.placement.bind import fit
 from medweave.plan import document
 from medweave.plan.past_runs import Past
@@ -25,7 +24,8 @@ from medweave.plan.picture import picture_of
 from medweave.plan.planner import make_plan
 from medweave.project import deployments, sites
 from medweave.project.job_schema import job_schema
-from medweave.schedule.document import schema as schedule_schema
+from medweave.project.schedules import schema as schedule_schema
+from medweave.project.schemas import text_of
 from medweave.validate.findings import RULES
 from medweave_core.contracts.model import RESEARCH_USE_ONLY
 from medweave_core.contracts.schema import PUBLISHED, schema_for, schema_of

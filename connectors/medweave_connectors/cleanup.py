@@ -14,12 +14,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from medweave_connectors.host.errors import SiteConfigError, SiteUnreachable
-from medweave_connectors.runlog.run_ownership import RunOwner
 from medweave_connectors.sites.compss.connector import MedweaveCompssConnector
 from medweave_connectors.sites.helm.connector import MedweaveHelmConnector
 from medweave_connectors.sites.kubernetes.connector import MedweaveKubernetesConnector
 from medweave_connectors.sites.pods.api.cluster import Refused
 from medweave_connectors.sites.pods.cleanup import Cleaned, GoneRun
+from medweave_core.runlog.run_ownership import RunOwner
 
 CONNECTORS = {
     "medweave.kubernetes": MedweaveKubernetesConnector,

@@ -1,4 +1,4 @@
-"""Failures split by who must act, each with the exit code that the caller sees."""
+"""Errors, each with its exit code, and the meaning of exit codes: the contract that even a killed step keeps."""
 
 from __future__ import annotations
 
@@ -7,10 +7,27 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Any
 
+PARTIAL = 3
+"""Exit code of `streamflow run`, never of a step: some jobs of a scatter failed, and the outputs are those of the others."""
+
+_MEANINGS = {
+    2: "wrong usage",
+    65: "bad data",
+    69: "a library is missing",
+    70: "internal error",
+    74: "reading or writing failed",
+    75: "may succeed when run again",
+    126: "the command cannot be executed",
+    127: "the command was not found",
+    130: "interrupted",
+    137: "killed, perhaps for lack of memory",
+    143: "asked to end",
+}
+
 
 @dataclass(slots=True)
 class StepError(Exception):
-    """A failure told in four parts: what failed, what was seen, what was expected, what to do.
+    """A failure in four parts: what failed, what was seen, what was expected, what to do.
 
     No part may hold a patient name, a UID or a secret: cases are named by their case id.
     """
@@ -23,7 +40,7 @@ class StepError(Exception):
     exit_code = 70
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Those of tasks and workers come from other processes; an exception is pickled with what was given by place alone.
+        # Errors of workers come from other processes; pickle passes only the positional arguments of an exception.
         parts = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         return copyreg.__newobj__, (type(self), *self.args), parts | vars(self)  # type: ignore[attr-defined]
 
@@ -66,6 +83,12 @@ class StorageError(StepError):
 
 
 class TryAgainError(StepError):
-    """A passing fault: the same command may succeed later (exit code 75)."""
+    """A transient fault: the same command may succeed later (exit code 75)."""
 
     exit_code = 75
+
+
+def describe_exit_code(exit_code: int) -> str:
+    """Return `exit code 65, bad data`; the number alone if it has no agreed meaning."""
+    meaning = _MEANINGS.get(exit_code)
+    return f"exit code {exit_code}" + (f", {meaning}" if meaning else "")

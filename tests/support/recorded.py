@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from medweave_core.contracts import codec
-from medweave_core.runlog.events import Event
+from medweave_core.contracts.events import Event
 from support.reported import run_report
 
 START = datetime.datetime(2026, 8, 1, 10, 0, tzinfo=datetime.UTC)

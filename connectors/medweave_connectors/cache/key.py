@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from medweave_connectors.host.engine_names import nameless
+from medweave_core.runlog.engine_names import nameless
 
 SHOWN_CHARACTERS = 16  # of a part's digest, in the event log
 # How the engine passes shell syntax of a tool.

@@ -21,12 +21,13 @@ from medweave_connectors.jobs.job_errors import storage_error
 from medweave_connectors.jobs.run_abort import abort, main_task
 from medweave_connectors.policy.pseudonym_home import home_of
 from medweave_connectors.runlog import console
-from medweave_connectors.runlog.event_log import came_to_its_end, driver_lives
-from medweave_connectors.runlog.run import EVENTS, WORK, RunRecord
-from medweave_connectors.runlog.run_ownership import owner_of
+from medweave_connectors.runlog.run import RunRecord
 from medweave_connectors.sites.local.process import kill_all
 from medweave_core import __version__
 from medweave_core.documents.streamflow_bindings import targets
+from medweave_core.runlog.log_state import came_to_its_end, driver_lives
+from medweave_core.runlog.run_folder import EVENTS, WORK
+from medweave_core.runlog.run_ownership import owner_of
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 LEFTOVERS_S = 3.0

@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from medweave_connectors.host.engine_names import step_of
 from medweave_core.errors import UsageError
+from medweave_core.runlog.engine_names import step_of
 
 NAMESPACE = "urn:medweave:cwl#"
 CUDA_REQUIREMENT = "http://commonwl.org/cwltool#CUDARequirement"

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import datetime
 import fcntl
-import functools
 import json
 import os
 import time
@@ -14,46 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from medweave_connectors.runlog import whole_lines
+from medweave_core.contracts.events import EventType
 from medweave_core.errors import StorageError, UsageError
-from medweave_core.runlog.events import EventType
 from medweave_core.untrusted_text import plain_value
 
 SYNC_INTERVAL_S = 1.0
-
-
-def came_to_its_end(path: Path) -> bool:
-    """Return True if the run of this log has ended, in any state, and was not interrupted."""
-    try:
-        known = path.stat()
-    except OSError:
-        return False
-    return _has_end(path, known.st_ino, known.st_size, known.st_mtime_ns)
-
-
-@functools.lru_cache(maxsize=1024)
-def _has_end(path: Path, _inode: int, size: int, _changed_ns: int) -> bool:
-    """Return True if the last line is the run's end; cached until the file changes."""
-    with contextlib.suppress(OSError):
-        with path.open("rb") as file:
-            file.seek(max(0, size - 65536))
-            *_, last = [b"", *file.read().splitlines()]
-        return b'"type":"run.ended"' in last
-    return False
-
-
-def driver_lives(path: Path) -> bool:
-    """Return True if the process that writes this log is running; the kernel releases its lock however it ends."""
-    try:
-        descriptor = os.open(path, os.O_RDONLY)
-    except FileNotFoundError:
-        return False
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)  # shared: two readers must not block each other
-    except BlockingIOError:
-        return True
-    finally:
-        os.close(descriptor)
-    return False
 
 
 class EventLog:

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from medweave_connectors.host.engine_names import step_of
+from medweave_core.contracts.events import job_label
 from medweave_core.contracts.progress import duration
-from medweave_core.exit_codes import meaning
-from medweave_core.runlog.events import job_label
+from medweave_core.errors import describe_exit_code
+from medweave_core.runlog.engine_names import step_of
 
 JobEnd = Literal["completed", "failed", "cancelled"]
 OUTPUTS_MISSING = (
@@ -95,7 +95,7 @@ class JobRecord:
         """Return in short how it failed: the exit code of its command with its meaning, if that is not 0."""
         if self.outcome is None:
             return "no exit code"
-        return meaning(self.outcome.exit_code) if self.outcome.exit_code else "its outputs are not complete"
+        return describe_exit_code(self.outcome.exit_code) if self.outcome.exit_code else "its outputs are not complete"
 
     def where(self) -> dict[str, str | None]:
         """Return the fields of every event of the job."""

@@ -7,7 +7,6 @@ import contextlib
 import os
 from pathlib import Path
 
-FOLDER = "stderr"  # in the run's scratch, which only its owner can read
 FULL_BYTES = 8 * 2**20
 
 

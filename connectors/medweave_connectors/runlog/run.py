@@ -12,18 +12,18 @@ from pathlib import Path
 from typing import Any, Literal
 
 from medweave_connectors.host import command_log
-from medweave_connectors.host.engine_names import step_of
-from medweave_connectors.runlog import console, run_ownership
+from medweave_connectors.runlog import console
 from medweave_connectors.runlog.event_log import EventLog
 from medweave_connectors.runlog.job import CommandOutcome, JobEnd, JobRecord, end_text, first_cause
-from medweave_connectors.runlog.job_output_files import FOLDER, LiveText
+from medweave_connectors.runlog.job_output_files import LiveText
 from medweave_connectors.runlog.reports import copy_report
 from medweave_connectors.runlog.values import without_guessable
 from medweave_core.contracts.progress import duration
 from medweave_core.errors import StorageError
+from medweave_core.runlog import run_ownership
+from medweave_core.runlog.engine_names import step_of
+from medweave_core.runlog.run_folder import EVENTS, STDERR, WORK
 
-EVENTS = "events.jsonl"  # in the folder of a run
-WORK = "work"  # in the folder of a run: its scratch
 PartialMode = Literal["marked", "all", "none"]
 RunEnd = Literal["completed", "partial", "failed", "cancelled", "unknown"]
 
@@ -54,7 +54,7 @@ class RunRecord:
         self._made: set[str] = set()
         self._owner: run_ownership.RunOwner | None = None
         self._log: EventLog | None = None
-        self._live = LiveText(self.work / FOLDER)
+        self._live = LiveText(self.work / STDERR)
         self._clock = 0.0
 
     @property

@@ -13,6 +13,7 @@ from medweave_core.contracts.codec import hints_of
 from medweave_core.contracts.cohort import CohortIndex, PreparedCohort
 from medweave_core.contracts.deidentification import Deidentification, WayBack
 from medweave_core.contracts.evaluation import Evaluation
+from medweave_core.contracts.events import Event
 from medweave_core.contracts.gate import GateDecision
 from medweave_core.contracts.model import ModelCard
 from medweave_core.contracts.report import RunReport
@@ -20,7 +21,6 @@ from medweave_core.contracts.report_fragment import ReportSummary
 from medweave_core.contracts.search import SearchGrid, SearchTable, Trial
 from medweave_core.contracts.segmentations import Segmentations
 from medweave_core.contracts.volume import VolumeInfo
-from medweave_core.runlog.events import Event
 
 PUBLISHED: Mapping[str, type] = {
     "cohort-index": CohortIndex,

@@ -23,7 +23,7 @@ _SERVICES_IN_FILE = ("medweave.local", "medweave.ssh", "medweave.slurm")
 
 
 def check_targets(config: Mapping[str, Any]) -> None:
-    """Refuses deployments and services that the file does not have.
+    """Check that the deployments and services of bindings exist.
 
     Args:
         config: the parsed streamflow.yml with its path under `path`.
@@ -37,7 +37,9 @@ def check_targets(config: Mapping[str, Any]) -> None:
         inner = wraps["deployment"] if isinstance(wraps, Mapping) else wraps
         if inner is not None and inner not in deployments:
             where = (file, ("deployments", name, "wraps"))
-            raise _unknown(where, "deployment", inner, [each for each in deployments if each != name], of="beside it")
+            raise _unknown(
+                where, "deployment", inner, [other for other in deployments if other != name], of="beside it"
+            )
     for name, workflow in (config.get("workflows") or {}).items():
         for place, _, target in targets(workflow):
             field: FieldPath = ("workflows", name, *place)
@@ -52,7 +54,7 @@ def check_targets(config: Mapping[str, Any]) -> None:
 
 
 def check_named(config: Mapping[str, Any]) -> None:
-    """Refuses policies and filters that the file does not declare, and paths of steps and ports that do not begin at `/`.
+    """Check that policies and filters are declared, and that paths of steps and ports start with `/`.
 
     Raises:
         FieldFault: the first of them.
@@ -68,9 +70,11 @@ def check_named(config: Mapping[str, Any]) -> None:
     for name, workflow in (config.get("workflows") or {}).items():
         for number, binding in enumerate(workflow.get("bindings") or []):
             field: FieldPath = ("workflows", name, "bindings", number)
-            for place, each in enumerate(binding.get("filters") or []):
-                if each not in filters:
-                    raise _unknown((file, (*field, "filters", place)), "filter", each, filters, of="of bindingFilters")
+            for place, filter_name in enumerate(binding.get("filters") or []):
+                if filter_name not in filters:
+                    raise _unknown(
+                        (file, (*field, "filters", place)), "filter", filter_name, filters, of="of bindingFilters"
+                    )
             kind = "step" if "step" in binding else "port"
             if not str(binding[kind]).startswith("/"):
                 raise fault_at(
@@ -80,7 +84,7 @@ def check_named(config: Mapping[str, Any]) -> None:
 
 
 def check_files(config: Mapping[str, Any]) -> None:
-    """Refuses workflows and job files that are not there.
+    """Check that workflows and job files exist.
 
     Raises:
         FieldFault: the first of them.
@@ -91,18 +95,18 @@ def check_files(config: Mapping[str, Any]) -> None:
             text = workflow["config"].get(key)
             if text is None or "://" in text or (path := document_of(text, file.parent)).is_file():
                 continue
-            beside = sorted(each.name for each in path.parent.iterdir()) if path.parent.is_dir() else []
+            siblings = sorted(sibling.name for sibling in path.parent.iterdir()) if path.parent.is_dir() else []
             raise fault_at(
                 file, ("workflows", name, "config", key), f"there is no such {what}.", seen=text,
                 expected="a path from the folder of this file, or an absolute one",
-                do=closest(path.name, beside) or "correct the path",
+                do=closest(path.name, siblings) or "correct the path",
             )  # fmt: skip
 
 
 def check_paths(
     config: Mapping[str, Any], workflow: str, *, steps: Collection[str], ports: Collection[str], document: str
 ) -> None:
-    """Refuses bindings of steps and ports that the workflow does not have.
+    """Check that bound steps and ports exist in the workflow.
 
     Args:
         config: the parsed streamflow.yml with its path under `path`.
@@ -151,8 +155,8 @@ def _check_service(
 
 
 def _with_parents(paths: Iterable[str]) -> set[str]:
-    """What is bound with them is bound for all below: a sub-workflow, or the whole."""
-    return {str(each) for path in paths for each in (PurePosixPath(path), *PurePosixPath(path).parents)}
+    """Return the paths with all their parents: a binding of a sub-workflow applies to all of its steps."""
+    return {str(parent) for path in paths for parent in (PurePosixPath(path), *PurePosixPath(path).parents)}
 
 
 def _unknown(where: tuple[Path, FieldPath], kind: str, name: str, known: Iterable[str], *, of: str) -> FieldFault:
@@ -168,4 +172,4 @@ def _unknown(where: tuple[Path, FieldPath], kind: str, name: str, known: Iterabl
 
 
 def _nearest_first(name: str, names: Sequence[str]) -> list[str]:
-    return sorted(names, key=lambda each: -difflib.SequenceMatcher(None, name, each).ratio())
+    return sorted(names, key=lambda candidate: -difflib.SequenceMatcher(None, name, candidate).ratio())

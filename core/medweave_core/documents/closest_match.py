@@ -1,4 +1,4 @@
-"""What to write in place of a name that is not known. Pure."""
+"""The closest match of an unknown name. Pure."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from collections.abc import Sequence
 
 
 def closest(name: str, known: Sequence[str], *, cutoff: float = 0.6) -> str:
-    """What to do about a name that is not known; empty where none is close.
+    """Return a suggestion for an unknown name; empty if no known name is close.
 
     Args:
-        cutoff: how alike they must be, 0 to 1.
+        cutoff: least similarity, 0 to 1.
     """
-    found = difflib.get_close_matches(name, known, n=1, cutoff=cutoff)
-    return f"write '{found[0]}' (closest name)" if found else ""
+    matches = difflib.get_close_matches(name, known, n=1, cutoff=cutoff)
+    return f"write '{matches[0]}' (closest name)" if matches else ""

@@ -1,4 +1,4 @@
-"""What a CWL document must look like to be read at all: lists and mappings where CWL has them. The rest its parser tells."""
+"""The shape of a CWL document that can be read: lists and mappings where CWL has them. Its parser checks the rest."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _NAME = {"type": "string", "description": "Its name."}
 
 
 def _section(item: dict[str, Any], *, what: str, inside: tuple[str, ...]) -> dict[str, Any]:
-    """Something by name, in either of the two forms that CWL has for it.
+    """Return the schema of a section in the mapping or the list form of CWL.
 
     Args:
         inside: types of an entry of the mapping; in a list each is a mapping with an `id`.

@@ -1,4 +1,4 @@
-"""CWL's types as plain values, and which may go where. Pure."""
+"""CWL types as plain values, and which type fits which. Pure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from medweave_core.documents.line_numbers import FieldPath
 PRIMITIVE = ("null", "boolean", "int", "long", "float", "double", "string", "File", "Directory", "Any")
 NUM_BITS = {"int": 32, "long": 64}  # signed
 STREAMS = ("stdin", "stdout", "stderr")
-# What a literal of Python may stand for.
+# CWL types of Python literals.
 _LITERALS: tuple[tuple[type, tuple[str, ...]], ...] = (
     (bool, ("boolean",)),
     (int, ("int", "long", "float", "double")),
@@ -23,14 +23,14 @@ _LITERALS: tuple[tuple[type, tuple[str, ...]], ...] = (
 
 @dataclass(frozen=True, slots=True)
 class Array:
-    """An array of what one of these types is."""
+    """An array; each item has one of these types."""
 
     items: frozenset[Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Enum:
-    """One of some words."""
+    """One of several words."""
 
     symbols: tuple[str, ...]
 
@@ -49,7 +49,7 @@ NULL: Type = frozenset(["null"])
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BadType(Exception):
-    """A type that is none; `field` leads to it from the type."""
+    """An error in a type; `field` is its place in the type."""
 
     field: FieldPath
     seen: str
@@ -57,16 +57,18 @@ class BadType(Exception):
 
 
 def parse(raw: Any, declared: bool, field: FieldPath = ()) -> Type:
-    """The type that a document writes.
+    """Return the type that a document declares.
 
     Args:
-        declared: the document declares types of its own, so that an unknown name may be one of them; taken for Any then.
+        declared: the document declares types; an unknown name counts as Any then.
 
     Raises:
-        BadType: it is none.
+        BadType: it is not a type.
     """
     if isinstance(raw, list):
-        return frozenset().union(*(parse(each, declared, (*field, number)) for number, each in enumerate(raw)))
+        return frozenset().union(
+            *(parse(alternative, declared, (*field, number)) for number, alternative in enumerate(raw))
+        )
     if isinstance(raw, Mapping):
         return _parse_mapping(raw, declared, field)
     if not isinstance(raw, str) or not raw:
@@ -97,15 +99,15 @@ def _parse_mapping(raw: Mapping[str, Any], declared: bool, field: FieldPath) -> 
             raise BadType(
                 field=(*field, "symbols"), seen=str(symbols), fix="write the words that it may be: symbols: [a, b]"
             )
-        return frozenset([Enum(tuple(str(each).split("#")[-1].split("/")[-1] for each in symbols))])
+        return frozenset([Enum(tuple(str(member).split("#")[-1].split("/")[-1] for member in symbols))])
     if kind == "record":
         fields = raw.get("fields") or {}
         if not isinstance(fields, (Mapping, list)) or (isinstance(fields, list) and not all(map(_is_field, fields))):
             raise BadType(field=(*field, "fields"), seen=str(fields), fix="write the fields by name")
-        named = fields.items() if isinstance(fields, Mapping) else [(each["name"], each) for each in fields]
+        named = fields.items() if isinstance(fields, Mapping) else [(member["name"], member) for member in fields]
         inner = [
-            (str(name), parse(each.get("type") if isinstance(each, Mapping) else each, declared, (*field, "fields", name)))
-            for name, each in named
+            (str(name), parse(member.get("type") if isinstance(member, Mapping) else member, declared, (*field, "fields", name)))
+            for name, member in named
         ]  # fmt: skip
         return frozenset([Record(tuple(sorted(inner, key=lambda pair: pair[0])))])
     return parse(kind, declared, (*field, "type"))
@@ -116,72 +118,74 @@ def _is_field(described: Any) -> bool:
 
 
 def spelled_type(kind: Type) -> str:
-    """As a document writes it: `File[]?`."""
-    names = sorted(_name(each) for each in kind if each != "null")
+    """Return a type as a document writes it: `File[]?`."""
+    names = sorted(_name(alternative) for alternative in kind if alternative != "null")
     text = names[0] if len(names) == 1 else f"[{', '.join(names)}]" if names else "null"
     return text + ("?" if "null" in kind and names else "")
 
 
-def _name(each: Any) -> str:
-    if isinstance(each, Array):
-        return f"{spelled_type(each.items)}[]"
-    if isinstance(each, Enum):
-        return f"enum ({', '.join(each.symbols)})"
-    if isinstance(each, Record):
-        return f"record ({', '.join(name for name, _ in each.fields)})"
-    return str(each)
+def _name(alternative: Any) -> str:
+    if isinstance(alternative, Array):
+        return f"{spelled_type(alternative.items)}[]"
+    if isinstance(alternative, Enum):
+        return f"enum ({', '.join(alternative.symbols)})"
+    if isinstance(alternative, Record):
+        return f"record ({', '.join(name for name, _ in alternative.fields)})"
+    return str(alternative)
 
 
-def taken(given: Any, wanted: Any) -> bool:
-    """Whether one alternative may go where another is wanted; as cwltool judges, but enums may have fewer words than is wanted."""
-    if "Any" in (given, wanted):
+def alternative_fits(source: Any, target: Any) -> bool:
+    """Return whether one alternative fits another, as in cwltool; an enum with fewer words fits one with more."""
+    if "Any" in (source, target):
         return True
-    if isinstance(given, Array) and isinstance(wanted, Array):
-        return fits(given.items, wanted.items)
-    if isinstance(given, Enum) and isinstance(wanted, Enum):
-        return set(given.symbols) <= set(wanted.symbols)
-    if isinstance(given, Record) and isinstance(wanted, Record):
-        fields = dict(given.fields)
-        return all(fits(fields.get(name, frozenset(["null"])), kind) for name, kind in wanted.fields)
-    return bool(given == wanted)
+    if isinstance(source, Array) and isinstance(target, Array):
+        return fits(source.items, target.items)
+    if isinstance(source, Enum) and isinstance(target, Enum):
+        return set(source.symbols) <= set(target.symbols)
+    if isinstance(source, Record) and isinstance(target, Record):
+        fields = dict(source.fields)
+        return all(fits(fields.get(name, frozenset(["null"])), kind) for name, kind in target.fields)
+    return bool(source == target)
 
 
-def fits(given: Type, wanted: Type) -> bool:
-    """Whether each thing of a type may go where another type is wanted."""
-    return all(any(taken(each, other) for other in wanted) for each in given)
+def fits(source: Type, target: Type) -> bool:
+    """Return whether every value of a type fits another type."""
+    return all(any(alternative_fits(alternative, other) for other in target) for alternative in source)
 
 
-def may_fit(given: Type, wanted: Type) -> bool:
-    """Whether something of a type, other than null, may go there; what is in arrays too."""
-    return any(any(_may_go(each, other) for other in wanted) for each in given if each != "null")
+def may_fit(source: Type, target: Type) -> bool:
+    """Return whether some value of a type other than null may fit another type, also inside arrays."""
+    return any(
+        any(_may_fit_one(alternative, other) for other in target) for alternative in source if alternative != "null"
+    )
 
 
-def _may_go(given: Any, wanted: Any) -> bool:
-    if isinstance(given, Array) and isinstance(wanted, Array):
-        return may_fit(given.items, wanted.items)
-    return taken(given, wanted)
+def _may_fit_one(source: Any, target: Any) -> bool:
+    if isinstance(source, Array) and isinstance(target, Array):
+        return may_fit(source.items, target.items)
+    return alternative_fits(source, target)
 
 
 def of_value(value: Any, kind: Type) -> bool:
-    """Whether a literal, as a job file or a default has it, is of a type."""
-    return any(_is(value, each) for each in kind)
+    """Return whether a literal of a job file or default has a type."""
+    return any(_is(value, alternative) for alternative in kind)
 
 
-def _is(value: Any, each: Any) -> bool:
-    if each == "Any":
+def _is(value: Any, alternative: Any) -> bool:
+    if alternative == "Any":
         return value is not None
-    if value is None or each == "null":
-        return value is None and each == "null"
-    if isinstance(each, Array):
-        return isinstance(value, list) and all(of_value(item, each.items) for item in value)
-    if isinstance(each, Enum):
-        return value in each.symbols
-    if isinstance(each, Record):
-        return isinstance(value, Mapping) and all(of_value(value.get(name), kind) for name, kind in each.fields)
-    if each in ("File", "Directory"):
-        return isinstance(value, Mapping) and value.get("class") == each
+    if value is None or alternative == "null":
+        return value is None and alternative == "null"
+    if isinstance(alternative, Array):
+        return isinstance(value, list) and all(of_value(item, alternative.items) for item in value)
+    if isinstance(alternative, Enum):
+        return value in alternative.symbols
+    if isinstance(alternative, Record):
+        return isinstance(value, Mapping) and all(of_value(value.get(name), kind) for name, kind in alternative.fields)
+    if alternative in ("File", "Directory"):
+        return isinstance(value, Mapping) and value.get("class") == alternative
     names = next((names for kind, names in _LITERALS if isinstance(value, kind)), ())
-    return each in names and (each not in NUM_BITS or is_in_range(value, each))
+    return alternative in names and (alternative not in NUM_BITS or is_in_range(value, alternative))
 
 
 def is_in_range(value: int, name: str) -> bool:
@@ -190,31 +194,31 @@ def is_in_range(value: int, name: str) -> bool:
 
 
 def misfits(value: Any, kind: Type, field: FieldPath = ()) -> Iterator[tuple[FieldPath, Any, Type]]:
-    """What in a literal is not of a type, as deep as that can be said: field, value and the type that is taken there.
+    """Yield the innermost values of a literal that do not have its type: field, value and expected type.
 
     Args:
         field: of the literal.
     """
     if of_value(value, kind):
         return
-    inside = [found for each in kind if (found := [*_inside(value, each, field)])]
-    yield from min(inside, key=len, default=[(field, value, kind)])  # of the alternative that it is nearest to
+    faults = [inner for alternative in kind if (inner := [*_misfits_inside(value, alternative, field)])]
+    yield from min(faults, key=len, default=[(field, value, kind)])  # of the closest alternative
 
 
-def _inside(value: Any, each: Any, field: FieldPath) -> Iterator[tuple[FieldPath, Any, Type]]:
-    if isinstance(each, Array) and isinstance(value, list):
+def _misfits_inside(value: Any, alternative: Any, field: FieldPath) -> Iterator[tuple[FieldPath, Any, Type]]:
+    if isinstance(alternative, Array) and isinstance(value, list):
         for number, item in enumerate(value):
-            yield from misfits(item, each.items, (*field, number))
-    elif isinstance(each, Record) and isinstance(value, Mapping) and "class" not in value:
-        for name, kind in each.fields:
+            yield from misfits(item, alternative.items, (*field, number))
+    elif isinstance(alternative, Record) and isinstance(value, Mapping) and "class" not in value:
+        for name, kind in alternative.fields:
             if name in value:
                 yield from misfits(value[name], kind, (*field, name))
             elif "null" not in kind:
-                yield field, value, frozenset([each])
+                yield field, value, frozenset([alternative])
 
 
 def named(section: Any) -> dict[str, Any]:
-    """Inputs, outputs or steps by name, from either of the two forms that CWL has for them."""
+    """Return inputs, outputs or steps by name, from the mapping or the list form of CWL."""
     if isinstance(section, Mapping):
         return {str(name): value for name, value in section.items()}
     if isinstance(section, list):
@@ -223,8 +227,8 @@ def named(section: Any) -> dict[str, Any]:
 
 
 def required(document: Mapping[str, Any], *sections: str) -> dict[str, tuple[str, Any]]:
-    """Requirements and hints by class: the section that each stands in, and what it says."""
-    found: dict[str, tuple[str, Any]] = {}
+    """Return requirements and hints by class, each with its section and value."""
+    by_class: dict[str, tuple[str, Any]] = {}
     for section in sections or ("hints", "requirements"):
         listed = document.get(section)
         members = listed if isinstance(listed, list) else []
@@ -233,12 +237,12 @@ def required(document: Mapping[str, Any], *sections: str) -> dict[str, tuple[str
             if isinstance(listed, Mapping)
             else [(member.get("class"), member) for member in members if isinstance(member, Mapping)]
         )
-        found.update({str(name): (section, said) for name, said in pairs if name and name != "$import"})
-    return found
+        by_class.update({str(name): (section, value) for name, value in pairs if name and name != "$import"})
+    return by_class
 
 
 def type_of(described: Any, document: Mapping[str, Any]) -> Type:
-    """The type of an input or output; Any where it is wrong, which is told elsewhere."""
+    """Return the type of an input or output; Any for an error, which is reported elsewhere."""
     raw = described.get("type") if isinstance(described, Mapping) else described
     try:
         return parse(raw, "SchemaDefRequirement" in required(document))
@@ -262,6 +266,6 @@ def has_files(kind: Type, *, any_counts: bool = False) -> bool:
             return True
         else:
             continue
-        if any(has_files(each, any_counts=any_counts) for each in inner):
+        if any(has_files(inner_type, any_counts=any_counts) for inner_type in inner):
             return True
     return False

@@ -1,4 +1,4 @@
-"""YAML as ruamel.yaml reads it, by libyaml: a tenth of the time.
+"""YAML as ruamel.yaml reads it, by libyaml in a tenth of the time.
 
 The words are those of YAML 1.2, which StreamFlow and CWL runners read; PyYAML's own are of YAML 1.1, where `on` and `no` are
 booleans.
@@ -31,7 +31,7 @@ _KINDS = {f"tag:yaml.org,2002:{kind}" for kind in ("str", *(name for name, _, _ 
 
 
 class Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
-    """Makes the nodes of a text."""
+    """Composes the nodes of a text."""
 
     yaml_implicit_resolvers: dict[str, Any] = {}  # noqa: RUF012  # PyYAML's own name, filled below
 
@@ -41,11 +41,11 @@ for _name, _pattern, _first in _WORDS:
 
 
 class Unusual(Exception):
-    """What only the slow reader takes as it should: a merge, an alias, a key that stands twice or is no name, a tag."""
+    """YAML that only ruamel.yaml reads correctly: a merge, an alias, a tag, or a key that is duplicate or not a name."""
 
 
 def scalar(node: Any) -> Any:
-    """The value of a scalar."""
+    """Return the value of a scalar node."""
     kind, text = node.tag.rpartition(":")[2], node.value
     if kind == "null":
         return None
@@ -63,7 +63,7 @@ def scalar(node: Any) -> Any:
 
 
 def commented(node: Any) -> Any:
-    """The same data as ruamel.yaml makes it, with the lines that schema-salad tells of; keys as they are written."""
+    """Return data as ruamel.yaml makes it, with the line numbers that schema-salad reports; keys as written."""
     from ruamel.yaml.comments import CommentedMap, CommentedSeq
 
     if isinstance(node, yaml.ScalarNode):
@@ -86,7 +86,7 @@ def commented(node: Any) -> Any:
 
 
 def _float(text: str) -> Any:
-    """A number that knows how it was written: such a one StreamFlow writes into commands with decimals, others with an exponent."""
+    """Return a number that keeps its notation: StreamFlow writes it into commands with decimals, others with an exponent."""
     from ruamel.yaml.nodes import ScalarNode
 
     return _constructor().construct_yaml_float(ScalarNode("tag:yaml.org,2002:float", text))
@@ -100,7 +100,7 @@ def _constructor() -> Any:
 
 
 def load(text: str) -> Any:
-    """The one document of a text, as `commented` makes it.
+    """Return the one document of a text, as `commented` makes it.
 
     Raises:
         Unusual: ruamel.yaml may read it otherwise.

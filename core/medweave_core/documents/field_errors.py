@@ -1,4 +1,4 @@
-"""Faults of a file, told with the path to the field: what jsonschema finds, in the words of this project."""
+"""Errors of jsonschema as errors with file, line and field."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ class FieldFault(UserInputError):
     Attributes:
         path: the file.
         field: where it is in it.
-        told: what is wrong, without the place.
+        problem: what is wrong, without the place.
     """
 
     path: Path = Path()
     field: FieldPath = ()
-    told: str = ""
+    problem: str = ""
 
 
 def check(value: Any, schema: Mapping[str, Any], path: Path, field: FieldPath) -> None:
-    """Holds a value of a file against a schema.
+    """Check a value of a file against a schema.
 
     Args:
         path: the file, for messages.
-        field: where the value stands in it.
+        field: place of the value in it.
 
     Raises:
         FieldFault: the first fault, with the path to its field.
@@ -45,19 +45,19 @@ def check(value: Any, schema: Mapping[str, Any], path: Path, field: FieldPath) -
 
 
 def faults(value: Any, schema: Mapping[str, Any], path: Path, field: FieldPath) -> Iterator[FieldFault]:
-    """All faults of a value, as `check` tells the first: one of the whole comes before one inside it, which it may have caused."""
+    """Yield all faults of a value, outermost first: an outer fault may cause an inner one."""
     try:
         import jsonschema
     except ImportError as error:
         raise not_installed(error) from error
-    found = jsonschema.validators.validator_for(schema, jsonschema.Draft202012Validator)(schema).iter_errors(value)
-    yield from of_errors(found, path, field)
+    errors = jsonschema.validators.validator_for(schema, jsonschema.Draft202012Validator)(schema).iter_errors(value)
+    yield from faults_of_errors(errors, path, field)
 
 
-def of_errors(found: Iterable[Any], path: Path, field: FieldPath = ()) -> Iterator[FieldFault]:
-    """The same for what a validator of jsonschema has found; a misspelt key comes before the missing one that it was to be."""
-    for fault in sorted(found, key=_order):
-        yield from _told(fault, path, field)
+def faults_of_errors(errors: Iterable[Any], path: Path, field: FieldPath = ()) -> Iterator[FieldFault]:
+    """Yield errors of jsonschema as faults, outermost first, a misspelt key before the missing key that was intended."""
+    for fault in sorted(errors, key=_order):
+        yield from _field_faults(fault, path, field)
 
 
 def _order(fault: Any) -> tuple[Any, ...]:
@@ -65,75 +65,88 @@ def _order(fault: Any) -> tuple[Any, ...]:
 
 
 def fault_at(path: Path, field: FieldPath, what: str, **parts: str) -> FieldFault:
-    """`deployments/sites/x.yml:12: roles.train.service: WHAT` with its further lines."""
-    return FieldFault(f"{Where(path, field)}: {what}", **parts, path=path, field=field, told=what)
+    """Return an error at a field of a file: `deployments/sites/x.yml:12: roles.train.service: WHAT`."""
+    return FieldFault(f"{Where(path, field)}: {what}", **parts, path=path, field=field, problem=what)
 
 
-def _told(fault: Any, path: Path, field: FieldPath) -> Iterator[FieldFault]:
-    """What a person needs to know of a fault that jsonschema found; a fault for each key that is unknown or missing."""
-    where, rule, limit = (*field, *fault.absolute_path), fault.validator, fault.validator_value
-    if rule in ("oneOf", "anyOf") and fault.context:
-        for each in _of_nearest(fault.context):
-            yield from _told(each, path, field)
-        return
-    known: Mapping[str, Any] = fault.schema.get("properties", {})
-    if rule in ("additionalProperties", "unevaluatedProperties"):
-        patterns = fault.schema.get("patternProperties", {})
-        wanted = [key for key in fault.schema.get("required", ()) if key not in fault.instance]
-        for unknown in map(str, fault.instance):
-            if unknown not in known and not any(re.search(p, unknown) for p in patterns):
-                one_of = f"one of {', '.join(sorted(known))}" if known else "no keys here"
-                yield fault_at(
-                    path,
-                    (*where, unknown),
-                    "there is no such key." if known or not patterns else "this name cannot be used.",
-                    seen=f"'{unknown}'",
-                    expected=f"a name that matches {' or '.join(patterns)}" if patterns and not known else one_of,
-                    do=closest(unknown, wanted)
-                    or closest(unknown, list(known))
-                    or f"take '{unknown}' away, or correct it",
-                )
-        return
-    if rule == "required":
-        # jsonschema tells of each missing key by itself; the message begins with it.
-        missing = next(key for key in limit if fault.message.startswith(repr(key)))
-        is_closed = False in (fault.schema.get("additionalProperties"), fault.schema.get("unevaluatedProperties"))
-        if is_closed and any(closest(str(key), [missing]) for key in fault.instance if key not in known):
-            return  # told as the key that was to be it
-        meaning = known.get(missing, {}).get("description", "")
-        yield fault_at(
-            path,
-            where,
-            f"the key '{missing}' is missing.",
-            seen=", ".join(map(str, fault.instance)) or "no keys",
-            expected=f"{missing}: {meaning}" if meaning else f"{missing}: …",
-            do=f"write '{missing}:' there",
-        )
-        return
-    if rule == "type":
-        expected = " or ".join([limit] if isinstance(limit, str) else limit)
-    elif rule == "enum":
-        expected = f"one of {', '.join(map(str, limit))}"
+def _field_faults(error: Any, path: Path, field: FieldPath) -> Iterator[FieldFault]:
+    """Yield an error of jsonschema in our words; one fault for each key that is unknown or missing."""
+    place = (*field, *error.absolute_path)
+    if error.validator in ("oneOf", "anyOf") and error.context:
+        for inner in _of_nearest(error.context):
+            yield from _field_faults(inner, path, field)
+    elif error.validator in ("additionalProperties", "unevaluatedProperties"):
+        yield from _unknown_keys(error, path, place)
+    elif error.validator == "required":
+        yield from _missing_key(error, path, place)
     else:
-        expected = fault.message
-    meaning = fault.schema.get("description", "")
-    near = closest(str(fault.instance), [str(each) for each in limit]) if rule == "enum" else ""
+        yield _wrong_value(error, path, place)
+
+
+def _unknown_keys(error: Any, path: Path, place: FieldPath) -> Iterator[FieldFault]:
+    known: Mapping[str, Any] = error.schema.get("properties", {})
+    patterns = error.schema.get("patternProperties", {})
+    missing = [key for key in error.schema.get("required", ()) if key not in error.instance]
+    for key in map(str, error.instance):
+        if key not in known and not any(re.search(pattern, key) for pattern in patterns):
+            one_of = f"one of {', '.join(sorted(known))}" if known else "no keys here"
+            yield fault_at(
+                path,
+                (*place, key),
+                "there is no such key." if known or not patterns else "this name cannot be used.",
+                seen=f"'{key}'",
+                expected=f"a name that matches {' or '.join(patterns)}" if patterns and not known else one_of,
+                do=closest(key, missing) or closest(key, list(known)) or f"take '{key}' away, or correct it",
+            )
+
+
+def _missing_key(error: Any, path: Path, place: FieldPath) -> Iterator[FieldFault]:
+    known: Mapping[str, Any] = error.schema.get("properties", {})
+    # jsonschema reports each missing key alone; its message starts with the key.
+    missing = next(key for key in error.validator_value if error.message.startswith(repr(key)))
+    is_closed = False in (error.schema.get("additionalProperties"), error.schema.get("unevaluatedProperties"))
+    if is_closed and any(closest(str(key), [missing]) for key in error.instance if key not in known):
+        return  # reported as a misspelt key
+    meaning = known.get(missing, {}).get("description", "")
     yield fault_at(
         path,
-        where,
+        place,
+        f"the key '{missing}' is missing.",
+        seen=", ".join(map(str, error.instance)) or "no keys",
+        expected=f"{missing}: {meaning}" if meaning else f"{missing}: …",
+        do=f"write '{missing}:' there",
+    )
+
+
+def _wrong_value(error: Any, path: Path, place: FieldPath) -> FieldFault:
+    limit, near = error.validator_value, ""
+    if error.validator == "type":
+        expected = " or ".join([limit] if isinstance(limit, str) else limit)
+    elif error.validator == "enum":
+        expected = f"one of {', '.join(map(str, limit))}"
+        near = closest(str(error.instance), [str(value) for value in limit])
+    else:
+        expected = error.message
+    meaning = error.schema.get("description", "")
+    return fault_at(
+        path,
+        place,
         "this value cannot be used.",
-        seen=json.dumps(fault.instance, default=str)[:120],
+        seen=json.dumps(error.instance, default=str)[:120],
         expected=f"{expected} ({meaning})" if meaning else expected,
         do=near or "write such a value",
     )
 
 
-def _of_nearest(found: Iterable[Any]) -> list[Any]:
-    """What the alternative finds wrong that was meant: the one of the right type, with the least faults."""
+def _of_nearest(errors: Iterable[Any]) -> list[Any]:
+    """Return the errors of the alternative that was probably meant: of the right type, with the fewest errors."""
     alternatives: dict[Any, list[Any]] = {}
-    for each in found:
-        alternatives.setdefault(each.relative_schema_path[0], []).append(each)
+    for error in errors:
+        alternatives.setdefault(error.relative_schema_path[0], []).append(error)
     return min(
         alternatives.values(),
-        key=lambda faults: (any(each.validator == "type" and not each.relative_path for each in faults), len(faults)),
+        key=lambda faults: (
+            any(error.validator == "type" and not error.relative_path for error in faults),
+            len(faults),
+        ),
     )

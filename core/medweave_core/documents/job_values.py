@@ -1,6 +1,6 @@
-"""The values of a job file, held against the inputs of its workflow: what is missing, what is none of them, what has another type.
+"""The values of a job file, checked against the inputs of its workflow: missing, unknown and mistyped inputs.
 
-`medweave validate`, `bind` and `run` tell it, and the plug-in before a run of plain `streamflow run`. Pure: no streamflow in here.
+Used by `medweave validate`, `bind` and `run`, and by the plug-in for plain `streamflow run`. Pure: no streamflow in here.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ _KINDS = ((bool, "a boolean"), (int, "a number"), (float, "a number"), (str, "a 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Misfit:
-    """What is wrong at a place of a job file, in the parts of an error message.
+    """An error at a place of a job file, in the parts of an error message.
 
     Attributes:
         field: the place; empty for the whole file.
-        about: the input; empty where the file names one that there is not.
-        kind_seen, fix_of_kind: the same without the value, which may be the name of a patient's file.
+        about: the input; empty for an unknown one.
+        kind_seen, fix_of_kind: `seen` and `fix` without the value, which may be named after a patient.
     """
 
     field: FieldPath
@@ -53,7 +53,7 @@ class Misfit:
 
 
 def unknown_inputs(values: Mapping[str, Any], workflow: Mapping[str, Any], name: str) -> Iterator[Misfit]:
-    """Keys of a job file that are no inputs of its workflow.
+    """Yield the keys of a job file that are not inputs of its workflow.
 
     Args:
         workflow: its document, as plain data.
@@ -61,7 +61,7 @@ def unknown_inputs(values: Mapping[str, Any], workflow: Mapping[str, Any], name:
     """
     inputs = _inputs(workflow)
     for key in _unknown(values, inputs):
-        fix = closest(key, [each for each in inputs if each not in values]) or "take the line away"
+        fix = closest(key, [input_name for input_name in inputs if input_name not in values]) or "take the line away"
         yield Misfit(
             field=(key,), what=f"{name} has no input '{key}'.", seen=key, kind_seen=key,
             expected=f"one of {', '.join(inputs)}" if inputs else "nothing: there is none to choose from",
@@ -70,14 +70,14 @@ def unknown_inputs(values: Mapping[str, Any], workflow: Mapping[str, Any], name:
 
 
 def missing_inputs(values: Mapping[str, Any], workflow: Mapping[str, Any], name: str) -> Iterator[Misfit]:
-    """Inputs that a workflow must have, and a job file lacks. The arguments are those of `unknown_inputs`."""
+    """Yield the required inputs that a job file lacks. The arguments are those of `unknown_inputs`."""
     inputs = _inputs(workflow)
     unknown = _unknown(values, inputs)
     for key, described in inputs.items():
         kind = type_of(described, workflow)
         if key in values or "null" in kind or _has_default(described):
             continue
-        near = next((each for each in unknown if closest(each, [key])), None)
+        near = next((unknown_name for unknown_name in unknown if closest(unknown_name, [key])), None)
         fix = f"write '{key}:' for '{near}:'" if near else f"write '{key}:' there"
         seen = near or ", ".join(map(str, values)) or "no inputs"
         yield Misfit(
@@ -87,7 +87,7 @@ def missing_inputs(values: Mapping[str, Any], workflow: Mapping[str, Any], name:
 
 
 def mistyped_inputs(values: Mapping[str, Any], workflow: Mapping[str, Any]) -> Iterator[Misfit]:
-    """Values, and items of them, that are not of the type of their input."""
+    """Yield the values, and items of values, that do not have the type of their input."""
     for key, described in _inputs(workflow).items():
         value = values.get(key)
         if key not in values or (value is None and _has_default(described)):
@@ -102,25 +102,29 @@ def mistyped_inputs(values: Mapping[str, Any], workflow: Mapping[str, Any]) -> I
 
 
 def refuse(values: Mapping[str, Any], workflow: Mapping[str, Any], name: str, *, job: Path | None, at: Where) -> None:
-    """Refuses what a run cannot do with: missing inputs, and values of another type. What is no input at all, CWL lets pass.
+    """Raise an error for missing and mistyped inputs. CWL ignores unknown ones.
 
     Args:
         values, workflow, name: as for `unknown_inputs`.
-        job: the job file; None where the StreamFlow file names none.
-        at: where in the StreamFlow file it would be named.
+        job: the job file; None if the StreamFlow file names none.
+        at: place in the StreamFlow file that should name it.
 
     Raises:
-        FieldFault: the first of them. Its words hold no value.
+        FieldFault: the first error. Its message contains no value.
     """
-    for each in (*missing_inputs(values, workflow, name), *mistyped_inputs(values, workflow)):
+    for misfit in (*missing_inputs(values, workflow, name), *mistyped_inputs(values, workflow)):
         if job is None:
             do = "write them into a job file, and name it there: settings: job.yml"
-            raise fault_at(at.file, at.field, each.what, seen="no job file", expected=each.expected, do=do)
-        raise fault_at(job, each.field, each.what, seen=each.kind_seen, expected=each.expected, do=each.fix_of_kind)
+            raise fault_at(at.file, at.field, misfit.what, seen="no job file", expected=misfit.expected, do=do)
+        raise fault_at(
+            job, misfit.field, misfit.what, seen=misfit.kind_seen, expected=misfit.expected, do=misfit.fix_of_kind
+        )
 
 
 def _inputs(workflow: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: each for key, each in named(workflow.get("inputs")).items() if not key.startswith("$")}  # `$import`
+    return {
+        key: described for key, described in named(workflow.get("inputs")).items() if not key.startswith("$")
+    }  # `$import`
 
 
 def _unknown(values: Mapping[str, Any], inputs: Mapping[str, Any]) -> list[str]:
@@ -138,28 +142,28 @@ def _kind_of(value: Any) -> str:
 
 
 def _spelled(value: Any) -> str:
-    """As JSON has it: a text in quotes is seen to be one."""
+    """Return a value as JSON, which shows texts in quotes."""
     return json.dumps(value, ensure_ascii=False, default=str)
 
 
-def _meant(text: str) -> Any:
-    """The boolean or number that a text may stand for: YAML 1.2 takes `no` for a text, and whatever stands in quotes."""
+def _intended_value(text: str) -> Any:
+    """Return the boolean or number that a text may stand for: YAML 1.2 reads `no` and anything in quotes as text."""
     with contextlib.suppress(ValueError):
         return json.loads(_WORDS.get(text.lower(), text.lower()))
     return None
 
 
 def _fix_of_value(value: Any, kind: Type) -> str:
-    symbols = [word for each in kind for word in getattr(each, "symbols", ())]
-    places = sorted(each for each in kind if each in ("File", "Directory"))
+    symbols = [word for alternative in kind for word in getattr(alternative, "symbols", ())]
+    places = sorted(alternative for alternative in kind if alternative in ("File", "Directory"))
     if isinstance(value, str):
-        if (meant := _meant(value)) is not None and of_value(meant, kind):
-            return f"write {json.dumps(meant)}, without quotes"
+        if (intended := _intended_value(value)) is not None and of_value(intended, kind):
+            return f"write {json.dumps(intended)}, without quotes"
         if near := closest(value, symbols):
             return near
         if places:
             return f"write {{class: {places[-1]}, path: {value}}}"
-    widths = sorted((each for each in kind if each in NUM_BITS), key=lambda name: NUM_BITS[name])
+    widths = sorted((alternative for alternative in kind if alternative in NUM_BITS), key=lambda name: NUM_BITS[name])
     if isinstance(value, int) and not isinstance(value, bool) and widths:
         most = (1 << (NUM_BITS[widths[-1]] - 1)) - 1
         wider = ", or give the input the type long" if widths == ["int"] and is_in_range(value, "long") else ""

@@ -1,4 +1,4 @@
-"""Where the fields of YAML files stand, for errors: a file is read when one is told. No streamflow in here."""
+"""Line numbers of fields in YAML files, for error messages. No streamflow in here."""
 
 from __future__ import annotations
 
@@ -31,28 +31,28 @@ class Where:
 
 
 class ThisRun:
-    """The StreamFlow file of the run in this process, for refusals that come when it is long closed."""
+    """The StreamFlow file of the run in this process, for errors after it was read."""
 
     file: Path | None = None
 
 
 def placed(text: str) -> str:
-    """A text that begins with a field of that file, after file and line; any other one as it is."""
-    found = _FIELD.match(text)
-    if found is None or ThisRun.file is None:
+    """Return a message that starts with a field of that file, prefixed with file and line; other messages unchanged."""
+    match = _FIELD.match(text)
+    if match is None or ThisRun.file is None:
         return text
-    field = tuple(name or int(number) for name, number in _PART.findall(found[0]))
-    return f"{Where(ThisRun.file, field)}{text[found.end() :]}"
+    field = tuple(name or int(number) for name, number in _PART.findall(match[0]))
+    return f"{Where(ThisRun.file, field)}{text[match.end() :]}"
 
 
 def shown(path: Path) -> str:
-    """A path as the user would write it: relative to the current folder where that is shorter."""
+    """Return a path as the user would write it: relative to the current folder if that is shorter."""
     relative = os.path.relpath(path)
     return relative if len(relative) < len(str(path.absolute())) else str(path)
 
 
 def spelled(field: FieldPath) -> str:
-    """`deployments.hpc.config.nodes[0]`."""
+    """Return a field as text: `deployments.hpc.config.nodes[0]`."""
     text = ""
     for part in field:
         text += f"[{part}]" if isinstance(part, int) else f".{part}"
@@ -60,7 +60,7 @@ def spelled(field: FieldPath) -> str:
 
 
 def line_of(file: Path, field: FieldPath) -> int | None:
-    """The line of a field, or of the nearest above it that is there; None where the file cannot be read."""
+    """Return the line of a field, or of its nearest existing parent; None if the file cannot be read."""
     import yaml  # type: ignore[import-untyped]  # comes with StreamFlow; `--help` does without it
 
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml, where PyYAML has it
@@ -72,22 +72,22 @@ def line_of(file: Path, field: FieldPath) -> int | None:
 
 
 def position(root: Any, field: FieldPath) -> tuple[int, int]:
-    """Line and column, from 1, of the key or item that a path leads to; of the nearest above it where it leads to none.
+    """Return line and column, from 1, of a key or item; of its nearest existing parent if it does not exist.
 
     Args:
         root: a node of PyYAML.
     """
     node, mark = root, root.start_mark
     for part in field:
-        found = below(node, part)
-        if found is None:
+        entry = below(node, part)
+        if entry is None:
             break
-        mark, node = found
+        mark, node = entry
     return mark.line + 1, mark.column + 1
 
 
 def below(node: Any, part: str | int) -> tuple[Any, Any] | None:
-    """Mark and node of an entry; in a list of CWL, also by its `id` or `class`."""
+    """Return mark and node of an entry; in a list of CWL, also by its `id` or `class`."""
     import yaml
 
     if isinstance(node, yaml.MappingNode):

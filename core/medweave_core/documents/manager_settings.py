@@ -1,4 +1,4 @@
-"""What the file says to StreamFlow, and must not: settings that the engine takes for something else.
+"""Settings of a StreamFlow file that the engine misinterprets.
 
 Pure: no streamflow in here.
 """
@@ -15,7 +15,7 @@ CONTAINERS, QUEUES = ("docker", "docker-compose", "singularity"), ("medweave.slu
 
 
 def check_wraps(config: Mapping[str, Any]) -> None:
-    """Refuses containers over a queue: StreamFlow starts them on the login node, and the jobs find none.
+    """Reject containers over a queue: StreamFlow starts them on the login node, where jobs cannot use them.
 
     Args:
         config: the parsed streamflow.yml with its path under `path`.
@@ -40,7 +40,7 @@ def check_wraps(config: Mapping[str, Any]) -> None:
 
 
 def check_managers(config: Mapping[str, Any]) -> None:
-    """Refuses what would end in endless tries, endless copies or mixed runs.
+    """Reject settings that cause endless retries, endless copies or mixed runs.
 
     Args:
         config: the parsed streamflow.yml with its path under `path`.

@@ -1,4 +1,4 @@
-"""Secondary files that an input must have and that are not there, before a run."""
+"""Missing secondary files of inputs, checked before a run."""
 
 from __future__ import annotations
 

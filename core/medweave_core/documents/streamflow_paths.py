@@ -22,7 +22,7 @@ _VARIABLE = re.compile(r"\$\{(\w+)\}")
 
 
 def expand(text: str, *, where: Where | str) -> str:
-    """The text with each `${NAME}` replaced by the variable's value.
+    """Return a text with each `${NAME}` replaced by the variable's value.
 
     Raises:
         UsageError: a variable has no value.
@@ -42,7 +42,7 @@ def expand(text: str, *, where: Where | str) -> str:
 
 
 def resolve(text: str, base: Path, *, where: Where) -> str:
-    """An absolute path on this machine from what stands in the file.
+    """Return a path of the file as an absolute path on this machine.
 
     Raises:
         UsageError: a `${NAME}` has no value.
@@ -51,7 +51,7 @@ def resolve(text: str, base: Path, *, where: Where) -> str:
 
 
 def resolve_paths(config: MutableMapping[str, Any], default: Path, schemas: Mapping[str, Mapping[str, Any]]) -> None:
-    """Makes the paths of our deployments absolute, and expands the variables in their settings.
+    """Make the paths of our deployments absolute, and expand the variables in their settings.
 
     A setting is a path where its connector's schema says `"format": "path"`, unless it holds `://` (a chart in a registry).
     The workdir of a local deployment is a path of this machine, that of any other is one of the site.

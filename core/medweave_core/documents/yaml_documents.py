@@ -1,4 +1,4 @@
-"""YAML documents as plain data, and where the entries of a section stand in their text."""
+"""YAML documents as plain data, and the positions of the entries of a section."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ class Scalar:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """A named entry of a section, as it stands in the text.
+    """A named entry of a section, with its position in the text.
 
     Attributes:
         start, end: offsets of its lines in the document's text, in characters: with the comment lines above it, without the
             line feed after its last line.
-        scalars: the values that stand in these lines, in order; what an alias (`*name`) repeats stands elsewhere.
+        scalars: the values in these lines, in order; without those that an alias (`*name`) repeats.
     """
 
     name: str
@@ -53,7 +53,7 @@ class Entry:
 
 
 def read_mapping(path: Path, what: str) -> dict[str, Any]:
-    """The document of a YAML file whose top level is a mapping.
+    """Return the document of a YAML file whose top level is a mapping.
 
     Args:
         what: the file's role, for errors ("site file").
@@ -64,7 +64,7 @@ def read_mapping(path: Path, what: str) -> dict[str, Any]:
 
 
 def read_text(path: Path, what: str) -> str:
-    """The text of a file.
+    """Return the text of a file.
 
     Raises:
         UserInputError: there is no such file, or it is not UTF-8.
@@ -73,16 +73,16 @@ def read_text(path: Path, what: str) -> str:
     try:
         return path.read_text(encoding="utf-8")
     except IsADirectoryError as error:
-        inside = ", ".join(sorted(each.name for each in path.iterdir() if each.is_file())[:_MOST_NAMED])
+        inside = ", ".join(sorted(file.name for file in path.iterdir() if file.is_file())[:_MOST_NAMED])
         raise UserInputError(
             f"{shown(path)}: this is no {what}.", seen="a folder", expected=f"a {what} (YAML)",
             do=f"name a file in it: {inside}" if inside else "check the path",
         ) from error  # fmt: skip
     except (FileNotFoundError, NotADirectoryError) as error:
-        beside = [each.name for each in path.parent.glob(f"*{path.suffix}") if each.is_file()]
+        siblings = [file.name for file in path.parent.glob(f"*{path.suffix}") if file.is_file()]
         raise UserInputError(
             f"{shown(path)}: there is no such {what}.", seen="nothing at this path", expected=f"a {what} (YAML)",
-            do=closest(path.name, beside) or "check the path",
+            do=closest(path.name, siblings) or "check the path",
         ) from error  # fmt: skip
     except OSError as error:
         raise StorageError(
@@ -99,7 +99,7 @@ def read_text(path: Path, what: str) -> str:
 
 
 def parse_mapping(text: str, path: Path, what: str) -> dict[str, Any]:
-    """The document in a text; see `read_mapping`."""
+    """Return the document in a text; see `read_mapping`."""
     try:
         document = pickle.loads(_loaded(text))
     except Exception as error:  # ruamel.yaml's errors, and ValueError for odd scalars such as an impossible date
@@ -132,7 +132,7 @@ def with_whole_characters(text: str) -> str:
         json.loads(text)
     except ValueError:
         return text  # in YAML a backslash may be a character of its own
-    return _ESCAPE.sub(lambda found: _joined(found[1], found[2]) if found[1] else found[0], text)
+    return _ESCAPE.sub(lambda match: _joined(match[1], match[2]) if match[1] else match[0], text)
 
 
 def _joined(high: str, low: str) -> str:
@@ -142,7 +142,7 @@ def _joined(high: str, low: str) -> str:
 
 @functools.lru_cache(maxsize=256)
 def _loaded(text: str) -> bytes:
-    """The document in a text, pickled by us: whoever asks gets one of its own, in a quarter of the time of copy.deepcopy."""
+    """Return the pickled document of a text: each caller unpickles its own copy, four times faster than copy.deepcopy."""
     document = _yaml("safe").load(with_whole_characters(text))
     if "&" in text and "*" in text:
         json.dumps(document, default=str, skipkeys=True)  # a ValueError where an alias repeats what it stands in
@@ -151,7 +151,7 @@ def _loaded(text: str) -> bytes:
 
 @functools.lru_cache(maxsize=16)
 def entries(text: str, section: str) -> Sequence[Entry]:
-    """The entries of a top-level section that is written in block style, one entry below the other.
+    """Return the entries of a top-level section in block style, one below the other.
 
     Raises:
         ValueError: the section is written in flow style (`{...}`), so that its entries are no lines of their own.
@@ -162,19 +162,26 @@ def entries(text: str, section: str) -> Sequence[Entry]:
     node = root.value[number][1]
     if node.flow_style:
         raise ValueError(f"{section} is written in flow style")
-    begins: list[int] = []
+    starts: list[int] = []
     earlier = _line_start(text, keys[number].start_mark.index)
     for key, value in node.value:
-        begins.append(_with_comments_above(text, key.start_mark.index, earlier))
+        starts.append(_with_comments_above(text, key.start_mark.index, earlier))
         earlier = max([key.end_mark.index, *(scalar.end for scalar in _scalars(value, ()))])
     following = keys[number + 1].start_mark.index if number + 1 < len(keys) else len(text)
-    ends = [*begins[1:], _with_comments_above(text, following, earlier)]
-    found = []
-    for (key, value), begin, end in zip(node.value, begins, ends, strict=True):
-        inside = {scalar.start: scalar for scalar in _scalars(value, ()) if begin <= scalar.start < end}
+    ends = [*starts[1:], _with_comments_above(text, following, earlier)]
+    section_entries = []
+    for (key, value), start_offset, end in zip(node.value, starts, ends, strict=True):
+        inside = {scalar.start: scalar for scalar in _scalars(value, ()) if start_offset <= scalar.start < end}
         ordered = tuple(inside[start] for start in sorted(inside))
-        found.append(Entry(name=key.value, start=begin, end=begin + len(text[begin:end].rstrip()), scalars=ordered))
-    return found
+        section_entries.append(
+            Entry(
+                name=key.value,
+                start=start_offset,
+                end=start_offset + len(text[start_offset:end].rstrip()),
+                scalars=ordered,
+            )
+        )
+    return section_entries
 
 
 def _scalars(node: Any, field: FieldPath) -> Iterator[Scalar]:
@@ -193,7 +200,7 @@ def _line_start(text: str, offset: int) -> int:
 
 
 def _with_comments_above(text: str, offset: int, earlier: int) -> int:
-    """Start of the line, or of the comment lines right above it; never above `earlier`, the end of what came before."""
+    """Return the start of a line with the comment lines directly above it, but not before `earlier`."""
     start = _line_start(text, offset)
     while start > 0:
         above = _line_start(text, start - 1)
@@ -221,7 +228,7 @@ def _yaml(kind: str) -> Any:
 
 
 def not_installed(error: ImportError) -> BackendMissingError:
-    """What to tell where a library of the extra `driver` is missing."""
+    """Return the error for a missing library of the extra `driver`."""
     return BackendMissingError(
         f"the library '{error.name}' is not installed.",
         seen=str(error),

@@ -1,17 +1,17 @@
-"""Why a command failed, in the words of the program that failed."""
+"""The error message of a command that failed."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import takewhile
 
-from medweave_core.exit_codes import meaning
+from medweave_core.errors import describe_exit_code
 
 STEP_PREFIX = "medweave-step "
 
 
 def step_message(stderr_tail: Sequence[str]) -> str:
-    """The error that a medweave step printed last (what failed, seen, expected, do); empty if it printed none.
+    """Return the last error that a medweave step printed (what failed, seen, expected, do); empty if there is none.
 
     Only this part of stderr is known to hold no patient data, so only this goes into the event log.
     """
@@ -23,7 +23,7 @@ def step_message(stderr_tail: Sequence[str]) -> str:
 
 
 def cause(stderr_tail: Sequence[str], stdout_tail: Sequence[str], exit_code: int) -> str:
-    """What to show to the person who started the run: the step's own message, else its last lines, else the exit code."""
+    """Return the message for the user: the error of the step, else its last lines, else the exit code."""
     if message := step_message(stderr_tail):
         return message
     lines = list(stderr_tail) or list(stdout_tail)
@@ -31,4 +31,4 @@ def cause(stderr_tail: Sequence[str], stdout_tail: Sequence[str], exit_code: int
         lines.append(
             "  do:       install the steps where this deployment runs them: pip install 'medweave[all]', or the step's extra"
         )
-    return "\n".join(lines) or f"The command said nothing; {meaning(exit_code)}."
+    return "\n".join(lines) or f"The command said nothing; {describe_exit_code(exit_code)}."

@@ -1,4 +1,4 @@
-"""A run as its event log tells it: what ran where and when, and how it ended. Reads files; knows no HTML."""
+"""A run from its event log: what ran where and when, and how it ended. Reads files."""
 
 from __future__ import annotations
 
@@ -7,109 +7,24 @@ import dataclasses
 import datetime
 import typing
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 from medweave_core.contracts import codec
+from medweave_core.contracts.events import Event, EventType
 from medweave_core.contracts.report import RunReport
 from medweave_core.errors import StepError, UserInputError
-from medweave_core.runlog import queue_wait
-from medweave_core.runlog.events import Event, EventType, job_label
+from medweave_core.runlog.jobs import UNFINISHED, Job, end_queue_wait, note_queue_state
 from medweave_core.untrusted_text import load_json
 
 LOG_FILE = "events.jsonl"
 REPORT_FILE = "run_report.json"
 
-UNFINISHED = "unfinished"
-
-
-@dataclass(slots=True, kw_only=True)
-class Job:
-    """One attempt at one job. Times are seconds since the run's start.
-
-    Attributes:
-        state: completed, failed, cancelled, or unfinished where the log ends before the job.
-        requested: cores and memory that the step asked for.
-        message: the step's own words about its failure.
-        folder: where the run keeps its reports, or None.
-        work: the name of its work, under which it is kept; empty where nothing is reused, or an older version wrote the log.
-        parts: what its work is made of, each by a keyed digest; empty where nothing is reused.
-        reused_from: the run that has done the work, where it was not done again; else empty.
-        not_reusable: why its work can be neither reused nor kept; else empty.
-        site: the site's own facts (its job id, nodes, pods).
-        started_s: when its command began: after its wait in the site's queue. None before.
-        handed_s: when its site got it; None before.
-        queued_s: how long it waited in the queue of its site, s, as the site tells, else by its notices.
-        waiting_since: since when it waits there; None where it does not.
-        inputs, outputs: what it read and wrote, by content, as `job.data` of the event log has it.
-    """
-
-    name: str
-    step: str
-    attempt: int
-    deployment: str
-    service: str | None
-    location: str | None
-    scheduled_s: float
-    started_s: float | None = None
-    ended_s: float | None = None
-    state: str = UNFINISHED
-    seconds: float | None = None
-    cpu_seconds: float | None = None
-    peak_memory_mib: float | None = None
-    exit_code: int | None = None
-    message: str = ""
-    progress: str = ""
-    requested: typing.Mapping[str, Any] = field(default_factory=dict)
-    folder: Path | None = None
-    report: RunReport | None = None
-    work: str = ""
-    parts: typing.Mapping[str, str] = field(default_factory=dict)
-    reused_from: str = ""
-    not_reusable: str = ""
-    site: typing.Mapping[str, Any] = field(default_factory=dict)
-    handed_s: float | None = None
-    queued_s: float = 0.0
-    waiting_since: float | None = None
-    inputs: typing.Mapping[str, Sequence[typing.Mapping[str, Any]]] = field(default_factory=dict)
-    outputs: typing.Mapping[str, Sequence[typing.Mapping[str, Any]]] = field(default_factory=dict)
-
-    @property
-    def label(self) -> str:
-        """Short name: `train`, `segment.3` for the fourth of a scatter."""
-        return job_label(self.name)
-
-    @property
-    def where(self) -> str:
-        """`site-a-slurm/gpu4`, or the deployment alone."""
-        return f"{self.deployment}/{self.service}" if self.service else self.deployment
-
-    @property
-    def is_queued(self) -> bool:
-        """It waits in its site's queue, or has ended there without having begun."""
-        return self.waiting_since is not None or (self.started_s is None and self.queued_s > 0)
-
-    @property
-    def waited_s(self) -> float | None:
-        """From its scheduling to the begin of its command, s: for its inputs, and in its site's queue."""
-        if self.started_s is None or self.waiting_since is not None:
-            return None if self.ended_s is None else self.ended_s - self.scheduled_s
-        return self.started_s - self.scheduled_s
-
-    @property
-    def duration_s(self) -> float | None:
-        """Wall time of the command, else from its start to its end, s."""
-        if self.seconds is not None:
-            return self.seconds
-        if self.started_s is None or self.ended_s is None:
-            return None
-        return self.ended_s - self.started_s
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Transfers:
-    """What moved from one deployment to another by one route; all of it was verified on arrival.
+    """Transfers from one deployment to another by one route, all verified on arrival.
 
     Attributes:
         source, destination: deployments.
@@ -162,18 +77,18 @@ class Run:
     message: str = ""
 
     def failures(self) -> list[Job]:
-        """Jobs that failed for good, the first cause first; an attempt that was tried again is not among them."""
+        """Return the jobs whose last attempt failed, the first cause first."""
         last = {job.name: job for job in self.jobs}
         failed = [job for job in last.values() if job.state == "failed"]
         return sorted(failed, key=lambda job: (job.name != self.first_cause, job.ended_s or 0.0))
 
 
 def _nearest(folder: Path) -> str:
-    """What to write in place of a folder that is no run: one of those beside it, or in runs/."""
+    """Return a suggestion for a folder that is not a run: a sibling, or a run in runs/."""
     from medweave_core.documents.closest_match import closest
 
-    runs = [log.parent for above in (folder.parent, Path("runs")) for log in above.glob(f"[!.]*/{LOG_FILE}")]
-    paths = {each.name: str(each) for each in runs}
+    runs = [log.parent for parent in (folder.parent, Path("runs")) for log in parent.glob(f"[!.]*/{LOG_FILE}")]
+    paths = {run.name: str(run) for run in runs}
     near = closest(folder.name, list(paths))
     return next((near.replace(f"'{name}'", f"'{path}'") for name, path in paths.items() if f"'{name}'" in near), "")
 
@@ -215,16 +130,16 @@ def read_run(folder: Path) -> Run:
 
 
 def read_runs(folder: Path) -> list[Run]:
-    """The runs of a folder of runs that can be read, by the names of their folders: one damaged log hides no other run."""
-    found = []
+    """Return the readable runs of a folder of runs, sorted by folder name; runs with a damaged log are left out."""
+    runs = []
     for log in sorted(folder.glob(f"*/{LOG_FILE}")):
         with contextlib.suppress(StepError, OSError):
-            found.append(read_run(log.parent))
-    return found
+            runs.append(read_run(log.parent))
+    return runs
 
 
 def read_log(path: Path) -> list[Event]:
-    """The events of a log, in order.
+    """Return the events of a log, in order.
 
     Raises:
         UserInputError: a line in its middle is no event, or it is no text.
@@ -233,7 +148,7 @@ def read_log(path: Path) -> list[Event]:
 
 
 def read_events(text: str, path: Path | None = None) -> list[Event]:
-    """The events in the text of a log, in order; see `read_log`."""
+    """Return the events in the text of a log, in order; see `read_log`."""
     known = set(typing.get_args(EventType))
     lines = text.split("\n")
     events = []
@@ -259,7 +174,7 @@ def read_events(text: str, path: Path | None = None) -> list[Event]:
 
 
 def build_run(events: Sequence[Event], folder: Path) -> Run:
-    """Puts the events together.
+    """Return the run of some events.
 
     Args:
         events: of one run, the first being its start.
@@ -290,23 +205,23 @@ def build_run(events: Sequence[Event], folder: Path) -> Run:
 
 
 def _jobs(events: Iterable[Event], start: datetime.datetime, folder: Path) -> list[Job]:
-    found: dict[tuple[str, int], Job] = {}
+    jobs: dict[tuple[str, int], Job] = {}
     latest: dict[str, Job] = {}
     for event in events:
         if event.job is None or event.step is None:
             continue
         at = (_time(event) - start).total_seconds()
         attempt = int(event.data.get("attempt", latest[event.job].attempt if event.job in latest else 1))
-        job = found.get((event.job, attempt))
+        job = jobs.get((event.job, attempt))
         if job is None:
-            job = found[event.job, attempt] = latest[event.job] = Job(
+            job = jobs[event.job, attempt] = latest[event.job] = Job(
                 name=event.job, step=event.step, attempt=attempt, deployment=event.deployment or "?",
                 service=event.service, location=event.location, scheduled_s=at,
             )  # fmt: skip
         _apply(job, event, at)
         if event.type == "job.report":
             job.folder = _inside(folder, str(event.data.get("folder", "")))
-    return list(found.values())
+    return list(jobs.values())
 
 
 def _apply(job: Job, event: Event, at: float) -> None:
@@ -316,7 +231,7 @@ def _apply(job: Job, event: Event, at: float) -> None:
     elif event.type == "job.started":
         job.started_s = job.handed_s = at
     elif event.type == "notice":
-        queue_wait.told(job, str(data.get("text", "")), at)
+        note_queue_state(job, str(data.get("text", "")), at)
     elif event.type == "job.lookup":
         job.work, job.parts, job.not_reusable = (
             str(data.get("work", "")),
@@ -333,18 +248,18 @@ def _apply(job: Job, event: Event, at: float) -> None:
         job.exit_code, job.message = data.get("exit_code"), str(data.get("message", ""))
         job.seconds, job.cpu_seconds = data.get("seconds"), data.get("cpu_seconds")
         job.peak_memory_mib, job.site = data.get("peak_memory_mib"), data.get("site", {})
-        queue_wait.ended(job, at)
+        end_queue_wait(job, at)
 
 
 def _transfers(events: Iterable[Event]) -> tuple[Transfers, ...]:
-    found: dict[tuple[str, str, str], Transfers] = {}
+    by_route: dict[tuple[str, str, str], Transfers] = {}
     for event in events:
         if event.type != "transfer.ended":
             continue
         data, source, route = event.data, str(event.data.get("from", "?")), str(event.data.get("route", "?"))
         key = (source, event.deployment or "?", route)
-        so_far = found.get(key) or Transfers(source=key[0], destination=key[1], route=key[2])
-        found[key] = dataclasses.replace(
+        so_far = by_route.get(key) or Transfers(source=key[0], destination=key[1], route=key[2])
+        by_route[key] = dataclasses.replace(
             so_far,
             reasons=tuple(dict.fromkeys([*so_far.reasons, *filter(None, [str(data.get("reason", ""))])])),
             num_copies=so_far.num_copies + 1,
@@ -354,17 +269,18 @@ def _transfers(events: Iterable[Event]) -> tuple[Transfers, ...]:
             wire_bytes=so_far.wire_bytes + int(data.get("wire_bytes", data.get("bytes", 0))),
             seconds=so_far.seconds + float(data.get("seconds", 0.0)),
         )
-    return tuple(found.values())
+    return tuple(by_route.values())
 
 
 def _notices(events: Iterable[Event], jobs: Sequence[Job]) -> tuple[tuple[str, str], ...]:
     labels = {job.name: job.label for job in jobs}
-    telling = [event for event in events if event.type in ("notice", "job.reaction")]
-    told = [
-        (labels.get(event.job or "", event.deployment or "run"), str(event.data.get("text", ""))) for event in telling
+    notice_events = [event for event in events if event.type in ("notice", "job.reaction")]
+    from_events = [
+        (labels.get(event.job or "", event.deployment or "run"), str(event.data.get("text", "")))
+        for event in notice_events
     ]
-    kept = [(job.label, text) for job in jobs if job.report for text in job.report.notices]
-    return tuple(dict.fromkeys([*told, *kept]))
+    from_reports = [(job.label, text) for job in jobs if job.report for text in job.report.notices]
+    return tuple(dict.fromkeys([*from_events, *from_reports]))
 
 
 def _time(event: Event) -> datetime.datetime:
@@ -377,7 +293,7 @@ def _inside(folder: Path, name: str) -> Path | None:
 
 
 def _read_report(job: Job) -> RunReport | None:
-    """The job's run report; None where there is none or it cannot be read, since a report about a run must not fail with it."""
+    """Return the run report of a job; None if it is missing or cannot be read, which must not fail a report of the run."""
     if job.folder is None:
         return None
     try:

@@ -1,22 +1,22 @@
-"""The event log of a run, read while it is written: whole lines, each once."""
+"""Reads the event log of a run while it is written: whole lines, each once."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
 
-from medweave_core.runlog.events import Event
+from medweave_core.contracts.events import Event
 from medweave_core.runlog.history import read_events
 
 
 class FollowedLog:
-    """Reads on where it stopped."""
+    """Reads the lines that were added since the last call."""
 
     def __init__(self, path: Path) -> None:
         self._path, self._offset, self._rest = path, 0, b""
 
     def new(self) -> Iterator[tuple[str, Event | None]]:
-        """The lines since the last call, each with its event; None for one of a type that this version does not know.
+        """Yield the lines since the last call, each with its event; None for an unknown event type.
 
         Raises:
             UserInputError: a line is no event.

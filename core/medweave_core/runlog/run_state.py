@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from medweave_core.runlog.events import Event, job_label, step_label
+from medweave_core.contracts.events import Event, job_label, step_label
 
 WAITS = "waits "  # how the notice of a job begins that waits at its site
 RUNS = "runs now"  # in the notice of a job that has waited there, and begins

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from medweave.cli.output import put
+from medweave.project.console import put
 from medweave.runs.follow.displays import JsonDisplay, RunDisplay, terminal_display
 from medweave.runs.follow.summary import RunInvocation, summary
 from medweave.runs.follow.watcher import watch_until_driver_exits
@@ -104,8 +104,8 @@ def _follow_pod(named: str, display: RunDisplay, state: State) -> None:
         UserInputError: no run of it is running, or the cluster refuses.
     """
     try:
+        from medweave.project.schedules import read_schedule
         from medweave.schedule import registry
-        from medweave.schedule.document import read_schedule
         from medweave.schedule.kubernetes import Kubernetes
     except ImportError as error:
         raise not_installed(error) from error

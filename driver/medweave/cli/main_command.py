@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Protocol, cast
 
 from medweave import __version__
-from medweave.cli.output import discard, settle
 from medweave.cli.parser import Parser
+from medweave.project.console import discard, settle
 from medweave_core.contracts.model import RESEARCH_USE_ONLY
 from medweave_core.errors import InternalError, StepError, StorageError, UsageError
 

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import argparse
-import functools
-import json
 from collections.abc import Callable, Mapping
 from functools import partial
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 from medweave.advise import document as advice
 from medweave.plan import document
 from medweave.project import deployments, sites
-from medweave.schedule.document import schema as schedule_schema
+from medweave.project.schedules import schema as schedule_schema
+from medweave.project.schemas import streamflow_schema, text_of
 from medweave_core.contracts.schema import PUBLISHED, schema_of
 from medweave_core.documents.closest_match import closest
 from medweave_core.documents.yaml_documents import not_installed
@@ -44,11 +42,6 @@ def run(namespace: argparse.Namespace) -> int:
     return 0
 
 
-def text_of(schema: Mapping[str, Any]) -> str:
-    """Return a schema as JSON text, as it is printed and committed."""
-    return json.dumps(schema, indent=2, ensure_ascii=False) + "\n"
-
-
 def schemas() -> dict[str, Callable[[], Mapping[str, Any]]]:
     """Return a function for each schema name that builds the schema."""
     builders: dict[str, Callable[[], Mapping[str, Any]]] = {
@@ -65,13 +58,6 @@ def schemas() -> dict[str, Callable[[], Mapping[str, Any]]]:
 
 def _of_connector(name: str) -> Mapping[str, Any]:
     return deployments.connector_schemas()[name]
-
-
-@functools.cache
-def streamflow_schema() -> dict[str, Any]:
-    """Return the JSON Schema of a StreamFlow file."""
-    document: dict[str, Any] = json.loads(files("medweave").joinpath("streamflow.schema.json").read_text("utf-8"))
-    return document
 
 
 def schema_named(name: str) -> Mapping[str, Any]:

@@ -1,4 +1,4 @@
-"""What happened, in a crate: the run, its jobs where and when, how each ended, and what it read and wrote."""
+"""Actions in a crate: the run and its jobs, with place, times, state, inputs and outputs."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ import datetime
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from medweave.crate.classes import Classes
+from medweave.crate.classes import PortClasses
 from medweave.crate.data import Data
-from medweave.crate.description import Described
+from medweave.crate.description import WorkflowEntities
 from medweave.crate.entities import Entities, fragment
 from medweave.crate.hosts import HERE, Hosts, images_of
 from medweave.crate.workflow import Port, Step
-from medweave_core.runlog.history import UNFINISHED, Job, Run
+from medweave_core.runlog.history import Run
+from medweave_core.runlog.jobs import UNFINISHED, Job
 
 DONE, FAILED = (f"http://schema.org/{word}ActionStatus" for word in ("Completed", "Failed"))
 IMAGE = "https://w3id.org/ro/terms/workflow-run#DockerImage"
@@ -20,30 +21,37 @@ STATUS = {"completed": DONE, "partial": DONE}
 
 
 class Actions:
-    """Puts a run into a crate.
+    """Adds a run to a crate.
 
     Args:
-        hosts: their names.
-        tell_hosts: whether they are told.
+        hosts: names of hosts.
+        with_hosts: whether these names are included.
     """
 
     def __init__(
-        self, entities: Entities, described: Described, data: Data, classes: Classes, hosts: Hosts, *, tell_hosts: bool
+        self,
+        entities: Entities,
+        workflow_entities: WorkflowEntities,
+        data: Data,
+        classes: PortClasses,
+        hosts: Hosts,
+        *,
+        with_hosts: bool,
     ) -> None:
-        self._entities, self._described, self._data, self._classes = entities, described, data, classes
-        self._hosts, self._tells_hosts = hosts, tell_hosts
-        self._steps = {step.path: step for step in described.definition.steps}
+        self._entities, self._workflow_entities, self._data, self._classes = entities, workflow_entities, data, classes
+        self._hosts, self._with_hosts = hosts, with_hosts
+        self._steps = {step.path: step for step in workflow_entities.definition.steps}
 
     def add(self, record: Run) -> Any:
-        """The action of the run, with all that belongs to it."""
+        """Return the action of the run, after adding its jobs, inputs and outputs."""
         jobs = [job for job in record.jobs if job.step in self._steps and job.started_s is not None]
-        self._described.add_steps(dict.fromkeys(job.step for job in jobs))
+        self._workflow_entities.add_steps(dict.fromkeys(job.step for job in jobs))
         run = self._entities.add(
             fragment("run"), "CreateAction",
-            {"name": f"Run {record.run_id}", "instrument": self._described.workflow,
+            {"name": f"Run {record.run_id}", "instrument": self._workflow_entities.workflow,
              "startTime": _at(record, 0.0), "endTime": _at(record, record.seconds),
              "actionStatus": STATUS.get(record.state, FAILED), "error": _error_of_run(record),
-             "object": self._given(jobs), "result": self._results(jobs)},
+             "object": self._run_inputs(jobs), "result": self._results(jobs)},
         )  # fmt: skip
         controls = [self._control(record, job) for job in jobs]
         engine = self._entities.software("StreamFlow", str(record.facts.get("streamflow_version", "not known")))
@@ -63,20 +71,20 @@ class Actions:
         label = f"{job.label}-{job.attempt}"
         return self._entities.add(
             fragment("control", label), "ControlAction",
-            {"name": f"orchestrate {job.label}", "instrument": self._described.step(self._steps[job.step]),
+            {"name": f"orchestrate {job.label}", "instrument": self._workflow_entities.step(self._steps[job.step]),
              "object": self._job(record, job, label), "actionStatus": STATUS.get(job.state, FAILED)},
         )  # fmt: skip
 
     def _job(self, record: Run, job: Job, label: str) -> Any:
         step = self._steps[job.step]
-        assert job.started_s is not None, "looked after before"
+        assert job.started_s is not None, "add() selects jobs that started"
         error = "" if job.state == "completed" else self._shown(job.message or _error_of_job(job))
         begun, attempt = f"{job.label} on {job.where}", f", attempt {job.attempt}" if job.attempt > 1 else ""
         ended = job.ended_s if job.ended_s is not None else record.seconds
         again = f"not done again: run {job.reused_from} did it" if job.reused_from else ""
         return self._entities.add(
             fragment("job", label), "CreateAction",
-            {"name": begun + attempt, "description": again, "instrument": self._described.tool(step.tool),
+            {"name": begun + attempt, "description": again, "instrument": self._workflow_entities.tool(step.tool),
              "startTime": _at(record, job.started_s), "endTime": _at(record, ended),
              "actionStatus": STATUS.get(job.state, FAILED), "error": error,
              "object": self._of(step, job.inputs, output=False), "result": self._of(step, job.outputs, output=True),
@@ -89,47 +97,53 @@ class Actions:
             entity
             for name, items in ports.items()
             for entity in self._data.of_port(
-                name, items, self._classes.of(step.path, name), self._described.parameter(step, name, output=output)
+                name,
+                items,
+                self._classes.of(step.path, name),
+                self._workflow_entities.parameter(step, name, output=output),
             )
         ]
 
-    def _given(self, jobs: Iterable[Job]) -> list[Any]:
-        """What the workflow was given, as its steps have read it."""
-        found: dict[str, Any] = {}
+    def _run_inputs(self, jobs: Iterable[Job]) -> list[Any]:
+        """Return the inputs of the workflow, as its steps read them."""
+        by_id: dict[str, Any] = {}
         for job in jobs:
             step = self._steps[job.step]
             for name, ports in step.sources.items():
                 if len(ports) == 1 and ports[0].step == "/":
-                    entity = self._described.parameter(None, ports[0].name, output=False)
-                    for each in self._data.of_port(
+                    entity = self._workflow_entities.parameter(None, ports[0].name, output=False)
+                    for item_entity in self._data.of_port(
                         ports[0].name, job.inputs.get(name, ()), self._classes.of(step.path, name), entity
                     ):
-                        found[each.id] = each
-        return list(found.values())
+                        by_id[item_entity.id] = item_entity
+        return list(by_id.values())
 
     def _results(self, jobs: Iterable[Job]) -> list[Any]:
-        """What the workflow has delivered: the outputs of its steps that are its own. Of several sources, all that there are."""
-        made: dict[Port, list[Any]] = {}
+        """Return the outputs of the workflow: the outputs of the steps that are its sources."""
+        outputs: dict[Port, list[Any]] = {}
         for job in jobs:
             if job.state == "completed":
                 for name, items in job.outputs.items():
-                    made.setdefault(Port(job.step, name), []).extend(items)
-        found: dict[str, Any] = {}
-        for name, ports in self._described.definition.results.items():
-            entity = self._described.parameter(None, name, output=True)
+                    outputs.setdefault(Port(job.step, name), []).extend(items)
+        by_id: dict[str, Any] = {}
+        for name, ports in self._workflow_entities.definition.results.items():
+            entity = self._workflow_entities.parameter(None, name, output=True)
             for port in ports:
                 classes = self._classes.of(port.step, port.name)
-                for each in self._data.of_port(name, made.get(port, ()), classes, entity):
-                    found[each.id] = each
-        return list(found.values())
+                for item_entity in self._data.of_port(name, outputs.get(port, ()), classes, entity):
+                    by_id[item_entity.id] = item_entity
+        return list(by_id.values())
 
     def _place(self, record: Run, job: Job) -> Any:
         kind = (record.facts.get("deployments") or {}).get(job.deployment, "")
-        words, told = [job.where], {"name": job.where, "description": f"a deployment of type {kind}" if kind else ""}
-        if self._tells_hosts and job.location and job.location != HERE:
+        words, properties = (
+            [job.where],
+            {"name": job.where, "description": f"a deployment of type {kind}" if kind else ""},
+        )
+        if self._with_hosts and job.location and job.location != HERE:
             words.append(job.location)
-            told["address"] = job.location
-        return self._entities.add(fragment("place", *words), "Place", told)
+            properties["address"] = job.location
+        return self._entities.add(fragment("place", *words), "Place", properties)
 
     def _usage(self, job: Job, label: str) -> list[Any]:
         figures = (
@@ -149,21 +163,21 @@ class Actions:
     def _images(self, job: Job) -> list[Any]:
         return [
             self._entities.add(
-                fragment("image", each.name, each.tag, each.sha256[:12]), "ContainerImage",
-                {"name": each.name, "tag": each.tag, "sha256": each.sha256, "additionalType": {"@id": IMAGE},
-                 "registry": each.registry if self._tells_hosts else ""},
+                fragment("image", image.name, image.tag, image.sha256[:12]), "ContainerImage",
+                {"name": image.name, "tag": image.tag, "sha256": image.sha256, "additionalType": {"@id": IMAGE},
+                 "registry": image.registry if self._with_hosts else ""},
             )
-            for each in images_of(job.site)
+            for image in images_of(job.site)
         ]  # fmt: skip
 
     def _shown(self, text: str) -> str:
-        return text if self._tells_hosts else self._hosts.without(text)
+        return text if self._with_hosts else self._hosts.without(text)
 
     def _software(self, job: Job) -> list[Any]:
         if job.report is None:
             return []
-        told = {"medweave": job.report.medweave_version, **job.report.versions}
-        return [self._entities.software(name, version) for name, version in sorted(told.items())]
+        versions = {"medweave": job.report.medweave_version, **job.report.versions}
+        return [self._entities.software(name, version) for name, version in sorted(versions.items())]
 
 
 def _at(record: Run, seconds: float) -> str:

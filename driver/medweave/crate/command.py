@@ -6,7 +6,7 @@ import argparse
 import json
 from pathlib import Path
 
-from medweave.runs.clean import file_of_run
+from medweave.project.run_files import file_of_run
 from medweave_core.documents.line_numbers import shown
 from medweave_core.errors import BackendMissingError, UserInputError
 from medweave_core.runlog.history import read_run
@@ -64,20 +64,20 @@ def run(namespace: argparse.Namespace) -> int:
     made = make(record, workflow, outputs=namespace.include_outputs, hosts=namespace.with_hosts)
     write(made.crate, namespace.crate)
     kinds = [str(entity.type) for entity in made.crate.get_entities()]
-    told = {
+    summary = {
         "crate": str(namespace.crate),
         "run_id": record.run_id,
         "state": record.state,
         "jobs": kinds.count("ControlAction"),
-        "included": sorted(place for place, _ in made.included.held.values()),
+        "included": sorted(place for place, _ in made.included.by_digest.values()),
         "left_out": [{"output": name, "why": why} for name, why in made.included.left_out],
     }
     if namespace.json:
-        print(json.dumps(told, indent=2))
+        print(json.dumps(summary, indent=2))
         return 0
     print(namespace.crate)
-    print(f"  {told['jobs']} jobs of run {record.run_id}, {record.state}")
-    for place in sorted(place for place, _ in made.included.held.values()):
+    print(f"  {summary['jobs']} jobs of run {record.run_id}, {record.state}")
+    for place in sorted(place for place, _ in made.included.by_digest.values()):
         print(f"  holds {place}")
     for name, why in made.included.left_out:
         print(f"  without {name}: {why}")

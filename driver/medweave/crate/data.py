@@ -1,4 +1,4 @@
-"""What jobs read and wrote, in a crate: files and folders by their digests, numbers and fixed words as they are."""
+"""Data of jobs in a crate: files and folders by their digests, numbers and enum values as they are."""
 
 from __future__ import annotations
 
@@ -14,44 +14,44 @@ Item = Mapping[str, Any]
 
 
 class Data:
-    """Puts data into a crate.
+    """Adds data to a crate.
 
     Args:
-        held: path in the crate, and where the file or folder lies, by digest: of what the crate holds itself.
+        by_digest: path in the crate and source path of each included file or folder, by digest.
     """
 
-    def __init__(self, entities: Entities, held: Mapping[str, tuple[str, Path]]) -> None:
-        self._entities, self._held = entities, held
+    def __init__(self, entities: Entities, by_digest: Mapping[str, tuple[str, Path]]) -> None:
+        self._entities, self._by_digest = entities, by_digest
 
     def of_port(self, name: str, items: Iterable[Item], classes: Sequence[str], parameter: Any) -> list[Any]:
-        """The entities of what went through an input or output.
+        """Return the entities of the data of an input or output.
 
         Args:
             classes: of data.
             parameter: its entity, if it has one.
         """
-        found = []
+        port_entities = []
         for item in items:
             entity = self._file(name, item, classes) if "sha256" in item else self._value(name, item, parameter)
             if parameter is not None:
                 extend(entity, "exampleOfWork", [parameter])
-            found.append(entity)
-        return found
+            port_entities.append(entity)
+        return port_entities
 
     def _file(self, name: str, item: Item, classes: Sequence[str]) -> Any:
         sha256, is_file = str(item["sha256"]), item["class"] == "File"
         access = f"data class: {', '.join(classes)}" if classes else "data class: not known"
-        told = {"name": name, "sha256": sha256, "contentSize": str(item["bytes"]), "conditionsOfAccess": access}
+        properties = {"name": name, "sha256": sha256, "contentSize": str(item["bytes"]), "conditionsOfAccess": access}
         if not is_file:
-            told["description"] = f"a folder of {item['files']} files; {FOLDER_NOTE}"
-        if sha256 not in self._held:
-            return self._entities.add_data(named_by(sha256), "File" if is_file else "Dataset", told)
-        place, source = self._held[sha256]
+            properties["description"] = f"a folder of {item['files']} files; {FOLDER_NOTE}"
+        if sha256 not in self._by_digest:
+            return self._entities.add_data(named_by(sha256), "File" if is_file else "Dataset", properties)
+        place, source = self._by_digest[sha256]
         known = self._entities.crate.get(place if is_file else f"{place}/")
         if known is not None:
             return known
         add = self._entities.crate.add_file if is_file else self._entities.crate.add_dataset
-        entity = add(source, place, properties=told)
+        entity = add(source, place, properties=properties)
         if (source / CARD).is_file():
             about = {"name": "model card", "encodingFormat": "application/json", "about": {"@id": f"{place}/"}}
             entity["subjectOf"] = self._entities.crate.add_file(source / CARD, f"{place}/{CARD}", properties=about)

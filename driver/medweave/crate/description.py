@@ -1,4 +1,4 @@
-"""The workflow in a crate: its documents, tools, parameters, steps, and what is joined to what."""
+"""The workflow in a crate: its documents, tools, parameters, steps and connections."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ CWL = "https://w3id.org/workflowhub/workflow-ro-crate#cwl"
 PARAMETER_PROFILE = "https://bioschemas.org/profiles/FormalParameter/1.0-RELEASE"
 
 
-class Described:
-    """Puts a workflow into a crate.
+class WorkflowEntities:
+    """Adds a workflow to a crate.
 
     Attributes:
         workflow: its entity.
@@ -42,7 +42,7 @@ class Described:
         entities.crate.mainEntity = self.workflow
 
     def tool(self, tool: Tool) -> Any:
-        """The entity of what a step runs."""
+        """Return the entity of a tool."""
         place = self.places[tool.document]
         known = self._entities.crate.get(f"{place}#{tool.part}" if tool.part else place)
         if known is None:
@@ -61,19 +61,19 @@ class Described:
         return known
 
     def parameter(self, step: Step | None, name: str, *, output: bool) -> Any:
-        """The entity of an input or output of a step's tool, or of the workflow; None where it has none of that name."""
+        """Return the entity of an input or output of a step's tool, or of the workflow; None if there is none."""
         owner = self.workflow if step is None else self.tool(step.tool)
         return self._entities.crate.get(_parameter_id(owner, name, "out" if output else "in"))
 
     def step(self, step: Step) -> Any:
-        """The entity of a step."""
+        """Return the entity of a step."""
         return self._entities.crate.get(_step_id(step.path))
 
     def add_steps(self, ran: Iterable[str]) -> None:
-        """The steps, with what they read.
+        """Add the steps with their connections.
 
         Args:
-            ran: paths of those that have run: the profile wants an action of each tool of the workflow.
+            ran: paths of the steps that ran: the profile requires an action for each tool of the workflow.
         """
         by_path = {step.path: step for step in self.definition.steps}
         for position, step in enumerate(self.definition.steps):
@@ -82,18 +82,20 @@ class Described:
                 {"name": step.path.strip("/"), "position": str(position), "workExample": self.tool(step.tool)},
             )  # fmt: skip
             self.workflow.append_to("step", entity)
-            joined = [
+            candidates = [
                 self._connection(self._source(port, by_path), self.parameter(step, name, output=False), f"{step.path}/{name}")
                 for name, ports in step.sources.items()
                 for port in ports
             ]  # fmt: skip
-            if found := [each for each in joined if each is not None]:
-                entity["connection"] = found
+            if connections := [connection for connection in candidates if connection is not None]:
+                entity["connection"] = connections
         for name, ports in self.definition.results.items():
             for port in ports:
-                joined_to = self._connection(self._source(port, by_path), self.parameter(None, name, output=True), name)
-                if joined_to is not None:
-                    self.workflow.append_to("connection", joined_to)
+                connection = self._connection(
+                    self._source(port, by_path), self.parameter(None, name, output=True), name
+                )
+                if connection is not None:
+                    self.workflow.append_to("connection", connection)
         tools = {entity.id: entity for path in ran if path in by_path for entity in [self.tool(by_path[path].tool)]}
         self.workflow["hasPart"] = list(tools.values())
 
@@ -124,8 +126,8 @@ class Described:
         if definition.doc:
             entity["description"] = definition.doc
         for name, parameters, kind in (("input", definition.inputs, "in"), ("output", definition.outputs, "out")):
-            if found := self._parameters(entity, parameters, kind):
-                entity[name] = found
+            if parameter_entities := self._parameters(entity, parameters, kind):
+                entity[name] = parameter_entities
         return entity
 
     def _parameters(self, owner: Any, parameters: Sequence[Parameter], kind: str) -> list[Any]:
@@ -134,24 +136,24 @@ class Described:
         )
         return [
             self._entities.add(
-                _parameter_id(owner, each.name, kind), "FormalParameter",
-                {"name": each.name, "additionalType": each.kind, "description": each.doc, "multipleValues": str(each.many),
-                 "valueRequired": str(each.required), "conformsTo": profile},
+                _parameter_id(owner, parameter.name, kind), "FormalParameter",
+                {"name": parameter.name, "additionalType": parameter.kind, "description": parameter.doc,
+                 "multipleValues": str(parameter.many), "valueRequired": str(parameter.required), "conformsTo": profile},
             )
-            for each in parameters
+            for parameter in parameters
         ]  # fmt: skip
 
 
 def places_of(folder: Path, documents: Sequence[str]) -> dict[str, str]:
-    """Where documents lie in a crate: as they lie to each other.
+    """Return the paths of documents in a crate, with the same relative positions.
 
     Args:
         folder: of the workflow.
         documents: paths from there.
     """
-    paths = {each: os.path.normpath(folder / each) for each in documents}
+    paths = {document: os.path.normpath(folder / document) for document in documents}
     root = os.path.commonpath([os.path.dirname(path) for path in paths.values()])  # noqa: PTH120 (texts)
-    return {each: Path(FOLDER, os.path.relpath(path, root)).as_posix() for each, path in paths.items()}
+    return {document: Path(FOLDER, os.path.relpath(path, root)).as_posix() for document, path in paths.items()}
 
 
 def _parameter_id(owner: Any, name: str, kind: str) -> str:

@@ -1,4 +1,4 @@
-"""Entities of a crate, of which equal ones are one."""
+"""Entities of a crate, each id once."""
 
 from __future__ import annotations
 
@@ -22,47 +22,51 @@ TERMS = (
 
 
 class Entities:
-    """What a crate holds, by id."""
+    """The entities of a crate, by id."""
 
     def __init__(self) -> None:
         self.crate = ROCrate(version="1.1")
         self.crate.metadata.extra_terms.update({term: f"{_NAMESPACE}{term}" for term in TERMS})
 
     def add(self, identifier: str, kind: str | list[str], properties: Properties) -> Any:
-        """A contextual entity."""
+        """Return a contextual entity, which is added if its id is new."""
         known = self.crate.get(identifier)
-        return known or self.crate.add(ContextEntity(self.crate, identifier, {"@type": kind, **_told(properties)}))
+        return known or self.crate.add(
+            ContextEntity(self.crate, identifier, {"@type": kind, **_without_empty(properties)})
+        )
 
     def add_data(self, identifier: str, kind: str, properties: Properties) -> Any:
-        """A file or folder that the crate describes and does not hold."""
+        """Return a file or folder that the crate describes without containing it."""
         known = self.crate.get(identifier)
-        return known or self.crate.add(DataEntity(self.crate, identifier, {"@type": kind, **_told(properties)}))
+        return known or self.crate.add(
+            DataEntity(self.crate, identifier, {"@type": kind, **_without_empty(properties)})
+        )
 
     def software(self, name: str, version: str) -> Any:
-        """A program or library."""
+        """Return a program or library."""
         return self.add(
             fragment("software", f"{name}-{version}"), "SoftwareApplication", {"name": name, "softwareVersion": version}
         )
 
 
 def named_by(sha256: str) -> str:
-    """A file or folder by its digest (RFC 6920)."""
+    """Return the id of a file or folder by its digest (RFC 6920)."""
     return f"ni:///sha-256;{base64.urlsafe_b64encode(bytes.fromhex(sha256)).decode().rstrip('=')}"
 
 
 def fragment(*words: str) -> str:
-    """An id inside the crate."""
+    """Return an id inside the crate."""
     return "#" + "/".join(_UNSAFE.sub("-", word).strip("/") for word in words)
 
 
 def extend(entity: Any, name: str, values: Iterable[Any]) -> None:
-    """Adds to a property what it does not have yet."""
-    for each in values:
+    """Add to a property the values that it does not have yet."""
+    for value in values:
         known = entity.get(name)
-        there = known if isinstance(known, list) else [] if known is None else [known]
-        if each not in there:
-            entity.append_to(name, each)
+        existing = known if isinstance(known, list) else [] if known is None else [known]
+        if value not in existing:
+            entity.append_to(name, value)
 
 
-def _told(properties: Properties) -> dict[str, Any]:
+def _without_empty(properties: Properties) -> dict[str, Any]:
     return {name: value for name, value in properties.items() if value not in (None, "", [])}

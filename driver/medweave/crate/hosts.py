@@ -1,4 +1,4 @@
-"""Names of hosts that a run told of, and texts and files without them."""
+"""Names of hosts in the log of a run, and their removal from texts."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ _IMAGE = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Hosts:
-    """Names of hosts, pods and places at sites; the longest first."""
+    """Names of hosts, pods and namespaces, longest first."""
 
     names: tuple[str, ...]
 
     def without(self, text: str) -> str:
-        """A text in which they and IP addresses are not named."""
+        """Return a text with these names and IP addresses replaced."""
         for name in self.names:
             text = re.sub(rf"(?<![\w-]){re.escape(name)}(?![\w-])", HIDDEN, text)
         return _ADDRESS.sub(HIDDEN, text)
 
     def are_in(self, content: bytes) -> bool:
-        """Whether a file names one of them."""
+        """Return whether content contains one of these names."""
         return any(name.encode() in content for name in self.names)
 
 
@@ -45,8 +45,8 @@ class Image:
 
     Attributes:
         registry: its host, empty for the default one.
-        name: the beginning of the digest where the site knows no name.
-        sha256: of its manifest; empty where the site did not tell.
+        name: the start of the digest if the site knows no name.
+        sha256: digest of its manifest; empty if unknown.
     """
 
     registry: str
@@ -56,38 +56,38 @@ class Image:
 
 
 def hosts_of(record: Run) -> Hosts:
-    """All that the run's log tells, and this machine."""
-    found = {platform.node(), platform.node().partition(".")[0]}
+    """Return the names in the log of a run, and those of this machine."""
+    names = {platform.node(), platform.node().partition(".")[0]}
     for job in record.jobs:
-        found |= {place.partition(":")[0] for place in (job.location or "").split(",")}
-        found |= set(_named(job.site))
-        found |= {rank.host for rank in job.report.ranks} if job.report else set()
-    return Hosts(tuple(sorted((each for each in found - {HERE} if len(each) >= SHORTEST), key=len, reverse=True)))
+        names |= {place.partition(":")[0] for place in (job.location or "").split(",")}
+        names |= set(_named(job.site))
+        names |= {rank.host for rank in job.report.ranks} if job.report else set()
+    return Hosts(tuple(sorted((name for name in names - {HERE} if len(name) >= SHORTEST), key=len, reverse=True)))
 
 
 def images_of(site: Mapping[str, Any]) -> list[Image]:
-    """The images of a job's pods, each once."""
-    told = [str(pod.get("image", "")) for pod in site.get("pods") or () if isinstance(pod, Mapping)]
-    return [image for text in dict.fromkeys(told) if text and (image := read_image(text)) is not None]
+    """Return the images of a job's pods, each once."""
+    image_names = [str(pod.get("image", "")) for pod in site.get("pods") or () if isinstance(pod, Mapping)]
+    return [image for text in dict.fromkeys(image_names) if text and (image := read_image(text)) is not None]
 
 
 def read_image(text: str) -> Image | None:
-    """`docker.io/library/medweave:1@sha256:…`, also as Kubernetes tells it (`docker-pullable://…`), or a digest alone."""
+    """Return the image of `docker.io/library/medweave:1@sha256:…`, of Kubernetes' `docker-pullable://…`, or of a digest alone."""
     if (bare := _DIGEST.fullmatch(text)) is not None:
         return Image("", text[:SHOWN_OF_DIGEST], "", bare[1])
-    found = _IMAGE.match(text.partition("://")[2] or text)
-    if found is None:
+    match = _IMAGE.match(text.partition("://")[2] or text)
+    if match is None:
         return None
-    return Image(found["registry"] or "", found["name"], found["tag"] or "", found["sha256"] or "")
+    return Image(match["registry"] or "", match["name"], match["tag"] or "", match["sha256"] or "")
 
 
 def _named(value: Any) -> Iterator[str]:
     if isinstance(value, Mapping):
-        for key, each in value.items():
-            if key in _OF_A_HOST and isinstance(each, str):
-                yield from (part for part in re.split(r"[,\s]+", each) if part)
+        for key, item in value.items():
+            if key in _OF_A_HOST and isinstance(item, str):
+                yield from (part for part in re.split(r"[,\s]+", item) if part)
             else:
-                yield from _named(each)
+                yield from _named(item)
     elif isinstance(value, Sequence) and not isinstance(value, str):
-        for each in value:
-            yield from _named(each)
+        for item in value:
+            yield from _named(item)

@@ -1,4 +1,4 @@
-"""Which delivered files a crate may hold: outputs of the classes aggregate and model, as the run has written them."""
+"""The delivered files that a crate may contain: unchanged outputs of the classes aggregate and model."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from medweave.crate.classes import SHARED, Classes
+from medweave.crate.classes import SHARED, PortClasses
 from medweave.crate.hosts import Hosts
 from medweave.crate.workflow import Definition
 from medweave.validate.secrets import check_text
@@ -19,28 +19,28 @@ FOLDER = "outputs"  # in the crate
 
 @dataclass(slots=True)
 class Included:
-    """What the crate holds.
+    """The files of a crate.
 
     Attributes:
-        held: path in the crate, and where it lies, by digest.
-        left_out: name of an output and why nothing of it is held.
+        by_digest: path in the crate and source path, by digest.
+        left_out: name of an output, and why it is not included.
     """
 
-    held: dict[str, tuple[str, Path]] = field(default_factory=dict)
+    by_digest: dict[str, tuple[str, Path]] = field(default_factory=dict)
     left_out: list[tuple[str, str]] = field(default_factory=list)
 
 
-def include(folder: Path, record: Run, definition: Definition, classes: Classes, hosts: Hosts | None) -> Included:
-    """Looks for the outputs of a run where they were delivered.
+def include(folder: Path, record: Run, definition: Definition, classes: PortClasses, hosts: Hosts | None) -> Included:
+    """Return the outputs of a run that a crate may contain, from the folder to which they were delivered.
 
     Args:
         folder: `--outdir` of the run.
-        hosts: names that a file must not have; None where they may be told.
+        hosts: names that a file must not contain; None if they are allowed.
     """
-    found, there = Included(), _there(folder)
+    included, delivered = Included(), _delivered(folder)
     for name, ports in definition.results.items():
         for port in ports:
-            told = classes.of(port.step, port.name)
+            port_classes = classes.of(port.step, port.name)
             items = [
                 item
                 for job in record.jobs
@@ -50,25 +50,25 @@ def include(folder: Path, record: Run, definition: Definition, classes: Classes,
             ]
             if not items:
                 continue
-            if not told or set(told) - SHARED:
-                found.left_out.append((name, f"its data class: {', '.join(told) or 'not known'}"))
+            if not port_classes or set(port_classes) - SHARED:
+                included.left_out.append((name, f"its data class: {', '.join(port_classes) or 'not known'}"))
                 continue
             for item in items:
-                _include(found, name, there.get(str(item["sha256"])), str(item["sha256"]), hosts)
-    return found
+                _include(included, name, delivered.get(str(item["sha256"])), str(item["sha256"]), hosts)
+    return included
 
 
-def _include(found: Included, name: str, source: Path | None, sha256: str, hosts: Hosts | None) -> None:
+def _include(included: Included, name: str, source: Path | None, sha256: str, hosts: Hosts | None) -> None:
     if source is None:
-        found.left_out.append((name, "it is not in the folder, or not as the run has written it"))
-    elif why := _refusal(source, hosts):
-        found.left_out.append((name, why))
-    elif sha256 not in found.held:
-        found.held[sha256] = f"{FOLDER}/{name}/{source.name}", source
+        included.left_out.append((name, "it is not in the folder, or not as the run has written it"))
+    elif reason := _refusal(source, hosts):
+        included.left_out.append((name, reason))
+    elif sha256 not in included.by_digest:
+        included.by_digest[sha256] = f"{FOLDER}/{name}/{source.name}", source
 
 
 def _refusal(source: Path, hosts: Hosts | None) -> str:
-    """Why a file or folder stays out, though its class is one that may be shared."""
+    """Return why a file or folder of a shareable class is left out; empty if it is not."""
     for path in _files(source):
         if any(check_text(path)):
             return "something in it has the form of a secret"
@@ -77,8 +77,8 @@ def _refusal(source: Path, hosts: Hosts | None) -> str:
     return ""
 
 
-def _there(folder: Path) -> dict[str, Path]:
-    """Files and folders of the first two levels, by digest; links are followed."""
+def _delivered(folder: Path) -> dict[str, Path]:
+    """Return the files and folders of the first two levels, by digest; links are followed."""
     paths = [path for pattern in ("*", "*/*") for path in sorted(folder.glob(pattern)) if path.exists()]
     digests: dict[Path, str] = {}
 
@@ -88,18 +88,18 @@ def _there(folder: Path) -> dict[str, Path]:
                 digests[path] = hashlib.file_digest(content, "sha256").hexdigest()
         return digests[path]
 
-    found: dict[str, Path] = {}
+    by_digest: dict[str, Path] = {}
     for path in paths:
         if path.is_dir():
-            inside: Mapping[str, str] = {file.relative_to(path).as_posix(): digest(file) for file in _files(path)}
-            found.setdefault(folder_digest(inside), path)
+            files: Mapping[str, str] = {file.relative_to(path).as_posix(): digest(file) for file in _files(path)}
+            by_digest.setdefault(folder_digest(files), path)
         else:
-            found.setdefault(digest(path), path)
-    return found
+            by_digest.setdefault(digest(path), path)
+    return by_digest
 
 
 def _files(path: Path) -> Iterator[Path]:
     if path.is_file():
         yield path
     else:
-        yield from (each for each in sorted(path.rglob("*")) if each.is_file())
+        yield from (inner for inner in sorted(path.rglob("*")) if inner.is_file())

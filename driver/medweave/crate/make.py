@@ -1,4 +1,4 @@
-"""The whole crate of a run."""
+"""The crate of a run."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any
 from medweave.crate.actions import Actions
 from medweave.crate.classes import classes_of
 from medweave.crate.data import Data
-from medweave.crate.description import Described
+from medweave.crate.description import WorkflowEntities
 from medweave.crate.entities import Entities
 from medweave.crate.hosts import hosts_of
 from medweave.crate.included import Included, include
@@ -37,19 +37,19 @@ NO_LICENSE = "No licence is given with this crate: ask those who share it."
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """A crate that is not written yet, and what it holds."""
+    """A crate that is not written yet, and its files."""
 
     crate: Any
     included: Included
 
 
 def make(record: Run, workflow: Path, *, outputs: Path | None, hosts: bool) -> Made:
-    """Describes a run.
+    """Return the crate of a run.
 
     Args:
         workflow: its document.
-        outputs: the folder to which the run delivered, for what may be held; None for nothing.
-        hosts: whether names of hosts are told.
+        outputs: the folder of delivered outputs, to include files from it; None to include none.
+        hosts: whether names of hosts are included.
 
     Raises:
         UserInputError: the workflow's documents are not those of the run, or hold a secret; no job of the run began.
@@ -67,16 +67,16 @@ def make(record: Run, workflow: Path, *, outputs: Path | None, hosts: bool) -> M
     names, classes = hosts_of(record), classes_of(workflow, record, reader)
     included = include(outputs, record, definition, classes, None if hosts else names) if outputs else Included()
     entities = Entities()
-    described = Described(entities, definition)
-    data = Data(entities, included.held)
-    run = Actions(entities, described, data, classes, names, tell_hosts=hosts).add(record)
+    workflow_entities = WorkflowEntities(entities, definition)
+    data = Data(entities, included.by_digest)
+    run = Actions(entities, workflow_entities, data, classes, names, with_hosts=hosts).add(record)
     _root(entities, record, definition, run)
     _single_values(entities)
     return Made(entities.crate, included)
 
 
 def check_documents(record: Run, definition: Definition) -> None:
-    """Holds the documents against those that the run was made with.
+    """Check that the documents are those of the run.
 
     Raises:
         UserInputError: one differs, or holds what looks like a secret.
@@ -101,7 +101,7 @@ def check_documents(record: Run, definition: Definition) -> None:
 
 
 def write(crate: Any, path: Path) -> None:
-    """Writes a crate into a folder or, where the name ends with .zip, into one file; whole or not at all.
+    """Write a crate to a folder or, if the name ends with .zip, to a file; complete or not at all.
 
     Raises:
         UserInputError: it is there already.
@@ -137,7 +137,7 @@ def _root(entities: Entities, record: Run, definition: Definition, run: Any) -> 
 
 
 def _single_values(entities: Entities) -> None:
-    """A list of one value is that value, as RO-Crate recommends."""
+    """Replace lists of one value by that value, as RO-Crate recommends."""
     for entity in entities.crate.get_entities():
         for name in list(entity.properties()):
             value = entity.get(name)
@@ -145,7 +145,7 @@ def _single_values(entities: Entities) -> None:
                 entity[name] = value[0]
 
 
-def _profiles(entities: Entities, told: Sequence[tuple[str, str, str]]) -> list[Any]:
+def _profiles(entities: Entities, profiles: Sequence[tuple[str, str, str]]) -> list[Any]:
     return [
-        entities.add(address, "CreativeWork", {"name": name, "version": version}) for address, name, version in told
+        entities.add(address, "CreativeWork", {"name": name, "version": version}) for address, name, version in profiles
     ]

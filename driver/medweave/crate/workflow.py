@@ -1,4 +1,4 @@
-"""A workflow as a crate describes it: its documents, its tools with their parameters, and what is joined to what."""
+"""A workflow as a crate describes it: documents, tools with parameters, and connections."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from medweave_core.documents.cwl_types import Array, Enum, Record, Type
 from medweave_core.documents.line_numbers import shown
 from medweave_core.errors import UserInputError
 
-# The words of the profile for types of CWL; of all others, text.
+# Types of the profile by CWL type; all other types are Text.
 KINDS = {
     "File": "File", "Directory": "Dataset", "boolean": "Boolean", "int": "Integer",
     "long": "Integer", "float": "Float", "double": "Float", "record": "PropertyValue",
@@ -27,7 +27,7 @@ class Parameter:
     """An input or output.
 
     Attributes:
-        kind: in the words of the profile.
+        kind: type of the profile.
         many: a list.
     """
 
@@ -40,7 +40,7 @@ class Parameter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tool:
-    """What a step runs.
+    """The tool of a step.
 
     Attributes:
         document: path from the folder of the workflow.
@@ -65,7 +65,7 @@ class Port:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """A step that runs a tool; those of workflows inside stand among the others.
+    """A step that runs a tool, also of a nested workflow.
 
     Attributes:
         path: `/segment`, `/inner/segment`.

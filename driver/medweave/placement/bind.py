@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from medweave.placement.bound_file import EDITOR_LINE, Binding, render, used_deployments
-from medweave.placement.data_rules import Held, held_at
+from medweave.placement.data_rules import SiteClasses, check_data_rules
 from medweave.project.deployments import connector_schemas
 from medweave.project.files import write_atomically
 from medweave.project.job_files import check_path_at_site, default_job, first_fault_of_job, read_job
@@ -98,7 +98,7 @@ def bind(
         job_is_default=job is None,
         output=_normal(output),
         role_options=tuple(role_options),
-        held=fitted.held,
+        site_classes=fitted.site_classes,
         schema=_schema_beside(fitted.site),
     )
     text = render(binding, connector_schemas())
@@ -113,14 +113,14 @@ class Fitted:
     Attributes:
         job: the job file, absolute.
         values: what stands in it.
-        held: see `held_at`.
+        site_classes: see `check_data_rules`.
     """
 
     pipeline: Pipeline
     site: Site
     job: Path
     values: Mapping[str, Any]
-    held: Held | None
+    site_classes: SiteClasses | None
 
 
 def fit(
@@ -138,7 +138,9 @@ def fit(
         site = with_role(site, option)
     chosen = _normal(job) if job is not None else default_job(pipeline)
     values = _check_fit(pipeline, site, chosen, reader)
-    return Fitted(pipeline=pipeline, site=site, job=chosen, values=values, held=held_at(pipeline, site, values))
+    return Fitted(
+        pipeline=pipeline, site=site, job=chosen, values=values, site_classes=check_data_rules(pipeline, site, values)
+    )
 
 
 def _schema_beside(site: Site) -> Path | None:

@@ -1,4 +1,4 @@
-"""The text of a bound file: an ordinary streamflow.yml that says where each part of it came from. Writes nothing."""
+"""The text of a bound file: an ordinary streamflow.yml with comments on the origin of each part. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from medweave.placement.data_rules import Held
+from medweave.placement.data_rules import SiteClasses
 from medweave.project.deployments import wrapped
 from medweave.project.sites import SITES, Place, Site
 from medweave.project.workflows import Pipeline
@@ -32,15 +32,15 @@ database: {type: medweave.database, config: {}}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Binding:
-    """What is to be bound, and where the result will lie; all paths are absolute and without `..`.
+    """Input of `render`; all paths are absolute and without `..`.
 
     Attributes:
         job: file with the workflow's inputs.
-        job_is_default: it is the one that `bind` takes when none is named.
-        role_options: places that the command line gave in the stead of the site's, as they were written.
+        job_is_default: no job file was named, so `bind` uses the demo's.
+        role_options: `--role` options, which override places of the site file, as written.
         output: the bound file; relative paths in its text start at its folder.
-        held: what the workflow's inputs and outputs, and those of its steps, hold; None where the site has no data rules.
-        schema: file with the JSON Schema of StreamFlow files, for editors; None where there is none.
+        site_classes: data classes of the inputs and outputs of the workflow and its steps; None if the site has no data rules.
+        schema: file with the JSON Schema of StreamFlow files, for editors, or None.
     """
 
     pipeline: Pipeline
@@ -49,15 +49,15 @@ class Binding:
     job_is_default: bool
     output: Path
     role_options: tuple[str, ...] = ()
-    held: Held | None = None
+    site_classes: SiteClasses | None = None
     schema: Path | None = None
 
 
 def render(binding: Binding, schemas: Mapping[str, Mapping[str, Any]]) -> str:
-    """The bound file.
+    """Return the text of the bound file.
 
     Args:
-        schemas: schema of `config` by type of connector; tells which settings are paths.
+        schemas: schema of `config` by connector type; a schema marks settings that are paths.
     """
     blocks = [_block(binding, name, schemas) for name in used_deployments(binding)]
     workflow = _workflow(binding)
@@ -76,7 +76,7 @@ def render(binding: Binding, schemas: Mapping[str, Mapping[str, Any]]) -> str:
 
 
 def used_deployments(binding: Binding) -> list[str]:
-    """Deployments that the workflow's steps and inputs need, with those through which they are reached, in the site's order."""
+    """Return the deployments of the workflow's steps and inputs, and those that they wrap, in the site's order."""
     places = [binding.site.roles[step.role] for step in binding.pipeline.steps]
     places += [place for name, place in binding.site.inputs.items() if name in binding.pipeline.inputs]
     needed: set[str] = set()
@@ -125,7 +125,7 @@ def _workflow(binding: Binding) -> str:
         "    bindings:",
     ]
     targets = {
-        step.path: _target_line(step.path, site.place_of(step.role, gang=step.gang), binding.held)
+        step.path: _target_line(step.path, site.place_of(step.role, gang=step.gang), binding.site_classes)
         for step in pipeline.steps
     }
     width = max(map(len, targets.values()))
@@ -138,8 +138,8 @@ def _workflow(binding: Binding) -> str:
 
 
 def _data_rules(binding: Binding, site_path: str) -> Iterator[str]:
-    """What the steps hold and what may lie where, as the settings of our filter, which all steps have then."""
-    if binding.held is None:
+    """Yield the data classes of the steps and the data rules of the site, as settings of the filter of all steps."""
+    if binding.site_classes is None:
         return
     yield f"bindingFilters: # holds: what a step reads and writes, by roles.yml; mayHold: what may lie where, by {site_path}"
     yield f"  {DATA_RULES}:"
@@ -147,7 +147,7 @@ def _data_rules(binding: Binding, site_path: str) -> Iterator[str]:
     yield "    config:"
     yield "      holds:"
     for step in binding.pipeline.steps:
-        yield f"        {step.path}: [{', '.join(binding.held.of_step(step.path))}]"
+        yield f"        {step.path}: [{', '.join(binding.site_classes.of_step(step.path))}]"
     yield "      mayHold:"
     yield from (f"        {line}" for line in _may_hold(binding))
 
@@ -160,9 +160,9 @@ def _may_hold(binding: Binding) -> Iterator[str]:
 
 
 def _transfers(binding: Binding) -> Iterator[str]:
-    """The data manager, which is asked for each copy whether it may go where it is to go."""
+    """Yield the settings of the data manager, which checks the data rules for each copy."""
     settings = dict(binding.site.transfers)
-    if binding.held is None:
+    if binding.site_classes is None:
         yield f"dataManager: {{type: medweave.transfer, config: {json.dumps(settings)}}}"
         return
     yield "dataManager:"
@@ -171,19 +171,19 @@ def _transfers(binding: Binding) -> Iterator[str]:
     yield from (f"    {name}: {json.dumps(value)}" for name, value in settings.items())
     yield "    dataRules: # asked for each copy, before anything of it is sent"
     yield "      carries: # what each input and output carries; / are those of the workflow"
-    for step, ports in binding.held.carries.items():
+    for step, ports in binding.site_classes.by_port.items():
         yield f"        {step}: {{{', '.join(f'{name}: {_classes(classes)}' for name, classes in ports.items())}}}"
     yield "      mayHold:"
     yield from (f"        {line}" for line in _may_hold(binding))
-    yield f"      driver: [{', '.join(binding.held.driver)}] # this machine, which gets the results"
+    yield f"      driver: [{', '.join(binding.site_classes.driver)}] # this machine, which gets the results"
 
 
 def _classes(classes: Sequence[str]) -> str:
     return classes[0] if len(classes) == 1 else f"[{', '.join(classes)}]"
 
 
-def _target_line(step: str, place: Place, held: object) -> str:
-    filters = f", filters: [{DATA_RULES}]" if held is not None else ""
+def _target_line(step: str, place: Place, site_classes: object) -> str:
+    filters = f", filters: [{DATA_RULES}]" if site_classes is not None else ""
     return f"      - {{step: {step}, target: {{{_target(place)}}}{filters}}}"
 
 
@@ -199,7 +199,7 @@ def _target(place: Place) -> str:
 
 
 def _block(binding: Binding, name: str, schemas: Mapping[str, Mapping[str, Any]]) -> str:
-    """A deployment word for word, with its relative paths rewritten for the bound file's folder."""
+    """Return the text of a deployment, with its relative paths rewritten for the bound file's folder."""
     site = binding.site
     entry = next(entry for entry in site.entries if entry.name == name)
     deployment = site.deployments[name]
@@ -218,7 +218,7 @@ def _is_path(field: FieldPath, deployment: Mapping[str, Any], schema: Mapping[st
         return bool(deployment["type"] == "medweave.local")  # elsewhere it is a path of the site
     if field[0] != "config":
         return False
-    if field == ("config", "chart"):  # of a folder or archive; with a repository, or as oci://, it is none
+    if field == ("config", "chart"):  # a folder or archive, unless it comes from a repository or oci://
         return "repo" not in deployment["config"]
     node: Any = schema
     for part in field[1:]:
@@ -235,7 +235,7 @@ def _is_relative(text: str) -> bool:
 
 
 def _common_folder(binding: Binding) -> Path:
-    """The lowest folder that holds all files that are named: commands in the header start there."""
+    """Return the common parent folder of all files: commands in the header start there."""
     files = (binding.pipeline.path, binding.site.path, binding.job, binding.output)
     return Path(os.path.commonpath([file.parent for file in files]))
 
@@ -245,5 +245,5 @@ def _from(path: Path, folder: Path) -> str:
 
 
 def _scalar(text: str) -> str:
-    """A YAML scalar that is safe in flow style too."""
+    """Return a YAML scalar that is also safe in flow style."""
     return text if PLAIN.fullmatch(text) else json.dumps(text, ensure_ascii=False)

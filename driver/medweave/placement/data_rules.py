@@ -1,4 +1,4 @@
-"""Classes of data: what a workflow says of its inputs and outputs, held against what a site may hold."""
+"""Data classes: what a workflow declares of its inputs and outputs, checked against the data rules of a site."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from medweave import DRIVER_TYPE
-from medweave.placement.declared_classes import AS_READ, Ports, Said, carried, held
+from medweave.placement.declared_classes import AS_READ, DeclaredClasses, Ports, classes_in, classes_of_ports
 from medweave.project.sites import Site
 from medweave.project.workflows import ROLES_FILE, Pipeline
 from medweave_connectors.policy.data_classes import WORKFLOW, most_sensitive_first
@@ -37,65 +37,67 @@ _SCHEMA = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Held:
-    """What a workflow holds at a site.
+class SiteClasses:
+    """Data classes of a workflow at a site with data rules.
 
     Attributes:
-        carries: classes by step and name of its input or output; the workflow's own under `/`.
-        driver: what the machine that drives the run may hold.
+        by_port: classes by step and name of its input or output; the workflow's own under `/`.
+        driver: classes that the driver's machine may hold.
     """
 
-    carries: Mapping[str, Ports]
+    by_port: Mapping[str, Ports]
     driver: Sequence[str]
 
     def of_step(self, path: str) -> list[str]:
-        """Classes of all that a step reads and writes."""
-        return held(self.carries[path])
+        """Return the classes of all inputs and outputs of a step."""
+        return classes_in(self.by_port[path])
 
 
 def classes_at(pipeline: Pipeline, site: Site, values: Mapping[str, Any]) -> Mapping[str, Ports] | None:
-    """Classes by step and port, whatever the site may hold; None where the workflow does not say what its steps hold.
+    """Return the classes by step and port, without a check of data rules; None if the workflow does not declare any.
 
     Raises:
-        UserInputError: what it says is wrong, or says nothing of some of the data.
+        UserInputError: the declaration is wrong or incomplete.
     """
-    return None if pipeline.holds is None else _carried(pipeline, said_of(pipeline), site, values)
+    return None if pipeline.holds is None else _classes_by_port(pipeline, read_declared_classes(pipeline), site, values)
 
 
-def held_at(pipeline: Pipeline, site: Site, values: Mapping[str, Any]) -> Held | None:
-    """What the steps hold at the site, after checking that they may be where it puts them; None where it has no data rules.
+def check_data_rules(pipeline: Pipeline, site: Site, values: Mapping[str, Any]) -> SiteClasses | None:
+    """Return the data classes of a workflow at a site whose data rules allow it; None if the site has no data rules.
 
     Args:
-        values: of the workflow's inputs, by the job file: some of them say which steps run.
+        values: of the workflow's inputs in the job file: some of them decide which steps run.
 
     Raises:
-        UserInputError: the data rules forbid a place, or the workflow does not say what its steps hold.
-        UsageError: they forbid one that the command line gave.
+        UserInputError: the data rules forbid a place, or the workflow does not declare its data classes.
+        UsageError: the rules forbid a place from the command line.
     """
     if not site.may_hold:
         return None
-    said = said_of(pipeline)
+    declared = read_declared_classes(pipeline)
     local = [name for name, deployment in site.deployments.items() if deployment["type"] == DRIVER_TYPE]
-    found = Held(
-        carries=_carried(pipeline, said, site, values),
-        driver=most_sensitive_first(each for name in local for each in site.may_hold.get(name, ())),
+    site_classes = SiteClasses(
+        by_port=_classes_by_port(pipeline, declared, site, values),
+        driver=most_sensitive_first(data_class for name in local for data_class in site.may_hold.get(name, ())),
     )
     for name, place in site.inputs.items():
-        if name in pipeline.inputs and name in said.inputs:
-            _check_input(name, _class_of_input(name, said, site), place.deployment, site)
+        if name in pipeline.inputs and name in declared.inputs:
+            _check_input(name, _class_of_input(name, declared, site), place.deployment, site)
     for step in pipeline.steps:
-        _check_role(step.path, step.role, found, site)
-    _check_outputs(pipeline, found, site)
-    return found
+        _check_role(step.path, step.role, site_classes, site)
+    _check_outputs(pipeline, site_classes, site)
+    return site_classes
 
 
-def _carried(pipeline: Pipeline, said: Said, site: Site, values: Mapping[str, Any]) -> Mapping[str, Ports]:
-    inputs = {name: _class_of_input(name, said, site) for name in said.inputs if name in pipeline.inputs}
-    return carried(pipeline, dataclasses.replace(said, inputs=inputs), values)
+def _classes_by_port(
+    pipeline: Pipeline, declared: DeclaredClasses, site: Site, values: Mapping[str, Any]
+) -> Mapping[str, Ports]:
+    inputs = {name: _class_of_input(name, declared, site) for name in declared.inputs if name in pipeline.inputs}
+    return classes_of_ports(pipeline, dataclasses.replace(declared, inputs=inputs), values)
 
 
-def said_of(pipeline: Pipeline) -> Said:
-    """The block `holds` of roles.yml, which has to say something of all data."""
+def read_declared_classes(pipeline: Pipeline) -> DeclaredClasses:
+    """Return the block `holds` of roles.yml, which must cover all data of the workflow."""
     file = pipeline.path.parent / ROLES_FILE
     if pipeline.holds is None:
         raise fault_at(
@@ -104,26 +106,26 @@ def said_of(pipeline: Pipeline) -> Said:
             do="add it as in workflows/lung-nodule-segmentation/roles.yml",
         )  # fmt: skip
     check(pipeline.holds, _SCHEMA, file, (HOLDS,))
-    said = Said(inputs=pipeline.holds["inputs"], outputs=pipeline.holds["outputs"])
-    _check_names(file, ("inputs",), said.inputs, pipeline.folder_inputs)
-    _check_names(file, ("outputs",), said.outputs, pipeline.folder_outputs)
-    for role, outputs in said.outputs.items():
+    declared = DeclaredClasses(inputs=pipeline.holds["inputs"], outputs=pipeline.holds["outputs"])
+    _check_names(file, ("inputs",), declared.inputs, pipeline.folder_inputs)
+    _check_names(file, ("outputs",), declared.outputs, pipeline.folder_outputs)
+    for role, outputs in declared.outputs.items():
         if isinstance(outputs, Mapping):
             _check_names(file, ("outputs", role), outputs, pipeline.folder_outputs[role])
-    for name in sorted(pipeline.data_inputs - set(said.inputs)):
-        raise _unsaid(file, ("inputs",), f"the input '{name}'", name, said.inputs, CLASSES)
+    for name in sorted(pipeline.data_inputs - set(declared.inputs)):
+        raise _undeclared(file, ("inputs",), f"the input '{name}'", name, declared.inputs, CLASSES)
     for step in pipeline.steps:
         for name in step.writes:
-            if said.written(step.role, name) is None:
-                of_role = said.outputs.get(step.role, {})
-                raise _unsaid(
+            if declared.written(step.role, name) is None:
+                of_role = declared.outputs.get(step.role, {})
+                raise _undeclared(
                     file, ("outputs", step.role), f"the output '{name}' of role '{step.role}'", name,
                     of_role if isinstance(of_role, Mapping) else (), (*CLASSES, AS_READ),
                 )  # fmt: skip
-    return said
+    return declared
 
 
-def _unsaid(
+def _undeclared(
     file: Path, field: FieldPath, what: str, name: str, seen: Iterable[str], known: Iterable[str]
 ) -> UserInputError:
     return fault_at(
@@ -141,51 +143,51 @@ def _check_names(file: Path, section: FieldPath, names: Iterable[str], known: It
             )  # fmt: skip
 
 
-def _class_of_input(name: str, said: Said, site: Site) -> str:
+def _class_of_input(name: str, declared: DeclaredClasses, site: Site) -> str:
     place = site.inputs.get(name)
     if place is None or place.holds is None:
-        return said.inputs[name]
-    if said.inputs[name] != IDENTIFIED:
+        return declared.inputs[name]
+    if declared.inputs[name] != IDENTIFIED:
         raise fault_at(
             site.path, ("inputs", name, HOLDS), "this input has no people in it.",
-            seen=f"{place.holds}, and the workflow says {said.inputs[name]}",
+            seen=f"{place.holds}, and the workflow says {declared.inputs[name]}",
             expected=f"no key '{HOLDS}' for an input that the workflow does not call {IDENTIFIED}", do="take it away",
         )  # fmt: skip
     return place.holds
 
 
-def _check_input(name: str, its_class: str, deployment: str, site: Site) -> None:
-    if forbidden_classes([its_class], deployment, site.may_hold):
+def _check_input(name: str, data_class: str, deployment: str, site: Site) -> None:
+    if forbidden_classes([data_class], deployment, site.may_hold):
         raise _fault(
             site, ("inputs", name, "deployment"), f"this input must not lie at '{deployment}', by the site's own rules.",
-            seen=f"{its_class} data", held=[its_class], deployment=deployment,
+            seen=f"{data_class} data", classes=[data_class], deployment=deployment,
             do=f"correct mayHold.{deployment}, or say what the input holds there",
         )  # fmt: skip
 
 
-def _check_role(step: str, role: str, found: Held, site: Site) -> None:
-    deployment, classes = site.roles[role].deployment, found.of_step(step)
+def _check_role(step: str, role: str, site_classes: SiteClasses, site: Site) -> None:
+    deployment, classes = site.roles[role].deployment, site_classes.of_step(step)
     forbidden = forbidden_classes(classes, deployment, site.may_hold)
     if not forbidden:
         return
-    ports = [name for name, of_it in found.carries[step].items() if set(of_it) & set(forbidden)]
+    ports = [name for name, port_classes in site_classes.by_port[step].items() if set(port_classes) & set(forbidden)]
     places = allowed_deployments(classes, site.may_hold)
     raise _fault(
         site, ("roles", role, "deployment"), f"step {step} must not run at '{deployment}', for what it reads and writes.",
-        seen=f"{', '.join(forbidden)} data ({', '.join(ports)})", held=classes, deployment=deployment,
+        seen=f"{', '.join(forbidden)} data ({', '.join(ports)})", classes=classes, deployment=deployment,
         do=f"place '{role}' at {' or '.join(places)}" if places else f"correct mayHold.{deployment}, if it is wrong",
         option=site.options.get(role),
     )  # fmt: skip
 
 
-def _check_outputs(pipeline: Pipeline, found: Held, site: Site) -> None:
-    """The results come to the machine that drives the run."""
+def _check_outputs(pipeline: Pipeline, site_classes: SiteClasses, site: Site) -> None:
+    """Check the outputs of the workflow, which are copied to the driver's machine."""
     for name in pipeline.outputs:
-        classes = found.carries[WORKFLOW].get(name, ())
-        if forbidden := most_sensitive_first(set(classes) - set(found.driver)):
+        classes = site_classes.by_port[WORKFLOW].get(name, ())
+        if forbidden := most_sensitive_first(set(classes) - set(site_classes.driver)):
             raise fault_at(
                 site.path, ("mayHold",), f"the output '{name}' must not come to this machine, which gets the results.",
-                seen=f"{', '.join(forbidden)} data; this machine may hold {', '.join(found.driver) or 'nothing'}",
+                seen=f"{', '.join(forbidden)} data; this machine may hold {', '.join(site_classes.driver) or 'nothing'}",
                 expected=f"a deployment of type {DRIVER_TYPE} with a line that has {', '.join(classes)}",
                 do="run it on a machine that may hold them and say so in its line, or leave the output out of the workflow",
             )  # fmt: skip
@@ -197,16 +199,16 @@ def _fault(
     what: str,
     *,
     seen: str,
-    held: Sequence[str],
+    classes: Sequence[str],
     deployment: str,
     do: str,
     option: str | None = None,
 ) -> UserInputError | UsageError:
     allowed = ", ".join(site.may_hold.get(deployment, ())) or "nothing: mayHold has no line for it"
-    places = ", ".join(allowed_deployments(held, site.may_hold)) or "there is none"
+    places = ", ".join(allowed_deployments(classes, site.may_hold)) or "there is none"
     parts: dict[str, Any] = {
         "seen": f"{seen} at '{deployment}', which may hold {allowed}",
-        "expected": f"a deployment whose line in mayHold of {shown(site.path)} has {', '.join(held)}: {places}",
+        "expected": f"a deployment whose line in mayHold of {shown(site.path)} has {', '.join(classes)}: {places}",
         "do": do,
     }
     if option is not None:

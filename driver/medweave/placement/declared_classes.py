@@ -1,4 +1,4 @@
-"""Which class of data each input and output of a workflow's steps carries: by its edges, from what roles.yml says. Pure."""
+"""The data classes of each input and output of a workflow's steps, derived along its edges from roles.yml. Pure."""
 
 from __future__ import annotations
 
@@ -9,26 +9,26 @@ from typing import Any
 from medweave.project.workflows import Pipeline, Step
 from medweave_connectors.policy.data_classes import DEFINITION, WORKFLOW, most_sensitive_first
 
-AS_READ = "as-read"  # of people, like what the step reads
-OF_PEOPLE = ("identified", "de-identified", "derived")  # the one that tells most of them first
+AS_READ = "as-read"  # the class of the patient data that the step reads
+OF_PEOPLE = ("identified", "de-identified", "derived")  # most sensitive first
 
 Ports = Mapping[str, tuple[str, ...]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Said:
+class DeclaredClasses:
     """The block `holds` of roles.yml.
 
     Attributes:
         inputs: class by name of an input of the workflow.
-        outputs: by role, a class for all that its steps write, or one by name of the output; `as-read` is none of its own.
+        outputs: by role, one class for all outputs of its steps, or a class by name of the output; may be `as-read`.
     """
 
     inputs: Mapping[str, str]
     outputs: Mapping[str, str | Mapping[str, str]]
 
     def written(self, role: str, output: str) -> str | None:
-        """What is said of an output of the steps of a role; None if nothing is."""
+        """Return the declared class of an output of the steps of a role; None if there is none."""
         of_role = self.outputs.get(role)
         return of_role.get(output) if isinstance(of_role, Mapping) else of_role
 
@@ -36,26 +36,28 @@ class Said:
 @dataclass(slots=True)
 class _Walk:
     pipeline: Pipeline
-    said: Said
+    declared: DeclaredClasses
     values: Mapping[str, Any]
     reads: dict[str, Ports] = field(default_factory=dict)
 
     def of_source(self, source: str) -> tuple[list[str], bool]:
-        """The classes of a source, and whether it has a value in any case."""
+        """Return the classes of a source, and whether it certainly has a value."""
         name, _, output = source.partition("/")
         if not output:
-            return ([self.said.inputs[source]] if source in self.said.inputs else []), self.values.get(
+            return ([self.declared.inputs[source]] if source in self.declared.inputs else []), self.values.get(
                 source
             ) is not None
         step = next(each for each in self.pipeline.steps if each.path == f"/{name}")
-        is_run = runs(step, self.values)
-        return ([] if is_run is False else [self.of_output(step, output)]), is_run is True
+        is_running = runs(step, self.values)
+        return ([] if is_running is False else [self.of_output(step, output)]), is_running is True
 
     def of_output(self, step: Step, output: str) -> str:
-        said = self.said.written(step.role, output)
-        assert said is not None, "looked after before"
+        declared = self.declared.written(step.role, output)
+        assert declared is not None, "read_declared_classes checks that each output has a class"
         return (
-            as_read(each for classes in self.of_inputs(step).values() for each in classes) if said == AS_READ else said
+            as_read(data_class for classes in self.of_inputs(step).values() for data_class in classes)
+            if declared == AS_READ
+            else declared
         )
 
     def of_inputs(self, step: Step) -> Ports:
@@ -64,20 +66,20 @@ class _Walk:
         return self.reads[step.path]
 
     def bound(self, ports: Mapping[str, Iterable[str]], firsts: Container[str]) -> Ports:
-        found = {}
+        by_port = {}
         for name, sources in ports.items():
             classes: list[str] = []
-            for more, is_sure in map(self.of_source, sources):
-                classes += more
+            for source_classes, is_sure in map(self.of_source, sources):
+                classes += source_classes
                 if is_sure and name in firsts:
-                    break  # the others are not asked
+                    break  # later sources are not used
             if classes:
-                found[name] = tuple(most_sensitive_first(classes))
-        return found
+                by_port[name] = tuple(most_sensitive_first(classes))
+        return by_port
 
 
 def runs(step: Step, values: Mapping[str, Any]) -> bool | None:
-    """Whether a step runs; None where that is not known before.
+    """Return whether a step runs; None if only the run can decide.
 
     Args:
         values: of the workflow's inputs, with their defaults.
@@ -88,37 +90,40 @@ def runs(step: Step, values: Mapping[str, Any]) -> bool | None:
     return value if isinstance(value, bool) else None
 
 
-def carried(pipeline: Pipeline, said: Said, values: Mapping[str, Any] | None = None) -> dict[str, Ports]:
-    """Classes by step and port, those of the workflow's own inputs and outputs under `/`. A port without data has none.
+def classes_of_ports(
+    pipeline: Pipeline, declared: DeclaredClasses, values: Mapping[str, Any] | None = None
+) -> dict[str, Ports]:
+    """Return the data classes by step and port; those of the workflow's inputs and outputs under `/`.
 
     Args:
-        said: for each output of each step, and for each input with data.
-        values: of the workflow's inputs, as far as they are known; they say which steps run. One that does not carries nothing.
+        declared: classes of each output of each step, and of each input with data.
+        values: of the workflow's inputs, as far as they are known; they decide which steps run. A step that does not run has no
+            classes.
     """
-    walk = _Walk(pipeline, said, dict(pipeline.defaults) | dict(values or {}))
-    inputs = {name: (said.inputs[name],) for name in said.inputs if name in pipeline.inputs}
-    found = {WORKFLOW: _joined(inputs, walk.bound(pipeline.outputs, pipeline.firsts))}
+    walk = _Walk(pipeline, declared, dict(pipeline.defaults) | dict(values or {}))
+    inputs = {name: (declared.inputs[name],) for name in declared.inputs if name in pipeline.inputs}
+    classes_by_step = {WORKFLOW: _joined(inputs, walk.bound(pipeline.outputs, pipeline.firsts))}
     for step in pipeline.steps:
         writes = {name: (walk.of_output(step, name),) for name in step.writes}
         of_definition = dict.fromkeys(sorted(step.definition_files), (DEFINITION,))
-        is_run = runs(step, walk.values) is not False
-        found[step.path] = {**of_definition, **_joined(walk.of_inputs(step), writes)} if is_run else {}
-    return found
+        is_running = runs(step, walk.values) is not False
+        classes_by_step[step.path] = {**of_definition, **_joined(walk.of_inputs(step), writes)} if is_running else {}
+    return classes_by_step
 
 
 def _joined(reads: Ports, writes: Ports) -> Ports:
-    """Both; an input and an output of one name carry the classes of both."""
+    """Return the classes of inputs and outputs; an input and an output of one name have the classes of both."""
     return {
         name: tuple(most_sensitive_first((*reads.get(name, ()), *writes.get(name, ())))) for name in {**reads, **writes}
     }
 
 
 def as_read(classes: Iterable[str]) -> str:
-    """The class of people's data that a step makes of what it reads without taking anything away."""
+    """Return the class of a step's outputs if it removes nothing from the patient data that it reads."""
     read = set(classes)
     return next((each for each in OF_PEOPLE if each in read), OF_PEOPLE[-1])
 
 
-def held(ports: Ports) -> list[str]:
-    """The classes of all that a step reads and writes."""
+def classes_in(ports: Ports) -> list[str]:
+    """Return the classes of all inputs and outputs of a step."""
     return most_sensitive_first(each for classes in ports.values() for each in classes)

@@ -1,8 +1,8 @@
-"""Which steps would get what an earlier run has written: told before a run, by what its folder of runs keeps.
+"""Which steps would be cache hits, predicted before a run from the folder of runs.
 
-A run asks for each job by its key: a digest of its command, inputs, programs and place. Here a job of an earlier run is looked for
-that had the inputs that are known now, and in whose run the steps before it did what they would give now. With the documents of the
-workflow unchanged, its command is the same then, and so is its key; what is kept under that is asked as a run asks it.
+A run looks each job up by its cache key: a digest of its command, inputs, programs and place. The key is not known before the run.
+The preview finds a job of an earlier run that had the same known inputs, after steps with the same outputs. If the documents of the
+workflow are unchanged, the command and so the key are the same, and the cache is asked for that key.
 """
 
 from __future__ import annotations
@@ -19,82 +19,83 @@ from medweave.plan.document import Reuse
 from medweave.plan.flow import Flow
 from medweave.plan.ports import Port, Unseen, Value, Written, ports_of
 from medweave.project.workflows import Step
-from medweave.runs.explain import changes, listed
 from medweave_connectors.cache.entries import CacheEntries
 from medweave_connectors.cache.session import NOT_ALLOWED, SWITCH
 from medweave_core.documents.cwl_model import Process
-from medweave_core.runlog.history import Job, Run
+from medweave_core.runlog.history import Run
+from medweave_core.runlog.job_parts import changes, listed
+from medweave_core.runlog.jobs import Job
 
 NEVER = "no earlier run has done it"
 OFF = f"reuse is switched off ({SWITCH}=0)"
-Work = tuple[str, str]  # a job's key, and the run that has done it
+Work = tuple[str, str]  # cache key of a job, and the run that executed it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Spot:
+class StepPlace:
     """Where a step would run.
 
     Attributes:
-        here: on the machine that drives the run.
+        is_here: on the driver's machine.
     """
 
     deployment: str
     service: str | None
-    here: bool
+    is_here: bool
 
 
 @dataclass(slots=True, kw_only=True)
-class Foresight:
-    """Tells it of one step after the other, in the order in which they run.
+class CachePreview:
+    """Predicts cache hits, step by step in the order of execution.
 
     Attributes:
-        runs: of the folder of runs, of this workflow, the last one first.
-        files: processes in files of their own, by path of the step.
-        spots: the same, where they would run.
-        lies_at: deployments at which inputs of the workflow lie.
-        folder: where the job file's relative paths start.
+        files: tools in files of their own, by path of the step.
+        places: where the steps would run, by path.
+        lies_at: deployments at which inputs of the workflow are stored.
+        folder: base of the job file's relative paths.
+        runs: earlier runs of this workflow in the folder of runs, newest first.
     """
 
     flow: Flow
     files: Mapping[str, Process]
-    spots: Mapping[str, Spot]
+    places: Mapping[str, StepPlace]
     lies_at: Mapping[str, str]
     folder: Path
     runs: Sequence[Run]
-    kept: CacheEntries
-    _works: dict[str, list[Work]] = field(default_factory=dict)
-    _told: dict[str, Reuse] = field(default_factory=dict)
+    cache: CacheEntries
+    _reused: dict[str, list[Work]] = field(default_factory=dict)
+    _previews: dict[str, Reuse] = field(default_factory=dict)
 
-    def of(self, step: Step) -> Reuse | None:
-        """Of a step whose predecessors were asked for before; None where it does not run."""
+    def preview(self, step: Step) -> Reuse | None:
+        """Return the prediction for a step, after those of its predecessors; None if it does not run."""
         if self.flow.runs(step) is False:
-            self._works[step.path] = []
+            self._reused[step.path] = []
             return None
-        told = self._told[step.path] = self._of(step)
-        return told
+        preview = self._previews[step.path] = self._preview(step)
+        return preview
 
-    def _of(self, step: Step) -> Reuse:
+    def _preview(self, step: Step) -> Reuse:
         tool, file = step.tool, self.files.get(step.path)
         if os.environ.get(SWITCH, "1") == "0":
             return Reuse(state="runs", why=OFF)
         if tool.kind != "CommandLineTool":
             return Reuse(state="not-known", why="it runs no tool but a workflow or an expression")
-        earlier = [(run, jobs) for run in self.runs if (jobs := _jobs(run, step.path))] if self.kept.exists else []
+        earlier = [(run, jobs) for run in self.runs if (jobs := _jobs(run, step.path))] if self.cache.exists else []
         if all(job.not_reusable == NOT_ALLOWED for _, jobs in earlier for job in jobs) and earlier:
             return Reuse(state="runs", why=NOT_ALLOWED)
         earlier = [(run, jobs) for run, jobs in earlier if all(job.parts for job in jobs)]
         if not earlier:
             return Reuse(state="runs", why=NEVER)
         files = {self.flow.pipeline.path, *([file.path] if file is not None else [])}
-        same = [(run, jobs) for run, jobs in earlier if self._is_same(run, files)]
-        if not same:
+        unchanged = [(run, jobs) for run, jobs in earlier if self._is_same(run, files)]
+        if not unchanged:
             why = f"the workflow or its tool has been edited since run {earlier[0][0].run_id}, which may change its command"
             return Reuse(state="not-known", why=why)
         ports = ports_of(step, self.flow, self.lies_at)
-        return self._by(step, ports, same)
+        return self._by_inputs(step, ports, unchanged)
 
-    def _by(self, step: Step, ports: Mapping[str, Port], earlier: Sequence[tuple[Run, list[Job]]]) -> Reuse:
-        """Args: earlier: jobs of the step, by runs whose documents were these."""
+    def _by_inputs(self, step: Step, ports: Mapping[str, Port], earlier: Sequence[tuple[Run, list[Job]]]) -> Reuse:
+        """Args: earlier: jobs of the step in runs with the same documents."""
         try:
             wanted = self._wanted(step, ports)
         except OSError:
@@ -102,92 +103,100 @@ class Foresight:
         is_scattered = any(isinstance(port, Value) and port.each for port in ports.values())
         is_open = any(isinstance(port, Written) and port.each for port in ports.values())
         new = [
-            (number, want)
-            for number, want in enumerate(wanted)
-            if not any(self._fits(step, want, jobs) for _, jobs in earlier)
+            (number, parts)
+            for number, parts in enumerate(wanted)
+            if not any(self._fits(step, parts, jobs) for _, jobs in earlier)
         ]
         if new:
             why = self._changed(step, earlier[0], *new[0])
             if len(new) == len(wanted):
                 return Reuse(state="runs", why=why, num_jobs=len(wanted) if is_scattered else None)
-        waits = tuple(
-            path for path in self.flow.after(step) if path in self._told and self._told[path].state != "reused"
+        running_before = tuple(
+            path for path in self.flow.after(step) if path in self._previews and self._previews[path].state != "reused"
         )
-        unseen = next((port.why for port in ports.values() if isinstance(port, Unseen)), "")
-        if not new and (waits or unseen):
-            return Reuse(state="not-known", after=waits, why="" if waits else unseen)
-        same = [(run, jobs) for run, jobs in earlier if not waits and not unseen and self._read_the_same(run, ports)]
-        if is_open and same:  # of a run that ended before, nobody knows how many jobs it would have had
+        unknown_reason = next((port.why for port in ports.values() if isinstance(port, Unseen)), "")
+        if not new and (running_before or unknown_reason):
+            return Reuse(state="not-known", after=running_before, why="" if running_before else unknown_reason)
+        same = [
+            (run, jobs)
+            for run, jobs in earlier
+            if not running_before and not unknown_reason and self._read_the_same(run, ports)
+        ]
+        if is_open and same:  # the number of jobs of an interrupted run is unknown
             same = [(run, jobs) for run, jobs in same if run.state == "completed"]
             if not same:
                 return Reuse(state="not-known", why="the runs that did it ended before all of its jobs had begun")
-        found = list(self._items(step, wanted, same) if is_scattered else self._whole(step, wanted[0], same))
-        if not found:
+        hits = list(self._items(step, wanted, same) if is_scattered else self._whole(step, wanted[0], same))
+        if not hits:
             return self._without(step, ports, earlier)
-        return self._judged(step, found, "" if not new else why)
+        return self._verdict(step, hits, "" if not new else why)
 
-    def _judged(self, step: Step, found: Sequence[tuple[Job, str] | None], why: str) -> Reuse:
-        """Args: found: each job of an earlier run that had the key, and the run that has done it; None for none."""
-        if any(each is not None and not each[0].work for each in found):
+    def _verdict(self, step: Step, hits: Sequence[tuple[Job, str] | None], why: str) -> Reuse:
+        """Args: hits: for each job the earlier one with its key and the run that executed it; None if there is none."""
+        if any(hit is not None and not hit[0].work for hit in hits):
             return Reuse(state="not-known", why="an older version of medweave wrote the log of the run that did it")
-        works = [(each[0].work, each[1]) for each in found if each is not None and each[1]]
-        from_runs = tuple(dict.fromkeys(run for _, run in works))
-        spot = self.spots[step.path]
-        unless = None if spot.here or not works else spot.deployment
-        if len(works) == len(found):
-            self._works[step.path] = works
+        reused = [(hit[0].work, hit[1]) for hit in hits if hit is not None and hit[1]]
+        from_runs = tuple(dict.fromkeys(run for _, run in reused))
+        place = self.places[step.path]
+        unless = None if place.is_here or not reused else place.deployment
+        if len(reused) == len(hits):
+            self._reused[step.path] = reused
         return Reuse(
-            state="reused" if len(works) == len(found) else "runs",
+            state="reused" if len(reused) == len(hits) else "runs",
             from_runs=from_runs,
-            num_jobs=len(found),
-            num_reused=len(works),
+            num_jobs=len(hits),
+            num_reused=len(reused),
             unless=unless,
-            why="" if len(works) == len(found) else why or "what was kept of it is not there any more",
+            why="" if len(reused) == len(hits) else why or "what was kept of it is not there any more",
         )
 
     def _without(self, step: Step, ports: Mapping[str, Port], earlier: Sequence[tuple[Run, list[Job]]]) -> Reuse:
-        """No earlier run had these outputs of the steps before it."""
+        """Return the prediction if no earlier run had these outputs of its predecessors."""
         differing = [self._other_content(ports, jobs) for _, jobs in earlier]
         if all(differing):
             return Reuse(state="runs", why=f"since run {earlier[0][0].run_id} another {listed(differing[0])}")
-        before = [
-            path for port in ports.values() if isinstance(port, Written) for path in port.steps if path in self._told
+        steps = [
+            path
+            for port in ports.values()
+            if isinstance(port, Written)
+            for path in port.steps
+            if path in self._previews
         ]
-        names = listed([path.lstrip("/") for path in dict.fromkeys(before)])
+        names = listed([path.lstrip("/") for path in dict.fromkeys(steps)])
         return Reuse(
             state="not-known", why=f"no earlier run gave it these outputs of {names}, which may be equal to others"
         )
 
-    # ---- what a job would be made of
+    # ---- parts of the cache key
 
     def _wanted(self, step: Step, ports: Mapping[str, Port]) -> list[dict[str, str]]:
-        """Those parts of its jobs that are known now: one mapping, or one for each item that the step is scattered over."""
-        spot = self.spots[step.path]
+        """Return the parts of the cache key that are known now: one mapping per job of a scatter, else one."""
+        place = self.places[step.path]
         program = _program(step.tool)
-        parts = dict([self.kept.processor_part()]) if spot.here else {}
-        if spot.here and program:
-            parts |= [self.kept.programs_part(program)]
+        parts = dict([self.cache.processor_part()]) if place.is_here else {}
+        if place.is_here and program:
+            parts |= [self.cache.programs_part(program)]
         over: list[list[tuple[str, str]]] = []
         for name, port in ports.items():
             if isinstance(port, Value) and port.each and isinstance(port.value, list):
-                over.append([self._part(name, port, item, spot) for item in port.value])
+                over.append([self._part(name, port, item, place) for item in port.value])
             elif isinstance(port, Value):
-                parts |= [self._part(name, port, port.value, spot)]
+                parts |= [self._part(name, port, port.value, place)]
         return [parts | dict(items) for items in zip(*over, strict=False)] if over else [parts]
 
-    def _part(self, name: str, port: Value, value: Any, spot: Spot) -> tuple[str, str]:
-        return self.kept.input_part(
-            name, value, source=port.source or name, folder=str(self.folder), at_site=not spot.here
+    def _part(self, name: str, port: Value, value: Any, place: StepPlace) -> tuple[str, str]:
+        return self.cache.input_part(
+            name, value, source=port.source or name, folder=str(self.folder), at_site=not place.is_here
         )
 
     def _fits(self, step: Step, wanted: Mapping[str, str], jobs: Sequence[Job]) -> Job | None:
-        spot = self.spots[step.path]
+        place = self.places[step.path]
         return next(
             (
                 job
                 for job in jobs
-                if (job.deployment, job.service) == (spot.deployment, spot.service)
-                or (spot.here and "processor" in job.parts)
+                if (job.deployment, job.service) == (place.deployment, place.service)
+                or (place.is_here and "processor" in job.parts)
                 if all(job.parts[name] == digest for name, digest in wanted.items() if name in job.parts)
             ),
             None,
@@ -195,75 +204,75 @@ class Foresight:
 
     def _changed(self, step: Step, last: tuple[Run, Sequence[Job]], number: int, wanted: Mapping[str, str]) -> str:
         run, jobs = last
-        job, spot = jobs[min(number, len(jobs) - 1)], self.spots[step.path]
+        job, place = jobs[min(number, len(jobs) - 1)], self.places[step.path]
         now = {name: wanted.get(name, digest) for name, digest in job.parts.items()}
         names = changes(job.parts, now)
-        if not names and (job.deployment, job.service) != (spot.deployment, spot.service):
+        if not names and (job.deployment, job.service) != (place.deployment, place.service):
             names = ("place",)
         return f"since run {run.run_id} another {listed(names)}" if names else f"run {run.run_id} did not do it so"
 
-    # ---- what the steps before it give
+    # ---- outputs of the predecessors
 
     def _read_the_same(self, run: Run, ports: Mapping[str, Port]) -> bool:
-        """Whether in that run the steps before did what they would give now."""
+        """Return whether the predecessors had the same outputs in a run."""
         return all(
-            self._works.get(path, []) == [(job.work, job.reused_from or run.run_id) for job in _jobs(run, path)]
+            self._reused.get(path, []) == [(job.work, job.reused_from or run.run_id) for job in _jobs(run, path)]
             for port in ports.values()
             if isinstance(port, Written)
             for path in port.steps
         )
 
     def _other_content(self, ports: Mapping[str, Port], jobs: Sequence[Job]) -> list[str]:
-        """The inputs that surely had another content in a run."""
-        found = []
+        """Return the inputs that certainly had another content in a run."""
+        changed = []
         for name, port in ports.items():
             if isinstance(port, Written) and not port.each and len(port.sources) == 1:
                 now = self._content(port.sources[0])
                 then = [item.get("sha256") for item in jobs[0].inputs.get(name, ())]
                 if now and then and all(now) and all(then) and now != then:
-                    found.append(f"input {name}")
-        return found
+                    changed.append(f"input {name}")
+        return changed
 
     def _content(self, source: str) -> list[Any]:
-        """Digests of what a step has written that would be reused; None for what is not known."""
+        """Return the digests of a reused output; None for one that is unknown."""
         name, _, output = source.partition("/")
-        found: list[Any] = []
-        for work, run_id in self._works.get(f"/{name}", []):
-            jobs = [job for run in self.runs if run.run_id == run_id for job in run.jobs if job.work == work]
-            found += [item.get("sha256") for item in jobs[-1].outputs.get(output, ())] if jobs else [None]
-        return found
+        digests: list[Any] = []
+        for key, run_id in self._reused.get(f"/{name}", []):
+            jobs = [job for run in self.runs if run.run_id == run_id for job in run.jobs if job.work == key]
+            digests += [item.get("sha256") for item in jobs[-1].outputs.get(output, ())] if jobs else [None]
+        return digests
 
     # ---- the jobs
 
     def _whole(
         self, step: Step, wanted: Mapping[str, str], earlier: Sequence[tuple[Run, list[Job]]]
     ) -> list[tuple[Job, str] | None]:
-        """All jobs of the step in that run which keeps most of them."""
-        alike = [jobs for _, jobs in earlier if all(self._fits(step, wanted, [job]) for job in jobs)]
-        kept = [[(job, self.kept.find_run(job.work)) for job in jobs] for jobs in alike]
-        most = max(kept, key=lambda found: sum(bool(run) for _, run in found), default=[])
+        """Return all jobs of the step in the run with the most cache hits."""
+        candidates = [jobs for _, jobs in earlier if all(self._fits(step, wanted, [job]) for job in jobs)]
+        hits = [[(job, self.cache.find_run(job.work)) for job in jobs] for jobs in candidates]
+        most = max(hits, key=lambda run_hits: sum(bool(run) for _, run in run_hits), default=[])
         return [*most]
 
     def _items(
         self, step: Step, wanted: Sequence[Mapping[str, str]], earlier: Sequence[tuple[Run, list[Job]]]
     ) -> Iterator[tuple[Job, str] | None]:
-        """For each item a job of any run."""
-        for want in wanted:
-            jobs = [job for _, jobs in earlier if (job := self._fits(step, want, jobs)) is not None]
-            kept = [(job, self.kept.find_run(job.work)) for job in jobs]
-            yield next((each for each in kept if each[1]), kept[0] if kept else None)
+        """Yield for each item of a scatter a job of any run."""
+        for parts in wanted:
+            jobs = [job for _, jobs in earlier if (job := self._fits(step, parts, jobs)) is not None]
+            hits = [(job, self.cache.find_run(job.work)) for job in jobs]
+            yield next((hit for hit in hits if hit[1]), hits[0] if hits else None)
 
     def _is_same(self, run: Run, files: Iterable[Path]) -> bool:
-        told = run.facts.get("documents") or {}
+        digests = run.facts.get("documents") or {}
         names = {os.path.relpath(path, self.flow.pipeline.path.parent): path for path in files}
-        return all(told.get(name) == hashlib.sha256(path.read_bytes()).hexdigest() for name, path in names.items())
+        return all(digests.get(name) == hashlib.sha256(path.read_bytes()).hexdigest() for name, path in names.items())
 
 
 def _jobs(run: Run, step: str) -> list[Job]:
-    """The last attempt at each job of a step, in the order of a scatter."""
+    """Return the last attempt of each job of a step, in the order of a scatter."""
     last = {job.name: job for job in run.jobs if job.step == step}
     return sorted(
-        last.values(), key=lambda job: [int(each) for each in re.findall(r"\d+", job.name.rpartition("/")[2])]
+        last.values(), key=lambda job: [int(number) for number in re.findall(r"\d+", job.name.rpartition("/")[2])]
     )
 
 

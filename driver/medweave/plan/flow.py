@@ -1,4 +1,4 @@
-"""The graph of a workflow with a job file's values: which steps run, in which order, and what moves between places. Pure."""
+"""The graph of a workflow with the values of a job file: steps that run, their order, and transfers between places. Pure."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from medweave_core.documents.line_numbers import shown
 from medweave_core.errors import UserInputError
 
 RESULTS = "results"
-HERE = None  # the machine that drives the run
+HERE = None  # the driver's machine
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Edge:
-    """Something that is needed at another place than where it lies.
+    """Data that must be transferred to another place.
 
     Attributes:
         name: an input of the workflow, or the output of a step, as CWL's `source` names it.
-        source, destination: deployments; None for the machine that drives the run.
+        source, destination: deployments; None for the driver's machine.
         needed_by: path of a step, or `results`.
     """
 
@@ -45,15 +45,15 @@ class Flow:
     values: Mapping[str, Any]
 
     def step(self, name: str) -> Step:
-        """The step that a source `name/output` names."""
+        """Return the step of a source `name/output`."""
         return next(step for step in self.pipeline.steps if step.path == f"/{name}")
 
     def runs(self, step: Step) -> bool | None:
-        """Whether a step runs; None where that is not known before."""
+        """Return whether a step runs; None if only the run can decide."""
         return runs(step, self.values)
 
     def sources(self, listed: Iterable[str], is_first: bool) -> Iterator[str]:
-        """Of what an input is bound to, what has a value; up to the first one that surely has where that is taken."""
+        """Yield the sources that may have a value; with `is_first`, up to the first one that certainly has."""
         for source in listed:
             name, _, output = source.partition("/")
             is_run = self.runs(self.step(name)) if output else self.values.get(source) is not None
@@ -64,39 +64,39 @@ class Flow:
                 return
 
     def read(self, step: Step) -> Iterator[tuple[str, str]]:
-        """(input, source) of all that a step reads."""
+        """Yield input and source of all that a step reads."""
         for port, listed in step.reads.items():
             for source in self.sources(listed, port in step.firsts):
                 yield port, source
 
     def after(self, step: Step) -> list[str]:
-        """Paths of the steps whose outputs a step reads."""
+        """Return the paths of the steps whose outputs a step reads."""
         return list(dict.fromkeys(f"/{source.partition('/')[0]}" for _, source in self.read(step) if "/" in source))
 
     def ordered(self) -> list[Step]:
-        """The steps, each after those that it reads from; else as the document has them.
+        """Return the steps in an order of execution; where several are possible, in the order of the document.
 
         Raises:
-            UserInputError: some wait for each other.
+            UserInputError: the graph has a cycle.
         """
-        left, done = {step.path: step for step in self.pipeline.steps}, []
-        while left:
-            ready = next((step for step in left.values() if not set(self.after(step)) & set(left)), None)
+        waiting, ordered = {step.path: step for step in self.pipeline.steps}, []
+        while waiting:
+            ready = next((step for step in waiting.values() if not set(self.after(step)) & set(waiting)), None)
             if ready is None:
                 raise UserInputError(
-                    f"{shown(self.pipeline.path)}: some steps wait for each other.", seen=", ".join(left),
+                    f"{shown(self.pipeline.path)}: some steps wait for each other.", seen=", ".join(waiting),
                     expected="steps that can be put in an order", do="run `medweave validate`, which shows the circle",
                 )  # fmt: skip
-            done.append(left.pop(ready.path))
-        return done
+            ordered.append(waiting.pop(ready.path))
+        return ordered
 
 
 def edges(flow: Flow, place_of: Callable[[str], str | None], is_data: Container[str]) -> Iterator[Edge]:
-    """What has to move.
+    """Yield the transfers.
 
     Args:
-        place_of: where an input of the workflow, or a step's path, lies or runs.
-        is_data: the sources that are files or folders.
+        place_of: returns the place of an input of the workflow, or of a step by its path.
+        is_data: sources that are files or folders.
     """
     for step in flow.ordered():
         if flow.runs(step) is not False:
@@ -118,8 +118,8 @@ def _edge(
         yield Edge(name=source, source=lies, destination=destination, needed_by=needed_by)
 
 
-def ways(source: str | None, destination: str | None, settings: Mapping[str, Any]) -> list[Way]:
-    """The routes that a copy may take, best first, as the data manager tries them.
+def routes_between(source: str | None, destination: str | None, settings: Mapping[str, Any]) -> list[Way]:
+    """Return the routes of a copy in the order in which the data manager tries them.
 
     Args:
         settings: `transfers` of the site file.
@@ -128,14 +128,17 @@ def ways(source: str | None, destination: str | None, settings: Mapping[str, Any
         return [Way(route="from-driver", condition="this machine sends it")]
     if destination is HERE:
         return [Way(route="to-driver", condition="this machine fetches it")]
-    found = []
+    routes = []
     if settings.get("sameFileSystem", True):
-        found.append(Way(route="same-file-system", condition="if both see the same files"))
+        routes.append(Way(route="same-file-system", condition="if both see the same files"))
     if settings.get("direct", True):
         first, last = settings.get("directPorts") or PORTS
-        found.append(
+        routes.append(
             Way(route="direct", condition=f"if one reaches the other at a port from {first} to {last}; from 1 MiB on")
         )
     if bucket := settings.get("bucket"):
-        found.append(Way(route="bucket", condition=f"if both reach the bucket '{bucket['bucket']}'; from 1 MiB on"))
-    return [*found, Way(route="through-driver", condition="else" if found else "the site file switches other ways off")]
+        routes.append(Way(route="bucket", condition=f"if both reach the bucket '{bucket['bucket']}'; from 1 MiB on"))
+    return [
+        *routes,
+        Way(route="through-driver", condition="else" if routes else "the site file switches other ways off"),
+    ]

@@ -1,4 +1,4 @@
-"""What earlier runs of a workflow tell: how long its steps took at a place, and what moved. Reads event logs."""
+"""Figures of earlier runs of a workflow: time of its steps at a place, and transferred bytes. Reads event logs."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from pathlib import Path, PurePath
 from medweave import DRIVER_TYPE
 from medweave.plan.document import Figures
 from medweave.report.energy import Model, energy_wh, total
-from medweave_connectors.host.engine_names import HERE
-from medweave_core.runlog.history import Job, Run, read_runs
+from medweave_core.runlog.engine_names import HERE
+from medweave_core.runlog.history import Run, read_runs
+from medweave_core.runlog.jobs import Job
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,21 +27,21 @@ class Past:
     looked_in: Sequence[Path]
 
     def job_seconds(self, step: str, where: tuple[str, str | None]) -> Figures | None:
-        """Wall time of one job of a step at a deployment and service, s: of each run, the median of its jobs that did well."""
+        """Return the wall time of one completed job of a step at a deployment and service, in s: the median of each run."""
         return self._of_jobs(step, where, lambda job, _: job.duration_s)
 
     def job_wh(self, step: str, where: tuple[str, str | None]) -> Figures | None:
-        """The same of the electricity that it took, Wh, as `medweave report` estimates it."""
+        """Return the energy of one job in Wh, as `medweave report` estimates it."""
         return self._of_jobs(step, where, lambda job, run: energy_wh(job, run.facts.get("deployments") or {}, Model()))
 
-    def hours(self, step: str, where: tuple[str, str | None], held: float) -> Figures | None:
-        """What all jobs of a step together held of a resource, in hours of one of it; of each run.
+    def hours(self, step: str, where: tuple[str, str | None], amount: float) -> Figures | None:
+        """Return the hours of one unit of a resource that all jobs of a step together used, per run.
 
         Args:
-            held: how many of it a job holds.
+            amount: units that a job has.
         """
         return self._of_jobs(
-            step, where, lambda job, _: None if job.duration_s is None else job.duration_s * held / 3600, together=sum
+            step, where, lambda job, _: None if job.duration_s is None else job.duration_s * amount / 3600, together=sum
         )
 
     def _of_jobs(
@@ -51,7 +52,7 @@ class Past:
         *,
         together: Callable[[Sequence[float]], float] = statistics.median,
     ) -> Figures | None:
-        found = []
+        per_run = []
         for run in self.runs:
             values = [
                 value(job, run)
@@ -61,16 +62,16 @@ class Past:
                 and job.state == "completed"
                 and not job.reused_from
             ]
-            if known := [each for each in values if each is not None]:
-                found.append(together(known))
-        return figures(found)
+            if known := [number for number in values if number is not None]:
+                per_run.append(together(known))
+        return figures(per_run)
 
     def seconds(self, places: Mapping[str, tuple[str, str | None]]) -> Figures | None:
-        """Wall time of the runs that did well with exactly these steps at these places, s."""
+        """Return the wall time of completed runs with exactly these steps at these places, in s."""
         return figures(run.seconds for run in self._alike(places))
 
     def wh(self, places: Mapping[str, tuple[str, str | None]]) -> Figures | None:
-        """The electricity that such runs took, Wh; of those of which all is known."""
+        """Return the energy of such runs in Wh; runs with an unknown part are left out."""
         sums = [
             total(energy_wh(job, run.facts.get("deployments") or {}, Model()) for job in run.jobs)
             for run in self._alike(places)
@@ -88,43 +89,42 @@ class Past:
                 yield run
 
     def moved(self, source: str | None, destination: str | None) -> tuple[Figures | None, tuple[str, ...]]:
-        """Bytes that completed runs sent from one place to another, and by which routes; None is the driver's machine."""
+        """Return the bytes that completed runs sent from one place to another, and the routes; None is the driver's machine."""
         sums, routes = [], {}
         for run in self.runs:
             if run.state != "completed":
                 continue
-            of_pair = [
-                each
-                for each in run.transfers
-                if (_place(each.source, run), _place(each.destination, run)) == (source, destination)
+            transfers = [
+                transfer
+                for transfer in run.transfers
+                if (_place(transfer.source, run), _place(transfer.destination, run)) == (source, destination)
             ]
-            if of_pair:
-                sums.append(float(sum(each.num_bytes for each in of_pair)))
-                routes.update(dict.fromkeys(each.route for each in of_pair))
+            if transfers:
+                sums.append(float(sum(transfer.num_bytes for transfer in transfers)))
+                routes.update(dict.fromkeys(transfer.route for transfer in transfers))
         return figures(sums), tuple(routes)
 
 
 def read_past(folders: Iterable[Path], workflow: Path) -> Past:
-    """The runs of a workflow in some folders of runs."""
+    """Return the runs of a workflow in some folders of runs."""
     folders = list(folders)
-    found = [run for folder in folders for run in read_runs(folder) if is_of(run, workflow)]
-    return Past(runs=found, looked_in=folders)
+    runs = [run for folder in folders for run in read_runs(folder) if is_of(run, workflow)]
+    return Past(runs=runs, looked_in=folders)
 
 
 def is_of(run: Run, workflow: Path) -> bool:
-    """Whether a run is of a workflow: by folder and name, for runs may have been carried here from another checkout."""
-    told = PurePath(str(run.facts.get("workflow_file", ""))).parts[
-        -2:
-    ]  # the name alone, of one beside the file that was run
-    return bool(told) and told == workflow.parts[-len(told) :]
+    """Return whether a run is of a workflow, by its folder and name: runs may come from another checkout."""
+    # Only a name, if the workflow is in the folder of the StreamFlow file.
+    recorded = PurePath(str(run.facts.get("workflow_file", ""))).parts[-2:]
+    return bool(recorded) and recorded == workflow.parts[-len(recorded) :]
 
 
 def figures(values: Iterable[float]) -> Figures | None:
-    """Median and range; None of nothing."""
-    listed = list(values)
-    if not listed:
+    """Return median and range; None if there is no value."""
+    numbers = list(values)
+    if not numbers:
         return None
-    return Figures(num_runs=len(listed), median=statistics.median(listed), low=min(listed), high=max(listed))
+    return Figures(num_runs=len(numbers), median=statistics.median(numbers), low=min(numbers), high=max(numbers))
 
 
 def _place(deployment: str, run: Run) -> str | None:

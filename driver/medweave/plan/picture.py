@@ -38,12 +38,12 @@ STYLE = """
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Arrow:
-    """What a later step needs, and what of it has to move.
+    """An edge from a step or input to a later step, with the data to transfer.
 
     Attributes:
-        names: of what moves; none where it stays at its place.
-        classes: of all that moves; None where one is not said.
-        num_bytes: of all that moves; None where that is not known.
+        names: transferred data; empty if it stays at its place.
+        classes: of all transferred data; None if one is not declared.
+        num_bytes: of all transferred data; None if unknown.
         to_many: the later step has several jobs.
     """
 
@@ -57,8 +57,8 @@ class _Arrow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Spot:
-    """Where a box is drawn."""
+class _DrawnBox:
+    """Position and color of a drawn box."""
 
     left: float
     top: float
@@ -75,21 +75,21 @@ class _Spot:
         return self.top + self.height
 
     def port(self, below: float) -> float:
-        """Where arrows meet its sides: a step's have room for those that leave and those that come in."""
+        """Return the height at which arrows meet its sides; for steps, outgoing and incoming arrows are apart."""
         return self.top + self.height / 2 + (below if self.height == HEIGHT else 0.0)
 
 
 def picture_of(plan: Plan) -> str:
-    """The picture, an SVG file of its own."""
+    """Return the picture as an SVG file."""
     columns = _columns(plan)
     boxes = _boxes(plan, columns)
     arrows = _arrows(plan, boxes)
-    ways = routes(boxes, [(each.source, each.target) for each in arrows])
-    lefts, gaps, width = spread(ways, len(columns), width=WIDTH, margin=MARGIN)
+    arrow_routes = routes(boxes, [(arrow.source, arrow.target) for arrow in arrows])
+    lefts, gaps, width = spread(arrow_routes, len(columns), width=WIDTH, margin=MARGIN)
     heads = [_head(plan, place) for place in columns]
     top = TITLE + LINE * (max(map(len, heads)) + 1)
     end, foot = top + ROW * len(boxes), _foot(plan)
-    spots = {name: _spot(name, box, lefts, top) for name, box in boxes.items()}
+    drawn_boxes = {name: _drawn_box(name, box, lefts, top) for name, box in boxes.items()}
     parts = [
         *_begin(
             plan,
@@ -102,18 +102,18 @@ def picture_of(plan: Plan) -> str:
     ]
     for number, (left, lines) in enumerate(zip(lefts, heads, strict=True)):
         parts += _column(_colour(number), left, lines, end)
-    for arrow, way in sorted(zip(arrows, ways, strict=True), key=_weight):
-        parts.append(_arrow(arrow, way, spots[arrow.source], spots[arrow.target], gaps))
-    for each in plan.inputs:
-        parts += _input(each, spots[each.name])
+    for arrow, route in sorted(zip(arrows, arrow_routes, strict=True), key=_weight):
+        parts.append(_arrow(arrow, route, drawn_boxes[arrow.source], drawn_boxes[arrow.target], gaps))
+    for data in plan.inputs:
+        parts += _input(data, drawn_boxes[data.name])
     for word, step in _numbered(plan.steps):
-        parts += _step(step, word, spots[step.step])
-    parts += _results(spots[RESULTS])
+        parts += _step(step, word, drawn_boxes[step.step])
+    parts += _results(drawn_boxes[RESULTS])
     parts += [_text(style, MARGIN, end + LINE * (line + 1), words) for line, (style, words) in enumerate(foot)]
     return "\n".join([*parts, "</svg>\n"])
 
 
-# ---- what stands where
+# ---- layout
 
 
 def _place(step: PlannedStep) -> str | None:
@@ -121,21 +121,23 @@ def _place(step: PlannedStep) -> str | None:
 
 
 def _columns(plan: Plan) -> list[str | None]:
-    """The places, this machine first, then in the order in which they are needed."""
-    return list(dict.fromkeys([HERE, *(each.place for each in plan.inputs), *map(_place, plan.steps)]))
+    """Return the places: this machine first, then in the order of use."""
+    return list(dict.fromkeys([HERE, *(data.place for data in plan.inputs), *map(_place, plan.steps)]))
 
 
 def _boxes(plan: Plan, columns: Sequence[str | None]) -> dict[str, Box]:
-    places = {each.name: each.place for each in plan.inputs} | {each.step: _place(each) for each in plan.steps}
+    places = {member.name: member.place for member in plan.inputs} | {
+        member.step: _place(member) for member in plan.steps
+    }
     places[RESULTS] = HERE
     return {name: Box(column=columns.index(place), row=row) for row, (name, place) in enumerate(places.items())}
 
 
-def _spot(name: str, box: Box, lefts: Sequence[float], top: float) -> _Spot:
+def _drawn_box(name: str, box: Box, lefts: Sequence[float], top: float) -> _DrawnBox:
     is_step = name.startswith("/")
     indent, height = (0.0, HEIGHT) if is_step else (12.0, HEIGHT - 10)
     left = lefts[box.column]
-    return _Spot(
+    return _DrawnBox(
         left=left + indent, right=left + WIDTH - BEHIND - indent, top=top + ROW * (box.row + 0.5) - height / 2,
         height=height, colour=_colour(box.column),
     )  # fmt: skip
@@ -146,9 +148,9 @@ def _colour(column: int) -> str:
 
 
 def _arrows(plan: Plan, boxes: Iterable[str]) -> list[_Arrow]:
-    """One from each box to each that needs it; without those that others imply, where nothing moves."""
+    """Return the arrows between boxes; those without a transfer only between direct neighbors."""
     known, before = set(boxes), nearest(plan.steps)
-    found = {
+    arrows = {
         (source, step.step): _Arrow(source=source, target=step.step)
         for step in plan.steps
         if step.runs is not False
@@ -161,24 +163,24 @@ def _arrows(plan: Plan, boxes: Iterable[str]) -> list[_Arrow]:
             name, _, output = item.name.partition("/")
             for target in item.needed_by:
                 pair = (f"/{name}" if output else name, target)
-                found[pair] = _with(found.get(pair, _Arrow(source=pair[0], target=target)), item, move)
-    return [replace(each, to_many=each.target in many) for each in found.values()]
+                arrows[pair] = _with_item(arrows.get(pair, _Arrow(source=pair[0], target=target)), item, move)
+    return [replace(arrow, to_many=arrow.target in many) for arrow in arrows.values()]
 
 
-def _with(arrow: _Arrow, item: Item, move: Move) -> _Arrow:
-    """The arrow of what moves with one thing more."""
+def _with_item(arrow: _Arrow, item: Item, move: Move) -> _Arrow:
+    """Return an arrow with one more item to transfer."""
     is_known = item.num_bytes is not None and (arrow.num_bytes is not None or not arrow.names)
     return replace(
         arrow,
         names=(*arrow.names, item.name),
         classes=None if arrow.classes is None or item.classes is None else arrow.classes | {*item.classes},
         num_bytes=(arrow.num_bytes or 0) + (item.num_bytes or 0) if is_known else None,
-        route=" or ".join(way.route for way in move.ways),
+        route=" or ".join(route.route for route in move.ways),
     )
 
 
 def _is_small(arrow: _Arrow) -> bool:
-    """Only figures move, no images and no models."""
+    """Return whether only aggregate data is transferred, no images and no models."""
     return bool(arrow.names) and arrow.classes == frozenset({"aggregate"})
 
 
@@ -187,13 +189,13 @@ def _weight(pair: tuple[_Arrow, Route]) -> int:
 
 
 def _numbered(steps: Sequence[PlannedStep]) -> Iterator[tuple[str, PlannedStep]]:
-    """Each with its number, as in the text."""
+    """Yield the steps with their numbers, as in the text."""
     numbers = itertools.count(1)
     for step in steps:
         yield f"{next(numbers)}  " if step.runs is not False else "", step
 
 
-# ---- how it looks
+# ---- drawing
 
 
 def _begin(plan: Plan, width: float, height: float) -> Iterator[str]:
@@ -209,7 +211,7 @@ def _begin(plan: Plan, width: float, height: float) -> Iterator[str]:
 
 
 def _tip(name: str) -> str:
-    """An arrow's head: one for each colour, for not every browser lets it take that of its arrow."""
+    """Return an arrow head: one per color, because not every browser inherits the color of the arrow."""
     fill = f' style="fill:{_colour(int(name))}"' if name.isdecimal() else f' class="{name}-tip"'
     return (
         f'<marker id="tip-{name}" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="8" markerHeight="8" '
@@ -218,11 +220,12 @@ def _tip(name: str) -> str:
 
 
 def _head(plan: Plan, place: str | None) -> list[str]:
-    """A column's name, its kind, and what comes to lie there."""
+    """Return the name of a column, its kind, and the data classes there."""
     kind = next(
-        (each.connector for each in plan.steps if _place(each) == place), "drives the run" if place is HERE else ""
+        (member.connector for member in plan.steps if _place(member) == place),
+        "drives the run" if place is HERE else "",
     )
-    gets = next((", ".join(each.gets or ()) for each in plan.holdings if each.place == place), "")
+    gets = next((", ".join(member.gets or ()) for member in plan.holdings if member.place == place), "")
     return [place_name(place), kind, *textwrap.wrap(f"gets {gets}" if gets else "", LETTERS + 4)]
 
 
@@ -236,23 +239,23 @@ def _column(colour: str, left: float, lines: Sequence[str], end: float) -> Itera
         yield _text(style, left + WIDTH / 2, TITLE + LINE * (line + 1) + 7, text, 'text-anchor="middle"')
 
 
-def _step(step: PlannedStep, number: str, spot: _Spot) -> Iterator[str]:
+def _step(step: PlannedStep, number: str, box: _DrawnBox) -> Iterator[str]:
     is_off = step.runs is False
     style = {True: "box", None: "box maybe", False: "off"}[step.runs]
     style += " kept" * (step.reuse is not None and step.reuse.state == "reused")
-    yield f"<g><title>{escape(_told(step))}</title>"
+    yield f"<g><title>{escape(_tooltip(step))}</title>"
     if step.one_job_for_each and not is_off:
-        yield _rect(style, spot, shift=BEHIND)
-    yield _rect(style, spot)
-    yield _text("soft" if is_off else "name", spot.left + 10, spot.top + 18, cut(number + step.step.lstrip("/"), 24))
-    yield f"{_text('soft', spot.left + 10, spot.top + 35, cut(_small_line(step), LETTERS))}</g>"
+        yield _rect(style, box, shift=BEHIND)
+    yield _rect(style, box)
+    yield _text("soft" if is_off else "name", box.left + 10, box.top + 18, cut(number + step.step.lstrip("/"), 24))
+    yield f"{_text('soft', box.left + 10, box.top + 35, cut(_small_line(step), LETTERS))}</g>"
 
 
 def _small_line(step: PlannedStep) -> str:
-    """What matters most of a step."""
+    """Return the most important facts of a step."""
     if step.runs is False:
         return "does not run"
-    asks = {each.name: each for each in step.asks if each.most}
+    asks = {resource.name: resource for resource in step.asks if resource.most}
     gpus = asks.get("GPUs")
     words = [
         "reused" if step.reuse is not None and step.reuse.state == "reused" else "",
@@ -267,8 +270,8 @@ def _small_line(step: PlannedStep) -> str:
     return " · ".join(filter(None, words)) or ", ".join(needs) or f"role {step.role}"
 
 
-def _told(step: PlannedStep) -> str:
-    """What a pointer over the box shows."""
+def _tooltip(step: PlannedStep) -> str:
+    """Return the tooltip of a step."""
     where = f"{step.deployment}/{step.service}" if step.service else step.deployment
     why = f"{step.condition} is false" if step.runs is False else step.why
     took = f"{figures_text(step.job_seconds, short_duration)} before" if step.job_seconds else ""
@@ -276,26 +279,26 @@ def _told(step: PlannedStep) -> str:
     return "\n".join(filter(None, (step.label, f"{where}: {why}", took, reused)))
 
 
-def _input(each: Input, spot: _Spot) -> Iterator[str]:
-    known = size(each.num_bytes) if each.num_bytes is not None else ""
-    words = " · ".join(filter(None, (", ".join(each.classes or ()), known))) or "input"
-    yield _rect("file", spot)
-    yield _text("", spot.left + 16, spot.top + 15, cut(each.name, 22))
-    yield _text("soft", spot.left + 16, spot.top + 28, cut(words, 24))
+def _input(data: Input, box: _DrawnBox) -> Iterator[str]:
+    known = size(data.num_bytes) if data.num_bytes is not None else ""
+    words = " · ".join(filter(None, (", ".join(data.classes or ()), known))) or "input"
+    yield _rect("file", box)
+    yield _text("", box.left + 16, box.top + 15, cut(data.name, 22))
+    yield _text("soft", box.left + 16, box.top + 28, cut(words, 24))
 
 
-def _results(spot: _Spot) -> Iterator[str]:
-    yield _rect("file", spot)
-    yield _text("", spot.left + 16, spot.top + 22, RESULTS)
+def _results(box: _DrawnBox) -> Iterator[str]:
+    yield _rect("file", box)
+    yield _text("", box.left + 16, box.top + 22, RESULTS)
 
 
-def _arrow(arrow: _Arrow, way: Route, begin: _Spot, end: _Spot, gaps: Sequence[float]) -> str:
-    if way.gap is None:
+def _arrow(arrow: _Arrow, route: Route, begin: _DrawnBox, end: _DrawnBox, gaps: Sequence[float]) -> str:
+    if route.gap is None:
         path = f"M{begin.middle:g} {begin.bottom:g}V{end.top - 1 - (BEHIND if arrow.to_many else 0):g}"
     else:
-        x0 = begin.right if way.leaves > 0 else begin.left
-        x1 = end.right + 1 if way.enters > 0 else end.left - 1
-        across = gaps[way.gap] + TRACK * way.track
+        x0 = begin.right if route.leaves > 0 else begin.left
+        x1 = end.right + 1 if route.enters > 0 else end.left - 1
+        across = gaps[route.gap] + TRACK * route.track
         path = drawn((x0, begin.port(PORT)), across, (x1, end.port(-PORT)))
     style, tip, own = ("small", "small", "") if _is_small(arrow) else ("", "arrow", "")
     if arrow.names and not _is_small(arrow):
@@ -316,15 +319,15 @@ def _foot(plan: Plan) -> list[tuple[str, str]]:
         lines.append(("soft", "Filled boxes, “reused”: their work was done by an earlier run, and is not done again."))
     if plan.seconds is not None:
         lines.append(("soft", f"All of it took {figures_text(plan.seconds, short_duration)} before."))
-    return [*lines, *(("bad", f"It would fail: {each.what}") for each in plan.problems)]
+    return [*lines, *(("bad", f"It would fail: {problem.what}") for problem in plan.problems)]
 
 
-def _rect(style: str, spot: _Spot, *, shift: float = 0.0) -> str:
-    own = "" if style == "off" else f' style="stroke:{spot.colour}"'
-    radius = spot.height / 2 if style == "file" else 5
+def _rect(style: str, box: _DrawnBox, *, shift: float = 0.0) -> str:
+    own = "" if style == "off" else f' style="stroke:{box.colour}"'
+    radius = box.height / 2 if style == "file" else 5
     return (
-        f'<rect class="{style}"{own} x="{spot.left + shift:g}" y="{spot.top - shift:g}" '
-        f'width="{spot.right - spot.left:g}" height="{spot.height:g}" rx="{radius:g}"/>'
+        f'<rect class="{style}"{own} x="{box.left + shift:g}" y="{box.top - shift:g}" '
+        f'width="{box.right - box.left:g}" height="{box.height:g}" rx="{radius:g}"/>'
     )
 
 

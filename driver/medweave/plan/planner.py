@@ -1,4 +1,4 @@
-"""Puts a plan together from a workflow, a site and a job file that fit together, and from what earlier runs tell."""
+"""Makes a plan of a workflow, a site and a job file that fit together, with figures of earlier runs."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import Any
 from medweave import DRIVER_TYPE, __version__
 from medweave.placement.bind import Fitted
 from medweave.placement.data_rules import classes_at
-from medweave.placement.declared_classes import Ports, held
-from medweave.plan.cache_preview import Foresight, Spot
+from medweave.placement.declared_classes import Ports, classes_in
+from medweave.plan.cache_preview import CachePreview, StepPlace
 from medweave.plan.document import Figures, Holding, Input, Item, Move, Plan, PlannedStep, Problem
-from medweave.plan.flow import HERE, Edge, Flow, edges, ways
+from medweave.plan.flow import HERE, Edge, Flow, edges, routes_between
 from medweave.plan.past_runs import Past
-from medweave.plan.resources import asked_by, excess
+from medweave.plan.resources import excess, resources_of
 from medweave.plan.sizes import Size, missing_in, size_of
 from medweave.project.sites import Place
 from medweave.project.workflows import Step
@@ -26,65 +26,66 @@ from medweave_core.documents.cwl_types import has_files
 from medweave_core.documents.file_locations import place_key
 from medweave_core.documents.line_numbers import line_of, shown, spelled
 
-_NONE = Figures(num_runs=0, median=0.0, low=0.0, high=0.0)  # of GPUs, for a tool that asks for none
+_NONE = Figures(num_runs=0, median=0.0, low=0.0, high=0.0)  # GPUs of a tool without GPUs
 JOBS, NAMED = "jobs", "the one that --job names"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Given:
-    """All that a plan is made from.
+class _Context:
+    """Input of a plan.
 
     Attributes:
-        carries: classes by step and port; None where the workflow does not say.
+        tools: tools in files of their own, by path of the step.
+        classes: data classes by step and port; None if the workflow does not declare them.
     """
 
     fitted: Fitted
     flow: Flow
     past: Past
     tools: Mapping[str, Process]
-    carries: Mapping[str, Ports] | None
+    classes: Mapping[str, Ports] | None
 
     def place_of(self, name: str) -> str | None:
-        """Where an input lies, or a step's path runs: a deployment, None for the machine that drives the run."""
+        """Return the deployment of an input, or of a step given by its path; None for the driver's machine."""
         site = self.fitted.site
         if name.startswith("/"):
-            return self.machine(self.role_place(name).deployment)
-        return self.machine(site.inputs[name].deployment) if name in site.inputs else HERE
+            return self.deployment_or_here(self.place_of_step(name).deployment)
+        return self.deployment_or_here(site.inputs[name].deployment) if name in site.inputs else HERE
 
-    def role_place(self, path: str) -> Place:
-        """The place of a step."""
-        step = next(each for each in self.fitted.pipeline.steps if each.path == path)
+    def place_of_step(self, path: str) -> Place:
+        """Return the place of a step."""
+        step = next(step for step in self.fitted.pipeline.steps if step.path == path)
         return self.fitted.site.place_of(step.role, gang=step.gang)
 
-    def machine(self, deployment: str) -> str | None:
-        """A deployment; None where it is on the machine that drives the run."""
+    def deployment_or_here(self, deployment: str) -> str | None:
+        """Return the name of a deployment; None if it is on the driver's machine."""
         return HERE if self.fitted.site.deployments[deployment]["type"] == DRIVER_TYPE else deployment
 
     def classes_of(self, source: str) -> tuple[str, ...] | None:
-        """Classes of an input of the workflow or of a step's output."""
-        if self.carries is None:
+        """Return the data classes of an input of the workflow or of an output of a step."""
+        if self.classes is None:
             return None
         step, _, output = source.partition("/")
-        ports = self.carries[f"/{step}" if output else WORKFLOW]
+        ports = self.classes[f"/{step}" if output else WORKFLOW]
         return ports.get(output or step, ())
 
 
 def make_plan(fitted: Fitted, past: Past) -> Plan:
-    """The plan.
+    """Return the plan.
 
     Raises:
-        UserInputError: the workflow's steps wait for each other, or it does not say rightly what its data are.
+        UserInputError: the workflow has a cycle, or its declared data classes are wrong.
     """
-    given = _given(fitted, past)
-    steps = tuple(_steps(given))
-    sizes, problems = _sizes(given)
-    moves = tuple(_moves(given, sizes))
+    context = _context(fitted, past)
+    steps = tuple(_steps(context))
+    sizes, problems = _sizes(context)
+    moves = tuple(_moves(context, sizes))
     problems += [
-        each
+        problem
         for step in steps
         if step.runs is not False
-        for asked in step.asks
-        if (each := excess(step.step, given.role_place(step.step), asked)) is not None
+        for resource in step.asks
+        if (problem := excess(step.step, context.place_of_step(step.step), resource)) is not None
     ]
     running = {step.step: (step.deployment, step.service) for step in steps if step.runs}
     is_sure = all(step.runs is not None for step in steps)
@@ -95,10 +96,10 @@ def make_plan(fitted: Fitted, past: Past) -> Plan:
         site=shown(fitted.site.path),
         site_name=fitted.site.name,
         site_title=fitted.site.title,
-        inputs=tuple(_inputs(given, sizes)),
+        inputs=tuple(_inputs(context, sizes)),
         steps=steps,
         moves=moves,
-        holdings=tuple(_holdings(given, moves)),
+        holdings=tuple(_holdings(context, moves)),
         seconds=past.seconds(running) if is_sure else None,
         wh=past.wh(running) if is_sure else None,
         core_hours=_hours(steps, "cores") if is_sure else None,
@@ -111,102 +112,110 @@ def make_plan(fitted: Fitted, past: Past) -> Plan:
     )
 
 
-def _step_cost(given: _Given, place: Place, cores: Figures | None, gpus: Figures | None) -> float | None:
-    prices = given.fitted.site.prices
+def _step_cost(context: _Context, place: Place, cores: Figures | None, gpus: Figures | None) -> float | None:
+    prices = context.fitted.site.prices
     if prices is None or cores is None or gpus is None:
         return None
     return prices.cost(place.deployment, core_hours=cores.median, gpu_hours=gpus.median)
 
 
 def _cost(steps: Sequence[PlannedStep]) -> float | None:
-    each = [step.cost for step in steps if step.runs]
-    known = [cost for cost in each if cost is not None]
-    return sum(known) if known and len(known) == len(each) else None
+    costs = [step.cost for step in steps if step.runs]
+    known = [cost for cost in costs if cost is not None]
+    return sum(known) if known and len(known) == len(costs) else None
 
 
 def _hours(steps: Sequence[PlannedStep], resource: str) -> float | None:
-    """What all steps hold of a resource; None where earlier runs do not tell it of each that asks for it."""
-    found = []
+    """Return the hours of a resource over all steps; None if earlier runs have no figure for one of them."""
+    medians = []
     for step in steps:
-        if step.runs and any(asked.name == resource for asked in step.asks):
+        if step.runs and any(demand.name == resource for demand in step.asks):
             hours = step.core_hours if resource == "cores" else step.gpu_hours
             if hours is None:
                 return None
-            found.append(hours.median)
-    return sum(found)
+            medians.append(hours.median)
+    return sum(medians)
 
 
 def _job(file: Path) -> str:
-    """A job file as a plan names it, which others may see: one that is not kept with workflows or sites may be a patient's."""
+    """Return the name of a job file in a plan, which may be shared: a file outside `jobs/` may be named after a patient."""
     return shown(file) if file.parent.name == JOBS else NAMED
 
 
-def _given(fitted: Fitted, past: Past) -> _Given:
+def _context(fitted: Fitted, past: Past) -> _Context:
     pipeline = fitted.pipeline
-    return _Given(
+    return _Context(
         fitted=fitted,
         flow=Flow(pipeline=pipeline, values=dict(pipeline.defaults) | dict(fitted.values)),
         past=past,
         tools={step.path: step.tool for step in pipeline.steps if step.definition.run_file is not None},
-        carries=fitted.held.carries if fitted.held is not None else classes_at(pipeline, fitted.site, fitted.values),
+        classes=fitted.site_classes.by_port
+        if fitted.site_classes is not None
+        else classes_at(pipeline, fitted.site, fitted.values),
     )
 
 
-def _steps(given: _Given) -> Iterator[PlannedStep]:
-    site = given.fitted.site
-    foresight = _foresight(given)
-    for step in given.flow.ordered():
-        place, tool = site.place_of(step.role, gang=step.gang), given.tools.get(step.path)
+def _steps(context: _Context) -> Iterator[PlannedStep]:
+    site = context.fitted.site
+    preview = _cache_preview(context)
+    for step in context.flow.ordered():
+        place, tool = site.place_of(step.role, gang=step.gang), context.tools.get(step.path)
         where = place.deployment, place.service
-        known = _known(step.reads, given.flow.values)
-        asks = tuple(asked_by(tool, site.document, place, known)) if tool else ()
-        amounts = {each.name: each.most * place.locations for each in asks}
+        known = _known(step.reads, context.flow.values)
+        asks = tuple(resources_of(tool, site.document, place, known)) if tool else ()
+        amounts = {resource.name: resource.most * place.locations for resource in asks}
         hours = {
-            name: given.past.hours(step.path, where, amounts[name]) if name in amounts else None
+            name: context.past.hours(step.path, where, amounts[name]) if name in amounts else None
             for name in ("cores", "GPUs")
         }
         yield PlannedStep(
             step=step.path,
             label=tool.label if tool else "",
-            runs=given.flow.runs(step),
+            runs=context.flow.runs(step),
             condition=_condition(step),
-            after=tuple(given.flow.after(step)),
+            after=tuple(context.flow.after(step)),
             inputs=tuple(
-                dict.fromkeys(each for _, each in given.flow.read(step) if each in given.fitted.pipeline.data_inputs)
+                dict.fromkeys(
+                    source for _, source in context.flow.read(step) if source in context.fitted.pipeline.data_inputs
+                )
             ),
             role=step.role,
             deployment=place.deployment,
             service=place.service,
             locations=place.locations,
             connector=site.deployments[place.deployment]["type"],
-            why=_why(step, given),
+            why=_why(step, context),
             one_job_for_each=tuple(_scattered(step)),
             asks=asks,
-            holds=tuple(held(given.carries[step.path])) if given.carries is not None else None,
-            job_seconds=given.past.job_seconds(step.path, where),
-            job_wh=given.past.job_wh(step.path, where),
+            holds=tuple(classes_in(context.classes[step.path])) if context.classes is not None else None,
+            job_seconds=context.past.job_seconds(step.path, where),
+            job_wh=context.past.job_wh(step.path, where),
             core_hours=hours["cores"],
             gpu_hours=hours["GPUs"],
-            cost=_step_cost(given, place, hours["cores"], hours["GPUs"] if "GPUs" in amounts else _NONE),
-            reuse=foresight.of(step),
+            cost=_step_cost(context, place, hours["cores"], hours["GPUs"] if "GPUs" in amounts else _NONE),
+            reuse=preview.preview(step),
         )
 
 
-def _foresight(given: _Given) -> Foresight:
-    site, pipeline, folder = given.fitted.site, given.fitted.pipeline, given.past.looked_in[0]
+def _cache_preview(context: _Context) -> CachePreview:
+    site, pipeline, folder = context.fitted.site, context.fitted.pipeline, context.past.looked_in[0]
     places = {step.path: site.place_of(step.role, gang=step.gang) for step in pipeline.steps}
-    of_folder = [run for run in given.past.runs if run.folder.parent == folder]
-    return Foresight(
-        flow=given.flow,
-        files=given.tools,
-        spots={
-            path: Spot(deployment=place.deployment, service=place.service, here=given.machine(place.deployment) is HERE)
+    of_folder = [run for run in context.past.runs if run.folder.parent == folder]
+    return CachePreview(
+        flow=context.flow,
+        files=context.tools,
+        places={
+            path: StepPlace(
+                deployment=place.deployment,
+                service=place.service,
+                is_here=context.deployment_or_here(place.deployment) is HERE,
+            )
             for path, place in places.items()
         },
         lies_at={name: place.deployment for name, place in site.inputs.items()},
-        folder=given.fitted.job.parent,
+        folder=context.fitted.job.parent,
         runs=sorted(of_folder, key=lambda run: run.started, reverse=True),
-        kept=CacheEntries(folder),
+        cache=CacheEntries(folder),
     )
 
 
@@ -214,15 +223,15 @@ def _condition(step: Step) -> str:
     return "" if step.when is None else step.when or "an expression"
 
 
-def _why(step: Step, given: _Given) -> str:
-    site = given.fitted.site
+def _why(step: Step, context: _Context) -> str:
+    site = context.fitted.site
     if step.role in site.options:
         return f"--role {site.options[step.role]}"
     return f"roles.{step.role} of {shown(site.path)}"
 
 
 def _known(bound: Mapping[str, Sequence[str]], values: Mapping[str, Any]) -> dict[str, Any]:
-    """The values of the tool's inputs that come from the job file, or from the workflow's own defaults."""
+    """Return the values of a tool's inputs that come from the job file or from defaults of the workflow."""
     return {name: values.get(sources[0]) for name, sources in bound.items() if len(sources) == 1}
 
 
@@ -231,9 +240,9 @@ def _scattered(step: Step) -> Iterator[str]:
         yield from step.reads.get(port, ())
 
 
-def _sizes(given: _Given) -> tuple[dict[str, Size | None], list[Problem]]:
-    """Sizes of the inputs that lie on this machine, and what is missing of them."""
-    fitted, found, problems = given.fitted, {}, []
+def _sizes(context: _Context) -> tuple[dict[str, Size | None], list[Problem]]:
+    """Return the sizes of the inputs on this machine, and a problem for each one that cannot be read."""
+    fitted, sizes, problems = context.fitted, {}, []
     for name in sorted(fitted.pipeline.data_inputs - set(fitted.site.inputs)):
         value = fitted.values.get(name)
         folder = fitted.job.parent
@@ -242,8 +251,8 @@ def _sizes(given: _Given) -> tuple[dict[str, Size | None], list[Problem]]:
         if value is None:
             continue
         try:
-            found[name] = size_of(value, folder)
-        except OSError as error:  # only its reason: names of files below may be names of people
+            sizes[name] = size_of(value, folder)
+        except OSError as error:  # without its path: a file may be named after a patient
             problems.append(
                 Problem(
                     what=f"{_place_of_missing(fitted, name, value, folder)}the input '{name}' cannot be read.",
@@ -252,24 +261,24 @@ def _sizes(given: _Given) -> tuple[dict[str, Size | None], list[Problem]]:
                     do="correct the path, or make it first; an input that lies at a site stands under `inputs` of the site file",
                 )
             )
-    return found, problems
+    return sizes, problems
 
 
-def _inputs(given: _Given, sizes: Mapping[str, Size | None]) -> Iterator[Input]:
-    for name in given.fitted.pipeline.process.inputs:
-        if name in given.fitted.pipeline.data_inputs and given.flow.values.get(name) is not None:
+def _inputs(context: _Context, sizes: Mapping[str, Size | None]) -> Iterator[Input]:
+    for name in context.fitted.pipeline.process.inputs:
+        if name in context.fitted.pipeline.data_inputs and context.flow.values.get(name) is not None:
             size = sizes.get(name)
             yield Input(
                 name=name,
-                place=given.place_of(name),
-                classes=given.classes_of(name),
+                place=context.place_of(name),
+                classes=context.classes_of(name),
                 num_files=size.num_files if size else None,
                 num_bytes=size.num_bytes if size else None,
             )
 
 
 def _place_of_missing(fitted: Fitted, name: str, value: Any, folder: Path) -> str:
-    """`jobs/demo.yml:3: scans[0].path: `, of the first that is not there; empty where it is all there, or a default."""
+    """Return the place of the first missing path, as `jobs/demo.yml:3: scans[0].path: `; empty if none is, or for a default."""
     field = next((field for field, _ in missing_in(value, folder, (name,))), None)
     if field is None or name not in fitted.values:
         return ""
@@ -282,63 +291,67 @@ def _path_in(value: Any) -> str:
     return str(value.get(place_key(value))) if isinstance(value, Mapping) else "one of several paths"
 
 
-def _moves(given: _Given, sizes: Mapping[str, Size | None]) -> Iterator[Move]:
+def _moves(context: _Context, sizes: Mapping[str, Size | None]) -> Iterator[Move]:
     pairs: dict[tuple[str | None, str | None], dict[str, list[Edge]]] = {}
-    for edge in edges(given.flow, given.place_of, _data_sources(given)):
+    for edge in edges(context.flow, context.place_of, _data_sources(context)):
         pairs.setdefault((edge.source, edge.destination), {}).setdefault(edge.name, []).append(edge)
     for (source, destination), by_name in pairs.items():
-        earlier, routes = given.past.moved(source, destination)
+        earlier, routes = context.past.moved(source, destination)
         yield Move(
             source=source,
             destination=destination,
-            ways=tuple(ways(source, destination, given.fitted.site.transfers)),
-            items=tuple(_item(given, name, of_name, sizes.get(name)) for name, of_name in by_name.items()),
+            ways=tuple(routes_between(source, destination, context.fitted.site.transfers)),
+            items=tuple(_item(context, name, of_name, sizes.get(name)) for name, of_name in by_name.items()),
             earlier_bytes=earlier,
             earlier_routes=routes,
         )
 
 
-def _item(given: _Given, name: str, of_name: Sequence[Edge], size: Size | None) -> Item:
+def _item(context: _Context, name: str, of_name: Sequence[Edge], size: Size | None) -> Item:
     return Item(
         name=name,
-        classes=given.classes_of(name),
+        classes=context.classes_of(name),
         needed_by=tuple(dict.fromkeys(edge.needed_by for edge in of_name)),
         num_files=size.num_files if size else None,
         num_bytes=size.num_bytes if size else None,
     )
 
 
-def _data_sources(given: _Given) -> set[str]:
-    """The inputs and outputs that are files or folders; of a tool that stands in the workflow itself, all outputs."""
-    found = set(given.fitted.pipeline.data_inputs)
-    for step in given.fitted.pipeline.steps:
-        tool = given.tools.get(step.path)
+def _data_sources(context: _Context) -> set[str]:
+    """Return the inputs and outputs that are files or folders; of a tool that is written in its step, all outputs."""
+    sources = set(context.fitted.pipeline.data_inputs)
+    for step in context.fitted.pipeline.steps:
+        tool = context.tools.get(step.path)
         for name in step.writes:
             parameter = tool.outputs.get(name) if tool else None
             if parameter is None or has_files(parameter.type, any_counts=True):
-                found.add(f"{step.path.lstrip('/')}/{name}")
-    return found
+                sources.add(f"{step.path.lstrip('/')}/{name}")
+    return sources
 
 
-def _holdings(given: _Given, moves: Sequence[Move]) -> Iterator[Holding]:
-    """What comes to lie at each place, in the order in which the steps reach them."""
-    fitted, gets = given.fitted, dict[str | None, list[str]]()
-    for step in given.flow.ordered():
-        if given.flow.runs(step) is not False:
-            classes = held(given.carries[step.path]) if given.carries is not None else []
-            gets.setdefault(given.place_of(step.path), []).extend(classes)
+def _holdings(context: _Context, moves: Sequence[Move]) -> Iterator[Holding]:
+    """Yield the data classes at each place, in the order of the steps."""
+    fitted, classes_by_place = context.fitted, dict[str | None, list[str]]()
+    for step in context.flow.ordered():
+        if context.flow.runs(step) is not False:
+            step_classes = classes_in(context.classes[step.path]) if context.classes is not None else []
+            classes_by_place.setdefault(context.place_of(step.path), []).extend(step_classes)
     for name in fitted.pipeline.data_inputs:
-        if given.flow.values.get(name) is not None:
-            gets.setdefault(given.place_of(name), []).extend(given.classes_of(name) or ())
+        if context.flow.values.get(name) is not None:
+            classes_by_place.setdefault(context.place_of(name), []).extend(context.classes_of(name) or ())
     for move in moves:
-        into = gets.setdefault(move.destination, [])
+        place_classes = classes_by_place.setdefault(move.destination, [])
         for item in move.items:
-            into.extend(item.classes or ())
+            place_classes.extend(item.classes or ())
     rules = fitted.site.may_hold
-    for place, classes in gets.items():
-        allowed = (fitted.held.driver if place is HERE else rules.get(place, ())) if fitted.held is not None else None
+    for place, classes in classes_by_place.items():
+        allowed = (
+            (fitted.site_classes.driver if place is HERE else rules.get(place, ()))
+            if fitted.site_classes is not None
+            else None
+        )
         yield Holding(
             place=place,
-            gets=tuple(most_sensitive_first(set(classes))) if given.carries is not None else None,
+            gets=tuple(most_sensitive_first(set(classes))) if context.classes is not None else None,
             may_hold=None if allowed is None else tuple(allowed),
         )

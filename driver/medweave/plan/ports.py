@@ -1,4 +1,4 @@
-"""What the inputs of a step would be, as far as it is known before a run: values, and outputs of other steps. Pure."""
+"""Inputs of a step, as far as they are known before a run: values, and outputs of other steps. Pure."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ _OTHER_CONTENT = ("secondaryFiles", "loadContents", "loadListing", "streamable")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Value:
-    """A value that a job file, or a default, gives.
+    """A value from a job file or a default.
 
     Attributes:
-        source: the workflow's input that it comes from; empty for a default of the step or its tool.
-        each: the step is scattered over it: each of its items is the input of one job.
+        source: name of the workflow input; empty for a default of the step or its tool.
+        each: the step is scattered over it.
     """
 
     value: Any
@@ -30,10 +30,10 @@ class Value:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Written:
-    """What other steps write.
+    """Outputs of other steps.
 
     Attributes:
-        sources: all that the input is bound to, also what has no value.
+        sources: all sources of the input, also those without a value.
         each: the step is scattered over it.
     """
 
@@ -48,7 +48,7 @@ class Written:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unseen:
-    """Something that only the run can tell, and why."""
+    """An input that only the run knows, and why."""
 
     why: str
 
@@ -80,19 +80,19 @@ def _port(
 ) -> Port:
     if binding.fields.get("valueFrom", _SAME) != _SAME:
         return Unseen(why=f"an expression makes its input {name}")
-    bound_to = binding.sources
-    sources = list(flow.sources(bound_to, binding.is_first_non_null))
+    all_sources = binding.sources
+    sources = list(flow.sources(all_sources, binding.is_first_non_null))
     if any("/" in source for source in sources):
-        return _written(name, bound_to, sources, each=each)
-    if len(sources) > 1 or (bound_to and binding.fields.get("linkMerge")):
+        return _written(name, all_sources, sources, each=each)
+    if len(sources) > 1 or (all_sources and binding.fields.get("linkMerge")):
         return Unseen(why=f"its input {name} is made of several")
     source = sources[0] if sources else ""
     if source in lies_at:
         return Unseen(why=f"the input {source} lies at {lies_at[source]}, which is not asked")
-    given, by_default = flow.values.get(source), flow.pipeline.defaults.get(source)
-    if _has_files(default if given is None else by_default) and given in (None, by_default):
+    value, default_value = flow.values.get(source), flow.pipeline.defaults.get(source)
+    if _has_files(default if value is None else default_value) and value in (None, default_value):
         return Unseen(why=f"its input {name} has a file or folder as its default")
-    return Value(value=default if given is None else given, source=source, each=each)
+    return Value(value=default if value is None else value, source=source, each=each)
 
 
 def _written(name: str, bound_to: Sequence[str], sources: Sequence[str], *, each: bool) -> Port:
@@ -102,11 +102,11 @@ def _written(name: str, bound_to: Sequence[str], sources: Sequence[str], *, each
 
 
 def _together(ports: Mapping[str, Port], over: set[str], method: str) -> Iterator[tuple[str, Port]]:
-    """Several inputs that a step is scattered over: those whose items go together, one by one, can be told."""
+    """Yield the inputs of a step that is scattered over several of them; unknown unless their items are paired."""
     kinds = {type(ports[name]) for name in over}
     for name, port in ports.items():
-        is_told = kinds == {Written} or (kinds == {Value} and method == "dotproduct")
-        yield name, port if name not in over or is_told else Unseen(why="it is scattered over several inputs")
+        is_known = kinds == {Written} or (kinds == {Value} and method == "dotproduct")
+        yield name, port if name not in over or is_known else Unseen(why="it is scattered over several inputs")
 
 
 def _has_files(value: Any) -> bool:

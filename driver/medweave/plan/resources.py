@@ -1,4 +1,4 @@
-"""What a step's tool asks for, beside the most that its place gives a job."""
+"""Resources that a step's tool requests, and the limits of its place."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from medweave.plan.document import Asked, Problem
 from medweave.project.sites import Place
-from medweave.validate.caps import asks, caps
+from medweave.validate.caps import caps_of, demands_of
 from medweave_connectors.jobs.job_requests import full_name, read_hints
 from medweave_connectors.sites.slurm.service import minutes_of
 from medweave_core.documents.cwl_model import Process
@@ -16,8 +16,8 @@ from medweave_core.documents.source_documents import SourceDocument
 _UNITS: Mapping[str, Literal["cores", "MiB", "GPUs"]] = {"cores": "cores", "memory": "MiB", "GPUs": "GPUs"}
 
 
-def asked_by(tool: Process, site: SourceDocument, place: Place, inputs: Mapping[str, Any]) -> list[Asked]:
-    """The resources of one job of a tool at a place.
+def resources_of(tool: Process, site: SourceDocument, place: Place, inputs: Mapping[str, Any]) -> list[Asked]:
+    """Return the resources of one job of a tool at a place.
 
     Args:
         site: the site file.
@@ -27,21 +27,21 @@ def asked_by(tool: Process, site: SourceDocument, place: Place, inputs: Mapping[
         UsageError: the tool has a hint of medweave's that is wrong.
     """
     target = {"deployment": place.deployment, "service": place.service}
-    limits = {cap.resource: cap.amount for cap in caps(site, target)}
+    limits = {cap.resource: cap.amount for cap in caps_of(site, target)}
     most_gpus = _most_gpus(tool, inputs, place.locations)
-    found = []
-    for each in asks(tool):
-        most = max(most_gpus, each.amount) if each.resource == "GPUs" else each.amount
+    resources = []
+    for demand in demands_of(tool):
+        most = max(most_gpus, demand.amount) if demand.resource == "GPUs" else demand.amount
         if most:
-            name: Any = each.resource
-            found.append(
-                Asked(name=name, unit=_UNITS[name], least=each.amount, most=most, cap=limits.get(each.resource))
+            name: Any = demand.resource
+            resources.append(
+                Asked(name=name, unit=_UNITS[name], least=demand.amount, most=most, cap=limits.get(demand.resource))
             )
-    return [*found, *_time(tool, site, place)]
+    return [*resources, *_time(tool, site, place)]
 
 
 def excess(step: str, place: Place, asked: Asked) -> Problem | None:
-    """Why a step cannot have what it must have; None if it can. A longer time is cut to what the site grants."""
+    """Return the problem if a place has too little of a resource, else None. A time limit is cut to that of the site."""
     if asked.cap is None or asked.least <= asked.cap or asked.name == "time":
         return None
     where = f"{place.deployment}/{place.service}" if place.service else place.deployment
@@ -68,6 +68,6 @@ def _time(tool: Process, site: SourceDocument, place: Place) -> Iterator[Asked]:
     if isinstance(limit, (int, float)) and limit > 0:
         config = site.data["deployments"][place.deployment].get("config") or {}
         service = (config.get("services") or {}).get(place.service) or {}
-        granted = service.get("time") if isinstance(service, Mapping) else None
-        cap = 60 * minutes_of(granted, where=f"{place.deployment}/{place.service}: time") if granted else None
+        time_limit = service.get("time") if isinstance(service, Mapping) else None
+        cap = 60 * minutes_of(time_limit, where=f"{place.deployment}/{place.service}: time") if time_limit else None
         yield Asked(name="time", unit="s", least=limit, most=limit, cap=cap)

@@ -15,12 +15,12 @@ from medweave_core.contracts.energy import spelled
 
 WIDTH = 110
 HERE = "this machine"
-NAMES = 46  # columns for what moves
+NAMES = 46  # width of the names of transferred data
 NOTHING = "-"
 
 
 def text_of(plan: Plan) -> str:
-    """The whole plan."""
+    """Return a plan as text."""
     parts = (_head, _inputs, _steps, _reuse, _resources, _moves, _holdings, _time, _problems)
     return "\n\n".join("\n".join(lines) for part in parts if (lines := list(part(plan)))) + "\n"
 
@@ -38,12 +38,12 @@ def _inputs(plan: Plan) -> Iterator[str]:
         rows = [("input", "lies at", "size", "class")]
         rows += [
             (
-                each.name,
-                place_name(each.place),
-                _size(each, "not known" if each.place is None else "not known here"),
-                _classes(each),
+                data.name,
+                place_name(data.place),
+                _size(data, "not known" if data.place is None else "not known here"),
+                _classes(data),
             )
-            for each in plan.inputs
+            for data in plan.inputs
         ]
         yield from _table(rows)
 
@@ -60,7 +60,7 @@ def _steps(plan: Plan) -> Iterator[str]:
             continue
         why = [step.why if step.why.startswith("--") else f"role {step.role}"]
         if step.one_job_for_each:
-            names = [each.rpartition("/")[2] for each in step.one_job_for_each]
+            names = [source.rpartition("/")[2] for source in step.one_job_for_each]
             why.append(f"one job for each of {', '.join(names)}")
         if step.runs is None:
             why.append(f"runs only if {step.condition} says so")
@@ -70,31 +70,31 @@ def _steps(plan: Plan) -> Iterator[str]:
 
 def _reuse(plan: Plan) -> Iterator[str]:
     folder = f"{plan.looked_in[0]}/"
-    told = [(step, step.reuse) for step in plan.steps if step.reuse is not None]
-    reasons = {reuse.why for _, reuse in told}
-    if len(reasons) == 1 and all(reuse.state == "runs" and not reuse.num_reused for _, reuse in told):
+    predictions = [(step, step.reuse) for step in plan.steps if step.reuse is not None]
+    reasons = {reuse.why for _, reuse in predictions}
+    if len(reasons) == 1 and all(reuse.state == "runs" and not reuse.num_reused for _, reuse in predictions):
         yield f"What would be reused, by what {folder} keeps: nothing, for {reasons.pop()}."
         return
     yield f"What would be reused, by what {folder} keeps"
-    yield from _table([(step.step.lstrip("/"), reuse_text(reuse)) for step, reuse in told])
+    yield from _table([(step.step.lstrip("/"), reuse_text(reuse)) for step, reuse in predictions])
 
 
 def reuse_text(reuse: Reuse) -> str:
-    """Whether a step's work would be done again."""
+    """Return the prediction of a cache hit as text."""
     reused = f"reused from {', '.join(reuse.from_runs)}"
     unless = f", if {reuse.unless} still has it, and has the same programs and settings" if reuse.unless else ""
     if reuse.state == "reused":
         return f"{reused}{unless}"
     if reuse.state == "not-known":
-        before = ", ".join(each.lstrip("/") for each in reuse.after)
+        before = ", ".join(path.lstrip("/") for path in reuse.after)
         return (
             f"not known before {before} {'has' if len(reuse.after) == 1 else 'have'} run"
             if before
             else f"not known: {reuse.why}"
         )
     if reuse.num_reused:
-        left = f"{reuse.num_jobs - reuse.num_reused} of {reuse.num_jobs} jobs" if reuse.num_jobs else ""
-        return f"would run: {left}, {reuse.why}; the others are {reused}{unless}"
+        jobs = f"{reuse.num_jobs - reuse.num_reused} of {reuse.num_jobs} jobs" if reuse.num_jobs else ""
+        return f"would run: {jobs}, {reuse.why}; the others are {reused}{unless}"
     return f"would run: {reuse.why}"
 
 
@@ -103,8 +103,8 @@ def _resources(plan: Plan) -> Iterator[str]:
     rows: list[tuple[str, ...]] = [("step", "cores", "memory", "GPUs", "time limit", "")]
     for step in plan.steps:
         if step.runs is not False:
-            asks = {asked.name: _asked(asked) for asked in step.asks}
-            cells = [asks.get(name, NOTHING) for name in ("cores", "memory", "GPUs", "time")]
+            texts = {resource.name: _resource(resource) for resource in step.asks}
+            cells = [texts.get(name, NOTHING) for name in ("cores", "memory", "GPUs", "time")]
             rows.append((step.step.lstrip("/"), *cells, f"on each of {step.locations} nodes" * (step.locations > 1)))
     yield from _table(rows)
 
@@ -117,7 +117,7 @@ def _moves(plan: Plan) -> Iterator[str]:
     rows = {
         place: [_item(names, item) for names, item in _grouped(move.items)] for place, move in enumerate(plan.moves)
     }
-    widths = [max(len(row[column]) for listed in rows.values() for row in listed) for column in (1, 2)]
+    widths = [max(len(row[column]) for items in rows.values() for row in items) for column in (1, 2)]
     for place, move in enumerate(plan.moves):
         yield f"  {place_name(move.source)} → {place_name(move.destination)}, {_routes(move)}"
         for names, classes, size_text, needed in rows[place]:
@@ -129,30 +129,30 @@ def _moves(plan: Plan) -> Iterator[str]:
     between = next((move for move in plan.moves if len(move.ways) > 1), None)
     if between is not None:
         yield "  Between two sites the first of these that works is taken; each pair is probed when it runs:"
-        yield from _table([(way.route, way.condition) for way in between.ways], indent="    ")
+        yield from _table([(route.route, route.condition) for route in between.ways], indent="    ")
 
 
 def _item(names: Sequence[str], item: Item) -> tuple[str, str, str, str]:
-    needed = ", ".join(each.lstrip("/") for each in item.needed_by)
+    needed = ", ".join(path.lstrip("/") for path in item.needed_by)
     return ", ".join(names), _classes(item), _size(item, "not known yet"), needed
 
 
 def _holdings(plan: Plan) -> Iterator[str]:
-    with_rules = any(each.may_hold is not None for each in plan.holdings)
-    if all(each.gets is None for each in plan.holdings):
+    with_rules = any(holding.may_hold is not None for holding in plan.holdings)
+    if all(holding.gets is None for holding in plan.holdings):
         yield "What data lie where: the workflow does not say which classes its data are of (`holds` in its roles.yml)."
         return
     yield "What data lie where" + ("; the site's data rules (mayHold) allow each of it" if with_rules else "")
     rows = [("place", "gets", *(("may hold",) if with_rules else ()))]
-    rows += [_holding(each, with_rules) for each in plan.holdings]
+    rows += [_holding(holding, with_rules) for holding in plan.holdings]
     yield from _table(rows)
     if not with_rules:
         yield "  The site has no data rules (mayHold), so nothing is refused."
 
 
-def _holding(each: Holding, with_rules: bool) -> tuple[str, ...]:
-    cells = (place_name(each.place), ", ".join(each.gets or ()) or NOTHING)
-    return (*cells, ", ".join(each.may_hold or ()) or "nothing") if with_rules else cells
+def _holding(holding: Holding, with_rules: bool) -> tuple[str, ...]:
+    cells = (place_name(holding.place), ", ".join(holding.gets or ()) or NOTHING)
+    return (*cells, ", ".join(holding.may_hold or ()) or "nothing") if with_rules else cells
 
 
 def _time(plan: Plan) -> Iterator[str]:
@@ -165,10 +165,10 @@ def _time(plan: Plan) -> Iterator[str]:
     rows = []
     for step in plan.steps:
         if step.runs is not False:
-            each = " for each job" if step.one_job_for_each else ""
-            told = _took(step.job_seconds, step.job_wh, each) if step.job_seconds else "not known at this place"
-            cores, gpus = (None if each is None else each.median for each in (step.core_hours, step.gpu_hours))
-            rows.append((step.step.lstrip("/"), told + _hours(cores, gpus) + _costs(step.cost, plan.currency)))
+            per_job = " for each job" if step.one_job_for_each else ""
+            figures = _took(step.job_seconds, step.job_wh, per_job) if step.job_seconds else "not known at this place"
+            cores, gpus = (hours.median if hours else None for hours in (step.core_hours, step.gpu_hours))
+            rows.append((step.step.lstrip("/"), figures + _hours(cores, gpus) + _costs(step.cost, plan.currency)))
     whole = _took(plan.seconds, plan.wh, "") if plan.seconds else "no whole run at these places"
     whole += _hours(plan.core_hours, plan.gpu_hours) + _costs(plan.cost, plan.currency)
     yield from _table([*rows, ("all of it", whole)])
@@ -179,7 +179,7 @@ def _time(plan: Plan) -> Iterator[str]:
 
 
 def _hours(cores: float | None, gpus: float | None) -> str:
-    """What was held for it, in hours."""
+    """Return the core-hours and GPU-hours as text; empty if they are zero or unknown."""
     return "".join(
         f"; {hours:.{2 if hours < 10 else 0}f} {unit}"
         for hours, unit in ((cores, "core-hours"), (gpus, "GPU-hours"))
@@ -188,15 +188,15 @@ def _hours(cores: float | None, gpus: float | None) -> str:
 
 
 def _costs(amount: float | None, currency: str | None) -> str:
-    """What it costs, where the site file has prices."""
+    """Return the cost as text; empty if the site file has no prices."""
     if currency is None:
         return ""
     return "; cost not known" if amount is None else f"; {amount_text(amount, currency)}"
 
 
-def _took(seconds: Figures, wh: Figures | None, each: str) -> str:
+def _took(seconds: Figures, wh: Figures | None, per_job: str) -> str:
     energy = f", about {spelled(wh.median)}" if wh is not None else ""
-    return f"{figures_text(seconds, short_duration)}{energy}{each}"
+    return f"{figures_text(seconds, short_duration)}{energy}{per_job}"
 
 
 def _problems(plan: Plan) -> Iterator[str]:
@@ -209,15 +209,15 @@ def _problems(plan: Plan) -> Iterator[str]:
 
 
 def nearest(steps: Sequence[PlannedStep]) -> dict[str, list[str]]:
-    """Names of the steps that each step waits for, without those that another of them waits for."""
-    above: dict[str, set[str]] = {}
-    found = {}
+    """Return the direct predecessors of each step: without those that another predecessor waits for."""
+    ancestors: dict[str, set[str]] = {}
+    direct = {}
     for step in steps:
-        above[step.step] = {*step.after, *(each for before in step.after for each in above[before])}
-        found[step.step] = [
-            each.lstrip("/") for each in step.after if not any(each in above[other] for other in step.after)
+        ancestors[step.step] = {*step.after, *(path for before in step.after for path in ancestors[before])}
+        direct[step.step] = [
+            path.lstrip("/") for path in step.after if not any(path in ancestors[other] for other in step.after)
         ]
-    return found
+    return direct
 
 
 def _where(step: PlannedStep) -> str:
@@ -228,7 +228,7 @@ def _where(step: PlannedStep) -> str:
 
 
 def place_name(name: str | None) -> str:
-    """A deployment, or this machine."""
+    """Return the name of a deployment, or `this machine`."""
     return HERE if name is None else name
 
 
@@ -237,15 +237,15 @@ def _routes(move: Move) -> str:
 
 
 def _grouped(items: Sequence[Item]) -> list[tuple[list[str], Item]]:
-    """Things of the same class and for the same steps, whose sizes are not known, together."""
-    found: list[tuple[list[str], Item]] = []
+    """Return groups of items of unknown size with the same classes and the same steps."""
+    groups: list[tuple[list[str], Item]] = []
     for item in items:
-        same = next((names for names, other in found if _alike(item, other)), None)
+        same = next((names for names, other in groups if _alike(item, other)), None)
         if same is None:
-            found.append(([item.name], item))
+            groups.append(([item.name], item))
         else:
             same.append(item.name)
-    return found
+    return groups
 
 
 def _alike(one: Item, other: Item) -> bool:
@@ -265,7 +265,7 @@ def _size(item: Input | Item, unknown: str) -> str:
 
 
 def size(num_bytes: float) -> str:
-    """Bytes as people read them: `812 B`, `1.4 MiB`."""
+    """Return a size such as `812 B` or `1.4 MiB`."""
     if num_bytes < 1024:
         return f"{num_bytes:.0f} B"
     for unit in ("KiB", "MiB", "GiB"):
@@ -276,22 +276,22 @@ def size(num_bytes: float) -> str:
 
 
 def figures_text(figures: Figures, spelled: Callable[[float], str]) -> str:
-    """Median, range, and of how many runs."""
+    """Return median, range and number of runs as text."""
     runs = f"{figures.num_runs} run{'s' * (figures.num_runs > 1)}"
     if figures.low == figures.high:
         return f"{spelled(figures.median)} ({runs})"
     return f"{spelled(figures.median)} ({spelled(figures.low)} to {spelled(figures.high)}; {runs})"
 
 
-def _asked(asked: Asked) -> str:
-    amount = _amount(asked.most, asked.unit)
-    if asked.least != asked.most:
-        amount = f"{asked.least:g} to {amount}"
-    if asked.cap is None:
+def _resource(resource: Asked) -> str:
+    amount = _amount(resource.most, resource.unit)
+    if resource.least != resource.most:
+        amount = f"{resource.least:g} to {amount}"
+    if resource.cap is None:
         return amount
-    if asked.name == "time":
-        return f"{amount}, cut to {_amount(asked.cap, 's')}" if asked.cap < asked.most else amount
-    return f"{amount} of {_amount(asked.cap, asked.unit)}"
+    if resource.name == "time":
+        return f"{amount}, cut to {_amount(resource.cap, 's')}" if resource.cap < resource.most else amount
+    return f"{amount} of {_amount(resource.cap, resource.unit)}"
 
 
 def _amount(value: float, unit: str) -> str:
@@ -303,7 +303,7 @@ def _amount(value: float, unit: str) -> str:
 
 
 def _table(rows: Sequence[tuple[str, ...]], indent: str = "  ") -> Iterator[str]:
-    """Columns as wide as their widest cell, the last one as it is."""
+    """Yield the lines of a table; columns are as wide as their widest cell."""
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]) - 1)]
     for row in rows:
         cells = [f"{cell:<{width}}" for cell, width in zip(row, widths, strict=False)]

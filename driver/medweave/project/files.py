@@ -11,7 +11,7 @@ from medweave_core.errors import StorageError
 
 
 def write_atomically(path: Path, text: str) -> None:
-    """Writes the file, complete or not at all; its folder is made.
+    """Write a file, complete or not at all; its folder is created.
 
     Raises:
         StorageError: it cannot be written.
@@ -31,8 +31,8 @@ def write_atomically(path: Path, text: str) -> None:
     except OSError as error:
         from medweave_core.documents.line_numbers import shown
 
-        above = next((each for each in path.parents if each.is_file()), None)
-        seen = f"{shown(above)} is a file" if above else error.strerror or str(error)
+        blocking_file = next((parent for parent in path.parents if parent.is_file()), None)
+        seen = f"{shown(blocking_file)} is a file" if blocking_file else error.strerror or str(error)
         raise StorageError(
             f"{shown(path)}: this file cannot be written.",
             seen="a folder of that name" if path.is_dir() else seen,

@@ -1,4 +1,4 @@
-"""The JSON Schema (2020-12) of a workflow's job files, made from the inputs of its CWL document. Reads that one document."""
+"""The JSON Schema (2020-12) of a workflow's job files, from the inputs of its CWL document."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ _DEFINED = {
 
 
 def job_schema(path: Path) -> dict[str, Any]:
-    """The schema of the job files of a workflow: closed, with the documentation and the defaults of its inputs.
+    """Return the schema of the job files of a workflow: closed, with the documentation and defaults of its inputs.
 
     Raises:
         UserInputError: there is no such file, or it is no CWL document with inputs.
@@ -106,27 +106,28 @@ def _input(parameter: Parameter) -> dict[str, Any]:
 
 
 def _any_of(kind: Type, formats: tuple[str, ...]) -> dict[str, Any]:
-    found = sorted(
-        (_alternative(each, formats) for each in kind), key=lambda each: (each.get("type") == "null", str(each))
+    alternatives = sorted(
+        (_alternative(alternative, formats) for alternative in kind),
+        key=lambda alternative: (alternative.get("type") == "null", str(alternative)),
     )
-    return found[0] if len(found) == 1 else {"anyOf": found}
+    return alternatives[0] if len(alternatives) == 1 else {"anyOf": alternatives}
 
 
-def _alternative(each: Any, formats: tuple[str, ...]) -> dict[str, Any]:
-    if isinstance(each, Array):
-        return {"type": "array", "items": _any_of(each.items, formats)}
-    if isinstance(each, Enum):
-        return {"enum": list(each.symbols)}
-    if isinstance(each, Record):
-        fields = dict(each.fields)
+def _alternative(alternative: Any, formats: tuple[str, ...]) -> dict[str, Any]:
+    if isinstance(alternative, Array):
+        return {"type": "array", "items": _any_of(alternative.items, formats)}
+    if isinstance(alternative, Enum):
+        return {"enum": list(alternative.symbols)}
+    if isinstance(alternative, Record):
+        fields = dict(alternative.fields)
         return {
             "type": "object",
             "properties": {name: _any_of(kind, formats) for name, kind in fields.items()},
             "required": [name for name, kind in fields.items() if not {"null", "Any"} & kind],
         }
-    if each in _DEFINED:
-        return _file(each, formats)
-    return {"type": _PLAIN[each]} if each in _PLAIN else {"not": {"type": "null"}}
+    if alternative in _DEFINED:
+        return _file(alternative, formats)
+    return {"type": _PLAIN[alternative]} if alternative in _PLAIN else {"not": {"type": "null"}}
 
 
 def _file(kind: str, formats: tuple[str, ...]) -> dict[str, Any]:
@@ -136,7 +137,7 @@ def _file(kind: str, formats: tuple[str, ...]) -> dict[str, Any]:
 
 
 def _spellings(formats: tuple[str, ...]) -> Iterator[str]:
-    """The names of formats as job files write them: in full, and those of EDAM with its usual prefix."""
+    """Yield the names of formats in job files: in full, and for EDAM with its usual prefix."""
     for full in formats:
         yield full
         if full.startswith("http://edamontology.org/"):

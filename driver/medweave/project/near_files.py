@@ -1,4 +1,4 @@
-"""What lies where a path leads to nothing."""
+"""Suggestions for paths that do not exist."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ MOST = 12  # names of a folder in one message
 
 
 def gone(path: Path) -> str:
-    """What to tell of a path that leads to nothing, or to where this account may not look; empty where something is there."""
+    """Return why a path cannot be used: it does not exist, or must not be read; empty if it exists."""
     try:
         return "" if path.exists() else "is not there"
     except OSError as error:
@@ -19,19 +19,19 @@ def gone(path: Path) -> str:
 
 
 def near(path: Path) -> tuple[list[str], str]:
-    """The names in the lowest folder of a path that is there, and what to write for the rest; empty if none is close."""
+    """Return the names in the lowest existing folder of a path, and the closest match for the next part, or an empty text."""
     path = Path(os.path.realpath(path))  # of links in a circle, `resolve` makes a RuntimeError
     cutoff = 0.6
     try:
         while not path.parent.is_dir():
             path, cutoff = path.parent, 0.8  # a folder may be one that is to be made
-        names = sorted(each.name for each in path.parent.iterdir() if each.name != path.name)
+        names = sorted(sibling.name for sibling in path.parent.iterdir() if sibling.name != path.name)
     except OSError:  # not for this account
         return [], ""
     return names, closest(path.name, names, cutoff=cutoff)
 
 
 def expected_path(names: list[str]) -> str:
-    """What is told to be expected, where a path of a document leads to nothing."""
+    """Return the expectation for a path of a document that does not exist."""
     rest = ", …" if len(names) > MOST else ""
     return f"a path from the folder of this file{': one of ' + ', '.join(names[:MOST]) + rest if names else ''}"

@@ -1,4 +1,4 @@
-"""`medweave new`: a workflow, a step or a site to start from, which is right as it stands."""
+"""`medweave new`: writes a valid workflow, step or site to start from."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from medweave.cli.schema import streamflow_schema, text_of
 from medweave.project.files import write_atomically
+from medweave.project.schemas import streamflow_schema, text_of
 from medweave.project.sites import role_names
 from medweave.project.sites import schema as site_schema
 from medweave.project.workflows import ROLES_FILE
@@ -88,33 +88,36 @@ def files_of(what: str, name: str, *, kind: str, here: Path) -> dict[Path, str]:
     except ImportError as error:
         raise not_installed(error) from error
     if what == "site":
-        found = {SITES / f"{name}.yml": _text(f"site-{kind}.yml", name=name, roles=role_names()), **_beside(here)}
-        return found | ({SITES / f"{name}-pods.yml": _text("pods.yml")} if kind == "kubernetes" else {})
+        files_by_path = {
+            SITES / f"{name}.yml": _text(f"site-{kind}.yml", name=name, roles=role_names()),
+            **_common_files(here),
+        }
+        return files_by_path | ({SITES / f"{name}-pods.yml": _text("pods.yml")} if kind == "kubernetes" else {})
     folder = WORKFLOWS / name
     text = _text("workflow.cwl", name=name)
     process = process_in(parse_strictly(folder / f"{name}.cwl", text, "CWL workflow"))
-    found = {
+    files_by_path = {
         folder / f"{name}.cwl": text,
         folder / ROLES_FILE: _text("roles.yml", name=name),
         folder / "jobs" / f"demo-{name}.yml": _text("job.yml", name=name),
         folder / "jobs" / f"{name}.schema.json": text_of(schema_of_inputs(process, f"{name}/{name}.cwl")),
         **{folder / "jobs" / f"example-{number}.txt": f"stands for scan {number}\n" for number in (1, 2)},
         **dict(_step(folder / "tools", "measure")),
-        **_beside(here),
+        **_common_files(here),
     }
     if not any((here / SITES).glob("*.yml")):
-        found[SITES / "laptop.yml"] = _text("site-laptop.yml", roles=role_names())
-    return found
+        files_by_path[SITES / "laptop.yml"] = _text("site-laptop.yml", roles=role_names())
+    return files_by_path
 
 
-def _beside(here: Path) -> dict[Path, str]:
-    """What each repository needs once: the schemas that editors look for, and that git leaves runs and results out."""
-    found = {
+def _common_files(here: Path) -> dict[Path, str]:
+    """Return the files that a repository needs once: schemas for editors, and a .gitignore for runs and results."""
+    files_by_path = {
         SCHEMAS / "site.schema.json": text_of(site_schema()),
         SCHEMAS / "streamflow.schema.json": text_of(streamflow_schema()),
         Path(".gitignore"): "runs/\nresults/\n",
     }
-    return {path: text for path, text in found.items() if not (here / path).exists()}
+    return {path: text for path, text in files_by_path.items() if not (here / path).exists()}
 
 
 def next_lines(what: str, name: str, *, wrote_site: bool) -> Iterator[str]:

@@ -1,6 +1,6 @@
-"""What jobs cost by the prices in a site file: of what they asked for, while they ran. Pure.
+"""Cost of jobs by the prices of a site file: the resources that they requested, while they ran. Pure.
 
-What a release of pods or an allocation holds beside that, storage, traffic and what people are paid are not in it.
+Idle resources of a Helm release or allocation, storage, traffic and work of people are not included.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from medweave_core.runlog.history import Job
+from medweave_core.runlog.jobs import Job
 
 METHOD = (
     "Cost is the time of each attempt by the cores and GPUs that it asked for, at the prices of the site '{site}'. What pods or "
@@ -20,11 +20,11 @@ _HOUR_S = 3600.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Price:
-    """Of one deployment.
+    """Prices of one deployment.
 
     Attributes:
-        core_hour: of one core for one hour, in the currency; None where the site file does not say it.
-        gpu_hour: the same of one GPU.
+        core_hour: price of one core for one hour, in the currency; None if the site file has none.
+        gpu_hour: price of one GPU for one hour.
     """
 
     core_hour: float | None
@@ -33,7 +33,7 @@ class Price:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prices:
-    """Of a site.
+    """Prices of a site.
 
     Attributes:
         site: its name.
@@ -47,19 +47,19 @@ class Prices:
 
     @property
     def method(self) -> str:
-        """What is counted, in words."""
+        """The method as text."""
         return METHOD.format(site=self.site)
 
     def cost(self, deployment: str, *, core_hours: float | None, gpu_hours: float | None) -> float | None:
-        """What some hours cost there; None where the hours or a price that counts is not known."""
+        """Return the cost of some hours at a deployment; None if the hours or a required price are unknown."""
         price = self._price(deployment)
         parts = [(core_hours, price.core_hour), (gpu_hours, price.gpu_hour)]
-        if any(hours is None or (hours and each is None) for hours, each in parts):
+        if any(hours is None or (hours and price_per_hour is None) for hours, price_per_hour in parts):
             return None
-        return sum((hours or 0.0) * (each or 0.0) for hours, each in parts)
+        return sum((hours or 0.0) * (price_per_hour or 0.0) for hours, price_per_hour in parts)
 
     def of_job(self, job: Job) -> float | None:
-        """What one attempt cost; None where that is not known. Work that was not done again, or never began, cost nothing."""
+        """Return the cost of one attempt; None if unknown. A cache hit, or a job that never started, costs nothing."""
         if job.reused_from or (job.started_s is None and job.seconds is None):
             return 0.0
         cores, seconds = job.requested.get("cores"), job.duration_s
@@ -74,17 +74,21 @@ class Prices:
     def _price(self, deployment: str) -> Price:
         return self.of.get(deployment) or Price(core_hour=None, gpu_hour=None)
 
-    def told(self, each: Sequence[float | None], what: str) -> str:
-        """A sum in words, and how many are not in it.
+    def total_text(self, amounts: Sequence[float | None], what: str) -> str:
+        """Return the sum of amounts as text, with the number of unknown ones.
 
         Args:
-            what: one of what is summed: `job`.
+            what: name of one summand: `job`.
         """
-        known = [amount for amount in each if amount is not None]
-        left = len(each) - len(known)
+        known = [amount for amount in amounts if amount is not None]
+        num_unknown = len(amounts) - len(known)
         if not known:
             return f"not known: {self.site} has no prices for where it ran, or hours are not known"
-        without = f", without {left} {what}{'s' * (left > 1)} whose hours or prices are not known" if left else ""
+        without = (
+            f", without {num_unknown} {what}{'s' * (num_unknown > 1)} whose hours or prices are not known"
+            if num_unknown
+            else ""
+        )
         return f"about {amount_text(sum(known), self.currency)}{without}"
 
 
@@ -93,20 +97,20 @@ def amount_text(amount: float, currency: str) -> str:
     return f"{amount:,.2f} {currency}" if amount >= 1 or not amount else f"{amount:.2g} {currency}"
 
 
-def read_prices(site: str, told: Mapping[str, Any] | None) -> Prices | None:
-    """The prices of a site file; None where it has none.
+def read_prices(site: str, block: Mapping[str, Any] | None) -> Prices | None:
+    """Return the prices of a site file; None if it has none.
 
     Args:
         site: its name.
-        told: its block `prices`, which has passed the schema.
+        block: its block `prices`, which has passed the schema.
     """
-    if not told:
+    if not block:
         return None
     return Prices(
         site=site,
-        currency=told["currency"],
+        currency=block["currency"],
         of={
-            name: Price(core_hour=each.get("coreHour"), gpu_hour=each.get("gpuHour"))
-            for name, each in told["deployments"].items()
+            name: Price(core_hour=price.get("coreHour"), gpu_hour=price.get("gpuHour"))
+            for name, price in block["deployments"].items()
         },
     )

@@ -31,13 +31,13 @@ ROLE_OPTION = re.compile(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """Where a role runs, or where an input lies.
+    """The place of a role or of an input.
 
     Attributes:
         service: variant inside the deployment, or None.
         locations: nodes or pods of one job.
-        workdir: folder at the deployment below which an input lies; None for a role.
-        holds: class of the data of an input, where the site knows better than the workflow.
+        workdir: folder at the deployment that contains an input; None for a role.
+        holds: data class of an input, if the site overrides that of the workflow.
     """
 
     deployment: str
@@ -49,16 +49,16 @@ class Place:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Site:
-    """A site file that was found right.
+    """A valid site file.
 
     Attributes:
         document: content of the file.
-        may_hold: classes of data that may lie at a deployment, by its name; empty where the site has no data rules.
+        may_hold: data classes that a deployment may hold, by its name; empty if the site has no data rules.
         transfers: settings of the data manager.
-        prices: what computing costs there, or None.
-        options: what the command line said about a role's place, by role.
+        prices: prices of computing, or None.
+        options: `--role` options of the command line, by role.
         deployments: its deployments as data.
-        entries: the same, as they stand in the text.
+        entries: its deployments as text.
     """
 
     path: Path
@@ -90,7 +90,7 @@ class Site:
 
 
 def find_site(name: str, start: Path) -> Path:
-    """The file of a site.
+    """Return the file of a site.
 
     Args:
         name: a path where it has a `/` or ends in `.yml`, else a name in the next `deployments/sites/` at or above `start`.
@@ -101,7 +101,7 @@ def find_site(name: str, start: Path) -> Path:
     """
     if "/" in name or name.endswith((".yml", ".yaml")):
         return Path(name)
-    folder = next((above / SITES for above in [start, *start.parents] if (above / SITES).is_dir()), None)
+    folder = next((parent / SITES for parent in [start, *start.parents] if (parent / SITES).is_dir()), None)
     if folder is not None and (folder / f"{name}.yml").is_file():
         return folder / f"{name}.yml"
     known = sorted(path.stem for path in folder.glob("*.yml")) if folder else []
@@ -145,17 +145,17 @@ def read_site(path: Path, reader: DocumentReader | None = None) -> Site:
 
 
 def faults_of_site(document: Mapping[str, Any], path: Path) -> Iterator[FieldFault]:
-    """All that is wrong in a site file; with a fault of its schema, nothing that would follow from it."""
-    of_schema = list(faults(document, schema(), path, ()))
-    yield from of_schema
-    if of_schema:
+    """Yield the errors of a site file; if the schema is violated, only those errors."""
+    schema_faults = list(faults(document, schema(), path, ()))
+    yield from schema_faults
+    if schema_faults:
         return
     deployments = document["deployments"]
     yield from faults_of_deployments(deployments, path)
     yield from faults(document.get("transfers") or {}, _schema_of_transfers(), path, ("transfers",))
-    named: list[FieldPath] = [("mayHold", name) for name in document.get("mayHold") or {}]
-    named += [("prices", "deployments", name) for name in (document.get("prices") or {}).get("deployments", {})]
-    for field_path in named:
+    references: list[FieldPath] = [("mayHold", name) for name in document.get("mayHold") or {}]
+    references += [("prices", "deployments", name) for name in (document.get("prices") or {}).get("deployments", {})]
+    for field_path in references:
         if (name := str(field_path[-1])) not in deployments:
             yield as_fault(path, field_path, unknown("deployment", name, deployments))
     misplaced = False
@@ -180,7 +180,7 @@ def schema() -> dict[str, Any]:
 
 
 def _schema_of_transfers() -> dict[str, Any]:
-    """Settings of the data manager, without the data rules, which `bind` makes."""
+    """Return the schema of the data manager's settings, without the data rules, which `bind` writes."""
     text = files("medweave_connectors").joinpath("engine", "data", "schema.json").read_text("utf-8")
     document: dict[str, Any] = json.loads(text)
     del document["properties"]["dataRules"]
@@ -193,7 +193,7 @@ def fault_of_place(place: Place, deployments: Mapping[str, Mapping[str, Any]]) -
         return unknown("deployment", place.deployment, deployments)
     deployment = deployments[place.deployment]
     services = deployment["config"].get("services", {})
-    services = services if isinstance(services, Mapping) else {}  # told with the deployment
+    services = services if isinstance(services, Mapping) else {}  # reported with the deployment
     if place.service is not None and not services and deployment["type"] in WITHOUT_SERVICES:
         return PlaceFault(
             key="service",
@@ -237,20 +237,20 @@ def with_role(site: Site, text: str) -> Site:
     Raises:
         UsageError: it has another form, or no such place exists.
     """
-    found = ROLE_OPTION.fullmatch(text)
+    match = ROLE_OPTION.fullmatch(text)
     roles = role_names()
-    if found is None or found["role"] not in roles:
+    if match is None or match["role"] not in roles:
         raise UsageError(
             f"--role {text}: this says no role and place.",
             seen=text,
             expected=f"ROLE=DEPLOYMENT[/SERVICE][:LOCATIONS] with a role out of {', '.join(roles)}",
-            do=closest(found["role"], roles) if found else "write for example --role train=hpc/gpu:2",
+            do=closest(match["role"], roles) if match else "write for example --role train=hpc/gpu:2",
         )
-    place = Place(deployment=found["deployment"], service=found["service"], locations=int(found["locations"] or 1))
+    place = Place(deployment=match["deployment"], service=match["service"], locations=int(match["locations"] or 1))
     fault = fault_of_place(place, site.deployments)
     if fault is not None:
         raise UsageError(f"--role {text}: {fault.what}", seen=fault.seen, expected=fault.expected, do=fault.do)
-    role = found["role"]
+    role = match["role"]
     changed = dataclasses.replace(site, roles={**site.roles, role: place}, options={**site.options, role: text})
     of_gate = _fault_of_gate(changed.path, changed.roles)
     if of_gate is not None:

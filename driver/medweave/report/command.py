@@ -29,9 +29,10 @@ from medweave_core.contracts.report_fragment import (
     ReportSummary,
     stylesheet,
 )
-from medweave_core.errors import BackendMissingError, StepError, UserInputError
-from medweave_core.exit_codes import meaning
-from medweave_core.runlog.history import UNFINISHED, Job, Run, Transfers, read_run
+from medweave_core.errors import BackendMissingError, StepError, UserInputError, describe_exit_code
+from medweave_core.runlog.engine_names import place_label
+from medweave_core.runlog.history import Run, Transfers, read_run
+from medweave_core.runlog.jobs import UNFINISHED, Job
 from medweave_core.untrusted_text import load_json
 
 DESCRIPTION = (
@@ -182,7 +183,7 @@ def render(
             *_totals(record),
             *_energy([energy_wh(job, deployments, model) for job in jobs], model),
             *measured(jobs),
-            ("Cost", prices.told([prices.of_job(job) for job in jobs], "job") if prices else NO_PRICES),
+            ("Cost", prices.total_text([prices.of_job(job) for job in jobs], "job") if prices else NO_PRICES),
         ],
         method=f"{model.method} {prices.method}" if prices else model.method,
         transfers=[_transfer_row(each) for each in record.transfers],
@@ -234,7 +235,9 @@ def _card(item: Any) -> dict[str, str]:
 
 def _failure(job: Job) -> dict[str, str]:
     exit_text = (
-        meaning(job.exit_code or 0) if job.exit_code else "its command ended well, but its outputs are not complete"
+        describe_exit_code(job.exit_code or 0)
+        if job.exit_code
+        else "its command ended well, but its outputs are not complete"
     )
     exit_text = "no exit code" if job.exit_code is None else exit_text
     attempt = f", attempt {job.attempt}" if job.attempt > 1 else ""
@@ -269,11 +272,9 @@ def _row(job: Job, wh: float | None) -> dict[str, str]:
 
 
 def _transfer_row(moved: Transfers) -> dict[str, str]:
-    from medweave.runs.follow.formatting import place
-
     return {
-        "source": place(moved.source),
-        "destination": place(moved.destination),
+        "source": place_label(moved.source),
+        "destination": place_label(moved.destination),
         "route": moved.route,
         "why": "; ".join(moved.reasons),
         "copies": str(moved.num_copies),

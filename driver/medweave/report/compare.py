@@ -9,7 +9,8 @@ from medweave.project.prices import Prices, amount_text
 from medweave.report.energy import Model, energy_wh, total
 from medweave.report.timeline import short_duration
 from medweave_core.contracts.energy import spelled
-from medweave_core.runlog.history import Job, Run
+from medweave_core.runlog.history import Run
+from medweave_core.runlog.jobs import Job
 
 SAME = 0.05  # a smaller part of a time or of energy is what two runs of the same differ by
 NONE = "–"

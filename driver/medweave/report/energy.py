@@ -13,7 +13,7 @@ from medweave import DRIVER_TYPE
 from medweave_core.contracts import codec
 from medweave_core.contracts.energy import J_PER_WH, CountedEnergy
 from medweave_core.errors import UserInputError
-from medweave_core.runlog.history import Job
+from medweave_core.runlog.jobs import Job
 
 CORE_W = 12.0  # its authors' value for a core of any processor
 MEMORY_W_PER_GB = 0.3725  # of memory that a job has, used or not

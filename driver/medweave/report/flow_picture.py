@@ -12,7 +12,7 @@ from typing import Any
 
 from medweave.report.arrows import PORT, TRACK, Box, Route, cut, drawn, routes, spread
 from medweave.report.timeline import colours, short_duration
-from medweave_core.runlog.history import UNFINISHED, Job
+from medweave_core.runlog.jobs import UNFINISHED, Job
 
 WIDTH, HEIGHT, ROW = 180.0, 42.0, 58.0  # of a box; from one row to the next
 MARGIN = 14.0  # around all

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from html import escape
 
 from medweave_core.contracts.progress import duration
-from medweave_core.runlog.history import Job
+from medweave_core.runlog.jobs import Job
 
 WIDTH = 1000.0
 LABEL_WIDTH = 150.0

@@ -13,11 +13,11 @@ from medweave_core.runlog.run_state import State
 from medweave.runs.follow.summary import RunInvocation, summary
 from medweave.runs.follow.watcher import watch_until_driver_exits
 from medweave_core.runlog.history import LOG_FILE, read_run
-from medweave.cli.output import put
+from medweave.project.console import put
 from medweave.runs.listing import add_run_argument, add_runs_option, find_running, state_of
 from medweave_core.documents.line_numbers import shown
 from medweave_core.errors import UserInputError
-from medweave_core.runlog.events import Event
+from medweave_core.contracts.events import Event
 
 INTERRUPTED = 130
 DESCRIPTION = (

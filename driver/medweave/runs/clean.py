@@ -17,7 +17,7 @@ from typing import Any
 from medweave.runs.clean_clusters import clean_clusters, run_program
 from medweave.project.deployments import wrapped
 from medweave_core.runlog.history import LOG_FILE, Run, read_run
-from medweave.cli.schema import streamflow_schema
+from medweave.project.schemas import streamflow_schema
 from medweave_core.documents.yaml_documents import read_mapping
 from medweave_core.documents.field_errors import check
 from medweave_connectors.jobs.reattach import journal
@@ -25,9 +25,10 @@ from medweave_core.documents.line_numbers import Where, shown
 from medweave_core.documents.streamflow_bindings import targets
 from medweave_connectors.transfer.store.folder_commands import remove_traces
 from medweave_core.documents.streamflow_paths import expand
-from medweave_connectors.runlog.event_log import driver_lives
-from medweave_connectors.runlog.run_ownership import RECORD_MARK, RunOwner, recorded_owner
-from medweave_connectors.runlog.run import WORK
+from medweave_core.runlog.log_state import driver_lives
+from medweave_core.runlog.run_ownership import RECORD_MARK, RunOwner, recorded_owner
+from medweave_core.runlog.run_folder import WORK
+from medweave.project.run_files import file_of_run
 from medweave_connectors.sites.slurm.commands import at_cluster, cancel_all
 from medweave_core.errors import StepError, TryAgainError, UserInputError
 
@@ -86,24 +87,6 @@ def file_of(folder: Path) -> Path:
     return bound_file if bound_file.exists() else folder.parent.parent / "streamflow.yml"
 
 
-def file_of_run(record: Run, named: Path | None) -> Path:
-    """Return the streamflow.yml of a run: the named one, else that of `file_of`.
-
-    Raises:
-        UserInputError: the run was started with another file: its recorded workflow path does not exist next to this one.
-    """
-    if named is not None:
-        return named
-    folder = record.folder.absolute()
-    file, workflow = file_of(folder), str(record.facts.get("workflow_file", ""))
-    is_shared = file.parent != folder and file.exists()  # a file in the run's folder was written for this run
-    if is_shared and not (file.parent / workflow).exists():
-        raise UserInputError(
-            f"the run {record.run_id} was started with another file than {shown(file)}.",
-            seen=f"no {workflow} from there, which was its workflow", expected="the streamflow.yml that the run was started with",
-            do="name it: --file FILE",
-        )  # fmt: skip
-    return file
 
 
 def cleaning_error(record: Run) -> StepError | None:

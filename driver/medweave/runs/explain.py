@@ -8,11 +8,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from medweave_core.runlog.history import Job, Run, read_runs
+from medweave_core.runlog.history import Run, read_runs
+from medweave_core.runlog.jobs import Job
 from medweave.runs.listing import add_runs_option, folders_of
 from medweave_core.documents.closest_match import closest
 from medweave_core.errors import UserInputError
-from medweave_core.runlog.events import step_label
+from medweave_core.runlog.job_parts import changes, listed
+from medweave_core.contracts.events import step_label
 
 DESCRIPTION = (
     "Explains for each job of a step why it ran or was a cache hit: which input, parameter or program\n"
@@ -150,12 +152,5 @@ def _sentence(job: Job, compared_with: str, changed: Sequence[str]) -> str:
     return f"ran: nothing has changed since run {compared_with}, whose outputs are not in the cache (it failed, or they were evicted)"
 
 
-def changes(before: Mapping[str, str], now: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the parts that differ. A command that changed together with an input is omitted: it contains that input's value or path."""
-    names = sorted(name for name in before.keys() | now.keys() if before.get(name) != now.get(name))
-    inputs = [name for name in names if name.startswith("input ")]
-    return tuple(name for name in names if not (inputs and name == COMMAND))
 
 
-def listed(names: Sequence[str]) -> str:
-    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"

@@ -18,11 +18,11 @@ from medweave.runs.follow.formatting import end_of
 from medweave_core.runlog.history import LOG_FILE, read_log
 from medweave.runs.listing import add_runs_option, find_run, state_of
 from medweave_core.documents.closest_match import closest
-from medweave_connectors.runlog.event_log import driver_lives
-from medweave_connectors.runlog.job_output_files import FOLDER
-from medweave_connectors.runlog.run import WORK
+from medweave_core.runlog.log_state import driver_lives
+from medweave_core.runlog.run_folder import STDERR
+from medweave_core.runlog.run_folder import WORK
 from medweave_core.errors import UserInputError
-from medweave_core.runlog.events import step_label
+from medweave_core.contracts.events import step_label
 
 PAUSE_S = 0.3
 PRINTED_EVENTS = ("job.progress", "notice", "job.reaction")
@@ -72,7 +72,7 @@ def _print(folder: Path, step: str, opened: contextlib.ExitStack, *, follow: boo
         jobs = jobs_of(state, step)
         for job in jobs:
             if job.label not in files:
-                files[job.label] = opened.enter_context(OutputReader(folder / WORK / FOLDER / job.label))
+                files[job.label] = opened.enter_context(OutputReader(folder / WORK / STDERR / job.label))
             text = files[job.label].new()
             if not files[job.label].has_output and job.state in ENDED and job.label not in summarized:
                 summarized.add(job.label)

@@ -13,7 +13,7 @@ from medweave_core.runlog.run_state import State, steps
 from medweave.runs.follow.formatting import why
 from medweave_core.runlog.history import LOG_FILE
 from medweave.runs.listing import add_runs_option, folders_of, state_of
-from medweave_connectors.runlog.event_log import driver_lives
+from medweave_core.runlog.log_state import driver_lives
 from medweave_core.errors import StepError
 from medweave_core.contracts.progress import duration
 

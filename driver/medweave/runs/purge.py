@@ -14,7 +14,7 @@ from medweave.runs.clean import clean, file_of, cleaning_error, remove_scratch
 from medweave.project.files import write_atomically
 from medweave_core.runlog.history import LOG_FILE, Run, read_run
 from medweave_connectors.policy.pseudonym_home import forget_links
-from medweave_connectors.runlog.run import WORK
+from medweave_core.runlog.run_folder import WORK
 from medweave_connectors.cache.session import delete_cache
 from medweave_core.errors import TryAgainError, UsageError, UserInputError
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from medweave.placement.bind import add_place_options, bind
-from medweave.runs.clean import file_of_run
+from medweave.project.run_files import file_of_run
 from medweave.project.files import write_atomically
 from medweave.runs.follow.engine_process import EngineProcess, start, workflow_of
 from medweave.runs.follow.displays import RunDisplay, JsonDisplay, terminal_display
@@ -28,18 +28,18 @@ from medweave.runs.follow.summary import RunInvocation, unfinished_summary, summ
 from medweave.runs.follow.watcher import PAUSE_S, RunWatcher
 from medweave.runs.follow.formatting import size
 from medweave_core.runlog.history import LOG_FILE, Run, read_run
-from medweave.cli.output import put
+from medweave.project.console import put
 from medweave.project.workflows import read_pipeline
 from medweave.runs.run_file import check_documents, check_file, check_variables
 from medweave.project.sites import find_site, read_site
 from medweave_core.documents.yaml_documents import parse_mapping
 from medweave_connectors.policy.pseudonym_home import Home
 from medweave_core.documents.line_numbers import shown
-from medweave_connectors.runlog.event_log import driver_lives
-from medweave_connectors.runlog.run_ownership import claim_folder, new_run_id
+from medweave_core.runlog.log_state import driver_lives
+from medweave_core.runlog.run_ownership import claim_folder, new_run_id
 from medweave_core.contracts import codec
 from medweave_core.errors import StepError, StorageError, UsageError, UserInputError
-from medweave_core.runlog.events import Event, step_label
+from medweave_core.contracts.events import Event, step_label
 
 DEFAULT_FILE = Path("streamflow.yml")
 ENGINE_FAILED = 1  # the engine's exit code for every error

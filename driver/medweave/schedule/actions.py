@@ -6,9 +6,9 @@ import argparse
 import json
 from pathlib import Path
 
+from medweave.project.schedules import Schedule, read_schedule
 from medweave.schedule import registry
 from medweave.schedule.backends import ScheduleBackend, backend_of
-from medweave.schedule.document import Schedule, read_schedule
 from medweave.schedule.state import secret_of
 from medweave.schedule.tick import fire, say
 from medweave.schedule.watching import received_in

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
-from medweave.schedule.document import Schedule
+from medweave.project.schedules import Schedule
 from medweave_core.documents.field_errors import fault_at
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from medweave.schedule.document import Schedule
+from medweave.project.schedules import Schedule
 from medweave.schedule.local_timer import REMOVED, command_of, run_program, state_of, times_of
 from medweave.schedule.tick import cancel_previous
 from medweave_core.documents.field_errors import fault_at

@@ -17,8 +17,8 @@ from kubernetes.client.exceptions import ApiException
 from kubernetes.stream import stream
 from urllib3.exceptions import HTTPError
 
+from medweave.project.schedules import WHAT, Schedule
 from medweave.schedule.definition import archive_of, definition_files
-from medweave.schedule.document import WHAT, Schedule
 from medweave.schedule.rights import rights_of, rules_of
 from medweave_connectors.sites.helm.commands import Access, Chart, failure, install, listed, uninstall
 from medweave_core.documents.field_errors import fault_at

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from medweave.schedule.document import Schedule
+from medweave.project.schedules import Schedule
 from medweave.schedule.state import lock_schedule, read_state
 from medweave_core.documents.field_errors import fault_at
 from medweave_core.errors import BackendMissingError

@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import Any
 
 from medweave.schedule.state import Firing
+from medweave_core.contracts.events import step_label
 from medweave_core.contracts.progress import duration
 from medweave_core.documents.streamflow_paths import expand
 from medweave_core.errors import UsageError
-from medweave_core.runlog.events import step_label
 from medweave_core.runlog.history import LOG_FILE, read_run
 
 ALL_DONE = "completed"

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from medweave.project.files import write_atomically
+from medweave.project.schedules import Schedule, read_schedule
 from medweave.schedule.backends import backend_of
-from medweave.schedule.document import Schedule, read_schedule
 from medweave_core.documents.closest_match import closest
 from medweave_core.documents.line_numbers import shown
 from medweave_core.errors import StepError, UsageError

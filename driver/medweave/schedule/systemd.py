@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from medweave.project.cron_times import on_calendar
 from medweave.project.files import write_atomically
-from medweave.schedule.calendar import on_calendar
-from medweave.schedule.document import Schedule
+from medweave.project.schedules import Schedule
 from medweave.schedule.local_timer import REMOVED, command_of, run_program, state_of, times_of
 from medweave_core.documents.field_errors import fault_at
 from medweave_core.errors import StepError, UserInputError

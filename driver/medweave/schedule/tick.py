@@ -13,11 +13,11 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from medweave.cli.output import put
+from medweave.project.console import put
+from medweave.project.schedules import Schedule
 from medweave.runs import run as runs
 from medweave.runs.cancel import has_open
 from medweave.runs.follow.engine_process import workflow_of
-from medweave.schedule.document import Schedule
 from medweave.schedule.inputs import UnreadableInputError, changes, parts_of
 from medweave.schedule.notifications import is_wanted, notice_of, send
 from medweave.schedule.state import (
@@ -34,10 +34,10 @@ from medweave.schedule.studies import Study, after
 from medweave.schedule.watching import StudyWatch, why_none
 from medweave_connectors.cache.content import Contents
 from medweave_connectors.cache.database import CacheDatabase
-from medweave_connectors.runlog.run_ownership import new_run_id
 from medweave_core.contracts.progress import duration
 from medweave_core.errors import StepError
 from medweave_core.runlog.history import LOG_FILE, read_run
+from medweave_core.runlog.run_ownership import new_run_id
 
 RUNS, RESULTS = "runs", "results"
 REPLACED_WITHIN_S = 600.0

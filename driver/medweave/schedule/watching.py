@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from medweave.project.schedules import Schedule
 from medweave.schedule.definition import job_file
-from medweave.schedule.document import Schedule
 from medweave.schedule.studies import ReceivedFolder, Study, StudySearch, StudySource, WatchedFolder, find, take_in
 from medweave_connectors.cache.content import Contents
 from medweave_core.documents.field_errors import fault_at

@@ -1,4 +1,4 @@
-"""StreamFlow files: what they bind exists, and those that `medweave bind` wrote are what it would write now."""
+"""StreamFlow files: bindings refer to existing things, and files by `medweave bind` are up to date."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from medweave.cli.schema import streamflow_schema
 from medweave.placement.bind import bind
 from medweave.project.deployments import part_schemas
 from medweave.project.near_files import expected_path, near
+from medweave.project.schemas import streamflow_schema
 from medweave.project.sites import SITES
 from medweave.validate.findings import Finding, finding_at, one_of
 from medweave.validate.images import check_containers
-from medweave.validate.places import check_deployments, services_of, told, tools_of
+from medweave.validate.places import check_deployments, finding_of, services_of, tools_of
 from medweave.validate.repository import Repository
 from medweave_connectors.policy.data_rules import forbidden_classes
 from medweave_core.documents.closest_match import closest
@@ -33,14 +33,15 @@ JOBS = "jobs"
 
 
 def check_structure(source: SourceDocument) -> list[Finding]:
-    """What is wrong with the keys and values of a StreamFlow file; where something is, the other checks cannot read it."""
+    """Yield the wrong keys and values of a StreamFlow file; the other checks require a file without any."""
     return [
-        told(source, fault, "binding-structure") for fault in faults(source.data, streamflow_schema(), source.path, ())
+        finding_of(source, fault, "binding-structure")
+        for fault in faults(source.data, streamflow_schema(), source.path, ())
     ]
 
 
 def check_bindings(source: SourceDocument, repository: Repository) -> list[Finding]:
-    """What is wrong with a StreamFlow file by itself."""
+    """Return the findings of a StreamFlow file alone."""
     found = check_structure(source)
     if found:
         return found
@@ -69,7 +70,7 @@ def _containers(
 
 
 def generated(source: SourceDocument) -> Sequence[str] | None:
-    """The `medweave bind` command that wrote a file, without `medweave bind`; None where a person wrote it."""
+    """Return the arguments of the `medweave bind` command that wrote a file; None for other files."""
     head = source.text.splitlines()[:12]
     line = next((line for line in head if line.startswith(HEADER)), None)
     if line is None or not any(FOLDER in each for each in head):
@@ -82,7 +83,7 @@ def generated(source: SourceDocument) -> Sequence[str] | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Origin:
-    """From what `medweave bind` wrote a file.
+    """The sources of a file by `medweave bind`.
 
     Attributes:
         named_site: as the command names it.
@@ -98,26 +99,30 @@ class Origin:
 
 
 def origin_of(source: SourceDocument, words: Sequence[str]) -> Origin:
-    """The files that a generated file was made from, by its header."""
+    """Return the sources of a generated file, by its header."""
     header = next(line for line in source.text.splitlines() if FOLDER in line)
     folder = (source.path.parent / header.partition(FOLDER)[2].partition(" seen from here")[0]).resolve()
     options = list(zip(words[1::2], words[2::2], strict=False))
-    said = dict(options)
-    site, workflow = said.get("--site", ""), (folder / words[0]).resolve()
+    option_values = dict(options)
+    site, workflow = option_values.get("--site", ""), (folder / words[0]).resolve()
     is_path = "/" in site or site.endswith((".yml", ".yaml"))
-    job = folder / said["--job"] if "--job" in said else workflow.parent / JOBS / f"demo-{workflow.stem}.yml"
+    job = (
+        folder / option_values["--job"]
+        if "--job" in option_values
+        else workflow.parent / JOBS / f"demo-{workflow.stem}.yml"
+    )
     return Origin(
         workflow=workflow,
         site=(folder / (site if is_path else SITES / f"{site}.yml")).resolve(),
         named_site=str(folder / site) if is_path else site,
         job=job.resolve(),
-        job_is_default="--job" not in said,
+        job_is_default="--job" not in option_values,
         roles=tuple(value for option, value in options if option == "--role"),
     )
 
 
 def check_current(source: SourceDocument, words: Sequence[str], repository: Repository) -> list[Finding]:
-    """Whether a generated file is what `medweave bind` would write now, from files of which nothing was told before."""
+    """Return a finding if a generated file differs from what `medweave bind` writes now; its sources have no findings."""
     origin = origin_of(source, words)
     job = None if origin.job_is_default else origin.job
     try:
@@ -125,7 +130,7 @@ def check_current(source: SourceDocument, words: Sequence[str], repository: Repo
     except StepError as error:
         holder = repository.source(error.path.resolve()) if isinstance(error, FieldFault) else None
         if holder is not None and isinstance(error, FieldFault):
-            return [told(holder, error, "site" if holder.path in repository.sites else "binding-stale")]
+            return [finding_of(holder, error, "site" if holder.path in repository.sites else "binding-stale")]
         return [
             finding_at(
                 source,
@@ -145,8 +150,8 @@ def check_current(source: SourceDocument, words: Sequence[str], repository: Repo
         min(len(source.text.splitlines()) - 1, len(pairs)),
     )
     old, new = (
-        each.splitlines()[line].strip() if line < len(each.splitlines()) else "(nothing)"
-        for each in (source.text, text)
+        version.splitlines()[line].strip() if line < len(version.splitlines()) else "(nothing)"
+        for version in (source.text, text)
     )
     return [
         Finding(
@@ -211,16 +216,16 @@ def _steps_and_ports(
             )  # fmt: skip
         else:
             yield from _port(source, place, binding, inputs, steps, document)
-    free = [step for step in steps if step not in bound]
-    if "/" not in bound and free and not wrong:
+    unbound = [step for step in steps if step not in bound]
+    if "/" not in bound and unbound and not wrong:
         yield finding_at(
             source,
             "binding-step",
             (*field, "bindings"),
-            f"step '{free[0]}' is bound to nothing, and would run on the driver's machine.",
-            seen=f"{', '.join(free)} not bound",
+            f"step '{unbound[0]}' is bound to nothing, and would run on the driver's machine.",
+            seen=f"{', '.join(unbound)} not bound",
             expected="each step bound, or / for all others",
-            fix=f"bind {', '.join(free)}",
+            fix=f"bind {', '.join(unbound)}",
         )
 
 
@@ -278,11 +283,11 @@ def _targets(source: SourceDocument, field: FieldPath, binding: Mapping[str, Any
 
 
 def _names(source: SourceDocument) -> Iterator[Finding]:
-    """Filters and policies that are named."""
+    """Yield unknown filters and policies."""
     data = source.data
     filters = list(data.get("bindingFilters") or {})
     policies = list((data.get("scheduling") or {}).get("policies") or {})
-    asked: list[tuple[FieldPath, str, str, list[str]]] = [
+    references: list[tuple[FieldPath, str, str, list[str]]] = [
         (("deployments", name, "scheduling_policy"), "policy", deployment["scheduling_policy"], policies)
         for name, deployment in (data.get("deployments") or {}).items()
         if "scheduling_policy" in deployment
@@ -290,10 +295,11 @@ def _names(source: SourceDocument) -> Iterator[Finding]:
     for name, workflow in data["workflows"].items():
         for number, binding in enumerate(workflow.get("bindings") or []):
             field: FieldPath = ("workflows", name, "bindings", number, "filters")
-            asked += [
-                ((*field, place), "filter", each, filters) for place, each in enumerate(binding.get("filters") or [])
+            references += [
+                ((*field, place), "filter", filter_name, filters)
+                for place, filter_name in enumerate(binding.get("filters") or [])
             ]
-    for field, kind, name, known in asked:
+    for field, kind, name, known in references:
         if name not in known:
             yield finding_at(
                 source,
@@ -307,7 +313,7 @@ def _names(source: SourceDocument) -> Iterator[Finding]:
 
 
 def _data_rules(source: SourceDocument) -> Iterator[Finding]:
-    """Steps that are bound where the file's own data rules forbid it."""
+    """Yield steps whose binding violates the data rules of the file."""
     for name, filter_ in (source.data.get("bindingFilters") or {}).items():
         config = filter_.get("config") or {}
         if filter_.get("type") != "medweave.filter" or not config.get("mayHold") or not config.get("holds"):
@@ -315,12 +321,12 @@ def _data_rules(source: SourceDocument) -> Iterator[Finding]:
         for workflow_name, workflow in source.data["workflows"].items():
             for number, binding in enumerate(workflow.get("bindings") or []):
                 classes = config["holds"].get(binding.get("step"))
-                bound = binding["target"] if isinstance(binding["target"], list) else [binding["target"]]
+                targets = binding["target"] if isinstance(binding["target"], list) else [binding["target"]]
                 at: FieldPath = ("workflows", workflow_name, "bindings", number, "target", "deployment")
-                for target in bound if classes else ():
+                for target in targets if classes else ():
                     forbidden = forbidden_classes(classes, target["deployment"], config["mayHold"])
                     if forbidden and target["deployment"] in (source.data.get("deployments") or {}):
-                        able = [each for each, may in config["mayHold"].items() if set(classes) <= set(may)]
+                        able = [deployment for deployment, may in config["mayHold"].items() if set(classes) <= set(may)]
                         yield finding_at(
                             source,
                             "data-route",
@@ -333,14 +339,14 @@ def _data_rules(source: SourceDocument) -> Iterator[Finding]:
 
 
 def _parts(source: SourceDocument) -> Iterator[Finding]:
-    """The scheduler, managers, filters and policies of medweave: whether there are such, and their settings."""
+    """Yield unknown types and wrong settings of medweave's scheduler, managers, filters and policies."""
     data, schemas = source.data, part_schemas()
     scheduling = data.get("scheduling") or {}
-    named: list[tuple[FieldPath, Any]] = [((name,), data.get(name)) for name in ("dataManager", "database")]
-    named.append((("scheduling", "scheduler"), scheduling.get("scheduler")))
-    named += [(("scheduling", "policies", name), part) for name, part in (scheduling.get("policies") or {}).items()]
-    named += [(("bindingFilters", name), part) for name, part in (data.get("bindingFilters") or {}).items()]
-    for field, part in named:
+    parts: list[tuple[FieldPath, Any]] = [((name,), data.get(name)) for name in ("dataManager", "database")]
+    parts.append((("scheduling", "scheduler"), scheduling.get("scheduler")))
+    parts += [(("scheduling", "policies", name), part) for name, part in (scheduling.get("policies") or {}).items()]
+    parts += [(("bindingFilters", name), part) for name, part in (data.get("bindingFilters") or {}).items()]
+    for field, part in parts:
         kind = str((part or {}).get("type", ""))
         if not kind.startswith(OUR_TYPES):
             continue
@@ -351,4 +357,4 @@ def _parts(source: SourceDocument) -> Iterator[Finding]:
             )  # fmt: skip
             continue
         for fault in faults(part.get("config") or {}, schemas[kind], source.path, (*field, "config")):
-            yield told(source, fault, "binding-structure")
+            yield finding_of(source, fault, "binding-structure")

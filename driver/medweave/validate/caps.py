@@ -1,4 +1,4 @@
-"""What tools ask for, against what the places that a site gives them have."""
+"""Resources that tools request, checked against the limits of their places."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ MIB = 2**20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
-    """What a tool must have: `amount` of a resource, in cores, MiB or GPUs."""
+class Demand:
+    """The minimum that a tool requests: `amount` of a resource, in cores, MiB or GPUs."""
 
     resource: str
     amount: float
@@ -35,7 +35,7 @@ class Asked:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cap:
-    """The most that a place gives one job."""
+    """The limit of a resource for one job at a place."""
 
     resource: str
     amount: float
@@ -45,72 +45,75 @@ class Cap:
 
 @dataclass(slots=True)
 class Excesses:
-    """Pairs of what is asked and of the cap below it. One mistake makes many of them, at its tool or at its site."""
+    """Pairs of a demand and a lower cap. One error at a tool or site causes many pairs."""
 
-    pairs: list[tuple[Asked, Cap]] = field(default_factory=list)
+    pairs: list[tuple[Demand, Cap]] = field(default_factory=list)
 
     def add(self, source: SourceDocument, pipeline: Pipeline, repository: Repository) -> None:
-        """Holds the tools of a workflow against a site that has places for them."""
+        """Compare the tools of a workflow with the places of a site that has all of its roles."""
         workflow = repository.process(pipeline.path)
         if workflow is None or not has_roles(source.data["roles"], pipeline):
             return
         tools = tools_of(workflow, repository)
         for step in pipeline.steps:
             place = source.data["roles"][step.role]
-            limits = {cap.resource: cap for cap in caps(source, place)}
-            for asked in asks(tools[step.path]) if step.path in tools else ():
-                cap = limits.get(asked.resource)
-                if cap is not None and asked.amount > cap.amount:
-                    self.pairs.append((asked, cap))
+            limits = {cap.resource: cap for cap in caps_of(source, place)}
+            for demand in demands_of(tools[step.path]) if step.path in tools else ():
+                cap = limits.get(demand.resource)
+                if cap is not None and demand.amount > cap.amount:
+                    self.pairs.append((demand, cap))
 
     def findings(self) -> Iterator[Finding]:
-        """One for each mistake: at the end, tool or cap, in which the most pairs meet; the tool where it is equal."""
-        left = {((a.source.path, a.field), (c.source.path, c.field)): (a, c) for a, c in self.pairs}
-        while left:
-            ends: dict[tuple[Path, FieldPath], list[tuple[Asked, Cap]]] = defaultdict(list)
-            for keys, pair in left.items():
+        """Yield one finding per error: at the tool or cap with the most pairs; at the tool in a tie."""
+        remaining = {((a.source.path, a.field), (c.source.path, c.field)): (a, c) for a, c in self.pairs}
+        while remaining:
+            pairs_by_end: dict[tuple[Path, FieldPath], list[tuple[Demand, Cap]]] = defaultdict(list)
+            for keys, pair in remaining.items():
                 for key in keys:
-                    ends[key].append(pair)
-            worst = max(ends, key=lambda key: (len(ends[key]), any(a.source.path == key[0] for a, _ in ends[key])))
-            yield _told(worst, ends[worst])
-            left = {keys: pair for keys, pair in left.items() if worst not in keys}
+                    pairs_by_end[key].append(pair)
+            worst = max(
+                pairs_by_end,
+                key=lambda key: (len(pairs_by_end[key]), any(a.source.path == key[0] for a, _ in pairs_by_end[key])),
+            )
+            yield _finding(worst, pairs_by_end[worst])
+            remaining = {keys: pair for keys, pair in remaining.items() if worst not in keys}
 
 
-def _told(key: tuple[Path, FieldPath], pairs: Sequence[tuple[Asked, Cap]]) -> Finding:
-    asked, cap = pairs[0]
-    at_tool = key == (asked.source.path, asked.field)
+def _finding(key: tuple[Path, FieldPath], pairs: Sequence[tuple[Demand, Cap]]) -> Finding:
+    demand, cap = pairs[0]
+    at_tool = key == (demand.source.path, demand.field)
     tools = ", ".join(sorted({shown(a.source.path) for a, _ in pairs}))
     places = ", ".join(sorted({f"{shown(c.source.path)} {spelled(c.field)}" for _, c in pairs}))
-    unit = {"memory": " MiB", "cores": " cores", "GPUs": " GPUs"}[asked.resource]
+    unit = {"memory": " MiB", "cores": " cores", "GPUs": " GPUs"}[demand.resource]
     lowest, highest = min(c.amount for _, c in pairs), max(a.amount for a, _ in pairs)
-    holder = asked.source if at_tool else cap.source
+    holder = demand.source if at_tool else cap.source
     return finding_at(
         holder,
         "resource-cap",
         key[1],
-        f"more {asked.resource} is asked for than a job gets there.",
+        f"more {demand.resource} is asked for than a job gets there.",
         seen=f"{highest:g}{unit}, asked by {tools}",
         expected=f"at most {lowest:g}{unit}, by {places}",
         fix="ask for less, or give the place more and say so there",
     )
 
 
-def asks(tool: Process) -> Iterator[Asked]:
-    """What a tool cannot do without."""
+def demands_of(tool: Process) -> Iterator[Demand]:
+    """Yield the minimum resources of a tool."""
     resources = tool.requirements.get("ResourceRequirement")
     for key, resource in (("coresMin", "cores"), ("ramMin", "memory")):
         amount = resources.fields.get(key) if resources and isinstance(resources.fields, Mapping) else None
         if resources and isinstance(amount, (int, float)):
             field: FieldPath = (resources.section, "ResourceRequirement", key)
-            yield Asked(resource=resource, amount=amount, source=tool.document, field=field)
+            yield Demand(resource=resource, amount=amount, source=tool.document, field=field)
     for name, hint in tool.requirements.items():
         gpus = hint.fields.get("gpusMin") if isinstance(hint.fields, Mapping) else None
         if full_name(name, tool.namespaces) == GPUS and isinstance(gpus, int):
-            yield Asked(resource="GPUs", amount=gpus, source=tool.document, field=(hint.section, name, "gpusMin"))
+            yield Demand(resource="GPUs", amount=gpus, source=tool.document, field=(hint.section, name, "gpusMin"))
 
 
-def caps(source: SourceDocument, place: Mapping[str, Any]) -> Iterator[Cap]:
-    """The most that a job gets at a place: the limits of its pods, the GPUs of a Slurm service, the cap of more memory."""
+def caps_of(source: SourceDocument, place: Mapping[str, Any]) -> Iterator[Cap]:
+    """Yield the limits of a job at a place: of its pods, GPUs of a Slurm service, and the cap of memory retries."""
     name = place["deployment"]
     deployment = source.data["deployments"][name]
     config = deployment.get("config") or {}

@@ -1,4 +1,4 @@
-"""Helm charts: their files, their schema, and values that are given to them here."""
+"""Helm charts: their files, their schema, and the values of deployments."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from medweave.validate.findings import Finding, finding_at, no_json
-from medweave.validate.places import chart_of, told
+from medweave.validate.places import chart_of, finding_of
 from medweave.validate.quantities import above_limits
 from medweave.validate.repository import CHART_FILE, Repository
 from medweave_core.documents.field_errors import faults
@@ -22,14 +22,14 @@ from medweave_core.errors import BackendMissingError
 SCHEMA_FILE, VALUES_FILE = "values.schema.json", "values.yaml"
 NEEDED = ("apiVersion", "name", "version")
 HELM_LIMIT_S = 60.0
-KUBERNETES = (1, 34, 0)  # where a chart sets no bound below it: the version of the testbed
+KUBERNETES = (1, 34, 0)  # version of the testbed, for charts without a lower bound
 _LINT_ERROR = re.compile(r"^\[ERROR\] (.*(?:\n(?!\[|==>).+)*)", re.MULTILINE)
 _VERSION = re.compile(r"(>=|<=|!=|[<>~^=]|(?<=\s)-(?=\s))?\s*v?(\d+)(?:\.(\d+))?(?:\.(\d+))?[\w.*+-]*")
 _PLACE = re.compile(r"([\w./-]+\.(?:ya?ml|tpl|txt|json)):(\d+)")
 
 
 def merged(base: Any, over: Any) -> Any:
-    """Values as Helm joins them: maps key by key, everything else replaced; null takes a key away."""
+    """Return values merged as by Helm: mappings key by key, other values replaced; null removes a key."""
     if isinstance(base, Mapping) and isinstance(over, Mapping):
         both = {**base, **{key: merged(base.get(key), inner) for key, inner in over.items()}}
         return {key: value for key, value in both.items() if value is not None or key not in over}
@@ -37,7 +37,7 @@ def merged(base: Any, over: Any) -> Any:
 
 
 def check_chart(source: SourceDocument, repository: Repository) -> Iterator[Finding]:
-    """What is wrong with a chart: its Chart.yaml, its schema, its default values and its values for tests (`ci/`)."""
+    """Yield the findings of a chart: Chart.yaml, schema, default values and test values (`ci/`)."""
     folder = source.path.parent
     for key in NEEDED:
         if not source.data.get(key):
@@ -65,19 +65,19 @@ def check_chart(source: SourceDocument, repository: Repository) -> Iterator[Find
             yield finding_at(
                 source, "chart", (), f"the chart has no {name}.", seen="nothing", expected=str(name), fix=f"add {name}"
             )
-    schema, fault = schema_of(folder)
-    if fault is not None:
-        yield fault
+    schema, schema_finding = schema_of(folder)
+    if schema_finding is not None:
+        yield schema_finding
     if schema is None:
         return
     values = repository.source(folder / VALUES_FILE)
     defaults = values.data if values else {}
     if values is not None:
-        # What has no default must be said by whoever installs it: a key that is missing here is no fault.
+        # A key without a default must be set at installation: it may be missing here.
         yield from (
-            told(values, each, "chart-value")
-            for each in faults(defaults, schema, values.path, ())
-            if " is missing" not in each.told
+            finding_of(values, fault, "chart-value")
+            for fault in faults(defaults, schema, values.path, ())
+            if " is missing" not in fault.problem
         )
     for path in sorted((folder / "ci").glob("*.yaml")):
         document = repository.source(path)
@@ -86,7 +86,7 @@ def check_chart(source: SourceDocument, repository: Repository) -> Iterator[Find
 
 
 def schema_of(folder: Path) -> tuple[dict[str, Any] | None, Finding | None]:
-    """The schema of a chart's values, None where it has none or one that cannot be read; and what is wrong with it."""
+    """Return the schema of a chart's values, or None, and the finding of a schema that cannot be used."""
     import jsonschema
 
     path = folder / SCHEMA_FILE
@@ -130,28 +130,28 @@ def schema_of(folder: Path) -> tuple[dict[str, Any] | None, Finding | None]:
 
 
 def check_values(
-    source: SourceDocument, field: FieldPath, given: Any, defaults: Any, schema: Mapping[str, Any]
+    source: SourceDocument, field: FieldPath, values: Any, defaults: Any, schema: Mapping[str, Any]
 ) -> Iterator[Finding]:
-    """What is wrong with values that are given to a chart, of those that stand in this document."""
-    whole = merged(defaults, given or {})
-    for fault in faults(whole, schema, source.path, field):
+    """Yield the findings of the values for a chart in a document."""
+    all_values = merged(defaults, values or {})
+    for fault in faults(all_values, schema, source.path, field):
         inside = fault.field[len(field) :]
-        if "${" in json.dumps(_at(whole, inside), default=str):
+        if "${" in json.dumps(_at(all_values, inside), default=str):
             continue  # known when the run starts
-        if " is missing" in fault.told or inside == () or _at(given, inside) is not None:
-            yield told(source, fault, "chart-value")
-    for inside, asked, most in above_limits(whole):
+        if " is missing" in fault.problem or inside == () or _at(values, inside) is not None:
+            yield finding_of(source, fault, "chart-value")
+    for inside, request, most in above_limits(all_values):
         limit = (*inside[:-2], "limits", inside[-1])
-        if _at(given, inside) is not None or _at(given, limit) is not None:
+        if _at(values, inside) is not None or _at(values, limit) is not None:
             yield finding_at(
-                source, "chart-value", (*field, *(inside if _at(given, inside) is not None else limit)),
+                source, "chart-value", (*field, *(inside if _at(values, inside) is not None else limit)),
                 f"a container asks for more {inside[-1]} than its limit: Kubernetes refuses such a pod.",
-                seen=f"requests {asked}, limits {most}", expected=f"a request of {most} at most", fix="correct one of the two",
+                seen=f"requests {request}, limits {most}", expected=f"a request of {most} at most", fix="correct one of the two",
             )  # fmt: skip
 
 
 def check_deployed_values(source: SourceDocument, repository: Repository) -> Iterator[Finding]:
-    """Values that the deployments of a site or a StreamFlow file give to charts of this repository."""
+    """Yield the findings of values in a site or StreamFlow file for charts of this repository."""
     for name, deployment in (source.data.get("deployments") or {}).items():
         chart = chart_of(deployment, source.path.parent)
         schema = schema_of(chart)[0] if chart else None
@@ -181,7 +181,7 @@ def _at(value: Any, field: FieldPath) -> Any:
 
 
 def check_with_helm(repository: Repository) -> Iterator[Finding]:
-    """What `helm lint` and `helm template` say of each chart with each of its values for tests."""
+    """Yield the errors of `helm lint` and `helm template` for each chart with each of its test values."""
     helm = shutil.which("helm")
     if helm is None:
         raise BackendMissingError(
@@ -195,20 +195,20 @@ def check_with_helm(repository: Repository) -> Iterator[Finding]:
         kube = ["--kube-version", kube_version(str(source.data.get("kubeVersion") or ""))]
         for path in sorted((folder / "ci").glob("*.yaml")) or [folder / VALUES_FILE]:
             for words in (["lint", str(folder)], ["template", "validate", str(folder)]):
-                ended = subprocess.run(
+                process = subprocess.run(
                     [helm, *words, *kube, "--values", str(path)],
                     capture_output=True,
                     text=True,
                     check=False,
                     timeout=HELM_LIMIT_S,
                 )
-                if ended.returncode:
-                    yield _refused(folder, words[0], path, _reason(ended))
+                if process.returncode:
+                    yield _refused(folder, words[0], path, _reason(process))
                     break
 
 
 def kube_version(constraint: str) -> str:
-    """A version of Kubernetes that a chart takes: what Helm supposes depends on how it was built, down to v1.20.
+    """Return a version of Kubernetes that a chart accepts: Helm's default depends on its build, down to v1.20.
 
     Args:
         constraint: `kubeVersion` of the chart: `>=1.27.0-0`, `1.27 - 1.33`, `~1.30 || ^1.32`; empty for any.
@@ -230,27 +230,27 @@ def kube_version(constraint: str) -> str:
     return ".".join(map(str, chosen))
 
 
-def _reason(ended: subprocess.CompletedProcess[str]) -> str:
-    """What Helm has against a chart: `lint` says it on its standard output, and on the other one how many charts failed."""
-    told = _LINT_ERROR.search(ended.stdout)
-    if told is not None:
-        return " ".join(told[1].split())
-    lines = (ended.stderr + ended.stdout).splitlines()
+def _reason(process: subprocess.CompletedProcess[str]) -> str:
+    """Return the error of Helm: `lint` prints it to stdout, and the number of failed charts to stderr."""
+    lint_error = _LINT_ERROR.search(process.stdout)
+    if lint_error is not None:
+        return " ".join(lint_error[1].split())
+    lines = (process.stderr + process.stdout).splitlines()
     begin = next((number for number, line in enumerate(lines) if "rror" in line), None)
-    return " ".join(" ".join(lines[begin:]).split()) if begin is not None else f"exit code {ended.returncode}"
+    return " ".join(" ".join(lines[begin:]).split()) if begin is not None else f"exit code {process.returncode}"
 
 
-def _refused(folder: Path, verb: str, values: Path, said: str) -> Finding:
-    place = _PLACE.search(said)
-    named = place[1] if place else said.partition(":")[0]
-    inside = folder / named.removeprefix(f"{folder.name}/")
+def _refused(folder: Path, verb: str, values: Path, message: str) -> Finding:
+    place = _PLACE.search(message)
+    name = place[1] if place else message.partition(":")[0]
+    inside = folder / name.removeprefix(f"{folder.name}/")
     return Finding(
         file=inside if inside.is_file() else folder / CHART_FILE,
         line=int(place[2]) if place and inside.is_file() else 1,
         column=1,
         rule="chart",
         what=f"`helm {verb}` refuses the chart with {values.relative_to(folder)}.",
-        seen=said[:200],
+        seen=message[:200],
         expected="exit code 0",
         fix="correct what it names",
     )

@@ -1,12 +1,12 @@
-"""All checks, in their order: what follows from a mistake that was told is not told again."""
+"""All checks, in their order: consequences of a reported error are not reported."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 
+from medweave.project.schedules import faults_of_schedule
 from medweave.project.workflows import ROLES_FILE
-from medweave.schedule.document import faults_of_schedule
 from medweave.validate.bindings import check_bindings, check_current, check_structure, generated, origin_of
 from medweave.validate.caps import Excesses
 from medweave.validate.charts import check_chart, check_deployed_values, check_with_helm
@@ -22,8 +22,8 @@ from medweave.validate.images import (
     check_recipe,
     version_of_package,
 )
-from medweave.validate.jobs import bound_workflows, check_job, held_at_sites, jobs_of
-from medweave.validate.places import told, tools_of
+from medweave.validate.jobs import bound_workflows, check_job, find_inputs_at_sites, jobs_of
+from medweave.validate.places import finding_of, tools_of
 from medweave.validate.reference import check_with_cwltool
 from medweave.validate.repository import CHART_FILE, YAML_ENDS, Repository
 from medweave.validate.secrets import check_document as check_secrets
@@ -41,7 +41,7 @@ from medweave_core.documents.source_documents import SourceDocument, parse_file
 
 
 class Found:
-    """Findings so far, each place and rule once, and the files that have errors; those of shape are the repository's `unsound`."""
+    """Findings so far, one for each place and rule, and the files with errors; errors of shape go to the repository's `unsound`."""
 
     def __init__(self, repository: Repository) -> None:
         self.findings: dict[tuple[object, ...], Finding] = {}
@@ -50,7 +50,7 @@ class Found:
         self.add(repository.findings)
 
     def add(self, findings: Iterable[Finding]) -> None:
-        """Takes findings; one for each rule and place."""
+        """Add findings; one for each rule and place stays."""
         for finding in findings:
             self.findings.setdefault((finding.file, finding.line, finding.field, finding.rule), finding)
             if finding.severity is ERROR:
@@ -58,8 +58,8 @@ class Found:
             if finding.rule in OF_SHAPE:
                 self.unsound.add(finding.file)
 
-    def tells_of(self, finding: Finding, rule: str) -> bool:
-        """Whether a rule has told of the same place, or of something in it."""
+    def has_reported(self, finding: Finding, rule: str) -> bool:
+        """Return whether a rule has a finding at the same place or inside it."""
         field = finding.field[:-1] if finding.field[-1:] in (("tag",), ("digest",)) else finding.field
         return any(
             each.rule == rule and each.file == finding.file and each.field[: len(field)] == field
@@ -70,10 +70,10 @@ class Found:
 def check(
     repository: Repository, *, images: str = "tag", with_helm: bool = False, with_cwltool: bool = False
 ) -> list[Finding]:
-    """All that is wrong in a repository, by file and line.
+    """Return all findings of a repository, by file and line.
 
     Args:
-        images: what an image must be named by: `tag` or `digest`.
+        images: how images must be pinned: `tag` or `digest`.
         with_helm: run helm on the charts too.
         with_cwltool: run cwltool's validator on the CWL documents too.
     """
@@ -91,7 +91,7 @@ def check(
             found.add(check_site(source, repository))
     for source in repository.schedules.values():
         if source.path not in found.broken:
-            found.add(told(source, fault, "schedule") for fault in faults_of_schedule(source.data, source.path))
+            found.add(finding_of(source, fault, "schedule") for fault in faults_of_schedule(source.data, source.path))
     _check_charts(repository, found, with_helm)
     _check_sites_with_workflows(repository, found)
     _check_jobs(repository, jobs, found)
@@ -103,7 +103,7 @@ def check(
 
 
 def _unknown_kinds(repository: Repository, jobs: Collection[Path]) -> Iterator[Finding]:
-    """Files that somebody named to have them checked, and that nothing here knows."""
+    """Yield files from the command line that have no known kind."""
     for path in repository.named:
         documents = [source.data for source in repository.others.get(path, [])]
         is_chart_s = any((above / CHART_FILE).is_file() for above in path.parents)
@@ -160,7 +160,7 @@ def _check_charts(repository: Repository, found: Found, with_helm: bool) -> None
 
 
 def _check_words(repository: Repository, found: Found, images: str) -> None:
-    """Secrets, images and versions. A generated file has those of its site file, where they are told."""
+    """Check secrets, images and versions. Those of a generated file are reported at its site file."""
     for path in repository.hidden:
         for source in parse_file(path).documents if path.suffix in YAML_ENDS else ():
             found.add(check_secrets(source))
@@ -168,9 +168,13 @@ def _check_words(repository: Repository, found: Found, images: str) -> None:
     by_hand = [source for source in repository.streamflow.values() if not generated(source)]
     others = [source for sources in repository.others.values() for source in sources]
     kinds = (repository.sites, repository.roles, repository.schedules)
-    for source in [*by_hand, *others, *(each for kind in kinds for each in kind.values())]:
+    for source in [*by_hand, *others, *(kind_source for kind in kinds for kind_source in kind.values())]:
         found.add(check_secrets(source))
-        found.add(each for each in check_images(source, images, version) if not found.tells_of(each, "chart-value"))
+        found.add(
+            finding
+            for finding in check_images(source, images, version)
+            if not found.has_reported(finding, "chart-value")
+        )
     for source in repository.cwl.values():
         if source.path not in repository.unsound:
             found.add(check_docker_pull(source, images))
@@ -184,8 +188,8 @@ def _check_words(repository: Repository, found: Found, images: str) -> None:
 def _check_sites_with_workflows(repository: Repository, found: Found) -> None:
     known = pipelines(repository, found.broken)
     bound, excesses = bound_workflows(repository), Excesses()
-    whole = [source for source in repository.sites.values() if source.path not in found.broken]
-    for source in whole:
+    sound = [source for source in repository.sites.values() if source.path not in found.broken]
+    for source in sound:
         found.add(check_bound_roles(source, bound, known))
         misspelt = [*check_inputs(source, known)]
         found.add(misspelt or check_routes(source, repository, known, bound.get(source.path, {})))
@@ -195,11 +199,11 @@ def _check_sites_with_workflows(repository: Repository, found: Found) -> None:
 
 
 def _check_jobs(repository: Repository, jobs: Mapping[Path, tuple[SourceDocument, Path]], found: Found) -> None:
-    held = held_at_sites(repository, jobs)
+    inputs_at_sites = find_inputs_at_sites(repository, jobs)
     for path, (source, workflow_path) in jobs.items():
         workflow = repository.process(workflow_path)
         if workflow is not None and not {path, workflow_path} & found.broken:
-            found.add(check_job(source, workflow, held.get(path, ())))
+            found.add(check_job(source, workflow, inputs_at_sites.get(path, ())))
 
 
 def _check_streamflow_files(repository: Repository, found: Found) -> None:
@@ -207,17 +211,19 @@ def _check_streamflow_files(repository: Repository, found: Found) -> None:
         if source.path in found.broken:
             continue
         words = generated(source)
-        told = {finding.file for finding in found.findings.values()}  # what is bound anew after these are mended
-        is_settled = words is not None and not _leans_on(source, words, repository) & told
+        reported = {
+            finding.file for finding in found.findings.values()
+        }  # a generated file changes when these are fixed
+        is_settled = words is not None and not _leans_on(source, words, repository) & reported
         stale = check_current(source, words, repository) if words is not None and is_settled else []
         if is_settled and not stale:
-            continue  # it is what `bind` writes from files that are right
+            continue  # it is what `bind` writes from correct files
         own = check_bindings(source, repository)
         found.add(own or stale)
 
 
 def _leans_on(source: SourceDocument, words: Iterable[str], repository: Repository) -> set[Path]:
-    """The files from which a generated file was made."""
+    """Return the files from which a generated file was made."""
     origin = origin_of(source, list(words))
     workflow = origin.workflow
     process = repository.process(workflow)

@@ -1,4 +1,4 @@
-"""CWL documents, each by itself: structure, types, names, expressions, inputs that nothing reads."""
+"""CWL documents, each alone: structure, types, names, expressions, unused inputs."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ REQUIREMENTS = (
     "MultipleInputFeatureRequirement", "StepInputExpressionRequirement",
 )  # fmt: skip
 _WHOLE = re.compile(r"\binputs\b(?![.\[])")
-_NUMBERS = ("ResourceRequirement", "ToolTimeLimit")  # what they say is numbers
+_NUMBERS = ("ResourceRequirement", "ToolTimeLimit")  # their values are numbers
 _SUCH = {"s": 3600, "cores": 2, "MiB": 4096}
 _MISSING = re.compile(r"missing required field `(\w+)`")
 _QUOTED = re.compile(r"`([^`]+)`")
@@ -56,26 +56,26 @@ def check_document(process: Process) -> list[Finding]:
             fix=closest(str(kind), CWL_CLASSES) or "write class: CommandLineTool or class: Workflow",
         )
         return [fault]
-    of_shape = [
+    shape_findings = [
         of_fault(fault, "cwl-structure", *source.position(fault.field))
         for fault in faults(source.data, CWL_SHAPE, source.path, ())
     ]
-    if of_shape:
-        return of_shape
-    own = [*_types(process), *_requirements(process), *_duplicates(source)]
-    # The parser tells less of what was told already, at the top of the same section.
-    told = {finding.field[:1] for finding in own}
-    found = [*own, *(finding for finding in _structure(source) if finding.field[:1] not in told)]
-    if not found:
-        found += [*check_ends(source), *check_roots(source)]
-    if not process.is_workflow and not found:
-        found += [*_expressions(process), *check_positions(process), *check_outputs(process), *_unused(process)]
-    return found
+    if shape_findings:
+        return shape_findings
+    own_findings = [*_types(process), *_requirements(process), *_duplicates(source)]
+    # Errors of the parser in a section with findings are less precise duplicates.
+    sections = {finding.field[:1] for finding in own_findings}
+    findings = [*own_findings, *(finding for finding in _structure(source) if finding.field[:1] not in sections)]
+    if not findings:
+        findings += [*check_ends(source), *check_roots(source)]
+    if not process.is_workflow and not findings:
+        findings += [*_expressions(process), *check_positions(process), *check_outputs(process), *_unused(process)]
+    return findings
 
 
 @functools.cache
 def _offline() -> Any:
-    """Takes addresses in the network for right: the parser's own fetcher asks for each name of a format whether it is there."""
+    """Return a fetcher without network access: the parser's own requests each URL of a format."""
     from schema_salad.fetcher import DefaultFetcher
 
     class Offline(DefaultFetcher):  # type: ignore[misc]
@@ -105,8 +105,8 @@ def _structure(source: SourceDocument) -> Iterator[Finding]:
     except ValidationException as error:
         seen: set[tuple[int, str]] = set()
         leaves = error.leaves()
-        missing = [found[1] for leaf in leaves if (found := _MISSING.match(leaf.message))]
-        stray = [
+        missing = [match[1] for leaf in leaves if (match := _MISSING.match(leaf.message))]
+        unknown = [
             names[0]
             for leaf in leaves
             if leaf.message.startswith("invalid field") and (names := _QUOTED.findall(leaf.message))
@@ -114,13 +114,15 @@ def _structure(source: SourceDocument) -> Iterator[Finding]:
         for leaf in leaves:
             line, column = leaf.start or (1, 1)
             field = _field_at(source, line)
-            if (line, leaf.message) in seen or field[-1:] == ("run",):  # a file that is missing is told with the edges
+            if (line, leaf.message) in seen or field[-1:] == ("run",):  # the check of edges reports missing files
                 continue
             seen.add((line, leaf.message))
-            of_missing = _MISSING.match(leaf.message)
-            if not of_missing or not any(closest(each, [of_missing[1]]) for each in stray):  # told as the misspelt one
+            missing_field = _MISSING.match(leaf.message)
+            if not missing_field or not any(
+                closest(name, [missing_field[1]]) for name in unknown
+            ):  # reported as a misspelt field
                 yield _of_parser(source, leaf.message, field, line, column, missing)
-    except Exception as error:  # the generated parser trips over some shapes
+    except Exception as error:  # the generated parser fails on some shapes
         yield finding_at(
             source,
             "cwl-structure",
@@ -133,13 +135,13 @@ def _structure(source: SourceDocument) -> Iterator[Finding]:
 
 
 def _of_parser(
-    source: SourceDocument, message: str, field: FieldPath, line: int, column: int, wanted: Sequence[str] = ()
+    source: SourceDocument, message: str, field: FieldPath, line: int, column: int, required: Sequence[str] = ()
 ) -> Finding:
     names = _QUOTED.findall(message)
     text = " ".join(message.split()).replace(source.path.parent.as_uri() + "/", "")
     if message.startswith("invalid field") and names:
         wrong, known = names[0], names[1:]
-        fix = closest(wrong, wanted) or closest(wrong, known) or f"take '{wrong}' away"
+        fix = closest(wrong, required) or closest(wrong, known) or f"take '{wrong}' away"
         return Finding(
             file=source.path,
             line=line,
@@ -166,17 +168,17 @@ def _of_parser(
 
 
 def _field_at(source: SourceDocument, line: int) -> FieldPath:
-    """Path of what begins on a line."""
+    """Return the field that starts on a line."""
 
     def search(value: Any, field: FieldPath) -> FieldPath | None:
         inner = value.items() if isinstance(value, Mapping) else enumerate(value) if isinstance(value, list) else ()
         for key, item in inner:
-            here = (*field, key)
-            if source.position(here)[0] == line:
-                return here
-            found = search(item, here)
-            if found is not None:
-                return found
+            inner_at = (*field, key)
+            if source.position(inner_at)[0] == line:
+                return inner_at
+            inner_field = search(item, inner_at)
+            if inner_field is not None:
+                return inner_field
         return None
 
     return search(source.data, ()) or ()
@@ -238,20 +240,20 @@ def _requirements_of(process: Process, at: FieldPath, requirements: Mapping[str,
 
 
 def _requirement(source: SourceDocument, field: FieldPath, name: str) -> Iterator[Finding]:
-    """A requirement by itself: the parser tells of a list of them only that something in it is wrong."""
+    """Yield the errors of a single requirement: for a list, the parser reports only that a member is wrong."""
     from cwl_utils.parser import cwl_v1_2
     from schema_salad.exceptions import ValidationException
     from schema_salad.sourceline import add_lc_filename
 
     node = source.node(field)
-    said = commented(node) if node is not None else None
-    if not isinstance(said, dict):
+    value = commented(node) if node is not None else None
+    if not isinstance(value, dict):
         return
-    said["class"] = name
-    add_lc_filename(said, source.path.as_uri())
+    value["class"] = name
+    add_lc_filename(value, source.path.as_uri())
     try:
         getattr(cwl_v1_2, name).fromDoc(
-            said, source.path.as_uri(), cwl_v1_2.LoadingOptions(fileuri=source.path.as_uri(), fetcher=_offline())
+            value, source.path.as_uri(), cwl_v1_2.LoadingOptions(fileuri=source.path.as_uri(), fetcher=_offline())
         )
     except ValidationException as error:
         for leaf in error.leaves():
@@ -259,9 +261,9 @@ def _requirement(source: SourceDocument, field: FieldPath, name: str) -> Iterato
             yield _of_parser(source, leaf.message, _field_at(source, line) or field, line, column)
 
 
-def _numbers(source: SourceDocument, section: FieldPath, name: str, said: Any) -> Iterator[Finding]:
-    """Numbers with a unit: the parser takes every text for an expression, and every number."""
-    numbers = {key: value for key, value in said.items() if key != "class"} if isinstance(said, Mapping) else {}
+def _numbers(source: SourceDocument, section: FieldPath, name: str, fields: Any) -> Iterator[Finding]:
+    """Yield wrong numbers of a requirement: the parser accepts any number, and takes any text for an expression."""
+    numbers = {key: value for key, value in fields.items() if key != "class"} if isinstance(fields, Mapping) else {}
     for key, value in numbers.items():
         unit = "s" if name == "ToolTimeLimit" else "cores" if key.startswith("cores") else "MiB"
         if isinstance(value, str) and not is_expression(value):
@@ -295,7 +297,7 @@ def _duplicates(source: SourceDocument) -> Iterator[Finding]:
         ids = (
             list(listed)
             if isinstance(listed, Mapping)
-            else [str(each.get("id", "")).lstrip("#") for each in listed or [] if isinstance(each, Mapping)]
+            else [str(member.get("id", "")).lstrip("#") for member in listed or [] if isinstance(member, Mapping)]
         )
         of_section: set[str] = set()
         for number, name in enumerate(ids):

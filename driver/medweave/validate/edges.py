@@ -59,17 +59,19 @@ class _Workflow:
 def check_workflow(process: Process, repository: Repository) -> list[Finding]:
     """Return what is wrong with the edges of a workflow."""
     workflow = _Workflow(process=process, tools={})
-    found = [*_tools(workflow, repository)]
+    findings = [*_tools(workflow, repository)]
     workflow.sources = dict(_sources(workflow))
     for step in process.steps.values():
-        found += [*_ports(workflow, step), *_scatter(workflow, step), *_features(workflow, step)]
+        findings += [*_ports(workflow, step), *_scatter(workflow, step), *_features(workflow, step)]
         for port, binding in step.inputs.items():
-            found += _step_input(workflow, step, port, binding)
+            findings += _step_input(workflow, step, port, binding)
     for parameter in process.outputs.values():
-        found += _output(workflow, parameter)
-    found = [each for each in found if not workflow.origins.get(each.field, set()) & workflow.wrong_scatter]
-    found += _cycles(workflow)
-    return found + ([] if workflow.unknown_sources else [*_unused(workflow)])
+        findings += _output(workflow, parameter)
+    findings = [
+        finding for finding in findings if not workflow.origins.get(finding.field, set()) & workflow.wrong_scatter
+    ]
+    findings += _cycles(workflow)
+    return findings + ([] if workflow.unknown_sources else [*_unused(workflow)])
 
 
 def _tools(workflow: _Workflow, repository: Repository) -> Iterator[Finding]:
@@ -271,47 +273,47 @@ def _joined(types: list[Type], binding: Binding) -> Type:
 
 def _unknown(workflow: _Workflow, place: FieldPath, sources: Sequence[str]) -> Iterator[Finding]:
     known = list(workflow.sources)
-    for each in sources:
-        if each not in known:
+    for source in sources:
+        if source not in known:
             workflow.unknown_sources = True
-            step, _, output = each.rpartition("/")
-            of_step = [other for other in known if other.startswith(f"{step}/")] if step else []
+            step, _, output = source.rpartition("/")
+            of_step = [name for name in known if name.startswith(f"{step}/")] if step else []
             yield workflow.finding(
                 "cwl-source",
                 place,
-                f"there is no '{each}' to read from.",
-                seen=each,
+                f"there is no '{source}' to read from.",
+                seen=source,
                 expected=f"an input of the workflow, or the output of a step: {', '.join(of_step or known)}",
-                fix=closest(each, known) or f"write an output that step '{step}' lists, not '{output}'"
+                fix=closest(source, known) or f"write an output that step '{step}' lists, not '{output}'"
                 if step
-                else closest(each, known) or "correct the name",
+                else closest(source, known) or "correct the name",
             )
 
 
 def _edge(
-    workflow: _Workflow, place: FieldPath, binding: Binding, given: Type, sink: Port, other_fix: str
+    workflow: _Workflow, place: FieldPath, binding: Binding, source_type: Type, sink: Port, other_fix: str
 ) -> Iterator[Finding]:
     """Yield what does not fit on an edge, whose sources have the type `given` together."""
     sources = binding.sources
     name = ", ".join(sources)
     workflow.origins[place] = {source.split("/")[0] for source in sources if "/" in source}
-    if not may_fit(given, sink.type) and not fits(given, sink.type):
+    if not may_fit(source_type, sink.type) and not fits(source_type, sink.type):
         yield workflow.finding("cwl-edge-type", place, "the type of what comes along this edge is not the one that is taken here.",
-            seen=f"{spelled_type(given)} (of {name})", expected=spelled_type(sink.type),
+            seen=f"{spelled_type(source_type)} (of {name})", expected=spelled_type(sink.type),
             fix=other_fix or _fix_of_type(workflow, sink.type) or "bind it to something of that type",
         )  # fmt: skip
-    elif not fits(given, sink.type):
+    elif not fits(source_type, sink.type):
         yield workflow.finding(
             "cwl-null-edge",
             place,
             "what comes along this edge may be null, or of a type that is not taken here.",
-            seen=f"{spelled_type(given)} (of {name})",
+            seen=f"{spelled_type(source_type)} (of {name})",
             expected=spelled_type(sink.type),
             fix="give it a default or a pickValue, or let the end take null",
         )
     else:
-        for each in sources:
-            formats = workflow.sources[each].formats
+        for source in sources:
+            formats = workflow.sources[source].formats
             if (
                 formats
                 and sink.formats
@@ -322,19 +324,19 @@ def _edge(
                     "cwl-format",
                     place,
                     "the format of what comes along this edge is not the one that is taken here.",
-                    seen=f"{', '.join(formats)} (of {each})",
+                    seen=f"{', '.join(formats)} (of {source})",
                     expected=" or ".join(sink.formats),
                     fix="bind it to a file of that format, or correct the format",
                 )
 
 
-def _fix_of_type(workflow: _Workflow, wanted: Type) -> str:
-    able = [name for name, port in workflow.sources.items() if fits(port.type, wanted) and "Any" not in port.type]
-    return f"bind it to something of that type, such as {', '.join(able[:4])}" if able and "Any" not in wanted else ""
+def _fix_of_type(workflow: _Workflow, target: Type) -> str:
+    names = [name for name, port in workflow.sources.items() if fits(port.type, target) and "Any" not in port.type]
+    return f"bind it to something of that type, such as {', '.join(names[:4])}" if names and "Any" not in target else ""
 
 
-def _is_array_of(given: Type, wanted: Type) -> bool:
-    return any(isinstance(each, Array) and fits(each.items, wanted) for each in given)
+def _is_array_of(source_type: Type, target: Type) -> bool:
+    return any(isinstance(alternative, Array) and fits(alternative.items, target) for alternative in source_type)
 
 
 def _cycles(workflow: _Workflow) -> Iterator[Finding]:

@@ -1,4 +1,4 @@
-"""What CWL's expressions read: inputs, and what the runner gives them."""
+"""Names that CWL expressions read: inputs, and the variables of the runner."""
 
 from __future__ import annotations
 
@@ -30,19 +30,19 @@ _PROSE = (("doc",), ("label",))
 
 
 def is_expression(text: str) -> bool:
-    """Whether a runner computes something in a text."""
+    """Return whether a text contains an expression."""
     return "$(" in text or "${" in text
 
 
 def expression_names(text: str) -> Iterator[str]:
-    """Names of inputs that an expression reads."""
+    """Yield the names of inputs that an expression reads."""
     if is_expression(text):
         for dotted, quoted in _READ.findall(text):
             yield dotted or quoted
 
 
 def strings(value: Any, field: FieldPath = ()) -> Iterator[tuple[FieldPath, str]]:
-    """The strings of a value, each with its place."""
+    """Yield the strings in a value, each with its field."""
     if isinstance(value, Mapping):
         for key, item in value.items():
             yield from strings(item, (*field, key))
@@ -54,14 +54,14 @@ def strings(value: Any, field: FieldPath = ()) -> Iterator[tuple[FieldPath, str]
 
 
 def expressions(source: SourceDocument) -> Iterator[tuple[FieldPath, str]]:
-    """The texts of a document in which a runner computes something, each with its place."""
+    """Yield the expressions of a document, each with its field."""
     for field, text in strings(source.data):
         if is_expression(text) and field[:1] not in _PROSE:
             yield field, text
 
 
 def check_ends(source: SourceDocument) -> Iterator[Finding]:
-    """Expressions whose brackets or quotes are left open: a runner tells it when the step is due, hours later."""
+    """Yield expressions with an open bracket or quote: a runner reports it when the step starts, hours later."""
     from cwl_utils.errors import SubstitutionError
     from cwl_utils.expression import scanner
 
@@ -78,7 +78,7 @@ def check_ends(source: SourceDocument) -> Iterator[Finding]:
 
 
 def check_fields(source: SourceDocument, types: Mapping[str, Type]) -> Iterator[Finding]:
-    """Fields of files and folders that they do not have, and near one that they have: a runner may know further ones.
+    """Yield unknown fields of files and folders that are close to a known one: a runner may have further ones.
 
     Args:
         types: of the inputs.
@@ -95,7 +95,7 @@ def check_fields(source: SourceDocument, types: Mapping[str, Type]) -> Iterator[
 
 
 def check_roots(source: SourceDocument) -> Iterator[Finding]:
-    """Names that are none of what a runner gives an expression, and near one of them: others may be JavaScript's."""
+    """Yield unknown names that are close to a variable of the runner: others may be JavaScript's."""
     for field, text in expressions(source):
         for name in _ROOT.findall(text):
             is_own = re.search(rf"\b(?:var|let|const|function)\s+{name}\b", source.text)

@@ -1,4 +1,4 @@
-"""What a check found: where, what was seen, what was expected and what to do; and the rules by name."""
+"""Findings of checks: place, seen, expected, fix; and the rules by name."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from medweave_core.documents.source_documents import SourceDocument, SyntaxFault
 
 
 class Severity(IntEnum):
-    """How bad a finding is; the value is the exit code of a call whose worst finding is of it."""
+    """Severity of a finding; the value is the exit code if it is the worst one."""
 
-    WARNING = 1  # it runs, and probably not as it was meant
+    WARNING = 1  # it runs, but probably not as intended
     ERROR = 65  # it does not run, or must not
 
 
@@ -100,7 +100,7 @@ RULES: dict[str, tuple[Severity, str]] = {
     "image-unpinned": (ERROR, "an image has a digest, or a tag that stays (with --images digest: a digest)"),
     "version-differs": (ERROR, "charts and images of medweave have the version of the step package"),
 }
-# Rules that tell that a file does not have the shape of its kind.
+# Rules about the shape of a file of its kind.
 OF_SHAPE = ("yaml-syntax", "duplicate-key", "cwl-structure", "binding-structure", "site")
 
 
@@ -114,7 +114,7 @@ class Finding:
         field: path in the document, or empty.
         rule: one of RULES.
         what: what is wrong, in one sentence.
-        fix: what to do, with the nearest valid name where there is one.
+        fix: what to do, with the closest match if there is one.
     """
 
     file: Path
@@ -129,7 +129,7 @@ class Finding:
 
     @property
     def severity(self) -> Severity:
-        """How bad it is, by its rule."""
+        """Severity of its rule."""
         return RULES[self.rule][0]
 
     @property
@@ -139,12 +139,12 @@ class Finding:
 
     @property
     def place(self) -> str:
-        """Path in the document, as a person reads it."""
+        """The field as text."""
         return spelled(self.field)
 
 
 def one_of(names: Iterable[str]) -> str:
-    """What is expected where a name has to be one of some."""
+    """Return the expectation for a name that must be one of several."""
     return f"one of {', '.join(known)}" if (known := [*map(str, names)]) else "nothing: there is none to choose from"
 
 
@@ -177,8 +177,8 @@ def no_json(path: Path, error: json.JSONDecodeError, rule: str) -> Finding:
 
 
 def of_fault(fault: FieldFault, rule: str, line: int, column: int) -> Finding:
-    """The finding that a reader's error tells."""
+    """Return the finding for an error of a reader."""
     return Finding(
-        file=fault.path, line=line, column=column, field=fault.field, rule=rule, what=fault.told, seen=fault.seen,
+        file=fault.path, line=line, column=column, field=fault.field, rule=rule, what=fault.problem, seen=fault.seen,
         expected=fault.expected, fix=fault.do,
     )  # fmt: skip

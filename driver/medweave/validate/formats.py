@@ -16,7 +16,7 @@ SARIF_SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 
 
 def render(findings: Sequence[Finding], num_files: int, form: str) -> str:
-    """The findings in one of the forms of `--format`."""
+    """Return the findings in a format of `--format`."""
     return {"text": _text, "json": _json, "github": _github, "sarif": _sarif}[form](findings, num_files)
 
 
@@ -75,7 +75,7 @@ def _property(text: str) -> str:
 
 
 def _from_top(path: Path) -> str:
-    """As CI systems name files: from the top of the working tree."""
+    """Return a path relative to the top of the working tree, as CI systems name files."""
     top = next((above for above in path.parents if (above / ".git").exists()), Path.cwd())
     return Path(os.path.relpath(path, top)).as_posix()
 

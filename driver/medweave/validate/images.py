@@ -1,4 +1,4 @@
-"""Container images: named by something that stays, and of the version of the step package."""
+"""Container images: pinned, and of the version of the step package."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _LINE = re.compile(r"(?im)^(?:FROM\s+(?:--\S+\s+)*|ARG\s+\w*IMAGE\w*=)(?P<image>
 
 
 def version_of_package(root: Path) -> str:
-    """Version of the step package: of this working tree where it is medweave's, else of what is installed."""
+    """Return the version of medweave: of this working tree if it is medweave's, else the installed one."""
     path = root / "pyproject.toml"
     if path.is_file():
         try:
@@ -50,7 +50,7 @@ def version_of_package(root: Path) -> str:
 
 
 def check_images(source: SourceDocument, policy: str, version: str) -> Iterator[Finding]:
-    """Images that a YAML document names."""
+    """Yield the findings of images in a YAML document."""
     for field, image in _named(source.data, ()):
         if isinstance(image, Mapping):
             digest, tag = str(image.get("digest") or ""), image.get("tag")
@@ -106,7 +106,7 @@ def check_containers(workflow: Process, tools: Mapping[str, Process]) -> Iterato
 
 
 def check_docker_pull(source: SourceDocument, policy: str) -> Iterator[Finding]:
-    """The image of a CWL document."""
+    """Yield the finding of the image of a CWL document."""
     for section, said in (pair for name, pair in required(source.data).items() if name == "DockerRequirement"):
         name = said.get("dockerPull") if isinstance(said, Mapping) else None
         fault = fault_of_image(str(name), policy) if name else None
@@ -123,7 +123,7 @@ def check_docker_pull(source: SourceDocument, policy: str) -> Iterator[Finding]:
 
 
 def check_recipe(path: Path) -> Iterator[Finding]:
-    """Base images of a Containerfile. A tag will do here, whatever the policy: a digest that nobody renews keeps its holes."""
+    """Yield unpinned base images of a Containerfile. A tag suffices under any policy: a digest would miss security updates."""
     text = path.read_text(encoding="utf-8", errors="replace")
     stages = {"scratch"}
     for found in _LINE.finditer(text):
@@ -146,7 +146,7 @@ def check_recipe(path: Path) -> Iterator[Finding]:
 
 
 def check_chart_version(source: SourceDocument, version: str) -> Iterator[Finding]:
-    """Whether a chart of medweave is for the version of the step package."""
+    """Yield a finding if a chart of medweave has another version than the step package."""
     helpers = source.path.parent.glob("templates/_helpers*.tpl")
     ours = any("medweave.image" in path.read_text(encoding="utf-8", errors="replace") for path in helpers)
     said = source.data.get("appVersion")
@@ -163,7 +163,7 @@ def check_chart_version(source: SourceDocument, version: str) -> Iterator[Findin
 
 
 def fault_of_image(name: str, policy: str) -> tuple[str, str] | None:
-    """What is wrong with an image's name, and what was expected; None if nothing is, or it is known when a run starts only."""
+    """Return what is wrong with an image's name, and what is expected; None for a correct name, or one with a variable."""
     digest, tag = name.partition("@")[2], _tag(name)
     if _DIGEST.fullmatch(digest) or "$" in tag or "{{" in name or "$" in digest:
         return None
@@ -198,7 +198,7 @@ def _tag(name: str) -> str:
 
 
 def _named(value: Any, field: FieldPath) -> Iterator[tuple[FieldPath, Any]]:
-    """Images by place: texts under `image`, and mappings under it that have a `repository`."""
+    """Yield images with their fields: texts under `image`, and mappings under it with a `repository`."""
     if isinstance(value, Mapping):
         for key, item in value.items():
             if (key == "image" and isinstance(item, Mapping) and isinstance(item.get("repository"), str)) or (

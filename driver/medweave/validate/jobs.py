@@ -1,4 +1,4 @@
-"""Job files: the inputs of a workflow, their types and formats, and the files that they name."""
+"""Job files: inputs, types and formats, and the files that they name."""
 
 from __future__ import annotations
 
@@ -23,23 +23,23 @@ from medweave_core.documents.source_documents import SourceDocument
 
 
 def jobs_of(repository: Repository) -> dict[Path, tuple[SourceDocument, Path]]:
-    """Job files with the workflow of each: those that StreamFlow files name, that name its schema, or are in `jobs/` beside it."""
-    found: dict[Path, tuple[SourceDocument, Path]] = {}
+    """Return the job files with their workflows: by StreamFlow files, the schema in the first line, or the folder `jobs/`."""
+    jobs: dict[Path, tuple[SourceDocument, Path]] = {}
     for source in repository.streamflow.values():
         for workflow, job_path, _ in _run_by(source):
             job = repository.source(job_path)
             if job is not None:
-                found[job_path] = (job, workflow)
+                jobs[job_path] = (job, workflow)
     for path, sources in repository.others.items():
-        if path not in found and sources and isinstance(sources[0].data, Mapping):
-            its_own = _named_at_the_top(sources[0]) or _beside(sources[0], repository)
-            if its_own is not None:
-                found[path] = (sources[0], its_own)
-    return found
+        if path not in jobs and sources and isinstance(sources[0].data, Mapping):
+            its_workflow = _workflow_of_schema(sources[0]) or _workflow_of_folder(sources[0], repository)
+            if its_workflow is not None:
+                jobs[path] = (sources[0], its_workflow)
+    return jobs
 
 
-def _named_at_the_top(job: SourceDocument) -> Path | None:
-    """The workflow whose schema editors find in the first line: `jobs/NAME.schema.json` is that of `NAME.cwl`."""
+def _workflow_of_schema(job: SourceDocument) -> Path | None:
+    """Return the workflow whose schema the first line names: `jobs/NAME.schema.json` is that of `NAME.cwl`."""
     first = job.text.partition("\n")[0]
     if not first.startswith(EDITOR_LINE):
         return None
@@ -48,16 +48,16 @@ def _named_at_the_top(job: SourceDocument) -> Path | None:
     return workflow if schema.parent.name == JOBS and workflow.is_file() else None
 
 
-def _beside(job: SourceDocument, repository: Repository) -> Path | None:
-    """The workflow with whose name the file's ends; or the one that has the most of its inputs, if it is one."""
+def _workflow_of_folder(job: SourceDocument, repository: Repository) -> Path | None:
+    """Return the workflow whose name ends the file's name; else the only one that has the most inputs of the file."""
     if job.path.parent.name != JOBS:
         return None
     workflows = sorted(job.path.parent.parent.glob("*.cwl"))
-    if named_so := [each for each in workflows if f"-{job.path.stem}".endswith(f"-{each.stem}")]:
-        return max(named_so, key=lambda each: len(each.stem))  # of train-again.cwl rather than of again.cwl
-    shared = {each: _num_shared(job, repository.process(each)) for each in workflows}
-    most = max(shared.values(), default=0)
-    best = [each for each, count in shared.items() if most and count == most]
+    if same_name := [path for path in workflows if f"-{job.path.stem}".endswith(f"-{path.stem}")]:
+        return max(same_name, key=lambda path: len(path.stem))  # of train-again.cwl rather than of again.cwl
+    num_shared = {path: _num_shared(job, repository.process(path)) for path in workflows}
+    most = max(num_shared.values(), default=0)
+    best = [path for path, count in num_shared.items() if most and count == most]
     return best[0] if len(best) == 1 else None
 
 
@@ -66,50 +66,54 @@ def _num_shared(job: SourceDocument, workflow: Process | None) -> int:
 
 
 def _run_by(source: SourceDocument) -> Iterator[tuple[Path, Path, list[Any]]]:
-    """What a StreamFlow file runs: workflow, job file, bindings; without what has not the shape of such a file."""
+    """Yield workflow, job file and bindings of each well-formed workflow of a StreamFlow file."""
     workflows = source.data.get("workflows")
     for workflow in workflows.values() if isinstance(workflows, Mapping) else ():
         config = workflow.get("config") if isinstance(workflow, Mapping) else None
-        named_files = [config.get(key) for key in ("file", "settings")] if isinstance(config, Mapping) else []
-        paths = [(source.path.parent / each).resolve() for each in named_files if isinstance(each, str)]
+        names = [config.get(key) for key in ("file", "settings")] if isinstance(config, Mapping) else []
+        paths = [(source.path.parent / name).resolve() for name in names if isinstance(name, str)]
         if len(paths) == 2:  # both of them
             bindings = workflow.get("bindings")
             yield paths[0], paths[1], bindings if isinstance(bindings, list) else []
 
 
-def held_at_sites(repository: Repository, jobs: Collection[Path]) -> dict[Path, set[str]]:
-    """By job file, the inputs that lie at a site already: the ports that StreamFlow files bind.
+def find_inputs_at_sites(repository: Repository, jobs: Collection[Path]) -> dict[Path, set[str]]:
+    """Return the inputs that are at a site already, by job file: the ports that StreamFlow files bind.
 
     Args:
-        jobs: all job files. One that is named wrong is told as such, and the file that was meant is held right.
+        jobs: all job files. A wrong name is reported elsewhere, and the inputs of the intended file count as bound.
     """
-    found: dict[Path, set[str]] = defaultdict(set)
+    inputs_by_job: dict[Path, set[str]] = defaultdict(set)
     for source in repository.streamflow.values():
         for workflow_path, job_path, bindings in _run_by(source):
             workflow = repository.process(workflow_path)
             inputs = workflow.inputs if workflow else {}
-            ports = {str(each["port"]).lstrip("/") for each in bindings if isinstance(each, Mapping) and "port" in each}
-            for job in [job_path] if job_path in jobs else _meant(job_path, jobs):
-                found[job] |= ports if ports <= set(inputs) else set(inputs)  # one of them is told as misspelt
-    return found
+            ports = {
+                str(binding["port"]).lstrip("/")
+                for binding in bindings
+                if isinstance(binding, Mapping) and "port" in binding
+            }
+            for job in [job_path] if job_path in jobs else _intended_jobs(job_path, jobs):
+                inputs_by_job[job] |= ports if ports <= set(inputs) else set(inputs)  # one of them is told as misspelt
+    return inputs_by_job
 
 
-def _meant(wrong: Path, jobs: Collection[Path]) -> list[Path]:
-    """Job files that a path which leads to none may mean: of its name elsewhere, or of nearly its name in its folder."""
-    beside = [each.name for each in jobs if each.parent == wrong.parent]
-    alike = difflib.get_close_matches(wrong.name, beside, n=1)
-    return [each for each in jobs if each.name == wrong.name or (each.parent == wrong.parent and each.name in alike)]
+def _intended_jobs(wrong: Path, jobs: Collection[Path]) -> list[Path]:
+    """Return the job files that a wrong path may mean: with its name elsewhere, or with a similar name in its folder."""
+    siblings = [job.name for job in jobs if job.parent == wrong.parent]
+    similar = difflib.get_close_matches(wrong.name, siblings, n=1)
+    return [job for job in jobs if job.name == wrong.name or (job.parent == wrong.parent and job.name in similar)]
 
 
 def bound_workflows(repository: Repository) -> dict[Path, dict[Path, Path]]:
-    """By site file, the workflows that generated files bind to it, each with its job file."""
-    found: dict[Path, dict[Path, Path]] = defaultdict(dict)
+    """Return the workflows that generated files bind to a site, each with its job file, by site file."""
+    workflows: dict[Path, dict[Path, Path]] = defaultdict(dict)
     for source in repository.streamflow.values():
-        words = generated(source)
-        if words:
-            origin = origin_of(source, words)
-            found[origin.site][origin.workflow] = origin.job
-    return found
+        arguments = generated(source)
+        if arguments:
+            origin = origin_of(source, arguments)
+            workflows[origin.site][origin.workflow] = origin.job
+    return workflows
 
 
 def check_job(source: SourceDocument, workflow: Process, at_site: Collection[str]) -> Iterator[Finding]:
@@ -132,21 +136,21 @@ def check_job(source: SourceDocument, workflow: Process, at_site: Collection[str
 
 def _missing(source: SourceDocument, name: str, value: Any) -> Iterator[Finding]:
     places = []
-    for inside, each in files_in(value):
-        key, local = place_key(each), path_of(each)
+    for inside, file in files_in(value):
+        key, local = place_key(file), path_of(file)
         if local is not None and "${" not in local:
-            places.append(((name, *inside, key), str(each[key]), (source.path.parent / local).resolve()))
-    why = {path: gone(path) for _, _, path in places}
-    made = ignored(source.path.parent, [path for path, told in why.items() if told])
+            places.append(((name, *inside, key), str(file[key]), (source.path.parent / local).resolve()))
+    reasons = {path: gone(path) for _, _, path in places}
+    generated_paths = ignored(source.path.parent, [path for path, reason in reasons.items() if reason])
     for field, text, path in places:
-        if not why[path]:
+        if not reasons[path]:
             yield from _json(path)
-        elif path not in made:
+        elif path not in generated_paths:
             yield finding_at(
                 source,
                 "job-file",
                 field,
-                f"'{text}' {why[path]}.",
+                f"'{text}' {reasons[path]}.",
                 seen=str(text),
                 expected="a path from the folder of this file",
                 fix=near(path)[1] or "correct the path, or bind the input to the site that holds it",

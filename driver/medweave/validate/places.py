@@ -1,4 +1,4 @@
-"""Deployments of a document: their settings, services and files; and the tools that run there. Of sites and StreamFlow files."""
+"""Deployments of site files and StreamFlow files: their settings, services and files; and the tools of workflows."""
 
 from __future__ import annotations
 
@@ -25,21 +25,21 @@ _CONTAINER = re.compile(r'\.container" \(dict "root" \. "(?:name|part)" "(\w+)"'
 _PLAIN_CONTAINER = re.compile(r"^\s*-\s+name:\s*([a-z0-9-]+)\s*$", re.MULTILINE)
 
 
-def told(source: SourceDocument, fault: FieldFault, rule: str) -> Finding:
-    """A reader's error as a finding in its document."""
+def finding_of(source: SourceDocument, fault: FieldFault, rule: str) -> Finding:
+    """Return the error of a reader as a finding in its document."""
     return of_fault(fault, rule, *source.position(fault.field))
 
 
 def check_deployments(source: SourceDocument, rule: str, *, missing_rule: str) -> Iterator[Finding]:
-    """What is wrong with the deployments of a document that has passed its schema."""
+    """Yield the findings of the deployments of a document that has passed its schema."""
     deployments = source.data.get("deployments") or {}
     for fault in faults_of_deployments(deployments, source.path):
-        yield told(source, fault, rule)
+        yield finding_of(source, fault, rule)
     yield from check_types_and_files(source, rule, missing_rule=missing_rule)
 
 
 def check_types_and_files(source: SourceDocument, rule: str, *, missing_rule: str) -> Iterator[Finding]:
-    """Types of connectors that nobody has, and files that are not there."""
+    """Yield unknown connector types and missing files."""
     schemas = connector_schemas()
     for name, deployment in (source.data.get("deployments") or {}).items():
         kind, config = str(deployment.get("type")), deployment.get("config") or {}
@@ -63,7 +63,7 @@ def check_types_and_files(source: SourceDocument, rule: str, *, missing_rule: st
 
 
 def chart_of(deployment: Mapping[str, Any], folder: Path) -> Path | None:
-    """The chart's folder, where it is one that is there."""
+    """Return the folder of the chart; None if it is not a local chart."""
     config = deployment.get("config") or {}
     text = config.get("chart")
     path = _local(text, folder) if isinstance(text, str) and "repo" not in config else None
@@ -71,7 +71,7 @@ def chart_of(deployment: Mapping[str, Any], folder: Path) -> Path | None:
 
 
 def services_of(deployment: Mapping[str, Any], folder: Path) -> set[str] | None:
-    """The services that a deployment has; None where that cannot be known from files here."""
+    """Return the services of a deployment; None if local files do not show them."""
     config, kind = deployment.get("config") or {}, str(deployment.get("type"))
     if isinstance(config.get("services"), Mapping):
         return set(config["services"])
@@ -87,8 +87,8 @@ def services_of(deployment: Mapping[str, Any], folder: Path) -> set[str] | None:
         )
     if kind == "medweave.kubernetes" and isinstance(config.get("files"), list):
         paths = [_local(text, folder) for text in config["files"]]
-        found = {name for path in paths if path is not None and path.is_file() for name in _containers(path)}
-        return found or None
+        services = {name for path in paths if path is not None and path.is_file() for name in _containers(path)}
+        return services or None
     return set() if kind in ("medweave.local", "medweave.ssh") else None
 
 
@@ -96,20 +96,20 @@ def _containers(path: Path) -> Iterator[str]:
     for document in parse_file(path).documents:
         stack = [document.data]
         while stack:
-            each = stack.pop()
-            if isinstance(each, Mapping):
+            value = stack.pop()
+            if isinstance(value, Mapping):
                 yield from (
-                    str(one["name"])
-                    for one in (each["containers"] if isinstance(each.get("containers"), list) else ())
-                    if isinstance(one, Mapping) and "name" in one
+                    str(container["name"])
+                    for container in (value["containers"] if isinstance(value.get("containers"), list) else ())
+                    if isinstance(container, Mapping) and "name" in container
                 )
-                stack += each.values()
-            elif isinstance(each, list):
-                stack += each
+                stack += value.values()
+            elif isinstance(value, list):
+                stack += value
 
 
 def _paths(value: Any, schema: Mapping[str, Any], field: FieldPath) -> Iterator[tuple[FieldPath, str]]:
-    """Settings that are paths on the driver's machine."""
+    """Yield settings that are paths on the driver's machine."""
     if isinstance(value, str) and schema.get("format") == PATH_FORMAT:
         yield field, value
     elif isinstance(value, list):
@@ -123,7 +123,7 @@ def _paths(value: Any, schema: Mapping[str, Any], field: FieldPath) -> Iterator[
 
 
 def _local(text: str, folder: Path) -> Path | None:
-    """A path of this repository; what lies elsewhere, or is only known when a run starts, is none."""
+    """Return a path in this repository; None for a path elsewhere, or one with a variable."""
     if not isinstance(text, str) or "://" in text or text.startswith(("/", "~")) or "${" in text:
         return None
     return (folder / text).resolve()

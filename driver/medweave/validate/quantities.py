@@ -1,4 +1,4 @@
-"""Quantities of Kubernetes: as numbers, and what a container asks for beside what it may have at most."""
+"""Kubernetes quantities as numbers, and requests above their limits."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ _QUANTITY = re.compile(r"([0-9]+(?:\.[0-9]+)?)([A-Za-z]*)")
 
 
 def quantity(text: Any) -> float | None:
-    """A quantity of Kubernetes (`500m`, `8Gi`) as a number; None where it is none."""
-    found = _QUANTITY.fullmatch(str(text)) if text is not None else None
-    return float(found[1]) * _UNITS[found[2]] if found and found[2] in _UNITS else None
+    """Return a Kubernetes quantity (`500m`, `8Gi`) as a number; None for other text."""
+    match = _QUANTITY.fullmatch(str(text)) if text is not None else None
+    return float(match[1]) * _UNITS[match[2]] if match and match[2] in _UNITS else None
 
 
 def above_limits(values: Any, field: FieldPath = ()) -> Iterator[tuple[FieldPath, str, str]]:
-    """Requests that are more than the limit beside them, which no API server takes: place of the request, it, and the limit."""
+    """Yield field, request and limit of each request above its limit, which the API server rejects."""
     if not isinstance(values, Mapping):
         return
     for key, inner in values.items():
         yield from above_limits(inner, (*field, key))
     requests, limits = values.get("requests"), values.get("limits")
     if isinstance(requests, Mapping) and isinstance(limits, Mapping):
-        for name, asked in requests.items():
-            amount, most = quantity(asked), quantity(limits.get(name))
+        for name, request in requests.items():
+            amount, most = quantity(request), quantity(limits.get(name))
             if amount is not None and most is not None and amount > most:
-                yield (*field, "requests", name), str(asked), str(limits[name])
+                yield (*field, "requests", name), str(request), str(limits[name])

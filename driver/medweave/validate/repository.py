@@ -1,4 +1,4 @@
-"""Which files there are, and what each of them is; that follows from what is in it."""
+"""The files of a repository, and the kind of each, by its content."""
 
 from __future__ import annotations
 
@@ -11,17 +11,18 @@ from functools import cached_property
 from pathlib import Path, PurePath
 from typing import Any
 
-from medweave.cli.schema import streamflow_schema
 from medweave.project.near_files import near
+from medweave.project.schedules import schema as schedule_schema
+from medweave.project.schemas import streamflow_schema
 from medweave.project.sites import schema as site_schema
 from medweave.project.workflows import ROLES_FILE
-from medweave.schedule.document import schema as schedule_schema
 from medweave.validate.findings import Finding, of_syntax
 from medweave_core.documents.cwl_model import Process
 from medweave_core.documents.cwl_reader import CwlReader
 from medweave_core.documents.line_numbers import shown
 from medweave_core.documents.source_documents import SourceDocument
 from medweave_core.errors import UsageError
+from medweave_core.runlog.run_folder import EVENTS
 
 IGNORE_FILE = ".medweave-ignore"
 CWL_CLASSES = ("Workflow", "CommandLineTool", "ExpressionTool", "Operation")
@@ -37,12 +38,11 @@ EMPTY = {
     "sites": ("site", "site file"),
     "schedules": ("schedule", "file of a schedule"),
 }
-EVENTS = "events.jsonl"  # a folder with it is a run's
 
 
 @dataclass(slots=True)
 class Repository:
-    """The files that are looked at.
+    """The files that are checked.
 
     Attributes:
         root: top of the working tree, or the current folder.
@@ -71,7 +71,7 @@ class Repository:
     reader: CwlReader = field(default_factory=CwlReader)
 
     def source(self, path: Path) -> SourceDocument | None:
-        """A file that another one names; None where it is missing, no mapping or unsound, which is told where it is looked at."""
+        """Return a file that another one names; None if it is missing, not a mapping or unsound, which its own check reports."""
         documents = self.reader.parse(path).documents
         is_sound = path not in self.unsound and documents and isinstance(documents[0].data, dict)
         return documents[0] if is_sound else None
@@ -108,7 +108,7 @@ class Repository:
 
 
 def open_repository(paths: Sequence[Path]) -> Repository:
-    """The files at and below some paths, without those that git or `.medweave-ignore` leaves out.
+    """Return the files at and below some paths, without those that git or `.medweave-ignore` excludes.
 
     Raises:
         UsageError: one of the paths is not there.
@@ -123,8 +123,8 @@ def open_repository(paths: Sequence[Path]) -> Repository:
     files: dict[Path, None] = {}
     for path in paths:
         start = path.resolve()
-        found = [start] if start.is_file() else _below(start, root)
-        files.update(dict.fromkeys(found))
+        below = [start] if start.is_file() else _below(start, root)
+        files.update(dict.fromkeys(below))
     of_runs = {path.parent for path in files if path.name == EVENTS} - {path.resolve() for path in paths}
     files = {path: None for path in files if not of_runs & set(path.parents)}
     named = [start for path in paths if (start := path.resolve()).is_file()]
@@ -138,15 +138,15 @@ def open_repository(paths: Sequence[Path]) -> Repository:
 
 
 def ignored(root: Path, paths: Sequence[Path]) -> set[Path]:
-    """Those of some paths that git ignores: a run makes them."""
+    """Return the paths that git ignores: a run creates them."""
     if not paths:
         return set()
-    told = _git(root, "check-ignore", "-z", "--stdin", given="\0".join(map(str, paths)))
-    return {Path(name) for name in told.split("\0") if name}
+    names = _git(root, "check-ignore", "-z", "--stdin", stdin="\0".join(map(str, paths)))
+    return {Path(name) for name in names.split("\0") if name}
 
 
 def _kind(path: Path, data: Any) -> str:
-    """By what is in it; by its folder where that says it, since a key may be misspelt and a file empty."""
+    """Return the kind of a file by its content; by its folder for sites and schedules, since a key may be misspelt."""
     keys: Mapping[str, Any] = data if isinstance(data, Mapping) else {}
     if path.suffix == ".cwl" or ("class" in keys and "cwlVersion" in keys) or keys.get("class") in CWL_CLASSES:
         return "cwl"
@@ -160,9 +160,9 @@ def _kind(path: Path, data: Any) -> str:
         return of_folder
     if path.name.startswith("streamflow"):
         return "streamflow"
-    known = {kind: len(words & set(keys)) for kind, words in _keys_of_kinds().items()}
-    kind = max(known, key=lambda each: known[each])
-    return kind if known[kind] > 1 and 2 * known[kind] > len(keys) else "others"
+    matches = {kind: len(words & set(keys)) for kind, words in _keys_of_kinds().items()}
+    kind = max(matches, key=lambda kind_name: matches[kind_name])
+    return kind if matches[kind] > 1 and 2 * matches[kind] > len(keys) else "others"
 
 
 @functools.cache
@@ -177,33 +177,35 @@ def _top(path: Path) -> Path:
 
 
 def _below(folder: Path, root: Path) -> list[Path]:
-    named = [folder / name for name in _listed(folder)]
-    left_out = _Ignored(root)
-    is_named = left_out.holds(folder / "any")  # who names a folder that is left out wants it looked at
-    kept = [
-        path for path in named if not _is_hidden(path.relative_to(folder)) and (is_named or not left_out.holds(path))
+    listed = [folder / name for name in _listed(folder)]
+    ignore_file = _IgnoreFile(root)
+    is_named = ignore_file.excludes(folder / "any")  # who names a folder that is left out wants it looked at
+    visible = [
+        path
+        for path in listed
+        if not _is_hidden(path.relative_to(folder)) and (is_named or not ignore_file.excludes(path))
     ]
-    return sorted(path for path in kept if path.is_file())
+    return sorted(path for path in visible if path.is_file())
 
 
 def _listed(folder: Path) -> Iterator[str]:
-    told = _git(folder, "ls-files", "--cached", "--others", "--exclude-standard", "-z")
-    if told:
-        yield from filter(None, told.split("\0"))
+    tracked = _git(folder, "ls-files", "--cached", "--others", "--exclude-standard", "-z")
+    if tracked:
+        yield from filter(None, tracked.split("\0"))
         return
     for above, folders, names in os.walk(folder):  # no git here
         folders[:] = [name for name in folders if not name.startswith(".")]
         yield from (os.path.relpath(Path(above) / name, folder) for name in names)
 
 
-def _git(folder: Path, *words: str, given: str = "") -> str:
+def _git(folder: Path, *words: str, stdin: str = "") -> str:
     try:
-        ended = subprocess.run(
-            ["git", "-C", str(folder), *words], input=given, capture_output=True, text=True, check=False
+        process = subprocess.run(
+            ["git", "-C", str(folder), *words], input=stdin, capture_output=True, text=True, check=False
         )
     except OSError:
         return ""
-    return ended.stdout if ended.returncode == 0 else ""
+    return process.stdout if process.returncode == 0 else ""
 
 
 def _is_hidden(path: PurePath) -> bool:
@@ -211,15 +213,15 @@ def _is_hidden(path: PurePath) -> bool:
 
 
 def _hidden(paths: Sequence[Path], others: Collection[Path]) -> list[Path]:
-    found = []
+    hidden = []
     for folder in (path.resolve() for path in paths if path.is_dir()):
-        kept = [Path(name) for name in _git(folder, "ls-files", "--cached", "-z").split("\0") if name]
-        found += [folder / name for name in kept if _is_hidden(name)]
-    return [path for path in dict.fromkeys(found) if path.is_file() and path not in others]
+        tracked = [Path(name) for name in _git(folder, "ls-files", "--cached", "-z").split("\0") if name]
+        hidden += [folder / name for name in tracked if _is_hidden(name)]
+    return [path for path in dict.fromkeys(hidden) if path.is_file() and path not in others]
 
 
-class _Ignored:
-    """The lines of `.medweave-ignore`: a folder with all in it (`tests/`), or a pattern (`*.draft.yml`), from the file's folder."""
+class _IgnoreFile:
+    """The lines of `.medweave-ignore`: folders (`tests/`) and patterns (`*.draft.yml`), relative to its folder."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -230,9 +232,9 @@ class _Ignored:
         lines = file.read_text(encoding="utf-8", errors="replace").splitlines() if file.is_file() else []
         return [line.strip() for line in lines if line.strip() and not line.startswith("#")]
 
-    def holds(self, path: Path) -> bool:
+    def excludes(self, path: Path) -> bool:
         inside = path.relative_to(self.root) if path.is_relative_to(self.root) else path
         return any(
-            str(inside).startswith(each.lstrip("/")) if each.endswith("/") else inside.match(each)
-            for each in self.patterns
+            str(inside).startswith(pattern.lstrip("/")) if pattern.endswith("/") else inside.match(pattern)
+            for pattern in self.patterns
         )

@@ -1,4 +1,4 @@
-"""Secrets in the clear: in any text file by their form, in YAML also by the key that they stand under."""
+"""Plaintext secrets: in text files by their form, in YAML also by their key."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from medweave_core.documents.source_documents import SourceDocument
 MOST_BYTES = 1 << 20
 EXPECTED = "a variable (${NAME}), a file that is not kept here, or a Secret of the cluster"
 FIX = "take it out, and have it changed: whoever can read the history has it"
-# What it is, texts of which one is in it, its form. A form begins with such a text: that makes the search fast.
+# Kind, texts of which one is contained, regular expression. The texts make the search fast.
 _FORMS = (
     (
         "a private key",
@@ -49,12 +49,12 @@ _OF_RECIPE = re.compile(
     r"[\"']?(?![$<{/~])([^\s\"'#]{4,})"
 )
 _OF_JSON = re.compile(r'"(?P<key>[\w.-]+)"\s*:\s*"(?P<value>[^"]+)"')
-_AUTH = re.compile(r"[A-Za-z0-9+/]{12,}={0,2}")  # of Docker's login: user and password in base64
+_AUTH = re.compile(r"[A-Za-z0-9+/]{12,}={0,2}")  # login of Docker: user and password in base64
 SETTINGS = (".env", ".sh", ".ini", ".cfg", ".conf", ".properties", ".toml")
 
 
 def check_text(path: Path) -> Iterator[Finding]:
-    """Secrets in a text file that can be told by their form."""
+    """Yield secrets in a text file, by their form."""
     try:
         if path.stat().st_size > MOST_BYTES:
             return
@@ -66,27 +66,27 @@ def check_text(path: Path) -> Iterator[Finding]:
     decoded = text.decode("utf-8", "replace")
     for name, offset in _with_form(decoded):
         yield _at(path, decoded, offset, f"{name} stands in this file.", name)
-    for offset, what in _set(path, decoded):
+    for offset, what in _secret_settings(path, decoded):
         yield _at(path, decoded, offset, "a password or token stands in this file.", what)
 
 
-def _set(path: Path, text: str) -> Iterator[tuple[int, str]]:
-    """Settings with the names of secrets, of those files that have settings; without those that are told by their form."""
+def _secret_settings(path: Path, text: str) -> Iterator[tuple[int, str]]:
+    """Yield settings with the names of secrets, without values that have the form of a secret."""
     if path.suffix in SETTINGS or path.name.startswith(".env"):
-        found, what = list(_SETTING.finditer(text)), "a setting with a value"
+        matches, kind = list(_SETTING.finditer(text)), "a setting with a value"
     elif path.name.startswith(RECIPES) or path.suffix == ".Containerfile":
-        found, what = list(_OF_RECIPE.finditer(text)), "a variable of the image with a value"
+        matches, kind = list(_OF_RECIPE.finditer(text)), "a variable of the image with a value"
     elif path.suffix in (".json", ".dockerconfigjson", ".dockercfg") or path.name == ".dockercfg":
         pairs = _OF_JSON.finditer(text) if _hints_of_json(text) else ()
-        for each in pairs:
-            key, value = each["key"], each["value"]
+        for match in pairs:
+            key, value = match["key"], match["value"]
             is_login = key == "auth" and _AUTH.fullmatch(value)
             if (is_login or (_KEY.search(key) and _is_value(value))) and not any(_with_form(value)):
-                yield each.start("value"), f"'{key}' with a value"
+                yield match.start("value"), f"'{key}' with a value"
         return
     else:
         return
-    yield from ((each.start(1), what) for each in found if not any(_with_form(each[0])))
+    yield from ((match.start(1), kind) for match in matches if not any(_with_form(match[0])))
 
 
 def _hints_of_json(text: str) -> bool:
@@ -95,15 +95,15 @@ def _hints_of_json(text: str) -> bool:
 
 
 def _is_value(text: str) -> bool:
-    """Whether a text under the name of a secret is one: no variable, no path."""
+    """Return whether the value of a secret setting is a secret: neither a variable nor a path."""
     return "${" not in text and not text.startswith(("/", "~", "./", "../", "$", "<"))
 
 
 def _with_form(text: str) -> Iterator[tuple[str, int]]:
-    """What has the form of a secret: what it is, and where it begins."""
+    """Yield kind and offset of each text with the form of a secret."""
     for name, hints, form in _COMPILED:
         if any(hint in text for hint in hints):
-            yield from ((name, found.start()) for found in form.finditer(text))
+            yield from ((name, match.start()) for match in form.finditer(text))
 
 
 def _at(path: Path, text: str, offset: int, what: str, seen: str) -> Finding:
@@ -115,21 +115,21 @@ def _at(path: Path, text: str, offset: int, what: str, seen: str) -> Finding:
 
 
 def check_document(source: SourceDocument) -> Iterator[Finding]:
-    """Values under keys that say that they are secret, in a document that is no CWL: there such keys are names of inputs."""
+    """Yield values of secret keys in a document. Not for CWL, where such keys are names of inputs."""
     data = source.data
     if isinstance(data, Mapping) and data.get("kind") == "Secret" and "apiVersion" in data:
         for section in ("data", "stringData"):
-            said = data.get(section)
-            for key, value in said.items() if isinstance(said, Mapping) else ():
+            members = data.get(section)
+            for key, value in members.items() if isinstance(members, Mapping) else ():
                 if value and "${" not in str(value) and not any(_with_form(str(value))):
-                    yield _told(source, (section, key))
+                    yield _finding(source, (section, key))
         return
     for field, value in _under_secret_keys(data, ()):
-        if not any(_with_form(value)):  # told by its form already
-            yield _told(source, field)
+        if not any(_with_form(value)):  # reported by its form
+            yield _finding(source, field)
 
 
-def _told(source: SourceDocument, field: FieldPath) -> Finding:
+def _finding(source: SourceDocument, field: FieldPath) -> Finding:
     return finding_at(
         source,
         "secret-in-clear",
@@ -143,9 +143,15 @@ def _told(source: SourceDocument, field: FieldPath) -> Finding:
 
 def _under_secret_keys(value: Any, field: FieldPath) -> Iterable[tuple[FieldPath, str]]:
     if isinstance(value, Mapping):
-        name, said = value.get("name"), value.get("value")  # a variable of a container
-        if isinstance(name, str) and isinstance(said, str) and said and _KEY.search(name) and _is_value(said):
-            yield (*field, "value"), said
+        name, text_value = value.get("name"), value.get("value")  # an environment variable of a container
+        if (
+            isinstance(name, str)
+            and isinstance(text_value, str)
+            and text_value
+            and _KEY.search(name)
+            and _is_value(text_value)
+        ):
+            yield (*field, "value"), text_value
         for key, item in value.items():
             if isinstance(item, str) and item and isinstance(key, str) and _KEY.search(key):
                 if _is_value(item):

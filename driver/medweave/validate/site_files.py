@@ -1,4 +1,4 @@
-"""Site files and roles.yml: by themselves, and together with the workflows that are bound to them."""
+"""Site files and roles.yml: alone, and together with the workflows that are bound to them."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from medweave.placement.data_rules import held_at
+from medweave.placement.data_rules import check_data_rules
 from medweave.project.sites import OF_GATE, faults_of_site, read_site, role_names
 from medweave.project.workflows import ROLES_SHAPE, Pipeline, read_pipeline
 from medweave.validate.findings import Finding, finding_at, one_of
-from medweave.validate.places import check_types_and_files, services_of, told
+from medweave.validate.places import check_types_and_files, finding_of, services_of
 from medweave.validate.repository import Repository
 from medweave_core.documents.closest_match import closest
 from medweave_core.documents.field_errors import FieldFault, faults
@@ -20,18 +20,20 @@ from medweave_core.errors import StepError
 
 
 def check_site(source: SourceDocument, repository: Repository) -> list[Finding]:
-    """What is wrong with a site file by itself."""
-    found = [told(source, fault, "site") for fault in faults_of_site(source.data, source.path)]
+    """Return the findings of a site file alone."""
+    findings = [finding_of(source, fault, "site") for fault in faults_of_site(source.data, source.path)]
     of_whole = not isinstance(source.data.get("deployments"), Mapping)
-    if of_whole or any(each.field != OF_GATE for each in found):  # the place of gate or segment may be misspelt
-        return found
-    found = [*check_types_and_files(source, "site", missing_rule="binding-file"), *_check_services(source)]
-    if not found:
+    if of_whole or any(
+        finding.field != OF_GATE for finding in findings
+    ):  # the place of gate or segment may be misspelt
+        return findings
+    findings = [*check_types_and_files(source, "site", missing_rule="binding-file"), *_check_services(source)]
+    if not findings:
         try:
-            read_site(source.path, repository.reader)  # which also needs each deployment on lines of its own
+            read_site(source.path, repository.reader)  # which also requires separate lines for each deployment
         except FieldFault as fault:
-            return [told(source, fault, "site")]
-    return found
+            return [finding_of(source, fault, "site")]
+    return findings
 
 
 def _check_services(source: SourceDocument) -> Iterator[Finding]:
@@ -49,10 +51,10 @@ def _check_services(source: SourceDocument) -> Iterator[Finding]:
 
 
 def check_roles(source: SourceDocument, repository: Repository) -> Iterator[Finding]:
-    """What is wrong with a roles.yml: its workflows, their steps, the roles."""
-    of_shape = [told(source, fault, "roles") for fault in faults(source.data, ROLES_SHAPE, source.path, ())]
-    yield from of_shape
-    if of_shape:
+    """Yield the findings of a roles.yml: its workflows, their steps, the roles."""
+    shape_findings = [finding_of(source, fault, "roles") for fault in faults(source.data, ROLES_SHAPE, source.path, ())]
+    yield from shape_findings
+    if shape_findings:
         return
     known_roles = role_names()
     for name, roles in source.data.items():
@@ -63,7 +65,7 @@ def check_roles(source: SourceDocument, repository: Repository) -> Iterator[Find
         if path.resolve() in repository.unsound:
             continue
         if document is None or not isinstance(roles, Mapping):
-            beside = sorted(each.name for each in source.path.parent.glob("*.cwl"))
+            beside = sorted(path_name.name for path_name in source.path.parent.glob("*.cwl"))
             yield finding_at(
                 source,
                 "roles",
@@ -79,7 +81,7 @@ def check_roles(source: SourceDocument, repository: Repository) -> Iterator[Find
         steps = [step.path for step in document.steps.values()]
         stray = [step for step in roles if step not in steps]
         for step in stray:
-            free = [each for each in steps if each not in roles]
+            free = [path_name for path_name in steps if path_name not in roles]
             yield finding_at(
                 source, "roles", (name, step), f"{name} has no step '{step}'.", seen=str(step), expected=one_of(steps),
                 fix=closest(str(step), free) or "take the line away",
@@ -109,25 +111,25 @@ def check_roles(source: SourceDocument, repository: Repository) -> Iterator[Find
 
 
 def pipelines(repository: Repository, broken: Collection[Path]) -> list[Pipeline]:
-    """The workflows that have roles and no faults."""
-    found = []
+    """Return the workflows with roles and without errors."""
+    readable = []
     for source in repository.roles.values():
         if {source.path.parent / str(name) for name in source.data} & repository.unsound:
-            continue  # what the steps of a workflow write is held against those of all that are beside it
+            continue  # the outputs of a workflow are checked against those of all workflows in its folder
         for name in source.data:
             path = source.path.parent / str(name)
             if path.suffix == ".cwl" and not {path, source.path} & set(broken):
                 try:
-                    found.append(read_pipeline(path, repository.reader))
+                    readable.append(read_pipeline(path, repository.reader))
                 except StepError:
-                    continue  # told elsewhere, as what it is
-    return found
+                    continue  # reported by another check
+    return readable
 
 
 def check_bound_roles(
     source: SourceDocument, bound: Mapping[Path, Collection[Path]], known: list[Pipeline]
 ) -> Iterator[Finding]:
-    """Roles that a workflow needs, which is bound to the site by a file that `medweave bind` wrote."""
+    """Yield missing roles of workflows that generated files bind to the site."""
     missing: dict[str, Pipeline] = {}
     for pipeline in known:
         if pipeline.path in bound.get(source.path, ()):
@@ -147,7 +149,7 @@ def check_bound_roles(
 
 
 def check_inputs(source: SourceDocument, known: list[Pipeline]) -> Iterator[Finding]:
-    """Inputs that lie at the site, by a name that is nearly one of a workflow's: other workflows may have other inputs."""
+    """Yield inputs of a site whose name is close to an input of a workflow: other workflows may have other inputs."""
     names = sorted({name for pipeline in known for name in pipeline.inputs})
     for name in source.data.get("inputs") or {}:
         if name not in names and (near := closest(name, names)):
@@ -165,10 +167,10 @@ def check_inputs(source: SourceDocument, known: list[Pipeline]) -> Iterator[Find
 def check_routes(
     source: SourceDocument, repository: Repository, known: list[Pipeline], bound: Mapping[Path, Path]
 ) -> list[Finding]:
-    """What the site's data rules forbid, of the workflows that are bound to it; one finding, since one mistake shows in many.
+    """Return the first violation of the site's data rules by the workflows that are bound to it.
 
     Args:
-        bound: workflows with the job file of each, whose values say which steps run.
+        bound: job file by workflow; its values decide which steps run.
     """
     site = read_site(source.path, repository.reader)
     for pipeline in known:
@@ -177,13 +179,13 @@ def check_routes(
             continue
         beside = {name: place for name, place in site.inputs.items() if name in pipeline.folder_inputs}
         try:
-            held_at(pipeline, dataclasses.replace(site, inputs=beside), job.data)
+            check_data_rules(pipeline, dataclasses.replace(site, inputs=beside), job.data)
         except FieldFault as fault:
             holder = repository.source(fault.path) or source
-            return [told(holder, fault, "data-route")]
+            return [finding_of(holder, fault, "data-route")]
     return []
 
 
 def has_roles(roles: Mapping[str, Any], pipeline: Pipeline) -> bool:
-    """Whether a site has a place for each step of a workflow."""
+    """Return whether a site has a place for each step of a workflow."""
     return all(step.role in roles for step in pipeline.steps)

@@ -1,4 +1,4 @@
-"""Tools by themselves: hints of medweave's own, where the outputs come from, and the order on the command line."""
+"""Tools alone: hints of medweave, places of outputs, and positions on the command line."""
 
 from __future__ import annotations
 

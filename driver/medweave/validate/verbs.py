@@ -1,16 +1,19 @@
-"""Tools that call `medweave-step`, held against its verbs and their options, of the version that is installed here."""
+"""Tools that call `medweave-step`: their verbs and options exist in the installed version."""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
+from importlib.metadata import entry_points
+from typing import Any
 
 from medweave.validate.findings import Finding, finding_at, one_of
 from medweave_core.documents.closest_match import closest
 from medweave_core.documents.cwl_model import Process
 from medweave_core.documents.line_numbers import FieldPath
-from medweave_steps.cli import VERBS, build_parser, load_verb
 
 PROGRAM = "medweave-step"
+GROUP = "medweave.step_programs"  # entry points: the driver does not depend on the steps
 
 
 def check_verb(process: Process) -> Iterator[Finding]:
@@ -18,20 +21,31 @@ def check_verb(process: Process) -> Iterator[Finding]:
     source, words = process.document, process.fields.get("baseCommand")
     if not isinstance(words, list) or len(words) < 2 or words[0] != PROGRAM:
         return
-    verb = str(words[1])
-    if verb not in VERBS:
+    program = _installed_program()
+    if program is None:
+        return
+    verb, verbs = str(words[1]), list(program.VERBS)
+    if verb not in verbs:
         yield finding_at(
-            source, "cwl-verb", ("baseCommand", 1), f"{PROGRAM} has no verb '{verb}'.", seen=verb, expected=one_of(VERBS),
-            fix=closest(verb, list(VERBS)) or "choose one of these",
+            source, "cwl-verb", ("baseCommand", 1), f"{PROGRAM} has no verb '{verb}'.", seen=verb, expected=one_of(verbs),
+            fix=closest(verb, verbs) or "choose one of these",
         )  # fmt: skip
         return
-    options = [name for action in build_parser(load_verb(verb))._actions for name in action.option_strings]
+    parser = program.build_parser(program.load_verb(verb))
+    options = [name for action in parser._actions for name in action.option_strings]
     for field, option in _options(process):
         if option.startswith("-") and "$" not in option and option not in options:
             yield finding_at(
                 source, "cwl-verb", field, f"`{PROGRAM} {verb}` has no option '{option}'.", seen=option, expected=one_of(options),
                 fix=closest(option, options) or "take it away",
             )  # fmt: skip
+
+
+@functools.cache
+def _installed_program() -> Any:
+    """Return the module of the program with its verbs and their parsers; None if no steps are installed."""
+    registered = entry_points(group=GROUP, name=PROGRAM)
+    return next(iter(registered)).load() if registered else None
 
 
 def _options(tool: Process) -> Iterator[tuple[FieldPath, str]]:

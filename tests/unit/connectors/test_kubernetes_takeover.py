@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from medweave_connectors.cleanup import clean
-from medweave_connectors.runlog.run_ownership import owner_of
 from medweave_connectors.sites.pods import owner
+from medweave_core.runlog.run_ownership import owner_of
 from support.api_server import NAMESPACE
 from support.engine import Run, start, wait_until
 from support.job_server import JobServer, job_cluster, standing_pod

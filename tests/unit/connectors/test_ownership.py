@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 
 from medweave_connectors.host.job_processes import KEY, key_of, kill_of_runs
-from medweave_connectors.runlog import run_ownership
 from medweave_connectors.runlog.run import RunRecord
-from medweave_connectors.runlog.run_ownership import (
+from medweave_core.errors import UsageError
+from medweave_core.runlog import run_ownership
+from medweave_core.runlog.run_ownership import (
     RECORD_MARK,
     RunOwner,
     check_run_id,
@@ -23,7 +24,6 @@ from medweave_connectors.runlog.run_ownership import (
     owner_of,
     recorded_owner,
 )
-from medweave_core.errors import UsageError
 
 
 @pytest.mark.parametrize("workflow", ["lung", "lung nodules", "../x", "-rf", ".hidden", "é" * 10, "w" * 300, "", "."])

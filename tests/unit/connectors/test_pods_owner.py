@@ -12,8 +12,8 @@ from collections.abc import Iterator
 import psutil
 import pytest
 
-from medweave_connectors.runlog.run_ownership import RunOwner
 from medweave_connectors.sites.pods.owner import DRIVER, RUN, TOKEN, is_of, labels, owner
+from medweave_core.runlog.run_ownership import RunOwner
 from support.engine import wait_until
 
 TELLS = """

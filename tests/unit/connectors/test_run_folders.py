@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from medweave_connectors.runlog.run_ownership import RunOwner
 from medweave_connectors.transfer.store.blob_store import Store, evict
 from medweave_connectors.transfer.store.folder_commands import (
     MARK,
@@ -22,6 +21,7 @@ from medweave_connectors.transfer.store.folder_commands import (
     remove,
     remove_traces,
 )
+from medweave_core.runlog.run_ownership import RunOwner
 from support.engine import FILE, run, start, wait_until, write_workflow
 from support.fake_cluster import Cluster, fake_cluster
 

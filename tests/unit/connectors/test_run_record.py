@@ -11,8 +11,8 @@ import pytest
 from medweave_connectors.runlog.job import CommandOutcome
 from medweave_connectors.runlog.job_output import parse_progress
 from medweave_connectors.runlog.run import RunRecord
-from medweave_connectors.runlog.run_ownership import new_run_id
 from medweave_core.runlog import causes
+from medweave_core.runlog.run_ownership import new_run_id
 from support.engine import valid_events
 
 

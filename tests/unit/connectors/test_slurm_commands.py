@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from medweave_connectors.jobs.job_requests import JobRequest, StepHints
-from medweave_connectors.runlog.run_ownership import RunOwner
 from medweave_connectors.sites.slurm import answers, commands
 from medweave_connectors.sites.slurm.commands import END
 from medweave_connectors.sites.slurm.script import SlurmJobFiles, StepCommand, gang_script, node_script, single_script
@@ -22,6 +21,7 @@ from medweave_connectors.sites.slurm.service import (
     refuse_if_too_large,
 )
 from medweave_core.errors import UsageError
+from medweave_core.runlog.run_ownership import RunOwner
 from support.fake_cluster import FAKES
 from support.slurm_words import ALLOCATION
 

@@ -14,13 +14,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from medweave_connectors.runlog.run_ownership import RunOwner
 from medweave_connectors.transfer.agent import files as far_files
 from medweave_connectors.transfer.agent import program_text
 from medweave_connectors.transfer.manifest import digest_database, local_scan, manifest, tree_digest
 from medweave_connectors.transfer.store import many_files
 from medweave_connectors.transfer.store.blob_store import Store
 from medweave_connectors.transfer.store.folder_commands import MARK, STORE, remove_traces
+from medweave_core.runlog.run_ownership import RunOwner
 from support import store_runs
 from support.engine import wait_until
 from support.old_python import assert_is_python

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from medweave_connectors.host.errors import NoRoom
-from medweave_connectors.runlog.run_ownership import RunOwner
 from medweave_connectors.transfer.store import blob_store
 from medweave_connectors.transfer.store.blob_store import Store
 from medweave_connectors.transfer.store.folder_commands import MARK, make, remove_traces
+from medweave_core.runlog.run_ownership import RunOwner
 from support.engine import wait_until
 from support.store_runs import Runs
 from support.transfers import places, replaced

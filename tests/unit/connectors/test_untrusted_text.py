@@ -20,7 +20,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from medweave.provision import command
-from medweave_connectors.runlog import job_output_files
 from medweave_connectors.runlog.job_output import MOST_NOTICES, JobOutput
 from medweave_connectors.runlog.run import RunRecord
 from medweave_connectors.sites.helm import releases
@@ -41,6 +40,7 @@ from medweave_connectors.transfer.routes.direct import commands as direct
 from medweave_core.contracts.progress import JSON_PREFIX, duration
 from medweave_core.errors import UserInputError
 from medweave_core.runlog.history import read_events
+from medweave_core.runlog.run_folder import STDERR
 from medweave_core.runlog.run_state import State, fold
 from medweave_core.untrusted_text import load_json, number, plain, plain_line, plain_value, whole_number
 from support.job_record import events_of, run_with_job
@@ -130,7 +130,7 @@ def test_control_characters_of_a_job_reach_neither_terminal_nor_log(
     run.job_ended("/train/0", "failed")
     printed = capsys.readouterr().err
     logged = (run.folder / "events.jsonl").read_text()
-    followed = (run.work / job_output_files.FOLDER / "train").read_text()
+    followed = (run.work / STDERR / "train").read_text()
     for text in (printed, json.loads(logged.splitlines()[-1])["data"]["message"], followed):
         assert "end" in text
         assert text == plain(text)

@@ -12,7 +12,7 @@ from jsonschema import Draft202012Validator
 from medweave.project.deployments import connector_schemas
 from medweave_connectors.jobs.retries.policy import DEFAULTS, MOST_ATTEMPTS, FailureKind
 from medweave_connectors.sites.slurm.service import Service
-from medweave_core.exit_codes import PARTIAL
+from medweave_core.errors import PARTIAL
 
 PAGE = (Path(__file__).parents[3] / "docs" / "explanation" / "failures.md").read_text(encoding="utf-8")
 

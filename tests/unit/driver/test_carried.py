@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from medweave.placement.declared_classes import AS_READ, Said, as_read, carried, held
+from medweave.placement.declared_classes import AS_READ, DeclaredClasses, as_read, classes_in, classes_of_ports
 from medweave.project.workflows import Pipeline, read_pipeline
 from medweave_connectors.policy.data_classes import DEFINITION
 from medweave_connectors.policy.data_rules import CLASSES
@@ -69,11 +69,11 @@ def test_only_inputs_without_a_source_and_with_a_default_file_belong_to_the_defi
     (tmp_path / "roles.yml").write_text("flow.cwl: {/one: check}\n")
     pipeline = read_pipeline(tmp_path / "flow.cwl")
     assert pipeline.steps[0].definition_files == {"program", "model", "text"}
-    ports = carried(pipeline, Said(inputs={"scan": "identified"}, outputs={}))["/one"]
+    ports = classes_of_ports(pipeline, DeclaredClasses(inputs={"scan": "identified"}, outputs={}))["/one"]
     assert {name: classes for name, classes in ports.items() if classes == (DEFINITION,)}.keys() == {
         "program", "model", "text",
     }  # fmt: skip
-    assert held(ports) == ["identified"], "the definition restricts no place"
+    assert classes_in(ports) == ["identified"], "the definition restricts no place"
 
 
 @pytest.mark.parametrize("inner", ["flow.cwl", "other.cwl"])
@@ -87,17 +87,17 @@ def test_a_workflow_that_runs_itself_is_read_once(tmp_path: Path, inner: str) ->
 
 @pytest.mark.parametrize(("cohort", "found"), [("identified", "identified"), ("de-identified", "de-identified")])
 def test_classes_follow_the_edges(pipeline: Pipeline, cohort: str, found: str) -> None:
-    said = Said(
+    said = DeclaredClasses(
         inputs={"cohort": cohort, "others": "model"},
         outputs={"check": AS_READ, "train": {"sum": AS_READ, "model": "model"}},
     )
-    classes = carried(pipeline, said)
+    classes = classes_of_ports(pipeline, said)
     assert classes == {
         "/": {"cohort": (cohort,), "others": ("model",), "found": (found,)},
         "/look": {"cohort": (cohort,), "found": (found,)},
         "/join": {"all": (found, "model"), "sum": (found,), "model": ("model",)},
     }
-    assert held(classes["/join"]) == [found, "model"]
+    assert classes_in(classes["/join"]) == [found, "model"]
 
 
 def test_an_input_and_an_output_of_one_name_carry_both(tmp_path: Path) -> None:
@@ -106,8 +106,8 @@ def test_an_input_and_an_output_of_one_name_carry_both(tmp_path: Path) -> None:
     step = "{run: tool.cwl, in: {same: cohort}, out: [same]}"
     (tmp_path / "flow.cwl").write_text(f"class: Workflow\ninputs: {{cohort: Directory}}\nsteps: {{x: {step}}}\n")
     pipeline = read_pipeline(tmp_path / "flow.cwl")
-    said = Said(inputs={"cohort": "identified"}, outputs={"r": "aggregate"})
-    assert carried(pipeline, said)["/x"] == {"same": ("identified", "aggregate")}
+    said = DeclaredClasses(inputs={"cohort": "identified"}, outputs={"r": "aggregate"})
+    assert classes_of_ports(pipeline, said)["/x"] == {"same": ("identified", "aggregate")}
 
 
 CONDITIONAL = """\
@@ -139,8 +139,8 @@ def test_a_step_that_does_not_run_gives_nothing_and_one_that_does_is_the_first(
     (tmp_path / "roles.yml").write_text(
         "flow.cwl: {/hide: deidentify, /look: check, /maybe: deidentify, /last: check}\n"
     )
-    said = Said(inputs={"cohort": "identified"}, outputs={"deidentify": "de-identified", "check": AS_READ})
-    classes = carried(read_pipeline(tmp_path / "flow.cwl"), said, job)
+    said = DeclaredClasses(inputs={"cohort": "identified"}, outputs={"deidentify": "de-identified", "check": AS_READ})
+    classes = classes_of_ports(read_pipeline(tmp_path / "flow.cwl"), said, job)
     assert classes["/look"] == {"cohort": (looks_at,), "found": (looks_at,)}
     assert classes["/last"]["cohort"] == tuple(dict.fromkeys([looks_at, "de-identified"])), (
         "whether it runs is not known"

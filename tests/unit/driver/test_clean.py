@@ -11,9 +11,9 @@ import pytest
 from medweave.cli.main_command import main
 from medweave.runs.clean import CleanTarget, clean_targets, file_of_run, remove_scratch
 from medweave_connectors.runlog.event_log import EventLog
-from medweave_connectors.runlog.run_ownership import RECORD_MARK
 from medweave_core.errors import UserInputError
 from medweave_core.runlog.history import LOG_FILE, read_run
+from medweave_core.runlog.run_ownership import RECORD_MARK
 from support.engine import Run, wait_until
 from support.fake_cluster import Cluster, fake_cluster
 

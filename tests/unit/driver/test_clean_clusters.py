@@ -13,8 +13,8 @@ import pytest
 import yaml
 
 from medweave.cli.main_command import main
-from medweave_connectors.runlog.run_ownership import RECORD_MARK
 from medweave_connectors.sites.pods import owner
+from medweave_core.runlog.run_ownership import RECORD_MARK
 from support.api_server import ApiServer, pod_document, pod_of
 from support.engine import Run, start, wait_until, write_workflow
 from support.engine_file import engine_file

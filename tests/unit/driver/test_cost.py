@@ -16,7 +16,8 @@ from medweave.plan.text import text_of
 from medweave.project.prices import Prices, amount_text, read_prices
 from medweave.project.sites import read_site
 from medweave_core.errors import UserInputError
-from medweave_core.runlog.history import Job, read_run
+from medweave_core.runlog.history import read_run
+from medweave_core.runlog.jobs import Job
 from support.cwl_files import ROOT
 from support.recorded import Recorder
 
@@ -72,8 +73,10 @@ def test_an_attempt_costs_its_time_by_what_it_asked_for() -> None:
 def test_what_is_not_known_is_not_nothing(values: dict[str, object]) -> None:
     unknown = job(**values)  # type: ignore[arg-type]
     assert prices().of_job(unknown) is None
-    assert prices().told([None], "job").startswith("not known")
-    assert prices().told([1.5, None], "job") == "about 1.50 EUR, without 1 job whose hours or prices are not known"
+    assert prices().total_text([None], "job").startswith("not known")
+    assert (
+        prices().total_text([1.5, None], "job") == "about 1.50 EUR, without 1 job whose hours or prices are not known"
+    )
 
 
 def test_amounts_as_people_read_them() -> None:

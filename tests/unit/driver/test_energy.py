@@ -9,7 +9,7 @@ import pytest
 from medweave.cli.main_command import main
 from medweave.report.energy import Model, energy_wh, spelled_co2e, total
 from medweave_core.contracts.energy import spelled
-from medweave_core.runlog.history import Job
+from medweave_core.runlog.jobs import Job
 from support.recorded import Recorder, completed_run
 
 DEPLOYMENTS = {"laptop": "medweave.local", "site-a": "medweave.slurm"}

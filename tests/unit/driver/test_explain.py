@@ -11,11 +11,12 @@ from medweave.cli.main_command import main
 from medweave.plan.past_runs import read_past
 from medweave.report.command import render
 from medweave.report.energy import Model
-from medweave.runs.explain import JobExplanation, changes, explain
+from medweave.runs.explain import JobExplanation, explain
 from medweave_connectors.runlog.job import CommandOutcome
 from medweave_connectors.runlog.run import RunRecord
 from medweave_core.errors import UserInputError
 from medweave_core.runlog.history import read_run
+from medweave_core.runlog.job_parts import changes
 from support.recorded import Recorder
 
 PARTS = {"input scan": "a1", "input steps": "b1", "command": "c1", "programs": "d1"}

@@ -11,7 +11,8 @@ import pytest
 from medweave.report.command import render
 from medweave.report.energy import Model
 from medweave.report.flow_picture import MUCH, flow_picture, steps_of, told
-from medweave_core.runlog.history import Job, read_run
+from medweave_core.runlog.history import read_run
+from medweave_core.runlog.jobs import Job
 from support.recorded import Recorder
 
 

@@ -14,7 +14,7 @@ from rich.spinner import Spinner
 from medweave.runs.follow.live_display import picture, visible
 from medweave.runs.follow.plain_lines import PAUSE_S, PlainLines
 from medweave.runs.follow.summary import RunInvocation, summary, unfinished_summary
-from medweave_core.runlog.events import Event
+from medweave_core.contracts.events import Event
 from medweave_core.runlog.log_reader import FollowedLog
 from medweave_core.runlog.run_state import State, fold, steps
 

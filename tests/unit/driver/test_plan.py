@@ -15,7 +15,7 @@ import pytest
 from medweave.cli.main_command import main
 from medweave.placement.bind import fit
 from medweave.plan.document import Asked, Figures, Move, Plan, schema
-from medweave.plan.flow import ways
+from medweave.plan.flow import routes_between
 from medweave.plan.past_runs import Past, read_past
 from medweave.plan.planner import make_plan
 from medweave.plan.resources import excess
@@ -255,13 +255,13 @@ def test_routes_have_the_names_of_the_event_log_and_follow_the_sites_settings() 
         local = False
 
     here, there = Here(), There()
-    assert [way.route for way in ways(None, "a", {})] == [by_driver(here, there)]  # type: ignore[arg-type]
-    assert [way.route for way in ways("a", None, {})] == [by_driver(there, here)]  # type: ignore[arg-type]
+    assert [route.route for route in routes_between(None, "a", {})] == [by_driver(here, there)]  # type: ignore[arg-type]
+    assert [route.route for route in routes_between("a", None, {})] == [by_driver(there, here)]  # type: ignore[arg-type]
     bucket = {"bucket": {"bucket": "b"}}
-    assert [way.route for way in ways("a", "b", bucket)] == [SAME, DIRECT, BUCKET, THROUGH]
+    assert [route.route for route in routes_between("a", "b", bucket)] == [SAME, DIRECT, BUCKET, THROUGH]
     off = {"sameFileSystem": False, "direct": False}
-    assert [way.route for way in ways("a", "b", off)] == [THROUGH]
-    assert "50000 to 50019" in ways("a", "b", {"directPorts": [50000, 50019]})[1].condition
+    assert [route.route for route in routes_between("a", "b", off)] == [THROUGH]
+    assert "50000 to 50019" in routes_between("a", "b", {"directPorts": [50000, 50019]})[1].condition
 
 
 def test_classes_of_data_are_those_that_the_rules_are_held_against() -> None:

@@ -222,7 +222,7 @@ def test_a_site_that_does_not_answer_may_do_so_later(there: There, tmp_path: Pat
 INTERRUPTED = """
 import json, signal, sys
 signal.signal(signal.SIGINT, signal.default_int_handler)  # whoever runs the tests may ignore it
-from medweave.site_session import SiteSession
+from medweave.provision.site_session import SiteSession
 with SiteSession("login", json.loads(sys.argv[1])) as session:
     try:
         session.work(f"echo $$ > {sys.argv[2]}; sleep 300 & wait", "/")

@@ -17,10 +17,10 @@ import pytest
 from medweave.cli import main_command
 from medweave.runs.follow.plain_lines import PlainLines
 from medweave.runs.run import check_resumable
-from medweave_connectors.runlog.event_log import driver_lives
 from medweave_core.contracts.schema import schema_of
 from medweave_core.errors import UsageError, UserInputError
 from medweave_core.runlog.history import read_events, read_run
+from medweave_core.runlog.log_state import driver_lives
 from medweave_core.runlog.run_state import State, fold
 from support import engine
 from support.cluster_way import write_kubeconfig

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from medweave.schedule.calendar import numbers_of
-from medweave.schedule.document import read_schedule, schema
+from medweave.project.cron_times import numbers_of
+from medweave.project.schedules import read_schedule, schema
 from medweave.schedule.state import lock_schedule
 from medweave_core.errors import StepError, UserInputError
 from medweave_core.runlog.history import read_run

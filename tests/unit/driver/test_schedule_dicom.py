@@ -14,8 +14,8 @@ from pydicom.uid import ExplicitVRLittleEndian, JPEG2000Lossless
 from pynetdicom import AE
 from pynetdicom.sop_class import CTImageStorage, Verification
 
+from medweave.project.schedules import read_schedule
 from medweave.schedule.dicomweb import DicomWeb, dates
-from medweave.schedule.document import read_schedule
 from medweave.schedule.studies import Study
 from medweave_core.documents.line_numbers import Where
 from medweave_core.errors import TryAgainError, UserInputError

@@ -13,8 +13,8 @@ import jsonschema
 import pytest
 import yaml
 
+from medweave.project.schedules import read_schedule
 from medweave.schedule.definition import archive_of, definition_files
-from medweave.schedule.document import read_schedule
 from medweave.schedule.kubernetes import Kubernetes, values_of
 from medweave.schedule.rights import rights_of, rules_of
 from medweave_core.errors import UserInputError

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
+from medweave.project.cron_times import on_calendar
 from medweave.schedule import cron, systemd
-from medweave.schedule.calendar import on_calendar
 from support.cwl_files import ROOT
 from support.engine import wait_until
 from support.schedules import call_schedule, memory, results, write_schedule

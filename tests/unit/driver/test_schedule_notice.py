@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import yaml
 
+from medweave.project.schedules import read_schedule
 from medweave.schedule import tick
-from medweave.schedule.document import read_schedule
 from medweave.schedule.notifications import is_wanted, send
 from medweave_core.errors import UserInputError
 from support.listeners import mail_server, webhook

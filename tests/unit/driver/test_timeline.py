@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from medweave.report.timeline import LABEL_WIDTH, RIGHT, WIDTH, colours, lanes, timeline
-from medweave_core.runlog.history import Job
+from medweave_core.runlog.jobs import Job
 
 
 def job(name: str, begin: float, end: float | None, **changes: Any) -> Job:

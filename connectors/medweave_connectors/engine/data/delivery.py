@@ -10,10 +10,10 @@ from streamflow.core.deployment import ExecutionLocation
 
 from medweave_connectors.policy.transfer_rules import delivers
 from medweave_connectors.runlog import current
-from medweave_connectors.runlog.event_log import driver_lives
 from medweave_connectors.transfer.manifest import manifest
 from medweave_connectors.transfer.manifest.manifest import Unlisted
 from medweave_connectors.transfer.shell_commands import OLD, part_name
+from medweave_core.runlog.log_state import driver_lives
 
 Run = Callable[[ExecutionLocation, list[str]], Awaitable[tuple[str, int]]]
 LOGS = "*/events.jsonl"

@@ -15,7 +15,7 @@ from medweave_connectors.engine import shutdown
 from medweave_connectors.engine.database.connection import CommittingConnection, database_failed
 from medweave_connectors.host.errors import SiteConfigError
 from medweave_connectors.runlog import plan
-from medweave_core.exit_codes import PARTIAL
+from medweave_core.errors import PARTIAL
 
 
 class MedweaveDatabase(SqliteDatabase):

@@ -15,7 +15,7 @@ from streamflow.core.exception import WorkflowDefinitionException
 
 from medweave_connectors.engine import log_filter
 from medweave_connectors.host.errors import of_the_file
-from medweave_core.documents.field_errors import FieldFault, fault_at, of_errors
+from medweave_core.documents.field_errors import FieldFault, fault_at, faults_of_errors
 from medweave_core.documents.line_numbers import ThisRun
 from medweave_core.documents.streamflow_bindings import OUR_TYPES
 from medweave_core.documents.yaml_documents import parse_mapping, read_text
@@ -64,4 +64,6 @@ class MedweaveValidator(SfValidator):
             )  # fmt: skip
             return
         schema = self.schema.get_config(document[VERSION]).contents
-        yield from of_errors(validator_for(schema)(schema, registry=self.schema.registry).iter_errors(document), path)
+        yield from faults_of_errors(
+            validator_for(schema)(schema, registry=self.schema.registry).iter_errors(document), path
+        )

@@ -14,10 +14,10 @@ from streamflow.deployment.utils import get_binding_config
 from medweave_connectors.engine.scheduling.inputs import Inputs
 from medweave_connectors.engine.scheduling.ranking import Candidate, rank_candidates
 from medweave_connectors.engine.scheduling.shortfall import sizes_at
-from medweave_connectors.host.engine_names import step_of
 from medweave_connectors.host.errors import ImpossibleRequest, PlacementForbidden
 from medweave_connectors.jobs import job_requests
 from medweave_connectors.policy.data_rules import DataRules, Fault
+from medweave_core.runlog.engine_names import step_of
 
 TYPE = "medweave.filter"
 

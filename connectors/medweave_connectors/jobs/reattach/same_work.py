@@ -8,8 +8,8 @@ import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from medweave_connectors.host.engine_names import FOLDER, nameless
 from medweave_connectors.jobs.reattach.journal import Submission
+from medweave_core.runlog.engine_names import FOLDER, nameless
 
 # Format of the fingerprint, not medweave's version: an upgraded driver re-attaches to the jobs of the driver before it.
 FORMAT = "0.1.0"

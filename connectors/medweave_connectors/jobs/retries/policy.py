@@ -13,8 +13,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Literal
 
-from medweave_core.errors import TryAgainError
-from medweave_core.exit_codes import meaning
+from medweave_core.errors import TryAgainError, describe_exit_code
 
 MOST_ATTEMPTS = 20  # whatever the table says
 LONGEST_WAIT_S = 3600.0
@@ -159,7 +158,7 @@ def decide(failures: Sequence[FailedAttempt], table: Table, *, largest_mib: floa
             return Stop(why=row.why, by_limit=True)
         return Stop(why=f"{last.kind} is not tried again")
     if last.kind is FailureKind.STEP_FAILED and last.exit_code != TryAgainError.exit_code:
-        return Stop(why=f"{meaning(last.exit_code)}, would come again")
+        return Stop(why=f"{describe_exit_code(last.exit_code)}, would come again")
     number = sum(failure.kind is last.kind for failure in failures)
     if number > row.retries:
         return Stop(why=f"{last.kind} came {number} times, {row.retries} are tried again", by_limit=row.retries > 0)

@@ -11,13 +11,13 @@ from typing import Any
 from streamflow.core.deployment import ExecutionLocation
 
 from medweave_connectors.host.job_processes import kill_lines
-from medweave_connectors.runlog.run_ownership import RunOwner
 from medweave_connectors.sites.pods import owner
 from medweave_connectors.sites.pods.api.cluster import Cluster
 from medweave_connectors.sites.pods.startup import volumes
 from medweave_connectors.sites.pods.startup.pod import Pod
 from medweave_connectors.sites.pods.startup.states import PodState, judge
 from medweave_connectors.transfer.store.folder_commands import folder_of, remove_traces
+from medweave_core.runlog.run_ownership import RunOwner
 
 GONE_S, PAUSE_S = 90.0, 0.3  # the grace of a pod is 30 s where nobody says otherwise
 

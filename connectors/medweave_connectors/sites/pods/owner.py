@@ -11,7 +11,7 @@ from typing import Literal
 import psutil  # type: ignore[import-untyped]  # comes with StreamFlow
 
 from medweave_connectors.runlog import current
-from medweave_connectors.runlog.run_ownership import RunOwner
+from medweave_core.runlog.run_ownership import RunOwner
 
 RUN, DRIVER, TOKEN = "medweave.dev/run", "medweave.dev/driver", "medweave.dev/run-token"
 Owner = Literal["nobody", "stranger", "me", "ended", "running", "elsewhere"]

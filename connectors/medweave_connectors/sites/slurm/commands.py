@@ -12,9 +12,9 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from medweave_connectors.jobs.retries.attempt_script import SIGNAL, look_for_checkpoint
-from medweave_connectors.runlog.run_ownership import RunOwner
 from medweave_connectors.sites.slurm.script import SlurmJobFiles
 from medweave_connectors.sites.slurm.service import Allocation, Service
+from medweave_core.runlog.run_ownership import RunOwner
 
 FOLLOW_BYTES = 65536
 TAIL_BYTES = 16384

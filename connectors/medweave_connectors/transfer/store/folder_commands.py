@@ -10,7 +10,7 @@ from __future__ import annotations
 import posixpath
 import shlex
 
-from medweave_connectors.runlog.run_ownership import RunOwner
+from medweave_core.runlog.run_ownership import RunOwner
 
 MARK = ".medweave-run"
 STORE = ".medweave-store"

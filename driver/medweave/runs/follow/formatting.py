@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from medweave_core.runlog.run_state import Job
-from medweave_connectors.host.engine_names import HERE
-from medweave_core.exit_codes import meaning
+from medweave_core.errors import describe_exit_code
 from medweave_core.contracts.progress import duration
 
 NO_EXIT_CODE = "no exit code"
@@ -21,9 +20,6 @@ def size(num_bytes: int) -> str:
     return f"{num_bytes} bytes"
 
 
-def place(name: str) -> str:
-    """Return the name of a deployment for people."""
-    return "this machine" if name == HERE else name
 
 
 def took(seconds: float) -> str:
@@ -43,7 +39,7 @@ def why(job: Job) -> str:
     """Return why a job failed: the exit code of its command with its meaning, if that is not 0."""
     if job.exit_code is None:
         return NO_EXIT_CODE
-    return meaning(job.exit_code) if job.exit_code else NOT_COMPLETE
+    return describe_exit_code(job.exit_code) if job.exit_code else NOT_COMPLETE
 
 
 def going(job: Job, now_s: float) -> str:

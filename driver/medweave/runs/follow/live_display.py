@@ -13,8 +13,9 @@ from rich.table import Table
 from rich.text import Text
 
 from medweave_core.runlog.run_state import ENDED, WAITS, State, Step, steps
-from medweave.runs.follow.formatting import end_of, going, place, size, took
-from medweave_core.runlog.events import Event
+from medweave_core.runlog.engine_names import place_label
+from medweave.runs.follow.formatting import end_of, going, size, took
+from medweave_core.contracts.events import Event
 from medweave_core.contracts.progress import duration
 
 MARKS = {
@@ -129,7 +130,7 @@ def _row(row: Step, now_s: float, spinner: Spinner, *, over: bool) -> tuple[Rend
     return (
         mark,
         Text(label, style=style),
-        Text(place(row.where), style="cyan"),
+        Text(place_label(row.where), style="cyan"),
         _bar(row),
         Text(time),
         _text(row, now_s),
@@ -167,7 +168,7 @@ def _copy(source: str, destination: str, state: State) -> Table:
     line = Table.grid(padding=(0, 1))
     words = f"{size(copy.num_bytes)} of {size(copy.total_bytes)}" if copy.total_bytes else size(copy.num_bytes)
     line.add_row(
-        Text("⇄", style="magenta"), Text(f"{place(source)} → {place(destination)}", style="cyan"),
+        Text("⇄", style="magenta"), Text(f"{place_label(source)} → {place_label(destination)}", style="cyan"),
         ProgressBar(total=max(copy.total_bytes, 1), completed=copy.num_bytes, width=BAR_WIDTH), Text(copy.text or words),
     )  # fmt: skip
     return line

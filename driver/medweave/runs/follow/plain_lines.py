@@ -8,8 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from medweave_core.runlog.run_state import Job, State
-from medweave.runs.follow.formatting import end_of, place, size, took
-from medweave_core.runlog.events import Event, step_label
+from medweave_core.runlog.engine_names import place_label
+from medweave.runs.follow.formatting import end_of, size, took
+from medweave_core.contracts.events import Event, step_label
 
 PAUSE_S = 10.0
 FEW_JOBS = 20  # up to so many jobs of a scattered step, the end of each has a line
@@ -41,7 +42,7 @@ class PlainLines:
         if event.type.startswith("transfer."):
             return self._of_transfer(event, state)
         if event.type in ("notice", "job.reaction"):
-            return self._once(job.label if job else place(event.deployment or "run"), f"note: {event.data.get('text')}")
+            return self._once(job.label if job else place_label(event.deployment or "run"), f"note: {event.data.get('text')}")
         if job is None:
             return []
         if event.type == "job.started":
@@ -55,7 +56,7 @@ class PlainLines:
         again = f", attempt {job.attempt}" if job.attempt > 1 else ""
         label = step_label(job.step)
         scattered = job.label != label
-        return self._once(label if scattered and not again else job.label, f"started on {place(job.where)}{again}")
+        return self._once(label if scattered and not again else job.label, f"started on {place_label(job.where)}{again}")
 
     def _of_end(self, job: Job, state: State) -> list[str]:
         label = step_label(job.step)
@@ -69,8 +70,8 @@ class PlainLines:
         return [_line(job.label, text)]
 
     def _of_transfer(self, event: Event, state: State) -> list[str]:
-        data, label = event.data, place(event.deployment or "?")
-        origin = place(str(data.get("from", "?")))
+        data, label = event.data, place_label(event.deployment or "?")
+        origin = place_label(str(data.get("from", "?")))
         if event.type == "transfer.progress":
             return self._sometimes(
                 f"copy {origin} {label}", f"copy from {origin}: {data.get('text')}", state.now_s, name=label

@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from medweave_core.runlog.run_state import Job, State
-from medweave.runs.follow.formatting import END_WORDS, place, size, why
+from medweave_core.runlog.engine_names import place_label
+from medweave.runs.follow.formatting import END_WORDS, size, why
 from medweave_core.documents.line_numbers import shown
 from medweave_core.runlog.causes import STEP_PREFIX
-from medweave_connectors.runlog.job_output_files import FOLDER
-from medweave_connectors.runlog.run import WORK
+from medweave_core.runlog.run_folder import STDERR
+from medweave_core.runlog.run_folder import WORK
 from medweave_core.contracts.progress import duration
 from medweave_core.untrusted_text import plain
 
@@ -53,7 +54,7 @@ def summary(state: State, invocation: RunInvocation, outputs: Mapping[str, Any],
     for source, destination, route in state.moved:
         moved = state.moved[source, destination, route]
         if moved.num_bytes >= 2**20:
-            yield _line("moved", f"{size(moved.num_bytes)} from {place(source)} to {place(destination)}, {route}")
+            yield _line("moved", f"{size(moved.num_bytes)} from {place_label(source)} to {place_label(destination)}, {route}")
     if delivered := [_counted(name, value) for name, value in outputs.items() if value is not None]:
         yield _line("delivered", f"in {shown(invocation.outdir)}: {', '.join(delivered)}")
     if state.left_out:
@@ -63,7 +64,7 @@ def summary(state: State, invocation: RunInvocation, outputs: Mapping[str, Any],
         yield _line("cause", state.message.splitlines()[0])
         yield from (f"    {line}" for line in state.message.splitlines()[1:])
     for job in failures[:MOST_FAILURES]:
-        yield _line("failed", f"{job.label} on {place(job.where)}, {why(job)}")
+        yield _line("failed", f"{job.label} on {place_label(job.where)}, {why(job)}")
         yield from (f"    {line}" for line in (job.message.splitlines() if to_a_log else failure_lines(job, invocation.folder)))
     if len(failures) > MOST_FAILURES:
         yield _line("failed", f"and {len(failures) - MOST_FAILURES} more jobs; the report names each")
@@ -78,7 +79,7 @@ def unfinished_summary(state: State, invocation: RunInvocation) -> Iterator[str]
     running = state.going_on()
     yield f"medweave: exited before run {state.run_id} was cleaned up"
     for job in running[:MOST_LEFT]:
-        yield _line("may run on", f"{job.label} on {place(job.where)}")
+        yield _line("may run on", f"{job.label} on {place_label(job.where)}")
     if len(running) > MOST_LEFT:
         yield _line("", f"and {len(running) - MOST_LEFT} more jobs")
     yield _line("next", f"{_resume(invocation)}   continues; finished steps are cache hits")
@@ -95,7 +96,7 @@ def failure_lines(job: Job, folder: Path) -> list[str]:
     if message and (not job.exit_code or any(line.startswith(STEP_PREFIX) for line in message)):
         return message
     try:
-        with (folder / WORK / FOLDER / job.label).open("rb") as stream:
+        with (folder / WORK / STDERR / job.label).open("rb") as stream:
             stream.seek(max(stream.seek(0, 2) - LAST_BYTES, 0))
             return message + plain(stream.read().decode(errors="replace")).splitlines()[-LAST_LINES:]
     except OSError:

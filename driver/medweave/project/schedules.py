@@ -11,8 +11,8 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any, Literal
 
+from medweave.project.cron_times import fault_of_times
 from medweave.project.near_files import near
-from medweave.schedule.calendar import fault_of_times
 from medweave_core.documents.closest_match import closest
 from medweave_core.documents.field_errors import FieldFault, fault_at, faults
 from medweave_core.documents.line_numbers import shown

@@ -11,6 +11,11 @@ HERE = "__LOCAL__"  # the engine's name of the machine that drives the run
 FOLDER = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
+def place_label(deployment: str) -> str:
+    """Return the name of a deployment for people."""
+    return "this machine" if deployment == HERE else deployment
+
+
 @functools.cache
 def step_of(job_name: str) -> str:
     """Return the path of a job's step: `/train` for `/train/0`."""

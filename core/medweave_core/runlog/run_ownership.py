@@ -1,4 +1,4 @@
-"""Ownership of run folders: ids of runs, and the mark that identifies a folder as created by a run.
+"""Ownership of folders by runs: run ids, and the mark in each folder of a run.
 
 A folder of a run is created exclusively, with a mark that contains the run id and a random token. Only a folder with a matching
 mark is removed. Runs of older versions have no token, and their marks at sites are empty. A chosen id of such a run may name
@@ -62,7 +62,7 @@ def id_part(workflow: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class RunOwner:
-    """A run as the owner of folders.
+    """A run as owner of folders.
 
     Attributes:
         token: random; empty for a run of an older version.
@@ -78,12 +78,12 @@ class RunOwner:
 
     @property
     def is_certain(self) -> bool:
-        """Return True if a folder with this name and mark can only be the run's."""
+        """Return whether a folder with this name and mark certainly belongs to the run."""
         return bool(self.token) or is_generated(self.run_id)
 
     @property
     def process_key(self) -> str:
-        """Return the owner's part of job marks: a variable of local processes, the comment of Slurm jobs."""
+        """Return the mark of the run's jobs: a variable of local processes, the comment of Slurm jobs."""
         return f"{self.run_id}.{self.token}" if self.token else self.run_id
 
 
@@ -104,7 +104,7 @@ def recorded_owner(folder: Path, run_id: str) -> RunOwner:
 
 
 def is_generated(run_id: str) -> bool:
-    """Return True for an id that medweave generated: `<workflow>-<yyyymmdd-hhmmss>-<4 hex>`."""
+    """Return whether medweave generated an id: `<workflow>-<yyyymmdd-hhmmss>-<4 hex>`."""
     return _GENERATED.fullmatch(run_id) is not None
 
 
