@@ -132,9 +132,8 @@ class MedweaveDataManager(DefaultDataManager):
 
     async def _at(self, location: ExecutionLocation, words: list[str]) -> tuple[str, int]:
         connector: Any = self.context.deployment_manager.get_connector(location.deployment)
-        told: tuple[str, int] | None = await connector.run(location=location, command=words, capture_output=True)
-        assert told is not None, "the output was requested"
-        return told
+        told = await connector.run(location=location, command=words, capture_output=True)
+        return str(told[0]), int(told[1])
 
     async def _resolved(self, location: ExecutionLocation, path: str) -> str:
         real = await StreamFlowPath(path, context=self.context, location=location).resolve()

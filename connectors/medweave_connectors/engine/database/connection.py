@@ -55,7 +55,7 @@ class Statement:
 
 
 class CommittingConnection(SqliteConnection):
-    """Opens `work/engine.db` of the run, where one goes on; what a turn of the event loop has written is committed at its end.
+    """Opens `work/engine.db` of a running run, and commits the rows of each iteration of the event loop at its end.
 
     StreamFlow's connection commits once, at the end of the run: a killed driver leaves no row, no other process sees a row before,
     and the file is locked for a second run. It also passes each statement to another thread and back, which takes longer than

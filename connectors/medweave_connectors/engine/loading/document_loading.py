@@ -1,6 +1,6 @@
 """CWL documents and job files, read quickly and as they are written.
 
-StreamFlow's parser (cwl-utils) treats the paths of documents, and of the files that documents name, as URIs that nobody escaped:
+StreamFlow's parser (cwl-utils) reads the unescaped paths of documents, and of the files that documents name, as URIs:
 `%41` becomes A, `+` a blank, and `#` or `?` ends a path. An emoji that JSON writes as two escapes becomes two characters.
 
 It reads each document by ruamel.yaml's Python parser: a fifth of the time of a run whose steps are all cache hits. libyaml reads
@@ -75,7 +75,7 @@ def load_document_by_yaml(yaml: Any, *arguments: Any, **keywords: Any) -> Any:
 
 
 def load_step(step: Any) -> Any:
-    """Return the tool that a step runs; a tool in a file of its own is read once."""
+    """Return the tool that a step runs; the file of a tool is read once."""
     if not isinstance(step.run, str):
         return _stock_step(step)
     key = (str(step.loadingOptions.fileuri), step.run)

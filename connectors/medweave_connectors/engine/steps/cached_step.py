@@ -20,7 +20,7 @@ from medweave_connectors.engine.data.manager import MedweaveDataManager
 from medweave_connectors.jobs import job_requests
 from medweave_connectors.transfer.routes.direct.endpoints import behind
 
-_held_back: contextvars.ContextVar[list[tuple[Any, Any]] | None] = contextvars.ContextVar("held_back", default=None)
+_delayed: contextvars.ContextVar[list[tuple[Any, Any]] | None] = contextvars.ContextVar("delayed", default=None)
 
 
 class CachedStep(CWLExecuteStep):
@@ -31,12 +31,12 @@ class CachedStep(CWLExecuteStep):
             await super()._execute_command(job, connectors)
             return
         waiting: list[tuple[Any, Any]] = []
-        tokens = session.begin(lookup), _held_back.set(waiting)
+        tokens = session.begin(lookup), _delayed.set(waiting)
         try:
             await super()._execute_command(job, connectors)
         finally:
             session.end(tokens[0])
-            _held_back.reset(tokens[1])
+            _delayed.reset(tokens[1])
         await lookup.store_outputs()
         for port, token in waiting:
             port.put(token)
@@ -44,7 +44,7 @@ class CachedStep(CWLExecuteStep):
     async def _retrieve_output(
         self, job: Any, output_name: str, output_port: Any, command_output: Any, connector: Any = None
     ) -> None:
-        waiting = _held_back.get()
+        waiting = _delayed.get()
         port: Any = output_port if waiting is None else _HoldingPort(output_port, waiting)
         await super()._retrieve_output(job, output_name, port, command_output, connector)
 
