@@ -25,12 +25,12 @@ from medweave_connectors.engine.data.origin import paths_in
 from medweave_connectors.host.errors import SiteUnreachable
 from medweave_connectors.jobs.remote_environment import fetch_reports
 from medweave_connectors.transfer.manifest import manifest, remote_scan
-from medweave_connectors.transfer.manifest.manifest import ROOT, Manifest, Unlisted
-from medweave_connectors.transfer.manifest.site_inventory import Held, Site, digest_of, site_of
-from medweave_connectors.transfer.shell_commands import Place
+from medweave_connectors.transfer.manifest.manifest import ROOT, Manifest, ManifestError
+from medweave_connectors.transfer.manifest.site_inventory import Site, SiteInventory, content_digest, site_of
+from medweave_connectors.transfer.shell_commands import StagingPlace
 from medweave_connectors.transfer.store import blob_store as store
-from medweave_connectors.transfer.store.blob_store import State, Store
-from medweave_connectors.transfer.store.store_lookup import Reuse as StoreReuse
+from medweave_connectors.transfer.store.blob_store import Store, StoreState
+from medweave_connectors.transfer.store.store_lookup import StoreLookup
 
 SILENT = "its site did not answer when it was asked for what it has"
 NO_PROGRAMS = "its site does not tell which programs it would run: they are not where the site is asked (a login node), or too old"
@@ -55,7 +55,7 @@ class At:
 
     connector: Any
     location: ExecutionLocation
-    held: Held
+    held: SiteInventory
     store: Store
     outputs: str
     staged: bool
@@ -138,7 +138,7 @@ class WorkThere(Work):
         paths = sorted({path for value in self.inputs.values() for path in paths_in(value)})
         found = await asyncio.gather(*(self._read(path) for path in paths))
         try:
-            return {path: digest_of(each) for path, each in zip(paths, found, strict=True)}
+            return {path: content_digest(each) for path, each in zip(paths, found, strict=True)}
         except ValueError:
             raise Untold(UNREADABLE) from None
 
@@ -166,11 +166,11 @@ class WorkThere(Work):
             return ""
         at, part, wanted = self._at, remote_outputs.aside(self._at.outputs, secrets.token_hex(6)), record.outputs
         try:
-            state = store.state_in((await self._run(self._make(part)))[0])
-            stores = StoreReuse(
-                at.store, Place(part, at.outputs), remote_outputs.NAME, [at.location], self._at_location
+            state = store.parse_state((await self._run(self._make(part)))[0])
+            stores = StoreLookup(
+                at.store, StagingPlace(part, at.outputs), remote_outputs.NAME, [at.location], self._at_location
             )
-            if state is not State.USED or await stores.take(wanted):
+            if state is not StoreState.USED or await stores.link(wanted):
                 await asyncio.to_thread(self._ledger.forget, key)
                 raise Untold(f"what run {record.run_id} has written is not at {at.location.deployment} any more")
             _, code = await self._run(remote_outputs.put(part, at.outputs))
@@ -192,15 +192,15 @@ class WorkThere(Work):
         told = ""
         for words in remote_outputs.together(
             self._make(part, at.outputs),
-            *store.keep(at.store, part, outputs, remote_outputs.NAME, files),
-            *store.ask(at.store, part, outputs, files),
+            *store.add_files(at.store, part, outputs, remote_outputs.NAME, files),
+            *store.query(at.store, part, outputs, files),
             remote_outputs.drop(part),
         ):
             text, _ = await self._run(words)
             told += f"{text}\n"
-        if State.NONE is store.state_in(told) or not {store.key(outputs.entries[path]) for path in files} <= set(
-            told.split()
-        ):
+        if StoreState.NONE is store.parse_state(told) or not {
+            store.blob_key(outputs.entries[path]) for path in files
+        } <= set(told.split()):
             raise Untold(NO_LINKS)
         at.held.note(at.site, at.outputs, outputs)
         await asyncio.to_thread(self._ledger.put, key, SiteRecord.of(self.reuse.run.run_id, outputs))
@@ -220,8 +220,8 @@ class WorkThere(Work):
     async def _no_links(self) -> None:
         text, _ = await self._run(remote_outputs.links(self._at.outputs))
         try:
-            names = remote_scan.listed_names(remote_scan.answer(text))
-        except remote_scan.NotTold as error:
+            names = remote_scan.folder_names(remote_scan.parse_answer(text))
+        except remote_scan.RemoteScanFailed as error:
             raise Untold(str(error)) from None
         if set(names) - self._staged.keys():
             raise Untold(UNREADABLE)
@@ -229,7 +229,7 @@ class WorkThere(Work):
     def _make(self, part: str, outputs: str = "") -> list[str]:
         at = self._at
         sweep = f"{store.evict(at.store)}; " if at.sweeps() else ""
-        return [f"{{ {sweep}{store.make(at.store)}; {remote_outputs.make(part, outputs)}; }}"]
+        return [f"{{ {sweep}{store.make_store(at.store)}; {remote_outputs.make(part, outputs)}; }}"]
 
     # ---- inside
 
@@ -260,5 +260,5 @@ def _contents(found: Manifest) -> dict[str, str]:
 def _listing(text: str) -> Manifest:
     try:
         return manifest.parse(text)
-    except Unlisted:
+    except ManifestError:
         raise Untold(UNREADABLE) from None

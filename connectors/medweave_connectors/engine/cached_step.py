@@ -17,7 +17,7 @@ from medweave_connectors.cache.local import WorkHere
 from medweave_connectors.cache.remote import At, WorkThere
 from medweave_connectors.engine.data.manager import MedweaveDataManager
 from medweave_connectors.jobs import job_requests
-from medweave_connectors.transfer.routes.direct.endpoints import behind
+from medweave_connectors.transfer.capabilities import underlying
 
 _handed_on: contextvars.ContextVar[list[tuple[Any, Any]] | None] = contextvars.ContextVar("handed_on", default=None)
 
@@ -76,7 +76,7 @@ def _work_of(step: Any, job: Any) -> session.Work | None:
 def _at(step: Any, job: Any, locations: Any) -> At | None:
     """Where a job elsewhere runs; None where nothing can be kept there: another connector than ours, or no store."""
     manager, location = step.workflow.context.data_manager, locations[0]
-    connector = behind(step.workflow.context.deployment_manager.get_connector(location.deployment))
+    connector = underlying(step.workflow.context.deployment_manager.get_connector(location.deployment))
     if not isinstance(manager, MedweaveDataManager) or not hasattr(connector, "worker_of"):
         return None
     classes = manager.guard.made_by(step.name, step.output_ports)
@@ -87,9 +87,9 @@ def _at(step: Any, job: Any, locations: Any) -> At | None:
     return At(
         connector=connector,
         location=location,
-        held=manager.held,
+        held=manager.inventory,
         store=store,
-        sweeps=lambda: manager.sweeps(store, [location]),
+        sweeps=lambda: manager.should_evict(store, [location]),
         outputs=job.output_directory,
         staged=step.command.initial_work_dir is not None,
         num_nodes=request.num_nodes if request is not None and request.hints.gang else 1,

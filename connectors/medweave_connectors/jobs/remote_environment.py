@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from medweave_connectors.host.command_size import checked
+from medweave_connectors.host.read_only_commands import is_marked_read_only
 from medweave_connectors.runlog import current
 from medweave_connectors.runlog.reports import REPORT_FILE, REPORT_FOLDER
-from medweave_connectors.transfer.manifest import manifest
 
 SHELL_SIGNS = frozenset({"|", ">", "<", "&&", ";"})
 _LOOKS = frozenset(("test", "readlink", "sha1sum", "stat", "find", "ls", "cat", "head", "du", "set", "printf"))
@@ -69,7 +69,7 @@ def stream_line(command: Sequence[str]) -> str:
 
 def only_looks(command: Sequence[str]) -> bool:
     """Whether a command of the engine's changes nothing: where its connection is cut it may be sent again."""
-    if manifest.only_looks(command):
+    if is_marked_read_only(command):
         return True
     words = " ".join(command).replace("2>/dev/null", "").split()
     return words[0] in _LOOKS and not _CHANGES.intersection(words) and not any(">" in word for word in words)

@@ -12,7 +12,7 @@ import pytest
 from medweave_connectors.cache import remote_outputs, remote_software
 from medweave_connectors.jobs.worker_environment import NOTHING, WorkerEnvironment
 from medweave_connectors.transfer.manifest import manifest
-from medweave_connectors.transfer.manifest.site_inventory import Held, below, digest_of
+from medweave_connectors.transfer.manifest.site_inventory import SiteInventory, content_digest, subtree
 
 SITE = ("login", "host")
 BIN = Path(sys.executable).parent
@@ -70,17 +70,17 @@ def test_what_was_sent_is_known_with_its_parts_and_links(tmp_path: Path) -> None
     (tmp_path / "data" / "b").write_text("two")
     words = manifest.command(str(tmp_path / "data"))
     seen = manifest.parse(subprocess.run(["sh", "-c", words[0]], capture_output=True, text=True, check=True).stdout)
-    held = Held()
+    held = SiteInventory()
     held.note(SITE, "/work/in/data", seen)
     held.linked(SITE, "/work/in/data/sub", "/work/next")
     held.linked(SITE, "/work/unknown", "/work/other")
     found = held.find(SITE, "/work/next/a")
     assert found is not None
-    assert digest_of(found) == hashlib.sha256(b"one").hexdigest()
-    part = below(seen, "sub")
+    assert content_digest(found) == hashlib.sha256(b"one").hexdigest()
+    part = subtree(seen, "sub")
     assert part is not None
     assert held.find(SITE, "/work/next") == part
-    assert digest_of(part) not in (digest_of(seen), digest_of(found))
+    assert content_digest(part) not in (content_digest(seen), content_digest(found))
     for missing in ("/work/in/data/c", "/work/in", "/work/other", "/"):
         assert held.find(SITE, missing) is None
     assert held.find(("login", "other"), "/work/in/data") is None

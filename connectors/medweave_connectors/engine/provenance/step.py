@@ -20,7 +20,7 @@ from medweave_connectors.engine.provenance import symbols
 from medweave_connectors.runlog import current, values
 from medweave_connectors.runlog.values import Item
 from medweave_connectors.transfer.manifest.manifest import ROOT, Kind, Manifest
-from medweave_connectors.transfer.manifest.site_inventory import Held, site_of
+from medweave_connectors.transfer.manifest.site_inventory import SiteInventory, site_of
 
 _made: contextvars.ContextVar[dict[str, Any] | None] = contextvars.ContextVar("made", default=None)
 
@@ -79,7 +79,7 @@ class _Here:
 class _There:
     """Looks at what is known of a site."""
 
-    def __init__(self, held: Held, location: Any) -> None:
+    def __init__(self, held: SiteInventory, location: Any) -> None:
         self._held, self._site = held, site_of(location)
 
     async def item(self, kind: str, path: str) -> Item:
@@ -115,7 +115,7 @@ def _looks(step: Any, job: Any) -> _Looks:
         return _Nowhere()
     if all(each.local for each in locations):
         return _Here(reuse.shelf.contents)
-    return _There(manager.held, locations[0]) if isinstance(manager, MedweaveDataManager) else _Nowhere()
+    return _There(manager.inventory, locations[0]) if isinstance(manager, MedweaveDataManager) else _Nowhere()
 
 
 async def _told(value: Any, looks: _Looks, known: Sequence[str] | frozenset[str]) -> list[Item]:

@@ -14,7 +14,6 @@ from streamflow.deployment.connector.local import LocalConnector
 
 from medweave_connectors.cache.lookup import reusing
 from medweave_connectors.host.errors import CommandFailed, TimeLimitExceeded
-from medweave_connectors.host.streams import Reader, Writer
 from medweave_connectors.jobs.remote_environment import file_name, stream_line
 from medweave_connectors.jobs.retries.policy import ONE_MACHINE, read_table
 from medweave_connectors.jobs.retries.single_host import MachineAttempts
@@ -26,6 +25,7 @@ from medweave_connectors.sites.local import utility
 from medweave_connectors.sites.local.environment import step_environment
 from medweave_connectors.sites.local.links import let_write, link
 from medweave_connectors.sites.local.process import Command, Ended, end_all_now
+from medweave_connectors.transfer.streams.local_programs import LocalReader, LocalWriter
 from medweave_core.runlog.causes import cause, step_message
 
 SETTLE_S = 3.0
@@ -189,11 +189,11 @@ class MedweaveLocalConnector(LocalConnector):  # type: ignore[misc]
 
     async def get_stream_reader(self, command: MutableSequence[str], location: ExecutionLocation) -> Any:
         """What a program writes; its failure is an error when the stream ends."""
-        return Reader(["sh", "-c", stream_line(command)], "a transfer from this machine")
+        return LocalReader(["sh", "-c", stream_line(command)], "a transfer from this machine")
 
     async def get_stream_writer(self, command: MutableSequence[str], location: ExecutionLocation) -> Any:
         """The input of a program; its failure is an error when the stream ends."""
-        return Writer(["sh", "-c", stream_line(command)], "a transfer to this machine")
+        return LocalWriter(["sh", "-c", stream_line(command)], "a transfer to this machine")
 
     @classmethod
     def get_schema(cls) -> str:

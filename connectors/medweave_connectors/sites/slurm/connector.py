@@ -36,7 +36,7 @@ from medweave_connectors.sites.slurm.service import Service, check_service
 from medweave_connectors.sites.slurm.site_survey import Look, look, read_look, refuse_what_is_not_there
 from medweave_connectors.sites.slurm.states import state_of
 from medweave_connectors.sites.slurm.watch import Pace, Watch
-from medweave_connectors.transfer.routes.direct.endpoints import End, end_of
+from medweave_connectors.transfer.capabilities import Endpoint, endpoint_of
 from medweave_connectors.transfer.shell_commands import link_or_copy
 
 ASK_S = 60.0
@@ -256,9 +256,9 @@ class MedweaveSlurmConnector(SlurmConnector):  # type: ignore[misc]
         if others:
             await super().copy_remote_to_remote(src, dst, others, source_location, source_connector, read_only)
 
-    async def far_end(self, location: ExecutionLocation) -> End | None:
+    async def agent_endpoint(self, location: ExecutionLocation) -> Endpoint | None:
         """The login node as one end of a direct copy; None where Slurm is this machine's."""
-        return await end_of(self.connector, location.wraps)
+        return await endpoint_of(self.connector, location.wraps)
 
     @classmethod
     def get_schema(cls) -> str:

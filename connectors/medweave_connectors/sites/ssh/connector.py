@@ -21,6 +21,7 @@ from streamflow.deployment.connector.ssh import SSHConnector
 from medweave_connectors.cache.lookup import reusing
 from medweave_connectors.cache.remote_worker import Worker
 from medweave_connectors.engine import shutdown
+from medweave_connectors.host import deadlines
 from medweave_connectors.host.deadlines import NoProgress
 from medweave_connectors.host.errors import (
     CommandFailed,
@@ -52,9 +53,9 @@ from medweave_connectors.sites.ssh.hardware import PROBE, parse_hardware
 from medweave_connectors.sites.ssh.login import READ_BYTES, Started
 from medweave_connectors.sites.ssh.openssh_config import look_up
 from medweave_connectors.sites.ssh.sessions import NotReached, Sessions, SessionShell
-from medweave_connectors.sites.ssh.streams import Reader, Writer
-from medweave_connectors.transfer.routes.direct.endpoints import End
-from medweave_connectors.transfer.routes.via_driver import CUT_PAUSES_S, TarCopies
+from medweave_connectors.sites.ssh.streams import SshReader, SshWriter
+from medweave_connectors.transfer.capabilities import Endpoint
+from medweave_connectors.transfer.routes.via_driver import TarCopies
 from medweave_core.errors import UsageError
 
 GRACE_S, END_S = 3.0, 15.0
@@ -182,7 +183,7 @@ class MedweaveSSHConnector(TarCopies, SSHConnector):  # type: ignore[misc]
             )
             return await attempts.run()
         line = utility_line(command, environment=environment or {}, workdir=workdir, stdin=file_name(stdin))
-        for pause_s in (*(CUT_PAUSES_S if only_looks(command) else ()), None):
+        for pause_s in (*(deadlines.RETRY_PAUSES_S if only_looks(command) else ()), None):
             try:
                 with _reached():
                     told = await self._sessions[location.name].shells.execute(line, timeout)
@@ -208,14 +209,14 @@ class MedweaveSSHConnector(TarCopies, SSHConnector):  # type: ignore[misc]
     async def get_stream_reader(self, command: MutableSequence[str], location: ExecutionLocation) -> Any:
         """What a command at the machine writes; a failure of the command is an error when the stream ends."""
         what = f"a transfer from {location.name}"
-        return Reader(self._session(location), stream_line(command), what, given_to(command))
+        return SshReader(self._session(location), stream_line(command), what, given_to(command))
 
     async def get_stream_writer(self, command: MutableSequence[str], location: ExecutionLocation) -> Any:
         """The input of a command at the machine; a failure of the command is an error when the stream ends."""
         what = f"a transfer to {location.name}"
-        return Writer(self._session(location), stream_line(command), what, given_to(command))
+        return SshWriter(self._session(location), stream_line(command), what, given_to(command))
 
-    async def far_end(self, location: ExecutionLocation) -> End:
+    async def agent_endpoint(self, location: ExecutionLocation) -> Endpoint:
         """The machine as one end of a direct copy: it listens at all of its addresses.
 
         Raises:
@@ -229,7 +230,7 @@ class MedweaveSSHConnector(TarCopies, SSHConnector):  # type: ignore[misc]
             with _reached():
                 return await self._sessions[location.name].program(stream_line(words))
 
-        return End(f"{self.deployment_name}/{location.name}", [settings.hostname], "", begin)
+        return Endpoint(f"{self.deployment_name}/{location.name}", [settings.hostname], "", begin)
 
     @classmethod
     def get_schema(cls) -> str:

@@ -4,7 +4,8 @@ It runs there by a bare python3 (3.8 or later): `many.program` sends this text. 
 the shell does the same work file by file, and says why it cannot.
 
 The tree of a folder is a text: a line for each file (SHA-256, `x` or `-` for whether it can be run, path), and after a slash one
-for each folder (mode, path). A site's store keeps the tree of each folder that it has the files of, under the SHA-256 of that text.
+for each folder (mode, path). A site's store keeps the tree of each folder that it has the files of, under the SHA-256 of that
+text.
 """
 
 # A Path for each of many files would cost more than its digest.

@@ -6,21 +6,21 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from medweave_connectors.transfer.manifest.digest_database import Memo
+from medweave_connectors.transfer.manifest.digest_database import DigestDatabase
 from medweave_connectors.transfer.manifest.manifest import Manifest
 from medweave_connectors.transfer.store import many_files
 
 Read = Callable[[], Awaitable[Manifest]]
 
 
-class Digests:
+class DigestCache:
     """Manifests with digests, of sources: what is sent to several places is read once, as long as it does not change.
 
     Args:
         memo: of earlier runs.
     """
 
-    def __init__(self, memo: Memo | None = None) -> None:
+    def __init__(self, memo: DigestDatabase | None = None) -> None:
         self._known: dict[tuple[str, str, str], tuple[Manifest, asyncio.Future[Manifest]]] = {}
         self._memo = memo
 
@@ -34,16 +34,16 @@ class Digests:
             to_ask: a store is asked with it, and nothing is sent: a folder that was read in an earlier run is not read for that.
         """
         known = self._known.get(key)
-        if known is None or not known[0].unchanged(seen) or failed(known[1]):
+        if known is None or not known[0].unchanged(seen) or has_failed(known[1]):
             if to_ask and here and (recalled := await self._recalled(seen)) is not None:
                 return recalled
             known = seen, asyncio.ensure_future(self._noted(seen, read) if here else read())
-            known[1].add_done_callback(failed)  # who asked may have given up
+            known[1].add_done_callback(has_failed)  # who asked may have given up
             self._known[key] = known
         return await asyncio.shield(known[1])
 
     async def _recalled(self, seen: Manifest) -> Manifest | None:
-        if self._memo is None or not many_files.are_in(seen) or seen.known_by is None:
+        if self._memo is None or not many_files.has_many(seen) or seen.known_by is None:
             return None
         return await asyncio.to_thread(self._memo.recall, seen.known_by, seen)
 
@@ -60,10 +60,10 @@ class Digests:
         await self._note(seen, read)
 
     async def _note(self, seen: Manifest, read: Manifest) -> None:
-        if (memo := self._memo) is not None and many_files.are_in(seen) and (known_by := seen.known_by) is not None:
-            await asyncio.to_thread(lambda: memo.note(known_by, seen, read, many_files.tree_of(read)))
+        if (memo := self._memo) is not None and many_files.has_many(seen) and (known_by := seen.known_by) is not None:
+            await asyncio.to_thread(lambda: memo.note(known_by, seen, read, many_files.listing_digest(read)))
 
 
-def failed(task: asyncio.Future[Any]) -> bool:
+def has_failed(task: asyncio.Future[Any]) -> bool:
     """Whether it has ended, and not with what it promised."""
     return task.done() and (task.cancelled() or task.exception() is not None)

@@ -19,22 +19,22 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-from medweave_connectors.transfer.manifest.manifest import KnownBy, Manifest
+from medweave_connectors.transfer.manifest.manifest import FolderState, Manifest
 
-MOST = 64  # folders; those go first whose last use is longest ago
+MAX_FOLDERS = 64  # folders; those go first whose last use is longest ago
 _OURS = re.compile(r"[0-9a-f]+-[0-9a-f]+|[0-9a-f]{16}\.new")  # names of files here; others stay
 _DIGEST_BYTES, _HEX = 32, 64
 _HEAD = struct.Struct(">32s32sQ")  # the folder's state, its tree (zeros where it has none), and bytes
 
 
-def memo_of(environment: Mapping[str, str]) -> Memo | None:
+def open_digest_database(environment: Mapping[str, str]) -> DigestDatabase | None:
     """Where XDG's rules put caches; None for who has no home."""
     bases = (Path(environment.get("XDG_CACHE_HOME", "")), Path(environment.get("HOME", "")) / ".cache")
     base = next((each for each in bases if each.is_absolute()), None)
-    return None if base is None else Memo(base / "medweave" / "digests")
+    return None if base is None else DigestDatabase(base / "medweave" / "digests")
 
 
-class Memo:
+class DigestDatabase:
     """What is known of folders.
 
     Args:
@@ -44,7 +44,7 @@ class Memo:
     def __init__(self, at: Path) -> None:
         self._at = at
 
-    def recall(self, known_by: KnownBy, seen: Manifest) -> Manifest | None:
+    def recall(self, known_by: FolderState, seen: Manifest) -> Manifest | None:
         """A folder that looks as `seen`, with its digests and tree; None where it is not known."""
         files, held = seen.files, self._held(known_by.folder)
         if held is None or held.state.hex() != known_by.state or len(held.digests) != _DIGEST_BYTES * len(files):
@@ -56,7 +56,7 @@ class Memo:
             entries[path] = entries[path].with_digest(digests[number * _HEX : (number + 1) * _HEX])
         return replace(seen, entries=entries, tree=held.tree)
 
-    def note(self, known_by: KnownBy, seen: Manifest, read: Manifest, tree: str | None) -> None:
+    def note(self, known_by: FolderState, seen: Manifest, read: Manifest, tree: str | None) -> None:
         """Keeps the digests of a folder.
 
         Args:
@@ -75,10 +75,10 @@ class Memo:
                 file.write(hashlib.sha256(head + digests).digest() + head + digests)
             new.replace(self._at / known_by.folder)
             ours = [path for path in self._at.iterdir() if _OURS.fullmatch(path.name)]
-            for old in sorted(ours, key=lambda path: path.stat().st_mtime, reverse=True)[MOST:]:
+            for old in sorted(ours, key=lambda path: path.stat().st_mtime, reverse=True)[MAX_FOLDERS:]:
                 old.unlink()
 
-    def _held(self, folder: str) -> _Held | None:
+    def _held(self, folder: str) -> _FolderDigests | None:
         try:
             held = (self._at / folder).read_bytes()
         except OSError:
@@ -87,10 +87,10 @@ class Memo:
         if len(rest) < _HEAD.size or hashlib.sha256(rest).digest() != check:
             return None
         state, tree, num_bytes = _HEAD.unpack_from(rest)
-        return _Held(state, tree.hex() if any(tree) else None, num_bytes, rest[_HEAD.size :])
+        return _FolderDigests(state, tree.hex() if any(tree) else None, num_bytes, rest[_HEAD.size :])
 
 
-class _Held(NamedTuple):
+class _FolderDigests(NamedTuple):
     state: bytes
     tree: str | None
     num_bytes: int

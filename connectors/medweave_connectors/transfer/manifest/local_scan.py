@@ -12,14 +12,14 @@ import stat
 import struct
 import time
 
-from medweave_connectors.transfer.manifest.manifest import ROOT, Entry, Kind, KnownBy, Manifest
+from medweave_connectors.transfer.manifest.manifest import ROOT, FolderState, Kind, Manifest, ManifestEntry
 
 Found = tuple[str, os.stat_result]  # what lies at a path within the folder
 _FACTS = struct.Struct(">QQIQqq")  # device, inode, mode, size in bytes, and the two times in ns
 QUIET_S = 5.0  # what has changed just now may change again within one tick of the file system's clock
 
 
-def look(path: str) -> Manifest | None:
+def scan(path: str) -> Manifest | None:
     """The entries below a folder, links followed; None where a program has to look, and to say what is there.
 
     That is so for a path that is no folder, for links that lead nowhere or back, for what is neither a file nor a folder, and for
@@ -31,34 +31,34 @@ def look(path: str) -> Manifest | None:
         if not stat.S_ISDIR(said.st_mode):
             return None
         found = [(ROOT, said)]
-        _look_below(real, "", ((said.st_dev, said.st_ino),), found)
-    except (OSError, _Unusual):
+        _scan_below(real, "", ((said.st_dev, said.st_ino),), found)
+    except (OSError, _NotScannable):
         return None
     return Manifest(real, {name: _entry(each) for name, each in found}, known_by=_known_by(real, found))
 
 
-class _Unusual(Exception):
+class _NotScannable(Exception):
     """Something that is no file or folder, or a folder within itself."""
 
 
-def _look_below(folder: str, prefix: str, above: tuple[tuple[int, int], ...], found: list[Found]) -> None:
+def _scan_below(folder: str, prefix: str, above: tuple[tuple[int, int], ...], found: list[Found]) -> None:
     with os.scandir(folder) as entries:
         listed = list(entries)
     for each in listed:
         said, name = each.stat(), prefix + each.name
         found.append((name, said))
         if stat.S_ISDIR(said.st_mode) and (said.st_dev, said.st_ino) not in above:
-            _look_below(each.path, name + "/", (*above, (said.st_dev, said.st_ino)), found)
+            _scan_below(each.path, name + "/", (*above, (said.st_dev, said.st_ino)), found)
         elif not stat.S_ISREG(said.st_mode):
-            raise _Unusual
+            raise _NotScannable
 
 
-def _entry(said: os.stat_result) -> Entry:
+def _entry(said: os.stat_result) -> ManifestEntry:
     mode = said.st_mode
     seconds, rest_ns = divmod(said.st_ctime_ns, 10**9)
     changed = f"{_second(seconds)}.{rest_ns:09d} +0000"  # as `stat` writes it
     kind = Kind.FILE if stat.S_ISREG(mode) else Kind.FOLDER
-    return Entry(kind, said.st_size, stat.S_IMODE(mode), said.st_mtime_ns // 10**9, changed)
+    return ManifestEntry(kind, said.st_size, stat.S_IMODE(mode), said.st_mtime_ns // 10**9, changed)
 
 
 @functools.lru_cache(maxsize=1024)
@@ -70,7 +70,7 @@ def _key(said: os.stat_result) -> str:
     return f"{said.st_dev:x}-{said.st_ino:x}"
 
 
-def _known_by(real: str, found: list[Found]) -> KnownBy | None:
+def _known_by(real: str, found: list[Found]) -> FolderState | None:
     """None where something has changed just now."""
     # In the order in which the file system tells them: where that is another one the next time, it is read again, and no harm done.
     files = [each for each in found if stat.S_ISREG(each[1].st_mode)]
@@ -87,4 +87,4 @@ def _known_by(real: str, found: list[Found]) -> KnownBy | None:
         for _, each in files
     ]
     state.update(b"".join(facts))
-    return KnownBy(_key(found[0][1]), state.hexdigest())
+    return FolderState(_key(found[0][1]), state.hexdigest())

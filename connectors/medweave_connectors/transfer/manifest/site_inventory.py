@@ -19,7 +19,7 @@ def site_of(location: Any) -> Site:
     return location.deployment, location.name
 
 
-class Held:
+class SiteInventory:
     """Manifests with digests, by site and path. A path that a link leads to is another path."""
 
     def __init__(self) -> None:
@@ -39,13 +39,13 @@ class Held:
         above, inside = path, ""
         while above not in ("", "/"):
             if (known := self._known.get((site, above))) is not None:
-                return below(known, inside) if inside else known
+                return subtree(known, inside) if inside else known
             above, name = posixpath.split(above)
             inside = posixpath.join(name, inside) if inside else name
         return None
 
 
-def below(manifest: Manifest, inside: str) -> Manifest | None:
+def subtree(manifest: Manifest, inside: str) -> Manifest | None:
     """The part of a manifest at a path inside; None where there is none."""
     if inside not in manifest.entries:
         return None
@@ -54,7 +54,7 @@ def below(manifest: Manifest, inside: str) -> Manifest | None:
     return Manifest(posixpath.join(manifest.real, inside), {ROOT: manifest.entries[inside]} | parts)
 
 
-def digest_of(manifest: Manifest) -> str:
+def content_digest(manifest: Manifest) -> str:
     """SHA-256 of a file, or one digest of all that lies in a folder.
 
     Raises:

@@ -23,7 +23,7 @@ from enum import StrEnum
 
 from medweave_connectors.policy.data_classes import in_order
 from medweave_connectors.transfer.agent import files as far_files
-from medweave_connectors.transfer.manifest.manifest import ROOT, Entry, Kind, Manifest
+from medweave_connectors.transfer.manifest.manifest import ROOT, Kind, Manifest, ManifestEntry
 from medweave_connectors.transfer.store.folder_commands import STORE
 
 _BLOBS = ".medweave-blobs"  # a name of the store's folder, beside a copy that is put together
@@ -37,7 +37,7 @@ _EXECUTABLE = 0o111
 _OWNER_ALL = 0o700
 
 
-class State(StrEnum):
+class StoreState(StrEnum):
     """Whether there is a store, and anything in it."""
 
     NONE = "none"
@@ -77,7 +77,7 @@ def store_at(path: str, run_id: str, limit_gib: float, classes: Iterable[str] = 
     return Store(posixpath.join(workdir, STORE), limit_gib, "+".join(in_order(classes)) or NO_CLASS)
 
 
-def key(entry: Entry) -> str:
+def blob_key(entry: ManifestEntry) -> str:
     """A file's name in the store. Two names of one file have the same permission bits, so what can be run is another file."""
     mark = "x" if entry.mode & _EXECUTABLE else ""
     return f"{entry.sha256[:2]}/{entry.sha256[2:_KEY_CHARACTERS]}{mark}"
@@ -111,14 +111,14 @@ def evict(store: Store, *, needed_bytes: int = 0) -> str:
     )
 
 
-def aside(*lines: str) -> str:
+def in_background(*lines: str) -> str:
     """A line that begins others and does not wait for them: nothing that uses the copy does. They end by themselves, and a job of
     the site comes before them."""
     return f"( trap '' HUP; nice sh -c {shlex.quote('; '.join(lines))} </dev/null >/dev/null 2>&1 & )"
 
 
-def make(store: Store) -> str:
-    """A line that makes the store's folders, and prints its state (`state_in`)."""
+def make_store(store: Store) -> str:
+    """A line that makes the store's folders, and prints its state (`parse_state`)."""
     folders, blobs = [store.root, store.blobs], shlex.quote(store.blobs)
     made = " && ".join(
         f"mkdir -p -m 700 {each} && [ ! -L {each} ] && [ -O {each} ]" for each in map(shlex.quote, folders)
@@ -130,39 +130,39 @@ def make(store: Store) -> str:
     )
 
 
-def state_in(answer: str) -> State:
+def parse_state(answer: str) -> StoreState:
     """What `make` printed: a folder that is not ours is no store."""
-    return next((each for each in State if f"medweave-store {each}." in answer), State.NONE)
+    return next((each for each in StoreState if f"medweave-store {each}." in answer), StoreState.NONE)
 
 
-def ask(store: Store, part: str, sent: Manifest, paths: Iterable[str]) -> Iterator[list[str]]:
+def query(store: Store, part: str, sent: Manifest, paths: Iterable[str]) -> Iterator[list[str]]:
     """Commands of which the last one prints the keys of files that the store has."""
-    keys = gzip.compress("".join(f"{key(sent.entries[path])}\n" for path in paths).encode(), mtime=0)
+    keys = gzip.compress("".join(f"{blob_key(sent.entries[path])}\n" for path in paths).encode(), mtime=0)
     there = f"gzip -dc < {shlex.quote(posixpath.join(part, _LINKS))} | xargs ls -d 2>/dev/null"
     yield from _delivered(part, keys, f"cd {shlex.quote(store.blobs)} && {there}")
 
 
-def link(
+def link_files(
     store: Store, part: str, sent: Manifest, name: str, paths: Iterable[str], then: list[str]
 ) -> Iterator[list[str]]:
     """Commands that make the folders of a copy and, of some of its files, all that the store has. The last one does more `then`."""
     folders = {path: mode | _OWNER_ALL for path, mode in _folders(sent).items()}
-    blobs = {_beside(name, path): posixpath.join(_BLOBS, key(sent.entries[path])) for path in paths}
+    blobs = {_beside(name, path): posixpath.join(_BLOBS, blob_key(sent.entries[path])) for path in paths}
     last = f"{_unpack(store, part)}; {' '.join(then)}"
     yield from _delivered(part, _archive({_beside(name, path): mode for path, mode in folders.items()}, blobs), last)
 
 
-def gave_up(answer: str) -> bool:
+def stopped_early(answer: str) -> bool:
     """Of `link`: the tar of busybox ends with 1, and at the first link that cannot be made; GNU's goes on, and ends with 2."""
     return "medweave-tar 1." in answer
 
 
-def keep(store: Store, part: str, sent: Manifest, name: str, paths: Iterable[str]) -> Iterator[list[str]]:
+def add_files(store: Store, part: str, sent: Manifest, name: str, paths: Iterable[str]) -> Iterator[list[str]]:
     """Commands that make blobs of files of a copy which has been verified, and give its folders the modes of the source.
 
     Nobody writes to a file that others use: from here on its permission bits say so.
     """
-    blobs = {posixpath.join(_BLOBS, key(sent.entries[path])): _beside(name, path) for path in paths}
+    blobs = {posixpath.join(_BLOBS, blob_key(sent.entries[path])): _beside(name, path) for path in paths}
     if blobs:
         new = shlex.quote(posixpath.join(part, name))
         last = f"find {new} -type f -exec chmod a-w {{}} + && {{ {_unpack(store, part)}; }}"
@@ -172,31 +172,31 @@ def keep(store: Store, part: str, sent: Manifest, name: str, paths: Iterable[str
         yield from _delivered(part, _archive(folders, {}), _unpack(store, part))
 
 
-def forget(store: Store, part: str, name: str, wrong: Mapping[str, Entry]) -> list[str]:
+def remove_blobs(store: Store, part: str, name: str, wrong: Mapping[str, ManifestEntry]) -> list[str]:
     """Words that remove blobs whose content is not what their name says, and the names that a copy has of them."""
     names = [posixpath.join(part, name, path) if path != ROOT else posixpath.join(part, name) for path in wrong]
-    blobs = [posixpath.join(store.blobs, key(each)) for each in wrong.values()]
+    blobs = [posixpath.join(store.blobs, blob_key(each)) for each in wrong.values()]
     return [f"rm -f -- {' '.join(shlex.quote(each) for each in (*names, *blobs))}"]
 
 
-def missing(sent: Manifest, there: Manifest) -> list[str]:
+def missing_files(sent: Manifest, there: Manifest) -> list[str]:
     """The files of which the store had no whole copy."""
     return [path for path, each in _files(sent) if not _same(each, there.entries.get(path))]
 
 
-def wrong(sent: Manifest, there: Manifest) -> dict[str, Entry]:
+def damaged_files(sent: Manifest, there: Manifest) -> dict[str, ManifestEntry]:
     """The files that the store gave with other content than their names promise."""
-    return {path: sent.entries[path] for path in missing(sent, there) if path in there.entries}
+    return {path: sent.entries[path] for path in missing_files(sent, there) if path in there.entries}
 
 
 # ---- inside
 
 
-def _same(entry: Entry, other: Entry | None) -> bool:
+def _same(entry: ManifestEntry, other: ManifestEntry | None) -> bool:
     return other is not None and (other.kind, other.size, other.sha256) == (entry.kind, entry.size, entry.sha256)
 
 
-def _files(manifest: Manifest) -> list[tuple[str, Entry]]:
+def _files(manifest: Manifest) -> list[tuple[str, ManifestEntry]]:
     return [(path, manifest.entries[path]) for path in manifest.files]
 
 

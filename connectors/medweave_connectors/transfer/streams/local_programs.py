@@ -1,6 +1,6 @@
 """Streams to and from programs of this machine, which end when the program has ended, and fail when it failed.
 
-The stock ones drop the exit status, and a program that writes many errors waits for ever for someone who reads them.
+StreamFlow's own streams drop the exit status, and nothing reads their program's standard error, which blocks when it is full.
 """
 
 from __future__ import annotations
@@ -16,24 +16,22 @@ from typing import Any
 
 from streamflow.core.data import StreamWrapper
 
-from medweave_connectors.host.errors import StreamBroke
-from medweave_connectors.host.transfer_reasons import known_reason
-from medweave_connectors.transfer.agent.encoding import filled
+from medweave_connectors.host.error_tail import READ_BYTES, ErrorTail
+from medweave_connectors.transfer.agent.encoding import read_full
 
-READ_BYTES, TAIL_BYTES = 2**16, 2000
 PIPE_BYTES = 2**20
 HELD_BYTES = 2**19  # asyncio stops reading a pipe when it holds twice as much
 GRACE_S = 5.0
 
 
-class _Program(StreamWrapper):  # type: ignore[misc]
-    """A program whose errors are read while it runs, and told when it fails."""
+class _LocalProgram(StreamWrapper):  # type: ignore[misc]
+    """A program of this machine; the end of the stream waits for it."""
 
     def __init__(self, words: Sequence[str], what: str) -> None:
         super().__init__(None)
-        self._words, self._what = words, what
+        self._words = words
         self._process: asyncio.subprocess.Process
-        self._said = bytearray()
+        self._errors = ErrorTail(what)
         self._ended = False
 
     async def _start(self, **streams: Any) -> None:
@@ -45,16 +43,11 @@ class _Program(StreamWrapper):  # type: ignore[misc]
             start_new_session=True,
             limit=HELD_BYTES,
         )
-        self._draining = asyncio.create_task(self._drain())
-
-    async def _drain(self) -> None:
         assert self._process.stderr is not None
-        while data := await self._process.stderr.read(READ_BYTES):
-            self._said += data
-            del self._said[:-TAIL_BYTES]
+        self._errors.start(self._process.stderr.read)
 
     async def close(self) -> None:
-        """Waits for the program.
+        """Wait for the program.
 
         Raises:
             StreamBroke: it failed.
@@ -63,17 +56,13 @@ class _Program(StreamWrapper):  # type: ignore[misc]
             return
         self._ended = True
         await self._finish()
-        code = await self._process.wait()
-        await self._draining
-        if code:
-            told = self._said.decode(errors="replace").strip()
-            raise StreamBroke(f"{self._what} broke off: {known_reason(told)} (exit status {code})", told, code)
+        await self._errors.raise_if_failed(await self._process.wait())
 
     async def _finish(self) -> None:
         raise NotImplementedError
 
     async def _discard(self) -> None:
-        """Takes what is still written: a process has ended for asyncio when its pipes have been read."""
+        """Read the rest of the output: for asyncio, a process ends only when its pipes have been read."""
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -82,28 +71,28 @@ class _Program(StreamWrapper):  # type: ignore[misc]
             if kind is None:
                 await self.close()
         finally:
-            await asyncio.shield(self._end())
-            self._draining.cancel()
+            await asyncio.shield(self._stop())
+            self._errors.stop()
 
-    async def _end(self) -> None:
-        # What is not wanted any more may put away what it has begun, and is killed then.
-        for sign in (signal.SIGTERM, signal.SIGKILL):
+    async def _stop(self) -> None:
+        # SIGTERM lets the program remove what it has begun.
+        for signal_number in (signal.SIGTERM, signal.SIGKILL):
             if self._process.returncode is None:
                 with contextlib.suppress(ProcessLookupError):
-                    os.killpg(self._process.pid, sign)
+                    os.killpg(self._process.pid, signal_number)
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(asyncio.gather(self._process.wait(), self._discard()), GRACE_S)
 
 
-class Reader(_Program):
-    """What a program writes to its standard output. It is read by a thread: asyncio would copy each byte three times."""
+class LocalReader(_LocalProgram):
+    """The standard output of a program of this machine. A thread reads it: asyncio would copy each byte three times."""
 
-    async def __aenter__(self) -> Reader:
+    async def __aenter__(self) -> LocalReader:
         self._output, output = os.pipe()
         self._reading: asyncio.Future[bytearray] | None = None
-        self._left = False  # a program of its own that it has left behind may hold the pipe for ever
+        self._is_abandoned = False  # a background process of the program may keep the pipe open
         try:
-            with contextlib.suppress(OSError):  # an account has too many
+            with contextlib.suppress(OSError):  # the account's limit for pipes is reached
                 fcntl.fcntl(output, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
             await self._start(stdin=asyncio.subprocess.DEVNULL, stdout=output)
         except BaseException:
@@ -114,47 +103,47 @@ class Reader(_Program):
         return self
 
     async def read(self, size: int | None = None) -> bytearray:
-        """Up to `size` bytes; none at the end."""
-        work = asyncio.to_thread(filled, self._output, size or READ_BYTES, lambda: self._left)
+        """Return up to `size` bytes; none at the end."""
+        work = asyncio.to_thread(read_full, self._output, size or READ_BYTES, lambda: self._is_abandoned)
         self._reading = asyncio.ensure_future(work)
         return await asyncio.shield(self._reading)
 
     async def write(self, data: bytes) -> None:
-        """There is no way to write."""
+        """Refuse: this stream is read."""
         raise TypeError("a reader")
 
     async def _finish(self) -> None:
         await self._discard()
 
     async def _discard(self) -> None:
-        if self._reading is not None:  # nobody has waited for its end
+        if self._reading is not None:  # a read that was cancelled may still run in its thread
             await asyncio.wait([self._reading])
         while await self.read(READ_BYTES):
             pass
 
-    async def _end(self) -> None:
+    async def _stop(self) -> None:
         try:
-            await super()._end()
+            await super()._stop()
         finally:
-            self._left = True
-            if self._reading is not None:  # while it is read, its number may not become that of another file
+            self._is_abandoned = True
+            if self._reading is not None:  # while the thread reads, the descriptor may not be reused
                 await asyncio.wait([self._reading])
             os.close(self._output)
 
 
-class Writer(_Program):
-    """The standard input of a program."""
+class LocalWriter(_LocalProgram):
+    """The standard input of a program of this machine."""
 
-    async def __aenter__(self) -> Writer:
+    async def __aenter__(self) -> LocalWriter:
         await self._start(stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.DEVNULL)
         return self
 
     async def read(self, size: int | None = None) -> bytes:
-        """There is nothing to read."""
+        """Refuse: this stream is written."""
         raise TypeError("a writer")
 
     async def write(self, data: bytes) -> None:
-        """Sends.
+        """Send.
 
         Raises:
             StreamBroke: the program has ended already, with an error.
@@ -170,5 +159,5 @@ class Writer(_Program):
     async def _finish(self) -> None:
         assert self._process.stdin is not None
         self._process.stdin.close()
-        with contextlib.suppress(ConnectionError):  # how it ended is looked at next
+        with contextlib.suppress(ConnectionError):  # the exit status is checked next
             await self._process.stdin.wait_closed()
