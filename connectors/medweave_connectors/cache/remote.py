@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, MutableSequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from streamflow.core.deployment import ExecutionLocation
+from streamflow.core.workflow import Token
 
 from medweave_connectors.cache import remote_outputs, remote_software
 from medweave_connectors.cache.content import has_more
@@ -21,7 +22,6 @@ from medweave_connectors.cache.key import described, parts_of
 from medweave_connectors.cache.remote_index import Ledger, SiteRecord
 from medweave_connectors.cache.remote_worker import Worker
 from medweave_connectors.cache.session import UNREADABLE, Asked, Reuse, Untold, Work
-from medweave_connectors.engine.data.origin import paths_in
 from medweave_connectors.host.errors import SiteUnreachable
 from medweave_connectors.jobs.remote_environment import fetch_reports
 from medweave_connectors.transfer.manifest import manifest, remote_scan
@@ -262,3 +262,20 @@ def _listing(text: str) -> Manifest:
         return manifest.parse(text)
     except ManifestError:
         raise Untold(UNREADABLE) from None
+
+
+def paths_in(value: Any) -> Iterator[str]:
+    """Yield the paths of all files and folders in a value, without the entries of folders."""
+    if isinstance(value, Token):
+        yield from paths_in(value.value)
+    elif isinstance(value, MutableSequence):
+        for item in value:
+            yield from paths_in(item)
+    elif isinstance(value, Mapping):
+        if value.get("class") in ("File", "Directory"):
+            if path := value.get("path"):
+                yield path
+            yield from paths_in(value.get("secondaryFiles") or [])
+        else:
+            for item in value.values():
+                yield from paths_in(item)

@@ -15,7 +15,7 @@ from streamflow.core.workflow import Job, Status
 from streamflow.cwl.step import CWLExecuteStep
 
 from medweave_connectors.engine.cached_step import ReusesWork
-from medweave_connectors.engine.data.origin import NotesClasses
+from medweave_connectors.engine.data.origin import RecordsDataClasses
 from medweave_connectors.engine.job_errors import event_message, note_job_error, storage_error
 from medweave_connectors.engine.provenance.step import TellsData
 from medweave_connectors.host.errors import OutputNotCollected, StreamBroke, TransferFailed
@@ -23,7 +23,7 @@ from medweave_connectors.jobs import job_requests
 from medweave_connectors.runlog import current
 
 
-class MedweaveExecuteStep(TellsData, NotesClasses, ReusesWork, CWLExecuteStep):  # type: ignore[misc]
+class MedweaveExecuteStep(TellsData, RecordsDataClasses, ReusesWork, CWLExecuteStep):  # type: ignore[misc]
     """Records why a job fails, and continues after it where the step's hint medweave:Partial, or the file, says so."""
 
     async def _execute_command(self, job: Job, connectors: MutableMapping[str, Any]) -> None:

@@ -1,15 +1,14 @@
-"""Where files come into being: what a step has written, and what the workflow is given, gets the class of its port."""
+"""Data classes of new files: the outputs of a step and the inputs of the workflow get the class of their port."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, MutableSequence
 from typing import Any
 
 import streamflow.cwl.translator
-from streamflow.core.workflow import Token
 from streamflow.cwl.step import CWLInputInjectorStep
 from streamflow.data.remotepath import StreamFlowPath
 
+from medweave_connectors.cache.remote import paths_in
 from medweave_connectors.engine import input_links
 from medweave_connectors.engine.data.manager import MedweaveDataManager
 from medweave_connectors.policy.data_classes import WORKFLOW, Port
@@ -17,28 +16,28 @@ from medweave_connectors.policy.data_classes import WORKFLOW, Port
 _INJECTOR = "-injector"
 
 
-class NotesClasses:
-    """Of a step of the engine: notes the classes of what it hands on, before anybody else can ask for it."""
+class RecordsDataClasses:
+    """Mixin of StreamFlow steps: records the classes of a token's files before other steps get the token."""
 
     async def _persist_token(self, token: Any, port: Any, input_token_ids: Any) -> Any:
         step: Any = self
         if isinstance(manager := step.workflow.context.data_manager, MedweaveDataManager):
             names = [name for name, known in step.output_ports.items() if known == port.name]
             for path in paths_in(token):
-                copies = [(each.location, each.path) for each in manager.get_data_locations(path)]
+                copies = [(copy.location, copy.path) for copy in manager.get_data_locations(path)]
                 for name in names:
                     manager.guard.note_made(_made_at(step.name, name), copies)
         return await super()._persist_token(token=token, port=port, input_token_ids=input_token_ids)  # type: ignore[misc]
 
 
-class MedweaveInputInjectorStep(NotesClasses, CWLInputInjectorStep):  # type: ignore[misc]
-    """Gives the workflow one of its inputs, which lies behind a link.
+class MedweaveInputInjectorStep(RecordsDataClasses, CWLInputInjectorStep):  # type: ignore[misc]
+    """Passes an input of the workflow on, which lies behind a link.
 
-    The stock one knows where a link leads only if it leads below a folder that it knows already; of others it would know nothing.
+    StreamFlow's step registers the target of a link only where it lies below a registered folder.
     """
 
     async def process_input(self, job: Any, token_value: Any) -> Any:
-        """The token of the input."""
+        """Return the token of the input."""
         context = self.workflow.context
         for location in context.scheduler.get_locations(job.name):
             await input_links.link_there(context, location, token_value)
@@ -53,23 +52,6 @@ def _made_at(step: str, name: str) -> Port:
     return Port(WORKFLOW, name) if step.endswith(_INJECTOR) else Port(step, name)
 
 
-def paths_in(value: Any) -> Iterator[str]:
-    """Of all files and folders in a value; what lies in a folder is its own."""
-    if isinstance(value, Token):
-        yield from paths_in(value.value)
-    elif isinstance(value, MutableSequence):
-        for each in value:
-            yield from paths_in(each)
-    elif isinstance(value, Mapping):
-        if value.get("class") in ("File", "Directory"):
-            if path := value.get("path"):
-                yield path
-            yield from paths_in(value.get("secondaryFiles") or [])
-        else:
-            for each in value.values():
-                yield from paths_in(each)
-
-
 def install() -> None:
-    """Puts it in the place where StreamFlow's translator looks its step up."""
+    """Replace the step class that StreamFlow's translator uses."""
     streamflow.cwl.translator.CWLInputInjectorStep = MedweaveInputInjectorStep

@@ -322,7 +322,7 @@ class TreeReceiver:
         if self._blobs:
             _, key, _ = files.file_of(line)
             with contextlib.suppress(OSError):  # the same content came before; or the file system has no hard links
-                files.link(self._at(self._name), os.path.join(self._blobs, key))
+                files.link_blob(self._at(self._name), os.path.join(self._blobs, key))
         self._files.append(line)
 
 
