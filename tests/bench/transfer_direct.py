@@ -81,14 +81,14 @@ class Copies:
     async def managed(self, manager: Any, route: str) -> float:
         """Seconds of a copy by the data manager."""
         from medweave_connectors.engine.data import manager as module
-        from medweave_connectors.transfer.routes import selection
-        from medweave_connectors.transfer.sender import Digests
+        from medweave_connectors.transfer import failures
+        from medweave_connectors.transfer.manifest.digest_cache import DigestCache
         from support.direct_ends import Recorded
 
         recorded = Recorded()
-        for each in (module, selection):
+        for each in (module, failures):
             each.current = lambda: recorded  # type: ignore[attr-defined]
-        manager._digests = Digests()  # it reads the source again
+        manager._digests = DigestCache()  # it reads the source again
         manager.path_mapper = type(manager.path_mapper)(manager.context)
         await self.shell(self.target, f"rm -rf {self.to}; sync")
         manager.register_path(self.source, self.path)
@@ -106,7 +106,9 @@ class Copies:
         own, other = make_identity(), make_identity()
         loop, words = asyncio.get_running_loop(), ["sh", "-c", f"exec python3 -I -S -c {shlex.quote(BARE)}"]
         started = loop.time()
-        target, source = [await self.connectors[each.deployment].far_end(each) for each in (self.target, self.source)]
+        target, source = [
+            await self.connectors[each.deployment].agent_endpoint(each) for each in (self.target, self.source)
+        ]
         getting, sending = await asyncio.gather(target.open(words), source.open(words))
         told = {"host": target.bind, "port": PORT, "gets": True, "path": self.to}
         told |= {"own": own.certificate + own.key, "peer": other.certificate}

@@ -82,7 +82,7 @@ def measured(copies: Copies, pairs: int, mib: int) -> None:
 
     from streamflow.data.manager import DefaultDataManager
 
-    from medweave_connectors.transfer.sender import Digests
+    from medweave_connectors.transfer.manifest.digest_cache import DigestCache
     from support.testbed_ends import managed
 
     with asyncio.Runner() as runner, ExitStack() as stack:
@@ -98,7 +98,7 @@ def measured(copies: Copies, pairs: int, mib: int) -> None:
             runner.run(each.deploy(True))
 
         def by_medweave() -> float:
-            ours._digests = Digests()  # it reads the source again
+            ours._digests = DigestCache()  # it reads the source again
             return runner.run(copies.managed(ours))
 
         for name, reference, tool in (

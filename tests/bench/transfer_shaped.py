@@ -89,10 +89,10 @@ class Copies:
 
     async def _carried(self) -> float:
         from medweave_connectors.transfer import shell_commands
-        from medweave_connectors.transfer.agent import archive
-        from medweave_connectors.transfer.routes.direct.carry import Half, Listener, carry
+        from medweave_connectors.transfer.capabilities import Endpoint
         from medweave_connectors.transfer.routes.direct.commands import PORTS
-        from medweave_connectors.transfer.routes.direct.endpoints import End
+        from medweave_connectors.transfer.routes.direct.direct_copy import Listener, PeerTask, copy_directly
+        from medweave_connectors.transfer.streams import pieces
         from support.direct_ends import LocalEnd
 
         loop, ends = asyncio.get_running_loop(), []
@@ -102,12 +102,14 @@ class Copies:
             async def start(words: Sequence[str], name: str = name, local: LocalEnd = local) -> object:
                 return await local.end.open(["ip", "netns", "exec", name, *words])
 
-            ends.append(End(name, [address], address, start))
+            ends.append(Endpoint(name, [address], address, start))
         began = [0.0]
         root = self.source.name
-        source = Half(ends[0], shell_commands.pack(str(self.source)))
-        target = Half(ends[1], shell_commands.unpack_files(str(self.target)), archive.for_far_end(root))
-        await carry(source, target, Listener.TARGET, ports=PORTS, connected=lambda: began.__setitem__(0, loop.time()))
+        source = PeerTask(ends[0], shell_commands.pack(str(self.source)))
+        target = PeerTask(ends[1], shell_commands.unpack_files(str(self.target)), pieces.checker_settings(root, None))
+        await copy_directly(
+            source, target, Listener.TARGET, ports=PORTS, connected=lambda: began.__setitem__(0, loop.time())
+        )
         return loop.time() - began[0]
 
 

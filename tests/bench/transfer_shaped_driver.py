@@ -54,24 +54,24 @@ class DriverCopies(Copies):
         return self.runner.run(self._sent(encoded=encoded))
 
     async def _sent(self, *, encoded: bool) -> float:
-        from medweave_connectors.transfer.sender import Digests
-        from medweave_connectors.transfer.wire import Sites
+        from medweave_connectors.transfer.manifest.digest_cache import DigestCache
+        from medweave_connectors.transfer.streams.transcoding import SiteCodecs
         from support.transfers import LAPTOP
 
         shutil.rmtree(self.target, ignore_errors=True)
         self.target.mkdir()
         subprocess.run(["sync"], check=True)
-        manager, loop, known = self.manager, asyncio.get_running_loop(), Sites.known
-        manager._digests = Digests()  # it reads the source again
+        manager, loop, known = self.manager, asyncio.get_running_loop(), SiteCodecs.known
+        manager._digests = DigestCache()  # it reads the source again
         manager.path_mapper = type(manager.path_mapper)(manager.context)
         source, target = (self.site, LAPTOP) if self.back else (LAPTOP, self.site)
         manager.register_path(source, str(self.source))
         before, began = sent_bytes(NAMES[self.back]), loop.time()
-        Sites.known = known if encoded else lambda *_: frozenset()  # type: ignore[method-assign]
+        SiteCodecs.known = known if encoded else lambda *_: frozenset()  # type: ignore[method-assign]
         try:
             await manager.transfer_data(source, str(self.source), [target], str(self.target / "cohort"))
         finally:
-            Sites.known = known  # type: ignore[method-assign]
+            SiteCodecs.known = known  # type: ignore[method-assign]
         seconds = loop.time() - began
         self.num_bytes[encoded].append(sent_bytes(NAMES[self.back]) - before)
         return seconds

@@ -67,14 +67,14 @@ class Copies:
         from streamflow.core.deployment import ExecutionLocation
 
         from medweave_connectors.engine.data import manager as module
-        from medweave_connectors.transfer.routes import selection as way
-        from medweave_connectors.transfer.sender import Digests
+        from medweave_connectors.transfer import failures
+        from medweave_connectors.transfer.manifest.digest_cache import DigestCache
         from support.direct_ends import Recorded
 
         recorded = Recorded()
-        for each in (module, way):
+        for each in (module, failures):
             each.current = lambda: recorded  # type: ignore[attr-defined]
-        manager._digests = Digests()  # it reads the source again
+        manager._digests = DigestCache()  # it reads the source again
         manager.path_mapper = type(manager.path_mapper)(manager.context)
         source, target = (
             ExecutionLocation(name=f"127.0.0.1:{self._servers[name].port}", deployment=name)

@@ -16,7 +16,7 @@ from medweave_connectors.host.errors import CommandFailed, StreamBroke
 from medweave_connectors.jobs.job_errors import event_message, note_job_error
 from medweave_connectors.runlog import current_run
 from medweave_connectors.runlog.run import RunRecord
-from medweave_connectors.transfer.streams import ProgramReader
+from medweave_connectors.transfer.streams.local_programs import LocalReader
 
 NAME = "Mustermann_Max_1970.dcm"
 CP = f"cp: cannot open '/scratch/a1/d/{NAME}' for reading: Permission denied"
@@ -41,7 +41,7 @@ def test_a_command_of_the_engine_that_fails_says_program_and_reason(seen: Seen) 
 
 def test_a_stream_that_breaks_says_the_reason(seen: Seen) -> None:
     async def read() -> None:
-        async with ProgramReader(["sh", "-c", f"echo {CP!r} >&2; exit 1"], "a transfer from this machine") as stream:
+        async with LocalReader(["sh", "-c", f"echo {CP!r} >&2; exit 1"], "a transfer from this machine") as stream:
             await stream.read()
 
     with pytest.raises(StreamBroke) as error:

@@ -15,9 +15,9 @@ from medweave_connectors.host import deadlines, shells
 from medweave_connectors.host.errors import SiteUnreachable, StreamCut
 from medweave_connectors.sites.kubernetes.connector import MedweaveKubernetesConnector
 from medweave_connectors.sites.ssh.connector import MedweaveSSHConnector
-from medweave_connectors.transfer.failures import Broken
+from medweave_connectors.transfer.failures import TransferErrors
 from medweave_connectors.transfer.routes import via_driver
-from medweave_connectors.transfer.streams import ProgramReader, ProgramWriter
+from medweave_connectors.transfer.streams.local_programs import LocalReader, LocalWriter
 from support.api_server import ApiServer, pod_document
 from support.ssh_server import ssh_server
 
@@ -83,10 +83,10 @@ def test_a_command_that_has_stopped_is_ended(using: Callable[[Act], Any]) -> Non
 
 
 def copy_of(script: str, target: Path) -> None:
-    source = ProgramReader(["sh", "-c", script], "a transfer from there")
+    source = LocalReader(["sh", "-c", script], "a transfer from there")
     asyncio.run(
         via_driver.pump(
-            source, [ProgramWriter(["sh", "-c", f"cat > {target}"], "a transfer")], 2**16, where="pods to login"
+            source, [LocalWriter(["sh", "-c", f"cat > {target}"], "a transfer")], 2**16, where="pods to login"
         )
     )
 
@@ -107,7 +107,7 @@ def test_a_copy_that_has_stopped_is_cut_with_place_bytes_and_seconds(tmp_path: P
     async def nothing() -> object:
         return None
 
-    failure = asyncio.run(Broken("pods", "login").typed(caught.value, needed_bytes=5, read_source=nothing))
+    failure = asyncio.run(TransferErrors("pods", "login").typed(caught.value, needed_bytes=5, read_source=nothing))
     assert "made no progress" in str(failure)
 
 

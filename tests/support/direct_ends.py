@@ -16,9 +16,8 @@ from typing import Any
 import pytest
 
 from medweave_connectors.engine.data import manager
-from medweave_connectors.transfer import resume
-from medweave_connectors.transfer.routes import selection
-from medweave_connectors.transfer.routes.direct.endpoints import End
+from medweave_connectors.transfer import failures
+from medweave_connectors.transfer.capabilities import Endpoint
 
 # A python3 that is a script of some version manager takes half a second to begin.
 PATH = f"{Path(sys.executable).resolve().parent}:{os.environ['PATH']}"
@@ -59,7 +58,7 @@ class LocalEnd:
     def __init__(self, name: str, environment: Mapping[str, str] | None = None) -> None:
         self.programs: list[Program] = []
         self._environment = os.environ | {"PATH": PATH} | (environment or {})
-        self.end = End(name, ["127.0.0.1"], "127.0.0.1", self._open)
+        self.end = Endpoint(name, ["127.0.0.1"], "127.0.0.1", self._open)
 
     async def _open(self, words: Sequence[str]) -> Program:
         pipe = asyncio.subprocess.PIPE
@@ -129,6 +128,6 @@ class Recorded:
 def recorded(monkeypatch: pytest.MonkeyPatch) -> Recorded:
     """What a run's record is told by data managers, from now on."""
     made = Recorded()
-    for module in (manager, selection, resume):
+    for module in (manager, failures):
         monkeypatch.setattr(module, "current", lambda: made)
     return made

@@ -27,12 +27,11 @@ SHORT: Mapping[str, Mapping[str, Any]] = {
     "sites.slurm.reattach": {"PAUSE_S": 0.5},
     "sites.slurm.watch": {"SHORTEST_S": 0.2, "LONGEST_FOLLOW_S": 0.4, "WAIT_NOTICE_S": 1.0, "PER_SECOND": 4.0},
     "jobs.retries.attempts": {"LOOK_PAUSE_S": 0.5},
-    "sites.ssh.connector": {"CUT_PAUSES_S": (0.1, 0.4, 1.0), "GRACE_S": 1.0},
-    "transfer.routes.via_driver": {"CUT_PAUSES_S": (0.1, 0.4, 1.0)},
-    "transfer.resume": {"PAUSES_S": (0.1, 0.2, 0.5, 1.0, 2.0)},
+    "sites.ssh.connector": {"GRACE_S": 1.0},
+    "host.deadlines": {"RETRY_PAUSES_S": (0.1, 0.2, 0.5, 1.0, 2.0)},
     # Between TERM and KILL, where a test's processes take no hints.
     "sites.local.process": {"GRACE_S": 1.0},
-    "transfer.streams": {"GRACE_S": 1.0},
+    "transfer.streams.local_programs": {"GRACE_S": 1.0},
     "sites.pods.exec.group": {
         "GRACE_S": 1.0,
         "WATCH_S": 0.3,

@@ -14,7 +14,7 @@ from medweave_connectors.cache.local import LocalCacheLookup
 from medweave_connectors.cache.remote import CacheSite, RemoteCacheLookup
 from medweave_connectors.cache.session import CacheSession
 from medweave_connectors.runlog.run import RunRecord
-from medweave_connectors.transfer.manifest.site_inventory import Held
+from medweave_connectors.transfer.manifest.site_inventory import SiteInventory
 from medweave_connectors.transfer.store.blob_store import store_at
 from support.connector_runs import JOB, Site, run_job, using
 
@@ -27,7 +27,7 @@ class Again:
     """
 
     def __init__(self, site: Site, record: RunRecord) -> None:
-        self._site, self._held = site, Held()
+        self._site, self._held = site, SiteInventory()
         self._reuse = CacheSession(record, limit_gib=1, keep_days=1)
         self._reuse.is_enabled = True
         self.first = self.folder = ""

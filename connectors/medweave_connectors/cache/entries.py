@@ -20,11 +20,11 @@ from medweave_connectors.cache.store import DATABASE_FILE, LocalStore
 from medweave_connectors.host.environment import step_environment
 from medweave_connectors.policy.input_values import with_links
 from medweave_connectors.policy.pseudonym_home import Home
-from medweave_connectors.transfer.manifest.manifest import ROOT, Entry, Kind, Manifest
-from medweave_connectors.transfer.manifest.site_inventory import digest_of
+from medweave_connectors.transfer.manifest.manifest import ROOT, Kind, Manifest, ManifestEntry
+from medweave_connectors.transfer.manifest.site_inventory import content_digest
 
 _NONE: Mapping[str, Any] = {}
-_FOLDER = Entry(Kind.FOLDER, 0, 0o755, 0, "")
+_FOLDER = ManifestEntry(Kind.FOLDER, 0, 0o755, 0, "")
 
 
 class CacheEntries:
@@ -117,7 +117,7 @@ def _digest_as_at_site(contents: Contents, path: str) -> str:
     files = {inside: at for inside, at, is_folder in paths if not is_folder}
     digests = dict(zip(files, contents.files(list(files.values())), strict=True))
     entries = {ROOT: _FOLDER} | {
-        inside: _FOLDER if is_folder else Entry(Kind.FILE, 0, os.stat(at).st_mode, 0, "", digests[inside])  # noqa: PTH116
+        inside: _FOLDER if is_folder else ManifestEntry(Kind.FILE, 0, os.stat(at).st_mode, 0, "", digests[inside])  # noqa: PTH116
         for inside, at, is_folder in paths
     }
-    return digest_of(Manifest("", entries))
+    return content_digest(Manifest("", entries))

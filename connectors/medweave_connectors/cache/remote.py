@@ -25,12 +25,12 @@ from medweave_connectors.jobs.remote_environment import fetch_reports
 from medweave_connectors.jobs.worker_environment import RemoteWorker
 from medweave_connectors.policy.token_paths import paths_in
 from medweave_connectors.transfer.manifest import manifest, remote_scan
-from medweave_connectors.transfer.manifest.manifest import ROOT, Manifest, Unlisted
-from medweave_connectors.transfer.manifest.site_inventory import Held, Site, digest_of, site_of
-from medweave_connectors.transfer.shell_commands import Place
+from medweave_connectors.transfer.manifest.manifest import ROOT, Manifest, ManifestError
+from medweave_connectors.transfer.manifest.site_inventory import Site, SiteInventory, content_digest, site_of
+from medweave_connectors.transfer.shell_commands import StagingPlace
 from medweave_connectors.transfer.store import blob_store as store
-from medweave_connectors.transfer.store.blob_store import State, Store
-from medweave_connectors.transfer.store.store_lookup import Reuse as StoreReuse
+from medweave_connectors.transfer.store.blob_store import Store, StoreState
+from medweave_connectors.transfer.store.store_lookup import StoreLookup
 
 UNRESPONSIVE = "its site did not answer a cache query"
 NO_PROGRAMS = "its programs could not be identified at its site: they are not installed on the login node, or too old"
@@ -55,7 +55,7 @@ class CacheSite:
 
     connector: Any
     location: ExecutionLocation
-    inventory: Held
+    inventory: SiteInventory
     store: Store
     outputs: str
     staged: bool
@@ -143,7 +143,7 @@ class RemoteCacheLookup(CacheLookup):
         paths = sorted({path for value in self.inputs.values() for path in paths_in(value)})
         manifests = await asyncio.gather(*(self._read(path) for path in paths))
         try:
-            return {path: digest_of(manifest) for path, manifest in zip(paths, manifests, strict=True)}
+            return {path: content_digest(manifest) for path, manifest in zip(paths, manifests, strict=True)}
         except ValueError:
             raise NotCacheable(UNREADABLE) from None
 
@@ -175,11 +175,11 @@ class RemoteCacheLookup(CacheLookup):
             record.outputs,
         )
         try:
-            state = store.state_in((await self._run(self._make(part)))[0])
-            stores = StoreReuse(
-                at.store, Place(part, at.outputs), remote_outputs.NAME, [at.location], self._at_location
+            state = store.parse_state((await self._run(self._make(part)))[0])
+            stores = StoreLookup(
+                at.store, StagingPlace(part, at.outputs), remote_outputs.NAME, [at.location], self._at_location
             )
-            if state is not State.USED or await stores.take(cached_outputs):
+            if state is not StoreState.USED or await stores.link(cached_outputs):
                 await asyncio.to_thread(self._index.delete, key)
                 raise NotCacheable(f"the outputs of run {record.run_id} are no longer at {at.location.deployment}")
             _, code = await self._run(remote_outputs.put(part, at.outputs))
@@ -201,15 +201,15 @@ class RemoteCacheLookup(CacheLookup):
         output = ""
         for words in remote_outputs.together(
             self._make(part, at.outputs),
-            *store.keep(at.store, part, outputs, remote_outputs.NAME, files),
-            *store.ask(at.store, part, outputs, files),
+            *store.add_files(at.store, part, outputs, remote_outputs.NAME, files),
+            *store.query(at.store, part, outputs, files),
             remote_outputs.drop(part),
         ):
             text, _ = await self._run(words)
             output += f"{text}\n"
-        if State.NONE is store.state_in(output) or not {store.key(outputs.entries[path]) for path in files} <= set(
-            output.split()
-        ):
+        if StoreState.NONE is store.parse_state(output) or not {
+            store.blob_key(outputs.entries[path]) for path in files
+        } <= set(output.split()):
             raise NotCacheable(NO_LINKS)
         at.inventory.note(at.site, at.outputs, outputs)
         await asyncio.to_thread(self._index.put, key, SiteRecord.of(self.session.run.run_id, outputs))
@@ -229,8 +229,8 @@ class RemoteCacheLookup(CacheLookup):
     async def _no_links(self) -> None:
         text, _ = await self._run(remote_outputs.links(self._at.outputs))
         try:
-            names = remote_scan.listed_names(remote_scan.answer(text))
-        except remote_scan.NotTold as error:
+            names = remote_scan.folder_names(remote_scan.parse_answer(text))
+        except remote_scan.RemoteScanFailed as error:
             raise NotCacheable(str(error)) from None
         if set(names) - self._staged.keys():
             raise NotCacheable(UNREADABLE)
@@ -238,7 +238,7 @@ class RemoteCacheLookup(CacheLookup):
     def _make(self, part: str, outputs: str = "") -> list[str]:
         at = self._at
         sweep = f"{store.evict(at.store)}; " if at.sweeps() else ""
-        return [f"{{ {sweep}{store.make(at.store)}; {remote_outputs.make(part, outputs)}; }}"]
+        return [f"{{ {sweep}{store.make_store(at.store)}; {remote_outputs.make(part, outputs)}; }}"]
 
     # ---- commands
 
@@ -269,5 +269,5 @@ def _contents(manifest: Manifest) -> dict[str, str]:
 def _listing(text: str) -> Manifest:
     try:
         return manifest.parse(text)
-    except Unlisted:
+    except ManifestError:
         raise NotCacheable(UNREADABLE) from None

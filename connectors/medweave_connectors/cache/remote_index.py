@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from medweave_connectors.cache.database import CacheDatabase
-from medweave_connectors.transfer.manifest.manifest import ROOT, Entry, Kind, Manifest
+from medweave_connectors.transfer.manifest.manifest import ROOT, Kind, Manifest, ManifestEntry
 
 VERSION = "site-2"  # records of the local store have a number
 
@@ -46,7 +46,7 @@ class SiteRecord:
     def outputs(self) -> Manifest:
         """Return the manifest of the output folder; modification times are not known."""
         entries = {
-            path: Entry(Kind(kind), size, mode, 0, "", sha256)
+            path: ManifestEntry(Kind(kind), size, mode, 0, "", sha256)
             for path, (kind, size, mode, sha256) in self.entries.items()
         }
         return Manifest("", entries)

@@ -10,7 +10,7 @@ import shlex
 from collections.abc import Iterator
 
 from medweave_connectors.transfer.manifest import remote_scan
-from medweave_connectors.transfer.shell_commands import part_name
+from medweave_connectors.transfer.shell_commands import staging_name
 
 NAME = "out"
 MOST_CHARACTERS = 60_000  # Linux takes 128 KiB in one word, and quotes may double some
@@ -18,7 +18,7 @@ MOST_CHARACTERS = 60_000  # Linux takes 128 KiB in one word, and quotes may doub
 
 def aside(outputs: str, token: str) -> str:
     """Return the path of the temporary folder, unique by its token."""
-    return posixpath.join(posixpath.dirname(outputs), part_name(token))
+    return posixpath.join(posixpath.dirname(outputs), staging_name(token))
 
 
 def make(part: str, outputs: str = "") -> str:
@@ -59,4 +59,4 @@ def together(*commands: list[str]) -> Iterator[list[str]]:
 
 def links(outputs: str) -> list[str]:
     """Return the command that prints the names of all paths below the output folder that are neither file nor folder."""
-    return remote_scan.found(outputs, "! -type f ! -type d")
+    return remote_scan.find(outputs, "! -type f ! -type d")

@@ -12,8 +12,8 @@ from importlib.resources import files
 
 from medweave_connectors.cache.installed import STEPS
 from medweave_connectors.cache.local_software import STEP, first_word
+from medweave_connectors.host.read_only_commands import READ_ONLY
 from medweave_connectors.jobs.worker_environment import WorkerEnvironment
-from medweave_connectors.transfer.manifest.manifest import LOOK
 
 _MARK = "medweave-program "
 _END = f"{_MARK}end"
@@ -42,7 +42,7 @@ def look(
     path = f"export PATH={shlex.quote(environment['PATH'])}; " if "PATH" in environment else ""
     script = f"{path}{_program(first_word(words))}; {_processor() if computes else ':'}; echo {shlex.quote(_END)}"
     lines = [*worker.lines(where=where), worker.started(worker.inside(script, folder=folder, gpus=False))]
-    return [f"{LOOK}(\nexport LC_ALL=C\n" + "\n".join(lines) + "\n) 2>&1"]
+    return [f"{READ_ONLY}(\nexport LC_ALL=C\n" + "\n".join(lines) + "\n) 2>&1"]
 
 
 def read(text: str) -> str | None:

@@ -1,4 +1,4 @@
-"""Deadlines by progress, the one policy for commands and transfers over ssh, in pods and on this machine.
+"""Deadlines by progress and pauses before retries: the one policy for commands and copies at all sites and on this machine.
 
 Does not import streamflow. The time of a copy or a hash grows with its data, so it has no limit. Work without progress is canceled,
 and the error names the place and the bytes so far.
@@ -12,6 +12,8 @@ from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 NO_PROGRESS_S = 600.0  # an archive on tape, or a file server that restarts, may take some minutes
+# Before each further attempt after a lost connection: a kubelet or an API server that restarts needs some seconds.
+RETRY_PAUSES_S = (0.5, 1.0, 3.0, 8.0, 15.0)
 UNRESPONSIVE_S = 60.0  # a connection over which nothing comes, not even an answer to a ping
 _CANCEL_S = 30.0  # programs are ended and remove their files
 Value = TypeVar("Value")

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from medweave_connectors.host.command_size import checked
+from medweave_connectors.host.read_only_commands import is_marked_read_only
 from medweave_connectors.runlog import current
 from medweave_connectors.runlog.reports import REPORT_FILE, REPORT_FOLDER
 
@@ -68,6 +69,8 @@ def stream_line(command: Sequence[str]) -> str:
 
 def is_read_only(command: Sequence[str]) -> bool:
     """Return True if a command of the engine changes nothing, so that it may be sent again after a lost connection."""
+    if is_marked_read_only(command):
+        return True
     words = " ".join(command).replace("2>/dev/null", "").split()
     return words[0] in _LOOKS and not _CHANGES.intersection(words) and not any(">" in word for word in words)
 

@@ -1,4 +1,4 @@
-"""Why a copy was not made, in words that name no file."""
+"""Why a copy was not made, in messages that name no file."""
 
 from __future__ import annotations
 
@@ -16,59 +16,72 @@ from medweave_connectors.host.errors import (
     TargetRefused,
     TransferFailed,
 )
+from medweave_connectors.runlog import console, current
 
 
-class Differs(Exception):
-    """What arrived is not what was sent."""
+class ContentDiffers(Exception):
+    """What arrived is not what was sent.
 
-    def __init__(self, seen: str, *, source_moved: bool = False) -> None:
+    Attributes:
+        source_changed: the source has changed since the plan was made.
+    """
+
+    def __init__(self, seen: str, *, source_changed: bool = False) -> None:
         super().__init__(seen)
-        self.source_moved = source_moved
+        self.source_changed = source_changed
 
 
 @dataclass(frozen=True, slots=True)
-class Broken:
+class TransferErrors:
     """The errors of copies from one deployment to another."""
 
     source: str
-    to: str
+    target: str
 
-    def refused(self, text: str, code: int) -> TransferFailed:
-        """A command of ours failed where the copy goes."""
+    def command_failed(self, text: str, code: int) -> TransferFailed:
+        """Return the error of a command of ours at the destination."""
         reason = transfer_reasons.reason_in(text)
         kind = NoRoom if reason in transfer_reasons.NO_ROOM else TargetRefused
-        return kind(self.source, self.to, reason or f"the shell there ended with {code}")
+        return kind(self.source, self.target, reason or f"the shell there ended with {code}")
 
-    async def typed(
+    async def classify(
         self,
-        error: StreamBroke | OSError | SourceUnreadable | Differs,
+        error: StreamBroke | OSError | SourceUnreadable | ContentDiffers,
         *,
         needed_bytes: int,
         read_source: Callable[[], Awaitable[object]],
     ) -> TransferFailed:
-        """What ended a stream, or was found after it.
+        """Return the error to raise for what ended a stream, or was found after it.
 
         Args:
             needed_bytes: what the copy needs.
-            read_source: reads all of the source, which fails where that cannot be read.
+            read_source: reads all of the source, which fails where the source cannot be read.
         """
         if isinstance(error, SourceUnreadable):
             return error
         if isinstance(error, StreamRefused):
-            return SourceRefused(self.source, self.to, error.told)
+            return SourceRefused(self.source, self.target, error.told)
         if isinstance(error, StreamCut) and error.why:
-            return TransferFailed(self.source, self.to, error.why)
-        if isinstance(error, Differs):
-            return TransferFailed(self.source, self.to, str(error))
+            return TransferFailed(self.source, self.target, error.why)
+        if isinstance(error, ContentDiffers):
+            return TransferFailed(self.source, self.target, str(error))
         reason = transfer_reasons.reason_in(error.told if isinstance(error, StreamBroke) else str(error))
         status = f" (exit status {error.exit_status})" if isinstance(error, StreamBroke) else ""
         seen = f"the stream broke off: {reason or 'without a word that is known'}{status}"
         if reason in transfer_reasons.NO_ROOM:
-            return NoRoom(self.source, self.to, f"{needed_bytes} bytes are needed; {seen}")
+            return NoRoom(self.source, self.target, f"{needed_bytes} bytes are needed; {seen}")
         if reason in (*transfer_reasons.NOT_ALLOWED, *transfer_reasons.READ_ONLY):
             try:
-                await read_source()  # which end was it?
+                await read_source()  # at which end was the permission missing?
             except SourceUnreadable as unreadable:
                 return unreadable
-            return TargetRefused(self.source, self.to, seen)
-        return TransferFailed(self.source, self.to, seen)
+            return TargetRefused(self.source, self.target, seen)
+        return TransferFailed(self.source, self.target, seen)
+
+
+def notify(deployment: str, text: str) -> None:
+    """Report a notice about a deployment: in the event log of the current run, or on standard error."""
+    if (run := current()) is not None:
+        run.deployment_notice(deployment, text)
+    else:
+        console.say(f"medweave: {deployment}: {text}")

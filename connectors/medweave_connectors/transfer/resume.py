@@ -1,215 +1,204 @@
-"""A copy whose stream was cut goes on with what is missing: what has arrived is kept, aside from what may still write to it."""
+"""Resume of a copy whose stream was cut: what has arrived is kept, and only the missing parts are sent.
+
+What has arrived is moved to a new folder first: a program whose connection was cut may still write to the old one.
+"""
 
 from __future__ import annotations
 
 import asyncio
-import posixpath
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Protocol
 
 from streamflow.core.deployment import ExecutionLocation
 
-from medweave_connectors.host import transfer_reasons
+from medweave_connectors.host import deadlines, transfer_reasons
 from medweave_connectors.host.errors import SiteUnreachable, StreamBroke, StreamCut, StreamRefused
-from medweave_connectors.runlog import console, current
-from medweave_connectors.transfer import missing_parts as rests
 from medweave_connectors.transfer import shell_commands
-from medweave_connectors.transfer.manifest import manifest
-from medweave_connectors.transfer.manifest.manifest import ROOT, Manifest, Unlisted
-from medweave_connectors.transfer.missing_parts import Rest
-from medweave_connectors.transfer.progress import Flow
-from medweave_connectors.transfer.shell_commands import Place
+from medweave_connectors.transfer.failures import notify
+from medweave_connectors.transfer.manifest import manifest, missing_parts
+from medweave_connectors.transfer.manifest.manifest import Manifest, ManifestError
+from medweave_connectors.transfer.manifest.missing_parts import MissingParts, find_missing_parts, path_below
+from medweave_connectors.transfer.plan import TransferPlan
+from medweave_connectors.transfer.progress import TransferMeter
+from medweave_connectors.transfer.shell_commands import StagingPlace
 
-# Before each further try. A kubelet or an API server that is started again needs some seconds.
-PAUSES_S = (0.5, 1.0, 3.0, 8.0, 15.0)
-PROGRESS_BYTES = 2**20  # a try that has brought as much is none in vain
+PROGRESS_BYTES = 2**20  # an attempt that has delivered so much resets the retries
 _MIB = 2**20
 _FINAL = (*transfer_reasons.NO_ROOM, *transfer_reasons.READ_ONLY, *transfer_reasons.NOT_ALLOWED, *transfer_reasons.GONE)
-Run = Callable[[ExecutionLocation, list[str]], Awaitable[tuple[str, int]]]
-Places = Sequence[ExecutionLocation]
+RunAt = Callable[[ExecutionLocation, list[str]], Awaitable[tuple[str, int]]]
+Locations = Sequence[ExecutionLocation]
 
 
-class Carrier(Protocol):
-    """The way of one copy.
+class PartSender(Protocol):
+    """Sends the missing parts of a copy; `routes.carrier.Carrier` is one."""
 
-    Attributes:
-        not_as_a_tree: called where it goes in another way than as a tree.
-    """
+    async def send_files(self, folder: str, paths: Sequence[str], part: str, destinations: Locations) -> None:
+        """Send some files of a folder into a staging folder that has the others."""
 
-    not_as_a_tree: Callable[[], object]
+    async def send_end(self, path: str, target: str, destinations: Locations, *, begins: int, size: int) -> None:
+        """Send the missing end of a large file."""
 
-    def tree(self, places: Places) -> bytes | None:
-        """What was read where it went as one tree to all of them."""
-
-    async def send_files(self, folder: str, paths: Sequence[str], part: str, destinations: Places) -> None:
-        """Sends some files of a folder, into the place of a copy whose others are there."""
-
-    async def send_end(self, path: str, target: str, destinations: Places, *, begins: int, size: int) -> None:
-        """Sends what a large file lacks."""
-
-    def brought_more(self) -> None:
-        """A stream was cut which was not in vain."""
+    def made_progress(self) -> None:
+        """Record that a broken stream has delivered bytes."""
 
 
-class GoingOn:
-    """One copy, to places of one deployment.
+class ResumableCopy:
+    """One copy that is resumed after each cut of its stream.
 
     Attributes:
-        place: where it stands now, the same at each of them; a further folder after each cut.
-        has_gone_on: its stream was cut at least once.
+        place: the current staging place, the same at each location; after each cut it has another folder.
+        was_cut: its stream was cut at least once.
 
     Args:
-        sent: the source as it was before, without digests.
-        wanted: paths of the files that are sent.
-        look: the source as it is.
+        locations: where the copy is staged: the plan's receivers, and the locations at which their connector repeats copies.
+        run_at: runs a command at a location.
+        scan_source: returns the source's current manifest, without digests.
     """
 
     def __init__(
         self,
-        sent: Manifest,
-        wanted: Collection[str],
-        place: Place,
+        plan: TransferPlan,
+        place: StagingPlace,
+        locations: Locations,
         *,
-        to: str,
-        places: Places,
-        run: Run,
-        look: Callable[[], Awaitable[Manifest]],
-        carrier: Carrier,
-        flow: Flow,
+        run_at: RunAt,
+        scan_source: Callable[[], Awaitable[Manifest]],
+        carrier: PartSender,
+        meter: TransferMeter,
     ) -> None:
-        self.place, self.has_gone_on = place, False
-        self._sent, self._wanted = sent, frozenset(wanted)
-        self._to, self._places, self._run, self._look = to, places, run, look
-        self._carrier, self._flow = carrier, flow
-        self._name = posixpath.basename(sent.real)
-        self._rest: Rest | None = None
+        self.place, self.was_cut = place, False
+        self._plan, self._sent, self._files = plan, plan.manifest, frozenset(plan.files)
+        self._locations, self._run_at, self._scan_source = locations, run_at, scan_source
+        self._carrier, self._meter = carrier, meter
+        self._missing: MissingParts | None = None
 
-    async def carry(self, first: Callable[[Place], Awaitable[None]]) -> None:
-        """Sends; and after each cut what is missing.
+    async def carry(self, send_all: Callable[[StagingPlace], Awaitable[None]]) -> None:
+        """Send everything; after each cut, send the missing parts.
 
         Args:
-            first: sends all of it to a place.
+            send_all: sends everything to a staging place.
 
         Raises:
-            StreamBroke, SiteUnreachable, ConnectionError: of the last try; or at once where another one would not help.
+            StreamBroke, SiteUnreachable, ConnectionError: of the last attempt, or at once where a retry would not help.
         """
-        send: Callable[[], Awaitable[None]] = partial(first, self.place)
-        left_bytes, in_vain = rests.all_bytes(self._sent, self._wanted), 0
-        self._flow.total_bytes = self._flow.sent_bytes - self._flow.again_bytes + left_bytes
+        send: Callable[[], Awaitable[None]] = partial(send_all, self.place)
+        missing_bytes, failed_attempts = missing_parts.archive_bytes(self._sent, self._files), 0
+        self._meter.start_attempt(missing_bytes)
         while True:
-            before = self._flow.sent_bytes
+            before = self._meter.sent_bytes
             try:
                 await send()
                 return await self._finish()
             except (SiteUnreachable, ConnectionError) as error:
-                if not may_go_on(error):
+                if not may_resume(error):
                     raise
                 cut = error
             while True:
-                if in_vain == len(PAUSES_S):
+                if failed_attempts == len(deadlines.RETRY_PAUSES_S):
                     raise cut
-                await asyncio.sleep(PAUSES_S[in_vain])
-                in_vain += 1
+                await asyncio.sleep(deadlines.RETRY_PAUSES_S[failed_attempts])
+                failed_attempts += 1
                 try:
-                    found = await self._missing()
+                    found = await self._find_missing()
                     break
                 except (SiteUnreachable, ConnectionError) as error:
-                    if not may_go_on(error):
+                    if not may_resume(error):
                         raise
-            if found is None:  # the source has changed: what has arrived does not fit to what would come
-                raise cut if isinstance(cut, StreamBroke) else StreamCut(f"a copy to {self._to}")
-            rest, places = found
-            kept_bytes = left_bytes - rest.left_bytes
-            self._flow.lost(self._flow.sent_bytes - before, kept_bytes)
-            left_bytes = rest.left_bytes
+            if found is None:  # the source has changed: what has arrived does not belong to it any more
+                raise cut if isinstance(cut, StreamBroke) else StreamCut(f"a copy to {self._plan.target_deployment}")
+            missing, locations = found
+            kept_bytes = missing_bytes - missing.missing_bytes
+            self._meter.count_lost(self._meter.sent_bytes - before, kept_bytes)
+            missing_bytes = missing.missing_bytes
             if kept_bytes >= PROGRESS_BYTES:
-                in_vain = 0
-                self._carrier.brought_more()
-            self._say(cut, left_bytes)
-            send = partial(first, self.place) if rest.nothing_there else partial(self._send, rest, places)
+                failed_attempts = 0
+                self._carrier.made_progress()
+            self._report_cut(cut, missing_bytes)
+            send = (
+                partial(send_all, self.place)
+                if missing.nothing_arrived
+                else partial(self._send_missing, missing, locations)
+            )
 
-    async def start_anew(self) -> None:
-        """Removes what has arrived: the next stream brings all of it."""
-        await self._stand_aside(keeps=False)
-        self._rest, self.has_gone_on = None, False
+    async def restart(self) -> None:
+        """Remove what has arrived: the next stream sends everything."""
+        await self._set_aside(keeps=False)
+        self._missing, self.was_cut = None, False
 
-    # ---- inside
+    # ---- internal
 
-    async def _missing(self) -> tuple[Rest, Places] | None:
-        """What is missing, and at which places; None where the source has changed. What has arrived stands aside from then on."""
-        if not self._sent.unchanged(await self._look()):
+    async def _find_missing(self) -> tuple[MissingParts, Locations] | None:
+        """Set aside what has arrived; return what is missing, and where. None where the source has changed."""
+        if not self._sent.unchanged(await self._scan_source()):
             return None
-        await self._stand_aside(keeps=True)
-        self.has_gone_on = True
-        there = list(await asyncio.gather(*(self._there(each) for each in self._places)))
-        self._rest = rests.rest_of(self._sent, self._wanted, there)
-        if self._rest.nothing_there:  # it is sent from its beginning, to where nothing lies
-            await self._stand_aside(keeps=len(self._wanted) < self._sent.num_files)
-        lacking = [
-            (place, each)
-            for place, each in zip(self._places, there, strict=True)
-            if not rests.rest_of(self._sent, self._wanted, [each]).is_nothing
+        await self._set_aside(keeps=True)
+        self.was_cut = True
+        arrived = list(await asyncio.gather(*(self._scan_copy(location) for location in self._locations)))
+        self._missing = find_missing_parts(self._sent, self._files, arrived)
+        if self._missing.nothing_arrived:  # everything is sent again, to an empty folder
+            await self._set_aside(keeps=len(self._files) < self._sent.num_files)
+        incomplete = [
+            (location, copy)
+            for location, copy in zip(self._locations, arrived, strict=True)
+            if not find_missing_parts(self._sent, self._files, [copy]).is_complete
         ]
-        if not lacking:
-            return self._rest, []
-        return rests.rest_of(self._sent, self._wanted, [each for _, each in lacking]), [place for place, _ in lacking]
+        if not incomplete:
+            return self._missing, []
+        missing = find_missing_parts(self._sent, self._files, [copy for _, copy in incomplete])
+        return missing, [location for location, _ in incomplete]
 
-    async def _stand_aside(self, *, keeps: bool) -> None:
-        self.place = self.place.next()
-        for location in self._places:
-            text, code = await self._run(location, shell_commands.stand_aside(self.place, self._name, keeps=keeps))
+    async def _set_aside(self, *, keeps: bool) -> None:
+        self.place = self.place.after_cut()
+        for location in self._locations:
+            text, code = await self._run_at(
+                location, shell_commands.set_aside(self.place, self._plan.name, keeps=keeps)
+            )
             if code:
                 raise StreamBroke("what has arrived cannot be kept", transfer_reasons.reason_in(text), code)
 
-    async def _there(self, location: ExecutionLocation) -> Manifest:
-        text, _ = await self._run(location, manifest.command(self.place.inside(self._name), digests=False))
-        with suppress(Unlisted):
+    async def _scan_copy(self, location: ExecutionLocation) -> Manifest:
+        text, _ = await self._run_at(location, manifest.command(self.place.inside(self._plan.name), digests=False))
+        with suppress(ManifestError):
             return manifest.parse(text, digests=False)
         return Manifest("", {})
 
-    async def _send(self, rest: Rest, places: Places) -> None:
-        copy = self.place.inside(self._name)
-        for words in shell_commands.each_done(rests.removing(rest, copy)):
-            await self._at_each(words)
-        for path, begins in rest.ends.items():
-            source, target = (_below(each, path) for each in (self._sent.real, copy))
+    async def _send_missing(self, missing: MissingParts, locations: Locations) -> None:
+        copy = self.place.inside(self._plan.name)
+        for words in shell_commands.batch_commands(missing_parts.removal_steps(missing, copy)):
+            await self._run_everywhere(words)
+        for path, begins in missing.partial_files.items():
+            source, target = (path_below(folder, path) for folder in (self._sent.real, copy))
             size = self._sent.entries[path].size
-            await self._carrier.send_end(source, target, places, begins=begins, size=size)
-        if rest.files:
-            await self._carrier.send_files(self._sent.real, rest.files, self.place.folder, places)
+            await self._carrier.send_end(source, target, locations, begins=begins, size=size)
+        if missing.files:
+            await self._carrier.send_files(self._sent.real, missing.files, self.place.folder, locations)
 
     async def _finish(self) -> None:
-        if self._rest is not None:
-            steps = rests.finishing(self._sent, self._rest, self.place.inside(self._name))
-            for words in shell_commands.each_done(steps):
-                await self._at_each(words)
+        if self._missing is not None:
+            copy = self.place.inside(self._plan.name)
+            steps = missing_parts.finishing_steps(self._sent, self._missing, copy)
+            for words in shell_commands.batch_commands(steps):
+                await self._run_everywhere(words)
 
-    async def _at_each(self, words: list[str]) -> None:
-        for location in self._places:
-            await self._run(location, words)
+    async def _run_everywhere(self, words: list[str]) -> None:
+        for location in self._locations:
+            await self._run_at(location, words)
 
-    def _say(self, cut: Exception, left_bytes: int) -> None:
-        # The command's own words name files.
-        why = (
-            getattr(cut, "why", "") or transfer_reasons.reason_in(getattr(cut, "told", "")) or "the connection was lost"
-        )
-        text = f"a copy was cut and goes on: {why}; {left_bytes / _MIB:.1f} MiB are still to come"
-        if (run := current()) is not None:
-            run.deployment_notice(self._to, text)
-        else:
-            console.say(f"medweave: {self._to}: {text}")
+    def _report_cut(self, cut: Exception, missing_bytes: int) -> None:
+        # The command's own message names files.
+        why = cut.why if isinstance(cut, StreamCut) else ""
+        if not why and isinstance(cut, StreamBroke):
+            why = transfer_reasons.reason_in(cut.told)
+        text = f"a copy was cut and is resumed: {why or 'the connection was lost'}"
+        notify(self._plan.target_deployment, f"{text}; {missing_bytes / _MIB:.1f} MiB remain")
 
 
-def may_go_on(error: Exception) -> bool:
-    """Whether a stream that ended so was cut; a program that failed would fail once more."""
+def may_resume(error: Exception) -> bool:
+    """Return whether an error may come from a lost connection; a program that failed would fail again."""
     if isinstance(error, StreamRefused):
         return False
     if isinstance(error, StreamBroke):
         return error.may_be_cut and not any(words in error.told for words in _FINAL)
     return True
-
-
-def _below(folder: str, path: str) -> str:
-    return folder if path == ROOT else posixpath.join(folder, path)

@@ -1,4 +1,4 @@
-"""One copy from a place to others: put together aside, verified there, and only then given its name."""
+"""One copy to locations of one deployment: staged, verified, and only then published under its final path."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import asyncio
 import posixpath
 import secrets
 from collections.abc import Awaitable, Callable, Collection, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,39 +21,43 @@ from medweave_connectors.host.errors import (
     StreamBroke,
     TransferFailed,
 )
-from medweave_connectors.transfer import shell_commands, tree_receiver
-from medweave_connectors.transfer.agent import archive
-from medweave_connectors.transfer.failures import Broken, Differs
-from medweave_connectors.transfer.gather import every
-from medweave_connectors.transfer.manifest import local_scan, manifest, tree_digest
-from medweave_connectors.transfer.manifest.digest_cache import Digests, failed
-from medweave_connectors.transfer.manifest.manifest import Manifest, Unlisted
-from medweave_connectors.transfer.progress import Flow, counted_by
-from medweave_connectors.transfer.resume import Carrier, GoingOn
-from medweave_connectors.transfer.shell_commands import Place
+from medweave_connectors.host.gather import gather_all
+from medweave_connectors.transfer import shell_commands
+from medweave_connectors.transfer.capabilities import mirrors_of, one_per_volume, run_at
+from medweave_connectors.transfer.failures import ContentDiffers, TransferErrors
+from medweave_connectors.transfer.manifest.digest_cache import DigestCache, has_failed
+from medweave_connectors.transfer.manifest.manifest import Manifest
+from medweave_connectors.transfer.manifest.source import Source
+from medweave_connectors.transfer.plan import TransferPlan
+from medweave_connectors.transfer.progress import TransferMeter
+from medweave_connectors.transfer.resume import ResumableCopy
+from medweave_connectors.transfer.routes.carrier import Carrier
+from medweave_connectors.transfer.routes.router import Router
+from medweave_connectors.transfer.shell_commands import PreparedFolder, StagingPlace
 from medweave_connectors.transfer.store import blob_store, many_files
-from medweave_connectors.transfer.store.blob_store import State, Store
-from medweave_connectors.transfer.store.store_lookup import Reuse, is_worth_it
-from medweave_connectors.transfer.tree_receiver import Tree
+from medweave_connectors.transfer.store.blob_store import Store, StoreState
+from medweave_connectors.transfer.store.store_lookup import StoreLookup, is_partial_copy_worth_it
+from medweave_connectors.transfer.streams import tree_stream_piece
+from medweave_connectors.transfer.streams.tree_stream_piece import TreeStream
+from medweave_connectors.transfer.verification import Verifier
 
-ConnectorOf = Callable[[str], Any]
-Ask = Callable[[Sequence[ExecutionLocation]], Awaitable[None]]
-Stream = Callable[[str, str, Tree | None], Awaitable[None]]
+Prepared = tuple[PreparedFolder, StoreState]
 
 
-class Sending:
-    """A file or folder on its way from one place to others, of one deployment.
+class Sender:
+    """Plans one copy, lets the routes carry it, verifies it and publishes it.
 
     Attributes:
-        seen: the source as it looked before it was sent, without digests.
-        place: where the copy will stand, the same at each of them.
-        carrier: sends parts of it.
-        flow: what has been sent until now.
+        meter: counts what has been sent so far.
 
     Args:
-        ask: asks places what they can encode.
-        at: the store of the destinations, if they have one.
-        sweeps: what is too much in there is removed, once the copy stands.
+        path: of the file or folder at the source.
+        destination: the path, or an existing folder that gets the copy.
+        router: provides the carrier of the plan.
+        digests: digests of sources that were read before.
+        store: the blob store of the destinations; None where they have none.
+        evicts: whether the store is brought back to its limit after the copy.
+        may_link: nobody will write to the copy.
     """
 
     def __init__(
@@ -62,366 +67,340 @@ class Sending:
         destinations: Sequence[ExecutionLocation],
         destination: str,
         *,
-        connector_of: ConnectorOf,
-        digests: Digests,
-        flow: Flow,
-        ask: Ask,
-        at: Store | None = None,
-        sweeps: bool = False,
+        connector_of: Callable[[str], Any],
+        router: Router,
+        digests: DigestCache,
+        meter: TransferMeter,
+        store: Store | None,
+        evicts: bool,
+        may_link: bool,
     ) -> None:
-        self.source, self.path = source, path
-        self.destinations, self.destination = destinations, destination
-        self.seen: Manifest
-        self.place: Place
+        self.meter = meter
+        self._destinations, self._destination = tuple(destinations), destination
+        self._target = str(destinations[0].deployment)
+        self._connector_of, self._router = connector_of, router
+        self._run_at = partial(run_at, connector_of)
+        self._source = Source(source, path, target=self._target, digests=digests, run_at=self._run_at)
+        self._store, self._evicts, self._may_link = store, evicts, may_link
+        self._errors = TransferErrors(source.deployment, self._target)
         self._token = secrets.token_hex(6)
-        self._connector_of, self._digests, self.flow, self._ask = connector_of, digests, flow, ask
-        self._distinct: Sequence[ExecutionLocation] = destinations
-        self._store, self._sweeps = at, sweeps
-        self._reuse: Reuse | None = None
-        self._left: list[str] | None = None
-        self._asked: Manifest  # with which the stores were asked
-        self._gone_on = False
-        self.carrier: Carrier
-        self._broken = Broken(source.deployment, self.to)
+        self._plan: TransferPlan | None = None
+        self._carrier: Carrier | None = None
+        self._place: StagingPlace | None = None  # where the copy is staged now: another folder after each cut
+        self._lookup: StoreLookup | None = None
+        self._recalled: Manifest | None = None  # the source with its digests, as the store was queried
+        self._was_cut = False
 
     @property
-    def to(self) -> str:
-        """The deployment that gets it."""
-        return str(self.destinations[0].deployment)
+    def plan(self) -> TransferPlan:
+        """Return the current plan, once `prepare` has made it."""
+        assert self._plan is not None
+        return self._plan
 
     @property
-    def name(self) -> str:
-        """The source's own name, without links."""
-        return posixpath.basename(self.seen.real)
+    def carrier(self) -> Carrier:
+        """Return the carrier of the current plan."""
+        assert self._carrier is not None
+        return self._carrier
 
-    # ---- before anything is sent
+    @property
+    def place(self) -> StagingPlace:
+        """Return the current staging place."""
+        assert self._place is not None
+        return self._place
 
-    async def prepare(self) -> None:
-        """Looks at the source and makes room at the destinations, at the same time.
+    # ---- the plan
+
+    async def prepare(self) -> TransferPlan:
+        """Scan the source, make staging folders at the destinations at the same time, and plan the copy.
 
         Raises:
-            SourceUnreadable: there is nothing that could be read.
-            NoRoom: it would not fit.
-            TargetRefused: nothing can be written there.
+            SourceUnreadable: the source cannot be read.
+            NoRoom: the copy would not fit.
+            TargetRefused: nothing can be written at a destination.
         """
         self._token = secrets.token_hex(6)
-        connector = self._connector_of(self.to)
-        if (distinct := getattr(connector, "distinct", None)) is not None:  # some pods share a volume
-            self._distinct = await distinct(self.destinations, self.destination)
-        looking, told = asyncio.ensure_future(self.look()), list[tuple[shell_commands.Prepared, State]]()
+        connector = self._connector_of(self._target)
+        receivers = tuple(await one_per_volume(connector, self._destinations, self._destination))
+        scanning = asyncio.ensure_future(self._source.scan())
         try:
-            told += await every(self._prepared(each) for each in self._distinct)
-            if not looking.done() and self._is_worth_asking({state for _, state in told}):
-                await self._ask(self._distinct)
-            self.seen = await looking
+            prepared = await gather_all(self._prepare_at(receiver) for receiver in receivers)
+            if not scanning.done() and self._will_be_encoded({state for _, state in prepared}):
+                await self._router.query_codecs(receivers)
+            source = await scanning
         finally:
-            looking.cancel()
-        await self._placed(told)
-        await self._make_sure_of_room([place for place, _ in told])
+            scanning.cancel()
+        if unsendable := source.unsendable():
+            raise SourceUnreadable(self._source.location.deployment, self._target, unsendable)
+        place = shell_commands.staging_place(
+            self._destination,
+            posixpath.basename(self._source.path),
+            self._token,
+            below=prepared[0][0].below,  # a copy has one path at all destinations
+        )
+        missing = await self._link_from_store(source, place, receivers, {state for _, state in prepared})
+        self._plan = plan = self._make_plan(source, place, receivers, missing)
+        self._place, self._carrier = place, self._router.carrier(plan, self.meter)
+        await self._check_room([folder for folder, _ in prepared])
+        return plan
 
-    async def _placed(self, told: Sequence[tuple[shell_commands.Prepared, State]]) -> None:
-        """Decides where the copy is put together, and takes what is in the stores."""
-        below, name = told[0][0].below, posixpath.basename(self.path)  # a copy has one path for all of them
-        self.place = shell_commands.place_of(self.destination, name, self._token, below=below)
-        if unsendable := self.seen.unsendable():
-            raise SourceUnreadable(self.source.deployment, self.to, unsendable)
-        self._reuse = self._left = None
-        states = {state for _, state in told}
-        if self._store is not None and State.NONE not in states:
-            self._reuse = Reuse(self._store, self.place, self.name, self._distinct, self._run)
-            if State.NEW not in states:
-                await self._take(self._reuse)
+    def _make_plan(
+        self,
+        source: Manifest,
+        place: StagingPlace,
+        receivers: tuple[ExecutionLocation, ...],
+        missing: tuple[str, ...] | None,
+    ) -> TransferPlan:
+        plan = TransferPlan(
+            source=self._source.location,
+            destinations=self._destinations,
+            receivers=receivers,
+            manifest=source,
+            place=place,
+            missing=missing,
+            routes=(),
+            reason="",
+            may_link=self._may_link,
+        )
+        routes, reason = self._router.candidates(self._source.location, self._destinations[0], plan.num_bytes)
+        return replace(plan, routes=routes, reason=reason)
 
-    def _is_worth_asking(self, states: Collection[State]) -> bool:
-        """Whether a source that takes so long to look at will go encoded: a folder of this machine, of which no store has any."""
-        return bool(self.source.local) and State.USED not in states and Path(self.path).is_dir()
-
-    async def _take(self, reuse: Reuse) -> None:
-        """Links what the destinations have already."""
-        sent = await self._sums(to_ask=True)
-        left = await reuse.take(sent)
-        if is_worth_it(sent, left):
-            self._left, self._asked = left, sent
-        else:
-            await reuse.leave()
-
-    async def _make_sure_of_room(self, places: Sequence[shell_commands.Prepared]) -> None:
-        needed, _ = self.moves
-        if (free := shell_commands.least_free(places)) is not None and free < needed and self._reuse is not None:
-            await self._reuse.make_room(needed - free)
-            free = shell_commands.least_free(
-                [place for place, _ in await every(self._prepared(each) for each in self._distinct)]
-            )
-        if free is not None and free < needed:
-            raise NoRoom(self.source.deployment, self.to, f"{needed} bytes are needed, {free} are free")
-
-    @property
-    def moves(self) -> tuple[int, int]:
-        """What has to be sent: bytes, and files."""
-        if self._left is None:
-            return self.seen.num_bytes, self.seen.num_files
-        return sum(self.seen.entries[path].size for path in self._left), len(self._left)
-
-    async def look(self) -> Manifest:
-        """The source as it is now, without its digests."""
-        return await self._manifest_of_source(digests=False)
-
-    async def _prepared(self, location: ExecutionLocation) -> tuple[shell_commands.Prepared, State]:
-        """What is there, and the state of the store."""
-        words = shell_commands.prepare(self.destination, self._token)
+    async def _prepare_at(self, location: ExecutionLocation) -> Prepared:
+        """Make the staging folder at a location; return its free space and the state of its store."""
+        words = shell_commands.prepare(self._destination, self._token)
         if self._store is not None:
-            words = ["; ".join((blob_store.make(self._store), *words))]
-        text, code = await self._run(location, words)
-        if code or (told := shell_commands.read_prepared(text)) is None:
-            raise self._broken.refused(text, code)
-        return told, blob_store.state_in(text)
+            words = ["; ".join((blob_store.make_store(self._store), *words))]
+        text, code = await self._run_at(location, words)
+        if code or (folder := shell_commands.parse_prepared(text)) is None:
+            raise self._errors.command_failed(text, code)
+        return folder, blob_store.parse_state(text)
+
+    def _will_be_encoded(self, states: Collection[StoreState]) -> bool:
+        """Return whether a source that takes so long to scan is likely sent encoded: a folder here that no store has."""
+        return bool(self._source.location.local) and StoreState.USED not in states and Path(self._source.path).is_dir()
+
+    async def _link_from_store(
+        self,
+        source: Manifest,
+        place: StagingPlace,
+        receivers: Sequence[ExecutionLocation],
+        states: Collection[StoreState],
+    ) -> tuple[str, ...] | None:
+        """Link what the receivers' stores have; return the files to be sent, None for all."""
+        self._lookup = self._recalled = None
+        if self._store is None or StoreState.NONE in states:
+            return None
+        name = posixpath.basename(source.real)
+        self._lookup = lookup = StoreLookup(self._store, place, name, receivers, self._run_at)
+        if StoreState.NEW in states:
+            return None
+        with_digests = await self._source.with_digests(source, to_ask=True)
+        missing = await lookup.link(with_digests)
+        if not is_partial_copy_worth_it(with_digests, missing):
+            await lookup.undo()
+            return None
+        self._recalled = with_digests
+        return tuple(missing)
+
+    async def _check_room(self, folders: Sequence[PreparedFolder]) -> None:
+        needed = self.plan.num_bytes
+        if (free := shell_commands.least_free(folders)) is not None and free < needed and self._lookup is not None:
+            await self._lookup.make_room(needed - free)
+            prepared = await gather_all(self._prepare_at(receiver) for receiver in self.plan.receivers)
+            free = shell_commands.least_free([folder for folder, _ in prepared])
+        if free is not None and free < needed:
+            raise NoRoom(self._source.location.deployment, self._target, f"{needed} bytes are needed, {free} are free")
 
     # ---- the copy
 
-    async def send(self, stream: Stream) -> Manifest:
-        """Sends, verifies and puts the copy into its place. Where the source has changed meanwhile, once more.
-
-        Args:
-            stream: copies the source's path, the first, to the second at every destination.
+    async def send(self) -> Manifest:
+        """Send, verify and publish the copy; once more where the source has changed meanwhile.
 
         Returns:
-            The source's manifest, which is that of each copy.
+            The manifest of the source and of each copy, with digests.
 
         Raises:
-            SourceChanged: it changes all the time.
-            TransferFailed: what arrived is not what was sent; or a kind of it that says why nothing arrived.
+            SourceChanged: the source changes all the time.
+            TransferFailed: the copy was not made; its kind says why.
         """
         for is_last in (False, True):
             try:
-                with archive.expecting(self.seen.num_bytes):
-                    sent = await self._attempt(stream)
+                sent = await self._attempt()
                 break
-            except (StreamBroke, OSError, SourceUnreadable, Differs) as error:
-                now = await self.look()
-                if self.seen.unchanged(now) and not getattr(error, "source_moved", False):
-                    needed = self.seen.num_bytes
-                    told = await self._broken.typed(error, needed_bytes=needed, read_source=self._sums)
-                    raise told from None  # the stream's own words name files
+            except (StreamBroke, OSError, SourceUnreadable, ContentDiffers) as error:
+                now = await self._source.scan()
+                source_changed = isinstance(error, ContentDiffers) and error.source_changed
+                if self.plan.manifest.unchanged(now) and not source_changed:
+                    needed = self.plan.manifest.num_bytes
+                    failure = await self._errors.classify(error, needed_bytes=needed, read_source=self._read_source)
+                    raise failure from None  # the stream's own message names files
                 if is_last:
                     seen = f"{len(now.entries)} files and folders, some of which are not as they were when it began"
-                    raise SourceChanged(self.source.deployment, self.to, seen) from None
-                await self.drop()
-                self._all_again()
-                final = self.place.final
-                await self.prepare()
-                if self.place.final != final:  # others know it by that path already
-                    raise TransferFailed(self.source.deployment, self.to, "a folder has come to its place") from None
-        await every(self._keep(each) for each in self._distinct)
+                    raise SourceChanged(self._source.location.deployment, self._target, seen) from None
+                await self._plan_again()
+        await gather_all(self._publish(receiver) for receiver in self.plan.receivers)
         return sent
 
-    async def _attempt(self, stream: Stream) -> Manifest:
-        if self._left is not None:
+    async def _plan_again(self) -> None:
+        await self.drop()
+        self._forget_progress()
+        final = self.place.final
+        await self.prepare()
+        if self.place.final != final:  # the final path has been registered already
+            raise TransferFailed(
+                self._source.location.deployment, self._target, "a folder has come to its place"
+            ) from None
+
+    async def _attempt(self) -> Manifest:
+        if self.plan.missing is not None:
             try:
-                return await self._rest(self._left)
-            except (StreamBroke, OSError, Differs):
-                self._left = None
-                await self._start_anew()
+                return await self._send_missing(self.plan.missing)
+            except (StreamBroke, OSError, ContentDiffers):
+                self._plan = replace(self.plan, missing=None)
+                await self._restart()
         try:
-            sent = await self._whole(stream)
-        except Differs as error:
-            # What was sent in pieces is sent once more, in one: a file that was cut may hold anything.
-            if error.source_moved or not self._gone_on:
+            sent = await self._send_whole()
+        except ContentDiffers as error:
+            # A resumed copy is sent once more without interruption: a file that was cut may have any content.
+            if error.source_changed or not self._was_cut:
                 raise
-            await self._start_anew()
-            sent = await self._whole(stream)
-        if self._reuse is not None:
-            await self._reuse.keep(sent)
+            await self._restart()
+            sent = await self._send_whole()
+        if self._lookup is not None:
+            await self._lookup.add(sent)
         return sent
 
-    async def _rest(self, left: list[str]) -> Manifest:
-        """Sends what the destinations do not have."""
-        assert self._reuse is not None
-        sent = await self._sums() if left else self._asked
-        if left:  # else all of it was verified when it was linked
+    async def _send_missing(self, missing: tuple[str, ...]) -> Manifest:
+        """Send the files that the stores do not have."""
+        assert self._lookup is not None
+        assert self._recalled is not None
+        if not missing:  # all of it was verified when it was linked
+            await self._lookup.add(self._recalled, missing)
+            return self._recalled
+        sent, source = await self._read_source(), self.plan.manifest.real
 
-            async def files(place: Place) -> None:
-                await self.carrier.send_files(self.seen.real, left, place.folder, self._distinct)
+        async def send_files(place: StagingPlace) -> None:
+            await self.carrier.send_files(source, missing, place.folder, self.plan.receivers)
 
-            await self._carried(files)
-            await self._verify(sent)
-        await self._reuse.keep(sent, left)
+        await self._resumable(send_files)
+        await self._verifier().check(sent, self.verified_locations())
+        await self._lookup.add(sent, missing)
         return sent
 
-    async def _whole(self, stream: Stream) -> Manifest:
-        reading: list[asyncio.Future[Manifest]] = []
+    async def _send_whole(self) -> Manifest:
+        plan, reading = self.plan, list[asyncio.Future[Manifest]]()
 
-        def read() -> None:
-            # The source is read for its digests while it is read to be sent: the second of them finds it in memory.
+        def read_source() -> None:
+            # Digests are read while the source is sent: the second read finds the files in memory.
             if not reading:
-                reading.append(asyncio.ensure_future(self._sums()))
-                reading[0].add_done_callback(failed)  # where the stream breaks first, its error is told
+                reading.append(asyncio.ensure_future(self._read_source()))
+                reading[0].add_done_callback(has_failed)  # an error of the stream is reported first
 
-        async def all_of_it(place: Place) -> None:
-            tree = self._tree(place) if tree_receiver.is_for(self.seen) else None
-            await stream(self.seen.real, place.inside(self.name), tree)
+        async def send_all(place: StagingPlace) -> None:
+            tree = self._tree_stream(place) if tree_stream_piece.is_worth_it(plan.manifest) else None
+            target = place.inside(plan.name)
+            await self.carrier.send(plan.manifest.real, target, tree=tree, before_plain_stream=read_source)
 
-        self.carrier.not_as_a_tree = read
         try:
-            await self._carried(all_of_it)
-            if (noted := self.carrier.tree(self._distinct)) and (sent := await self._as_noted(noted)) is not None:
+            await self._resumable(send_all)
+            listing = None if self._was_cut else self.carrier.tree_listing(plan.receivers)
+            if listing and (sent := await self._verifier().check_tree(listing)) is not None:
                 return sent
             try:
-                sent = await reading[0] if reading else await self._sums()
+                sent = await reading[0] if reading else await self._read_source()
             except SiteUnreachable:  # its connection was lost, too
-                sent = await self._sums()
+                sent = await self._read_source()
         finally:
-            for each in reading:
-                each.cancel()
-        await self._verify(sent)
+            for future in reading:
+                future.cancel()
+        await self._verifier().check(sent, self.verified_locations())
         return sent
 
-    def _tree(self, place: Place) -> Tree:
-        at = self._store if self._reuse is not None else None
-        return Tree(
-            self.seen.real, place.inside(self.name), self.seen.num_bytes, at, later=many_files.are_in(self.seen)
-        )
-
-    async def _as_noted(self, noted: bytes) -> Manifest | None:
-        """What was sent as a tree, found to be what has arrived; None where both have to be read."""
-        if self._gone_on:
-            return None
-        digest = tree_receiver.digest_of(noted)
-        reading = asyncio.ensure_future(self._read(noted))
+    async def _resumable(self, send: Callable[[StagingPlace], Awaitable[None]]) -> None:
+        """Send, and resume after each cut."""
+        copy = self._resumable_copy()
         try:
-            are_settled = await every(self._is_settled(each, digest) for each in self._distinct)
-            if (sent := await reading) is None:
-                return None
+            await copy.carry(send)
         finally:
-            reading.cancel()
-        for location, is_settled in zip(self._distinct, are_settled, strict=True):
-            if not is_settled and (wrong := await self._difference(location, sent, tree_digest.of(sent))):
-                raise Differs(wrong)
-            if is_settled and self._reuse is not None:
-                are_many = many_files.are_in(sent)
-                self._reuse.knows(location, digest if are_many else None, waits=are_many)
-        return sent
+            self._follow(copy)
 
-    async def _read(self, noted: bytes) -> Manifest | None:
-        sent = await asyncio.to_thread(tree_receiver.read, noted, self.seen)
-        if sent is not None:
-            await self._digests.learn(self._key, self.seen, sent)
-        return sent
-
-    async def _is_settled(self, location: ExecutionLocation, digest: str) -> bool:
-        at = self._store if self._reuse is not None and many_files.are_in(self.seen) else None
-        text, code = await self._run(location, many_files.settled(self.place.inside(self.name), digest, at))
-        if code == shell_commands.REFUSED:
-            raise self._broken.refused(text, code)
-        return many_files.is_settled(text)
-
-    async def _carried(self, first: Callable[[Place], Awaitable[None]]) -> None:
-        """Sends, and goes on where the stream is cut."""
-        going_on = self._going_on()
-        try:
-            with counted_by(self.flow):
-                await going_on.carry(first)
-        finally:
-            self._stands_at(going_on)
-
-    def _going_on(self) -> GoingOn:
-        mirrors = [each for each in self.verified_at() if each not in self.destinations]
-        return GoingOn(
-            self.seen,
-            self.seen.files if self._left is None else self._left,
+    def _resumable_copy(self) -> ResumableCopy:
+        mirrors = [location for location in self.verified_locations() if location not in self._destinations]
+        return ResumableCopy(
+            self.plan,
             self.place,
-            to=self.to,
-            places=[*self._distinct, *mirrors],
-            run=self._run,
-            look=self.look,
+            [*self.plan.receivers, *mirrors],
+            run_at=self._run_at,
+            scan_source=self._source.scan,
             carrier=self.carrier,
-            flow=self.flow,
+            meter=self.meter,
         )
 
-    async def _start_anew(self) -> None:
-        going_on = self._going_on()
-        await going_on.start_anew()
-        self._stands_at(going_on)
-        self._all_again()
+    async def _restart(self) -> None:
+        copy = self._resumable_copy()
+        await copy.restart()
+        self._follow(copy)
+        self._forget_progress()
 
-    def _all_again(self) -> None:
-        """What was sent until now is sent once more."""
-        self._gone_on = False
-        self.flow.again_bytes = self.flow.sent_bytes
+    def _forget_progress(self) -> None:
+        self._was_cut = False
+        self.meter.restart()
 
-    def _stands_at(self, going_on: GoingOn) -> None:
-        self.place, self._gone_on = going_on.place, self._gone_on or going_on.has_gone_on
-        if self._reuse is not None:
-            self._reuse.stands_at(self.place)
+    def _follow(self, copy: ResumableCopy) -> None:
+        self._place, self._was_cut = copy.place, self._was_cut or copy.was_cut
+        if self._lookup is not None:
+            self._lookup.follow(copy.place)
 
-    async def _verify(self, sent: Manifest) -> None:
-        wanted = tree_digest.of(sent)
-        found = await every(self._difference(each, sent, wanted) for each in self.verified_at())
-        if wrong := next(filter(None, found), ""):
-            raise Differs(wrong, source_moved=not self.seen.unchanged(sent))
+    # ---- verification
 
-    async def _difference(self, location: ExecutionLocation, sent: Manifest, wanted: str | None) -> str:
-        """What is wrong with the copy at a place; empty where nothing is."""
-        if wanted is not None:
-            words = (many_files.sealed if many_files.are_in(sent) else tree_digest.command)(
-                self.place.inside(self.name)
-            )
-            text, _ = await self._run(location, words)
-            if tree_digest.read(text) == wanted:
-                return ""
-        return sent.difference(await self._arrived(location))
+    async def _read_source(self) -> Manifest:
+        return await self._source.with_digests(self.plan.manifest)
 
-    async def _sums(self, *, to_ask: bool = False) -> Manifest:
-        read, here = partial(self._manifest_of_source, digests=True), bool(self.source.local)
-        return await self._digests.of(self._key, self.seen, read, here=here, to_ask=to_ask)
+    def _verifier(self) -> Verifier:
+        return Verifier(
+            plan=self.plan,
+            path=self.place.inside(self.plan.name),
+            source=self._source,
+            lookup=self._lookup,
+            store=self._store,
+            errors=self._errors,
+            run_at=self._run_at,
+        )
 
-    @property
-    def _key(self) -> tuple[str, str, str]:
-        return self.source.deployment, self.source.name, self.seen.real
+    def _tree_stream(self, place: StagingPlace) -> TreeStream:
+        plan, store = self.plan, self._store if self._lookup is not None else None
+        return TreeStream(
+            plan.manifest.real,
+            place.inside(plan.name),
+            plan.manifest.num_bytes,
+            store,
+            later=many_files.has_many(plan.manifest),
+        )
 
-    def verified_at(self) -> list[ExecutionLocation]:
-        """Each place that got a copy: places of several machines copy to all of them."""
-        mirrors = getattr(self._connector_of(self.to), "mirrors", None)
-        more = [other for each in self.destinations for other in mirrors(each)] if mirrors is not None else []
-        return [*self.destinations, *more]
+    def verified_locations(self) -> list[ExecutionLocation]:
+        """Return the destinations, and the locations at which their connector repeats each copy."""
+        connector = self._connector_of(self._target)
+        mirrors = [other for each in self._destinations for other in mirrors_of(connector, each)]
+        return [*self._destinations, *mirrors]
 
-    async def _arrived(self, location: ExecutionLocation) -> Manifest:
-        text, _ = await self._run(location, manifest.command(self.place.inside(self.name)))
-        try:
-            return manifest.parse(text)
-        except Unlisted as error:
-            raise Differs(f"at {self.to}: {error}") from None
+    # ---- the end
 
-    async def _keep(self, location: ExecutionLocation) -> None:
-        [words] = shell_commands.keep(self.place, self.name)
-        if lines := self._later(location):
-            words = f"{words} && {blob_store.aside(*lines)}"
-        text, code = await self._run(location, [words])
+    async def _publish(self, location: ExecutionLocation) -> None:
+        [words] = shell_commands.publish(self.place, self.plan.name)
+        if lines := self._deferred_lines(location):
+            words = f"{words} && {blob_store.in_background(*lines)}"
+        text, code = await self._run_at(location, [words])
         if code:
-            raise self._broken.refused(text, code)
+            raise self._errors.command_failed(text, code)
 
-    def _later(self, location: ExecutionLocation) -> list[str]:
+    def _deferred_lines(self, location: ExecutionLocation) -> list[str]:
         """Return shell lines that add the files of the copy to the store, and then evict what is beyond its limit."""
-        kept = [] if self._reuse is None else self._reuse.later(location, self.place.final)
-        swept = [blob_store.evict(self._store)] if self._store is not None and self._sweeps else []
-        return [*kept, *swept]
+        added = [] if self._lookup is None else self._lookup.deferred_lines(location, self.place.final)
+        evicted = [blob_store.evict(self._store)] if self._store is not None and self._evicts else []
+        return [*added, *evicted]
 
     async def drop(self) -> None:
-        """Removes what is not in its place, wherever it can be reached."""
-        words = shell_commands.drop(self.destination, self._token)
-        await asyncio.gather(*(self._run(each, words) for each in self._distinct), return_exceptions=True)
-
-    # ---- inside
-
-    async def _manifest_of_source(self, *, digests: bool) -> Manifest:
-        if self.source.local and not digests and (found := await asyncio.to_thread(local_scan.look, self.path)):
-            return found
-        are_many = digests and many_files.are_in(self.seen)
-        text, _ = await self._run(self.source, manifest.command(self.path, digests=digests, many=are_many))
-        try:
-            return manifest.parse(text, digests=digests)
-        except Unlisted as error:
-            raise SourceUnreadable(self.source.deployment, self.to, str(error)) from None
-
-    async def _run(self, location: ExecutionLocation, words: list[str]) -> tuple[str, int]:
-        told = await self._connector_of(location.deployment).run(location=location, command=words, capture_output=True)
-        return str(told[0]), int(told[1])
+        """Remove what has not been published, wherever it can be reached."""
+        words = shell_commands.discard(self._destination, self._token)
+        locations = self._destinations if self._plan is None else self._plan.receivers
+        await asyncio.gather(*(self._run_at(location, words) for location in locations), return_exceptions=True)

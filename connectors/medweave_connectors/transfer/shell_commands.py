@@ -35,13 +35,13 @@ def _script(text: str, values: Mapping[str, str]) -> str:
     return _C + given + " ".join(line.strip() for line in text.strip().splitlines())
 
 
-def _aside(text: str, **values: str) -> list[str]:
+def _in_subshell(text: str, **values: str) -> list[str]:
     """The same in a shell of its own: its `exit` is not that of the shell that runs it."""
     return [f"( {_script(text, values)} )"]
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class StagingPlace:
     """Where a copy is put together, and where it will stand.
 
     Attributes:
@@ -57,13 +57,13 @@ class Place:
     @property
     def folder(self) -> str:
         """Where it is put together now."""
-        return posixpath.join(self.part, part_name(str(self.tries))) if self.tries else self.part
+        return posixpath.join(self.part, staging_name(str(self.tries))) if self.tries else self.part
 
     def inside(self, name: str) -> str:
         """The path of the copy while it is not whole."""
         return posixpath.join(self.folder, name)
 
-    def next(self) -> Place:
+    def after_cut(self) -> StagingPlace:
         """The same after another cut."""
         return replace(self, tries=self.tries + 1)
 
@@ -73,7 +73,7 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
-class Prepared:
+class PreparedFolder:
     """What `prepare` found.
 
     Attributes:
@@ -85,25 +85,25 @@ class Prepared:
     free_bytes: int | None
 
 
-def part_name(token: str) -> str:
+def staging_name(token: str) -> str:
     """The hidden name of a copy that is not whole."""
     return f".medweave-{token}{_PART}"
 
 
-def is_aside(path: str) -> bool:
+def is_staging_path(path: str) -> bool:
     """Whether a path lies in a folder that `prepare` made: nobody else has anything there."""
     parent = posixpath.basename(posixpath.dirname(path))
-    return parent.startswith(part_name("")[: -len(_PART)]) and parent.endswith(_PART)
+    return parent.startswith(staging_name("")[: -len(_PART)]) and parent.endswith(_PART)
 
 
-def place_of(destination: str, name: str, token: str, *, below: bool) -> Place:
+def staging_place(destination: str, name: str, token: str, *, below: bool) -> StagingPlace:
     """Where a copy goes, once it is known whether the destination is a folder already.
 
     Args:
         name: the source's own, which the copy bears in such a folder.
     """
     folder, final = (destination, posixpath.join(destination, name)) if below else _split(destination)
-    return Place(posixpath.join(folder, part_name(token)), final)
+    return StagingPlace(posixpath.join(folder, staging_name(token)), final)
 
 
 def _split(destination: str) -> tuple[str, str]:
@@ -121,24 +121,24 @@ def prepare(destination: str, token: str) -> list[str]:
     numbers = "2s/.* \\([0-9][0-9]*\\)  *[0-9][0-9]*  *\\([0-9][0-9]*\\)  *[0-9]*% .*/\\1 \\2/p"
     text = f"""
         if [ -d "$to" ]; then at=below; else at=new; to=${{to%/*}}/; mkdir -p "$to" || exit {REFUSED}; fi;
-        part=${{to%/}}/{part_name(token)};
+        part=${{to%/}}/{staging_name(token)};
         mkdir -m 700 "$part" || [ -d "$part" ] || exit {REFUSED};
         df=$(df -Pk "$part" 2>/dev/null | sed -n '{numbers}');
         all=${{df% *}}; free=${{df#* }}; [ "${{all:-0}}" != 0 ] || free=;
         echo "medweave-place $at ${{free:-unknown}}."
     """
-    return _aside(text, to=destination)
+    return _in_subshell(text, to=destination)
 
 
-def read_prepared(text: str) -> Prepared | None:
+def parse_prepared(text: str) -> PreparedFolder | None:
     """What `prepare` printed; None where it did not come to its end."""
     found = _PLACE.search(text)
     if found is None:
         return None
-    return Prepared(found[1] == "below", None if found[2] == "unknown" else int(found[2]) * _KIB)
+    return PreparedFolder(found[1] == "below", None if found[2] == "unknown" else int(found[2]) * _KIB)
 
 
-def least_free(places: Iterable[Prepared]) -> int | None:
+def least_free(places: Iterable[PreparedFolder]) -> int | None:
     """Free bytes where there are fewest; None where no place says it."""
     return min((each.free_bytes for each in places if each.free_bytes is not None), default=None)
 
@@ -157,7 +157,7 @@ def sync(word: str) -> str:
     )
 
 
-def keep(place: Place, name: str) -> list[str]:
+def publish(place: StagingPlace, name: str) -> list[str]:
     """Words that put a copy into its place by a rename, and remove what was there before.
 
     Places that share a file system may all do it: one renames, the others wait until it has. Where it fails, or is cut off and
@@ -180,13 +180,13 @@ def keep(place: Place, name: str) -> list[str]:
         while [ -e "$part" ] && [ $seconds -lt {KEEP_S} ]; do sleep 1; seconds=$((seconds + 1)); done;
         [ ! -e "$part" ] && [ -e "$to" ] || exit {REFUSED}; fi
     """
-    return _aside(text, part=place.part, new=place.inside(name), to=place.final)
+    return _in_subshell(text, part=place.part, new=place.inside(name), to=place.final)
 
 
-def drop(destination: str, token: str) -> list[str]:
+def discard(destination: str, token: str) -> list[str]:
     """Words that remove a copy which is not whole, wherever `prepare` has put it, and put back what `keep` had moved away."""
-    parts = (place_of(destination, "", token, below=below).part for below in (False, True))
-    return _aside(f"for part in {' '.join(map(shlex.quote, parts))}; do {_RESTORE} {_REMOVE} done")
+    parts = (staging_place(destination, "", token, below=below).part for below in (False, True))
+    return _in_subshell(f"for part in {' '.join(map(shlex.quote, parts))}; do {_RESTORE} {_REMOVE} done")
 
 
 def pack(path: str) -> list[str]:
@@ -209,9 +209,9 @@ def unpack(name: str, destination: str, token: str, *, own: bool = False) -> lis
     tar = f"tar {'xpof' if own else 'xpf'} - -C"
     # Moved to the folder above, not to the name: nothing goes into a folder of that name that another place has made meanwhile.
     text = f"""
-        case $to in */{part_name("*")}/"$name") exec {tar} "${{to%/*}}";; esac;
+        case $to in */{staging_name("*")}/"$name") exec {tar} "${{to%/*}}";; esac;
         if [ -d "$to" ]; then exec {tar} "$to"; fi;
-        trap : HUP INT TERM; part=${{to%/*}}/{part_name(token)}; new=$part/${{to##*/}}; lock=;
+        trap : HUP INT TERM; part=${{to%/*}}/{staging_name(token)}; new=$part/${{to##*/}}; lock=;
         mkdir -m 700 "$part" && {tar} "$part" && {{ [ "$part/$name" = "$new" ] || mv "$part/$name" "$new"; }} &&
         if [ -d "$new" ] && [ ! -w "$new" ]; then lock=1; chmod u+w "$new"; fi &&
         {{ mv -f "$new" "${{to%/*}}/" || [ -d "$to" ]; }} && {{ [ -z "$lock" ] || chmod u-w "$to"; }}; code=$?;
@@ -239,7 +239,7 @@ def unpack_files(part: str, *, own: bool = False) -> list[str]:
 # ---- a copy whose stream was cut
 
 
-def stand_aside(place: Place, name: str, *, keeps: bool) -> list[str]:
+def set_aside(place: StagingPlace, name: str, *, keeps: bool) -> list[str]:
     """Words that move what has arrived into the place's new folder; or remove it.
 
     A program whose connection was cut may still write. Its paths lead to the folder before, which is looked at no more; and to a
@@ -259,14 +259,14 @@ def stand_aside(place: Place, name: str, *, keeps: bool) -> list[str]:
         while [ ! -e "$new.moved" ] && [ $seconds -lt {KEEP_S} ]; do sleep 1; seconds=$((seconds + 1)); done;
         [ -e "$new.moved" ] || exit {REFUSED}; fi
     """
-    return _aside(text, new=place.folder)
+    return _in_subshell(text, new=place.folder)
 
 
 # A file that has more names may be one of the store's, which others use.
 _STAMP = 'stamp() { [ "$(stat -c %h "$3")" = 1 ] || return 0; chmod "$1" "$3"; TZ=UTC0 touch -m -t "$2" "$3"; }; '
 
 
-def each_done(steps: Iterable[tuple[str, str]]) -> Iterator[list[str]]:
+def batch_commands(steps: Iterable[tuple[str, str]]) -> Iterator[list[str]]:
     """Words, in as many commands as are needed, that do something to each path. What is refused is no error.
 
     Args:

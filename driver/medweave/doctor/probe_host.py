@@ -13,7 +13,7 @@ from kubernetes import client
 from medweave.doctor.cluster import Cluster
 from medweave.doctor.connection import Closed, Login, address_of, connected
 from medweave.doctor.pod_program import Program
-from medweave_connectors.transfer.routes.direct.endpoints import End
+from medweave_connectors.transfer.capabilities import Endpoint
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,7 @@ class Opened:
         ask: what a line of shell prints there; nothing where it fails.
     """
 
-    end: End
+    end: Endpoint
     ask: Callable[[str], str]
 
 
@@ -79,7 +79,7 @@ class Place:
         """
         host = address_of(self.login)
         with connected(self.login) as there:
-            yield Opened(End(self.name, [host], "", there.program), lambda line: there.ask(line)[0])
+            yield Opened(Endpoint(self.name, [host], "", there.program), lambda line: there.ask(line)[0])
 
 
 class Pods:
@@ -123,4 +123,4 @@ class Pods:
             return Program(api, *where, ["sh", "-c", f"{{ {line}; }} 2>/dev/null"], self.limit_s).printed()
 
         address = pod.status.pod_ip
-        yield Opened(End(self.name, [address], address, begin), ask)
+        yield Opened(Endpoint(self.name, [address], address, begin), ask)

@@ -14,11 +14,17 @@ from typing import Any
 from medweave.doctor.connection import Closed
 from medweave.doctor.hop import Health, Hop
 from medweave.doctor.probe_host import Ground, Opened, Pods
-from medweave_connectors.transfer.routes.bucket.depot import Depot
-from medweave_connectors.transfer.routes.bucket.settings import Bucket, read_bucket
-from medweave_connectors.transfer.routes.direct.carry import Broke, Half, Listener, Unreached, carry
+from medweave_connectors.transfer.capabilities import Endpoint
+from medweave_connectors.transfer.routes.bucket.bucket_copy import BucketRoute
+from medweave_connectors.transfer.routes.bucket.settings import BucketSettings, parse_bucket
 from medweave_connectors.transfer.routes.direct.commands import PORTS
-from medweave_connectors.transfer.routes.direct.endpoints import End
+from medweave_connectors.transfer.routes.direct.direct_copy import (
+    CopyBroke,
+    Listener,
+    NotConnected,
+    PeerTask,
+    copy_directly,
+)
 from medweave_core.errors import UsageError
 
 NAME, BUCKET = "route", "bucket"
@@ -55,7 +61,7 @@ def by_bucket(ground: Ground, given: Mapping[str, Any], folder: Path) -> Iterato
         return Hop(place=ground.name, name=BUCKET, health=health, seen=f"{given['bucket']}: {seen}", do=do)
 
     try:
-        bucket = read_bucket(given, folder=folder)
+        bucket = parse_bucket(given, folder=folder)
     except UsageError as error:
         what = error.what.replace("dataManager.config", "transfers")
         do = error.do or "correct transfers.bucket in the site file"
@@ -68,7 +74,7 @@ def by_bucket(ground: Ground, given: Mapping[str, Any], folder: Path) -> Iterato
     except (Closed, UsageError) as error:
         yield hop(Health.UNKNOWN, "not tried: this place is not reached, as its own line says", error.do or _FIRST)
         return
-    except (Unreached, Broke, TimeoutError) as error:
+    except (NotConnected, CopyBroke, TimeoutError) as error:
         why = str(error).replace("at the source: ", "").replace("at the destination: ", "") or "it does not end"
         do = "correct transfers.bucket or its account, or let this place reach it; till then a run copies through this machine"
         yield hop(Health.WARNING, f"no way by it: {why}", do)
@@ -78,13 +84,13 @@ def by_bucket(ground: Ground, given: Mapping[str, Any], folder: Path) -> Iterato
         yield hop(Health.WARNING, each, "remove them, and let the account do so")
 
 
-async def _stored(end: End, bucket: Bucket, left: list[str]) -> float:
+async def _stored(end: Endpoint, bucket: BucketSettings, left: list[str]) -> float:
     """Bytes per second, from the place by the bucket to itself."""
     began: list[float] = []
     async with asyncio.timeout(_BY_BUCKET_S):
-        await Depot(bucket, left.append).carry(
-            Half(end, _SENDS),
-            Half(replace(end, name=f"{end.name}/again"), _TAKES),
+        await BucketRoute(bucket, left.append).copy(
+            PeerTask(end, _SENDS),
+            PeerTask(replace(end, name=f"{end.name}/again"), _TAKES),
             connected=lambda: began.append(time.monotonic()),
         )
     return NUM_BYTES / (time.monotonic() - began[0])
@@ -144,7 +150,7 @@ def _sees(workdir: str, opened: Sequence[Opened]) -> bool:
         first.ask(f"rm -f {path}")
 
 
-async def _straight(ends: Sequence[End], ports: tuple[int, int], limit_s: float) -> tuple[float, float, int] | str:
+async def _straight(ends: Sequence[Endpoint], ports: tuple[int, int], limit_s: float) -> tuple[float, float, int] | str:
     """Bytes per second there and back, and which end listens; or why there is no such way."""
     why = []
     for listener in (1, 0):
@@ -152,19 +158,21 @@ async def _straight(ends: Sequence[End], ports: tuple[int, int], limit_s: float)
             there = await _sent(ends[0], ends[1], Listener.TARGET if listener else Listener.SOURCE, ports, limit_s)
             back = await _sent(ends[1], ends[0], Listener.SOURCE if listener else Listener.TARGET, ports, limit_s)
             return there, back, listener
-        except (Unreached, Broke) as error:
+        except (NotConnected, CopyBroke) as error:
             why.append(str(error))
         except TimeoutError:
             why.append(f"no end after {limit_s:.0f} s")
     return "; ".join(dict.fromkeys(why))
 
 
-async def _sent(source: End, target: End, listener: Listener, ports: tuple[int, int], limit_s: float) -> float:
+async def _sent(
+    source: Endpoint, target: Endpoint, listener: Listener, ports: tuple[int, int], limit_s: float
+) -> float:
     began: list[float] = []
     async with asyncio.timeout(limit_s):
-        await carry(
-            Half(source, _SENDS),
-            Half(target, _TAKES),
+        await copy_directly(
+            PeerTask(source, _SENDS),
+            PeerTask(target, _TAKES),
             listener,
             ports=ports,
             connected=lambda: began.append(time.monotonic()),

@@ -11,10 +11,10 @@ import pytest
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from medweave_connectors.transfer.agent import program_text
-from medweave_connectors.transfer.agent.bucket_peer import Sealing
-from medweave_connectors.transfer.agent.direct_peer import Failed
-from medweave_connectors.transfer.routes.bucket.settings import read_bucket
-from medweave_connectors.transfer.routes.bucket.signing import Credentials, presigned
+from medweave_connectors.transfer.agent.bucket_peer import PieceCipher
+from medweave_connectors.transfer.agent.direct_peer import PeerFailed
+from medweave_connectors.transfer.routes.bucket.settings import parse_bucket
+from medweave_connectors.transfer.routes.bucket.signing import BucketCredentials, presigned
 from medweave_core.errors import UsageError
 from support.old_python import assert_is_python
 
@@ -26,7 +26,9 @@ FILE = (
 
 
 def test_a_url_is_signed_as_in_the_example_of_aws() -> None:
-    account = Credentials(access_key="AKIAIOSFODNN7EXAMPLE", secret_key="wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY")
+    account = BucketCredentials(
+        access_key="AKIAIOSFODNN7EXAMPLE", secret_key="wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY"
+    )
     now = datetime.datetime(2013, 5, 24, tzinfo=datetime.UTC)
     url = presigned(
         "GET", "https://examplebucket.s3.amazonaws.com/test.txt", account, region="us-east-1", now=now, valid_s=86400
@@ -36,7 +38,7 @@ def test_a_url_is_signed_as_in_the_example_of_aws() -> None:
 
 
 def test_the_usual_port_is_not_signed() -> None:
-    account, now = Credentials(access_key="a", secret_key="b", token="t/1"), datetime.datetime.now(datetime.UTC)
+    account, now = BucketCredentials(access_key="a", secret_key="b", token="t/1"), datetime.datetime.now(datetime.UTC)
     with_port, without = (
         presigned("PUT", f"https://s3.example.org{port}/b/k", account, region="r", now=now, valid_s=9)
         for port in (":443", "")
@@ -49,16 +51,16 @@ def test_the_usual_port_is_not_signed() -> None:
 @pytest.mark.parametrize("size", [0, 1, 100_000])
 def test_pieces_are_sealed_by_aes_256_gcm(size: int, last: bool) -> None:
     key, data = os.urandom(32), os.urandom(size)
-    sealed = Sealing(key).seal(5, last, data)
+    sealed = PieceCipher(key).encrypt(5, last, data)
     beside = b"last" if last else b"more"
     assert AESGCM(key).decrypt((5).to_bytes(12, "big"), sealed, beside) == data
-    assert Sealing(key).open(5, last, sealed) == data
+    assert PieceCipher(key).decrypt(5, last, sealed) == data
 
 
 @pytest.mark.parametrize("change", ["number", "last", "bit", "tag", "cut", "short", "key"])
 def test_a_piece_that_is_another_is_not_opened(change: str) -> None:
     key = os.urandom(32)
-    sealed = Sealing(key).seal(5, False, b"content")
+    sealed = PieceCipher(key).encrypt(5, False, b"content")
     number, last = (6 if change == "number" else 5), change == "last"
     if change == "key":
         key = os.urandom(32)
@@ -68,8 +70,8 @@ def test_a_piece_that_is_another_is_not_opened(change: str) -> None:
         held[flipped[change]] ^= 1
         sealed = bytes(held)
     sealed = {"cut": sealed[:-1], "short": sealed[:3]}.get(change, sealed)
-    with pytest.raises(Failed, match="not what was stored"):
-        Sealing(key).open(number, last, sealed)
+    with pytest.raises(PeerFailed, match="not what was stored"):
+        PieceCipher(key).decrypt(number, last, sealed)
 
 
 def test_what_is_sent_to_a_far_end_is_python_of_its_version() -> None:
@@ -90,12 +92,12 @@ def account(tmp_path: Path) -> Path:
 
 
 def test_an_account_of_the_environment(tmp_path: Path) -> None:
-    found = read_bucket(GIVEN, folder=tmp_path, environment=ACCOUNT)
+    found = parse_bucket(GIVEN, folder=tmp_path, environment=ACCOUNT)
     assert (found.credentials.access_key, found.credentials.secret_key) == tuple(ACCOUNT.values())
     assert found.url_of("k") == "https://s3.example.org/between/medweave/k"
     names = {"accessKey": "MY_KEY", "secretKey": "MY_SECRET"}
     given = {**GIVEN, "credentials": names, "prefix": "/a/b/"}
-    found = read_bucket(given, folder=tmp_path, environment={"MY_KEY": "x", "MY_SECRET": "y"})
+    found = parse_bucket(given, folder=tmp_path, environment={"MY_KEY": "x", "MY_SECRET": "y"})
     assert (found.credentials.access_key, found.credentials.secret_key) == ("x", "y")
     assert found.url_of("k") == "https://s3.example.org/between/a/b/k"
 
@@ -103,7 +105,7 @@ def test_an_account_of_the_environment(tmp_path: Path) -> None:
 @pytest.mark.parametrize("path", ["account", "${WHERE}/account"])
 def test_an_account_of_a_file(account: Path, path: str) -> None:
     environment = {"WHERE": str(account.parent)}
-    found = read_bucket({**GIVEN, "credentials": path}, folder=account.parent, environment=environment)
+    found = parse_bucket({**GIVEN, "credentials": path}, folder=account.parent, environment=environment)
     assert (found.credentials.access_key, found.credentials.secret_key) == ("one", "secret%with(signs")
     assert "secret" not in repr(found)
 
@@ -128,6 +130,6 @@ def test_an_account_that_is_not_there(account: Path, given: dict[str, Any], why:
         file.chmod(mode)
     environment = ACCOUNT if "ca" in given else {}
     with pytest.raises(UsageError, match=why) as raised:
-        read_bucket({**GIVEN, **given}, folder=account.parent, environment=environment)
+        parse_bucket({**GIVEN, **given}, folder=account.parent, environment=environment)
     assert "secret line" not in str(raised.value)
     assert raised.value.__cause__ is None

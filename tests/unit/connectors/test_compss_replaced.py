@@ -17,7 +17,7 @@ from medweave_connectors.sites.compss.replacement_pods import give, give_what_is
 from medweave_connectors.sites.pods.api.cluster import Refused
 from medweave_connectors.sites.pods.errors import PodLost
 from medweave_connectors.sites.pods.startup.pod import Pod, parse_pod
-from medweave_connectors.transfer.streams import ProgramReader, ProgramWriter
+from medweave_connectors.transfer.streams.local_programs import LocalReader, LocalWriter
 from support.api_server import pod_document
 
 ROOT = "/pod-work"
@@ -39,12 +39,12 @@ class Pods:
         return done.stdout + done.stderr, done.returncode
 
     async def get_stream_reader(self, words: Sequence[str], place: ExecutionLocation) -> Any:
-        return ProgramReader(self._there(words, place), "tar")
+        return LocalReader(self._there(words, place), "tar")
 
     async def get_stream_writer(self, words: Sequence[str], place: ExecutionLocation) -> Any:
-        return ProgramWriter(self._there(words, place), "tar")
+        return LocalWriter(self._there(words, place), "tar")
 
-    async def while_there(self, places: Sequence[str], work: Coroutine[Any, Any, None]) -> None:
+    async def while_reachable(self, places: Sequence[str], work: Coroutine[Any, Any, None]) -> None:
         await work
 
     async def forget(self, place: str) -> None:

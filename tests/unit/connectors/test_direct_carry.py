@@ -15,11 +15,18 @@ from typing import Any
 
 import pytest
 
-from medweave_connectors.transfer.agent import archive, direct_peer, program_text
-from medweave_connectors.transfer.routes.direct import carry as carry_module
-from medweave_connectors.transfer.routes.direct import commands, dialogue
-from medweave_connectors.transfer.routes.direct.carry import Broke, Half, Listener, Unreached, carry
+from medweave_connectors.transfer.agent import direct_peer, program_text
+from medweave_connectors.transfer.routes.direct import commands, peer_program
+from medweave_connectors.transfer.routes.direct import direct_copy as carry_module
 from medweave_connectors.transfer.routes.direct.certificates import make_identity
+from medweave_connectors.transfer.routes.direct.direct_copy import (
+    CopyBroke,
+    Listener,
+    NotConnected,
+    PeerTask,
+    copy_directly,
+)
+from medweave_connectors.transfer.streams import pieces
 from support.direct_ends import LocalEnd, between
 from support.old_python import assert_is_python
 
@@ -58,10 +65,10 @@ def carried(
     """The bytes that were carried, by two commands of this machine's shell."""
     words = (["sh", "-c", each.format(blob=blob)] for each in (send, get))
     ends = (LocalEnd("a"), at or LocalEnd("b"))
-    source, target = (Half(end.end, word, each) for end, word, each in zip(ends, words, (None, guard), strict=True))
+    source, target = (PeerTask(end.end, word, each) for end, word, each in zip(ends, words, (None, guard), strict=True))
 
     async def act() -> int:
-        return (await carry(source, target, listener, ports=commands.PORTS, connected=lambda: None)).num_bytes
+        return (await copy_directly(source, target, listener, ports=commands.PORTS, connected=lambda: None)).num_bytes
 
     count = asyncio.run(asyncio.wait_for(act(), 40))
     assert all(not each.usable for end in ends for each in end.programs)
@@ -86,16 +93,16 @@ def test_an_archive_is_looked_through_before_it_is_unpacked(blob: Path) -> None:
         (f"{pack} blob | head -c 5120", "ends too soon"),
         ("true", "ends too soon"),
     ):
-        with pytest.raises(Broke, match=why):
-            carried(blob, send=send, get=unpack, guard=archive.for_far_end("blob"))
+        with pytest.raises(CopyBroke, match=why):
+            carried(blob, send=send, get=unpack, guard=pieces.checker_settings("blob", None))
         assert not any(each.is_symlink() for each in target.iterdir())
-    carried(blob, send=f"{pack} blob", get=unpack, guard=archive.for_far_end("blob"))
+    carried(blob, send=f"{pack} blob", get=unpack, guard=pieces.checker_settings("blob", None))
     assert (target / "blob").read_bytes() == blob.read_bytes()
 
 
 def test_what_is_sent_to_a_far_end_is_python_of_its_version() -> None:
     text = program_text.of("direct_peer")
-    for each in (text, archive.for_far_end("blob")["program"], program_text.of("encoding")):
+    for each in (text, program_text.of("archive"), program_text.of("encoding")):
         assert_is_python(each)
 
 
@@ -144,7 +151,7 @@ def test_another_certificate_is_refused(
         settings[key] = other.certificate + (other.key if key == "own" else "")
 
     hooked(monkeypatch, "to_connect", change)
-    with pytest.raises(Unreached, match="another one answers"):
+    with pytest.raises(NotConnected, match="peer certificate does not match"):
         carried(blob, listener=listener)
     assert not blob.with_name("blob.copy").exists(), "no command was started"
 
@@ -159,7 +166,7 @@ def test_a_certificate_that_another_copy_used_is_refused(blob: Path, monkeypatch
 
     hooked(monkeypatch, "to_connect", change)
     assert carried(blob) == SIZE
-    with pytest.raises(Unreached, match="another one answers"):
+    with pytest.raises(NotConnected, match="peer certificate does not match"):
         carried(blob)
 
 
@@ -193,7 +200,7 @@ def closed_port() -> int:
 
 def test_a_refused_connection_has_its_reason(blob: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     hooked(monkeypatch, "to_connect", lambda settings: settings.update(port=closed_port()))
-    with pytest.raises(Unreached, match=r"^connection refused"):
+    with pytest.raises(NotConnected, match=r"^connection refused"):
         carried(blob)
 
 
@@ -205,14 +212,14 @@ def test_a_name_that_only_others_know_is_passed_over(blob: Path, monkeypatch: py
 def test_who_waits_gives_up(blob: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     hooked(monkeypatch, "to_listen", lambda settings: settings.update(wait_s=0.2))
     hooked(monkeypatch, "to_connect", lambda settings: settings.update(hosts=[]))
-    with pytest.raises(Unreached, match="no address is known"):
+    with pytest.raises(NotConnected, match="no address is known"):
         carried(blob)
 
 
 def test_a_place_without_python(blob: Path, tmp_path: Path) -> None:
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin" / "sh").symlink_to(shutil.which("sh") or "")
-    with pytest.raises(Unreached, match="it has no python3"):
+    with pytest.raises(NotConnected, match="it has no python3"):
         carried(blob, at=LocalEnd("b", {"PATH": str(tmp_path / "bin")}))
 
 
@@ -224,11 +231,11 @@ def test_a_python_that_does_not_work(
     blob: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, why: str
 ) -> None:
     monkeypatch.setattr(carry_module, "START_S", 0.5)
-    monkeypatch.setattr(dialogue, "LEAVE_S", 0.5)
+    monkeypatch.setattr(peer_program, "LEAVE_S", 0.5)
     file = tmp_path / "python3"
     file.write_text(f"#!/bin/sh\n{script}\n")
     file.chmod(0o755)
-    with pytest.raises(Unreached, match=why):
+    with pytest.raises(NotConnected, match=why):
         carried(blob, at=LocalEnd("b", {"PATH": f"{tmp_path}:{os.environ['PATH']}"}))
 
 
@@ -248,10 +255,10 @@ def test_a_python_that_does_not_work(
 def test_a_command_that_fails_is_told(
     blob: Path, commands_of: dict[str, str], why: str, told: str, status: int | None
 ) -> None:
-    with pytest.raises(Broke) as raised:
+    with pytest.raises(CopyBroke) as raised:
         carried(blob, **commands_of)  # type: ignore[arg-type]
     assert why in str(raised.value) or str(raised.value) == "the stream was cut"
-    assert (raised.value.told, raised.value.exit_status) == (told, status)
+    assert (raised.value.tar_errors, raised.value.exit_status) == (told, status)
 
 
 @pytest.mark.parametrize("flips", [True, False])
@@ -271,23 +278,23 @@ def test_a_stream_that_is_changed_or_cut_on_the_wire(blob: Path, monkeypatch: py
             "to_connect",
             lambda told: told.update(port=middle.enter_context(between(told["port"], change))),
         )
-        with pytest.raises(Broke, match="the stream was cut"):
+        with pytest.raises(CopyBroke, match="the stream was cut"):
             carried(blob)
 
 
-@pytest.mark.parametrize("word", [direct_peer.CUT, dialogue.LOST])
+@pytest.mark.parametrize("word", [direct_peer.CUT, peer_program.LOST])
 @pytest.mark.parametrize("first", ["word", "why"])
 def test_of_two_failures_that_is_told_which_says_why(word: str, first: str) -> None:
     async def failing(why: str, *, at_once: bool) -> int:
         await asyncio.sleep(0 if at_once else 0.05)
-        raise dialogue.EndFailed(why)
+        raise peer_program.PeerProgramFailed(why)
 
     async def act() -> None:
-        await carry_module.all_ended(
+        await carry_module.wait_for_peers(
             failing(word, at_once=first == "word"), failing("an archive was refused", at_once=first == "why")
         )
 
-    with pytest.raises(dialogue.EndFailed, match="refused"):
+    with pytest.raises(peer_program.PeerProgramFailed, match="refused"):
         asyncio.run(act())
 
 
@@ -296,10 +303,12 @@ def test_of_two_failures_that_is_told_which_says_why(word: str, first: str) -> N
 
 async def _waiting(end: LocalEnd) -> Any:
     own, peer = make_identity(), make_identity()
-    shell = await end.end.open(commands.start())
+    shell = await end.end.open(commands.boot_command())
     settings = commands.to_listen(bind="127.0.0.1", own=own, peer=peer)
-    await shell.write(program_text.framed("direct_peer") + commands.line({**settings, "words": ["cat"]}, sends=True))
-    told = commands.read(await shell.read())
+    await shell.write(
+        program_text.framed("direct_peer") + commands.task_line({**settings, "words": ["cat"]}, sends=True)
+    )
+    told = commands.parse_message(await shell.read())
     assert told is not None
     assert "listening" in told
     return shell, own.key.splitlines()[1]
@@ -340,4 +349,4 @@ def test_no_process_list_and_no_file_shows_a_key(tmp_path: Path) -> None:
 @pytest.mark.parametrize("given", [[1, 2], [5000, 4000], [5000], [5000, 70000]])
 def test_a_range_of_ports_that_is_none(given: list[int]) -> None:
     with pytest.raises(Exception, match="directPorts"):
-        commands.read_ports(given)
+        commands.parse_ports(given)

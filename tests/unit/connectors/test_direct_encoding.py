@@ -31,8 +31,14 @@ from medweave_connectors.transfer.agent.encoding import (
     Encoder,
     NotDecoded,
 )
-from medweave_connectors.transfer.routes.direct import commands, dialogue
-from medweave_connectors.transfer.routes.direct.carry import Broke, Carried, Half, Listener, carry
+from medweave_connectors.transfer.routes.direct import commands, peer_program
+from medweave_connectors.transfer.routes.direct.direct_copy import (
+    CopyBroke,
+    DirectCopyResult,
+    Listener,
+    PeerTask,
+    copy_directly,
+)
 from support.direct_ends import LocalEnd
 
 CODECS = encoding.codecs()
@@ -116,7 +122,7 @@ def test_each_part_of_a_stream_is_looked_at_for_itself() -> None:
 @given(st.binary(max_size=70), st.sampled_from([1, 2, 4]), st.sampled_from(sorted(CODECS)))
 def test_any_bytes_come_back(seed: bytes, width: int, codec: int) -> None:
     data = bytearray(seed * 100)
-    assert encoding.numbers(encoding.planes(data, width), width) == data
+    assert encoding.from_planes(encoding.to_planes(data, width), width) == data
     blocks = list(encoder(codec).blocks([data] if data else []))
     assert decoded(blocks) == data
 
@@ -228,11 +234,13 @@ def test_a_block_cannot_hold_more_than_it_says(codec: int) -> None:
 # ---- from end to end
 
 
-def carried(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, *, sender: str = "", receiver: str = "") -> Carried:
+def carried(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, *, sender: str = "", receiver: str = ""
+) -> DirectCopyResult:
     """Send CT from one process to another; a text is appended to the program of an end."""
     file = tmp_path / "ct"
     file.write_bytes(slices(CT_BYTES))
-    real = commands.line
+    real = commands.task_line
 
     def line(told: Any, *, sends: bool) -> bytes:
         with monkeypatch.context() as patch:
@@ -240,12 +248,12 @@ def carried(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, *, sender: str = ""
             patch.setattr(program_text, "of", lambda name: text)
             return real(told, sends=sends)
 
-    monkeypatch.setattr(dialogue.commands, "line", line)
-    source = Half(LocalEnd("a").end, ["cat", str(file)])
-    target = Half(LocalEnd("b").end, ["sh", "-c", f"cat > {tmp_path}/copy"])
+    monkeypatch.setattr(peer_program.commands, "task_line", line)
+    source = PeerTask(LocalEnd("a").end, ["cat", str(file)])
+    target = PeerTask(LocalEnd("b").end, ["sh", "-c", f"cat > {tmp_path}/copy"])
 
-    async def act() -> Carried:
-        return await carry(source, target, Listener.TARGET, ports=commands.PORTS, connected=lambda: None)
+    async def act() -> DirectCopyResult:
+        return await copy_directly(source, target, Listener.TARGET, ports=commands.PORTS, connected=lambda: None)
 
     told = asyncio.run(asyncio.wait_for(act(), 40))
     assert (tmp_path / "copy").read_bytes() == file.read_bytes()
@@ -296,5 +304,5 @@ Encoder.blocks = _blocks
 def test_a_hostile_sender_is_told_and_nothing_hangs(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, block: str, why: str
 ) -> None:
-    with pytest.raises(Broke, match=why):
+    with pytest.raises(CopyBroke, match=why):
         carried(monkeypatch, tmp_path, sender=HOSTILE.format(block=block))

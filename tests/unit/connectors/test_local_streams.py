@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from medweave_connectors.host.errors import StreamBroke
-from medweave_connectors.transfer import streams
-from medweave_connectors.transfer.agent.encoding import filled
-from medweave_connectors.transfer.streams import ProgramReader
+from medweave_connectors.transfer.agent.encoding import read_full
+from medweave_connectors.transfer.streams import local_programs
+from medweave_connectors.transfer.streams.local_programs import LocalReader
 
 
 def open_files() -> int:
@@ -25,7 +25,7 @@ def open_files() -> int:
 @pytest.mark.slow
 def test_output_is_read_in_complete_blocks() -> None:
     async def act() -> list[int]:
-        async with ProgramReader(["sh", "-c", "head -c 3000000 /dev/zero"], "a transfer") as reader:
+        async with LocalReader(["sh", "-c", "head -c 3000000 /dev/zero"], "a transfer") as reader:
             sizes = []
             while data := await reader.read(2**20):
                 sizes.append(len(data))
@@ -38,9 +38,7 @@ def test_output_is_read_in_complete_blocks() -> None:
 
 def test_a_failed_program_is_reported() -> None:
     async def act() -> None:
-        async with ProgramReader(
-            ["sh", "-c", "echo some; echo 'Permission denied' >&2; exit 3"], "a transfer"
-        ) as reader:
+        async with LocalReader(["sh", "-c", "echo some; echo 'Permission denied' >&2; exit 3"], "a transfer") as reader:
             while await reader.read(100):
                 pass
 
@@ -51,10 +49,10 @@ def test_a_failed_program_is_reported() -> None:
 @pytest.mark.slow
 def test_closing_does_not_wait_for_processes_that_keep_the_pipe_open(monkeypatch: pytest.MonkeyPatch) -> None:
     """A program may leave another one behind, which no signal of ours reaches."""
-    monkeypatch.setattr(streams, "GRACE_S", 0.2)
+    monkeypatch.setattr(local_programs, "GRACE_S", 0.2)
 
     async def act() -> None:
-        async with ProgramReader(["sh", "-c", "setsid sleep 20 2>/dev/null & sleep 20"], "a transfer") as reader:
+        async with LocalReader(["sh", "-c", "setsid sleep 20 2>/dev/null & sleep 20"], "a transfer") as reader:
             await reader.read(100)
 
     async def given_up() -> None:
@@ -72,6 +70,6 @@ def test_a_pipe_may_have_any_file_descriptor() -> None:
     high = fcntl.fcntl(reading, fcntl.F_DUPFD, 1100)
     os.write(writing, b"some")
     os.close(writing)
-    assert (filled(high, 100), filled(high, 100)) == (b"some", b"")
+    assert (read_full(high, 100), read_full(high, 100)) == (b"some", b"")
     os.close(reading)
     os.close(high)

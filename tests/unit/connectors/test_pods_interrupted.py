@@ -151,7 +151,7 @@ def test_outputs_come_home_when_the_api_server_is_back(tmp_path: Path, server: A
     [
         (["test", "-e", "'a b'", "&&", "readlink", "-f", "'a b'"], True),
         (["set", "--", "/x/*.txt", ";", "test", "-e", '"$1"', "&&", "printf", "'%s\\n'", '"$@"', ";", ":"], True),
-        (remote_scan.matching("/x", "*.txt"), True),
+        (remote_scan.glob("/x", "*.txt"), True),
         (["find -L \"/x\" -type f -exec ls -ln {} \\+ | awk '{sum+=$5}'; "], True),
         (["test -e /x"], True),
         (["test", "-d", "/x", "||", "mkdir", "/x"], False),

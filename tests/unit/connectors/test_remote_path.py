@@ -23,7 +23,7 @@ from streamflow.core.exception import WorkflowExecutionException
 from streamflow.data.manager import DefaultDataManager
 
 from medweave_connectors.engine.data.remote_path import MedweaveRemotePath
-from medweave_connectors.transfer.manifest.remote_scan import NotTold, answer
+from medweave_connectors.transfer.manifest.remote_scan import RemoteScanFailed, parse_answer
 
 # All that a file system takes: what is no UTF-8 comes as `os.fsdecode` has it.
 NAMES = st.binary(min_size=1, max_size=30).map(lambda name: os.fsdecode(name.replace(b"/", b"%").replace(b"\0", b"*")))
@@ -205,17 +205,17 @@ def test_no_message_has_a_name(site: Site, tmp_path: Path) -> None:
 @settings(max_examples=200, deadline=None)
 @given(text=st.one_of(st.text(max_size=80), st.binary(max_size=80).map(base64.b64encode).map(bytes.decode)))
 def test_what_is_no_answer_is_not_taken_for_one(text: str) -> None:
-    with pytest.raises(NotTold):
-        answer(text)
+    with pytest.raises(RemoteScanFailed):
+        parse_answer(text)
 
 
 @given(content=st.binary(max_size=40), code=st.integers(0, 255), data=st.data())
 def test_of_an_answer_no_part_is_taken(content: bytes, code: int, data: st.DataObject) -> None:
     whole = base64.b64encode(content + b"\0medweave-end %d\n" % code).decode()
     if code == 0:
-        assert answer(whole) == content
+        assert parse_answer(whole) == content
     else:
-        with pytest.raises(NotTold):
-            answer(whole)
-    with pytest.raises(NotTold):
-        answer(whole[: data.draw(st.integers(0, len(whole) - 1))])
+        with pytest.raises(RemoteScanFailed):
+            parse_answer(whole)
+    with pytest.raises(RemoteScanFailed):
+        parse_answer(whole[: data.draw(st.integers(0, len(whole) - 1))])

@@ -12,7 +12,7 @@ import pytest
 from medweave_connectors.cache import remote_outputs, remote_software
 from medweave_connectors.jobs.worker_environment import NOTHING, WorkerEnvironment
 from medweave_connectors.transfer.manifest import manifest
-from medweave_connectors.transfer.manifest.site_inventory import Held, below, digest_of
+from medweave_connectors.transfer.manifest.site_inventory import SiteInventory, content_digest, subtree
 
 SITE = ("login", "host")
 BIN = Path(sys.executable).parent
@@ -72,17 +72,17 @@ def test_the_inventory_knows_parts_and_links_of_sent_folders(tmp_path: Path) -> 
     (tmp_path / "data" / "b").write_text("two")
     words = manifest.command(str(tmp_path / "data"))
     listing = manifest.parse(subprocess.run(["sh", "-c", words[0]], capture_output=True, text=True, check=True).stdout)
-    inventory = Held()
+    inventory = SiteInventory()
     inventory.note(SITE, "/work/in/data", listing)
     inventory.linked(SITE, "/work/in/data/sub", "/work/next")
     inventory.linked(SITE, "/work/unknown", "/work/other")
     file = inventory.find(SITE, "/work/next/a")
     assert file is not None
-    assert digest_of(file) == hashlib.sha256(b"one").hexdigest()
-    part = below(listing, "sub")
+    assert content_digest(file) == hashlib.sha256(b"one").hexdigest()
+    part = subtree(listing, "sub")
     assert part is not None
     assert inventory.find(SITE, "/work/next") == part
-    assert digest_of(part) not in (digest_of(listing), digest_of(file))
+    assert content_digest(part) not in (content_digest(listing), content_digest(file))
     for missing in ("/work/in/data/c", "/work/in", "/work/other", "/"):
         assert inventory.find(SITE, missing) is None
     assert inventory.find(("login", "other"), "/work/in/data") is None

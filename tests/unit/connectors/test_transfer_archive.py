@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from medweave_connectors.host.errors import SourceRefused
 from medweave_connectors.transfer import shell_commands
-from medweave_connectors.transfer.agent.archive import ArchiveRefused, Guard, Refused, expecting
+from medweave_connectors.transfer.agent.archive import ArchiveChecker, ArchiveRefused, RefusalReason
 from support.transfers import Places, Route, places
 
 PATIENT = "Mustermann_Erika_1970"
@@ -54,45 +54,48 @@ def pax(records: dict[str, str], name: str = "cohort/a", content: bytes = b"x") 
     return [TOP, entry("PaxHeaders/a", tarfile.XHDTYPE, b"".join(lines)), entry(name, content=content)]
 
 
-def hostile(outside: str = "/outside") -> dict[str, tuple[Refused, list[bytes]]]:
+def hostile(outside: str = "/outside") -> dict[str, tuple[RefusalReason, list[bytes]]]:
     """What a far end may send in the place of a folder `cohort`: each would leave something outside, or worse."""
     return {
-        "absolute": (Refused.NAME, [TOP, entry(f"{outside}/harm", content=b"x")]),
-        "above": (Refused.NAME, [TOP, entry("cohort/../../harm", content=b"x")]),
-        "beside": (Refused.NAME, [TOP, entry("harm", content=b"x")]),
-        "the store beside": (Refused.NAME, [TOP, entry(".medweave-blobs/aa/harm", content=b"x")]),
-        "a longer name": (Refused.NAME, [TOP, entry("cohort-2/harm", content=b"x")]),
-        "a long name above": (Refused.NAME, [TOP, entry("cohort/" + "y/" * 60 + "../" * 63 + "harm", content=b"x")]),
-        "symlink": (Refused.KIND, [TOP, entry("cohort/link", tarfile.SYMTYPE, link=outside)]),
+        "absolute": (RefusalReason.NAME, [TOP, entry(f"{outside}/harm", content=b"x")]),
+        "above": (RefusalReason.NAME, [TOP, entry("cohort/../../harm", content=b"x")]),
+        "beside": (RefusalReason.NAME, [TOP, entry("harm", content=b"x")]),
+        "the store beside": (RefusalReason.NAME, [TOP, entry(".medweave-blobs/aa/harm", content=b"x")]),
+        "a longer name": (RefusalReason.NAME, [TOP, entry("cohort-2/harm", content=b"x")]),
+        "a long name above": (
+            RefusalReason.NAME,
+            [TOP, entry("cohort/" + "y/" * 60 + "../" * 63 + "harm", content=b"x")],
+        ),
+        "symlink": (RefusalReason.KIND, [TOP, entry("cohort/link", tarfile.SYMTYPE, link=outside)]),
         "through a symlink": (
-            Refused.KIND,
+            RefusalReason.KIND,
             [TOP, entry("cohort/link", tarfile.SYMTYPE, link="../../outside"), entry("cohort/link/harm", content=b"x")],
         ),
         "the folder is a symlink": (
-            Refused.KIND,
+            RefusalReason.KIND,
             [entry("cohort", tarfile.SYMTYPE, link=outside), entry("cohort/harm", content=b"x")],
         ),
-        "hard link": (Refused.LINK, [TOP, entry("cohort/link", tarfile.LNKTYPE, link=f"{outside}/secret")]),
-        "hard link above": (Refused.LINK, [TOP, entry("cohort/link", tarfile.LNKTYPE, link="../outside/secret")]),
+        "hard link": (RefusalReason.LINK, [TOP, entry("cohort/link", tarfile.LNKTYPE, link=f"{outside}/secret")]),
+        "hard link above": (RefusalReason.LINK, [TOP, entry("cohort/link", tarfile.LNKTYPE, link="../outside/secret")]),
         "written through a hard link": (
-            Refused.LINK,
+            RefusalReason.LINK,
             [TOP, entry("cohort/a", tarfile.LNKTYPE, link=f"{outside}/secret"), entry("cohort/a", content=b"harm")],
         ),
-        "device": (Refused.KIND, [TOP, entry("cohort/null", tarfile.CHRTYPE)]),
-        "block device": (Refused.KIND, [TOP, entry("cohort/disk", tarfile.BLKTYPE)]),
-        "fifo": (Refused.KIND, [TOP, entry("cohort/fifo", tarfile.FIFOTYPE)]),
-        "sparse": (Refused.KIND, [TOP, entry("cohort/sparse", tarfile.GNUTYPE_SPARSE)]),
-        "twice": (Refused.TWICE, [TOP, entry("cohort/a", content=b"x"), entry("cohort/a", content=b"harm")]),
-        "more than there was": (Refused.SIZE, [TOP, entry("cohort/a", content=bytes(20_000))]),
-        "after its end": (Refused.FORM, [TOP, END, entry(f"{outside}/harm", content=b"x")]),
-        "no archive": (Refused.FORM, [b"harm" * 512]),
-        "cut": (Refused.CUT, [TOP, entry("cohort/a", content=bytes(5000))[:2000]]),
-        "no end": (Refused.CUT, [TOP]),
-        "named above by a header of POSIX": (Refused.NAME, pax({"path": "cohort/../../harm"})),
-        "named well by a header that not all read": (Refused.NAME, pax({"path": "cohort/a"}, name="../harm")),
-        "sparse by a header of POSIX": (Refused.KIND, pax({"GNU.sparse.realsize": "99999999999"})),
-        "another size in a header of POSIX": (Refused.FORM, pax({"size": "512"})),
-        "named twice": (Refused.FORM, [*pax({"path": "cohort/a"})[:2], *pax({"path": "../harm"})[1:]]),
+        "device": (RefusalReason.KIND, [TOP, entry("cohort/null", tarfile.CHRTYPE)]),
+        "block device": (RefusalReason.KIND, [TOP, entry("cohort/disk", tarfile.BLKTYPE)]),
+        "fifo": (RefusalReason.KIND, [TOP, entry("cohort/fifo", tarfile.FIFOTYPE)]),
+        "sparse": (RefusalReason.KIND, [TOP, entry("cohort/sparse", tarfile.GNUTYPE_SPARSE)]),
+        "twice": (RefusalReason.TWICE, [TOP, entry("cohort/a", content=b"x"), entry("cohort/a", content=b"harm")]),
+        "more than there was": (RefusalReason.SIZE, [TOP, entry("cohort/a", content=bytes(20_000))]),
+        "after its end": (RefusalReason.FORM, [TOP, END, entry(f"{outside}/harm", content=b"x")]),
+        "no archive": (RefusalReason.FORM, [b"harm" * 512]),
+        "cut": (RefusalReason.CUT, [TOP, entry("cohort/a", content=bytes(5000))[:2000]]),
+        "no end": (RefusalReason.CUT, [TOP]),
+        "named above by a header of POSIX": (RefusalReason.NAME, pax({"path": "cohort/../../harm"})),
+        "named well by a header that not all read": (RefusalReason.NAME, pax({"path": "cohort/a"}, name="../harm")),
+        "sparse by a header of POSIX": (RefusalReason.KIND, pax({"GNU.sparse.realsize": "99999999999"})),
+        "another size in a header of POSIX": (RefusalReason.FORM, pax({"size": "512"})),
+        "named twice": (RefusalReason.FORM, [*pax({"path": "cohort/a"})[:2], *pax({"path": "../harm"})[1:]]),
     }
 
 
@@ -100,9 +103,7 @@ HOSTILE = hostile()
 
 
 def guarded(parts: list[bytes], *, end: bool = True, chunk_bytes: int = 700) -> bytes:
-    guard, data, out = Guard("cohort"), b"".join(parts) + (END if end else b""), b""
-    with expecting(10_000):
-        guard = Guard("cohort")
+    guard, data, out = ArchiveChecker("cohort", 10_000), b"".join(parts) + (END if end else b""), b""
     for first in range(0, len(data), chunk_bytes):
         out += guard.passed(data[first : first + chunk_bytes])
     guard.end()
@@ -186,7 +187,7 @@ def test_what_tar_writes_passes(tmp_path: Path, how: str) -> None:
     data = made_by(
         "busybox" if how == "busybox" else "tar", folder, *([] if how in {"gnu", "busybox"} else [f"--format={how}"])
     )
-    guard, passed = Guard("-cohort"), b""
+    guard, passed = ArchiveChecker("-cohort"), b""
     for first in range(0, len(data), 513):
         passed += guard.passed(data[first : first + 513])
     guard.end()

@@ -20,8 +20,8 @@ from medweave_connectors.engine.data.manager import MedweaveDataManager
 from medweave_connectors.host.errors import NoRoom, SiteConfigError
 from medweave_connectors.transfer.agent import bucket_peer as bucket_end
 from medweave_connectors.transfer.agent import program_text
-from medweave_connectors.transfer.routes.bucket import depot
-from medweave_connectors.transfer.routes.direct import carry
+from medweave_connectors.transfer.routes.bucket import bucket_copy
+from medweave_connectors.transfer.routes.direct import direct_copy
 from support.bucket import ACCOUNT, Gateway, gateway
 from support.direct_ends import PATH, Recorded, recorded
 from support.transfers import Places, places
@@ -51,9 +51,9 @@ def at(tmp_path: Path, server: Gateway, monkeypatch: pytest.MonkeyPatch) -> Iter
         each.unlink()
     for name, value in ACCOUNT.items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr(depot, "REACH_S", 20.0)
-    monkeypatch.setattr(depot, "LATE_S", (0.3, 0.7))
-    monkeypatch.setattr(carry, "OTHER_S", 2.0)
+    monkeypatch.setattr(bucket_copy, "REACH_S", 20.0)
+    monkeypatch.setattr(bucket_copy, "LATE_S", (0.3, 0.7))
+    monkeypatch.setattr(direct_copy, "OTHER_S", 2.0)
     program = small_program()
     monkeypatch.setattr(program_text, "framed", lambda name: program if name == "bucket_peer" else usual_program(name))
     with places(tmp_path) as made:
@@ -115,14 +115,14 @@ def fell_back(at: Places, run: Recorded, server: Gateway, folder: Path, why: str
 
 def signing(monkeypatch: pytest.MonkeyPatch, method: str, ending: str, hook: Callable[[str], str | None]) -> None:
     """Lets a test act when a URL is signed, or change it."""
-    real = depot.presigned
+    real = bucket_copy.presigned
 
     def presigned(asked: str, url: str, *given: Any, **more: Any) -> str:
         if asked == method and url.endswith(ending):
             return hook(real(asked, url, *given, **more)) or real(asked, url, *given, **more)
         return real(asked, url, *given, **more)
 
-    monkeypatch.setattr(depot, "presigned", presigned)
+    monkeypatch.setattr(bucket_copy, "presigned", presigned)
 
 
 # ---- by way of it
@@ -148,7 +148,7 @@ def test_it_is_the_way_where_none_is_straight(
 ) -> None:
     from medweave_connectors.transfer.routes.direct import commands as direct
 
-    real = direct.line
+    real = direct.task_line
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -157,7 +157,7 @@ def test_it_is_the_way_where_none_is_straight(
         refused = settings.get("listen") is False
         return real({**settings, "port": port} if refused else settings, sends=sends)
 
-    monkeypatch.setattr(direct, "line", line)
+    monkeypatch.setattr(direct, "task_line", line)
     at.settings["direct"] = True
     cohort(at), cohort(at, "second")
     sent(at, "cohort", "second")
@@ -229,7 +229,7 @@ def test_the_bucket_holds_but_some_pieces_at_a_time(
     at: Places, run: Recorded, server: Gateway, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Small pieces would be fetched more quickly than one is removed.
-    monkeypatch.setattr(depot, "ROOM", 2)
+    monkeypatch.setattr(bucket_copy, "ROOM", 2)
     monkeypatch.setattr(program_text, "framed", usual_program)
     most, num_pieces = 0, 5
 
@@ -293,8 +293,8 @@ def test_an_end_that_does_not_reach_it(
 def test_an_endpoint_that_does_not_answer(
     at: Places, run: Recorded, server: Gateway, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(depot, "REMOVE_S", 1.0)
-    monkeypatch.setattr(depot, "REACH_S", 2.0)  # the far end's own time is longer
+    monkeypatch.setattr(bucket_copy, "REMOVE_S", 1.0)
+    monkeypatch.setattr(bucket_copy, "REACH_S", 2.0)  # the far end's own time is longer
     with socket.create_server(("127.0.0.1", 0)) as silent:
         at.settings["bucket"] = server.settings(endpoint=f"https://127.0.0.1:{silent.getsockname()[1]}")
         folder = cohort(at)
@@ -313,7 +313,7 @@ def test_an_endpoint_with_a_certificate_of_somebody_else(
     at.settings["bucket"] = server.settings(ca=str(other))
     folder = cohort(at)
     sent(at, "cohort")
-    fell_back(at, run, server, folder, "another one answers")
+    fell_back(at, run, server, folder, "peer certificate does not match")
 
 
 @pytest.mark.slow
@@ -349,14 +349,14 @@ def test_an_object_that_is_not_what_was_stored(
 
 @pytest.mark.slow
 def test_a_url_that_has_expired(at: Places, run: Recorded, server: Gateway, monkeypatch: pytest.MonkeyPatch) -> None:
-    real = depot.presigned
+    real = bucket_copy.presigned
 
     def presigned(method: str, url: str, *given: Any, **more: Any) -> str:
         if method == "GET" and url.endswith(SECOND):
             more["now"] = more["now"].replace(year=2020)
         return real(method, url, *given, **more)
 
-    monkeypatch.setattr(depot, "presigned", presigned)
+    monkeypatch.setattr(bucket_copy, "presigned", presigned)
     folder = cohort(at)
     sent(at, "cohort")
     fell_back(at, run, server, folder, "a copy by the bucket broke off: the bucket answers 403 AccessDenied")
@@ -510,13 +510,13 @@ def test_what_cannot_be_removed_is_told(
 def test_no_command_line_and_no_file_has_a_secret(
     at: Places, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Recorded
 ) -> None:
-    real, keys = depot.secrets.token_hex, []
+    real, keys = bucket_copy.secrets.token_hex, []
 
     def token_hex(count: int) -> str:
         keys.append(real(count))
         return keys[-1]
 
-    monkeypatch.setattr(depot, "secrets", SimpleNamespace(token_hex=token_hex))
+    monkeypatch.setattr(bucket_copy, "secrets", SimpleNamespace(token_hex=token_hex))
     at.replace("tar", f'cat /proc/[0-9]*/cmdline > {tmp_path}/seen.$$ 2>/dev/null; exec "$real" "$@"')
     cohort(at)
     sent(at, "cohort")

@@ -14,8 +14,8 @@ import pytest
 
 from medweave_connectors.engine.data.manager import MedweaveDataManager
 from medweave_connectors.host.errors import NoRoom
-from medweave_connectors.transfer.routes.direct import carry as carry_module
 from medweave_connectors.transfer.routes.direct import commands
+from medweave_connectors.transfer.routes.direct import direct_copy as carry_module
 from support.direct_ends import Recorded
 from support.transfers import Places, with_pods
 
@@ -210,7 +210,7 @@ def test_all_pods_of_a_cluster_get_it(at: Places, tmp_path: Path, run: Recorded,
 
 def refused_ports(monkeypatch: pytest.MonkeyPatch, sending: tuple[bool, ...] = (True, False)) -> None:
     """Nobody listens where an end connects to, if it is one that sends, or gets."""
-    real = commands.line
+    real = commands.task_line
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -219,7 +219,7 @@ def refused_ports(monkeypatch: pytest.MonkeyPatch, sending: tuple[bool, ...] = (
         refused = not settings["listen"] and sends in sending
         return real({**settings, "port": port} if refused else settings, sends=sends)
 
-    monkeypatch.setattr(commands, "line", line)
+    monkeypatch.setattr(commands, "task_line", line)
 
 
 @pytest.mark.slow
@@ -272,7 +272,7 @@ def test_what_breaks_in_the_middle_goes_on(at: Places, run: Recorded, tmp_path: 
     at.replace("tar", which + ONCE.format(once=tmp_path / "once", broken=broken))
     folder = cohort(at)
     sent(at, "cohort")
-    went_on(at, run, folder, "a copy was cut and goes on: a direct stream broke off: ")
+    went_on(at, run, folder, "a copy was cut and is resumed: a direct stream broke off: ")
 
 
 @pytest.mark.slow
@@ -290,7 +290,7 @@ def test_connections_that_are_lost_in_the_middle(at: Places, run: Recorded, tmp_
         await task
 
     at.at_work(act)
-    went_on(at, run, folder, "a copy was cut and goes on: a direct stream broke off: ")
+    went_on(at, run, folder, "a copy was cut and is resumed: a direct stream broke off: ")
 
 
 @pytest.mark.slow

@@ -9,20 +9,20 @@ from pathlib import Path
 import pytest
 
 from medweave_connectors.host.errors import NoRoom, TransferFailed
-from medweave_connectors.transfer import tree_receiver
 from medweave_connectors.transfer.agent import program_text
+from medweave_connectors.transfer.streams import tree_stream_piece
 from support.direct_ends import Recorded
 from support.transfers import Places
 
 PATIENT = "Mustermann_Erika_1970"
 NUM_BYTES = 3 * 2**20 + 3
-READ = "                left -= len(data)\n"  # of the sender, after each block
+READ = "                remaining -= len(data)\n"  # of the sender, after each block
 WRITE = "        self._left_bytes -= len(piece)\n"  # of the receiver
 
 
 @pytest.fixture(autouse=True)
 def a_mib_is_large(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tree_receiver, "LARGE_BYTES", 2**20)
+    monkeypatch.setattr(tree_stream_piece, "LARGE_BYTES", 2**20)
 
 
 @pytest.fixture
@@ -88,7 +88,7 @@ def test_bytes_that_are_not_those_that_were_read(
     at: Places, run: Recorded, cohort: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """TLS keeps what is on the way: here a source's own memory has changed them."""
-    patched(monkeypatch, READ, f"data = bytes([data[0] ^ (left == {NUM_BYTES})]) + data[1:]")
+    patched(monkeypatch, READ, f"data = bytes([data[0] ^ (remaining == {NUM_BYTES})]) + data[1:]")
     with pytest.raises(TransferFailed, match="1 of 3 files with other content") as raised:
         sent(at)
     assert PATIENT not in str(raised.value)
@@ -100,13 +100,13 @@ def test_bytes_that_are_not_those_that_were_read(
 def test_a_sender_that_dies_in_the_middle(
     at: Places, run: Recorded, cohort: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    once = f"try:\n    left < 2**20 and os.mkdir({str(tmp_path / 'once')!r}) is None and os._exit(9)"
+    once = f"try:\n    remaining < 2**20 and os.mkdir({str(tmp_path / 'once')!r}) is None and os._exit(9)"
     patched(monkeypatch, READ, f"{once}\nexcept FileExistsError:\n    pass")
     sent(at)
     assert (tmp_path / "once").exists()
     assert same(cohort, at.target / "cohort")
     assert at.left() == ["cohort"]
-    assert any("a copy was cut and goes on" in each for each in run.notices)
+    assert any("a copy was cut and is resumed" in each for each in run.notices)
     assert run.transfers[0]["route"] == "direct"
     assert PATIENT not in f"{run.notices} {run.transfers}"
 

@@ -17,8 +17,8 @@ from medweave_connectors.engine.data.manager import MedweaveDataManager
 from medweave_connectors.host.errors import SiteConfigError
 from medweave_connectors.runlog.run import RunRecord
 from medweave_connectors.transfer import progress as flow_module
-from medweave_connectors.transfer.bandwidth import MIB, Limit
-from medweave_connectors.transfer.progress import Flow, Progress
+from medweave_connectors.transfer.bandwidth import MIB, BandwidthLimit
+from medweave_connectors.transfer.progress import Progress, TransferMeter
 from support.direct_ends import Recorded
 from support.transfers import Places, Route
 
@@ -27,11 +27,11 @@ from support.transfers import Places, Route
 
 def test_only_a_copy_that_takes_long_says_how_far_it_is() -> None:
     now, told = [0.0], []
-    flow = Flow(clock=lambda: now[0])
-    flow.tell, flow.total_bytes = told.append, 100 * MIB
+    meter = TransferMeter(report=told.append, clock=lambda: now[0])
+    meter.start_attempt(100 * MIB)
     for second in range(76):
         now[0] = float(second)
-        flow.passed(MIB)
+        meter.add(MIB)
     assert [each.sent_bytes // MIB for each in told] == [11, 41, 71]
     assert all(each.rate == pytest.approx(MIB, rel=0.1) for each in told)
     assert str(told[1]) == "41.0/100.0 MiB: 1.0 MiB/s, 59 s left"
@@ -39,14 +39,14 @@ def test_only_a_copy_that_takes_long_says_how_far_it_is() -> None:
 
 def test_what_is_sent_twice_is_not_further_on() -> None:
     now, told = [0.0], []
-    flow = Flow(clock=lambda: now[0])
-    flow.tell, flow.total_bytes = told.append, 50 * MIB
-    flow.passed(20 * MIB)
-    flow.lost(20 * MIB, 15 * MIB)
+    meter = TransferMeter(report=told.append, clock=lambda: now[0])
+    meter.start_attempt(50 * MIB)
+    meter.add(20 * MIB)
+    meter.count_lost(20 * MIB, 15 * MIB)
     now[0] = 60.0
-    flow.passed(5 * MIB)
+    meter.add(5 * MIB)
     assert told[0].sent_bytes == 20 * MIB
-    assert flow.again_bytes == 5 * MIB
+    assert meter.again_bytes == 5 * MIB
 
 
 def test_a_copy_that_stands_still_says_no_time() -> None:
@@ -86,9 +86,9 @@ def test_a_long_copy_is_told_on_each_route(
 
 @given(st.integers(1, 9), st.floats(0.1, 1000))
 def test_streams_that_go_at_once_have_equal_shares(count: int, mib_per_s: float) -> None:
-    limit, heard = Limit(mib_per_s), []
-    with limit.share() as first:
-        first.changed = lambda: heard.append(first.rate)
+    limit, heard = BandwidthLimit(mib_per_s), []
+    with limit.share(lambda: heard.append(None)) as first:
+        heard.clear()  # its own rate
         others = [limit.share() for _ in range(count - 1)]
         shares = [first, *(each.__enter__() for each in others)]
         assert [each.rate for each in shares] == pytest.approx([mib_per_s * MIB / count] * count)
@@ -100,7 +100,7 @@ def test_streams_that_go_at_once_have_equal_shares(count: int, mib_per_s: float)
 
 def test_without_a_limit_nothing_waits() -> None:
     async def act() -> None:
-        with Limit(None).share() as share:
+        with BandwidthLimit(None).share() as share:
             assert share.rate is None
             await share.spend(10**15)
 

@@ -12,8 +12,9 @@ from typing import Any
 
 import pytest
 
+from medweave_connectors.host import deadlines
 from medweave_connectors.host.errors import SiteUnreachable, SourceRefused, TransferFailed
-from medweave_connectors.transfer import resume, tree_receiver
+from medweave_connectors.transfer.streams import tree_stream_piece
 from support.direct_ends import Recorded
 from support.transfers import ROUTES, Places, Route, with_pods
 
@@ -34,12 +35,12 @@ PACKS, UNPACKS = "chf*", "xp*"
 @pytest.fixture
 def by_tar(monkeypatch: pytest.MonkeyPatch) -> None:
     """As through the driver, or to it: what is large is no stream of our own, whose program is no tar that a test can replace."""
-    monkeypatch.setattr(tree_receiver, "LARGE_BYTES", 2**40)
+    monkeypatch.setattr(tree_stream_piece, "LARGE_BYTES", 2**40)
 
 
 @pytest.fixture(autouse=True)
 def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(resume, "PAUSES_S", (0.1, 0.2, 0.2, 0.2))
+    monkeypatch.setattr(deadlines, "RETRY_PAUSES_S", (0.1, 0.2, 0.2, 0.2))
 
 
 def large(at: Places, num_bytes: int = LARGE_BYTES) -> Path:
@@ -140,7 +141,7 @@ def test_a_large_file_whose_connection_is_lost_three_times(
     file = large(at)
 
     async def act(each: Places) -> None:
-        each.manager._routes._direct = False
+        each.manager._router._direct = False
         moments = (has_arrived(each, part * LARGE_BYTES // 4) for part in (1, 2, 3))
         await cut_when(each, asyncio.create_task(each.send(route, "scan")), *moments)
 
@@ -150,7 +151,7 @@ def test_a_large_file_whose_connection_is_lost_three_times(
     facts = told(run, route)
     assert facts["num_bytes"] == file.stat().st_size
     assert 0 <= facts["again_bytes"] <= MOST_AGAIN_BYTES
-    assert sum("a copy was cut and goes on" in each for each in run.notices) == 3
+    assert sum("a copy was cut and is resumed" in each for each in run.notices) == 3
 
 
 @pytest.mark.slow
@@ -160,7 +161,7 @@ def test_many_small_files_whose_connection_is_lost(at: Places, run: Recorded, ro
     all_bytes = arrived_bytes(folder)
 
     async def act(each: Places) -> None:
-        each.manager._routes._direct = False
+        each.manager._router._direct = False
         moments = (has_arrived(each, part * all_bytes // 3) for part in (1, 2))
         await cut_when(each, asyncio.create_task(each.send(route, "cohort")), *moments)
 
@@ -207,7 +208,7 @@ def test_a_straight_copy_that_breaks_twice_goes_on_through_the_driver(at: Places
     facts = told(run, "through-driver")
     assert "2 direct streams broke off" in facts["reason"]
     assert arrived_bytes(at.target) == file.stat().st_size
-    assert any("11." in each and "MiB are still to come" in each for each in run.notices), run.notices
+    assert any("11." in each and "MiB remain" in each for each in run.notices), run.notices
 
 
 @pytest.mark.slow

@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 
 from medweave_connectors.transfer import shell_commands
 from medweave_connectors.transfer.manifest import manifest, tree_digest
-from medweave_connectors.transfer.manifest.manifest import ROOT, Entry, Kind, Manifest, Unlisted
+from medweave_connectors.transfer.manifest.manifest import ROOT, Kind, Manifest, ManifestEntry, ManifestError
 from support.transfers import replaced
 
 NAMES = st.text(st.characters(exclude_characters="/\0", exclude_categories=["Cs"]), min_size=1, max_size=40).filter(
@@ -85,14 +85,14 @@ def test_every_entry_is_listed_whatever_its_name_and_no_part_of_a_listing_is_tak
     assert seen.num_bytes == sum(map(len, files.values()))
     cuts = range(len(text)) if data is None else [int(data.draw(st.floats(0, 1, exclude_max=True)) * len(text))]
     for length in cuts:
-        with pytest.raises(Unlisted):
+        with pytest.raises(ManifestError):
             manifest.parse(text[:length].strip())
 
 
 @settings(max_examples=100, deadline=None)
 @given(text=st.one_of(st.text(max_size=200), st.binary(max_size=200).map(as_printed)))
 def test_nothing_else_is_taken_for_a_listing(text: str) -> None:
-    with pytest.raises(Unlisted):
+    with pytest.raises(ManifestError):
         manifest.parse(text)
 
 
@@ -109,7 +109,7 @@ def test_a_listing_with_a_line_missing_is_refused(data: st.DataObject) -> None:
     assert list(manifest.parse(as_printed(whole.encode())).entries) == [ROOT, "a", "b"]
     if kept[1] == kept[3] and kept[2] == kept[4] and kept[0]:
         return  # a file that was never there
-    with pytest.raises(Unlisted):
+    with pytest.raises(ManifestError):
         manifest.parse(as_printed(text.encode()))
 
 
@@ -139,7 +139,7 @@ def test_a_listing_that_was_tampered_with_is_refused_or_another_one(data: st.Dat
     truth = manifest.parse(as_printed(WHOLE))
     try:
         seen = manifest.parse(as_printed(bytes(changed)))
-    except Unlisted:
+    except ManifestError:
         return
     assert seen.real.startswith("/")
     assert os.path.normpath(seen.real) == seen.real
@@ -163,7 +163,7 @@ def test_of_what_is_damaged_on_the_way_nothing_is_taken(data: st.DataObject) -> 
     text = list(as_printed(WHOLE))
     for _ in range(data.draw(st.integers(1, 3))):
         text[data.draw(st.integers(0, len(text) - 1))] = data.draw(st.characters())
-    with contextlib.suppress(Unlisted):
+    with contextlib.suppress(ManifestError):
         assert manifest.parse("".join(text)) == manifest.parse(as_printed(WHOLE))
 
 
@@ -172,7 +172,7 @@ def test_a_listing_whose_paths_lead_out_of_the_folder_is_refused(path: str) -> N
     # They become paths of links and archives at another site.
     parents = {path[:n] for n in range(1, len(path)) if path[n] == "/"}
     lines = "".join(f"41ed 1 1 2026-11-22 22:32:04 +0000 .//{name}\n" for name in ("", *sorted(parents), path))
-    with pytest.raises(Unlisted, match=r"leads out of its folder|an entry twice"):
+    with pytest.raises(ManifestError, match=r"leads out of its folder|an entry twice"):
         manifest.parse(as_printed("\0".join(("/x", lines, "", "end 0\n")).encode()))
 
 
@@ -180,7 +180,7 @@ def test_a_listing_whose_paths_lead_out_of_the_folder_is_refused(path: str) -> N
 def test_a_listing_of_no_name_is_refused(real: str) -> None:
     # The name is that of the copy.
     line = "41ed 1 1 2026-11-22 22:32:04 +0000 .//\n"
-    with pytest.raises(Unlisted, match="leads out of its folder"):
+    with pytest.raises(ManifestError, match="leads out of its folder"):
         manifest.parse(as_printed("\0".join((real, line, "", "end 0\n")).encode()))
 
 
@@ -188,7 +188,7 @@ def test_a_listing_of_no_name_is_refused(real: str) -> None:
 @settings(max_examples=200, deadline=None)
 @given(text=st.text(max_size=60) | st.from_regex(r"medweave-place (new|below) (\d{1,6000}|unknown)\.", fullmatch=True))
 def test_what_a_site_says_of_its_room_never_breaks(text: str) -> None:
-    told = shell_commands.read_prepared(text)
+    told = shell_commands.parse_prepared(text)
     assert told is None or told.free_bytes is None or told.free_bytes >= 0
 
 
@@ -218,8 +218,8 @@ def test_large_files_have_the_same_digests_whoever_makes_them(tmp_path: Path, py
             ["/bin/sh", "-c", " ".join(tree_digest.command(str(below)))], capture_output=True, text=True, check=True,
             env=os.environ | {"PATH": path},
         )  # fmt: skip
-        wanted = tree_digest.of(listed(below))
-        assert wanted is None or tree_digest.read(shell.stdout) == wanted
+        wanted = tree_digest.expected_digest(listed(below))
+        assert wanted is None or tree_digest.parse_digest(shell.stdout) == wanted
 
 
 def test_a_name_that_is_no_text(tmp_path: Path) -> None:
@@ -286,7 +286,7 @@ def test_a_look_reads_no_file(tmp_path: Path) -> None:
     seen = manifest.parse(printed(tmp_path, digests=False), digests=False)
     assert (seen.entries["x"].size, seen.entries["x"].sha256) == (3, "")
     assert seen.unchanged(listed(tmp_path))
-    with pytest.raises(Unlisted):
+    with pytest.raises(ManifestError):
         manifest.parse(printed(tmp_path, digests=False))
 
 
@@ -307,8 +307,8 @@ def test_a_source_that_was_written_to_is_another_one(tmp_path: Path, change: str
 
 
 def test_the_difference_counts_and_names_nothing() -> None:
-    def entry(digit: str, kind: Kind = Kind.FILE) -> Entry:
-        return Entry(kind, 1, 0o644, 5, "then", digit * 64 if kind == Kind.FILE else "")
+    def entry(digit: str, kind: Kind = Kind.FILE) -> ManifestEntry:
+        return ManifestEntry(kind, 1, 0o644, 5, "then", digit * 64 if kind == Kind.FILE else "")
 
     folder = entry("", Kind.FOLDER)
     sent = Manifest(
@@ -327,14 +327,14 @@ def test_the_difference_counts_and_names_nothing() -> None:
 
 
 def test_why_there_is_no_listing_is_told_without_names(tmp_path: Path) -> None:
-    with pytest.raises(Unlisted, match=r"^there is no such file or folder$"):
+    with pytest.raises(ManifestError, match=r"^there is no such file or folder$"):
         listed(tmp_path / "patient")
     (tmp_path / "patient").symlink_to("patient")
-    with pytest.raises(Unlisted, match=r"^there is no such file or folder$"):
+    with pytest.raises(ManifestError, match=r"^there is no such file or folder$"):
         listed(tmp_path / "patient")
     told = f"sha256sum: {tmp_path}/patient: Input/output error\n".encode()
     text = as_printed(b"\0".join((b"/x", b"", told, b"end 1\n")))
-    with pytest.raises(Unlisted, match=r"^Input/output error$"):
+    with pytest.raises(ManifestError, match=r"^Input/output error$"):
         manifest.parse(text)
 
 
@@ -343,7 +343,7 @@ def test_a_site_without_a_tool_is_told(tmp_path: Path, lacks: str) -> None:
     for tool in (*manifest.TOOLS, "sh"):
         if tool != lacks:
             (tmp_path / tool).symlink_to(str(shutil.which(tool)))
-    with pytest.raises(Unlisted, match=rf"^the site has no program `{lacks}`$"):
+    with pytest.raises(ManifestError, match=rf"^the site has no program `{lacks}`$"):
         manifest.parse(printed(tmp_path, path_variable=str(tmp_path)))
 
 
@@ -442,38 +442,38 @@ def test_a_copy_is_put_together_aside_and_renamed(tmp_path: Path, below: bool) -
     destination = tmp_path / "not there yet" / 'it\'s "$HOME"'
     if below:
         destination.mkdir(parents=True)
-    told = shell_commands.read_prepared(done(shell_commands.prepare(str(destination), "t")).stdout)
+    told = shell_commands.parse_prepared(done(shell_commands.prepare(str(destination), "t")).stdout)
     assert told is not None
     assert told.below == below
     usage = shutil.disk_usage(tmp_path)
     assert told.free_bytes is not None
     assert abs(told.free_bytes - usage.free) < 2**30
-    place = shell_commands.place_of(str(destination), "name", "t", below=below)
+    place = shell_commands.staging_place(str(destination), "name", "t", below=below)
     part = Path(place.part)
     assert (part.parent, part.name) == (destination if below else destination.parent, ".medweave-t.part")
     assert stat.S_IMODE(part.stat().st_mode) == 0o700
     Path(place.inside("real")).mkdir(mode=0o500)
-    assert done(shell_commands.keep(place, "real")).returncode == 0
+    assert done(shell_commands.publish(place, "real")).returncode == 0
     assert Path(place.final) == (destination / "name" if below else destination)
     assert stat.S_IMODE(Path(place.final).stat().st_mode) == 0o500
     assert not part.exists()
-    assert done(shell_commands.keep(place, "real")).returncode == 0, "by a second pod on the same volume"
+    assert done(shell_commands.publish(place, "real")).returncode == 0, "by a second pod on the same volume"
     Path(place.final).rmdir()
-    assert done(shell_commands.keep(place, "real")).returncode == shell_commands.REFUSED
+    assert done(shell_commands.publish(place, "real")).returncode == shell_commands.REFUSED
 
 
 def test_a_link_is_replaced_and_not_followed(tmp_path: Path) -> None:
     (tmp_path / "input").mkdir()
     (tmp_path / "link").symlink_to("input")
-    place = shell_commands.Place(str(tmp_path / ".part"), str(tmp_path / "link"))
+    place = shell_commands.StagingPlace(str(tmp_path / ".part"), str(tmp_path / "link"))
     Path(place.part).mkdir()
     Path(place.inside("x")).write_text("new")
-    assert done(shell_commands.keep(place, "x")).returncode == 0
+    assert done(shell_commands.publish(place, "x")).returncode == 0
     assert (tmp_path / "link").read_text() == "new"
     assert list((tmp_path / "input").iterdir()) == []
 
 
-def before(folder: Path, kind: str) -> shell_commands.Place:
+def before(folder: Path, kind: str) -> shell_commands.StagingPlace:
     """A folder or link `data` of an earlier run, and a copy that would replace it."""
     (folder / "old").mkdir()
     (folder / "old" / "precious").touch()
@@ -482,7 +482,7 @@ def before(folder: Path, kind: str) -> shell_commands.Place:
     else:
         (folder / "old").rename(folder / "data")
     done(shell_commands.prepare(str(folder / "new"), "t"))
-    place = shell_commands.Place(str(folder / ".medweave-t.part"), str(folder / "data"))
+    place = shell_commands.StagingPlace(str(folder / ".medweave-t.part"), str(folder / "data"))
     Path(place.inside("x")).mkdir()
     return place
 
@@ -497,7 +497,7 @@ def with_mv(folder: Path, script: str) -> str:
 @pytest.mark.parametrize("kind", ["folder", "link"])
 def test_what_was_there_before_stays_where_the_copy_cannot_take_its_place(tmp_path: Path, kind: str) -> None:
     path = with_mv(tmp_path, '[ "$1" != -f ] || exit 1; exec $real "$@"')
-    assert done(shell_commands.keep(before(tmp_path, kind), "x"), PATH=path).returncode == shell_commands.REFUSED
+    assert done(shell_commands.publish(before(tmp_path, kind), "x"), PATH=path).returncode == shell_commands.REFUSED
     assert (tmp_path / "data" / "precious").exists()
     assert (tmp_path / "data").is_symlink() == (kind == "link")
 
@@ -506,20 +506,20 @@ def test_what_was_there_before_stays_where_the_copy_cannot_take_its_place(tmp_pa
 def test_what_was_there_before_is_put_back_when_the_replacement_was_cut_off(tmp_path: Path, kind: str) -> None:
     place = before(tmp_path, kind)
     path = with_mv(tmp_path, '[ "$1" != -f ] || kill -KILL $PPID; exec $real "$@"')
-    done(shell_commands.keep(place, "x"), PATH=path)
+    done(shell_commands.publish(place, "x"), PATH=path)
     shutil.rmtree(tmp_path / "data", ignore_errors=True)  # the `mv` of a killed shell may still have come to its end
     assert os.path.lexists(Path(place.part, ".medweave-old", "data"))
-    assert done(shell_commands.drop(str(tmp_path / "data"), "t")).returncode == 0
+    assert done(shell_commands.discard(str(tmp_path / "data"), "t")).returncode == 0
     assert (tmp_path / "data" / "precious").exists()
     assert not Path(place.part).exists()
 
 
 def test_a_copy_does_not_go_into_a_folder_that_has_come_meanwhile(tmp_path: Path) -> None:
     done(shell_commands.prepare(str(tmp_path / "data"), "t"))
-    place = shell_commands.Place(str(tmp_path / ".medweave-t.part"), str(tmp_path / "data"))
+    place = shell_commands.StagingPlace(str(tmp_path / ".medweave-t.part"), str(tmp_path / "data"))
     Path(place.inside("x")).mkdir()
     path = with_mv(tmp_path, f'[ "$1" != -f ] || mkdir -p "{tmp_path}/data/of another"; exec $real "$@"')
-    assert done(shell_commands.keep(place, "x"), PATH=path).returncode == shell_commands.REFUSED
+    assert done(shell_commands.publish(place, "x"), PATH=path).returncode == shell_commands.REFUSED
     assert [each.name for each in (tmp_path / "data").iterdir()] == ["of another"]
 
 
@@ -528,7 +528,7 @@ def test_what_is_not_whole_is_removed_whatever_its_rights(tmp_path: Path) -> Non
         done(shell_commands.prepare(str(folder / "to"), "t"))
         (folder / ".medweave-t.part" / "x" / "y").mkdir(parents=True)
         (folder / ".medweave-t.part" / "x").chmod(0)
-    assert done(shell_commands.drop(str(tmp_path / "to"), "t")).returncode == 0
+    assert done(shell_commands.discard(str(tmp_path / "to"), "t")).returncode == 0
     assert [each.name for each in tmp_path.rglob("*")] == ["to"]
 
 
@@ -546,4 +546,4 @@ def test_the_free_bytes_of_a_file_system(tmp_path: Path, line: str, free: int | 
     (tmp_path / "df").write_text(f"#!/bin/sh\necho Filesystem 1024-blocks; echo '{line}'\n")
     (tmp_path / "df").chmod(0o755)
     told = done(shell_commands.prepare(str(tmp_path / "to"), "t"), PATH=f"{tmp_path}:{os.environ['PATH']}").stdout
-    assert shell_commands.read_prepared(told) == shell_commands.Prepared(below=False, free_bytes=free)
+    assert shell_commands.parse_prepared(told) == shell_commands.PreparedFolder(below=False, free_bytes=free)

@@ -68,10 +68,10 @@ def test_it_reads_what_the_shell_reads(files: dict[str, tuple[bytes, bool]], fol
             (root / "sub" / file).chmod(0o755 if executable else 0o644)
         found = listed(root)
         assert found == manifest.parse(told(manifest.command(str(root))))
-        assert tree_digest.read(told(many_files.sealed(str(root)))) == tree_digest.read(
+        assert tree_digest.parse_digest(told(many_files.digest_command(str(root)))) == tree_digest.parse_digest(
             told(tree_digest.command(str(root)))
         )
-        note, tree = Path(name, ".medweave-tree"), many_files.tree_of(found)
+        note, tree = Path(name, ".medweave-tree"), many_files.listing_digest(found)
         assert (tree is not None) == note.exists()
         assert tree is None or hashlib.sha256(note.read_bytes()).hexdigest() == tree
 
@@ -98,8 +98,8 @@ def test_where_python3_fails_the_shell_reads(tmp_path: Path, monkeypatch: pytest
     (tmp_path / "python3").chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     assert listed(tmp_path / "data") == wanted
-    answer = told(many_files.sealed(str(tmp_path / "data"))).splitlines()
-    assert tree_digest.read(answer[-1]) == tree_digest.of(wanted)
+    answer = told(many_files.digest_command(str(tmp_path / "data"))).splitlines()
+    assert tree_digest.parse_digest(answer[-1]) == tree_digest.expected_digest(wanted)
 
 
 # ---- the store
@@ -169,17 +169,17 @@ def test_what_was_read_in_an_earlier_run_is_looked_at_only(runs: Runs) -> None:
 def test_a_wrong_memory_is_put_right_by_what_is_read(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
     # As if a disk had changed a file here: what the store has not got is read, and sent as it is.
     runs.send()
-    recall = digest_database.Memo.recall
+    recall = digest_database.DigestDatabase.recall
 
     def wrong(
-        self: digest_database.Memo, known_by: manifest.KnownBy, seen: manifest.Manifest
+        self: digest_database.DigestDatabase, known_by: manifest.FolderState, seen: manifest.Manifest
     ) -> manifest.Manifest | None:
         found = recall(self, known_by, seen)
         assert found is not None
         found.entries["case 0/0"] = found.entries["case 0/0"]._replace(sha256="0" * 64)
         return replace(found, tree=None)
 
-    monkeypatch.setattr(digest_database.Memo, "recall", wrong)
+    monkeypatch.setattr(digest_database.DigestDatabase, "recall", wrong)
     assert runs.send() == 1
 
 
@@ -253,5 +253,7 @@ def test_who_cleans_a_run_removes_the_names_that_came_with_it(runs: Runs) -> Non
 
 
 def test_nothing_of_a_folder_is_left_that_could_not_be_taken(tmp_path: Path) -> None:
-    assert not many_files.taken(told(many_files.take(Store(str(tmp_path), 1), str(tmp_path / "new"), "0" * 64)))
+    assert not many_files.was_linked(
+        told(many_files.link_tree(Store(str(tmp_path), 1), str(tmp_path / "new"), "0" * 64))
+    )
     assert not (tmp_path / "new").exists()

@@ -14,8 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from medweave_connectors.transfer.manifest import digest_database, local_scan
-from medweave_connectors.transfer.manifest.digest_cache import Digests
-from medweave_connectors.transfer.manifest.digest_database import Memo, memo_of
+from medweave_connectors.transfer.manifest.digest_cache import DigestCache
+from medweave_connectors.transfer.manifest.digest_database import DigestDatabase, open_digest_database
 from medweave_connectors.transfer.manifest.manifest import Kind, Manifest
 from medweave_connectors.transfer.store import many_files
 
@@ -39,7 +39,7 @@ def cohort(tmp_path: Path) -> Path:
 
 
 def manifest_of(folder: Path, digit: str = "") -> Manifest:
-    seen = local_scan.look(str(folder))
+    seen = local_scan.scan(str(folder))
     assert seen is not None
     read = {
         path: each._replace(sha256=digit * 64 if each.kind is Kind.FILE else "") for path, each in seen.entries.items()
@@ -47,14 +47,14 @@ def manifest_of(folder: Path, digit: str = "") -> Manifest:
     return replace(seen, entries=read)
 
 
-def remembered(at: Path, folder: Path, digit: str = "a") -> Memo:
-    held, seen = Memo(at), manifest_of(folder)
+def remembered(at: Path, folder: Path, digit: str = "a") -> DigestDatabase:
+    held, seen = DigestDatabase(at), manifest_of(folder)
     assert seen.known_by is not None
     held.note(seen.known_by, seen, manifest_of(folder, digit), digit * 64)
     return held
 
 
-def recalled(held: Memo, folder: Path) -> Manifest | None:
+def recalled(held: DigestDatabase, folder: Path) -> Manifest | None:
     seen = manifest_of(folder)
     assert seen.known_by is not None
     return held.recall(seen.known_by, seen)
@@ -65,11 +65,11 @@ def test_a_folder_that_nobody_has_touched_is_known(tmp_path: Path, cohort: Path)
     found = recalled(held, cohort)
     assert found == manifest_of(cohort, "a")
     assert found is not None
-    assert many_files.tree_of(found) == "a" * 64
+    assert many_files.listing_digest(found) == "a" * 64
 
 
 def test_a_folder_without_a_tree_is_known_without_one(tmp_path: Path, cohort: Path) -> None:
-    held, seen = Memo(tmp_path / "memo"), manifest_of(cohort)
+    held, seen = DigestDatabase(tmp_path / "memo"), manifest_of(cohort)
     assert seen.known_by is not None
     held.note(seen.known_by, seen, manifest_of(cohort, "a"), None)
     found = recalled(held, cohort)
@@ -120,7 +120,7 @@ def test_what_has_changed_just_now_is_not_kept(tmp_path: Path, cohort: Path, mon
     before = manifest_of(cohort)
     assert before.known_by is not None
     rewrite(cohort / "3")  # while it was read
-    held = Memo(tmp_path / "memo")
+    held = DigestDatabase(tmp_path / "memo")
     held.note(before.known_by, before, manifest_of(cohort, "a"), None)
     assert recalled(held, cohort) is None
 
@@ -151,7 +151,7 @@ def test_no_name_is_in_it_and_nobody_else_reads_it(tmp_path: Path, cohort: Path)
 
 
 def test_the_oldest_go_first(tmp_path: Path, cohort: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(digest_database, "MOST", 2)
+    monkeypatch.setattr(digest_database, "MAX_FOLDERS", 2)
     for number in range(4):
         shutil.copytree(cohort, tmp_path / f"{number}")
         remembered(tmp_path / "memo", tmp_path / f"{number}")
@@ -163,9 +163,9 @@ def test_the_oldest_go_first(tmp_path: Path, cohort: Path, monkeypatch: pytest.M
 
 
 def test_where_it_lies() -> None:
-    assert memo_of({"XDG_CACHE_HOME": "/c", "HOME": "/h"})._at == Path("/c/medweave/digests")  # type: ignore[union-attr]
-    assert memo_of({"XDG_CACHE_HOME": "", "HOME": "/h"})._at == Path("/h/.cache/medweave/digests")  # type: ignore[union-attr]
-    assert memo_of({}) is None
+    assert open_digest_database({"XDG_CACHE_HOME": "/c", "HOME": "/h"})._at == Path("/c/medweave/digests")  # type: ignore[union-attr]
+    assert open_digest_database({"XDG_CACHE_HOME": "", "HOME": "/h"})._at == Path("/h/.cache/medweave/digests")  # type: ignore[union-attr]
+    assert open_digest_database({}) is None
 
 
 def test_a_store_is_asked_without_reading_and_what_is_sent_is_read(tmp_path: Path, cohort: Path) -> None:
@@ -176,7 +176,7 @@ def test_a_store_is_asked_without_reading_and_what_is_sent_is_read(tmp_path: Pat
         return manifest_of(cohort, "a")
 
     def asked(*, to_ask: bool, here: bool = True) -> Manifest:
-        return asyncio.run(Digests(Memo(tmp_path / "memo")).of(KEY, seen, read, here=here, to_ask=to_ask))
+        return asyncio.run(DigestCache(DigestDatabase(tmp_path / "memo")).of(KEY, seen, read, here=here, to_ask=to_ask))
 
     assert asked(to_ask=True) == manifest_of(cohort, "a")
     assert asked(to_ask=True) == replace(seen, entries=manifest_of(cohort, "a").entries)
@@ -187,7 +187,7 @@ def test_a_store_is_asked_without_reading_and_what_is_sent_is_read(tmp_path: Pat
 
 
 def test_only_files_of_the_memo_leave_it(tmp_path: Path, cohort: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(digest_database, "MOST", 1)
+    monkeypatch.setattr(digest_database, "MAX_FOLDERS", 1)
     at = tmp_path / "memo"
     at.mkdir()
     (at / "notes.txt").write_text("somebody's")

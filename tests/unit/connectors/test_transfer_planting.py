@@ -17,13 +17,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from medweave_connectors.transfer import tree_receiver
 from medweave_connectors.transfer.agent import files as far_files
 from medweave_connectors.transfer.agent import program_text, tree_stream
-from medweave_connectors.transfer.agent.tree_stream import END, FILE, FOLDER, HEAD, NotPlanted, Planter
+from medweave_connectors.transfer.agent.tree_stream import END, FILE, FOLDER, HEAD, TreeReceiver, TreeRefused
 from medweave_connectors.transfer.manifest import local_scan, manifest
 from medweave_connectors.transfer.store import many_files
-from medweave_connectors.transfer.tree_receiver import Tree
+from medweave_connectors.transfer.streams import tree_stream_piece
+from medweave_connectors.transfer.streams.tree_stream_piece import TreeStream
 from support.listings import listed, told
 from support.old_python import assert_is_python
 
@@ -34,14 +34,14 @@ FILES = st.dictionaries(NAMES, st.tuples(st.binary(max_size=60), st.sampled_from
 
 
 def sent(folder: Path, note: Path) -> bytes:
-    words = Tree(str(folder), "/nowhere", 0, None).by_this_machine(note).packing
+    words = TreeStream(str(folder), "/nowhere", 0, None).by_this_machine(note).packing
     return subprocess.run(words, capture_output=True, check=True).stdout
 
 
 def planted(stream: bytes, target: Path, *, size: int, most_bytes: int, blobs: Path | None) -> None:
     """Writes what comes in pieces of a size, and a note beside it."""
     note = os.fsencode(target.with_name("note"))
-    planter = Planter(os.fsencode(target), note, most_bytes, b"" if blobs is None else os.fsencode(blobs))
+    planter = TreeReceiver(os.fsencode(target), note, most_bytes, b"" if blobs is None else os.fsencode(blobs))
     for begins in range(0, len(stream), size):
         planter.take(stream[begins : begins + size])
     planter.end()
@@ -71,7 +71,7 @@ def test_this_machine_looks_as_its_programs_do(files: dict[str, tuple[bytes, int
         for number, file in enumerate(files):
             (root / f"link {number}").symlink_to(f"sub/{file}")
         wanted = manifest.parse(told(manifest.command(str(root), digests=False)), digests=False)
-        assert local_scan.look(str(root)) == wanted
+        assert local_scan.scan(str(root)) == wanted
 
 
 def dangling(root: Path) -> None:
@@ -90,11 +90,11 @@ def special(root: Path) -> None:
 @pytest.mark.parametrize("make", [dangling, loop, special])
 def test_what_is_unusual_is_left_to_the_programs(tmp_path: Path, make: Callable[[Path], None]) -> None:
     (tmp_path / "file").touch()
-    assert local_scan.look(str(tmp_path)) is not None
+    assert local_scan.scan(str(tmp_path)) is not None
     make(tmp_path)
-    assert local_scan.look(str(tmp_path)) is None
-    assert local_scan.look(str(tmp_path / "file")) is None
-    assert local_scan.look(str(tmp_path / "nothing")) is None
+    assert local_scan.scan(str(tmp_path)) is None
+    assert local_scan.scan(str(tmp_path / "file")) is None
+    assert local_scan.scan(str(tmp_path / "nothing")) is None
 
 
 # ---- the stream
@@ -126,12 +126,12 @@ def test_what_arrives_is_what_lay_there(
             path: (each.mode if each.kind == manifest.Kind.FOLDER else each.mode & kept) & kept
             for path, each in wanted.entries.items()
         }
-        told_by = tree_receiver.read(Path(name, "sent").read_bytes(), replace(wanted, entries={
+        told_by = tree_stream_piece.parse_listing(Path(name, "sent").read_bytes(), replace(wanted, entries={
             path: each._replace(sha256="") for path, each in wanted.entries.items()
         }))  # fmt: skip
         assert told_by == wanted
-        assert tree_receiver.digest_of(Path(name, "sent").read_bytes()) == many_files.tree_of(wanted)
-        assert hashlib.sha256(Path(name, "note").read_bytes()).hexdigest() == many_files.tree_of(wanted)
+        assert tree_stream_piece.sent_digest(Path(name, "sent").read_bytes()) == many_files.listing_digest(wanted)
+        assert hashlib.sha256(Path(name, "note").read_bytes()).hexdigest() == many_files.listing_digest(wanted)
         if keeps:
             held = {each.read_bytes() for each in blobs.rglob("*") if each.is_file()}
             assert held == {content for content, _ in files.values()}
@@ -154,8 +154,8 @@ def test_a_file_arrives_alone(content: bytes, size: int, mode: int, keeps: bool)
         wanted = listed(root)
         seen = replace(wanted, entries={path: each._replace(sha256="") for path, each in wanted.entries.items()})
         noted = Path(name, "sent").read_bytes()
-        assert tree_receiver.read(noted, seen) == wanted
-        assert tree_receiver.digest_of(noted) == hashlib.sha256(Path(name, "note").read_bytes()).hexdigest()
+        assert tree_stream_piece.parse_listing(noted, seen) == wanted
+        assert tree_stream_piece.sent_digest(noted) == hashlib.sha256(Path(name, "note").read_bytes()).hexdigest()
         if keeps:
             (held,) = (each for each in blobs.rglob("*") if each.is_file())
             assert held.samefile(target)
@@ -164,15 +164,15 @@ def test_a_file_arrives_alone(content: bytes, size: int, mode: int, keeps: bool)
 def test_blocks_are_whole_whatever_lies_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tree_stream, "BLOCK_BYTES", 1000)
     monkeypatch.setattr(tree_stream, "WRITE_BYTES", 300)
-    monkeypatch.setattr(tree_stream, "ASK_BYTES", 500)
+    monkeypatch.setattr(tree_stream, "FLUSH_BYTES", 500)
     monkeypatch.chdir("/")
     for number, size in enumerate((0, 1, 999, 1000, 1001, 5000, 2999)):
         (tmp_path / "root").mkdir(exist_ok=True)
         (tmp_path / "root" / str(number)).write_bytes(os.urandom(size))
-    sender = tree_stream.Sender(os.fsencode(tmp_path / "root"))
+    sender = tree_stream.TreeSender(os.fsencode(tmp_path / "root"))
     pieces = list(sender.pieces())
     assert max(map(len, pieces)) <= 1000
-    tree_stream.plant(pieces, str(tmp_path / "to"), str(tmp_path / "note"), 20_000, "")
+    tree_stream.receive_tree(pieces, str(tmp_path / "to"), str(tmp_path / "note"), 20_000, "")
     assert listed(tmp_path / "root").difference(listed(tmp_path / "to")) == ""
     assert (tmp_path / "note").read_bytes() == sender.tree
 
@@ -180,10 +180,10 @@ def test_blocks_are_whole_whatever_lies_there(tmp_path: Path, monkeypatch: pytes
 def test_a_file_system_that_reads_in_parts_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "scan").write_bytes(os.urandom(5000))
     monkeypatch.setattr(tree_stream, "BLOCK_BYTES", 1000)
-    whole = b"".join(tree_stream.Sender(os.fsencode(tmp_path / "scan")).pieces())
+    whole = b"".join(tree_stream.TreeSender(os.fsencode(tmp_path / "scan")).pieces())
     read, lengths = os.read, iter([1000, 300, 1000, 700])
     monkeypatch.setattr(os, "read", lambda file, most: read(file, min(most, next(lengths, most))))
-    assert b"".join(tree_stream.Sender(os.fsencode(tmp_path / "scan")).pieces()) == whole
+    assert b"".join(tree_stream.TreeSender(os.fsencode(tmp_path / "scan")).pieces()) == whole
 
 
 def test_a_disk_that_could_not_write_is_told_though_it_says_so_once(
@@ -197,14 +197,14 @@ def test_a_disk_that_could_not_write_is_told_though_it_says_so_once(
             ctypes.set_errno(errno.EIO)
             return -1
 
-    monkeypatch.setattr(tree_stream, "ASK_BYTES", 5)
+    monkeypatch.setattr(tree_stream, "FLUSH_BYTES", 5)
     monkeypatch.setattr(ctypes, "CDLL", lambda *_, **__: Library())
     monkeypatch.chdir(tmp_path)
     stream = entry(FOLDER, b".") + entry(FILE, b"./a", b"12345") + HEAD.pack(END, 0, 0, 0, 0)
-    with pytest.raises(NotPlanted, match="cannot be written") as raised:
-        tree_stream.plant([stream], str(tmp_path / "to"), str(tmp_path / "note"), 5, "")
+    with pytest.raises(TreeRefused, match="cannot be written") as raised:
+        tree_stream.receive_tree([stream], str(tmp_path / "to"), str(tmp_path / "note"), 5, "")
     assert asked.is_set()
-    assert raised.value.said == os.strerror(errno.EIO)
+    assert raised.value.system_message == os.strerror(errno.EIO)
     assert not (tmp_path / "note").exists()
 
 
@@ -220,14 +220,14 @@ def test_what_another_site_says_it_has_sent_is_only_read(data: st.DataObject) ->
     sender = b"3\n" + far_files.text_of(
         [b"1" * 64 + b"- ./sub/a", b"2" * 64 + b"x ./sub/b"], [b"0755 .", b"0750 ./c", b"0750 ./sub"]
     )
-    assert tree_receiver.read(sender, seen) is not None
+    assert tree_stream_piece.parse_listing(sender, seen) is not None
     broken = bytearray(sender)
     for _ in range(data.draw(st.integers(1, 4))):
         at = data.draw(st.integers(0, len(broken) - 1))
         broken[at : at + data.draw(st.integers(0, 3))] = data.draw(st.binary(max_size=3))
-    read = tree_receiver.read(bytes(broken), seen)
+    read = tree_stream_piece.parse_listing(bytes(broken), seen)
     assert read is None or read.entries.keys() == seen.entries.keys()
-    assert tree_receiver.read(b"", seen) is None
+    assert tree_stream_piece.parse_listing(b"", seen) is None
 
 
 def entry(kind: int, name: bytes, content: bytes = b"", mode: int = 0o755) -> bytes:
@@ -257,8 +257,8 @@ LAST = HEAD.pack(END, 0, 0, 0, 0)
 )
 def test_a_hostile_stream_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stream: bytes) -> None:
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(NotPlanted):
-        tree_stream.plant([stream], str(tmp_path / "at"), str(tmp_path / "note"), 1000, "")
+    with pytest.raises(TreeRefused):
+        tree_stream.receive_tree([stream], str(tmp_path / "at"), str(tmp_path / "note"), 1000, "")
     assert not (tmp_path / "note").exists()
     assert {each.name for each in tmp_path.rglob("*") if each.is_file()} <= {"a"}
     assert not Path("/tmp/medweave-hostile").exists()
@@ -276,8 +276,8 @@ def test_no_stream_writes_elsewhere(data: st.DataObject, pieces: list[bytes]) ->
         inside = Path(name, "in")
         inside.mkdir()
         try:
-            tree_stream.plant([bytes(broken), *pieces], str(inside / "at"), str(inside / "note"), 1000, "")
-        except NotPlanted:
+            tree_stream.receive_tree([bytes(broken), *pieces], str(inside / "at"), str(inside / "note"), 1000, "")
+        except TreeRefused:
             assert not (inside / "note").exists()
         assert [each.name for each in Path(name).iterdir()] == ["in"]
         assert {each.name for each in inside.iterdir()} <= {"at", "note"}

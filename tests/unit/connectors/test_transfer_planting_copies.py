@@ -19,12 +19,12 @@ import pytest
 
 from medweave_connectors.engine.data import manager
 from medweave_connectors.host.errors import SourceUnreadable, TransferFailed
-from medweave_connectors.transfer import tree_receiver, wire
 from medweave_connectors.transfer.agent import tree_stream
 from medweave_connectors.transfer.manifest import local_scan, manifest
-from medweave_connectors.transfer.routes import probes
+from medweave_connectors.transfer.routes import router
 from medweave_connectors.transfer.store.folder_commands import STORE
-from medweave_connectors.transfer.tree_receiver import Tree
+from medweave_connectors.transfer.streams import transcoding, tree_stream_piece
+from medweave_connectors.transfer.streams.tree_stream_piece import TreeStream
 from support.engine import wait_until
 from support.listings import listed
 from support.transfers import Places, places
@@ -49,7 +49,7 @@ class Cohort:
             deployment_notice=lambda *_: None,
         )
         monkeypatch.setattr(manager, "current", lambda: run)
-        monkeypatch.setattr(probes, "SMALL_BYTES", 0)
+        monkeypatch.setattr(router, "SMALL_BYTES", 0)
         at.target = workdir / "run-1" / "job"
         at.target.mkdir(parents=True)
         at.replace("tar", "exit 2")
@@ -81,14 +81,14 @@ def cohort(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cohort]:
 
 def spoiled_on_the_way(monkeypatch: pytest.MonkeyPatch, script: str) -> None:
     """What is sent goes through a program, which is Python's standard input and output."""
-    piece = Tree.by_this_machine
+    piece = TreeStream.by_this_machine
 
     def through(*given: Any) -> Any:
         made = piece(*given)
         line = f"{shlex.join(made.packing)} | {shlex.join([sys.executable, '-c', script])}"
         return replace(made, packing=["sh", "-c", line])
 
-    monkeypatch.setattr(Tree, "by_this_machine", through)
+    monkeypatch.setattr(TreeStream, "by_this_machine", through)
 
 
 FLIP = "import sys; d = bytearray(sys.stdin.buffer.read()); d[-100] ^= 1; sys.stdout.buffer.write(d)"
@@ -108,7 +108,7 @@ def test_many_files_arrive_and_are_kept_without_tar(cohort: Cohort) -> None:
 
 @pytest.mark.slow
 def test_the_site_is_asked_while_this_machine_looks(cohort: Cohort, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked, look, ask = threading.Event(), local_scan.look, probes.Routes.ask
+    asked, look, ask = threading.Event(), local_scan.scan, router.Router.query_codecs
 
     def slow(path: str) -> manifest.Manifest | None:
         assert asked.wait(20)
@@ -118,8 +118,8 @@ def test_the_site_is_asked_while_this_machine_looks(cohort: Cohort, monkeypatch:
         asked.set()
         await ask(*given)
 
-    monkeypatch.setattr(local_scan, "look", slow)
-    monkeypatch.setattr(probes.Routes, "ask", heard)
+    monkeypatch.setattr(local_scan, "scan", slow)
+    monkeypatch.setattr(router.Router, "query_codecs", heard)
     cohort.send()
 
 
@@ -174,7 +174,7 @@ def test_few_bytes_in_many_files_go_by_tar_after_a_larger_copy(cohort: Cohort, m
     async def act(each: Places) -> None:
         each.manager._store_gib = 0  # else it would be linked
         await each.send("from-driver", "cohort")
-        monkeypatch.setattr(probes, "SMALL_BYTES", 2**30)
+        monkeypatch.setattr(router, "SMALL_BYTES", 2**30)
         await each.send("from-driver", "second")
 
     cohort.at.at_work(act)
@@ -183,8 +183,8 @@ def test_few_bytes_in_many_files_go_by_tar_after_a_larger_copy(cohort: Cohort, m
 
 def test_what_became_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(tree_stream.NotSent, match="written to"):
-        list(tree_stream.Sender(os.fsencode(tmp_path / "pipe")).pieces())
+    with pytest.raises(tree_stream.TreeNotSent, match="written to"):
+        list(tree_stream.TreeSender(os.fsencode(tmp_path / "pipe")).pieces())
 
 
 def large(cohort: Cohort) -> Path:
@@ -193,7 +193,7 @@ def large(cohort: Cohort) -> Path:
     cohort.folder.mkdir()
     (cohort.folder / "small").write_bytes(b"small")
     file = cohort.folder / "large"
-    file.write_bytes(os.urandom(tree_receiver.LARGE_BYTES))
+    file.write_bytes(os.urandom(tree_stream_piece.LARGE_BYTES))
     return file
 
 
@@ -245,7 +245,7 @@ def test_a_stream_that_ends_too_soon_is_no_copy(cohort: Cohort, monkeypatch: pyt
 @pytest.mark.slow
 def test_a_program_that_dies_there_in_the_middle(cohort: Cohort) -> None:
     cohort.at.replace(
-        "python3", 'case "$*" in *" plant "*) head -c 90000 >/dev/null; exit 9 ;; esac; exec "$real" "$@"'
+        "python3", 'case "$*" in *" receive-tree "*) head -c 90000 >/dev/null; exit 9 ;; esac; exec "$real" "$@"'
     )
     assert "(exit status 9)" in cohort.failed()
 
@@ -254,7 +254,7 @@ def changing(
     cohort: Cohort, monkeypatch: pytest.MonkeyPatch, packing: list[str] | None, content: bytes = b"another" * 100
 ) -> list[int]:
     """A file changes after it was looked at; and what was sent in the first try."""
-    piece, tries = Tree.by_this_machine, list[int]()
+    piece, tries = TreeStream.by_this_machine, list[int]()
 
     def changed(*given: Any) -> Any:
         tries.append(len(tries))
@@ -264,7 +264,7 @@ def changing(
             return made if packing is None else replace(made, packing=packing)
         return made
 
-    monkeypatch.setattr(Tree, "by_this_machine", changed)
+    monkeypatch.setattr(TreeStream, "by_this_machine", changed)
     return tries
 
 
@@ -309,13 +309,13 @@ def test_who_reads_notices_who_writes(tmp_path: Path, monkeypatch: pytest.Monkey
 
 @pytest.mark.slow
 def test_a_file_that_may_not_be_read(cohort: Cohort, monkeypatch: pytest.MonkeyPatch) -> None:
-    piece = Tree.by_this_machine
+    piece = TreeStream.by_this_machine
 
     def unreadable(*given: Any) -> Any:
         made = piece(*given)
         return replace(made, packing=["sh", "-c", "echo 'Permission denied' >&2; exit 1"])
 
-    monkeypatch.setattr(Tree, "by_this_machine", unreadable)
+    monkeypatch.setattr(TreeStream, "by_this_machine", unreadable)
     monkeypatch.setattr(
         manifest, "command", lambda *_, **__: ["( echo 'Permission denied'; exit 1 )"]
     )  # so would the listing say
@@ -325,7 +325,7 @@ def test_a_file_that_may_not_be_read(cohort: Cohort, monkeypatch: pytest.MonkeyP
 @pytest.mark.slow
 def test_a_connection_that_is_lost_goes_on(cohort: Cohort, monkeypatch: pytest.MonkeyPatch) -> None:
     cohort.at.replace("tar", 'exec "$real" "$@"')  # what is missing goes by tar
-    whole = wire.Passing._read
+    whole = transcoding.Transcoder._read
     cut = list[int]()
 
     async def lost(self: Any, read: Any, buffer_bytes: int) -> Any:
@@ -337,6 +337,6 @@ def test_a_connection_that_is_lost_goes_on(cohort: Cohort, monkeypatch: pytest.M
                 await asyncio.sleep(0.3)
                 raise ConnectionResetError
 
-    monkeypatch.setattr(wire.Passing, "_read", lost)
+    monkeypatch.setattr(transcoding.Transcoder, "_read", lost)
     cohort.send()
     assert cut == [1]

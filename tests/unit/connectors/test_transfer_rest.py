@@ -12,24 +12,31 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from medweave_connectors.transfer import shell_commands, stream_commands
-from medweave_connectors.transfer.agent.archive import ArchiveRefused, Exactly
+from medweave_connectors.transfer import shell_commands
+from medweave_connectors.transfer.agent.archive import ArchiveRefused, LengthChecker
 from medweave_connectors.transfer.manifest import manifest
-from medweave_connectors.transfer.manifest.manifest import ROOT, Entry, Kind, Manifest
-from medweave_connectors.transfer.missing_parts import WORTH_BYTES, Rest, finishing, removing, rest_of
-from medweave_connectors.transfer.shell_commands import BLOCK_BYTES, Place
+from medweave_connectors.transfer.manifest.manifest import ROOT, Kind, Manifest, ManifestEntry
+from medweave_connectors.transfer.manifest.missing_parts import (
+    WORTH_BYTES,
+    MissingParts,
+    find_missing_parts,
+    finishing_steps,
+    removal_steps,
+)
+from medweave_connectors.transfer.shell_commands import BLOCK_BYTES, StagingPlace
+from medweave_connectors.transfer.streams import pieces
 
 NAMES = ("a", "b", "sub/a", "sub/b", "sub/deep/a", "it's $HOME")
 FOLDERS = (ROOT, "sub", "sub/deep", "empty")
 Run = Callable[..., bytes]
 
 
-def file(size: int, mode: int = 0o644, modified_s: int = 10**9) -> Entry:
-    return Entry(Kind.FILE, size, mode, modified_s, "")
+def file(size: int, mode: int = 0o644, modified_s: int = 10**9) -> ManifestEntry:
+    return ManifestEntry(Kind.FILE, size, mode, modified_s, "")
 
 
-def folder(mode: int = 0o755) -> Entry:
-    return Entry(Kind.FOLDER, 4096, mode, 10**9, "")
+def folder(mode: int = 0o755) -> ManifestEntry:
+    return ManifestEntry(Kind.FOLDER, 4096, mode, 10**9, "")
 
 
 sizes = st.one_of(st.integers(0, 3), st.integers(0, 5 * WORTH_BYTES), st.sampled_from([WORTH_BYTES, 2 * WORTH_BYTES]))
@@ -67,11 +74,11 @@ def places(draw: st.DrawFn, sent: Manifest) -> Manifest:
     return Manifest("/part/cohort", entries)
 
 
-def after(sent: Manifest, rest: Rest, there: Manifest) -> dict[str, tuple[Kind, int]]:
+def after(sent: Manifest, rest: MissingParts, there: Manifest) -> dict[str, tuple[Kind, int]]:
     """What lies there once it has been done: kinds, and the sizes of files."""
-    gone = {path for path in there.entries for wrong in rest.wrong if path == wrong or path.startswith(f"{wrong}/")}
+    gone = {path for path in there.entries for wrong in rest.unwanted if path == wrong or path.startswith(f"{wrong}/")}
     found = {path: (each.kind, each.size) for path, each in there.entries.items() if path not in gone}
-    for path, begins in rest.ends.items():
+    for path, begins in rest.partial_files.items():
         kind, size = found[path]
         assert kind == Kind.FILE
         assert size >= begins, "no hole is left"
@@ -90,11 +97,11 @@ def test_what_is_missing_makes_each_place_whole(data: st.DataObject) -> None:
     sent = data.draw(sources())
     wanted = [path for path, each in sent.entries.items() if each.kind == Kind.FILE]
     there = data.draw(st.lists(places(sent), min_size=1, max_size=3))
-    rest = rest_of(sent, wanted, there)
+    rest = find_missing_parts(sent, wanted, there)
     whole = {path: (each.kind, each.size if each.kind == Kind.FILE else 0) for path, each in sent.entries.items()}
     for each in there:
         assert after(sent, rest, each) == whole
-    assert set(rest.files).isdisjoint(rest.ends)
+    assert set(rest.files).isdisjoint(rest.partial_files)
 
 
 @pytest.mark.slow
@@ -103,26 +110,28 @@ def test_nothing_is_sent_that_each_place_has(data: st.DataObject) -> None:
     sent = data.draw(sources())
     wanted = [path for path, each in sent.entries.items() if each.kind == Kind.FILE]
     there = data.draw(places(sent))
-    rest = rest_of(sent, wanted, [there])
+    rest = find_missing_parts(sent, wanted, [there])
     for path in wanted:
         mine, other = sent.entries[path], there.entries.get(path)
         if other is not None and other.kind == Kind.FILE and other.size == mine.size:
             assert path not in rest.files
-            assert path not in rest.ends
-    assert rest_of(sent, wanted, [sent]) == Rest((), {}, (), (), (), {}, 0, nothing_there=False)
-    assert rest.nothing_there or rest.left_bytes < rest_of(sent, wanted, [Manifest("", {})]).left_bytes
+            assert path not in rest.partial_files
+    assert find_missing_parts(sent, wanted, [sent]) == MissingParts((), {}, (), (), (), {}, 0, nothing_arrived=False)
+    assert (
+        rest.nothing_arrived or rest.missing_bytes < find_missing_parts(sent, wanted, [Manifest("", {})]).missing_bytes
+    )
 
 
 def test_what_came_from_a_store_is_left_alone() -> None:
     sent = Manifest("/data/cohort", {ROOT: folder(), "stored": file(9), "new": file(9)})
     there = Manifest("", {ROOT: folder(), "stored": file(9, mode=0o444, modified_s=1)})
-    rest = rest_of(sent, ["new"], [there])
-    assert (rest.files, rest.unstamped, rest.wrong) == (("new",), (), ())
+    rest = find_missing_parts(sent, ["new"], [there])
+    assert (rest.files, rest.unstamped, rest.unwanted) == (("new",), (), ())
 
 
 @pytest.mark.parametrize("pieces_of", [[5], [2, 3], [6], [5, 1], [4], []])
 def test_the_end_of_a_file_has_exactly_so_many_bytes(pieces_of: list[int]) -> None:
-    guard = Exactly(5)
+    guard = LengthChecker(5)
 
     def act() -> None:
         for count in pieces_of:
@@ -196,27 +205,27 @@ def test_what_was_cut_is_made_whole(run: Run, tmp_path: Path) -> None:
     (tmp_path / "store").write_bytes((source / "stored").read_bytes())
     (here / "stored").hardlink_to(tmp_path / "store")
 
-    place = Place(str(part), str(tmp_path / "final")).next()
+    place = StagingPlace(str(part), str(tmp_path / "final")).after_cut()
     for _ in range(2):  # places that share a file system do it both
-        run(shell_commands.stand_aside(place, "cohort", keeps=True))
+        run(shell_commands.set_aside(place, "cohort", keeps=True))
     assert not here.exists()
     copy = Path(place.inside("cohort"))
     sent = listed(source)
-    rest = rest_of(sent, [path for path in sent.entries if path != "stored"], [listed(copy)])
-    assert rest.ends == {"sub/b": 2 * WORTH_BYTES}
-    for words in shell_commands.each_done(removing(rest, str(copy))):
+    rest = find_missing_parts(sent, [path for path in sent.entries if path != "stored"], [listed(copy)])
+    assert rest.partial_files == {"sub/b": 2 * WORTH_BYTES}
+    for words in shell_commands.batch_commands(removal_steps(rest, str(copy))):
         run(words)
-    for path, begins in rest.ends.items():
-        end = stream_commands.end(str(source / path), str(copy / path), begins=begins, size=sent.entries[path].size)
+    for path, begins in rest.partial_files.items():
+        end = pieces.file_end(str(source / path), str(copy / path), begins=begins, size=sent.entries[path].size)
         run(list(end.unpacking), run(list(end.packing)))
-    for piece in stream_commands.files(str(source), rest.files, place.folder):
+    for piece in pieces.some_files(str(source), rest.files, place.folder, num_bytes=sent.num_bytes):
         run(list(piece.unpacking), run(list(piece.packing)))
-    for words in shell_commands.each_done(finishing(sent, rest, str(copy))):
+    for words in shell_commands.batch_commands(finishing_steps(sent, rest, str(copy))):
         run(words)
     assert content(copy) == content(source) | {"stored": content(copy)["stored"]}
     assert (tmp_path / "store").read_bytes() == (source / "stored").read_bytes()
     (copy / "sub" / "b").unlink()
-    run(shell_commands.stand_aside(place.next(), "cohort", keeps=False))
+    run(shell_commands.set_aside(place.after_cut(), "cohort", keeps=False))
     assert not copy.exists()
 
 
@@ -230,6 +239,6 @@ def test_no_other_name_of_a_file_is_written_to(run: Run, tmp_path: Path) -> None
 
 @given(st.lists(st.text("ab'", min_size=1, max_size=9), max_size=30), st.integers(20, 400))
 def test_names_are_sent_in_groups_that_a_command_takes(names: list[str], most_bytes: int) -> None:
-    several = list(stream_commands.files("/data/cohort", names, "/part", most_bytes=most_bytes))
+    several = list(pieces.some_files("/data/cohort", names, "/part", num_bytes=0, most_bytes=most_bytes))
     given_names = [name for piece in several for name in piece.packing[piece.packing.index("--") + 1 :]]
     assert given_names == [f"cohort/{name}" for name in names]

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from medweave_connectors.engine.data.manager import MedweaveDataManager
+from medweave_connectors.host import deadlines
 from medweave_connectors.host.errors import NoRoom
-from medweave_connectors.transfer import resume
 from medweave_connectors.transfer.agent.encoding import Encoder
-from medweave_connectors.transfer.bandwidth import Share
+from medweave_connectors.transfer.bandwidth import BandwidthShare
 from support.direct_ends import Recorded
 from support.transfers import LAPTOP, ROUTES, Places, Route, slices, with_pods
 
@@ -113,13 +113,13 @@ def test_a_site_is_asked_once_and_only_for_what_is_large(at: Places) -> None:
 def test_it_is_encoded_once_for_several_places_and_beside_the_event_loop(
     at: Places, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    threads, real = [], Encoder.made
+    threads, real = [], Encoder.block_of
 
     def made(self: Encoder, piece: bytearray) -> Any:
         threads.append(threading.current_thread())
         return real(self, piece)
 
-    monkeypatch.setattr(Encoder, "made", made)
+    monkeypatch.setattr(Encoder, "block_of", made)
     folder = cohort(at)
     with with_pods(at, tmp_path) as pods:
 
@@ -138,13 +138,13 @@ def test_it_is_encoded_once_for_several_places_and_beside_the_event_loop(
 def test_a_limit_counts_what_is_on_the_wire(
     at: Places, run: Recorded, route: Route, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    spent, real = [0], Share.spend
+    spent, real = [0], BandwidthShare.spend
 
-    async def spend(self: Share, num_bytes: int) -> None:
+    async def spend(self: BandwidthShare, num_bytes: int) -> None:
         spent[0] += num_bytes
         await real(self, num_bytes)
 
-    monkeypatch.setattr(Share, "spend", spend)
+    monkeypatch.setattr(BandwidthShare, "spend", spend)
     cohort(at)
     sent(at, route, "cohort")
     assert spent[0] == run.transfers[0]["wire_bytes"] < 3 * MIB
@@ -159,7 +159,7 @@ def test_a_limit_counts_what_is_on_the_wire(
 def test_what_is_cut_goes_on(
     at: Places, run: Recorded, route: Route, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(resume, "PAUSES_S", (0.1, 0.2, 0.2, 0.2))
+    monkeypatch.setattr(deadlines, "RETRY_PAUSES_S", (0.1, 0.2, 0.2, 0.2))
     file = at.source / name
     if name == "scan":
         file.write_bytes(slices(32 * MIB))
@@ -205,7 +205,7 @@ def test_a_stream_without_its_end_was_cut(
     at: Places, run: Recorded, route: Route, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A site's python3 is killed once, without a word, and a shell in between says that all is well."""
-    monkeypatch.setattr(resume, "PAUSES_S", (0.1, 0.2, 0.2, 0.2))
+    monkeypatch.setattr(deadlines, "RETRY_PAUSES_S", (0.1, 0.2, 0.2, 0.2))
     folder = cohort(at)
     at.replace(
         "python3",
@@ -215,4 +215,4 @@ def test_a_stream_without_its_end_was_cut(
     sent(at, route, "cohort")
     assert same(folder, at.target / "cohort")
     assert (at.programs / "once").exists()
-    assert any("a copy was cut and goes on" in each for each in run.notices)
+    assert any("a copy was cut and is resumed" in each for each in run.notices)

@@ -282,7 +282,7 @@ def test_a_job_cannot_name_another_process_as_its_own() -> None:
 def test_other_parsers_of_a_sites_text(text: str) -> None:
     with contextlib.suppress(ValueError):
         parse_hardware(text)
-    facts = direct.read(f"medweave-direct {text}".encode())
+    facts = direct.parse_message(f"medweave-direct {text}".encode())
     assert facts is None or isinstance(facts, dict)
     releases.parse([{"labels": {"name": text, "version": text}}])
 

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,20 +19,19 @@ from medweave_connectors.host.errors import StreamBroke, StreamCut, StreamRefuse
 from medweave_connectors.host.stdin_command import stdin_of
 from medweave_connectors.jobs.remote_environment import stream_line
 from medweave_connectors.sites.pods.exec.commands import telling_its_end
-from medweave_connectors.transfer import stream_commands, wire
 from medweave_connectors.transfer.agent import encoding, program_text
-from medweave_connectors.transfer.agent.archive import Exactly
+from medweave_connectors.transfer.agent.archive import LengthChecker
 from medweave_connectors.transfer.agent.encoding import BLOCK, HEAD
-from medweave_connectors.transfer.progress import Flow, counted_by
-from medweave_connectors.transfer.wire import HERE, Leg, Passing
+from medweave_connectors.transfer.streams import pieces, transcoding
+from medweave_connectors.transfer.streams.transcoding import LOCAL_LEG, StreamLeg, Transcoder
 from support.direct_ends import PATH
 from support.old_python import assert_is_python
 from support.transfers import slices
 
 MIB = 2**20
 MOST_WORD_BYTES = 2**17  # in one word: Linux
-FAR = Leg(is_far=True, codecs=frozenset(encoding.codecs()))
-PLAIN = Leg(is_far=True, codecs=frozenset())
+FAR = StreamLeg(is_remote=True, codecs=frozenset(encoding.codecs()))
+PLAIN = StreamLeg(is_remote=True, codecs=frozenset())
 
 
 # ---- the far end
@@ -45,7 +45,7 @@ def far(words: Sequence[str], data: bytes = b"") -> subprocess.CompletedProcess[
 
 def encoded(data: bytes) -> bytes:
     """What this machine writes."""
-    return b"".join(passing_of(HERE, FAR, data, MIB)[0])
+    return b"".join(passing_of(LOCAL_LEG, FAR, data, MIB)[0])
 
 
 def test_what_the_far_end_writes_it_reads(tmp_path: Path) -> None:
@@ -87,7 +87,7 @@ def test_a_far_end_that_gets_something_else_has_failed() -> None:
 def test_its_program_is_for_an_old_python_and_leaves_room_for_names() -> None:
     assert_is_python(program_text.of("stream_peer"))
     names = [f"case '{n:06}/" + "ü" * 40 for n in range(5000)]
-    for piece in stream_commands.files("/data/cohort", names, "/there"):
+    for piece in pieces.some_files("/data/cohort", names, "/there", num_bytes=0):
         for words in (FAR.packing(piece.packing), FAR.unpacking(piece.unpacking)):
             assert len(os.fsencode(stream_line(words))) < MOST_WORD_BYTES
             assert max(len(os.fsencode(each)) for each in telling_its_end(words, "mark")) < MOST_WORD_BYTES
@@ -107,20 +107,18 @@ def test_its_program_is_for_an_old_python_and_leaves_room_for_names() -> None:
     ],
 )
 def test_what_a_place_says_of_itself(text: str, codecs: set[int]) -> None:
-    assert wire.read_told(text) == codecs & set(encoding.codecs())
+    assert transcoding.parse_codecs(text) == codecs & set(encoding.codecs())
 
 
 def test_places_get_what_all_of_them_know() -> None:
     known = {"zstd": {1, 2}, "zlib": {2}, "none": set()}
-    flow = Flow()
-    flow.known = known.__getitem__
+    codecs = SimpleNamespace(known=lambda name: frozenset(known[name]))
 
     class Place(str):
         local = False
 
     def leg(*names: str) -> frozenset[int]:
-        with counted_by(flow):
-            return wire.leg(*map(Place, names)).codecs  # type: ignore[arg-type]
+        return transcoding.leg(codecs, *map(Place, names)).codecs  # type: ignore[arg-type]
 
     assert leg("zstd") == {1, 2}
     assert leg("zstd", "zlib") == {2}
@@ -131,10 +129,10 @@ def test_places_get_what_all_of_them_know() -> None:
 
 
 def passing_of(
-    source: Leg, target: Leg, data: bytes, step: int, guard: Exactly | None = None
+    source: StreamLeg, target: StreamLeg, data: bytes, step: int, guard: LengthChecker | None = None
 ) -> tuple[list[bytes], int, int]:
     """What is written, bytes that it stands for, and bytes on the wire."""
-    places, passing = [0], Passing(source, target, guard)
+    places, passing = [0], Transcoder(source, target, guard)
 
     async def read(size: int) -> bytes:
         begins = places[0]
@@ -155,18 +153,23 @@ def passing_of(
 
 @settings(deadline=None, max_examples=40)
 @given(
-    st.binary(max_size=50), st.integers(1, 70_000), st.sampled_from([(HERE, FAR), (PLAIN, FAR)]), st.integers(1, 2**20)
+    st.binary(max_size=50),
+    st.integers(1, 70_000),
+    st.sampled_from([(LOCAL_LEG, FAR), (PLAIN, FAR)]),
+    st.integers(1, 2**20),
 )
-def test_any_bytes_come_back(seed: bytes, times: int, way: tuple[Leg, Leg], step: int) -> None:
+def test_any_bytes_come_back(seed: bytes, times: int, way: tuple[StreamLeg, StreamLeg], step: int) -> None:
     data = seed * times
     written, num_bytes, wire_bytes = passing_of(*way, data, max(step, len(data) // 500))
     on_wire = b"".join(written)
     assert num_bytes == len(data)
-    assert wire_bytes == max(len(data) if way[0].is_far else 0, len(on_wire) - HEAD.size - 8)
-    for last in (HERE, PLAIN, FAR):
-        back, num_bytes, _ = passing_of(FAR, last, on_wire, step + 7, Exactly(len(data)))
+    assert wire_bytes == max(len(data) if way[0].is_remote else 0, len(on_wire) - HEAD.size - 8)
+    for last in (LOCAL_LEG, PLAIN, FAR):
+        back, num_bytes, _ = passing_of(FAR, last, on_wire, step + 7, LengthChecker(len(data)))
         assert num_bytes == len(data)
-        assert (b"".join(back) if last is not FAR else b"".join(passing_of(FAR, HERE, b"".join(back), MIB)[0])) == data
+        assert (
+            b"".join(back) if last is not FAR else b"".join(passing_of(FAR, LOCAL_LEG, b"".join(back), MIB)[0])
+        ) == data
 
 
 SOME = encoded(slices(BLOCK + 5000) + bytes(5000))
@@ -176,7 +179,7 @@ SOME = encoded(slices(BLOCK + 5000) + bytes(5000))
 @given(st.integers(0, len(SOME) - 1))
 def test_a_stream_that_is_cut_anywhere_is_known_to_be(cut: int) -> None:
     with pytest.raises(StreamCut):
-        passing_of(FAR, HERE, SOME[:cut], MIB)
+        passing_of(FAR, LOCAL_LEG, SOME[:cut], MIB)
 
 
 @pytest.mark.slow
@@ -186,7 +189,7 @@ def test_a_changed_stream_is_refused_or_as_long(place: int, change: int) -> None
     changed = bytearray(SOME)
     changed[place] ^= change
     try:
-        _, num_bytes, _ = passing_of(FAR, HERE, bytes(changed), MIB)
+        _, num_bytes, _ = passing_of(FAR, LOCAL_LEG, bytes(changed), MIB)
     except (StreamCut, StreamRefused):
         return
     assert num_bytes == BLOCK + 10_000
@@ -194,9 +197,9 @@ def test_a_changed_stream_is_refused_or_as_long(place: int, change: int) -> None
 
 def test_a_guard_looks_at_what_was_decoded() -> None:
     with pytest.raises(StreamRefused, match="holds more"):
-        passing_of(FAR, FAR, encoded(b"x" * 5000), MIB, Exactly(4999))
+        passing_of(FAR, FAR, encoded(b"x" * 5000), MIB, LengthChecker(4999))
     with pytest.raises(StreamRefused, match="ends too soon"):
-        passing_of(FAR, HERE, encoded(b"x" * 5000), MIB, Exactly(5001))
+        passing_of(FAR, LOCAL_LEG, encoded(b"x" * 5000), MIB, LengthChecker(5001))
 
 
 def test_items_are_made_ahead() -> None:
@@ -209,7 +212,7 @@ def test_items_are_made_ahead() -> None:
 
     async def act() -> list[int]:
         seen = []
-        async for _ in wire.read_ahead(items()):
+        async for _ in transcoding.read_ahead(items()):
             await asyncio.sleep(0)
             seen.append(len(made))
         return seen
@@ -225,7 +228,7 @@ def test_what_fails_ahead_is_told_in_its_turn() -> None:
     seen = []
 
     async def act() -> None:
-        async for each in wire.read_ahead(items()):
+        async for each in transcoding.read_ahead(items()):
             seen.append(each)
 
     with pytest.raises(StreamBroke):

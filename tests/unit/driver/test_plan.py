@@ -22,7 +22,7 @@ from medweave.plan.resources import excess
 from medweave.plan.sizes import Size, size_of
 from medweave.plan.text import size, text_of
 from medweave.project.sites import Place
-from medweave_connectors.transfer.routes.route_work import BUCKET, DIRECT, SAME, THROUGH, by_driver
+from medweave_connectors.transfer.plan import BUCKET, DIRECT, SAME, THROUGH, driver_route
 from medweave_core.contracts import codec
 from medweave_core.errors import UsageError, UserInputError
 from support.cwl_files import PIPELINES, ROOT, known_as
@@ -255,8 +255,8 @@ def test_routes_have_the_names_of_the_event_log_and_follow_the_sites_settings() 
         local = False
 
     here, there = Here(), There()
-    assert [route.route for route in routes_between(None, "a", {})] == [by_driver(here, there)]  # type: ignore[arg-type]
-    assert [route.route for route in routes_between("a", None, {})] == [by_driver(there, here)]  # type: ignore[arg-type]
+    assert [route.route for route in routes_between(None, "a", {})] == [driver_route(here, there)]  # type: ignore[arg-type]
+    assert [route.route for route in routes_between("a", None, {})] == [driver_route(there, here)]  # type: ignore[arg-type]
     bucket = {"bucket": {"bucket": "b"}}
     assert [route.route for route in routes_between("a", "b", bucket)] == [SAME, DIRECT, BUCKET, THROUGH]
     off = {"sameFileSystem": False, "direct": False}

@@ -11,8 +11,8 @@ from streamflow.core.deployment import ExecutionLocation
 from medweave_connectors.policy.transfer_rules import delivers
 from medweave_connectors.runlog import current
 from medweave_connectors.transfer.manifest import manifest
-from medweave_connectors.transfer.manifest.manifest import Unlisted
-from medweave_connectors.transfer.shell_commands import OLD, part_name
+from medweave_connectors.transfer.manifest.manifest import ManifestError
+from medweave_connectors.transfer.shell_commands import OLD, staging_name
 from medweave_core.runlog.log_state import driver_lives
 
 Run = Callable[[ExecutionLocation, list[str]], Awaitable[tuple[str, int]]]
@@ -27,7 +27,7 @@ class Delivery:
         self._run = run
         self._cleared: set[Path] = set()
 
-    async def stands(
+    async def is_delivered(
         self, source: ExecutionLocation, path: str, destinations: Sequence[ExecutionLocation], destination: str
     ) -> bool:
         """Whether a result of the workflow stands at its destination already: a folder with the same content in all.
@@ -44,7 +44,7 @@ class Delivery:
             there = [manifest.parse((await self._run(*each))[0]) for each in (
                 (here, manifest.command(destination)), (source, manifest.command(path))
             )]  # fmt: skip
-        except Unlisted:
+        except ManifestError:
             return False
         return not there[1].difference(there[0])
 
@@ -55,7 +55,7 @@ class Delivery:
             return
         self._cleared.add(folder)
         if not any(driver_lives(log) for log in run.folder.parent.glob(LOGS) if log.parent != run.folder):
-            for part in folder.glob(part_name("*")):
+            for part in folder.glob(staging_name("*")):
                 if _restored(part):
                     shutil.rmtree(part, ignore_errors=True)
 

@@ -7,7 +7,8 @@ import contextlib
 import os
 import posixpath
 import time
-from collections.abc import Callable, Iterable, Mapping, MutableSequence, Sequence
+from collections.abc import Iterable, Mapping, MutableSequence, Sequence
+from dataclasses import dataclass
 from functools import partial
 from importlib.resources import files
 from pathlib import Path
@@ -22,37 +23,55 @@ from streamflow.data.remotepath import StreamFlowPath, get_inner_path
 
 from medweave_connectors.engine.data.delivery import Delivery
 from medweave_connectors.host.errors import of_the_file
+from medweave_connectors.host.gather import gather_all
 from medweave_connectors.policy.data_classes import wraps_of
 from medweave_connectors.policy.transfer_rules import TransferGuard
 from medweave_connectors.runlog import current
-from medweave_connectors.transfer.bandwidth import Limit, read_limit
-from medweave_connectors.transfer.gather import every
-from medweave_connectors.transfer.manifest.digest_cache import Digests
-from medweave_connectors.transfer.manifest.digest_database import memo_of
+from medweave_connectors.transfer.bandwidth import BandwidthLimit, parse_limit
+from medweave_connectors.transfer.capabilities import MirrorsCopies, run_at, underlying
+from medweave_connectors.transfer.manifest.digest_cache import DigestCache
+from medweave_connectors.transfer.manifest.digest_database import open_digest_database
 from medweave_connectors.transfer.manifest.manifest import Manifest
-from medweave_connectors.transfer.manifest.site_inventory import Held, site_of
-from medweave_connectors.transfer.progress import Flow, Progress
-from medweave_connectors.transfer.routes.bucket.settings import read_bucket
-from medweave_connectors.transfer.routes.direct.commands import PORTS, read_ports
-from medweave_connectors.transfer.routes.probes import Routes
-from medweave_connectors.transfer.routes.selection import Way
-from medweave_connectors.transfer.sender import Sending
+from medweave_connectors.transfer.manifest.site_inventory import SiteInventory, site_of
+from medweave_connectors.transfer.progress import Progress, TransferMeter
+from medweave_connectors.transfer.routes.bucket.settings import parse_bucket
+from medweave_connectors.transfer.routes.direct.commands import PORTS, parse_ports
+from medweave_connectors.transfer.routes.router import Router
+from medweave_connectors.transfer.sender import Sender
 from medweave_connectors.transfer.store.blob_store import Store, store_at
-from medweave_connectors.transfer.tree_receiver import Tree
 
 STORE_GIB = 50.0
-LEAVE_S = 10.0  # for the removal of what did not arrive
+DROP_S = 10.0  # for the removal of what did not arrive
+_Link = tuple[ExecutionLocation, str, ExecutionLocation]  # where the file is, its path there, and where it is linked
+
+
+@dataclass(frozen=True, slots=True)
+class _Request:
+    """One call of `transfer_data`.
+
+    Attributes:
+        path: of the source, without links.
+        target: the path at the destinations.
+        classes: data classes of the source.
+    """
+
+    location: ExecutionLocation
+    path: str
+    destinations: Sequence[ExecutionLocation]
+    target: str
+    writable: bool
+    classes: frozenset[str]
 
 
 class MedweaveDataManager(DefaultDataManager):
-    """Puts each copy between two sites together aside, verifies it by SHA-256, renames it, and writes it into the run's event log.
+    """Stages each copy between two sites, verifies it by SHA-256, publishes it by a rename, and records it in the event log.
 
-    The stock manager drops tar's exit status and never looks at folders: a cut stream passes for a whole copy. And who waits for a
-    copy that broke waits for ever. Links to what a site has already are not copies, and are not counted.
+    StreamFlow's manager drops tar's exit status and does not compare folders: a cut stream counts as a complete copy. Steps that
+    wait for a copy that broke wait for ever. Links to files that a site already has are not copies, and are not recorded.
 
     Attributes:
-        guard: the data rules, which are asked before anything is sent.
-        held: what is known to lie at the sites.
+        guard: the data rules, checked before anything is sent.
+        inventory: the content at the sites, as far as this run knows it.
     """
 
     def __init__(
@@ -68,17 +87,18 @@ class MedweaveDataManager(DefaultDataManager):
     ) -> None:
         super().__init__(context)
         self.guard = TransferGuard(dataRules, wraps_of(context.config) if dataRules is not None else {})
-        self.held, self._delivery = Held(), Delivery(self._at)
-        self._digests = Digests(memo_of(os.environ))
+        self.inventory = SiteInventory()
+        self._delivery = Delivery(partial(run_at, self._connector_of))
+        self._digests = DigestCache(open_digest_database(os.environ))
         self._store_gib = storeGiB
         with of_the_file():
-            ports, limit = read_ports(directPorts), read_limit(limitMiBps)
+            ports, limit = parse_ports(directPorts), parse_limit(limitMiBps)
             folder = Path(context.config.get("path") or ".").parent if bucket else Path()
-            way_by = read_bucket(bucket, folder=folder) if bucket else None
-        self._routes = Routes(context, same=sameFileSystem, direct=direct, ports=ports, bucket=way_by)
-        self._limit = Limit(limit)
-        self._swept: set[tuple[str, ...]] = set()  # stores that have been looked through in this run
-        # Two transfers of the same to the same deployment do not decide at once that it is not there yet.
+            settings = parse_bucket(bucket, folder=folder) if bucket else None
+        self._router = Router(self._connector_of, same=sameFileSystem, direct=direct, ports=ports, bucket=settings)
+        self._limit = BandwidthLimit(limit)
+        self._evicted: set[tuple[str, ...]] = set()  # stores that this run has brought back to their limit
+        # By source and deployment: two transfers of the same may not both decide that it is missing there.
         self._deciding: dict[tuple[str, str], asyncio.Lock] = {}
 
     async def transfer_data(
@@ -89,275 +109,233 @@ class MedweaveDataManager(DefaultDataManager):
         dst_path: str,
         writable: bool = False,
     ) -> None:
-        """Copies, or links where the site has it.
+        """Copy, or link where the site already has the source.
 
         Raises:
-            TransferForbidden: the data rules keep it away from a destination, which has not been asked for anything.
+            TransferForbidden: the data rules keep the source away from a destination, which was not contacted.
             TransferFailed: a copy was not made; nothing of it is left. Its kind says why.
         """
         started = time.monotonic()
-        source = await self._resolved(src_location, src_path)
+        source = await self._resolve(src_location, src_path)
         known = [(each.location, each.path) for each in self.get_data_locations(source)]
         classes = self.guard.admit([(src_location, src_path), (src_location, source), *known], dst_locations)
-        made: list[DataLocation] = []
-        if await self._delivery.stands(src_location, source, dst_locations, dst_path):
-            for each in dst_locations:
-                self._finish(self._registered(source, each, dst_path, writable))
+        if await self._delivery.is_delivered(src_location, source, dst_locations, dst_path):
+            for location in dst_locations:
+                self._finish(self._register(source, location, dst_path, writable))
             return
-        sending: Sending | None = None
+        request = _Request(src_location, source, dst_locations, dst_path, writable, classes)
+        made: list[DataLocation] = []
+        sender: Sender | None = None
         try:
-            links, sending = await self._begin(made, src_location, source, dst_locations, dst_path, writable, classes)
-            self.guard.note([(place.location, place.path) for place in made], classes)
-            work = [self._link(*each, dst_path, writable) for each in links]
-            if sending is not None:
-                work.append(self._send(sending, started, writable))
-            await every(work)
-            linked = {wanted.name: path for _, path, wanted in links}
-            for place in made:
-                if place.name in linked and not writable:
-                    await self._judge(place)
-                    self.held.linked(site_of(place.location), linked[place.name], place.path)
-                self._finish(place)
+            links, sender = await self._begin(made, request)
+            self.guard.note([(copy.location, copy.path) for copy in made], classes)
+            work = [self._link(*link, dst_path, writable) for link in links]
+            if sender is not None:
+                work.append(self._send(sender, request, started))
+            await gather_all(work)
+            linked = {target.name: path for _, path, target in links}
+            for copy in made:
+                if copy.name in linked and not writable:
+                    await self._set_data_type(copy)
+                    self.inventory.linked(site_of(copy.location), linked[copy.name], copy.path)
+                self._finish(copy)
         except BaseException:
             _release(made)
-            await _give_up(sending)
+            await _drop(sender)
             raise
 
     @classmethod
     def get_schema(cls) -> str:
-        """The closed schema of `dataManager.config`."""
+        """Return the closed schema of `dataManager.config`."""
         return files(__package__).joinpath("schema.json").read_text("utf-8")
 
-    # ---- what is linked, and what is sent
+    # ---- links and copies
 
-    async def _at(self, location: ExecutionLocation, words: list[str]) -> tuple[str, int]:
-        connector: Any = self.context.deployment_manager.get_connector(location.deployment)
-        told = await connector.run(location=location, command=words, capture_output=True)
-        return str(told[0]), int(told[1])
+    def _connector_of(self, deployment: str) -> Any:
+        return self.context.deployment_manager.get_connector(deployment)
 
-    async def _resolved(self, location: ExecutionLocation, path: str) -> str:
+    async def _resolve(self, location: ExecutionLocation, path: str) -> str:
         real = await StreamFlowPath(path, context=self.context, location=location).resolve()
         if real is None:
             raise WorkflowExecutionException(f"a file or folder that a step wants is not at {location.deployment}")
         return str(real)
 
-    async def _begin(
-        self,
-        made: list[DataLocation],
-        src_location: ExecutionLocation,
-        source: str,
-        destinations: Sequence[ExecutionLocation],
-        path: str,
-        writable: bool,
-        classes: frozenset[str],
-    ) -> tuple[list[tuple[ExecutionLocation, str, ExecutionLocation]], Sending | None]:
-        """Decides for each destination, and registers what will be there: who wants the same waits for it from now on.
+    async def _begin(self, made: list[DataLocation], request: _Request) -> tuple[list[_Link], Sender | None]:
+        """Decide between link and copy for each destination, and register the results: other steps wait for them from now on.
 
         Returns:
-            The links (where the file is, its path there, where it is wanted), and what has to be sent.
+            The links, and the sender of the copy.
         """
+        source, destinations = request.path, request.destinations
         deciding = self._deciding.setdefault((source, destinations[0].deployment), asyncio.Lock())
         while True:
-            await self._arrivals(source, destinations)
+            await self._wait_for_arrivals(source, destinations)
             async with deciding:
-                found = [(each, self._here(source, src_location, each, writable)) for each in destinations]
-                if not all(place is None or place[2].is_set() for _, place in found):
-                    continue  # another one has begun meanwhile
-                links = [(place[0], place[1], each) for each, place in found if place is not None]
-                others = [each for each, place in found if place is None]
+                existing = [(location, self._existing(request, location)) for location in destinations]
+                if not all(copy is None or copy[2].is_set() for _, copy in existing):
+                    continue  # another transfer has begun meanwhile
+                links = [(copy[0], copy[1], location) for location, copy in existing if copy is not None]
+                others = [location for location, copy in existing if copy is None]
                 if others:
-                    sending = self._sending(
-                        src_location, source, others, path, self._store(others, path, writable, classes)
-                    )
-                    await self._register(made, sending, links, path, source, writable)
-                    return links, sending
-            # What is there already is not sent twice: many links are made side by side.
-            await self._register(made, None, links, path, source, writable)
+                    sender = self._sender(request, others)
+                    await self._register_all(made, sender, links, request)
+                    return links, sender
+            # Links send nothing twice: many are made at the same time.
+            await self._register_all(made, None, links, request)
             return links, None
 
-    async def _register(
-        self,
-        made: list[DataLocation],
-        sending: Sending | None,
-        links: Sequence[tuple[ExecutionLocation, str, ExecutionLocation]],
-        path: str,
-        source: str,
-        writable: bool,
+    async def _register_all(
+        self, made: list[DataLocation], sender: Sender | None, links: Sequence[_Link], request: _Request
     ) -> None:
         try:
-            paths = await self._destinations(sending, [each for _, _, each in links], path, source)
-            for location, where in paths:
-                made.append(self._registered(source, location, where, writable))
+            for location, path in await self._final_paths(sender, [target for _, _, target in links], request):
+                made.append(self._register(request.path, location, path, request.writable))
         except BaseException:
-            await _give_up(sending)
+            await _drop(sender)
             raise
 
-    def _sending(
-        self,
-        src_location: ExecutionLocation,
-        source: str,
-        others: Sequence[ExecutionLocation],
-        path: str,
-        at: Store | None,
-    ) -> Sending:
-        connector_of: Callable[[str], Any] = self.context.deployment_manager.get_connector
-        return Sending(
-            src_location,
-            source,
-            others,
-            path,
-            connector_of=connector_of,
+    def _sender(self, request: _Request, destinations: Sequence[ExecutionLocation]) -> Sender:
+        store, run = self._store(request, destinations), current()
+        # Only files in a run's folder may be linked: elsewhere are the user's own files, which they may change.
+        may_link = not request.writable and run is not None and f"/{run.run_id}/" in request.path
+        source, target = request.location.deployment, destinations[0].deployment
+        return Sender(
+            request.location,
+            request.path,
+            destinations,
+            request.target,
+            connector_of=self._connector_of,
+            router=self._router,
             digests=self._digests,
-            flow=Flow(self._limit),
-            ask=self._routes.ask,
-            at=at,
-            sweeps=at is not None and self.sweeps(at, others),
+            meter=TransferMeter(self._limit, partial(_report_progress, source, target)),
+            store=store,
+            evicts=store is not None and self.should_evict(store, destinations),
+            may_link=may_link,
         )
 
-    def _store(
-        self, locations: Sequence[ExecutionLocation], path: str, writable: bool, classes: frozenset[str]
-    ) -> Store | None:
-        """The store of the places that get a copy; this machine has none, nor have places that copy to others by themselves."""
-        connector = self.context.deployment_manager.get_connector(locations[0].deployment)
-        if writable or locations[0].local or hasattr(connector, "mirrors"):
+    def _store(self, request: _Request, destinations: Sequence[ExecutionLocation]) -> Store | None:
+        """Return the store of the destinations; None for this machine and where the connector repeats copies by itself."""
+        connector = underlying(self._connector_of(destinations[0].deployment))
+        if request.writable or destinations[0].local or isinstance(connector, MirrorsCopies):
             return None
-        return self.store_at(path, classes)
+        return self.store_at(request.target, request.classes)
 
     def store_at(self, path: str, classes: frozenset[str]) -> Store | None:
-        """The store for what lies at a path of another site; None where it has none."""
+        """Return the store for a path of another site; None where the site has none."""
         run = current()
         return None if run is None else store_at(path, run.run_id, self._store_gib, classes)
 
-    def sweeps(self, at: Store, places: Sequence[ExecutionLocation]) -> bool:
-        """Whether nobody in this run has removed yet what is too much in a store; who asks does."""
-        key = (at.root, *(each.name for each in places))
-        is_first = key not in self._swept
-        self._swept.add(key)
+    def should_evict(self, store: Store, locations: Sequence[ExecutionLocation]) -> bool:
+        """Return whether this run has not yet brought a store back to its limit; the caller does it then."""
+        key = (store.root, *(location.name for location in locations))
+        is_first = key not in self._evicted
+        self._evicted.add(key)
         return is_first
 
-    async def _arrivals(self, source: str, destinations: Sequence[ExecutionLocation]) -> None:
-        wanted = {(each.deployment, each.name) for each in destinations}
-        for place in self.path_mapper.get(path=source, data_type=DataType.PRIMARY):
-            if (place.deployment, place.name) in wanted:
-                await place.available.wait()
+    async def _wait_for_arrivals(self, source: str, destinations: Sequence[ExecutionLocation]) -> None:
+        keys = {(location.deployment, location.name) for location in destinations}
+        for copy in self.path_mapper.get(path=source, data_type=DataType.PRIMARY):
+            if (copy.deployment, copy.name) in keys:
+                await copy.available.wait()
 
-    def _here(
-        self, source: str, src_location: ExecutionLocation, wanted: ExecutionLocation, writable: bool
+    def _existing(
+        self, request: _Request, target: ExecutionLocation
     ) -> tuple[ExecutionLocation, str, asyncio.Event] | None:
-        """Where a destination has the source already: on which location, at which path, and from when on."""
-        for place in self.path_mapper.get(path=source, data_type=DataType.PRIMARY):
-            if (place.deployment, place.name) == (wanted.deployment, wanted.name):
-                return wanted, place.path, place.available
-        same = (src_location.deployment, src_location.name) == (wanted.deployment, wanted.name)
-        if same or (src_location.local and wanted.local and not writable):
-            there = asyncio.Event()
-            there.set()
-            return src_location, source, there
+        """Return the copy that a destination already has: its location, its path, and the event of its arrival."""
+        source = request.location
+        for copy in self.path_mapper.get(path=request.path, data_type=DataType.PRIMARY):
+            if (copy.deployment, copy.name) == (target.deployment, target.name):
+                return target, copy.path, copy.available
+        is_same = (source.deployment, source.name) == (target.deployment, target.name)
+        if is_same or (source.local and target.local and not request.writable):
+            available = asyncio.Event()
+            available.set()
+            return source, request.path, available
         return None
 
-    async def _destinations(
-        self, sending: Sending | None, linked: Sequence[ExecutionLocation], path: str, source: str
+    async def _final_paths(
+        self, sender: Sender | None, linked: Sequence[ExecutionLocation], request: _Request
     ) -> list[tuple[ExecutionLocation, str]]:
-        """Each destination with the path that the copy or link will have there."""
-        if sending is not None:
-            await sending.prepare()
-        final = [] if sending is None else [(each, sending.place.final) for each in sending.destinations]
-        for each in linked:
-            place = StreamFlowPath(path, context=self.context, location=each)
-            if not self.get_data_locations(posixpath.dirname(path), each.deployment, each.name):
-                await place.parent.mkdir(mode=0o777, parents=True, exist_ok=True)
-            # A link into an existing folder lies below it, under the source's own name; another link is replaced.
-            below = await place.is_dir() and not await place.is_symlink()
-            final.append((each, posixpath.join(path, posixpath.basename(source)) if below else path))
-        return final
+        """Return each destination with the final path of its copy or link."""
+        paths = []
+        if sender is not None:
+            plan = await sender.prepare()
+            paths += [(location, plan.place.final) for location in plan.destinations]
+        for location in linked:
+            target = StreamFlowPath(request.target, context=self.context, location=location)
+            folder = posixpath.dirname(request.target)
+            if not self.get_data_locations(folder, location.deployment, location.name):
+                await target.parent.mkdir(mode=0o777, parents=True, exist_ok=True)
+            # A link into an existing folder gets the source's own name there; another link is replaced.
+            is_folder = await target.is_dir() and not await target.is_symlink()
+            name = posixpath.basename(request.path)
+            paths.append((location, posixpath.join(request.target, name) if is_folder else request.target))
+        return paths
 
-    def _registered(self, source: str, location: ExecutionLocation, path: str, writable: bool) -> DataLocation:
+    def _register(self, source: str, location: ExecutionLocation, path: str, writable: bool) -> DataLocation:
         known = self.path_mapper.get(path=source)
         if not known:
             raise WorkflowExecutionException(f"nothing is known of what is to be copied to {location.deployment}")
         self.register_path(location, posixpath.dirname(path))
-        place = DataLocation(location=location, path=path, relpath=known[0].relpath, data_type=DataType.PRIMARY)
-        self.path_mapper.put(path=path, data_location=place)
-        if not writable:  # what may be written to is no copy of its source any more
-            self.register_relation(known[0], place)
-        return place
+        copy = DataLocation(location=location, path=path, relpath=known[0].relpath, data_type=DataType.PRIMARY)
+        self.path_mapper.put(path=path, data_location=copy)
+        if not writable:  # a copy that may be written to does not stay equal to its source
+            self.register_relation(known[0], copy)
+        return copy
 
-    # ---- the work
+    # ---- execution
 
     async def _link(
-        self, there: ExecutionLocation, source: str, wanted: ExecutionLocation, path: str, writable: bool
+        self, source: ExecutionLocation, path: str, target: ExecutionLocation, target_path: str, writable: bool
     ) -> None:
-        connector_of: Callable[[str], Any] = self.context.deployment_manager.get_connector
         await _copy(
-            src_connector=connector_of(there.deployment),
-            src_location=there,
-            src=source,
-            dst_connector=connector_of(wanted.deployment),
-            dst_locations=[wanted],
-            dst=path,
+            src_connector=self._connector_of(source.deployment),
+            src_location=source,
+            src=path,
+            dst_connector=self._connector_of(target.deployment),
+            dst_locations=[target],
+            dst=target_path,
             writable=writable,
         )
 
-    async def _send(self, sending: Sending, started: float, writable: bool) -> None:
-        connector_of: Callable[[str], Any] = self.context.deployment_manager.get_connector
+    async def _send(self, sender: Sender, request: _Request, started: float) -> None:
+        sent = await sender.send()
+        if not request.writable:
+            for location in sender.plan.destinations:
+                self.inventory.note(site_of(location), sender.plan.place.final, sent)
+        _record(sender, sent, time.monotonic() - started)
 
-        way = self._routes.way(
-            sending.source, sending.destinations, num_bytes=sending.moves[0], seen=sending.seen, writable=writable
-        )
-        sending.carrier = way
-        sending.flow.tell = partial(_tell, sending)
+    async def _set_data_type(self, copy: DataLocation) -> None:
+        path = StreamFlowPath(copy.path, context=self.context, location=copy.location)
+        copy.data_type = DataType.SYMBOLIC_LINK if await path.is_symlink() else DataType.PRIMARY
 
-        async def stream(source: str, target: str, tree: Tree | None) -> None:
-            async def pump(places: Sequence[ExecutionLocation]) -> None:
-                await _copy(
-                    src_connector=connector_of(sending.source.deployment),
-                    src_location=sending.source,
-                    src=source,
-                    dst_connector=connector_of(sending.to),
-                    dst_locations=list(places),
-                    dst=target,
-                    writable=True,
-                )
-
-            await way.send(source, target, pump, tree)
-
-        sent = await sending.send(stream)
-        if not writable:
-            for place in sending.destinations:
-                self.held.note(site_of(place), sending.place.final, sent)
-        _record(sending, sent, time.monotonic() - started, way)
-
-    async def _judge(self, place: DataLocation) -> None:
-        path = StreamFlowPath(place.path, context=self.context, location=place.location)
-        place.data_type = DataType.SYMBOLIC_LINK if await path.is_symlink() else DataType.PRIMARY
-
-    def _finish(self, place: DataLocation) -> None:
-        """It is there, in the places that its location wraps too."""
-        path, location = place.path, place.location
+    def _finish(self, copy: DataLocation) -> None:
+        """Mark a copy as available, at the locations that its location wraps too."""
+        path, location = copy.path, copy.location
         while (inner := get_inner_path(StreamFlowPath(path, context=self.context, location=location))) is not None:
-            assert location.wraps is not None, "an inner path lies at the wrapped location"
+            assert location.wraps is not None, "an inner path is at the wrapped location"
             path, location = str(inner), location.wraps
             known = self.path_mapper.get(path=path, deployment=location.deployment, name=location.name)
             self.register_relation(
-                place,
+                copy,
                 known[0]
                 if known
                 else DataLocation(
                     location=location,
                     path=path,
-                    relpath=place.relpath,
-                    data_type=place.data_type,
+                    relpath=copy.relpath,
+                    data_type=copy.data_type,
                     available=True,
                 ),
             )
-        place.available.set()
+        copy.available.set()
 
 
-def _tell(sending: Sending, progress: Progress) -> None:
+def _report_progress(source: str, target: str, progress: Progress) -> None:
     if (run := current()) is not None:
         run.transfer_progress(
-            source=sending.source.deployment,
-            destination=sending.to,
+            source=source,
+            destination=target,
             num_bytes=progress.sent_bytes,
             total_bytes=progress.total_bytes,
             rate=progress.rate,
@@ -365,35 +343,35 @@ def _tell(sending: Sending, progress: Progress) -> None:
         )
 
 
-def _record(sending: Sending, sent: Manifest, seconds: float, way: Way) -> None:
+def _record(sender: Sender, sent: Manifest, seconds: float) -> None:
     if (run := current()) is None:
         return
-    num_bytes, num_files = sending.moves
-    for place in sending.verified_at():
-        route, reason = way.told(place)
+    plan, carrier = sender.plan, sender.carrier
+    for location in sender.verified_locations():
+        route, reason = carrier.route_taken(location)
         run.transfer_ended(
-            source=sending.source.deployment,
-            destination=sending.to,
-            location=place.name,
+            source=plan.source.deployment,
+            destination=plan.target_deployment,
+            location=location.name,
             route=route,
             reason=reason,
-            num_bytes=num_bytes,
-            num_files=num_files,
-            reused_bytes=sent.num_bytes - num_bytes,
-            wire_bytes=way.wire_bytes(place),
-            again_bytes=sending.flow.again_bytes,
+            num_bytes=plan.num_bytes,
+            num_files=len(plan.files),
+            reused_bytes=sent.num_bytes - plan.num_bytes,
+            wire_bytes=carrier.wire_bytes(location),
+            again_bytes=sender.meter.again_bytes,
             seconds=seconds,
         )
 
 
-async def _give_up(sending: Sending | None) -> None:
-    if sending is not None:
+async def _drop(sender: Sender | None) -> None:
+    if sender is not None:
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(asyncio.shield(sending.drop()), LEAVE_S)
+            await asyncio.wait_for(asyncio.shield(sender.drop()), DROP_S)
 
 
-def _release(places: Iterable[DataLocation]) -> None:
-    # Whoever waits for such a copy would wait for ever: the stock manager never sets the event of a copy that broke.
-    for place in places:
-        place.data_type = DataType.INVALID
-        place.available.set()
+def _release(copies: Iterable[DataLocation]) -> None:
+    # Steps that wait for such a copy would wait for ever: StreamFlow's manager never sets the event of a copy that broke.
+    for copy in copies:
+        copy.data_type = DataType.INVALID
+        copy.available.set()

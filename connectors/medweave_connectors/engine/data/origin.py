@@ -1,4 +1,4 @@
-"""Where files come into being: what a step has written, and what the workflow is given, gets the class of its port."""
+"""Data classes of new files: the outputs of a step and the inputs of the workflow get the class of their port."""
 
 from __future__ import annotations
 
@@ -16,27 +16,27 @@ from medweave_connectors.policy.token_paths import paths_in
 _INJECTOR = "-injector"
 
 
-class NotesClasses(BaseStep):
-    """Of a step of the engine: notes the classes of what it hands on, before anybody else can ask for it."""
+class RecordsDataClasses(BaseStep):
+    """Mixin of StreamFlow steps: records the classes of a token's files before other steps get the token."""
 
     async def _persist_token(self, token: Any, port: Any, input_token_ids: Any) -> Any:
         if isinstance(manager := self.workflow.context.data_manager, MedweaveDataManager):
             names = [name for name, known in self.output_ports.items() if known == port.name]
             for path in paths_in(token):
-                copies = [(each.location, each.path) for each in manager.get_data_locations(path)]
+                copies = [(copy.location, copy.path) for copy in manager.get_data_locations(path)]
                 for name in names:
                     manager.guard.note_made(_made_at(self.name, name), copies)
         return await super()._persist_token(token=token, port=port, input_token_ids=input_token_ids)
 
 
-class MedweaveInputInjectorStep(NotesClasses, CWLInputInjectorStep):
-    """Gives the workflow one of its inputs, which lies behind a link.
+class MedweaveInputInjectorStep(RecordsDataClasses, CWLInputInjectorStep):
+    """Passes an input of the workflow on, which lies behind a link.
 
-    The stock one knows where a link leads only if it leads below a folder that it knows already; of others it would know nothing.
+    StreamFlow's step registers the target of a link only where it lies below a registered folder.
     """
 
     async def process_input(self, job: Any, token_value: Any) -> Any:
-        """The token of the input."""
+        """Return the token of the input."""
         context = self.workflow.context
         for location in context.scheduler.get_locations(job.name):
             await input_links.make_site_links(context, location, token_value)

@@ -35,7 +35,7 @@ class MedweaveRemotePath(RemoteStreamFlowPath):
             async for path in super().glob(pattern, case_sensitive=case_sensitive):
                 yield path
             return
-        for each in remote_scan.names(await self._asked(remote_scan.matching(str(self), pattern))):
+        for each in remote_scan.split_names(await self._asked(remote_scan.glob(str(self), pattern))):
             yield self.with_segments(each)
 
     async def resolve(self, strict: bool = False) -> Any:
@@ -47,14 +47,14 @@ class MedweaveRemotePath(RemoteStreamFlowPath):
             await place.available.wait()
             if place.data_type == DataType.PRIMARY:
                 return self.with_segments(place.path)
-        told = await self._asked(remote_scan.real(str(self)))
+        told = await self._asked(remote_scan.resolve(str(self)))
         return self.with_segments(os.fsdecode(told.removesuffix(b"\n"))) if told else None
 
     async def read_text(self, n: int = -1, encoding: str | None = None, errors: str | None = None) -> str:
         """The first `n` bytes of a file, all of it for -1. What is no text in it is replaced, unless `errors` says more."""
         if (other := await self._other()) is not None:
             return str(await other.read_text(n=n, encoding=encoding, errors=errors))
-        told = await self._asked(remote_scan.content(str(self), n))
+        told = await self._asked(remote_scan.read_file(str(self), n))
         return told.decode(encoding or "utf-8", errors or "replace")
 
     async def checksum(self) -> str | None:
@@ -87,8 +87,8 @@ class MedweaveRemotePath(RemoteStreamFlowPath):
             return
         try:
             folders, names = [
-                remote_scan.listed_names(
-                    await self._asked(remote_scan.listed(str(self), kind=kind, follow=follow_symlinks))
+                remote_scan.folder_names(
+                    await self._asked(remote_scan.list_folder(str(self), kind=kind, follow=follow_symlinks))
                 )
                 for kind in ("d", "f")
             ]
@@ -158,8 +158,8 @@ class MedweaveRemotePath(RemoteStreamFlowPath):
     async def _asked(self, words: list[str]) -> bytes:
         told, _ = await self._ran(words)
         try:
-            return remote_scan.answer(told)
-        except remote_scan.NotTold as error:
+            return remote_scan.parse_answer(told)
+        except remote_scan.RemoteScanFailed as error:
             raise WorkflowExecutionException(f"{self.connector.deployment_name}: a file or folder: {error}") from None
 
     async def _change(self, *words: str) -> None:

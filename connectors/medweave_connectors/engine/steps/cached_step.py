@@ -18,7 +18,7 @@ from medweave_connectors.cache.local import LocalCacheLookup
 from medweave_connectors.cache.remote import CacheSite, RemoteCacheLookup
 from medweave_connectors.engine.data.manager import MedweaveDataManager
 from medweave_connectors.jobs import job_requests
-from medweave_connectors.transfer.routes.direct.endpoints import behind
+from medweave_connectors.transfer.capabilities import underlying
 
 _delayed: contextvars.ContextVar[list[tuple[Any, Any]] | None] = contextvars.ContextVar("delayed", default=None)
 
@@ -79,7 +79,7 @@ def _lookup_of(step: Any, job: Any) -> session.CacheLookup | None:
 def _site_of(step: Any, job: Any, locations: Any) -> CacheSite | None:
     """Return the site of a remote job; None if it has no cache: the connector is not medweave's, or there is no store."""
     manager, location = step.workflow.context.data_manager, locations[0]
-    connector = behind(step.workflow.context.deployment_manager.get_connector(location.deployment))
+    connector = underlying(step.workflow.context.deployment_manager.get_connector(location.deployment))
     if not isinstance(manager, MedweaveDataManager) or not hasattr(connector, "worker_of"):
         return None
     classes = manager.guard.made_by(step.name, step.output_ports)
@@ -90,9 +90,9 @@ def _site_of(step: Any, job: Any, locations: Any) -> CacheSite | None:
     return CacheSite(
         connector=connector,
         location=location,
-        inventory=manager.held,
+        inventory=manager.inventory,
         store=store,
-        sweeps=lambda: manager.sweeps(store, [location]),
+        sweeps=lambda: manager.should_evict(store, [location]),
         outputs=job.output_directory,
         staged=step.command.initial_work_dir is not None,
         num_nodes=request.num_nodes if request is not None and request.hints.gang else 1,

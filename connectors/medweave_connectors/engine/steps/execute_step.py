@@ -8,7 +8,7 @@ from typing import Any
 from streamflow.core.workflow import Job
 from streamflow.cwl.step import CWLExecuteStep
 
-from medweave_connectors.engine.data.origin import NotesClasses
+from medweave_connectors.engine.data.origin import RecordsDataClasses
 from medweave_connectors.engine.steps.cached_step import CachedStep
 from medweave_connectors.engine.steps.partial_failures import ToleratesFailures
 from medweave_connectors.engine.steps.provenance import RecordsProvenance
@@ -16,7 +16,7 @@ from medweave_connectors.host.errors import OutputNotCollected, StreamBroke, Tra
 from medweave_connectors.jobs.job_errors import event_message, note_job_error, storage_error
 
 
-class MedweaveExecuteStep(ToleratesFailures, RecordsProvenance, NotesClasses, CachedStep, CWLExecuteStep):
+class MedweaveExecuteStep(ToleratesFailures, RecordsProvenance, RecordsDataClasses, CachedStep, CWLExecuteStep):
     """Adds to each job: the cause of its failure, partial failures, provenance, data classes and the cache, in this order."""
 
     async def _execute_command(self, job: Job, connectors: MutableMapping[str, Any]) -> None:

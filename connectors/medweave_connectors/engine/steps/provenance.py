@@ -22,7 +22,7 @@ from medweave_connectors.engine.steps import input_symbols
 from medweave_connectors.runlog import current, values
 from medweave_connectors.runlog.values import Item
 from medweave_connectors.transfer.manifest.manifest import ROOT, Kind, Manifest
-from medweave_connectors.transfer.manifest.site_inventory import Held, site_of
+from medweave_connectors.transfer.manifest.site_inventory import SiteInventory, site_of
 
 _outputs: contextvars.ContextVar[dict[str, Any] | None] = contextvars.ContextVar("outputs", default=None)
 
@@ -82,7 +82,7 @@ class _LocalDescriber:
 class _SiteDescriber:
     """Describes files at a site, by the manifests that are known."""
 
-    def __init__(self, inventory: Held, location: Any) -> None:
+    def __init__(self, inventory: SiteInventory, location: Any) -> None:
         self._inventory, self._site = inventory, site_of(location)
 
     async def item(self, kind: str, path: str) -> Item:
@@ -118,7 +118,9 @@ def _describer_of(step: Any, job: Any) -> _Describer:
         return _NoDescriber()
     if all(location.local for location in locations):
         return _LocalDescriber(reuse.store.contents)
-    return _SiteDescriber(manager.held, locations[0]) if isinstance(manager, MedweaveDataManager) else _NoDescriber()
+    return (
+        _SiteDescriber(manager.inventory, locations[0]) if isinstance(manager, MedweaveDataManager) else _NoDescriber()
+    )
 
 
 async def _items(value: Any, describer: _Describer, symbols: Sequence[str] | frozenset[str]) -> list[Item]:

@@ -17,6 +17,7 @@ from streamflow.core.deployment import Connector, ExecutionLocation
 from streamflow.core.scheduling import AvailableLocation
 
 from medweave_connectors.cache.lookup import with_cache_lookup
+from medweave_connectors.host.read_only_commands import is_marked_read_only
 from medweave_connectors.jobs import job_requests
 from medweave_connectors.jobs.node_group import ENGINE, node_environment
 from medweave_connectors.jobs.retries.policy import CLUSTER, FailureKind
@@ -34,7 +35,6 @@ from medweave_connectors.sites.pods.errors import DeploymentRefused, PodLost
 from medweave_connectors.sites.pods.exec.group import Member
 from medweave_connectors.sites.pods.startup.pod import Pod, pod_facts
 from medweave_connectors.sites.pods.startup.states import loss, loss_kind
-from medweave_connectors.transfer.manifest import manifest
 
 MASTER, WORKER = "master", "worker"
 ASK_S = 60
@@ -394,4 +394,4 @@ def _named(location: ExecutionLocation, name: str) -> ExecutionLocation:
 
 def _only_looks(command: Sequence[str]) -> bool:
     first = command[0].split(maxsplit=1)  # names the program
-    return manifest.only_looks(command) or (bool(first) and first[0] in _LOOKING)
+    return is_marked_read_only(command) or (bool(first) and first[0] in _LOOKING)

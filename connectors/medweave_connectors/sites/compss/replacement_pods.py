@@ -145,7 +145,7 @@ async def give(
         await _done(connector, target, f"rm -rf {there}")
     reader = await connector.get_stream_reader(["tar", "-C", root, "-cf", "-", "--", *chosen], source)
     writer = await connector.get_stream_writer(["tar", "-C", root, "-xf", "-"], target)
-    await connector.while_there(
+    await connector.while_reachable(
         [source.name, target.name],
         pump(reader, [writer], int(connector.transferBufferSize), where=connector.deployment_name),
     )

@@ -27,7 +27,7 @@ from medweave_connectors.runlog.run import short_path
 from medweave_connectors.sites.local import utility
 from medweave_connectors.sites.local.links import let_write, link
 from medweave_connectors.sites.local.process import EndedCommand, LocalCommand, end_all_now
-from medweave_connectors.transfer.streams import ProgramReader, ProgramWriter
+from medweave_connectors.transfer.streams.local_programs import LocalReader, LocalWriter
 from medweave_core.runlog.causes import cause, step_message
 
 SETTLE_S = 3.0
@@ -196,11 +196,11 @@ class MedweaveLocalConnector(LocalConnector):
 
     async def get_stream_reader(self, command: MutableSequence[str], location: ExecutionLocation) -> Any:
         """Return the output of a program as a stream; a failed program is an error when the stream ends."""
-        return ProgramReader(["sh", "-c", stream_line(command)], "a transfer from this machine")
+        return LocalReader(["sh", "-c", stream_line(command)], "a transfer from this machine")
 
     async def get_stream_writer(self, command: MutableSequence[str], location: ExecutionLocation) -> Any:
         """Return the input of a program as a stream; a failed program is an error when the stream ends."""
-        return ProgramWriter(["sh", "-c", stream_line(command)], "a transfer to this machine")
+        return LocalWriter(["sh", "-c", stream_line(command)], "a transfer to this machine")
 
     @classmethod
     def get_schema(cls) -> str:

@@ -9,7 +9,7 @@ import stat
 from pathlib import Path
 
 from medweave_connectors.host.errors import TargetRefused
-from medweave_connectors.transfer.shell_commands import part_name
+from medweave_connectors.transfer.shell_commands import staging_name
 
 
 def link(source: str, destination: str, deployment: str, *, by: str | None = None) -> None:
@@ -28,7 +28,7 @@ def link(source: str, destination: str, deployment: str, *, by: str | None = Non
         place /= there.name
     if place.exists() and place.samefile(there):
         return
-    part = place.parent / part_name(secrets.token_hex(4))
+    part = place.parent / staging_name(secrets.token_hex(4))
     try:
         part.symlink_to(by or there)
         part.replace(place)

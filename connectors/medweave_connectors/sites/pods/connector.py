@@ -285,10 +285,10 @@ class PodsConnector(PodPlaces):
 
         The engine searches every place of a job, and takes what places on a shared volume all see for that many outputs.
         """
-        if searched := remote_scan.searched(command):
+        if searched := remote_scan.searched_folder(command):
             writer = next((at for folder, at in self._writers.items() if searched.startswith(folder)), location.name)
             if writer != location.name:
-                return remote_scan.nothing(), 0
+                return remote_scan.empty_answer(), 0
         return await super().utility(location, command, environment, workdir, timeout)
 
     def places_of(self, job_name: str, location: ExecutionLocation) -> list[str]:

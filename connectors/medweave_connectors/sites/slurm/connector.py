@@ -36,7 +36,7 @@ from medweave_connectors.sites.slurm.service import Service, check_service
 from medweave_connectors.sites.slurm.site_survey import SiteSurvey, check_services, parse_survey, survey_command
 from medweave_connectors.sites.slurm.states import state_of
 from medweave_connectors.sites.slurm.watch import JobWatcher, QueryRate
-from medweave_connectors.transfer.routes.direct.endpoints import End, end_of
+from medweave_connectors.transfer.capabilities import Endpoint, endpoint_of
 from medweave_connectors.transfer.shell_commands import link_or_copy
 
 ASK_S = 60.0
@@ -262,9 +262,9 @@ class MedweaveSlurmConnector(SlurmConnector):
         if others:
             await super().copy_remote_to_remote(src, dst, others, source_location, source_connector, read_only)
 
-    async def far_end(self, location: ExecutionLocation) -> End | None:
+    async def agent_endpoint(self, location: ExecutionLocation) -> Endpoint | None:
         """Return the login node as one end of a direct transfer; None if Slurm runs on this machine."""
-        return await end_of(self.connector, location.wraps)
+        return await endpoint_of(self.connector, location.wraps)
 
     @classmethod
     def get_schema(cls) -> str:

@@ -19,6 +19,7 @@ from streamflow.core.scheduling import Hardware
 from streamflow.deployment.connector.ssh import SSHConnector
 
 from medweave_connectors.cache.lookup import with_cache_lookup
+from medweave_connectors.host import deadlines
 from medweave_connectors.host.command_log import CommandLog, kind_of
 from medweave_connectors.host.deadlines import NoProgress
 from medweave_connectors.host.errors import (
@@ -52,9 +53,8 @@ from medweave_connectors.sites.ssh.login import READ_BYTES, StartedSession
 from medweave_connectors.sites.ssh.openssh_config import look_up
 from medweave_connectors.sites.ssh.sessions import NotReached, Sessions, SessionShell
 from medweave_connectors.sites.ssh.streams import SSHReader, SSHWriter
-from medweave_connectors.transfer.manifest import manifest
-from medweave_connectors.transfer.routes.direct.endpoints import End
-from medweave_connectors.transfer.routes.via_driver import CUT_PAUSES_S, TarCopies
+from medweave_connectors.transfer.capabilities import Endpoint
+from medweave_connectors.transfer.routes.via_driver import TarCopies
 from medweave_core.errors import UsageError
 
 GRACE_S, END_S = 3.0, 15.0
@@ -185,7 +185,7 @@ class MedweaveSSHConnector(TarCopies, SSHConnector):
             )
             return await attempts.run()
         line = utility_line(command, environment=environment or {}, workdir=workdir, stdin=file_name(stdin))
-        for pause_s in (*(CUT_PAUSES_S if is_read_only(command) or manifest.only_looks(command) else ()), None):
+        for pause_s in (*(deadlines.RETRY_PAUSES_S if is_read_only(command) else ()), None):
             try:
                 with _reached(), self._log.command(kind_of(command)) as logged:
                     result = await self._sessions[location.name].shells.execute(line, timeout)
@@ -219,7 +219,7 @@ class MedweaveSSHConnector(TarCopies, SSHConnector):
         what = f"a transfer to {location.name}"
         return SSHWriter(self._session(location, "stream"), stream_line(command), what, stdin_of(command))
 
-    async def far_end(self, location: ExecutionLocation) -> End:
+    async def agent_endpoint(self, location: ExecutionLocation) -> Endpoint:
         """Return the machine as one end of a direct transfer; it listens at all of its addresses.
 
         Raises:
@@ -233,7 +233,7 @@ class MedweaveSSHConnector(TarCopies, SSHConnector):
             with _reached():
                 return await self._sessions[location.name].program(stream_line(words))
 
-        return End(f"{self.deployment_name}/{location.name}", [settings.hostname], "", begin)
+        return Endpoint(f"{self.deployment_name}/{location.name}", [settings.hostname], "", begin)
 
     @classmethod
     def get_schema(cls) -> str:

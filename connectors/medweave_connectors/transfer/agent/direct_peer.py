@@ -1,14 +1,13 @@
-"""One end of a direct copy. It runs at a site, by a bare python3 (3.8 or later) with ssl: `program` sends it there as text.
+"""One end of a direct copy: an agent that a site runs by a bare python3 (3.8 or later) with ssl. The driver sends it as text.
 
-Nothing of medweave is imported, nothing is written but what tar unpacks, or the tree that comes (see `tree_stream`). Standard input
-gives one line of JSON (see `words`), and holds the certificates. After it may come lines with the `rate` at which to send; whatever
-else comes, also its end, ends this program and its tar. Standard output has lines for the driver, each behind a mark, and no name
-of a file but in the last words of tar.
+It imports nothing of medweave, and writes nothing but what tar unpacks or the tree that arrives (see `tree_stream`). Standard
+input has one line of JSON with the settings and the certificates. Lines with a new `rate` may follow; anything else, and the end
+of the input, ends the agent and its tar. Standard output has messages for the driver, each behind a mark. They name no file,
+except for the end of tar's standard error.
 
-On the wire, within TLS 1.3: a greeting of each side, the codecs of who gets it, blocks (see `encoding`), one of no length that
-tells the number of bytes and tar's exit status, and an answer that tells the status of the other tar. TLS authenticates each
-byte, and a stream that ends without that last block was cut; so the stream has no digest of its own. Each file's is compared
-afterwards, by the driver.
+On the wire, within TLS 1.3: a greeting of each side, the receiver's codecs, blocks (see `encoding`), an empty block with the
+number of bytes and tar's exit status, and an answer with the other tar's exit status. TLS authenticates each byte, and a stream
+without the last block was cut, so the stream has no digest of its own. The driver compares the digests of the files afterwards.
 """
 
 from __future__ import annotations
@@ -31,22 +30,23 @@ from typing import Any, Callable, Iterator, NoReturn  # noqa: UP035 (3.8)
 
 from medweave_connectors.transfer.agent import peer_link
 
-Failed, say, exactly, why_not = peer_link.Failed, peer_link.say, peer_link.exactly, peer_link.why_not
+PeerFailed, report = peer_link.PeerFailed, peer_link.report
+read_exactly, describe_error = peer_link.read_exactly, peer_link.describe_error
 CUT = peer_link.CUT
 
 BLOCK = 2**20
 IDLE_S, BEAT_S = 120.0, 5.0
 TAIL = 2000
-_F_SETPIPE_SZ = 1031  # fcntl names it from 3.10 on
+_F_SETPIPE_SZ = 1031  # fcntl has it from 3.10 on
 _END = struct.Struct(">Qi")
-_moved = [0]  # bytes so far
-_wire = [0]  # and those of blocks on the wire
-_rate = [0.0]  # what may go over the wire, bytes/s; 0 for all there is
+moved_bytes = [0]  # of the stream, so far
+_wire_bytes = [0]  # of the same as blocks on the wire
+_rate = [0.0]  # of the wire, bytes/s; 0 for no limit
 _tars: list[subprocess.Popen[bytes]] = []
 
 
 def leave() -> NoReturn:
-    """Ends tar, and this."""
+    """End tar and this agent."""
     for tar in _tars:
         with contextlib.suppress(OSError):
             if tar.poll() is None:
@@ -54,26 +54,28 @@ def leave() -> NoReturn:
     os._exit(1)
 
 
-def _watch() -> None:
+def _read_rates() -> None:
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
         while True:
             _rate[0] = json.loads(sys.stdin.buffer.readline())["rate"] or 0.0
     leave()
 
 
-def _beat() -> None:
+def send_beats() -> None:
+    """Report the bytes so far, every few seconds."""
     while True:
         time.sleep(BEAT_S)
         try:
-            say(beat=_moved[0])
+            report(beat=moved_bytes[0])
         except OSError:
             leave()
 
 
-# ---- what is sent
+# ---- tar
 
 
-def _tar(words: list[str], **pipe: int) -> subprocess.Popen[bytes]:
+def start_tar(words: list[str], **pipe: int) -> subprocess.Popen[bytes]:
+    """Start a command with a pipe at one end."""
     environment = dict(os.environ, LC_ALL="C")
     tar = subprocess.Popen(words, stderr=subprocess.PIPE, env=environment, start_new_session=True, **pipe)  # type: ignore[call-overload]
     _tars.append(tar)
@@ -82,57 +84,64 @@ def _tar(words: list[str], **pipe: int) -> subprocess.Popen[bytes]:
     return tar  # type: ignore[no-any-return]
 
 
-def _last_words(tar: subprocess.Popen[bytes]) -> tuple[threading.Thread, bytearray]:
-    """What tar says, read while it runs."""
-    said = bytearray()
+def read_errors(tar: subprocess.Popen[bytes]) -> tuple[threading.Thread, bytearray]:
+    """Read the end of tar's standard error while tar runs."""
+    tail = bytearray()
     assert tar.stderr is not None
     errors = tar.stderr.fileno()
 
     def read() -> None:
         for data in iter(lambda: os.read(errors, 65536), b""):
-            said.extend(data)
-            del said[:-TAIL]
+            tail.extend(data)
+            del tail[:-TAIL]
 
     reader = threading.Thread(target=read, daemon=True)
     reader.start()
-    return reader, said
+    return reader, tail
 
 
-def _told(code: int, words: tuple[threading.Thread, bytearray]) -> dict[str, Any]:
-    words[0].join(peer_link.GREET_S)
-    # As bytes: the driver decides what of it is known.
-    return {"exit_status": code, "told": base64.b64encode(bytes(words[1])).decode()}
+def tar_report(exit_status: int, errors: tuple[threading.Thread, bytearray]) -> dict[str, Any]:
+    """Return tar's exit status and its last messages, as bytes: the driver looks for known reasons in them."""
+    errors[0].join(peer_link.GREET_S)
+    return {"exit_status": exit_status, "told": base64.b64encode(bytes(errors[1])).decode()}
+
+
+def _system_report(message: str) -> dict[str, Any] | None:
+    """Return the system's message about a tree in the form of tar's."""
+    return {"exit_status": 1, "told": base64.b64encode(message.encode()).decode()} if message else None
+
+
+# ---- sending
 
 
 def send(link: ssl.SSLSocket, settings: dict[str, Any], encoding: dict[str, Any]) -> dict[str, Any]:
-    """Sends what a command writes, or a tree; what else there is to tell of it."""
-    encoding["hold_memory"]()
-    known = encoding["Encoder"](exactly(link, exactly(link, 1)[0]))
+    """Send what a command writes, or a tree; return further facts for the last message."""
+    encoding["keep_memory"]()
+    encoder = encoding["Encoder"](read_exactly(link, read_exactly(link, 1)[0]))
     if settings["tree"]:
-        return _send_tree(link, settings["tree"], known, encoding)
-    tar = _tar(settings["words"], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)
-    words, source = _last_words(tar), tar.stdout
+        return _send_tree(link, settings["tree"], encoder, encoding)
+    tar = start_tar(settings["words"], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)
+    errors, source = read_errors(tar), tar.stdout
     assert source is not None
-    _send_blocks(link, known.blocks(encoding["pieces"](source.fileno())))
+    _send_blocks(link, encoder.blocks(encoding["read_pieces"](source.fileno())))
     code = tar.wait()
-    link.sendall(encoding["HEAD"].pack(0, 0, 0) + _END.pack(_moved[0], code))
+    link.sendall(encoding["HEAD"].pack(0, 0, 0) + _END.pack(moved_bytes[0], code))
     if code:
-        raise Failed("tar failed where the files are", _told(code, words))
-    _answered(link)
+        raise PeerFailed("tar failed where the files are", tar_report(code, errors))
+    _wait_for_answer(link)
     return {}
 
 
-def _send_tree(link: ssl.SSLSocket, given: dict[str, Any], known: Any, encoding: dict[str, Any]) -> dict[str, Any]:
-    tree = _module("tree_stream", given["program"])
-    sender = tree["Sender"](os.fsencode(given["path"]))
-
+def _send_tree(link: ssl.SSLSocket, task: dict[str, Any], encoder: Any, encoding: dict[str, Any]) -> dict[str, Any]:
+    tree_stream = _module("tree_stream", task["program"])
+    sender = tree_stream["TreeSender"](os.fsencode(task["path"]))
     try:
-        _send_blocks(link, known.blocks(sender.pieces()))
-    except tree["NotSent"] as error:
-        raise Failed(str(error), _said(error.said)) from None
-    link.sendall(encoding["HEAD"].pack(0, 0, 0) + _END.pack(_moved[0], 0))
-    _answered(link)
-    return {"tree": base64.b64encode(zlib.compress(tree["noted"](sender), 1)).decode()}
+        _send_blocks(link, encoder.blocks(sender.pieces()))
+    except tree_stream["TreeNotSent"] as error:
+        raise PeerFailed(str(error), _system_report(error.system_message)) from None
+    link.sendall(encoding["HEAD"].pack(0, 0, 0) + _END.pack(moved_bytes[0], 0))
+    _wait_for_answer(link)
+    return {"tree": base64.b64encode(zlib.compress(tree_stream["listing_of"](sender), 1)).decode()}
 
 
 def _send_blocks(link: ssl.SSLSocket, blocks: Iterator[Any]) -> None:
@@ -140,21 +149,16 @@ def _send_blocks(link: ssl.SSLSocket, blocks: Iterator[Any]) -> None:
     for head, body, size in blocks:
         link.sendall(head)
         link.sendall(body)
-        _moved[0] += size
-        _wire[0] += len(head) + len(body)
+        moved_bytes[0] += size
+        _wire_bytes[0] += len(head) + len(body)
         if _rate[0]:
             free_at = max(free_at, time.monotonic()) + (len(head) + len(body)) / _rate[0]
             time.sleep(max(free_at - time.monotonic(), 0.0))
 
 
-def _answered(link: ssl.SSLSocket) -> None:
-    if struct.unpack(">i", exactly(link, 4))[0]:
-        raise Failed("tar failed at the other end")
-
-
-def _said(words: str) -> dict[str, Any] | None:
-    """What the system said of a tree, as if it had been tar."""
-    return {"exit_status": 1, "told": base64.b64encode(words.encode()).decode()} if words else None
+def _wait_for_answer(link: ssl.SSLSocket) -> None:
+    if struct.unpack(">i", read_exactly(link, 4))[0]:
+        raise PeerFailed("tar failed at the other end")
 
 
 def _module(name: str, text: str) -> dict[str, Any]:
@@ -163,97 +167,107 @@ def _module(name: str, text: str) -> dict[str, Any]:
     return module
 
 
-def _guard(given: dict[str, Any] | None) -> Callable[[Any], Any]:
-    """What may be unpacked of an archive: given a piece, what passes of it; given nothing, it must have come to its end."""
-    if not given:
+# ---- receiving
+
+
+def checker_of(settings: dict[str, Any] | None) -> Callable[[Any], Any]:
+    """Return a function that checks an archive: it returns what passes of a piece; without a piece, the archive must have ended."""
+    if not settings:
         return lambda piece: piece
-    module = _module("archive", given["program"])
-    root, num_bytes = given["root"], given["num_bytes"]
-    guard = module["Exactly"](num_bytes) if root is None else module["Guard"](root, num_bytes)
+    archive = _module("archive", settings["program"])
+    root, num_bytes = settings["root"], settings["num_bytes"]
+    checker = archive["LengthChecker"](num_bytes) if root is None else archive["ArchiveChecker"](root, num_bytes)
 
-    def passed(piece: Any) -> Any:
+    def check(piece: Any) -> Any:
         try:
-            return guard.passed(piece) if piece else guard.end()
-        except module["ArchiveRefused"] as error:
-            raise Failed("an archive was refused: " + str(error)) from None
+            return checker.passed(piece) if piece else checker.end()
+        except archive["ArchiveRefused"] as error:
+            raise PeerFailed("an archive was refused: " + str(error)) from None
 
-    return passed
+    return check
 
 
 def _contents(link: ssl.SSLSocket, encoding: dict[str, Any]) -> Iterator[bytearray]:
-    """What comes, decoded, up to its end."""
-    encoding["hold_memory"]()
+    """Yield the decoded content, up to its end."""
+    encoding["keep_memory"]()
     decoder, head = encoding["Decoder"](), encoding["HEAD"]
     link.sendall(bytes([len(decoder.known)]) + decoder.known)
     while True:
         try:
-            how, length, size = decoder.head(exactly(link, head.size))
+            how, length, size = decoder.head(read_exactly(link, head.size))
             if not length:
                 return
-            content = decoder.content(how, exactly(link, length), size)
+            content = decoder.content(how, read_exactly(link, length), size)
         except encoding["NotDecoded"] as error:
-            raise Failed(str(error)) from None
-        _moved[0] += size
-        _wire[0] += head.size + length
+            raise PeerFailed(str(error)) from None
+        moved_bytes[0] += size
+        _wire_bytes[0] += head.size + length
         yield content
 
 
 def receive(link: ssl.SSLSocket, settings: dict[str, Any], encoding: dict[str, Any]) -> None:
-    """Gives what comes, and may pass, to a command; or writes the tree that it is."""
+    """Write checked content to a command; or write the tree that arrives."""
     if settings["tree"]:
         return _receive_tree(link, settings["tree"], encoding)
-    passed = _guard(settings["guard"])
-    tar = _tar(settings["words"], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
-    words, target = _last_words(tar), tar.stdin
-    assert target is not None
+    check = checker_of(settings["guard"])
+    tar = start_tar(settings["words"], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
+    errors = read_errors(tar)
     for content in _contents(link, encoding):
-        rest = memoryview(passed(content))
-        try:
-            while rest:
-                rest = rest[os.write(target.fileno(), rest) :]
-        except BrokenPipeError:  # an archive's readers stop before its padding
-            if code := tar.wait():
-                raise Failed("tar failed where they should go", _told(code, words)) from None
-    _all_came(link)
-    passed(b"")
-    target.close()
+        write_to_tar(tar, check(content), errors)
+    _check_end(link)
+    check(b"")
+    assert tar.stdin is not None
+    tar.stdin.close()
     code = tar.wait()
     link.sendall(struct.pack(">i", code))
     if code:
-        raise Failed("tar failed where they should go", _told(code, words))
+        raise PeerFailed("tar failed where they should go", tar_report(code, errors))
 
 
-def _receive_tree(link: ssl.SSLSocket, given: dict[str, Any], encoding: dict[str, Any]) -> None:
-    tree = _module("tree_stream", given["program"])
-    path, note, blobs = (os.fsencode(given[each]) for each in ("path", "note", "blobs"))
+def write_to_tar(tar: subprocess.Popen[bytes], data: Any, errors: tuple[threading.Thread, bytearray]) -> None:
+    """Write to the command's standard input. Readers of an archive may stop before its padding."""
+    assert tar.stdin is not None
+    rest = memoryview(data)
+    try:
+        while rest:
+            rest = rest[os.write(tar.stdin.fileno(), rest) :]
+    except BrokenPipeError:
+        code = tar.wait()
+        if code:
+            raise PeerFailed("tar failed where they should go", tar_report(code, errors)) from None
+
+
+def _receive_tree(link: ssl.SSLSocket, task: dict[str, Any], encoding: dict[str, Any]) -> None:
+    tree_stream = _module("tree_stream", task["program"])
+    path, note, blobs = (os.fsencode(task[key]) for key in ("path", "note", "blobs"))
     os.umask(0)  # modes are those of the source
-    planter = tree["Planter"](path, note, given["num_bytes"], blobs, later=given["later"])
+    receiver = tree_stream["TreeReceiver"](path, note, task["num_bytes"], blobs, later=task["later"])
     try:
         for content in encoding["read_ahead"](_contents(link, encoding)):
-            planter.take(content)
-        _all_came(link)
-        planter.end()
-    except tree["NotPlanted"] as error:
-        raise Failed(str(error), _said(error.said)) from None
+            receiver.take(content)
+        _check_end(link)
+        receiver.end()
+    except tree_stream["TreeRefused"] as error:
+        raise PeerFailed(str(error), _system_report(error.system_message)) from None
     link.sendall(struct.pack(">i", 0))
 
 
-def _all_came(link: ssl.SSLSocket) -> None:
-    count, sent = _END.unpack(exactly(link, _END.size))
-    if sent or count != _moved[0]:
-        raise Failed("tar failed at the other end" if sent else CUT)
+def _check_end(link: ssl.SSLSocket) -> None:
+    count, code = _END.unpack(read_exactly(link, _END.size))
+    if code or count != moved_bytes[0]:
+        raise PeerFailed("tar failed at the other end" if code else CUT)
 
 
 def main() -> None:
-    """Does what the line of standard input says."""
+    """Do what the first line of standard input says."""
     settings: dict[str, Any] = json.loads(sys.stdin.buffer.readline())
     _rate[0] = settings.get("rate") or 0.0
-    for work in (_watch, _beat):
+    for work in (_read_rates, send_beats):
         threading.Thread(target=work, daemon=True).start()
     try:
         try:
-            link = (peer_link.listened if settings["listen"] else peer_link.connected)(settings)
-            say(connected=True)
+            link = (peer_link.accept_peer if settings["listen"] else peer_link.connect_to_peer)(settings)
+            report(connected=True)
             link.settimeout(IDLE_S)
             encoding = _module("encoding", settings["encoding"])
             if settings["send"]:
@@ -261,16 +275,16 @@ def main() -> None:
             else:
                 receive(link, settings, encoding)
                 facts = {}
-        except Failed as error:
-            say(failed=str(error), tar=error.tar, moved=_moved[0])
+        except PeerFailed as error:
+            report(failed=str(error), tar=error.tar, moved=moved_bytes[0])
         except socket.timeout:  # noqa: UP041 (before 3.10 it was no TimeoutError)
-            say(failed="the other end has stopped", tar=None, moved=_moved[0])
-        except OSError:  # ssl's are such
-            say(failed=CUT, tar=None, moved=_moved[0])
+            report(failed="the other end has stopped", tar=None, moved=moved_bytes[0])
+        except OSError:  # of ssl, too
+            report(failed=CUT, tar=None, moved=moved_bytes[0])
         else:
-            say(ended=_moved[0], wire=_wire[0], **facts)
+            report(ended=moved_bytes[0], wire=_wire_bytes[0], **facts)
     except BrokenPipeError:
-        pass  # nobody listens
+        pass  # the driver has gone
     leave()
 
 

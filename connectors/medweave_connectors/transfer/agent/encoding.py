@@ -1,9 +1,9 @@
-"""The blocks of a stream: as they are, or smaller where that pays. Pure, but for the system's libzstd.
+"""The blocks of a stream: compressed where a sample becomes smaller, unchanged elsewhere. Pure, but for the system's libzstd.
 
-The far end runs this text by its own python3, of 3.8 or later: see `for_far_end`. Nothing is installed for it: libzstd comes by
-ctypes where the system has it (dpkg, rpm and systemd are built on it), and zlib with Python.
+Agents run this text by a python3 of their site (3.8 or later), without further packages: ctypes loads libzstd where the system
+has it (dpkg, rpm and systemd use it), and zlib comes with Python.
 
-Numbers of two bytes, as CT has them, become two planes first: the upper bytes are nearly all the same, the lower ones noise.
+Numbers of two bytes, as in CT, are split into two planes first: the upper bytes are nearly constant, the lower bytes are noise.
 """
 
 from __future__ import annotations
@@ -20,31 +20,35 @@ import zlib
 from typing import Any, Callable, Iterable, Iterator, Union  # noqa: UP035 (3.8)
 
 BLOCK = 2**20
-HEAD = struct.Struct(">BII")  # how it is encoded, bytes that follow, bytes that they stand for
-AHEAD = 4  # blocks that wait for the link
-RAW, ZSTD, ZLIB = 0, 1, 2  # a block tells its codec in the upper four bits, and the bytes of a number in the lower ones
+HEAD = struct.Struct(">BII")  # encoding, bytes that follow, bytes of the content
+AHEAD = 4  # encoded blocks that wait for the link
+RAW, ZSTD, ZLIB = (
+    0,
+    1,
+    2,
+)  # the codec is in the upper four bits of the encoding, the bytes of a number in the lower four
 WIDTHS = (1, 2, 4)
-PIECES, PIECE = 4, 2**14  # of a block, to see whether it pays
+PIECES, PIECE = 4, 2**14  # of a block: number and bytes of the pieces in a sample
 SMALLEST = 2**12
-PAYS = 0.9  # of its size; more is sent as it is
-TRUST = 16  # blocks that are encoded as the last that was looked at; or, in the end, left alone
-ASK_S = 1.0
-FILL_S = 0.05  # what a command writes in this time goes in one block
-HELD = 2**25
+PAYS = 0.9  # a block that stays larger than this share of its size is sent unchanged
+TRUST = 16  # blocks that follow one sample
+POLL_S = 1.0
+FILL_S = 0.05  # longest wait for more data of a block
+KEPT_BYTES = 2**25
 FAST_LEVEL = -1  # of zstd
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # of malloc.h
 Bytes = Union[bytes, bytearray]  # noqa: UP007 (3.8)
 
 
 class NotDecoded(ValueError):
-    """A block is none that was asked for; the words name no file."""
+    """The stream is not one of ours, or damaged; the message names no file."""
 
 
 # ---- codecs
 
 
 class Zlib:
-    """Runs and Huffman's code only: after the planes, what else it looks for costs much and finds little."""
+    """zlib with run lengths and Huffman codes only: on planes, searching for longer matches costs much and finds little."""
 
     codec = ZLIB
 
@@ -56,15 +60,15 @@ class Zlib:
 
     @staticmethod
     def decoded(data: bytearray, size: int) -> bytearray:
-        """Never more than one byte too many."""
+        """Decompress; never more than one byte too many."""
         work = zlib.decompressobj(-zlib.MAX_WBITS)
         try:
-            found = work.decompress(data, size + 1)
+            content = work.decompress(data, size + 1)
         except zlib.error:
             raise NotDecoded("a block is damaged") from None
-        if len(found) != size or not work.eof or work.unused_data:
+        if len(content) != size or not work.eof or work.unused_data:
             raise NotDecoded("a block is damaged")
-        return bytearray(found)
+        return bytearray(content)
 
 
 class Zstd:
@@ -110,12 +114,12 @@ class Zstd:
         return bytes(memoryview(self._room)[:size])
 
     def decoded(self, data: bytearray, size: int) -> bytearray:
-        """Nothing is written behind its room, whatever the block says of its size."""
-        found = bytearray(size)
-        count = self._library.ZSTD_decompressDCtx(self._unpacking, _address(found), size, _address(data), len(data))
+        """Decompress into exactly `size` bytes, whatever the block says of its size."""
+        content = bytearray(size)
+        count = self._library.ZSTD_decompressDCtx(self._unpacking, _address(content), size, _address(data), len(data))
         if self._library.ZSTD_isError(count) or count != size:
             raise NotDecoded("a block is damaged")
-        return found
+        return content
 
 
 def _address(data: bytearray) -> Any:
@@ -123,91 +127,93 @@ def _address(data: bytearray) -> Any:
 
 
 def codecs() -> dict[int, Any]:
-    """Those of this machine, the best first."""
-    found: dict[int, Any] = {}
+    """Return the codecs of this machine, the best first."""
+    available: dict[int, Any] = {}
     with contextlib.suppress(OSError):
-        found[ZSTD] = Zstd()
-    found[ZLIB] = Zlib()
-    return found
+        available[ZSTD] = Zstd()
+    available[ZLIB] = Zlib()
+    return available
 
 
 # ---- planes
 
 
-def planes(data: bytearray, width: int) -> bytearray:
-    """First bytes of all numbers, then second ones; what is left of a number stays at the end."""
+def to_planes(data: bytearray, width: int) -> bytearray:
+    """Return the first bytes of all numbers, then the second bytes, and so on; an incomplete number stays at the end."""
     if width == 1:
         return data
     count = len(data) // width
-    found = bytearray(data)
-    for n in range(width):  # between bytearrays this is six times as quick as by views
-        found[n * count : (n + 1) * count] = data[n : count * width : width]
-    return found
+    planes = bytearray(data)
+    for n in range(width):  # slices of bytearrays are six times as fast as of memoryviews
+        planes[n * count : (n + 1) * count] = data[n : count * width : width]
+    return planes
 
 
-def numbers(data: bytearray, width: int) -> bytearray:
-    """What `planes` were made of."""
+def from_planes(data: bytearray, width: int) -> bytearray:
+    """Return the numbers of some planes."""
     if width == 1:
         return data
     count = len(data) // width
-    found = bytearray(data)
+    numbers = bytearray(data)
     for n in range(width):
-        found[n : count * width : width] = data[n * count : (n + 1) * count]
-    return found
+        numbers[n : count * width : width] = data[n * count : (n + 1) * count]
+    return numbers
 
 
-# ---- what pays
+# ---- samples
 
 
 class Sampling:
-    """Whether a block would become smaller, and by which planes, seen from pieces of some blocks."""
+    """Decides by a sample of one block in 16 whether blocks are compressed, and as planes of which width."""
 
     def __init__(self, codec: Any) -> None:
         self._codec, self._width = codec, 0
-        self._blocks, self._rest = 0, 1
+        self._blocks, self._skip = 0, 1  # blocks until the next sample; blocks to skip after a sample that did not pay
 
     def width(self, block: bytearray) -> int:
-        """Bytes of a number; 0: it stays as it is."""
+        """Return the bytes of a number for a block; 0: leave it unchanged."""
         if self._blocks:
             self._blocks -= 1
         else:
-            self._look(block)
+            self._take_sample(block)
         return self._width
 
-    def _look(self, block: bytearray) -> None:
+    def _take_sample(self, block: bytearray) -> None:
         step = len(block) // PIECES // 16 * 16
-        some = block
+        sample = block
         if step > PIECE:
-            some = bytearray().join(block[n * step : n * step + PIECE] for n in range(PIECES))
-        size, width = min((len(self._codec.encoded(planes(some, each))), each) for each in WIDTHS)
-        if size <= PAYS * len(some):
-            self._width, self._blocks, self._rest = width, TRUST, 1
+            sample = bytearray().join(block[n * step : n * step + PIECE] for n in range(PIECES))
+        size, width = min(
+            (len(self._codec.encoded(to_planes(sample, bytes_each))), bytes_each) for bytes_each in WIDTHS
+        )
+        if size <= PAYS * len(sample):
+            self._width, self._blocks, self._skip = width, TRUST, 1
         else:
             self.in_vain()
 
     def in_vain(self) -> None:
-        """It did not become smaller; some are left alone, and each time more."""
-        self._width, self._blocks = 0, self._rest - 1
-        self._rest = min(2 * self._rest, TRUST)
+        """Send blocks unchanged for a while, each time for longer: the last one did not become smaller."""
+        self._width, self._blocks = 0, self._skip - 1
+        self._skip = min(2 * self._skip, TRUST)
 
 
-# ---- both sides of the wire
+# ---- both ends
 
 
 class Encoder:
-    """Makes blocks for the wire.
+    """Encodes blocks.
 
     Args:
         known: codecs of the other end.
     """
 
     def __init__(self, known: Iterable[int]) -> None:
-        self._codec = next((codec for each, codec in codecs().items() if each in known), None)
+        self._codec = next((codec for number, codec in codecs().items() if number in known), None)
         self._sampling = Sampling(self._codec)
 
-    def blocks(self, pieces: Iterable[bytearray]) -> Iterator[tuple[bytes, Bytes, int]]:
+    def blocks(self, read_pieces: Iterable[bytearray]) -> Iterator[tuple[bytes, Bytes, int]]:
         """Yield head, body and size of the block of each piece (`BLOCK` bytes at most); a thread encodes ahead of the link."""
-        return read_ahead(self.block_of(piece) for piece in pieces)
+        return read_ahead(self.block_of(piece) for piece in read_pieces)
 
     def block_of(self, piece: bytearray) -> tuple[bytes, Bytes, int]:
         """Return head, body and size of one block."""
@@ -219,7 +225,7 @@ class Encoder:
             return piece, RAW
         width = self._sampling.width(piece)
         if width:
-            body: bytes = self._codec.encoded(planes(piece, width))
+            body: bytes = self._codec.encoded(to_planes(piece, width))
             if len(body) <= PAYS * len(piece):
                 return body, self._codec.codec << 4 | width
             self._sampling.in_vain()
@@ -227,10 +233,10 @@ class Encoder:
 
 
 class Decoder:
-    """Reads such blocks.
+    """Decodes blocks.
 
     Attributes:
-        known: its codecs.
+        known: the codecs of this machine.
     """
 
     def __init__(self) -> None:
@@ -238,56 +244,56 @@ class Decoder:
         self.known = bytes(self._codecs)
 
     def head(self, data: Bytes) -> tuple[int, int, int]:
-        """How a block is encoded, bytes that follow, bytes that they stand for; none of them for the end.
+        """Return the encoding of a block, the bytes that follow, and the bytes of the content; no bytes at the end.
 
         Raises:
-            NotDecoded: no sender of ours says so.
+            NotDecoded: no encoder of ours writes such a head.
         """
         how, length, size = HEAD.unpack(data)
         if how == RAW:
-            right = length == size <= BLOCK
+            is_valid = length == size <= BLOCK
         else:
-            right = how >> 4 in self._codecs and how & 15 in WIDTHS and 0 < length < size <= BLOCK
-        if not right:
+            is_valid = how >> 4 in self._codecs and how & 15 in WIDTHS and 0 < length < size <= BLOCK
+        if not is_valid:
             raise NotDecoded("the stream is none")
         return how, length, size
 
     def content(self, how: int, body: bytearray, size: int) -> bytearray:
-        """What a block stands for.
+        """Return the content of a block.
 
         Raises:
-            NotDecoded: it is damaged, or holds something else than so many bytes.
+            NotDecoded: it is damaged, or has another number of bytes.
         """
         if how == RAW:
             return body
-        return numbers(self._codecs[how >> 4].decoded(body, size), how & 15)
+        return from_planes(self._codecs[how >> 4].decoded(body, size), how & 15)
 
 
-def hold_memory() -> None:
-    """What a block has taken is for the next one: else the system clears it each time, for as long as it takes to decode it."""
+def keep_memory() -> None:
+    """Reuse the memory of blocks: the system clears newly mapped memory, which takes as long as decoding a block."""
     with contextlib.suppress(OSError, AttributeError):  # another C library than GNU's
-        for each in (_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD):
-            ctypes.CDLL(None).mallopt(each, HELD)
+        for option in (_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD):
+            ctypes.CDLL(None).mallopt(option, KEPT_BYTES)
 
 
-def pieces(source: int) -> Iterator[bytearray]:
-    """What comes, in full blocks where it comes quickly."""
-    while piece := filled(source, BLOCK):
+def read_pieces(source: int) -> Iterator[bytearray]:
+    """Yield what a file descriptor has, in full blocks where data comes fast enough."""
+    while piece := read_full(source, BLOCK):
         yield piece
 
 
-def filled(source: int, size: int, left: Callable[[], bool] = lambda: False) -> bytearray:
-    """The next of it, as many bytes as come quickly; none at its end.
+def read_full(source: int, size: int, is_abandoned: Callable[[], bool] = lambda: False) -> bytearray:
+    """Return the next bytes of a file descriptor, as many as come fast enough; none at its end.
 
     Args:
-        left: asked from time to time whether nobody waits for it any more: then it has ended, too.
+        is_abandoned: called from time to time; True ends the read, too.
     """
-    piece, waiting = bytearray(size), select.poll()  # select itself knows no numbers above 1023
+    piece, waiting = bytearray(size), select.poll()  # select.select supports no descriptors above 1023
     waiting.register(source, select.POLLIN)
     view, count = memoryview(piece), 0
     while count < size:
-        if not waiting.poll(1000 * (FILL_S if count else ASK_S)):
-            if count or left():
+        if not waiting.poll(1000 * (FILL_S if count else POLL_S)):
+            if count or is_abandoned():
                 break
             continue
         got = os.readv(source, [view[count:]])
@@ -303,12 +309,12 @@ _END = object()
 
 
 def read_ahead(items: Iterable[Any]) -> Iterator[Any]:
-    """The same, made in a thread before they are asked for: a few, and no more until they are taken."""
+    """Yield the items; a thread produces a few of them in advance."""
     made: queue.Queue[Any] = queue.Queue(AHEAD)
-    left = threading.Event()
+    is_closed = threading.Event()
 
     def put(item: Any) -> bool:
-        while not left.is_set():
+        while not is_closed.is_set():
             try:
                 made.put(item, timeout=1)
                 return True
@@ -318,7 +324,7 @@ def read_ahead(items: Iterable[Any]) -> Iterator[Any]:
 
     def make() -> None:
         try:
-            if all(put((each, None)) for each in items):
+            if all(put((item, None)) for item in items):
                 put((_END, None))
         except BaseException as error:
             put((_END, error))
@@ -333,4 +339,4 @@ def read_ahead(items: Iterable[Any]) -> Iterator[Any]:
                 return
             yield item
     finally:
-        left.set()
+        is_closed.set()

@@ -1,13 +1,13 @@
-"""What a python3 at a site does with many files at once: reads them, and gives them further names, in several processes.
+"""Digests and links of many files, by several processes.
 
-It runs there by a bare python3 (3.8 or later): `many.program` sends this text. Whatever fails ends it without its last line, and
-the shell does the same work file by file, and says why it cannot.
+A site runs this text by a bare python3 (3.8 or later), see `store.many_files`. A failure ends it without its last line; then the
+shell does the same work file by file, and reports the cause.
 
-The tree of a folder is a text: a line for each file (SHA-256, `x` or `-` for whether it can be run, path), and after a slash one
-for each folder (mode, path). A site's store keeps the tree of each folder that it has the files of, under the SHA-256 of that text.
+The listing of a folder is a text: a line for each file (SHA-256, `x` or `-` for executable or not, path), and after a slash a line
+for each folder (mode, path). The store keeps the listing of each folder whose files it has, under the SHA-256 of that text.
 """
 
-# A Path for each of many files would cost more than its digest.
+# For many small files, a Path would cost more than the digest.
 # ruff: noqa: PTH100, PTH101, PTH102, PTH103, PTH105, PTH116, PTH118, PTH120, PTH123, PTH208
 from __future__ import annotations
 
@@ -21,46 +21,46 @@ from collections.abc import Callable
 from functools import partial
 
 BLOCK_BYTES = 2**20
-MOST_PROCESSES = 4  # a login node is not ours alone
-FILES_OF_A_PROCESS = 250  # for fewer it is not worth its start
+MOST_PROCESSES = 4  # a login node has other users
+FILES_OF_A_PROCESS = 250  # fewer are not worth a process
 SHARES_OF_A_PROCESS = 8
 MODE_CHARACTERS = 5
-NOT_NOTED = getattr(os, "O_NOATIME", 0)
+NO_ATIME = getattr(os, "O_NOATIME", 0)
 KEY_CHARACTERS = 32
 DIGEST_CHARACTERS = 64
 LISTS = b"lists"
-WAITING = b".new"  # of a tree in the store: the names of its files are not made yet
+WAITING = b".new"  # of a listing in the store: its files are not added yet
 WAITS_S, PAUSE_S = 20.0, 0.05
-_ODD = (b"\\", b"\n", b"\r")  # no seal or tree holds a name with these
+_ODD = (b"\\", b"\n", b"\r")  # listings cannot hold a name with these
 _view = memoryview(bytearray(BLOCK_BYTES))
 _made: set[bytes] = set()
 
 
-def main(verb: str, *given: bytes) -> None:
-    """Does what the words of `many` ask for."""
+def main(verb: str, *arguments: bytes) -> None:
+    """Run one of the verbs."""
     if verb == "sum":
         sys.stdout.buffer.write(_sum(0) + b"  -\n")
     elif verb == "sums":
         sys.stdout.buffer.write(b"".join(shared(sums, sys.stdin.buffer.read().split(b"\0")[:-1])))
     else:
         verbs: dict[str, Callable[..., str]] = {
-            "seal": seal,
-            "keep": keep,
-            "take": take,
+            "digest": digest,
+            "add": add,
+            "link": link,
         }
-        print(verbs[verb](*given))
+        print(verbs[verb](*arguments))
 
 
 # ---- the work
 
 
 def sums(names: list[bytes]) -> bytes:
-    """The lines of `sha256sum`, with names as they are."""
+    """Return the lines of `sha256sum`, with unescaped names."""
     return b"".join(_read(name)[0] + b"  " + name + b"\n" for name in names)
 
 
-def seal(path: bytes, note: bytes) -> str:
-    """Reads every file below a folder. Its tree is noted, for `keep`."""
+def digest(path: bytes, note: bytes) -> str:
+    """Read every file below a folder, write its listing for `add`, and return the digest that `tree_digest.command` prints."""
     note = os.path.abspath(note)
     os.chdir(path)
     folders, files, others = _entries()
@@ -73,48 +73,48 @@ def seal(path: bytes, note: bytes) -> str:
     return f"medweave-seal {hashlib.sha256(text_of(others, folders, named)).hexdigest()}."
 
 
-def keep(path: bytes, note: bytes, blobs: bytes, wanted: bytes) -> str:
-    """Makes blobs of the files of a verified folder, to which nobody may write from here on, and keeps its tree."""
+def add(path: bytes, note: bytes, blobs: bytes, wanted: bytes) -> str:
+    """Add the files of a verified folder to the store, read-only from now on, and its listing."""
     text = _known(note, wanted)
     note, blobs = os.path.abspath(note), os.path.abspath(blobs)
     os.chdir(path)
     files, _ = parsed(text)
 
-    def kept(lines: list[bytes]) -> bytes:
+    def add_files(lines: list[bytes]) -> bytes:
         for name, key, _ in map(file_of, lines):
             mode = _mode(name)
             if mode & 0o222:
                 os.chmod(name, mode & ~0o222)
-            with contextlib.suppress(FileExistsError):  # it came from there, or the same file came before
-                link(name, os.path.join(blobs, key))
+            with contextlib.suppress(FileExistsError):  # it came from the store, or the same content came before
+                link_blob(name, os.path.join(blobs, key))
         return b""
 
-    shared(kept, files)
+    shared(add_files, files)
     place = place_of(blobs, wanted)
     os.makedirs(os.path.dirname(place), 0o700, exist_ok=True)
     os.replace(note, place)
     return "medweave-kept."
 
 
-def take(path: bytes, blobs: bytes, wanted: bytes) -> str:
-    """Makes a folder of the store's files, by its tree, and reads every one of them: each is what its name says."""
+def link(path: bytes, blobs: bytes, wanted: bytes) -> str:
+    """Make a folder of links to the store's files, by its listing, and verify every file."""
     blobs, path = os.path.abspath(blobs), os.path.abspath(path)
     place = place_of(blobs, wanted)
-    _wait(place)
+    _wait_for_files(place)
     text = _known(place, wanted)
     _linked(path, blobs, text)
     _verified(path, text)
-    os.utime(place)  # its last use
+    os.utime(place)  # the last use
     return "medweave-took."
 
 
-# ---- inside
+# ---- internal
 
 
 def _linked(path: bytes, blobs: bytes, text: bytes) -> None:
-    """Makes a folder by its tree, of the store's files."""
+    """Make a folder of links to the store's files."""
     files, folders = parsed(text)
-    for line in folders:  # a folder before what lies in it
+    for line in folders:  # a folder before its entries
         name = line[MODE_CHARACTERS:]
         folder = os.path.join(path, name) if name != b"." else path
         os.mkdir(folder, 0o700)
@@ -130,46 +130,45 @@ def _linked(path: bytes, blobs: bytes, text: bytes) -> None:
 
 
 def _verified(path: bytes, text: bytes) -> None:
-    """Reads each file of a folder, and looks for what is too much."""
+    """Read each file of a folder, and fail where there are more entries than listed."""
     files, folders = _parts_of(text)
     os.chdir(path)
 
-    def right(lines: list[bytes]) -> bytes:
+    def verify(lines: list[bytes]) -> bytes:
         for line in lines:
             file = _opened(line[DIGEST_CHARACTERS + 2 :])
-            found = _sum(file)
+            sha256 = _sum(file)
             os.close(file)
-            if found != line[:DIGEST_CHARACTERS]:
+            if sha256 != line[:DIGEST_CHARACTERS]:
                 raise ValueError
         return b""
 
-    shared(right, files)
+    shared(verify, files)
     if sum(len(os.listdir(line[MODE_CHARACTERS:])) for line in folders) != len(files) + len(folders) - 1:
         raise ValueError
 
 
 def shared(work: Callable[[list[bytes]], bytes], items: list[bytes]) -> list[bytes]:
-    """What is returned for all of the items, by each process. Each takes the next share when it is done with one: a processor may
-    have other work."""
+    """Return the results for all items, of each process. A process takes the next share when it has finished one."""
     count = min(MOST_PROCESSES, len(os.sched_getaffinity(0)), 1 + len(items) // FILES_OF_A_PROCESS)
     if count == 1:
         return [work(items)]
     turns = os.pipe()
-    # Neighbours at once: two processes that make names in one folder wait for each other.
+    # Neighboring items in one share: two processes that make links in one folder wait for each other.
     num = SHARES_OF_A_PROCESS * count
     shares = [items[number * len(items) // num : (number + 1) * len(items) // num] for number in range(num)]
     os.write(turns[1], bytes(range(num)))
     os.close(turns[1])
-    begun = [_begun(work, shares, turns[0]) for _ in range(count)]
+    processes = [_start(work, shares, turns[0]) for _ in range(count)]
     os.close(turns[0])
-    done = [_told(reading) for _, reading in begun]
-    codes = [os.waitpid(process, 0)[1] for process, _ in begun]  # all of them have ended, then
+    results = [_read_all(reading) for _, reading in processes]
+    codes = [os.waitpid(process, 0)[1] for process, _ in processes]  # waits for all
     if any(codes):
         raise OSError("a process has failed")
-    return done
+    return results
 
 
-def _begun(work: Callable[[list[bytes]], bytes], shares: list[list[bytes]], turns: int) -> tuple[int, int]:
+def _start(work: Callable[[list[bytes]], bytes], shares: list[list[bytes]], turns: int) -> tuple[int, int]:
     reading, writing = os.pipe()
     process = os.fork()
     if process:
@@ -183,7 +182,7 @@ def _begun(work: Callable[[list[bytes]], bytes], shares: list[list[bytes]], turn
         os._exit(1)
 
 
-def _told(reading: int) -> bytes:
+def _read_all(reading: int) -> bytes:
     with open(reading, "rb") as file:
         return file.read()
 
@@ -193,7 +192,7 @@ def _lines(names: list[bytes]) -> bytes:
 
 
 def _read(name: bytes) -> tuple[bytes, int]:
-    """Digest of a file, and its mode."""
+    """Return the digest of a file, and its mode."""
     file = os.open(name, os.O_RDONLY)
     try:
         return _sum(file), os.fstat(file).st_mode
@@ -202,11 +201,10 @@ def _read(name: bytes) -> tuple[bytes, int]:
 
 
 def _opened(name: bytes) -> int:
-    """A file, to be read. A new name of a file makes the disk note the next time that it is read: of thousands, that takes as long
-    as to open them."""
+    """Open a file without updating its access time, which takes as long as opening it after a new link was made."""
     try:
-        return os.open(name, os.O_RDONLY | NOT_NOTED)
-    except PermissionError:  # somebody else's
+        return os.open(name, os.O_RDONLY | NO_ATIME)
+    except PermissionError:  # owned by another account
         return os.open(name, os.O_RDONLY)
 
 
@@ -220,17 +218,17 @@ def _sum(file: int) -> bytes:
 
 
 def _entries() -> tuple[list[bytes], list[bytes], list[bytes]]:
-    """Folders, files and others below the folder where it works, as `find` names them."""
+    """Return folders, files and other entries below the current folder, as `find` names them."""
     folders: list[bytes] = [b"."]
     files: list[bytes] = []
     others: list[bytes] = []
     for folder in folders:
-        with os.scandir(folder) as found:
-            for each in found:
-                if each.is_dir(follow_symlinks=False):
-                    folders.append(each.path)  # and is looked into
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                if entry.is_dir(follow_symlinks=False):
+                    folders.append(entry.path)  # the loop comes to it
                 else:
-                    (files if each.is_file(follow_symlinks=False) else others).append(each.path)
+                    (files if entry.is_file(follow_symlinks=False) else others).append(entry.path)
     return folders, files, others
 
 
@@ -239,12 +237,12 @@ def _mode(name: bytes) -> int:
 
 
 def place_of(blobs: bytes, tree: bytes) -> bytes:
-    """Where a store keeps a tree."""
+    """Return the path of a listing in a store."""
     return os.path.join(blobs, LISTS, tree[:2], tree[2:])
 
 
-def _wait(place: bytes) -> None:
-    """For the names of a copy that stands since a moment ago. One whose `keep` was ended is not waited for again."""
+def _wait_for_files(place: bytes) -> None:
+    """Wait for a running `add` of the same listing, but not for one that was ended."""
     until = time.monotonic() + WAITS_S
     with contextlib.suppress(FileNotFoundError):
         while time.time() - os.stat(place + WAITING).st_mtime < WAITS_S and time.monotonic() < until:
@@ -252,21 +250,21 @@ def _wait(place: bytes) -> None:
 
 
 def _known(file: bytes, wanted: bytes) -> bytes:
-    """A tree, if it is the one that is wanted."""
-    with open(file, "rb") as held:
-        text = held.read()
+    """Return a listing, verified by its digest."""
+    with open(file, "rb") as opened:
+        text = opened.read()
     if hashlib.sha256(text).hexdigest().encode() != wanted:
         raise ValueError
     return text
 
 
 def text_of(*parts: list[bytes]) -> bytes:
-    """A tree, or what a seal is made of: parts of sorted lines, with a slash between them."""
+    """Return the text of a listing: parts of sorted lines, with a slash between the parts."""
     return b"/\n".join(b"".join(line + b"\n" for line in sorted(part)) for part in parts)
 
 
 def parsed(text: bytes) -> tuple[list[bytes], list[bytes]]:
-    """The lines of a tree: files of a folder side by side, and folders with each after the one that it lies in."""
+    """Return the file and folder lines of a listing, sorted by path."""
     files, folders = _parts_of(text)
     return (
         sorted(files, key=lambda line: line[DIGEST_CHARACTERS + 2 :]),
@@ -280,12 +278,12 @@ def _parts_of(text: bytes) -> tuple[list[bytes], list[bytes]]:
 
 
 def line_of(digest: bytes, mode: int, name: bytes) -> bytes:
-    """A file's line in a tree."""
+    """Return a file's line in a listing."""
     return b"%s%s %s" % (digest, b"x" if mode & 0o111 else b"-", name)
 
 
 def file_of(line: bytes) -> tuple[bytes, bytes, bytes]:
-    """Name, name in the store, and digest."""
+    """Return a file's name, its name in the store, and its digest."""
     digest, mark = line[:DIGEST_CHARACTERS], line[DIGEST_CHARACTERS : DIGEST_CHARACTERS + 1]
     return (
         line[DIGEST_CHARACTERS + 2 :],
@@ -294,8 +292,8 @@ def file_of(line: bytes) -> tuple[bytes, bytes, bytes]:
     )
 
 
-def link(name: bytes, blob: bytes) -> None:
-    """Makes a blob of a file."""
+def link_blob(name: bytes, blob: bytes) -> None:
+    """Add a file to the store."""
     folder = os.path.dirname(blob)
     if folder not in _made:
         os.makedirs(folder, 0o700, exist_ok=True)

@@ -1,9 +1,9 @@
-"""One end of a copy through the driver: a command that writes, whose output is encoded, or one that reads what is decoded for it.
-Or a folder of many files, or a large file, which this program writes by itself.
+"""One end of a copy through the driver: an agent that encodes a command's output, decodes a command's input, or writes a tree
+stream.
 
-It runs at a site by a bare python3 (3.8 or later): `wire.words` sends this text, with modules in the places of their imports. The
-stream is standard output, or standard input; the command's last words and its exit status are this program's, too. After its blocks
-comes one of no length, and the number of bytes: what ends without it was cut.
+A site runs it by a bare python3 (3.8 or later): `streams.transcoding.agent_command` sends this text, with its imports embedded.
+The stream is standard output or standard input. The command's standard error and exit status are the agent's. An empty block and
+the number of bytes end the stream: a stream without them was cut.
 """
 
 from __future__ import annotations
@@ -21,21 +21,23 @@ COUNT = struct.Struct(">Q")
 CUT = "the stream was cut"
 FAILED = 1
 _SIGNALLED = 128
-_F_SETPIPE_SZ = 1031  # fcntl names it from 3.10 on
+_F_SETPIPE_SZ = 1031  # fcntl has it from 3.10 on
 
 
 def send(codecs: str, *command: str) -> int:
-    """Writes what a command writes, encoded."""
-    encoding.hold_memory()
-    tar = _begun(command, reads=False)
+    """Write a command's output, encoded."""
+    encoding.keep_memory()
+    tar = _start_command(command, reads=False)
     _widen(tar.stdout.fileno(), sys.stdout.fileno())
     out, count = sys.stdout.buffer, 0
-    for head, body, size in encoding.Encoder(map(int, codecs.split(","))).blocks(encoding.pieces(tar.stdout.fileno())):
+    for head, body, size in encoding.Encoder(map(int, codecs.split(","))).blocks(
+        encoding.read_pieces(tar.stdout.fileno())
+    ):
         out.write(head)
         out.write(body)
         out.flush()
         count += size
-    code = _ended(tar)
+    code = _wait(tar)
     if not code:
         out.write(encoding.HEAD.pack(0, 0, 0) + COUNT.pack(count))
         out.flush()
@@ -43,9 +45,9 @@ def send(codecs: str, *command: str) -> int:
 
 
 def receive(_: str, *command: str) -> int:
-    """Gives what it reads to a command, decoded."""
-    encoding.hold_memory()
-    tar = _begun(command, reads=True)
+    """Write the decoded input to a command."""
+    encoding.keep_memory()
+    tar = _start_command(command, reads=True)
     _widen(tar.stdin.fileno(), sys.stdin.fileno())
     why = ""
     try:
@@ -54,34 +56,34 @@ def receive(_: str, *command: str) -> int:
             try:
                 while rest:
                     rest = rest[os.write(tar.stdin.fileno(), rest) :]
-            except BrokenPipeError:  # an archive's readers stop before its padding
-                if code := _ended(tar):
+            except BrokenPipeError:  # readers of an archive may stop before its padding
+                if code := _wait(tar):
                     return code
     except encoding.NotDecoded as error:
         why = str(error)
     tar.stdin.close()
-    code = _ended(tar)
+    code = _wait(tar)
     if why:
         sys.stderr.write("medweave: " + why + "\n")
         sys.stderr.flush()
     return code or (FAILED if why else 0)
 
 
-def plant(path: str, note: str, num_bytes: str, blobs: str, later: str) -> int:
-    """Makes a folder or file of what it reads, decoded: see `tree_stream`."""
-    encoding.hold_memory()
+def receive_tree(path: str, note: str, num_bytes: str, blobs: str, later: str) -> int:
+    """Write the decoded input as a folder or file: see `tree_stream`."""
+    encoding.keep_memory()
     os.umask(0)  # modes are those of the source
     _widen(sys.stdin.fileno())
     try:
-        tree_stream.plant(encoding.read_ahead(_contents()), path, note, int(num_bytes), blobs, later=bool(later))
-    except (encoding.NotDecoded, tree_stream.NotPlanted) as error:
-        sys.stderr.write(f"medweave: {error}: {getattr(error, 'said', '')}\n")
+        tree_stream.receive_tree(encoding.read_ahead(_contents()), path, note, int(num_bytes), blobs, later=bool(later))
+    except (encoding.NotDecoded, tree_stream.TreeRefused) as error:
+        sys.stderr.write(f"medweave: {error}: {getattr(error, 'system_message', '')}\n")
         return FAILED
     return 0
 
 
 def _contents() -> Iterator[bytearray]:
-    """What comes, decoded, up to its end."""
+    """Yield the decoded content, up to its end."""
     decoder, count = encoding.Decoder(), 0
     while True:
         how, length, size = decoder.head(_exactly(encoding.HEAD.size))
@@ -105,35 +107,35 @@ def _exactly(size: int) -> bytearray:
 
 
 def _widen(*ends: int) -> None:
-    """Pipes hold a block: with less, the processes at their ends wait for each other all the time."""
-    for each in ends:
-        with contextlib.suppress(OSError):  # it is none, or an account has too many
-            fcntl.fcntl(each, _F_SETPIPE_SZ, encoding.BLOCK)
+    """Let pipes hold a block: with less, the processes at their ends wait for each other all the time."""
+    for end in ends:
+        with contextlib.suppress(OSError):  # no pipe, or the account's limit is reached
+            fcntl.fcntl(end, _F_SETPIPE_SZ, encoding.BLOCK)
 
 
-def _begun(command: tuple[str, ...], *, reads: bool) -> Any:
-    import subprocess  # it takes as long as the start of python, and `plant` has no command
+def _start_command(command: tuple[str, ...], *, reads: bool) -> Any:
+    import subprocess  # the import takes as long as the start of python, and `receive_tree` has no command
 
     if reads:
         return subprocess.Popen(command, stdin=subprocess.PIPE)
     return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)
 
 
-def _ended(tar: Any) -> int:
-    """Its exit status, as a shell has it."""
+def _wait(tar: Any) -> int:
+    """Return the exit status, as a shell reports it."""
     code: int = tar.wait()
     return code if code >= 0 else _SIGNALLED - code
 
 
-def main(verb: str, *given: str) -> NoReturn:
-    """Does what the words of `wire` ask for."""
-    verbs: dict[str, Callable[..., int]] = {"send": send, "receive": receive, "plant": plant}
+def main(verb: str, *arguments: str) -> NoReturn:
+    """Run one of the verbs."""
+    verbs: dict[str, Callable[..., int]] = {"send": send, "receive": receive, "receive-tree": receive_tree}
     try:
-        code = verbs[verb](*given)
+        code = verbs[verb](*arguments)
         sys.stdout.flush()
-    except BrokenPipeError:  # nobody listens
+    except BrokenPipeError:  # the other end has gone
         code = FAILED
-    os._exit(code)  # a thread may wait for a block that nobody wants
+    os._exit(code)  # a thread may still wait for a block
 
 
 if __name__ == "__main__":

@@ -1,9 +1,8 @@
-"""What was read of this machine's folders in earlier runs: one that nobody has touched since is known without being read.
+"""Digests of this machine's folders from earlier runs: the digests of an unchanged folder are known without reading it.
 
-It serves to ask a site's store, and for nothing else: where anything is sent, the source is read. Each file is known by its device,
-inode, mode, size and times, that of its change too, which no program can set back. One digest of all that stands in a file here,
-with the digests of the folder's files: no name of a file or patient. The file has the folder's device and inode for a name.
-No streamflow in here.
+They serve to query a site's store only: where anything is sent, the source is read. A file is unchanged if its device, inode, mode,
+size and times are, the inode's time of change too, which no program can set back. A database file has one digest of all these facts
+and the digests of the folder's files, without names. It is named by the folder's device and inode. No streamflow in here.
 """
 
 from __future__ import annotations
@@ -19,50 +18,49 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-from medweave_connectors.transfer.manifest.manifest import KnownBy, Manifest
+from medweave_connectors.transfer.manifest.manifest import FolderState, Manifest
 
-MOST = 64  # folders; those go first whose last use is longest ago
-_OURS = re.compile(r"[0-9a-f]+-[0-9a-f]+|[0-9a-f]{16}\.new")  # names of files here; others stay
+MAX_FOLDERS = 64  # least recently used folders are removed first
+_OURS = re.compile(r"[0-9a-f]+-[0-9a-f]+|[0-9a-f]{16}\.new")  # names of database files; others stay
 _DIGEST_BYTES, _HEX = 32, 64
 _HEAD = struct.Struct(">32s32sQ")  # the folder's state, its tree (zeros where it has none), and bytes
 
 
-def memo_of(environment: Mapping[str, str]) -> Memo | None:
-    """Where XDG's rules put caches; None for who has no home."""
+def open_digest_database(environment: Mapping[str, str]) -> DigestDatabase | None:
+    """Return the database in the user's cache folder, as XDG defines it; None without a home."""
     bases = (Path(environment.get("XDG_CACHE_HOME", "")), Path(environment.get("HOME", "")) / ".cache")
-    base = next((each for each in bases if each.is_absolute()), None)
-    return None if base is None else Memo(base / "medweave" / "digests")
+    base = next((path for path in bases if path.is_absolute()), None)
+    return None if base is None else DigestDatabase(base / "medweave" / "digests")
 
 
-class Memo:
-    """What is known of folders.
+class DigestDatabase:
+    """The digests of folders.
 
     Args:
-        at: its folder, which nobody else may read.
+        at: the database's folder, mode 0700.
     """
 
     def __init__(self, at: Path) -> None:
         self._at = at
 
-    def recall(self, known_by: KnownBy, seen: Manifest) -> Manifest | None:
-        """A folder that looks as `seen`, with its digests and tree; None where it is not known."""
-        files, held = seen.files, self._held(known_by.folder)
-        if held is None or held.state.hex() != known_by.state or len(held.digests) != _DIGEST_BYTES * len(files):
+    def recall(self, known_by: FolderState, seen: Manifest) -> Manifest | None:
+        """Return a folder's manifest with digests and tree; None where the database has none for this state."""
+        files, stored = seen.files, self._read(known_by.folder)
+        if stored is None or stored.state.hex() != known_by.state or len(stored.digests) != _DIGEST_BYTES * len(files):
             return None
         with contextlib.suppress(OSError):
-            os.utime(self._at / known_by.folder)  # its last use
-        entries, digests = dict(seen.entries), held.digests.hex()
+            os.utime(self._at / known_by.folder)  # the last use
+        entries, digests = dict(seen.entries), stored.digests.hex()
         for number, path in enumerate(files):
             entries[path] = entries[path].with_digest(digests[number * _HEX : (number + 1) * _HEX])
-        return replace(seen, entries=entries, tree=held.tree)
+        return replace(seen, entries=entries, tree=stored.tree)
 
-    def note(self, known_by: KnownBy, seen: Manifest, read: Manifest, tree: str | None) -> None:
-        """Keeps the digests of a folder.
+    def note(self, known_by: FolderState, seen: Manifest, read: Manifest, tree: str | None) -> None:
+        """Store the digests of a folder.
 
         Args:
-            known_by: as it was before it was read. Where it has changed since, nothing is known by that any more.
-            seen: likewise.
-            tree: of `many.tree_of`.
+            known_by, seen: of before the folder was read. If it has changed since, this state does not occur again.
+            tree: of `many_files.listing_digest`.
         """
         if seen.entries.keys() != read.entries.keys():
             return
@@ -75,22 +73,22 @@ class Memo:
                 file.write(hashlib.sha256(head + digests).digest() + head + digests)
             new.replace(self._at / known_by.folder)
             ours = [path for path in self._at.iterdir() if _OURS.fullmatch(path.name)]
-            for old in sorted(ours, key=lambda path: path.stat().st_mtime, reverse=True)[MOST:]:
+            for old in sorted(ours, key=lambda path: path.stat().st_mtime, reverse=True)[MAX_FOLDERS:]:
                 old.unlink()
 
-    def _held(self, folder: str) -> _Held | None:
+    def _read(self, folder: str) -> _FolderDigests | None:
         try:
-            held = (self._at / folder).read_bytes()
+            data = (self._at / folder).read_bytes()
         except OSError:
             return None
-        check, rest = held[:_DIGEST_BYTES], held[_DIGEST_BYTES:]
+        check, rest = data[:_DIGEST_BYTES], data[_DIGEST_BYTES:]
         if len(rest) < _HEAD.size or hashlib.sha256(rest).digest() != check:
             return None
         state, tree, num_bytes = _HEAD.unpack_from(rest)
-        return _Held(state, tree.hex() if any(tree) else None, num_bytes, rest[_HEAD.size :])
+        return _FolderDigests(state, tree.hex() if any(tree) else None, num_bytes, rest[_HEAD.size :])
 
 
-class _Held(NamedTuple):
+class _FolderDigests(NamedTuple):
     state: bytes
     tree: str | None
     num_bytes: int

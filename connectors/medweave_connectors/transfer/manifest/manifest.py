@@ -9,16 +9,16 @@ import re
 import shlex
 import stat
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple
 
+from medweave_connectors.host.read_only_commands import READ_ONLY
 from medweave_connectors.host.transfer_reasons import reason_in
 from medweave_connectors.transfer.manifest import file_digests
 
 ROOT = "."  # the path asked about
-LOOK = ": medweave-look; "  # of words that change nothing
 # No path that `find` prints below `.//` has two slashes elsewhere: whatever a name holds, no record begins inside it.
 _HEAD = b".//"
 _ENTRY = re.compile(rb"(?:\A|\n)([0-9a-f]{1,8}) (\d{1,19}) (-?\d{1,19}) ([0-9:.+ -]+) (?=\.//)")
@@ -45,11 +45,11 @@ class Kind(StrEnum):
 _KINDS = {stat.S_IFREG: Kind.FILE, stat.S_IFDIR: Kind.FOLDER, stat.S_IFLNK: Kind.SYMLINK}
 
 
-class Unlisted(ValueError):
+class ManifestError(ValueError):
     """The far end could not list the entries; the words name none of them."""
 
 
-class Entry(NamedTuple):
+class ManifestEntry(NamedTuple):
     """One file, folder or link. There may be millions: a tuple is made in a third of a dataclass's time.
 
     Attributes:
@@ -67,12 +67,12 @@ class Entry(NamedTuple):
     changed: str
     sha256: str = ""
 
-    def with_digest(self, sha256: str) -> Entry:
+    def with_digest(self, sha256: str) -> ManifestEntry:
         """The same, once it was read. `_replace` takes twice as long."""
-        return Entry(*self[:-1], sha256)
+        return ManifestEntry(*self[:-1], sha256)
 
 
-class KnownBy(NamedTuple):
+class FolderState(NamedTuple):
     """What a folder of this machine is known by: see `looked_here`.
 
     Attributes:
@@ -97,8 +97,8 @@ class Manifest:
     """
 
     real: str
-    entries: dict[str, Entry]
-    known_by: KnownBy | None = field(default=None, compare=False)
+    entries: dict[str, ManifestEntry]
+    known_by: FolderState | None = field(default=None, compare=False)
     tree: str | None = field(default=None, compare=False)
 
     @functools.cached_property
@@ -165,11 +165,11 @@ class Manifest:
         }
 
 
-def _content(entry: Entry) -> tuple[int, str]:
+def _content(entry: ManifestEntry) -> tuple[int, str]:
     return entry.size, entry.sha256
 
 
-def _stamp(entry: Entry) -> tuple[object, ...]:
+def _stamp(entry: ManifestEntry) -> tuple[object, ...]:
     # A folder's own times change with what is made and removed in it, which its entries show.
     return (entry.kind,) if entry.kind == Kind.FOLDER else (entry.kind, entry.size, entry.modified_s, entry.changed)
 
@@ -202,34 +202,29 @@ def command(path: str, *, digests: bool = True, many: bool = False) -> list[str]
     )
     whole = f"{{ ( {script} ) 2>&1; code=$?; printf '\\0end %s\\n' $code; }}"
     lacks = f"for tool in {' '.join(TOOLS)}; do command -v $tool >/dev/null || {{ echo {_LACKS}$tool; exit 1; }}; done"
-    return [f"{LOOK}( export LC_ALL=C TZ=UTC0; {lacks}; {whole} | gzip -1 | base64 )"]
-
-
-def only_looks(words: Sequence[str]) -> bool:
-    """Whether words only look, as those of `command` do, and may be sent again."""
-    return words[0].startswith(LOOK)
+    return [f"{READ_ONLY}( export LC_ALL=C TZ=UTC0; {lacks}; {whole} | gzip -1 | base64 )"]
 
 
 def parse(text: str, *, digests: bool = True) -> Manifest:
     """Reads what `command` printed.
 
     Raises:
-        Unlisted: it is cut, or is no listing, or the far end says why there is none.
+        ManifestError: it is cut, or is no listing, or the far end says why there is none.
     """
     if lacks := next((tool for tool in TOOLS if f"{_LACKS}{tool}" in text), ""):
-        raise Unlisted(f"the site has no program `{lacks}`")
+        raise ManifestError(f"the site has no program `{lacks}`")
     try:
         *sections, end = _unpacked(text).split(b"\0")
     except (ValueError, zlib.error):
-        raise Unlisted(reason_in(text) or "the listing of the files is no listing") from None
+        raise ManifestError(reason_in(text) or "the listing of the files is no listing") from None
     ended = _END.fullmatch(end)
     if ended is None:
-        raise Unlisted("the listing of the files is cut")
+        raise ManifestError("the listing of the files is cut")
     if code := int(ended[1]):
         told = "there is no such file or folder" if code == _NOT_THERE else ""
-        raise Unlisted(told or reason_in(b"".join(sections).decode(errors="replace")) or f"it ended with {code}")
+        raise ManifestError(told or reason_in(b"".join(sections).decode(errors="replace")) or f"it ended with {code}")
     if len(sections) != 3:
-        raise Unlisted("the listing of the files has not its three parts")
+        raise ManifestError("the listing of the files has not its three parts")
     root, listing, hashes = sections
     entries, first = {}, b""
     sums = dict(_digests(hashes))
@@ -237,12 +232,12 @@ def parse(text: str, *, digests: bool = True) -> Manifest:
         first = first or name
         path = ROOT if name == first else os.fsdecode(name.removeprefix(first))
         if path in entries:
-            raise Unlisted("the listing of the files has an entry twice")
+            raise ManifestError("the listing of the files has an entry twice")
         if bool(entry.sha256) != (digests and entry.kind == Kind.FILE):
-            raise Unlisted("the entries of the listing are not those of its digests")
+            raise ManifestError("the entries of the listing are not those of its digests")
         entries[path] = entry
     if not entries or sums:
-        raise Unlisted("the entries of the listing are not those of its digests")
+        raise ManifestError("the entries of the listing are not those of its digests")
     _check_tree(entries, first, root)
     return Manifest(os.fsdecode(root), entries)
 
@@ -255,7 +250,7 @@ def _unpacked(text: str) -> bytes:
     return listing
 
 
-def _check_tree(entries: Mapping[str, Entry], first: bytes, root: bytes) -> None:
+def _check_tree(entries: Mapping[str, ManifestEntry], first: bytes, root: bytes) -> None:
     """Each entry lies in a folder that is listed too; what is no folder is alone. No path leads out of its folder.
 
     They become paths at the other end: a listing is as little to be trusted as the site that made it.
@@ -263,12 +258,12 @@ def _check_tree(entries: Mapping[str, Entry], first: bytes, root: bytes) -> None
     if any(_STEPS.intersection(path.split("/")) for path in entries if path != ROOT) or not _is_plain(
         os.fsdecode(root)
     ):
-        raise Unlisted("an entry of the listing leads out of its folder")
+        raise ManifestError("an entry of the listing leads out of its folder")
     named = _HEAD if entries[ROOT].kind == Kind.FOLDER else _HEAD + root.rpartition(b"/")[2]
     parents = {path.rpartition("/")[0] or ROOT for path in entries if path != ROOT}
     folders = {path for path, each in entries.items() if each.kind == Kind.FOLDER}
     if first != named or not parents <= folders:
-        raise Unlisted("an entry of the listing has no folder")
+        raise ManifestError("an entry of the listing has no folder")
 
 
 def _is_plain(path: str) -> bool:
@@ -280,17 +275,20 @@ def _records(section: bytes, head: re.Pattern[bytes]) -> Iterator[tuple[re.Match
     found = list(head.finditer(section))
     ends = [each.start() for each in found[1:]] + [len(section) - 1]
     if section and (not found or found[0].start() != 0 or not section.endswith(b"\n")):
-        raise Unlisted("a line of the listing is no entry")
+        raise ManifestError("a line of the listing is no entry")
     for each, end in zip(found, ends, strict=bool(found)):
         yield each, section[each.end() : end]
 
 
-def _entries(section: bytes, sums: dict[bytes, str]) -> Iterator[tuple[bytes, Entry]]:
+def _entries(section: bytes, sums: dict[bytes, str]) -> Iterator[tuple[bytes, ManifestEntry]]:
     for head, name in _records(section, _ENTRY):
         word, size, modified_s, changed = head.groups()
         mode = int(word, 16)
         kind = _KINDS.get(stat.S_IFMT(mode), Kind.SPECIAL)
-        yield name, Entry(kind, int(size), stat.S_IMODE(mode), int(modified_s), changed.decode(), sums.pop(name, ""))
+        yield (
+            name,
+            ManifestEntry(kind, int(size), stat.S_IMODE(mode), int(modified_s), changed.decode(), sums.pop(name, "")),
+        )
 
 
 def _digests(section: bytes) -> Iterator[tuple[bytes, str]]:

@@ -1,4 +1,4 @@
-"""What is asked of a site about names and short texts: the answer is in base64, so any name arrives as it is. Pure."""
+"""Commands that list names and read short texts at a site. Their output is in base64, so any name arrives unchanged. Pure."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ import re
 import shlex
 from collections.abc import Sequence
 
+from medweave_connectors.host.read_only_commands import READ_ONLY
 from medweave_connectors.host.transfer_reasons import reason_in
-from medweave_connectors.transfer.manifest.manifest import LOOK
 
-_SEARCH = f"{LOOK}: medweave-search"  # and the folder: places that see the same files are asked once
+_SEARCH = f"{READ_ONLY}: medweave-search"  # and the folder: locations that share files are searched once
 _END_TEXT = "\0medweave-end %d\n"
 _END = re.compile(rb"(.*)\0medweave-end (\d+)\n", re.DOTALL)
 _WILDCARDS = frozenset("*?[]")
@@ -19,103 +19,103 @@ _BELOW = "./"
 _EACH = '-exec sh -c \'printf "%s\\0" "$@"\' sh {} +'  # of every `find`; `-print0` is not
 
 
-class NotTold(ValueError):
-    """The site has no answer; the words name no file."""
+class RemoteScanFailed(ValueError):
+    """The site gave no complete answer; the message names no file."""
 
 
-def _asked(script: str) -> list[str]:
-    """Words for a POSIX shell that change nothing, and tell how they ended: what a cut left of an answer is none."""
-    # The program `base64` is one of those that copies need, too.
-    return [f"{LOOK}{{ ( {script} ) 2>&1; printf '\\0medweave-end %s\\n' $?; }} | base64"]
+def _answered_command(script: str) -> list[str]:
+    """Return a read-only command with an end mark: an answer that was cut off is recognized."""
+    # Copies need the program `base64`, too.
+    return [f"{READ_ONLY}{{ ( {script} ) 2>&1; printf '\\0medweave-end %s\\n' $?; }} | base64"]
 
 
-def answer(text: str) -> bytes:
-    """What the words of this module printed.
+def parse_answer(text: str) -> bytes:
+    """Return the output of a command of this module.
 
     Raises:
-        NotTold: they failed, or the answer is not whole.
+        RemoteScanFailed: the command failed, or its output is incomplete.
     """
     try:
-        found = _END.fullmatch(base64.b64decode(text, validate=False))
+        match = _END.fullmatch(base64.b64decode(text, validate=False))
     except ValueError:  # of binascii, too
-        found = None
-    if found is None:
-        raise NotTold(reason_in(text) or "the answer is cut")
-    if code := int(found[2]):
-        raise NotTold(reason_in(found[1].decode(errors="replace")) or f"it ended with {code}")
-    return found[1]
+        match = None
+    if match is None:
+        raise RemoteScanFailed(reason_in(text) or "the answer is cut")
+    if code := int(match[2]):
+        raise RemoteScanFailed(reason_in(match[1].decode(errors="replace")) or f"it ended with {code}")
+    return match[1]
 
 
-def names(told: bytes) -> list[str]:
-    """The names in an answer. Bytes that are no UTF-8 are as `os.fsdecode` has them."""
-    return [os.fsdecode(each) for each in told.split(b"\0")[:-1]]
+def split_names(answer: bytes) -> list[str]:
+    """Return the names in an answer. Bytes that are no UTF-8 are as `os.fsdecode` has them."""
+    return [os.fsdecode(name) for name in answer.split(b"\0")[:-1]]
 
 
-def matching(folder: str, pattern: str) -> list[str]:
-    """Words that print the paths below a folder that fit a pattern of CWL (`*`, `?`, `[…]`), those of links that lead nowhere too.
+def glob(folder: str, pattern: str) -> list[str]:
+    """Return a command that prints the paths below a folder that match a pattern of CWL (`*`, `?`, `[…]`), dangling links included.
 
-    Nothing else in a pattern has a meaning: it may hold the name of an input.
+    Other characters of a pattern have no special meaning: it may contain the name of an input.
     """
-    wanted = "".join(sign if sign in _WILDCARDS else _quoted(sign) for sign in pattern)
-    (words,) = _asked(
-        f"for each in {shlex.quote(folder)}/{wanted}; do "
+    glob_pattern = "".join(sign if sign in _WILDCARDS else _quoted(sign) for sign in pattern)
+    (words,) = _answered_command(
+        f"for each in {shlex.quote(folder)}/{glob_pattern}; do "
         'if [ -e "$each" ] || [ -L "$each" ]; then printf "%s\\0" "$each"; fi; done'
     )
     return [_SEARCH, f"{shlex.quote(folder)};", words]
 
 
-def searched(command: Sequence[str]) -> str:
-    """The folder in which a command of `matching` searches; empty for others."""
+def searched_folder(command: Sequence[str]) -> str:
+    """Return the folder in which a command of `glob` searches; empty for other commands."""
     return shlex.split(command[1].removesuffix(";"))[0] if command[0] == _SEARCH else ""
 
 
-def nothing() -> str:
-    """What such a command prints where it finds nothing."""
+def empty_answer() -> str:
+    """Return the output of such a command that finds nothing."""
     return base64.b64encode((_END_TEXT % 0).encode()).decode()
 
 
 def _quoted(sign: str) -> str:
-    # Within brackets a quoted `-` or `!` is one of the signs, and no range and no "none of these".
+    # Within brackets, a quoted `-` or `!` is an ordinary character, neither a range nor a negation.
     return sign if sign in "-!^" else shlex.quote(sign)
 
 
-def real(path: str) -> list[str]:
-    """Words that print a path without links; nothing where there is none."""
+def resolve(path: str) -> list[str]:
+    """Return a command that prints a path without links; nothing where the path does not exist."""
     quoted = shlex.quote(path)
-    return _asked(f"[ ! -e {quoted} ] || readlink -f {quoted}")
+    return _answered_command(f"[ ! -e {quoted} ] || readlink -f {quoted}")
 
 
-def listed(folder: str, *, kind: str, follow: bool) -> list[str]:
-    """Words that print the names of the files (`kind` f) or folders (d) in a folder, each after `./`."""
+def list_folder(folder: str, *, kind: str, follow: bool) -> list[str]:
+    """Return a command that prints the names of the files (`kind` f) or folders (d) in a folder, each after `./`."""
     find = f"find {'-L ' if follow else ''}. -mindepth 1 -maxdepth 1 -type {kind} {_EACH}"
-    return _asked(f"export LC_ALL=C; cd {shlex.quote(folder)} && {find}")
+    return _answered_command(f"export LC_ALL=C; cd {shlex.quote(folder)} && {find}")
 
 
-def found(folder: str, tests: str) -> list[str]:
-    """Words that print the paths below a folder that pass tests of `find`, each after `./`; links are not followed."""
-    return _asked(f"export LC_ALL=C; cd {shlex.quote(folder)} && find . -mindepth 1 {tests} {_EACH}")
+def find(folder: str, tests: str) -> list[str]:
+    """Return a command that prints the paths below a folder that pass tests of `find`, each after `./`; links are not followed."""
+    return _answered_command(f"export LC_ALL=C; cd {shlex.quote(folder)} && find . -mindepth 1 {tests} {_EACH}")
 
 
-def listed_names(told: bytes) -> list[str]:
-    """The names that `listed` told."""
-    return [each.removeprefix(_BELOW) for each in names(told)]
+def folder_names(answer: bytes) -> list[str]:
+    """Return the names in an answer to `list_folder`."""
+    return [name.removeprefix(_BELOW) for name in split_names(answer)]
 
 
-def content(path: str, num_bytes: int = -1) -> list[str]:
-    """Words that print the beginning of a file, or all of it."""
+def read_file(path: str, num_bytes: int = -1) -> list[str]:
+    """Return a command that prints the beginning of a file, or all of it."""
     read = f"head -c {num_bytes}" if num_bytes >= 0 else "cat"
-    return _asked(f"export LC_ALL=C; {read} {shlex.quote(path)}")
+    return _answered_command(f"export LC_ALL=C; {read} {shlex.quote(path)}")
 
 
 def sha1(path: str) -> list[str]:
-    """Words that print the digest by which the engine knows a file; nothing where there is none."""
-    # From standard input: a name with a newline would have a mark in front of its digest.
-    return _asked(f"export LC_ALL=C; [ ! -f {shlex.quote(path)} ] || sha1sum < {shlex.quote(path)}")
+    """Return a command that prints the SHA-1 by which StreamFlow identifies a file; nothing where the file does not exist."""
+    # From standard input: sha1sum marks the digest of a name with a newline.
+    return _answered_command(f"export LC_ALL=C; [ ! -f {shlex.quote(path)} ] || sha1sum < {shlex.quote(path)}")
 
 
 def size(path: str) -> list[str]:
-    """Words that print how many bytes the files have that lie there, links followed, as far as they may be seen."""
+    """Return a command that prints the bytes of all readable files below a path, links followed."""
     quoted = shlex.quote(path)
     sizes = f"find -L {quoted} -type f -exec stat -L -c %s {{}} + 2>/dev/null"
     add = "awk '{ sum += $1 } END { printf \"%.0f\", sum }'"
-    return _asked(f"export LC_ALL=C; stat {quoted} >/dev/null && {{ {sizes} | {add}; }}")
+    return _answered_command(f"export LC_ALL=C; stat {quoted} >/dev/null && {{ {sizes} | {add}; }}")

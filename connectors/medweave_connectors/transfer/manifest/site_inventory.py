@@ -1,4 +1,4 @@
-"""What lies at the sites by content, as far as this run has sent, verified or read it. No streamflow in here."""
+"""The content at the sites, as far as this run has sent, verified or read it. No streamflow in here."""
 
 from __future__ import annotations
 
@@ -13,40 +13,40 @@ Site = tuple[str, str]  # a deployment that wraps no other, and the location the
 
 
 def site_of(location: Any) -> Site:
-    """The site of a location of the engine."""
+    """Return the site of a StreamFlow location."""
     while location.wraps is not None:
         location = location.wraps
     return location.deployment, location.name
 
 
-class Held:
+class SiteInventory:
     """Manifests with digests, by site and path. A path that a link leads to is another path."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[Site, str], Manifest] = {}
 
     def note(self, site: Site, path: str, manifest: Manifest) -> None:
-        """This lies there."""
+        """Record the content of a path."""
         self._known[site, path] = manifest
 
     def linked(self, site: Site, source: str, path: str) -> None:
-        """The site has another name for what lies there."""
+        """Record a link or further name of a known path."""
         if (known := self.find(site, source)) is not None:
             self._known[site, path] = known
 
     def find(self, site: Site, path: str) -> Manifest | None:
-        """What lies there, also as a part of something known; None where it is not known."""
+        """Return the content of a path, also below a known folder; None where it is not known."""
         above, inside = path, ""
         while above not in ("", "/"):
             if (known := self._known.get((site, above))) is not None:
-                return below(known, inside) if inside else known
+                return subtree(known, inside) if inside else known
             above, name = posixpath.split(above)
             inside = posixpath.join(name, inside) if inside else name
         return None
 
 
-def below(manifest: Manifest, inside: str) -> Manifest | None:
-    """The part of a manifest at a path inside; None where there is none."""
+def subtree(manifest: Manifest, inside: str) -> Manifest | None:
+    """Return the manifest of an entry and everything below it; None where there is no such entry."""
     if inside not in manifest.entries:
         return None
     head = f"{inside}/"
@@ -54,11 +54,11 @@ def below(manifest: Manifest, inside: str) -> Manifest | None:
     return Manifest(posixpath.join(manifest.real, inside), {ROOT: manifest.entries[inside]} | parts)
 
 
-def digest_of(manifest: Manifest) -> str:
-    """SHA-256 of a file, or one digest of all that lies in a folder.
+def content_digest(manifest: Manifest) -> str:
+    """Return the SHA-256 of a file, or one digest over all entries of a folder.
 
     Raises:
-        ValueError: something in there has no content.
+        ValueError: an entry is neither file nor folder.
     """
     root = manifest.entries[ROOT]
     if any(each.kind not in (Kind.FILE, Kind.FOLDER) for each in manifest.entries.values()):

@@ -1,4 +1,4 @@
-"""One digest for all that lies below a path: a copy that was made well is verified by 64 characters instead of a listing. Pure."""
+"""One digest over all entries below a path: a correct copy is verified by 64 characters instead of a listing. Pure."""
 
 from __future__ import annotations
 
@@ -7,45 +7,46 @@ import os
 import re
 import shlex
 
-from medweave_connectors.transfer.agent import files as far_files
+from medweave_connectors.host.read_only_commands import READ_ONLY
+from medweave_connectors.transfer.agent import files as agent_files
 from medweave_connectors.transfer.manifest import file_digests
-from medweave_connectors.transfer.manifest.manifest import LOOK, ROOT, Kind, Manifest
+from medweave_connectors.transfer.manifest.manifest import ROOT, Kind, Manifest
 
-_SEAL = re.compile(r"^medweave-seal ([0-9a-f]{64})\.$", re.MULTILINE)
-_ESCAPED = "\\\n\r"  # sha256sum writes names with these in ways of its own, which differ between GNU and busybox
+_TREE_DIGEST = re.compile(r"^medweave-seal ([0-9a-f]{64})\.$", re.MULTILINE)
+_ESCAPED = "\\\n\r"  # sha256sum escapes names with these; GNU and busybox differ
 
 
-def of(manifest: Manifest) -> str | None:
-    """The digest that `command` prints of such entries; None where it cannot be told beforehand."""
+def expected_digest(manifest: Manifest) -> str | None:
+    """Return the digest that `command` prints for a manifest's entries; None where it cannot be computed."""
     root = manifest.entries[ROOT]
     if root.kind == Kind.FILE:
         return _sha256(f"{root.sha256}  -\n".encode())
-    if is_odd(manifest):
+    if has_special_names(manifest):
         return None
     paths = {path: os.fsencode("." if path == ROOT else f"./{path}") for path in manifest.entries}
-    others = [paths[path] for path, each in manifest.entries.items() if each.kind not in (Kind.FILE, Kind.FOLDER)]
-    folders = [paths[path] for path, each in manifest.entries.items() if each.kind == Kind.FOLDER]
+    others = [paths[path] for path, entry in manifest.entries.items() if entry.kind not in (Kind.FILE, Kind.FOLDER)]
+    folders = [paths[path] for path, entry in manifest.entries.items() if entry.kind == Kind.FOLDER]
     files = [
         each.sha256.encode() + b"  " + paths[path] for path, each in manifest.entries.items() if each.kind == Kind.FILE
     ]
-    return digest_of(others, folders, files)
+    return digest_of_lines(others, folders, files)
 
 
-def is_odd(manifest: Manifest) -> bool:
-    """Whether there is a name that programs write in ways of their own."""
+def has_special_names(manifest: Manifest) -> bool:
+    """Return whether there is a name that programs escape."""
     names = "/".join(manifest.entries)
     return any(sign in names for sign in _ESCAPED)
 
 
-def digest_of(*parts: list[bytes]) -> str:
-    """The SHA-256 of some parts of sorted lines, with a slash between them."""
-    return _sha256(far_files.text_of(*parts))
+def digest_of_lines(*parts: list[bytes]) -> str:
+    """Return the SHA-256 of some parts of sorted lines, with a slash between the parts."""
+    return _sha256(agent_files.text_of(*parts))
 
 
 def command(path: str) -> list[str]:
-    """Words for a POSIX shell that read every file below a path, and print the digest of all names and contents.
+    """Return a command that reads every file below a path, and prints the digest of all names and contents.
 
-    A program that fails or is missing there makes it another digest: it can only be too careful.
+    A program that fails or is missing changes the digest: an incomplete reading never matches.
     """
     large = file_digests.choose('"$at"')
     one = file_digests.of_one('"$at"')
@@ -55,14 +56,14 @@ def command(path: str) -> list[str]:
         f"find . -type d | sort; echo /; {file_digests.of_files('. -type f')} | sort; }}; else {one}; fi"
     )
     return [
-        f'{LOOK}( export LC_ALL=C; seal=$( ( {script} ) 2>/dev/null | sha256sum ); echo "medweave-seal ${{seal%% *}}." )'
+        f'{READ_ONLY}( export LC_ALL=C; digest=$( ( {script} ) 2>/dev/null | sha256sum ); echo "medweave-seal ${{digest%% *}}." )'
     ]
 
 
-def read(text: str) -> str | None:
-    """What `command` printed; None where there is no digest."""
-    found = _SEAL.search(text)
-    return found[1] if found is not None else None
+def parse_digest(text: str) -> str | None:
+    """Return the digest in the output of `command`; None where there is none."""
+    match = _TREE_DIGEST.search(text)
+    return match[1] if match is not None else None
 
 
 def _sha256(text: bytes) -> str:

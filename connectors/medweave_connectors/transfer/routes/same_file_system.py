@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from medweave_connectors.transfer.manifest.manifest import LOOK
+from medweave_connectors.host.read_only_commands import READ_ONLY
 from medweave_connectors.transfer.shell_commands import REFUSED, pack_files, unpack_files
 
 _FACTS = "stat -L -c '%i %s %Y'"  # device numbers are each machine's own
@@ -29,7 +29,7 @@ _REMOVE = (
 )
 
 
-class How(StrEnum):
+class SharedCopyResult(StrEnum):
     """What became of a copy at a place that sees the source's files."""
 
     LINKED = "linked"
@@ -39,7 +39,7 @@ class How(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class SourceView:
     """What the source sees.
 
     Attributes:
@@ -51,22 +51,22 @@ class Seen:
     facts: str
 
 
-def ask(path: str, part: str) -> list[str]:
+def probe(path: str, part: str) -> list[str]:
     """Words for the source: does it see the folder in which the destination puts its copy together?"""
     own = f"own=$({_FACTS} {shlex.quote(path)} 2>/dev/null)"
     return [
-        f"{LOOK}( part=$(stat -c %i {shlex.quote(part)} 2>/dev/null); {own}; "
+        f"{READ_ONLY}( part=$(stat -c %i {shlex.quote(part)} 2>/dev/null); {own}; "
         '[ -z "$part" ] || [ -z "$own" ] || echo "medweave-sees $part of $own." )'
     ]
 
 
-def read_seen(text: str) -> Seen | None:
+def parse_probe(text: str) -> SourceView | None:
     """What `ask` printed; None where it sees no such folder."""
     found = _SEEN.search(text)
-    return None if found is None else Seen(found[1], found[2])
+    return None if found is None else SourceView(found[1], found[2])
 
 
-def take(seen: Seen, path: str, target: str, *, holds: tuple[int, int], links: bool) -> list[str]:
+def copy_or_link(seen: SourceView, path: str, target: str, *, holds: tuple[int, int], links: bool) -> list[str]:
     """Words for the destination: a copy of the source's path under its own, if it sees the very same.
 
     They end with `REFUSED`, after the reason, where it could not be made; then nothing of it is left.
@@ -76,21 +76,21 @@ def take(seen: Seen, path: str, target: str, *, holds: tuple[int, int], links: b
         links: a further name of each file will do, if it is the user's own and nobody may write to it.
     """
     script = f"""
-        how={How.COPIED};
-        if [ -e "$new" ]; then echo medweave-took {How.SHARED}.; exit 0; fi;
-        if {_only_read("$from") if links else "false"} && cp -RLlp "$from" "$new" 2>/dev/null; then how={How.LINKED};
+        how={SharedCopyResult.COPIED};
+        if [ -e "$new" ]; then echo medweave-took {SharedCopyResult.SHARED}.; exit 0; fi;
+        if {_only_read("$from") if links else "false"} && cp -RLlp "$from" "$new" 2>/dev/null; then how={SharedCopyResult.LINKED};
         else {_REMOVE}
         fast=; cp --reflink=auto /dev/null "$new" 2>/dev/null && fast=--reflink=auto; rm -f "$new";
         cp -RLp $fast "$from" "$new" || {{ {_REMOVE} exit {REFUSED}; }};
         find "$new" \\( -perm -4000 -o -perm -2000 \\) -exec chmod u-s,g-s {{}} +; fi;
         if [ "$(find "$new" -type f -exec stat -c %s {{}} + | {_COUNT})" != "{holds[0]} {holds[1]}" ]; then
-        how={How.APART}; {_REMOVE} fi;
+        how={SharedCopyResult.APART}; {_REMOVE} fi;
         echo medweave-took $how.
     """
     return _if_same(seen, " ".join(line.strip() for line in script.strip().splitlines()), path, target)
 
 
-def take_some(seen: Seen, folder: str, names: Sequence[str], part: str) -> list[str]:
+def copy_some(seen: SourceView, folder: str, names: Sequence[str], part: str) -> list[str]:
     """The same for some files of a folder whose other files are in place.
 
     Args:
@@ -99,14 +99,14 @@ def take_some(seen: Seen, folder: str, names: Sequence[str], part: str) -> list[
     """
     sending, getting = (" ".join(map(shlex.quote, words)) for words in (pack_files(folder, names), unpack_files(part)))
     path = posixpath.join(folder, names[0].partition("/")[0])
-    script = f"{sending} | {getting} || exit {REFUSED}; echo medweave-took {How.COPIED}."
+    script = f"{sending} | {getting} || exit {REFUSED}; echo medweave-took {SharedCopyResult.COPIED}."
     return _if_same(seen, script, path, posixpath.join(part, "any"))
 
 
-def read_taken(text: str) -> How:
+def parse_result(text: str) -> SharedCopyResult:
     """What they printed."""
     found = _TAKEN.search(text)
-    return How.APART if found is None else How(found[1])
+    return SharedCopyResult.APART if found is None else SharedCopyResult(found[1])
 
 
 def _only_read(path: str) -> str:
@@ -114,10 +114,10 @@ def _only_read(path: str) -> str:
     return f'[ -z "$(find -L "{path}" -type f {_OPEN} 2>&1 | head -n 1)" ]'
 
 
-def _if_same(seen: Seen, script: str, path: str, target: str) -> list[str]:
+def _if_same(seen: SourceView, script: str, path: str, target: str) -> list[str]:
     same = (
         f'[ "$(stat -c %i "${{new%/*}}" 2>/dev/null)" = {shlex.quote(seen.part)} ] && '
         f'[ "$({_FACTS} "$from" 2>/dev/null)" = {shlex.quote(seen.facts)} ] || '
-        f"{{ echo medweave-took {How.APART}.; exit 0; }}"
+        f"{{ echo medweave-took {SharedCopyResult.APART}.; exit 0; }}"
     )
     return [f"( export LC_ALL=C; from={shlex.quote(path)}; new={shlex.quote(target)}; {same}; {script} )"]

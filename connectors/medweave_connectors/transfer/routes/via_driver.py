@@ -1,7 +1,7 @@
 """Copies through the driver as our connectors make them: one archive, and no failure is dropped.
 
-The stock ones ask what the destination is before they begin, drop tar's exit status, and put names into shell lines as they are.
-That what arrives is all of it, and what is not is removed, is the data manager's part.
+StreamFlow's own copies query the destination before they begin, drop tar's exit status, and put names into shell lines unquoted.
+That each copy is complete or absent is the data manager's part.
 """
 
 from __future__ import annotations
@@ -11,75 +11,138 @@ import contextlib
 import posixpath
 import secrets
 from collections.abc import Awaitable, Callable, MutableSequence, Sequence
+from contextvars import ContextVar
+from dataclasses import dataclass, field
 from typing import Any
 
 from streamflow.core.deployment import Connector, ExecutionLocation
 
+from medweave_connectors.host import deadlines
 from medweave_connectors.host.deadlines import NoProgress, ProgressDeadline
 from medweave_connectors.host.errors import StreamCut
 from medweave_connectors.runlog import console
 from medweave_connectors.transfer import shell_commands
-from medweave_connectors.transfer.agent.archive import Exactly, Guard
-from medweave_connectors.transfer.progress import current
-from medweave_connectors.transfer.routes.direct.endpoints import behind
-from medweave_connectors.transfer.shell_commands import is_aside
-from medweave_connectors.transfer.stream_commands import Piece
-from medweave_connectors.transfer.streams import ProgramReader, ProgramWriter
-from medweave_connectors.transfer.wire import HERE, Leg, Passing, leg
+from medweave_connectors.transfer.agent.archive import ArchiveChecker, LengthChecker
+from medweave_connectors.transfer.capabilities import WatchesLocations, underlying
+from medweave_connectors.transfer.progress import TransferMeter
+from medweave_connectors.transfer.shell_commands import is_staging_path
+from medweave_connectors.transfer.streams.local_programs import LocalReader, LocalWriter
+from medweave_connectors.transfer.streams.pieces import Piece
+from medweave_connectors.transfer.streams.transcoding import LOCAL_LEG, SiteCodecs, StreamLeg, Transcoder, leg
 
-THIS = "this machine"
-CUT_PAUSES_S = (0.5, 3.0, 10.0)  # before a connection that was lost is made again
-Streams = Callable[[], Awaitable[tuple[Any, Sequence[Any], tuple[Leg, Leg]]]]
+THIS_MACHINE = "this machine"
+ConnectorOf = Callable[[str], Any]
+Streams = Callable[[], Awaitable[tuple[Any, Sequence[Any], tuple[StreamLeg, StreamLeg]]]]
+
+
+@dataclass(frozen=True, slots=True)
+class StreamOptions:
+    """What the streams of one copy share.
+
+    Attributes:
+        meter: counts their bytes and holds the bandwidth limit.
+        codecs: what locations can decode; None where nothing is encoded.
+        max_bytes: the most that an archive of another site may hold; None for no limit.
+    """
+
+    meter: TransferMeter = field(default_factory=TransferMeter)
+    codecs: SiteCodecs | None = None
+    max_bytes: int | None = None
+
+
+# The options of the copy that `copy_by_connectors` makes. StreamFlow's copy methods of connectors have no parameter for them, and
+# connectors of StreamFlow's own may lie between; everywhere else options are passed as arguments.
+_copy_options: ContextVar[StreamOptions | None] = ContextVar("copy_options", default=None)
+
+
+async def copy_by_connectors(
+    source: ExecutionLocation,
+    path: str,
+    destinations: Sequence[ExecutionLocation],
+    target: str,
+    connector_of: ConnectorOf,
+    options: StreamOptions,
+) -> None:
+    """Copy a path by the connectors' own copy methods, as StreamFlow's data manager does.
+
+    Raises:
+        StreamBroke: a program failed at one end, or the connection was lost.
+        SiteUnreachable: there is no connection.
+    """
+    origin, connector = connector_of(source.deployment), connector_of(destinations[0].deployment)
+    token = _copy_options.set(options)
+    try:
+        if source.local:
+            await connector.copy_local_to_remote(src=path, dst=target, locations=list(destinations), read_only=False)
+        elif destinations[0].local:
+            await origin.copy_remote_to_local(src=path, dst=target, location=source, read_only=False)
+        else:
+            await connector.copy_remote_to_remote(
+                src=path,
+                dst=target,
+                locations=list(destinations),
+                source_location=source,
+                source_connector=origin,
+                read_only=False,
+            )
+    finally:
+        _copy_options.reset(token)
 
 
 async def pump(
     source: Any,
     targets: Sequence[Any],
     buffer_bytes: int,
-    guard: Guard | Exactly | None = None,
-    legs: tuple[Leg, Leg] = (HERE, HERE),
-    where: str = THIS,
+    checker: ArchiveChecker | LengthChecker | None = None,
+    legs: tuple[StreamLeg, StreamLeg] = (LOCAL_LEG, LOCAL_LEG),
+    where: str = THIS_MACHINE,
+    meter: TransferMeter | None = None,
 ) -> None:
-    """Sends what one stream gives to all others; the slowest sets the pace.
+    """Send the content of one stream to all targets, at the speed of the slowest.
 
     Args:
         source, targets: contexts of streams, not opened yet.
-        guard: of the archive that the stream is; without one, everything passes.
-        legs: how it comes, and how it goes on.
-        where: the places, for people.
+        checker: of the archive in the stream; None lets everything pass.
+        legs: how the stream comes, and how it leaves.
+        where: the locations, for messages.
 
     Raises:
-        StreamBroke: one of the programs behind them failed.
-        StreamCut: nothing has passed for a while.
-        StreamRefused: the archive is not what was asked for.
+        StreamBroke: a program at one end failed.
+        StreamCut: the stream made no progress for a while.
+        StreamRefused: the archive is not what the driver requested.
     """
     deadline = ProgressDeadline("a copy", where)
+    transcoder = Transcoder(*legs, checker)
     try:
-        await deadline.guard(_pump(source, targets, buffer_bytes, Passing(*legs, guard), deadline))
+        await deadline.guard(_pump(source, targets, buffer_bytes, transcoder, deadline, meter or TransferMeter()))
     except NoProgress as error:
         raise StreamCut("a copy", str(error), words=str(error)) from None
 
 
 async def _pump(
-    source: Any, targets: Sequence[Any], buffer_bytes: int, passing: Passing, deadline: ProgressDeadline
+    source: Any,
+    targets: Sequence[Any],
+    buffer_bytes: int,
+    transcoder: Transcoder,
+    deadline: ProgressDeadline,
+    meter: TransferMeter,
 ) -> None:
-    flow = current()
     async with contextlib.AsyncExitStack() as ends:
-        writers = [await ends.enter_async_context(each) for each in targets]
-        share = ends.enter_context(flow.limit.share())
+        writers = [await ends.enter_async_context(target) for target in targets]
+        share = ends.enter_context(meter.limit.share())
 
         async def write(data: bytes) -> None:
             await asyncio.gather(*(writer.write(data) for writer in writers))
 
-        # The source's end is known before the targets are told that all has arrived.
-        async with source as reader, contextlib.aclosing(passing.blocks(reader.read, buffer_bytes)) as blocks:
+        # The source's exit status is checked before the end is sent to the targets.
+        async with source as reader, contextlib.aclosing(transcoder.blocks(reader.read, buffer_bytes)) as blocks:
             async for block in blocks:
                 deadline.progressed(block.wire_bytes)
                 await write(block.data)
-                flow.passed(block.num_bytes, block.wire_bytes)
+                meter.add(block.num_bytes, block.wire_bytes)
                 await share.spend(block.wire_bytes)
                 deadline.progressed()
-        if last := passing.end():
+        if last := transcoder.end():
             await write(last)
 
 
@@ -87,33 +150,34 @@ async def send_piece(
     source: ExecutionLocation,
     piece: Piece,
     destinations: Sequence[ExecutionLocation],
-    connector_of: Callable[[str], Any],
+    connector_of: ConnectorOf,
+    options: StreamOptions,
 ) -> None:
-    """Sends a piece of a copy through this machine.
+    """Send a piece of a copy through this machine.
 
     Raises:
-        StreamBroke: a program failed, here or there, or the connection to it was lost.
+        StreamBroke: a program failed at one end, or the connection was lost.
         SiteUnreachable: there is no connection.
     """
     origin, connector = connector_of(source.deployment), connector_of(destinations[0].deployment)
 
-    async def sent() -> None:
-        legs = leg(source), leg(*destinations)
+    async def send() -> None:
+        legs = leg(options.codecs, source), leg(options.codecs, *destinations)
         if source.local:
-            reader: Any = ProgramReader(piece.packing, f"a transfer from {THIS}")
+            reader: Any = LocalReader(piece.packing, f"a transfer from {THIS_MACHINE}")
         else:
             reader = await origin.get_stream_reader(legs[0].packing(piece.packing), source)
         words = legs[1].unpacking(piece.unpacking)
-        writers = [await connector.get_stream_writer(words, each) for each in destinations]
+        writers = [await connector.get_stream_writer(words, location) for location in destinations]
         where = f"{source.deployment} to {destinations[0].deployment}"
-        guard = piece.guard(trusted=source.local)
-        await pump(reader, writers, int(connector.transferBufferSize), guard, legs, where)
+        checker = piece.checker(trusted=source.local)
+        await pump(reader, writers, int(connector.transferBufferSize), checker, legs, where, options.meter)
 
-    work = sent()
-    for each, places in ((origin, [source]), (connector, destinations)):
-        # Pods are looked at meanwhile: a node that is lost breaks no connection.
-        if (while_there := getattr(behind(each), "while_there", None)) is not None:
-            work = while_there([place.name for place in places], work)
+    work = send()
+    for each, locations in ((origin, [source]), (connector, destinations)):
+        deployed = underlying(each)
+        if isinstance(deployed, WatchesLocations):  # a lost node breaks no connection
+            work = deployed.while_reachable([location.name for location in locations], work)
     await work
 
 
@@ -126,31 +190,33 @@ class TarCopies:
     async def copy_local_to_remote(
         self, src: str, dst: str, locations: MutableSequence[ExecutionLocation], read_only: bool = False
     ) -> None:
-        """Copies to each location: below the destination where that is a folder, under its name elsewhere.
+        """Copy to each location: below the destination where that is a folder, under its name elsewhere.
 
         Raises:
-            StreamBroke: tar failed, here or there.
+            StreamBroke: tar failed at one end.
         """
+        options = _options()
 
-        async def streams() -> tuple[Any, Sequence[Any], tuple[Leg, Leg]]:
-            source = ProgramReader(shell_commands.pack(src.rstrip("/")), f"a transfer from {THIS}")
-            there = leg(*locations)
-            return source, await self._tar_writers(src, dst, locations, there), (HERE, there)
+        async def streams() -> tuple[Any, Sequence[Any], tuple[StreamLeg, StreamLeg]]:
+            source = LocalReader(shell_commands.pack(src.rstrip("/")), f"a transfer from {THIS_MACHINE}")
+            target_leg = leg(options.codecs, *locations)
+            return source, await self._tar_writers(src, dst, locations, target_leg), (LOCAL_LEG, target_leg)
 
-        await self._pumped(dst, streams, self.transferBufferSize)
+        await self._copy(dst, streams, self.transferBufferSize, options)
 
     async def copy_remote_to_local(
         self, src: str, dst: str, location: ExecutionLocation, read_only: bool = False
     ) -> None:
-        """Copies to this machine, in the same way."""
+        """Copy to this machine, in the same way."""
+        options = _options()
 
-        async def streams() -> tuple[Any, Sequence[Any], tuple[Leg, Leg]]:
+        async def streams() -> tuple[Any, Sequence[Any], tuple[StreamLeg, StreamLeg]]:
             words = shell_commands.unpack(_name(src), dst.rstrip("/"), secrets.token_hex(4), own=True)
-            there = leg(location)
-            reader = await self._tar_reader(self, src, location, there)
-            return reader, [ProgramWriter(words, f"a transfer to {THIS}")], (there, HERE)
+            source_leg = leg(options.codecs, location)
+            reader = await self._tar_reader(self, src, location, source_leg)
+            return reader, [LocalWriter(words, f"a transfer to {THIS_MACHINE}")], (source_leg, LOCAL_LEG)
 
-        await self._pumped(dst, streams, self._buffer(self), _name(src))
+        await self._copy(dst, streams, self._buffer(self), options, _name(src))
 
     async def copy_remote_to_remote(
         self,
@@ -161,35 +227,38 @@ class TarCopies:
         source_connector: Connector | None = None,
         read_only: bool = False,
     ) -> None:
-        """Copies from another place, in the same way; at the same place it links what is only read."""
+        """Copy from another location, in the same way; at the same location, link what is only read."""
         connector: Any = source_connector or self
-        here = (source_location.deployment, source_location.name)
-        others = [each for each in locations if (each.deployment, each.name) != here]
+        options = _options()
+        source_key = (source_location.deployment, source_location.name)
+        others = [each for each in locations if (each.deployment, each.name) != source_key]
         if len(others) < len(locations) and src != dst:
             words = shell_commands.link_or_copy(src, dst, read_only=read_only)
             await self.run(location=source_location, command=words)  # type: ignore[attr-defined]
         if others:
 
-            async def streams() -> tuple[Any, Sequence[Any], tuple[Leg, Leg]]:
-                legs = leg(source_location), leg(*others)
+            async def streams() -> tuple[Any, Sequence[Any], tuple[StreamLeg, StreamLeg]]:
+                legs = leg(options.codecs, source_location), leg(options.codecs, *others)
                 reader = await self._tar_reader(connector, src, source_location, legs[0])
                 return reader, await self._tar_writers(src, dst, others, legs[1]), legs
 
-            await self._pumped(dst, streams, self._buffer(connector), _name(src))
+            await self._copy(dst, streams, self._buffer(connector), options, _name(src))
 
-    async def _pumped(self, target: str, streams: Streams, buffer_bytes: int, elsewhere: str = "") -> None:
-        """Copies, and again where a connection was lost on the way: what has come by then is not whole, and goes.
+    async def _copy(
+        self, target: str, streams: Streams, buffer_bytes: int, options: StreamOptions, untrusted_name: str = ""
+    ) -> None:
+        """Copy, and repeat where a connection was lost: what has arrived by then is not whole, and is removed.
 
-        What is put together aside is the data manager's, which keeps it and goes on.
+        The data manager resumes its own copies, which go to staging folders, instead.
 
         Args:
-            elsewhere: the name of what another site sends, which is not trusted.
+            untrusted_name: the top name of an archive that another site sends; empty for archives of this machine.
         """
-        for pause_s in (None,) if is_aside(target) else (*CUT_PAUSES_S, None):
+        for pause_s in (None,) if is_staging_path(target) else (*deadlines.RETRY_PAUSES_S, None):
             try:
                 source, targets, legs = await streams()
-                guard = Guard(elsewhere) if elsewhere else None
-                return await pump(source, targets, buffer_bytes, guard, legs, self.deployment_name)
+                checker = ArchiveChecker(untrusted_name, options.max_bytes) if untrusted_name else None
+                return await pump(source, targets, buffer_bytes, checker, legs, self.deployment_name, options.meter)
             except StreamCut as error:
                 if pause_s is None:
                     raise
@@ -197,18 +266,24 @@ class TarCopies:
             await asyncio.sleep(pause_s)
 
     @staticmethod
-    async def _tar_reader(connector: Any, src: str, location: ExecutionLocation, there: Leg) -> Any:
-        return await connector.get_stream_reader(there.packing(shell_commands.pack(src.rstrip("/"))), location)
+    async def _tar_reader(connector: Any, src: str, location: ExecutionLocation, source_leg: StreamLeg) -> Any:
+        return await connector.get_stream_reader(source_leg.packing(shell_commands.pack(src.rstrip("/"))), location)
 
-    async def _tar_writers(self, src: str, dst: str, locations: Sequence[ExecutionLocation], there: Leg) -> list[Any]:
+    async def _tar_writers(
+        self, src: str, dst: str, locations: Sequence[ExecutionLocation], target_leg: StreamLeg
+    ) -> list[Any]:
         connector: Any = self
         unpacking = (shell_commands.unpack(_name(src), dst.rstrip("/"), secrets.token_hex(4)) for _ in locations)
-        words = [there.unpacking(each) for each in unpacking]
+        words = [target_leg.unpacking(each) for each in unpacking]
         return [await connector.get_stream_writer(*each) for each in zip(words, locations, strict=True)]
 
     @staticmethod
     def _buffer(connector: Any) -> int:
         return int(connector.transferBufferSize)
+
+
+def _options() -> StreamOptions:
+    return _copy_options.get() or StreamOptions()
 
 
 def _name(path: str) -> str:

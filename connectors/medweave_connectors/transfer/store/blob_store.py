@@ -1,12 +1,12 @@
-"""A site's own store of what was copied to it, by content: what is there is linked, not sent. Pure.
+"""The blob store of a site: files that were copied there, by content. A file in the store is linked instead of sent. Pure.
 
-A blob is a file that arrived and was verified, under its SHA-256; a copy made of it is one more name of the same file (a hard
-link). So a blob that only one name has left is used by nobody, and a blob that is removed stays whole for those who use it.
+A blob is a verified file, named by its SHA-256; a copy from the store is a hard link to it. A blob with only one name is unused,
+and a blob that is removed stays complete for the copies that use it.
 
-What is of one data class lies in a folder of its own, and is never given to a copy of another class: whoever sends a model cannot
-find out by it which scans are there. What has no class (a site without data rules) has a folder, too.
+Each data class has a folder of its own, and a blob is linked only to copies of its class: a sender of models cannot find out
+which scans the store has. Data without a class (a site without data rules) has a folder, too.
 
-Links are made by an archive that holds nothing but links: one `tar`, which every site has, makes thousands at once.
+Links are made by an archive that contains only links: one `tar`, which every site has, makes thousands at once.
 """
 
 from __future__ import annotations
@@ -22,23 +22,23 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from medweave_connectors.policy.data_classes import most_sensitive_first
-from medweave_connectors.transfer.agent import files as far_files
-from medweave_connectors.transfer.manifest.manifest import ROOT, Entry, Kind, Manifest
+from medweave_connectors.transfer.agent import files as agent_files
+from medweave_connectors.transfer.manifest.manifest import ROOT, Kind, Manifest, ManifestEntry
 from medweave_connectors.transfer.store.folder_commands import STORE
 
-_BLOBS = ".medweave-blobs"  # a name of the store's folder, beside a copy that is put together
+_BLOBS = ".medweave-blobs"  # a link to the store's folder, in the staging folder
 _LINKS = ".medweave-links"
-# Names are parts of digests, so that an archive of many links is small. Content is always verified by the whole digest.
+# Names are parts of digests: an archive of many links stays small. Content is always verified by the whole digest.
 _KEY_CHARACTERS = 32
 NO_CLASS = "unclassified"
-_CHUNK_BYTES = 45_000  # of one command: Linux takes 128 KiB in one word, and base64 makes 4 of 3
+_CHUNK_BYTES = 45_000  # of one command: Linux allows 128 KiB in one argument, and base64 makes 4 bytes of 3
 _GIB = 2**30
 _EXECUTABLE = 0o111
 _OWNER_ALL = 0o700
 
 
-class State(StrEnum):
-    """Whether there is a store, and anything in it."""
+class StoreState(StrEnum):
+    """Whether a store exists, and whether it has entries."""
 
     NONE = "none"
     NEW = "new"
@@ -47,12 +47,12 @@ class State(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Store:
-    """Where a site keeps it.
+    """The store of a site, for one data class.
 
     Attributes:
         root: its folder, mode 0700.
-        limit_gib: what it may hold when a run begins, GiB, of all classes together.
-        kind: the data class of what is looked for and kept; several are one of their own.
+        limit_gib: size limit at the start of a run, GiB, of all classes together.
+        kind: the data class; a combination of classes is a class of its own.
     """
 
     root: str
@@ -61,43 +61,43 @@ class Store:
 
     @property
     def blobs(self) -> str:
-        """The folder of this class, mode 0700."""
+        """Return the folder of this class, mode 0700."""
         return posixpath.join(self.root, self.kind)
 
 
 def store_at(path: str, run_id: str, limit_gib: float, classes: Iterable[str] = ()) -> Store | None:
-    """The store for a path in the folder of a run; None where it lies elsewhere, or nothing is to be stored.
+    """Return the store for a path in a run's folder; None for paths elsewhere, and where the store is switched off.
 
     Args:
-        classes: of the data; none where they are not known.
+        classes: data classes; empty where they are not known.
     """
-    workdir, found, _ = path.partition(f"/{run_id}/")
-    if not found or limit_gib <= 0:
+    workdir, separator, _ = path.partition(f"/{run_id}/")
+    if not separator or limit_gib <= 0:
         return None
     return Store(posixpath.join(workdir, STORE), limit_gib, "+".join(most_sensitive_first(classes)) or NO_CLASS)
 
 
-def key(entry: Entry) -> str:
-    """A file's name in the store. Two names of one file have the same permission bits, so what can be run is another file."""
+def blob_key(entry: ManifestEntry) -> str:
+    """Return a file's name in the store. Hard links share permission bits, so an executable file has a blob of its own."""
     mark = "x" if entry.mode & _EXECUTABLE else ""
     return f"{entry.sha256[:2]}/{entry.sha256[2:_KEY_CHARACTERS]}{mark}"
 
 
-# ---- words for a POSIX shell
+# ---- shell commands
 
 
 def evict(store: Store, *, needed_bytes: int = 0) -> str:
-    """A line that removes blobs that nobody uses, those first whose last use is longest ago.
+    """Return a shell line that removes unused blobs, the least recently used first, until the store is within its limit.
 
-    The inode's time of change is the last use: a link that is made or removed sets it.
+    The inode's time of change is the last use: making or removing a link sets it.
 
     Args:
-        needed_bytes: as much goes, however little there is.
+        needed_bytes: so many bytes are removed in any case.
     """
     limit = round(store.limit_gib * _GIB)
     files = "find . -type f -exec stat -c"
     total = f"{files} %s {{}} + 2>/dev/null | awk '{{ total += $1 }} END {{ printf \"%.0f\", total }}'"
-    # Whose other name goes has changed: the order is that before, and who is used by nobody is asked after it.
+    # The order is taken first: a removed link changes the time of its blob.
     choose = (
         "NF == 5 { name[++count] = $5; size[count] = $4; total += $4 } NF == 1 { free[$1] = 1 } END { for (i = 1; i <= count; i++) "
         f"if (name[i] in free && (total > {limit} || gone < {needed_bytes})) "
@@ -111,58 +111,57 @@ def evict(store: Store, *, needed_bytes: int = 0) -> str:
     )
 
 
-def aside(*lines: str) -> str:
-    """A line that begins others and does not wait for them: nothing that uses the copy does. They end by themselves, and a job of
-    the site comes before them."""
+def in_background(*lines: str) -> str:
+    """Return a shell line that starts others in the background, at low priority. Nothing that uses the copy waits for them."""
     return f"( trap '' HUP; nice sh -c {shlex.quote('; '.join(lines))} </dev/null >/dev/null 2>&1 & )"
 
 
-def make(store: Store) -> str:
-    """A line that makes the store's folders, and prints its state (`state_in`)."""
+def make_store(store: Store) -> str:
+    """Return a shell line that makes the store's folders, and prints its state for `parse_state`."""
     folders, blobs = [store.root, store.blobs], shlex.quote(store.blobs)
     made = " && ".join(
-        f"mkdir -p -m 700 {each} && [ ! -L {each} ] && [ -O {each} ]" for each in map(shlex.quote, folders)
+        f"mkdir -p -m 700 {folder} && [ ! -L {folder} ] && [ -O {folder} ]" for folder in map(shlex.quote, folders)
     )
     return (
         f"{made} && "
-        f'{{ state=new; for each in {blobs}/?? {blobs}/{far_files.LISTS.decode()}/??; do [ ! -d "$each" ] || state=used; done; '
+        f'{{ state=new; for each in {blobs}/?? {blobs}/{agent_files.LISTS.decode()}/??; do [ ! -d "$each" ] || state=used; done; '
         'echo "medweave-store $state."; }'
     )
 
 
-def state_in(answer: str) -> State:
-    """What `make` printed: a folder that is not ours is no store."""
-    return next((each for each in State if f"medweave-store {each}." in answer), State.NONE)
+def parse_state(answer: str) -> StoreState:
+    """Return the state in the output of `make_store`. A folder that is not ours is no store."""
+    return next((state for state in StoreState if f"medweave-store {state}." in answer), StoreState.NONE)
 
 
-def ask(store: Store, part: str, sent: Manifest, paths: Iterable[str]) -> Iterator[list[str]]:
-    """Commands of which the last one prints the keys of files that the store has."""
-    keys = gzip.compress("".join(f"{key(sent.entries[path])}\n" for path in paths).encode(), mtime=0)
-    there = f"gzip -dc < {shlex.quote(posixpath.join(part, _LINKS))} | xargs ls -d 2>/dev/null"
-    yield from _delivered(part, keys, f"cd {shlex.quote(store.blobs)} && {there}")
+def query(store: Store, part: str, sent: Manifest, paths: Iterable[str]) -> Iterator[list[str]]:
+    """Yield commands of which the last one prints the keys of files that the store has."""
+    keys = gzip.compress("".join(f"{blob_key(sent.entries[path])}\n" for path in paths).encode(), mtime=0)
+    listing = f"gzip -dc < {shlex.quote(posixpath.join(part, _LINKS))} | xargs ls -d 2>/dev/null"
+    yield from _delivered(part, keys, f"cd {shlex.quote(store.blobs)} && {listing}")
 
 
-def link(
+def link_files(
     store: Store, part: str, sent: Manifest, name: str, paths: Iterable[str], then: list[str]
 ) -> Iterator[list[str]]:
-    """Commands that make the folders of a copy and, of some of its files, all that the store has. The last one does more `then`."""
+    """Yield commands that make the folders of a copy and link the files that the store has. The last one also runs `then`."""
     folders = {path: mode | _OWNER_ALL for path, mode in _folders(sent).items()}
-    blobs = {_beside(name, path): posixpath.join(_BLOBS, key(sent.entries[path])) for path in paths}
+    blobs = {_beside(name, path): posixpath.join(_BLOBS, blob_key(sent.entries[path])) for path in paths}
     last = f"{_unpack(store, part)}; {' '.join(then)}"
     yield from _delivered(part, _archive({_beside(name, path): mode for path, mode in folders.items()}, blobs), last)
 
 
-def gave_up(answer: str) -> bool:
-    """Of `link`: the tar of busybox ends with 1, and at the first link that cannot be made; GNU's goes on, and ends with 2."""
+def stopped_early(answer: str) -> bool:
+    """Return whether `link_files` stopped at its first missing file: busybox's tar does, with status 1; GNU's continues, with 2."""
     return "medweave-tar 1." in answer
 
 
-def keep(store: Store, part: str, sent: Manifest, name: str, paths: Iterable[str]) -> Iterator[list[str]]:
-    """Commands that make blobs of files of a copy which has been verified, and give its folders the modes of the source.
+def add_files(store: Store, part: str, sent: Manifest, name: str, paths: Iterable[str]) -> Iterator[list[str]]:
+    """Yield commands that make blobs of the files of a verified copy, and set its folders' modes.
 
-    Nobody writes to a file that others use: from here on its permission bits say so.
+    Files that are shared become read-only.
     """
-    blobs = {posixpath.join(_BLOBS, key(sent.entries[path])): _beside(name, path) for path in paths}
+    blobs = {posixpath.join(_BLOBS, blob_key(sent.entries[path])): _beside(name, path) for path in paths}
     if blobs:
         new = shlex.quote(posixpath.join(part, name))
         last = f"find {new} -type f -exec chmod a-w {{}} + && {{ {_unpack(store, part)}; }}"
@@ -172,31 +171,31 @@ def keep(store: Store, part: str, sent: Manifest, name: str, paths: Iterable[str
         yield from _delivered(part, _archive(folders, {}), _unpack(store, part))
 
 
-def forget(store: Store, part: str, name: str, wrong: Mapping[str, Entry]) -> list[str]:
-    """Words that remove blobs whose content is not what their name says, and the names that a copy has of them."""
+def remove_blobs(store: Store, part: str, name: str, wrong: Mapping[str, ManifestEntry]) -> list[str]:
+    """Return a command that removes damaged blobs, and the links that a copy has to them."""
     names = [posixpath.join(part, name, path) if path != ROOT else posixpath.join(part, name) for path in wrong]
-    blobs = [posixpath.join(store.blobs, key(each)) for each in wrong.values()]
+    blobs = [posixpath.join(store.blobs, blob_key(each)) for each in wrong.values()]
     return [f"rm -f -- {' '.join(shlex.quote(each) for each in (*names, *blobs))}"]
 
 
-def missing(sent: Manifest, there: Manifest) -> list[str]:
-    """The files of which the store had no whole copy."""
-    return [path for path, each in _files(sent) if not _same(each, there.entries.get(path))]
+def missing_files(sent: Manifest, linked: Manifest) -> list[str]:
+    """Return the paths of files of which the store has no intact copy."""
+    return [path for path, entry in _files(sent) if not _same(entry, linked.entries.get(path))]
 
 
-def wrong(sent: Manifest, there: Manifest) -> dict[str, Entry]:
-    """The files that the store gave with other content than their names promise."""
-    return {path: sent.entries[path] for path in missing(sent, there) if path in there.entries}
+def damaged_files(sent: Manifest, linked: Manifest) -> dict[str, ManifestEntry]:
+    """Return the files whose blobs have other content than their name says."""
+    return {path: sent.entries[path] for path in missing_files(sent, linked) if path in linked.entries}
 
 
-# ---- inside
+# ---- internal
 
 
-def _same(entry: Entry, other: Entry | None) -> bool:
+def _same(entry: ManifestEntry, other: ManifestEntry | None) -> bool:
     return other is not None and (other.kind, other.size, other.sha256) == (entry.kind, entry.size, entry.sha256)
 
 
-def _files(manifest: Manifest) -> list[tuple[str, Entry]]:
+def _files(manifest: Manifest) -> list[tuple[str, ManifestEntry]]:
     return [(path, manifest.entries[path]) for path in manifest.files]
 
 
@@ -209,19 +208,19 @@ def _beside(name: str, path: str) -> str:
 
 
 def _archive(folders: Mapping[str, int], links: Mapping[str, str]) -> bytes:
-    """A compressed archive without any content: folders with their modes, and links."""
-    held = io.BytesIO()
-    with gzip.GzipFile(fileobj=held, mode="wb", compresslevel=1, mtime=0) as packed:
+    """Return a compressed archive without any content: folders with their modes, and links."""
+    buffer = io.BytesIO()
+    with gzip.GzipFile(fileobj=buffer, mode="wb", compresslevel=1, mtime=0) as packed:
         entry = tarfile.TarInfo()
         entry.type = tarfile.DIRTYPE
-        for entry.name, entry.mode in sorted(folders.items()):  # a folder before what lies in it
+        for entry.name, entry.mode in sorted(folders.items()):  # a folder before its entries
             packed.write(_header(entry))
         entry = tarfile.TarInfo()
         entry.type = tarfile.LNKTYPE
         for entry.name, entry.linkname in links.items():
             packed.write(_header(entry))
         packed.write(bytes(2 * tarfile.BLOCKSIZE))  # the end of an archive
-    return held.getvalue()
+    return buffer.getvalue()
 
 
 def _header(entry: tarfile.TarInfo) -> bytes:
@@ -229,7 +228,7 @@ def _header(entry: tarfile.TarInfo) -> bytes:
 
 
 def _delivered(part: str, archive: bytes, last: str) -> Iterator[list[str]]:
-    """Commands that bring an archive there in pieces, and a line after the last piece."""
+    """Yield commands that write an archive in pieces, and a line after the last piece."""
     file = shlex.quote(posixpath.join(part, _LINKS))
     chunks = [archive[first : first + _CHUNK_BYTES] for first in range(0, len(archive), _CHUNK_BYTES)]
     for number, chunk in enumerate(chunks, 1):
@@ -238,7 +237,7 @@ def _delivered(part: str, archive: bytes, last: str) -> Iterator[list[str]]:
 
 
 def _unpack(store: Store, part: str) -> str:
-    """A line that makes the links of an archive, all that can be made."""
+    """Return a shell line that makes all links of an archive that can be made."""
     folder, blobs = shlex.quote(part), shlex.quote(posixpath.join(part, _BLOBS))
     return (
         f"{{ [ -L {blobs} ] || ln -s {shlex.quote(store.blobs)} {blobs}; }}; "

@@ -1,7 +1,7 @@
-"""Many files at once: what a python3 at a site does with them, if there is one. Pure.
+"""Commands for folders of many files, run by a python3 at the site where it has one. Pure.
 
-For each file, a shell starts programs or a driver writes a line of an archive; a python3 there does neither. All that it does is
-done by the tools of POSIX, too, where it is missing or fails: whoever asks looks for the last line.
+A shell starts programs for each file; the python3 does not. Where it is missing or fails, POSIX tools do the same work: the last
+line of the output says whether python3 did it.
 """
 
 from __future__ import annotations
@@ -10,103 +10,109 @@ import os
 import posixpath
 import shlex
 
+from medweave_connectors.host.read_only_commands import READ_ONLY
 from medweave_connectors.transfer.agent import files, program_text
 from medweave_connectors.transfer.manifest import tree_digest
-from medweave_connectors.transfer.manifest.manifest import LOOK, ROOT, Kind, Manifest
+from medweave_connectors.transfer.manifest.manifest import ROOT, Kind, Manifest
 from medweave_connectors.transfer.shell_commands import sync
 from medweave_connectors.transfer.store.blob_store import Store
 
-MANY = 200  # files: for fewer it is not worth the start of a python3
-_NOTE = ".medweave-tree"  # beside a copy that is put together
+MANY = 200  # files; fewer are not worth the start of a python3
+_LISTING = ".medweave-tree"  # in the staging folder
 
 
-def are_in(manifest: Manifest) -> bool:
-    """Whether it is a folder of many files."""
+def has_many(manifest: Manifest) -> bool:
+    """Return whether a manifest is a folder of many files."""
     return manifest.num_files >= MANY and manifest.entries[ROOT].kind == Kind.FOLDER
 
 
-def tree_of(manifest: Manifest) -> str | None:
-    """The SHA-256 of a folder's tree, as `far_files` writes it; None where there are not many files, or odd names."""
+def listing_digest(manifest: Manifest) -> str | None:
+    """Return the SHA-256 of a folder's listing, in the format of `agent.files`; None for few files or special names."""
     if manifest.tree is not None:
         return manifest.tree
-    if not are_in(manifest) or tree_digest.is_odd(manifest):
+    if not has_many(manifest) or tree_digest.has_special_names(manifest):
         return None
     lines, folders = [], []
-    for path, each in manifest.entries.items():
+    for path, entry in manifest.entries.items():
         name = os.fsencode(path if path == ROOT else f"./{path}")
-        if each.kind == Kind.FILE:
-            lines.append(files.line_of(each.sha256.encode(), each.mode, name))
-        elif each.kind == Kind.FOLDER:
-            folders.append(b"%04o %s" % (each.mode, name))
-    return tree_digest.digest_of(lines, folders)
+        if entry.kind == Kind.FILE:
+            lines.append(files.line_of(entry.sha256.encode(), entry.mode, name))
+        elif entry.kind == Kind.FOLDER:
+            folders.append(b"%04o %s" % (entry.mode, name))
+    return tree_digest.digest_of_lines(lines, folders)
 
 
-def sealed(path: str) -> list[str]:
-    """Words that print the seal of a folder, and note its tree."""
-    others = " ".join(tree_digest.command(path)).removeprefix(LOOK)
-    return [f"{LOOK}{{ {_run('seal', path, note_of(path))} || {others}; }}"]
+def digest_command(path: str) -> list[str]:
+    """Return the command that prints a folder's tree digest, and writes its listing beside it."""
+    others = " ".join(tree_digest.command(path)).removeprefix(READ_ONLY)
+    return [f"{READ_ONLY}{{ {_run('digest', path, listing_path(path))} || {others}; }}"]
 
 
-def keep(store: Store, path: str, tree: str) -> list[str]:
-    """Words that make blobs of the files of a folder that `sealed` has read, and keep its tree: `kept` tells whether they did."""
-    return [f"{{ {_run('keep', path, note_of(path), store.blobs, tree)}; }}"]
+def add_tree(store: Store, path: str, tree: str) -> list[str]:
+    """Return the command that adds the files and the tree of a folder to the store: `was_added` reads its output."""
+    return [f"{{ {_run('add', path, listing_path(path), store.blobs, tree)}; }}"]
 
 
-def kept(text: str) -> bool:
-    """What they printed."""
+def was_added(text: str) -> bool:
+    """Return whether the output says so."""
     return "medweave-kept." in text
 
 
-def settled(path: str, tree: str, store: Store | None) -> list[str]:
-    """Words that look whether what `tree_stream` has written is this tree, which waits in the store then for `keep_later`:
-    `is_settled` tells.
+def check_received(path: str, tree: str, store: Store | None) -> list[str]:
+    """Return the command that compares the listing of a tree stream's receiver with a digest: `is_received` reads its output.
 
     Args:
-        store: None for a tree of which it need not know but its files.
+        store: gets the listing, for `add_tree_later`; None where only the files are added.
     """
-    note = shlex.quote(note_of(path))
-    waits = ""
+    listing = shlex.quote(listing_path(path))
+    pending = ""
     if store is not None:
-        waiting = _beside_list(store, tree, files.WAITING)
-        folder, new = shlex.quote(posixpath.dirname(waiting)), shlex.quote(waiting)
-        waits = f" && {{ mkdir -p -m 700 {folder} && mv -f {note} {new} || :; }}"  # without it, it is sent another time
-    # While the driver reads what it has sent, the disk writes. A disk that cannot is told here, for it tells it once.
+        pending_listing = _beside_list(store, tree, files.WAITING)
+        folder, new = shlex.quote(posixpath.dirname(pending_listing)), shlex.quote(pending_listing)
+        # Where it fails, the files are sent again the next time.
+        pending = f" && {{ mkdir -p -m 700 {folder} && mv -f {listing} {new} || :; }}"
+    # The disk flushes while the driver parses its listing. A write error is reported only once: it is read here.
     return [
-        f'( [ "$(sha256sum < {note})" = "{tree}  -" ] && {sync(note)}{waits} && echo medweave-settled. ) 2>/dev/null'
+        f'( [ "$(sha256sum < {listing})" = "{tree}  -" ] && {sync(listing)}{pending} && echo medweave-received. ) 2>/dev/null'
     ]
 
 
-def keep_later(store: Store, path: str, tree: str) -> str:
-    """A line that makes blobs of the files of a folder that stands at its place now, and keeps its tree. Thousands of names take
-    as long as a part of the copy, and nobody needs them before another copy of the same: see `store.aside`."""
-    return _run("keep", path, _beside_list(store, tree, files.WAITING), store.blobs, tree)
+def add_tree_later(store: Store, path: str, tree: str) -> str:
+    """Return a shell line that adds the files and the listing of a published folder to the store.
+
+    Thousands of links take as long as a part of the copy, and only a later copy needs them: see `blob_store.in_background`.
+    """
+    return _run("add", path, _beside_list(store, tree, files.WAITING), store.blobs, tree)
 
 
 def _beside_list(store: Store, tree: str, ending: bytes) -> str:
     return os.fsdecode(files.place_of(os.fsencode(store.blobs), tree.encode()) + ending)
 
 
-def is_settled(text: str) -> bool:
-    """What they printed."""
-    return "medweave-settled." in text
+def is_received(text: str) -> bool:
+    """Return whether the output says so."""
+    return "medweave-received." in text
 
 
-def take(store: Store, path: str, tree: str) -> list[str]:
-    """Words that make a folder of the store's files, each of them read and found right: `taken` tells whether they did; else
-    nothing of it is left."""
-    return [f"{{ {_run('take', path, store.blobs, tree)} || rm -rf {shlex.quote(path)}; }}"]
+def link_tree(store: Store, path: str, tree: str) -> list[str]:
+    """Return the command that makes a folder of the store's files and verifies each: `was_linked` reads its output.
+
+    Where it fails, nothing of the folder is left.
+    """
+    return [f"{{ {_run('link', path, store.blobs, tree)} || rm -rf {shlex.quote(path)}; }}"]
 
 
-def taken(text: str) -> bool:
-    """What they printed."""
+def was_linked(text: str) -> bool:
+    """Return whether the output says so."""
     return "medweave-took." in text
 
 
-def note_of(path: str) -> str:
-    """Where the tree of a copy is noted that is put together at a path."""
-    return posixpath.join(posixpath.dirname(path), _NOTE)
+def listing_path(path: str) -> str:
+    """Return the path of the listing of a staged copy."""
+    return posixpath.join(posixpath.dirname(path), _LISTING)
 
 
 def _run(*words: str) -> str:
-    given = " ".join(map(shlex.quote, words))
-    return f"command -v python3 >/dev/null && ( python3 -I -S -c {shlex.quote(program_text.of('files'))} {given} ) 2>/dev/null"
+    """Return a shell line that runs a verb of `agent.files`, where the site has a python3."""
+    arguments = " ".join(map(shlex.quote, words))
+    return f"command -v python3 >/dev/null && ( python3 -I -S -c {shlex.quote(program_text.of('files'))} {arguments} ) 2>/dev/null"

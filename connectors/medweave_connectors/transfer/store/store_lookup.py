@@ -1,4 +1,4 @@
-"""What a site's store gives to a copy before anything is sent, and what the store gets of it once it is verified."""
+"""What a site's store provides for a copy before anything is sent, and what is added to it once the copy is verified."""
 
 from __future__ import annotations
 
@@ -10,113 +10,128 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from streamflow.core.deployment import ExecutionLocation
 
 from medweave_connectors.transfer.manifest import manifest, tree_digest
-from medweave_connectors.transfer.manifest.manifest import ROOT, Manifest, Unlisted
-from medweave_connectors.transfer.shell_commands import Place
+from medweave_connectors.transfer.manifest.manifest import ROOT, Manifest, ManifestError
+from medweave_connectors.transfer.shell_commands import StagingPlace
 from medweave_connectors.transfer.store import blob_store, many_files
 from medweave_connectors.transfer.store.blob_store import Store
 
-Run = Callable[[ExecutionLocation, list[str]], Awaitable[tuple[str, int]]]
+RunAt = Callable[[ExecutionLocation, list[str]], Awaitable[tuple[str, int]]]
 
 
-class Reuse:
-    """The stores of the places that get one copy."""
+class StoreLookup:
+    """The stores of the locations that get one copy.
 
-    def __init__(self, at: Store, place: Place, name: str, locations: Sequence[ExecutionLocation], run: Run) -> None:
-        self._store, self._part, self._name = at, place.folder, name
-        self._locations, self._run = locations, run
-        self._given: list[ExecutionLocation] = []  # those whose store knew the whole tree
-        self._waiting: dict[str, str] = {}  # by location name: the tree whose files are added to the store later
+    Args:
+        place: where the copy is staged.
+        name: the source's own name.
+        run_at: runs a command at a location.
+    """
 
-    def stands_at(self, place: Place) -> None:
-        """The copy has another folder now."""
+    def __init__(
+        self, store: Store, place: StagingPlace, name: str, locations: Sequence[ExecutionLocation], run_at: RunAt
+    ) -> None:
+        self._store, self._part, self._name = store, place.folder, name
+        self._locations, self._run_at = locations, run_at
+        self._stored: list[ExecutionLocation] = []  # their store has the whole tree
+        self._pending_trees: dict[str, str] = {}  # by location name: the tree whose files are added after the copy
+
+    def follow(self, place: StagingPlace) -> None:
+        """Use the copy's new staging folder, after a cut."""
         self._part = place.folder
 
-    async def take(self, sent: Manifest) -> list[str]:
-        """Links what all of the places have.
+    async def link(self, sent: Manifest) -> list[str]:
+        """Link the files that the stores of all locations have, verified; return the paths of the files to be sent."""
+        missing: set[str] = set()
+        for location in self._locations:
+            missing |= set(await self._link_at(location, sent))
+        return [path for path in sent.entries if path in missing]
 
-        Returns:
-            The files that have to be sent.
-        """
-        left: set[str] = set()
-        for each in self._locations:
-            left |= set(await self._taken(each, sent))
-        return [path for path in sent.entries if path in left]
-
-    async def _taken(self, location: ExecutionLocation, sent: Manifest) -> list[str]:
+    async def _link_at(self, location: ExecutionLocation, sent: Manifest) -> list[str]:
         path = posixpath.join(self._part, self._name)
-        if (tree := many_files.tree_of(sent)) is not None:
-            text, _ = await self._run(location, many_files.take(self._store, path, tree))
-            if many_files.taken(text):
-                self.knows(location)
+        if (tree := many_files.listing_digest(sent)) is not None:
+            text, _ = await self._run_at(location, many_files.link_tree(self._store, path, tree))
+            if many_files.was_linked(text):
+                self.mark_stored(location)
                 return []
-        wanted, paths, left = tree_digest.of(sent), sent.files, [""]
-        sealing = tree_digest.command(path) if tree is None else many_files.sealed(path)
+        expected, paths, missing = tree_digest.expected_digest(sent), sent.files, [""]
+        digest_command = tree_digest.command(path) if tree is None else many_files.digest_command(path)
         for is_last in (False, True):
-            text = await self._all(location, blob_store.link(self._store, self._part, sent, self._name, paths, sealing))
-            if wanted is not None and tree_digest.read(text) == wanted:
+            links = blob_store.link_files(self._store, self._part, sent, self._name, paths, digest_command)
+            text = await self._run_all(location, links)
+            if expected is not None and tree_digest.parse_digest(text) == expected:
                 return []
-            there = await self._there(location)
-            if wrong := blob_store.wrong(sent, there):
-                await self._run(location, blob_store.forget(self._store, self._part, self._name, wrong))
-            left = blob_store.missing(sent, there)
-            if is_last or not left or not blob_store.gave_up(text):
+            linked = await self._scan(location)
+            if damaged := blob_store.damaged_files(sent, linked):
+                await self._run_at(location, blob_store.remove_blobs(self._store, self._part, self._name, damaged))
+            missing = blob_store.missing_files(sent, linked)
+            if is_last or not missing or not blob_store.stopped_early(text):
                 break
-            known = set((await self._all(location, blob_store.ask(self._store, self._part, sent, left))).split())
-            paths = [path for path in left if blob_store.key(sent.entries[path]) in known]
-        return left
+            query = blob_store.query(self._store, self._part, sent, missing)
+            stored_keys = set((await self._run_all(location, query)).split())
+            paths = [path for path in missing if blob_store.blob_key(sent.entries[path]) in stored_keys]
+        return missing
 
-    async def _there(self, location: ExecutionLocation) -> Manifest:
-        text, _ = await self._run(location, manifest.command(posixpath.join(self._part, self._name)))
-        with contextlib.suppress(Unlisted):
+    async def _scan(self, location: ExecutionLocation) -> Manifest:
+        text, _ = await self._run_at(location, manifest.command(posixpath.join(self._part, self._name)))
+        with contextlib.suppress(ManifestError):
             return manifest.parse(text)
         return Manifest("", {})
 
-    async def keep(self, sent: Manifest, paths: Sequence[str] | None = None) -> None:
-        """Puts files of a verified copy into the stores, all where none are named. What cannot be kept is sent another time."""
-        for each in self._locations:
-            wanted = [] if each in self._given else await self._not_kept_as_a_tree(each, sent, paths)
-            await self._all(each, blob_store.keep(self._store, self._part, sent, self._name, wanted))
+    async def add(self, sent: Manifest, paths: Sequence[str] | None = None) -> None:
+        """Add files of a verified copy to the stores. A file that cannot be added is sent again the next time.
 
-    async def _not_kept_as_a_tree(
+        Args:
+            paths: of the files; None for all.
+        """
+        for location in self._locations:
+            files = [] if location in self._stored else await self._files_beside_tree(location, sent, paths)
+            await self._run_all(location, blob_store.add_files(self._store, self._part, sent, self._name, files))
+
+    async def _files_beside_tree(
         self, location: ExecutionLocation, sent: Manifest, paths: Sequence[str] | None
     ) -> Sequence[str]:
-        if (tree := many_files.tree_of(sent)) is not None:
-            text, _ = await self._run(
-                location, many_files.keep(self._store, posixpath.join(self._part, self._name), tree)
-            )
-            if many_files.kept(text):
+        """Add a folder of many files as one tree; return the files that have to be added one by one."""
+        if (tree := many_files.listing_digest(sent)) is not None:
+            path = posixpath.join(self._part, self._name)
+            text, _ = await self._run_at(location, many_files.add_tree(self._store, path, tree))
+            if many_files.was_added(text):
                 return []
         return sent.files if paths is None else paths
 
-    async def leave(self) -> None:
-        """Takes back what the stores gave: the whole copy is sent."""
+    async def undo(self) -> None:
+        """Remove the links: the whole copy is sent."""
         words = [f"rm -rf {shlex.quote(posixpath.join(self._part, self._name))}"]
-        for each in self._locations:
-            await self._run(each, words)
+        for location in self._locations:
+            await self._run_at(location, words)
 
-    def knows(self, location: ExecutionLocation, tree: str | None = None, *, waits: bool = False) -> None:
-        """A store has the files of the copy; or gets them later, where a tree waits in it."""
-        self._given.append(location)
-        if tree is not None and waits:
-            self._waiting[location.name] = tree
+    def mark_stored(self, location: ExecutionLocation, *, pending_tree: str | None = None) -> None:
+        """Record that a store has the files of the copy.
 
-    def later(self, location: ExecutionLocation, path: str) -> list[str]:
-        """Shell lines for the time after the copy has its final name: they add its files to the store."""
-        tree = self._waiting.get(location.name)
-        return [] if tree is None else [many_files.keep_later(self._store, path, tree)]
+        Args:
+            pending_tree: digest of the tree whose files are added after the copy has its final path.
+        """
+        self._stored.append(location)
+        if pending_tree is not None:
+            self._pending_trees[location.name] = pending_tree
+
+    def deferred_lines(self, location: ExecutionLocation, path: str) -> list[str]:
+        """Return shell lines that add a pending tree to the store, for the time after the copy has its final path."""
+        tree = self._pending_trees.get(location.name)
+        return [] if tree is None else [many_files.add_tree_later(self._store, path, tree)]
 
     async def make_room(self, needed_bytes: int) -> None:
-        """Removes as much as nobody uses."""
-        for each in self._locations:
-            await self._run(each, [blob_store.evict(self._store, needed_bytes=needed_bytes)])
+        """Evict so many bytes of unused files."""
+        for location in self._locations:
+            await self._run_at(location, [blob_store.evict(self._store, needed_bytes=needed_bytes)])
 
-    async def _all(self, location: ExecutionLocation, words: Iterator[list[str]]) -> str:
+    async def _run_all(self, location: ExecutionLocation, commands: Iterator[list[str]]) -> str:
+        """Run commands in order; return the output of the last one."""
         text = ""
-        for each in words:
-            text, _ = await self._run(location, each)
+        for words in commands:
+            text, _ = await self._run_at(location, words)
         return text
 
 
-def is_worth_it(sent: Manifest, left: Sequence[str]) -> bool:
-    """Whether the rest is sent alone, and not all of it."""
-    return (len(left) < sent.num_files and sent.entries[ROOT].kind == manifest.Kind.FOLDER) or not left
+def is_partial_copy_worth_it(sent: Manifest, missing: Sequence[str]) -> bool:
+    """Return whether only the missing files are sent, instead of everything in one stream."""
+    return (len(missing) < sent.num_files and sent.entries[ROOT].kind == manifest.Kind.FOLDER) or not missing

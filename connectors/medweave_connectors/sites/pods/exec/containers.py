@@ -33,10 +33,9 @@ from medweave_connectors.sites.pods.exec.shell import PodShell
 from medweave_connectors.sites.pods.startup import volumes
 from medweave_connectors.sites.pods.startup.pod import Pod
 from medweave_connectors.sites.pods.startup.states import PodState, judge, silent_node
-from medweave_connectors.transfer.manifest import manifest
-from medweave_connectors.transfer.routes.direct.endpoints import End
+from medweave_connectors.transfer.capabilities import Endpoint
 from medweave_connectors.transfer.routes.via_driver import TarCopies
-from medweave_connectors.transfer.shell_commands import is_aside, link_or_copy
+from medweave_connectors.transfer.shell_commands import is_staging_path, link_or_copy
 
 BUFFER_BYTES = 2**20
 LIST_AGAIN_S = 2.0
@@ -129,11 +128,11 @@ class PodPlaces(TarCopies, BaseConnector):
             PodLost: its end is not known, or did not come within the timeout, or the command made no progress for a while.
         """
         line = utility_line(command, environment=environment or {}, workdir=workdir)
-        for pause_s in (*(AGAIN_S if is_read_only(command) or manifest.only_looks(command) else ()), None):
+        for pause_s in (*(AGAIN_S if is_read_only(command) else ()), None):
             try:
                 with CommandLog("pods", self.deployment_name).command(kind_of(command)) as logged:
                     shells = self._shells_at(location.name)
-                    result: tuple[str, int] = await self.while_there([location.name], shells.execute(line, timeout))
+                    result: tuple[str, int] = await self.while_reachable([location.name], shells.execute(line, timeout))
                     logged.exit_code = result[1]
                 return result
             except NoProgress as error:
@@ -166,7 +165,7 @@ class PodPlaces(TarCopies, BaseConnector):
         execution = self._execute(location.name, words, takes_input=True, much=True)
         return StreamContext(execution, Writer, command, self.deployment_name)
 
-    async def far_end(self, location: ExecutionLocation) -> End:
+    async def agent_endpoint(self, location: ExecutionLocation) -> Endpoint:
         """A container as one end of a direct copy, at its pod's own address.
 
         Raises:
@@ -177,7 +176,7 @@ class PodPlaces(TarCopies, BaseConnector):
         async def begin(words: Sequence[str]) -> PodShell:
             return PodShell(await self._execute(location.name, words, takes_input=True))
 
-        return End(f"{self.deployment_name}/{location.name}", [address], address, begin)
+        return Endpoint(f"{self.deployment_name}/{location.name}", [address], address, begin)
 
     async def copy_local_to_remote(
         self, src: str, dst: str, locations: MutableSequence[ExecutionLocation], read_only: bool = False
@@ -249,7 +248,7 @@ class PodPlaces(TarCopies, BaseConnector):
             return pod is None or judge(pod)[0] == PodState.GONE or bool(silent_node(pod))
         return False
 
-    async def while_there(self, places: Sequence[str], work: Coroutine[Any, Any, Value]) -> Value:
+    async def while_reachable(self, places: Sequence[str], work: Coroutine[Any, Any, Value]) -> Value:
         """What the work returns. A node that is lost breaks no connection: who waits for an answer from there waits for ever.
 
         Raises:
@@ -286,8 +285,8 @@ class PodPlaces(TarCopies, BaseConnector):
             ends: places whose pods it needs.
         """
         mine = [each.name for each in ends if each.deployment == self.deployment_name]
-        if is_aside(target):  # the data manager's, which keeps what has arrived
-            return await self.while_there(mine, copy())
+        if is_staging_path(target):  # the data manager's, which keeps what has arrived
+            return await self.while_reachable(mine, copy())
         is_new: bool | None = None
         for pause_s in (*AGAIN_S, None):
             try:
@@ -295,7 +294,7 @@ class PodPlaces(TarCopies, BaseConnector):
                     is_new = not any(await self._exists(target, places))
                 else:
                     await self._remove(target, places)
-                return await self.while_there(mine, copy())
+                return await self.while_reachable(mine, copy())
             except (WorkflowExecutionException, ConnectionError) as error:
                 if pause_s is None or is_new is False or any(words in str(error) for words in _FINAL):
                     raise

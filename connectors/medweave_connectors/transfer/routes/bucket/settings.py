@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from medweave_connectors.transfer.routes.bucket.signing import Credentials
+from medweave_connectors.transfer.routes.bucket.signing import BucketCredentials
 from medweave_core.errors import UsageError
 
 WHERE = "dataManager.config.bucket"
@@ -26,7 +26,7 @@ _OTHERS = stat.S_IRWXG | stat.S_IRWXO
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Bucket:
+class BucketSettings:
     """A bucket that copies may go through.
 
     Attributes:
@@ -38,7 +38,7 @@ class Bucket:
     url: str
     prefix: str
     region: str
-    credentials: Credentials
+    credentials: BucketCredentials
     ca: str
 
     def url_of(self, key: str) -> str:
@@ -46,7 +46,9 @@ class Bucket:
         return "/".join(filter(None, (self.url, self.prefix, key)))
 
 
-def read_bucket(given: Mapping[str, Any], *, folder: Path, environment: Mapping[str, str] = os.environ) -> Bucket:
+def parse_bucket(
+    given: Mapping[str, Any], *, folder: Path, environment: Mapping[str, str] = os.environ
+) -> BucketSettings:
     """The bucket that a file declares (its schema has been checked).
 
     Args:
@@ -66,7 +68,7 @@ def read_bucket(given: Mapping[str, Any], *, folder: Path, environment: Mapping[
             expected="one or more blocks from BEGIN CERTIFICATE to END CERTIFICATE",
             do="name the file of the CA that signed the endpoint's certificate",
         ) from None
-    return Bucket(
+    return BucketSettings(
         url=f"{given['endpoint'].rstrip('/')}/{given['bucket']}",
         prefix=given.get("prefix", PREFIX).strip("/"),
         region=given.get("region", REGION),
@@ -80,7 +82,7 @@ def tls(ca: str) -> ssl.SSLContext:
     return ssl.create_default_context(cadata=ca or None)
 
 
-def _credentials(given: str | Mapping[str, str], folder: Path, environment: Mapping[str, str]) -> Credentials:
+def _credentials(given: str | Mapping[str, str], folder: Path, environment: Mapping[str, str]) -> BucketCredentials:
     if isinstance(given, str):
         found, names, where = _in_file(_path(given, folder, environment)), _IN_FILE, "in the file, in [default]"
     else:
@@ -93,7 +95,7 @@ def _credentials(given: str | Mapping[str, str], folder: Path, environment: Mapp
             expected=f"{names['accessKey']} and {names['secretKey']}, {where}",
             do="set them where medweave runs, or name a file that has them",
         )
-    return Credentials(access_key=found["accessKey"], secret_key=found["secretKey"], token=found["sessionToken"])
+    return BucketCredentials(access_key=found["accessKey"], secret_key=found["secretKey"], token=found["sessionToken"])
 
 
 def _in_file(path: Path) -> dict[str, str]:

@@ -16,7 +16,7 @@ _UNRESERVED = "-_.~"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Credentials:
+class BucketCredentials:
     """An account of the bucket's service; none of it is shown where this object is.
 
     Attributes:
@@ -29,7 +29,7 @@ class Credentials:
 
 
 def presigned(
-    method: str, url: str, credentials: Credentials, *, region: str, now: datetime.datetime, valid_s: int
+    method: str, url: str, credentials: BucketCredentials, *, region: str, now: datetime.datetime, valid_s: int
 ) -> str:
     """The URL of an object, signed for one method.
 

@@ -1,4 +1,4 @@
-"""Certificates that serve for one copy and are then forgotten."""
+"""Certificates for one copy."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from cryptography.x509.oid import NameOID
 
 from medweave_connectors.transfer.routes.direct.commands import Identity
 
-CLOCKS = datetime.timedelta(days=3650)  # nobody trusts it for longer than the copy: it need not fit the ends' clocks
+CLOCKS = datetime.timedelta(days=3650)  # valid whatever the clocks of the ends say; it is trusted for one copy only
 
 
 def make_identity() -> Identity:
-    """A new key, and a certificate of it that it has signed itself."""
+    """Return a new key with a self-signed certificate."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, f"medweave-{secrets.token_hex(8)}")])
     now = datetime.datetime.now(datetime.UTC)

@@ -1,4 +1,4 @@
-"""What is run at the ends of a direct copy, and what they are told. Pure."""
+"""The command that starts an agent, its settings, and its messages. Pure."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ MOST_BYTES = 2**28  # of a tree: two million files
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Who one end is, for one copy.
+    """The identity of one end, for one copy.
 
     Attributes:
-        certificate: PEM, signed by its own key; the other end knows it.
+        certificate: PEM, self-signed; the other end gets it from the driver.
         key: PEM.
     """
 
@@ -39,27 +39,24 @@ class Identity:
     key: str
 
 
-def read_ports(given: Sequence[int]) -> tuple[int, int]:
-    """First and last port at which an end may listen.
+def parse_ports(ports: Sequence[int]) -> tuple[int, int]:
+    """Return the first and last port at which an end may listen.
 
     Raises:
-        UsageError: they are none.
+        UsageError: the ports are no range.
     """
-    if len(given) == 2 and 1024 <= given[0] <= given[1] <= 65535:
-        return given[0], given[1]
+    if len(ports) == 2 and 1024 <= ports[0] <= ports[1] <= 65535:
+        return ports[0], ports[1]
     raise UsageError(
         "dataManager.config.directPorts: this is no range of ports.",
-        seen=", ".join(map(str, given)),
+        seen=", ".join(map(str, ports)),
         expected="the first and the last, from 1024 to 65535",
         do="write directPorts: [47000, 47099], or leave it out",
     )
 
 
-def start() -> list[str]:
-    """Words that start a program at an end, which reads the program itself from its input: `program` is written there first.
-
-    No line of a process list holds more than these words.
-    """
+def boot_command() -> list[str]:
+    """Return the command that starts an agent. It reads the program text from standard input: process lists show command lines."""
     script = (
         f"command -v python3 >/dev/null || {{ echo {shlex.quote(_LACKS)}; exit 1; }}; "
         f"exec python3 -I -S -c {shlex.quote(_BOOT)} 2>/dev/null"
@@ -68,16 +65,16 @@ def start() -> list[str]:
 
 
 def to_listen(*, bind: str, own: Identity, peer: Identity, ports: tuple[int, int] = PORTS) -> dict[str, Any]:
-    """What the end is told that the other one connects to.
+    """Return the settings of the end that listens.
 
     Args:
-        ports: first and last of those that it may take.
+        ports: the first and the last port that it may take.
     """
     return {"listen": True, "host": bind, "ports": list(ports), "wait_s": WAIT_S, **_identities(own, peer)}
 
 
 def to_connect(*, hosts: Sequence[str], port: int, own: Identity, peer: Identity) -> dict[str, Any]:
-    """What the end is told that connects: it takes the first address at which the right one answers."""
+    """Return the settings of the end that connects: it takes the first address at which the peer authenticates."""
     distinct = list(dict.fromkeys(hosts))
     return {"listen": False, "hosts": distinct, "port": port, "connect_s": CONNECT_S, **_identities(own, peer)}
 
@@ -86,31 +83,31 @@ def _identities(own: Identity, peer: Identity) -> dict[str, str]:
     return {"own": own.certificate + own.key, "peer": peer.certificate}
 
 
-def line(settings: Mapping[str, Any], *, sends: bool) -> bytes:
-    """The line that begins the work."""
+def task_line(settings: Mapping[str, Any], *, sends: bool) -> bytes:
+    """Return the line that starts the task."""
     return json.dumps({**settings, "send": sends, "encoding": program_text.of("encoding")}).encode() + b"\n"
 
 
-def read(text: bytes) -> dict[str, Any] | None:
-    """What an end says in one line; None where the line is not from it (what a login prints)."""
-    _, mark, said = text.partition(MARK.encode())
+def parse_message(text: bytes) -> dict[str, Any] | None:
+    """Return the message in a line; None where the agent has not written it (a login prints text)."""
+    _, mark, message = text.partition(MARK.encode())
     if not mark:
         return None
     try:
-        told = json.loads(said)
+        facts = json.loads(message)
     except ValueError:
         return None
-    return told if isinstance(told, dict) else None
+    return facts if isinstance(facts, dict) else None
 
 
-def read_tree(told: Mapping[str, Any]) -> bytes | None:
-    """Of the end that sent a tree, what it has read; None where it does not say it."""
+def parse_listing(message: Mapping[str, Any]) -> bytes | None:
+    """Return the listing of the tree that an agent has sent; None where the message has none."""
     try:
-        return zlib.decompressobj().decompress(base64.b64decode(told["tree"]), MOST_BYTES)
+        return zlib.decompressobj().decompress(base64.b64decode(message["tree"]), MOST_BYTES)
     except (KeyError, TypeError, ValueError, zlib.error):
         return None
 
 
-def last_words(tar: Mapping[str, Any]) -> str:
-    """What tar has said; it may name files."""
+def tar_errors(tar: Mapping[str, Any]) -> str:
+    """Return the end of tar's standard error, which may name files."""
     return base64.b64decode(tar["told"]).decode(errors="replace").strip()

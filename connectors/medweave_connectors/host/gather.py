@@ -1,4 +1,4 @@
-"""Work that is done at the same time, and is over when all of it is."""
+"""Concurrent work that ends together."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any, TypeVar
 Value = TypeVar("Value")
 
 
-async def every(work: Iterable[Coroutine[Any, Any, Value]]) -> list[Value]:
-    """What all of it returns. When one fails, the others have ended too before that is told: nothing goes on behind it."""
-    tasks = [asyncio.ensure_future(each) for each in work]
+async def gather_all(work: Iterable[Coroutine[Any, Any, Value]]) -> list[Value]:
+    """Return the results in order. When one coroutine fails, the others are canceled and awaited before the error is raised."""
+    tasks = [asyncio.ensure_future(coroutine) for coroutine in work]
     try:
         return list(await asyncio.gather(*tasks))
     finally:

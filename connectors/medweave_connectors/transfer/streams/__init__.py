@@ -1,0 +1,1 @@
+"""Streams between this machine and sites: what one carries, its encoding, its commands."""
