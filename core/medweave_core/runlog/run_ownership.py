@@ -49,8 +49,8 @@ def new_run_id(workflow: str) -> str:
     Raises:
         UsageError: `MEDWEAVE_RUN_ID` is no plain name.
     """
-    if value := os.environ.get(VARIABLE):
-        return check_run_id(value, source=VARIABLE)
+    if given := os.environ.get(VARIABLE):
+        return check_run_id(given, source=VARIABLE)
     moment = datetime.datetime.now(datetime.UTC).strftime("%Y%m%d-%H%M%S")
     return f"{id_part(workflow)}-{moment}-{secrets.token_hex(2)}"
 
@@ -140,6 +140,6 @@ def owner_of(folder: Path, run_id: str) -> RunOwner:
 
 def claim_or_adopt(folder: Path) -> RunOwner:
     """Return the owner of this run's folder: the one that `medweave run` has created it for, else a new one, as `claim_folder`."""
-    value = os.environ.get(TOKEN_VARIABLE)
+    given = os.environ.get(TOKEN_VARIABLE)
     owner = owner_of(folder, folder.name)
-    return owner if value and owner.token == value else claim_folder(folder)
+    return owner if given and owner.token == given else claim_folder(folder)

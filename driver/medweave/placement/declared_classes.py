@@ -124,4 +124,4 @@ def as_read(classes: Iterable[str]) -> str:
 
 def classes_in(ports: Ports) -> list[str]:
     """Return the classes of all inputs and outputs of a step."""
-    return in_order(data_class for classes in ports.values() for data_class in classes)
+    return in_order(each for classes in ports.values() for each in classes)

@@ -14,7 +14,7 @@ _PART = re.compile(r"(?:\*|(?P<first>\w+)(?:-(?P<last>\w+))?)(?:/(?P<step>[0-9]+
 
 
 class Field(NamedTuple):
-    """One of the five fields; `names` are the numbers from `least` on."""
+    """One of the five; `names` stand for numbers from `least` on."""
 
     name: str
     least: int
@@ -32,7 +32,7 @@ FIELDS = (
 
 
 def fault_of_times(text: str, path: Path) -> FieldFault | None:
-    """Return the error of times that cron would not accept; None for valid times.
+    """What is wrong with times that cron would not take; None where nothing is.
 
     Args:
         path: of the schedule's file, for the message.
