@@ -48,18 +48,18 @@ def placed(path: Path) -> dict[str, Any]:
 @pytest.mark.parametrize("path", BOUND, ids=lambda path: path.name)
 def test_a_bound_file_is_what_its_own_command_writes(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
-    asked = build_parser("bind").parse_args(command_of(path))
-    assert asked.output.resolve() == path
-    text = bind(asked.workflow, asked.site, asked.output, asked.job, asked.role)
+    arguments = build_parser("bind").parse_args(command_of(path))
+    assert arguments.output.resolve() == path
+    text = bind(arguments.workflow, arguments.site, arguments.output, arguments.job, arguments.role)
     assert text == path.read_text(), f"run it again: medweave bind {shlex.join(command_of(path))}"
 
 
 def test_scans_of_the_hospital_cannot_be_placed_at_the_university() -> None:
     train = next(pipeline for pipeline in OF_THE_LUNG if pipeline.stem == "train")
     job = ROOT / "deployments" / "jobs" / "university-hpc-and-hospital-train.yml"
-    with pytest.raises(UsageError, match=r"step /evaluate must not run at 'hpc'") as told:
+    with pytest.raises(UsageError, match=r"step /evaluate must not run at 'hpc'") as caught:
         bind(train, "university-hpc-and-hospital", ROOT / "x.yml", job, ["evaluate=hpc/cpu"])
-    assert told.value.do == "place 'evaluate' at workstation or hospital"
+    assert caught.value.do == "place 'evaluate' at workstation or hospital"
 
 
 def test_each_workflow_is_bound_at_each_site() -> None:
@@ -113,7 +113,7 @@ def test_the_schema_of_site_files_is_closed_and_described() -> None:
 
 def test_the_roles_of_a_site_are_those_that_steps_can_have() -> None:
     roles = set(schema()["properties"]["roles"]["properties"])
-    # Synthetic data is made beside a workflow, not in it.
+    # Synthetic data is created next to a workflow, not in it.
     assert roles | {"phantom"} == set(VERBS) | {"train-distributed"}
     for pipeline in PIPELINES:
         assert set(load(pipeline.parent / "roles.yml")[pipeline.name].values()) <= roles

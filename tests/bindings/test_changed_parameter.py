@@ -23,8 +23,8 @@ def give(folder: Path, **values: object) -> None:
         name: {"class": "Directory", "path": path}
         for name, path in (("cohort", "cohort"), ("segmentation_model", "exported"))
     }
-    told = {"identified": False, "cases_per_batch": 1}
-    (folder / "job.yml").write_text(json.dumps(data | told | values))
+    fixed = {"identified": False, "cases_per_batch": 1}
+    (folder / "job.yml").write_text(json.dumps(data | fixed | values))
 
 
 def ran(folder: Path) -> Run:
@@ -55,8 +55,8 @@ def test_nothing_is_run_again_but_what_a_changed_parameter_of_segment_changes(tm
     assert {job.name: job.reused_from for job in again.jobs} == {job.name: first.run_id for job in first.jobs}
 
     give(tmp_path, threshold=0.4)
-    told = planned(tmp_path)
-    assert told == {"/check": "reused", "/preprocess": "reused", "/segment": "runs"}
+    states = planned(tmp_path)
+    assert states == {"/check": "reused", "/preprocess": "reused", "/segment": "runs"}
     second = ran(tmp_path)
     assert {job.name: job.reused_from for job in second.jobs} == {
         "/check/0": first.run_id, "/preprocess/0": first.run_id, "/segment/0.0": "", "/segment/0.1": "",

@@ -21,8 +21,8 @@ def blocks(language: str) -> list[str]:
 
 def block(language: str, beginning: str) -> str:
     """The only block that begins so."""
-    (found,) = [each for each in blocks(language) if each.startswith(beginning)]
-    return found
+    (block,) = [candidate for candidate in blocks(language) if candidate.startswith(beginning)]
+    return block
 
 
 @pytest.fixture

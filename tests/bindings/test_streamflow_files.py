@@ -19,12 +19,12 @@ FILES = sorted([*ROOT.glob("streamflow*.yml"), *ROOT.glob("deployments/bindings/
 
 def bindings(document: dict[str, Any]) -> list[tuple[dict[str, Any], dict[str, Any], list[dict[str, Any]]]]:
     """(workflow, binding, its targets) of a file."""
-    found = []
+    files = []
     for workflow in document["workflows"].values():
         for binding in workflow.get("bindings", []):
             target = binding["target"]
-            found.append((workflow, binding, target if isinstance(target, list) else [target]))
-    return found
+            files.append((workflow, binding, target if isinstance(target, list) else [target]))
+    return files
 
 
 def services(path: Path, deployment: dict[str, Any]) -> set[str]:

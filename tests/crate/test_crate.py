@@ -124,13 +124,13 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> engine.Run:
 
 
 def graph_of(folder: Path) -> dict[str, Any]:
-    told = json.loads((folder / "ro-crate-metadata.json").read_text())
-    return {each["@id"]: each for each in told["@graph"]}
+    document = json.loads((folder / "ro-crate-metadata.json").read_text())
+    return {entity["@id"]: entity for entity in document["@graph"]}
 
 
 def named(graph: dict[str, Any], reference: Any) -> list[Any]:
-    found = reference if isinstance(reference, list) else [reference]
-    return [graph[each["@id"]] for each in found]
+    references = reference if isinstance(reference, list) else [reference]
+    return [graph[entity["@id"]] for entity in references]
 
 
 def exported(run: engine.Run, crate: Path, *words: str) -> dict[str, Any]:
@@ -162,9 +162,9 @@ def test_every_crate_is_accepted(done: engine.Run, failed: engine.Run, at_a_site
 
 def test_the_validator_refuses_a_crate_that_lacks_a_step(done: engine.Run, tmp_path: Path) -> None:
     graph = exported(done, tmp_path / "crate")
-    for each in graph.values():
-        if each["@type"] == "ControlAction":
-            del each["instrument"]
+    for entity in graph.values():
+        if entity["@type"] == "ControlAction":
+            del entity["instrument"]
     (tmp_path / "crate" / "ro-crate-metadata.json").write_text(
         json.dumps({"@context": ["https://w3id.org/ro/crate/1.1/context"], "@graph": list(graph.values())})
     )
@@ -175,17 +175,17 @@ def test_it_tells_what_ran_where_and_with_what(done: engine.Run, tmp_path: Path)
     graph = exported(done, tmp_path / "crate")
     (workflow,) = named(graph, graph["./"]["mainEntity"])
     assert workflow["name"] == "Count scans"
-    assert {each["name"] for each in named(graph, workflow["step"])} == {"count", "each", "learn", "never"}
-    assert {each["@id"] for each in named(graph, workflow["hasPart"])} == {
+    assert {entity["name"] for entity in named(graph, workflow["step"])} == {"count", "each", "learn", "never"}
+    assert {entity["@id"] for entity in named(graph, workflow["hasPart"])} == {
         f"workflow/{tool}.cwl" for tool in ("count", "each", "learn")
     }
-    jobs = {each["name"]: each for each in graph.values() if each["@id"].startswith("#job/")}
+    jobs = {entity["name"]: entity for entity in graph.values() if entity["@id"].startswith("#job/")}
     assert set(jobs) == {"count on ward", "each.0 on ward", "each.1 on ward", "learn on ward"}
-    assert {each["actionStatus"] for each in jobs.values()} == {"http://schema.org/CompletedActionStatus"}
-    given = {each["name"]: each for each in named(graph, jobs["count on ward"]["object"])}
-    assert given["mode"]["value"] == "slow"
-    assert given["note"]["value"] == f"a text of {len(TEXT)} characters, which is not told"
-    assert given["scans"]["conditionsOfAccess"] == "data class: identified"
+    assert {entity["actionStatus"] for entity in jobs.values()} == {"http://schema.org/CompletedActionStatus"}
+    inputs = {entity["name"]: entity for entity in named(graph, jobs["count on ward"]["object"])}
+    assert inputs["mode"]["value"] == "slow"
+    assert inputs["note"]["value"] == f"a text of {len(TEXT)} characters, which is not told"
+    assert inputs["scans"]["conditionsOfAccess"] == "data class: identified"
     assert named(graph, jobs["each.1 on ward"]["object"])[0]["value"] == "2"
     (table, copies) = named(graph, jobs["count on ward"]["result"])
     assert table["sha256"] == hashlib.sha256((done.folder / "results" / "table.txt").read_bytes()).hexdigest()
@@ -193,7 +193,7 @@ def test_it_tells_what_ran_where_and_with_what(done: engine.Run, tmp_path: Path)
         "data class: aggregate",
         "data class: identified",
     )
-    results = {each["sha256"] for each in named(graph, graph["#run"]["result"])}
+    results = {entity["sha256"] for entity in named(graph, graph["#run"]["result"])}
     assert {table["sha256"], copies["sha256"]} < results
     assert len(results) == 5
     assert named(graph, jobs["count on ward"]["location"])[0]["name"] == "ward"
@@ -201,11 +201,11 @@ def test_it_tells_what_ran_where_and_with_what(done: engine.Run, tmp_path: Path)
 
 def test_anybody_can_make_the_digest_of_a_folder(done: engine.Run, tmp_path: Path) -> None:
     graph = exported(done, tmp_path / "crate")
-    (scans,) = (each for each in graph.values() if each.get("name") == "scans" and "sha256" in each)
+    (scans,) = (entity for entity in graph.values() if entity.get("name") == "scans" and "sha256" in entity)
     command = scans["description"].split("`")[1]
     folder = done.folder / "Quillfeather scans"
-    said = subprocess.run(["sh", "-c", command], cwd=folder, capture_output=True, check=True).stdout
-    assert hashlib.sha256(said).hexdigest() == scans["sha256"]
+    output = subprocess.run(["sh", "-c", command], cwd=folder, capture_output=True, check=True).stdout
+    assert hashlib.sha256(output).hexdigest() == scans["sha256"]
 
 
 def test_no_name_text_path_or_host_is_in_it(done: engine.Run, tmp_path: Path) -> None:
@@ -237,17 +237,17 @@ def at_a_site(done: engine.Run, tmp_path: Path) -> Path:
     return log.parent
 
 
-@pytest.mark.parametrize("tells", [False, True])
-def test_hosts_and_registries_are_told_where_that_is_asked_for(at_a_site: Path, tmp_path: Path, tells: bool) -> None:
-    words = ["export", str(at_a_site), "--crate", str(tmp_path / "crate"), *(["--with-hosts"] if tells else [])]
+@pytest.mark.parametrize("with_hosts", [False, True])
+def test_hosts_and_registries_are_included_on_request(at_a_site: Path, tmp_path: Path, with_hosts: bool) -> None:
+    words = ["export", str(at_a_site), "--crate", str(tmp_path / "crate"), *(["--with-hosts"] if with_hosts else [])]
     assert main(words) == 0
     graph = graph_of(tmp_path / "crate")
-    (image,) = (each for each in graph.values() if each["@type"] == "ContainerImage")
-    assert (image["name"], image.get("registry")) == ("lab/segment", REGISTRY if tells else None)
+    (image,) = (entity for entity in graph.values() if entity["@type"] == "ContainerImage")
+    assert (image["name"], image.get("registry")) == ("lab/segment", REGISTRY if with_hosts else None)
     text = (tmp_path / "crate" / "ro-crate-metadata.json").read_text()
-    assert (NODE in text, REGISTRY in text) == (tells, tells)
-    (job,) = (each for each in graph.values() if each.get("name") == "count on ward" and "object" in each)
-    assert named(graph, job["location"])[0].get("address") == (NODE if tells else None)
+    assert (NODE in text, REGISTRY in text) == (with_hosts, with_hosts)
+    (job,) = (entity for entity in graph.values() if entity.get("name") == "count on ward" and "object" in entity)
+    assert named(graph, job["location"])[0].get("address") == (NODE if with_hosts else None)
 
 
 def test_only_aggregates_and_models_are_included(
@@ -255,10 +255,10 @@ def test_only_aggregates_and_models_are_included(
 ) -> None:
     results = done.folder / "results"
     graph = exported(done, tmp_path / "crate", "--include-outputs", str(results), "--json")
-    told = json.loads(capsys.readouterr().out)
-    assert "outputs/table/table.txt" in told["included"]
+    document = json.loads(capsys.readouterr().out)
+    assert "outputs/table/table.txt" in document["included"]
     assert (tmp_path / "crate" / "outputs" / "table" / "table.txt").read_text() == (results / "table.txt").read_text()
-    assert {"output": "copies", "why": "its data class: identified"} in told["left_out"]
+    assert {"output": "copies", "why": "its data class: identified"} in document["left_out"]
     assert not list((tmp_path / "crate").rglob("*.dcm"))
     assert "outputs/table/table.txt" in graph
     (card,) = named(graph, graph["outputs/model/model/"]["subjectOf"])
@@ -272,9 +272,11 @@ def test_what_was_changed_after_the_run_is_not_included(
     (tmp_path / "results").mkdir()
     (tmp_path / "results" / "table.txt").write_text("another table")
     exported(done, tmp_path / "crate", "--include-outputs", str(tmp_path / "results"), "--json")
-    told = json.loads(capsys.readouterr().out)
-    assert told["included"] == []
-    assert {"output": "table", "why": "it is not in the folder, or not as the run has written it"} in told["left_out"]
+    document = json.loads(capsys.readouterr().out)
+    assert document["included"] == []
+    assert {"output": "table", "why": "it is not in the folder, or not as the run has written it"} in document[
+        "left_out"
+    ]
 
 
 def test_a_failed_run_has_a_crate_too(failed: engine.Run, tmp_path: Path) -> None:
@@ -310,7 +312,7 @@ def test_a_zip_holds_what_a_folder_holds(done: engine.Run, tmp_path: Path) -> No
         path.relative_to(tmp_path / "crate").as_posix() for path in (tmp_path / "crate").rglob("*") if path.is_file()
     }
     assert inside == there
-    assert {each.name for each in tmp_path.iterdir()} == {"crate", "crate.zip"}, "nothing is left beside them"
+    assert {entity.name for entity in tmp_path.iterdir()} == {"crate", "crate.zip"}, "no other file is left"
 
 
 def test_names_of_hosts_are_taken_out_of_texts() -> None:

@@ -1,4 +1,4 @@
-"""`make validate-seeded`: one mistake after the other in a copy of the repository, and what `medweave validate` tells of it."""
+"""`make validate-seeded`: single mistakes in a copy of the repository, and the findings of `medweave validate`."""
 
 from __future__ import annotations
 

@@ -207,15 +207,15 @@ def write_chart(folder: Path, helm: str, more: str = "") -> Path:
     return programs
 
 
-def test_what_helm_lint_has_against_a_chart_is_told(
+def test_errors_of_helm_lint_are_findings(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     programs = write_chart(folder, UNSTAMPED_HELM, 'kubeVersion: ">=1.27.0-0"\n')
     monkeypatch.setenv("PATH", str(programs), prepend=":")
     assert main(["validate", "--helm"]) == 65
-    said = capsys.readouterr().out
-    assert "web/values.yaml:1:1: error: `helm lint` refuses the chart with values.yaml." in said
-    assert "seen:     values.yaml: - at '/image': missing property 'repository'\n" in said
+    output = capsys.readouterr().out
+    assert "web/values.yaml:1:1: error: `helm lint` refuses the chart with values.yaml." in output
+    assert "seen:     values.yaml: - at '/image': missing property 'repository'\n" in output
 
 
 @pytest.mark.parametrize(
@@ -255,7 +255,7 @@ def test_helm_is_asked_only_on_demand(
 
 
 @pytest.mark.parametrize(
-    ("given", "wanted", "all_of_it", "some_of_it"),
+    ("source_type", "target_type", "all_fit", "some_fit"),
     [
         ("File", "File", True, True),
         ("File", "Directory", False, False),
@@ -270,9 +270,9 @@ def test_helm_is_asked_only_on_demand(
         ({"type": "array", "items": "File"}, "File[]", True, True),
     ],
 )
-def test_types_along_an_edge(given: object, wanted: object, all_of_it: bool, some_of_it: bool) -> None:
-    source, sink = parse(given, declared=False), parse(wanted, declared=False)
-    assert (fits(source, sink), may_fit(source, sink)) == (all_of_it, some_of_it)
+def test_types_along_an_edge(source_type: object, target_type: object, all_fit: bool, some_fit: bool) -> None:
+    source, sink = parse(source_type, declared=False), parse(target_type, declared=False)
+    assert (fits(source, sink), may_fit(source, sink)) == (all_fit, some_fit)
 
 
 @pytest.mark.parametrize(
@@ -291,7 +291,7 @@ SITE = "title: mine\ndeployments:\n  here: {type: medweave.local, config: {}}\nr
 
 
 @pytest.mark.parametrize(
-    ("name", "text", "code", "told"),
+    ("name", "text", "code", "message"),
     [
         ("things.yml", "a: 1\n", 1, "things.yml:1:1: warning: this file is not recognised"),
         ("empty.yml", "# nothing\n", 1, "empty.yml:1:1: warning: this file is not recognised"),
@@ -305,12 +305,12 @@ SITE = "title: mine\ndeployments:\n  here: {type: medweave.local, config: {}}\nr
     ],
 )
 def test_a_file_that_is_named_is_recognised_or_it_is_said(
-    name: str, text: str, code: int, told: str, folder: Path, capsys: pytest.CaptureFixture[str]
+    name: str, text: str, code: int, message: str, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (folder / name).parent.mkdir(parents=True, exist_ok=True)
     (folder / name).write_text(text)
     assert main(["validate", name]) == code
-    assert told in capsys.readouterr().out
+    assert message in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("stem", ["measure-lungs", "my-measure-lungs", "lungs"])
@@ -358,17 +358,17 @@ def test_a_file_in_jobs_that_may_be_of_two_workflows_is_that_of_neither(
 
 
 def test_the_network_is_not_asked(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[object] = []
+    calls: list[object] = []
 
     def request(*words: object, **__: object) -> None:
-        asked.append(words)
+        calls.append(words)
         raise OSError("no network")
 
     monkeypatch.setattr("requests.sessions.Session.request", request)
     tool = TOOL.replace("outputs: []", "outputs: {a: {type: stdout, format: edam:format_3464}}\nstdout: a.json")
     (folder / "echo.cwl").write_text(tool + '$namespaces: {edam: "http://edamontology.org/"}\n')
     assert main(["validate"]) == 0
-    assert asked == []
+    assert calls == []
 
 
 def test_files_of_a_run_are_left_out(folder: Path) -> None:

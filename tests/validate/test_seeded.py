@@ -1,4 +1,4 @@
-"""Each seeded mistake is told once, at its line and with a fix; of the repository's own files nothing is told."""
+"""Each seeded mistake is reported once, at its line and with a fix; the repository has no findings."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_a_mistake_is_found_once_with_its_line_and_a_fix(mistake: Mistake, copy:
         assert fault(copy, mistake, *tell(copy, mistake)) == ""
 
 
-def test_of_the_repository_itself_nothing_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_repository_has_no_findings(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["validate", "--format", "json", str(ROOT)]) == 0
     assert json.loads(capsys.readouterr().out)["findings"] == []
 

@@ -1,4 +1,4 @@
-"""Whatever stands at a place of a file: `validate`, `bind` and `plan` tell where it is wrong, and never fail by themselves."""
+"""Odd values at any place of a file: `validate`, `bind` and `plan` report the place, without an internal error."""
 
 from __future__ import annotations
 
@@ -36,16 +36,19 @@ def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def odd(names: tuple[str, ...], number: int) -> list[tuple[str, str, str]]:
     chosen = random.Random(SEED)
-    return [(name, *each) for name in names for each in chosen.sample(list(with_odd_values(name)), number)]
+    return [(name, *case) for name in names for case in chosen.sample(list(with_odd_values(name)), number)]
 
 
-def told(folder: Path) -> list[tuple[str, int, str, str]]:
-    found = validate([folder])[0]
-    return [(str(each.file.relative_to(folder.resolve())), each.line, each.rule, each.fix) for each in found]
+def findings_in(folder: Path) -> list[tuple[str, int, str, str]]:
+    findings = validate([folder])[0]
+    return [
+        (str(finding.file.relative_to(folder.resolve())), finding.line, finding.rule, finding.fix)
+        for finding in findings
+    ]
 
 
 def test_in_the_small_repository_nothing_is_wrong(small: Path) -> None:
-    assert told(small) == []
+    assert findings_in(small) == []
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -55,9 +58,9 @@ def test_an_odd_value_anywhere_is_no_fault_of_the_command(
     for name, label, text in odd((kind,), PER_KIND):
         (small / name).write_text(text, encoding="utf-8")
         code = main(["validate"])
-        said = capsys.readouterr()
-        assert code in (0, 1, 65), f"{label}: {said.err}"
-        assert bool(code) == bool(re.search(r"^[\w./-]+:\d+:\d+: (?:error|warning): ", said.out, re.MULTILINE)), label
+        output = capsys.readouterr()
+        assert code in (0, 1, 65), f"{label}: {output.err}"
+        assert bool(code) == bool(re.search(r"^[\w./-]+:\d+:\d+: (?:error|warning): ", output.out, re.MULTILINE)), label
 
 
 @pytest.mark.parametrize("words", [["bind", "--output", "out.yml"], ["plan"]], ids=lambda words: words[0])
@@ -69,9 +72,9 @@ def test_bind_and_plan_tell_where_an_odd_value_is(
     for name, label, text in odd((ROLES, WORKFLOW, TOOL, SITE, JOB), PER_KIND):
         (small / name).write_text(text, encoding="utf-8")
         code = main(command)
-        said = "".join(capsys.readouterr())
-        assert code in (0, 2, 65), f"{label}: {said}"
-        assert code == 0 or Path(name).name in said, f"{label}: {said}"
+        output = "".join(capsys.readouterr())
+        assert code in (0, 2, 65), f"{label}: {output}"
+        assert code == 0 or Path(name).name in output, f"{label}: {output}"
         (small / name).write_text(FILES[name], encoding="utf-8")
 
 
@@ -131,7 +134,7 @@ def test_a_mistake_is_told_once_with_the_right_name(
     assert old in FILES[name]
     after = FILES[name].replace(old, new, 1)
     (small / name).write_text(after, encoding="utf-8")
-    ((file, line, of_rule, do),) = told(small)
+    ((file, line, of_rule, do),) = findings_in(small)
     number = next(
         n for n, (a, b) in enumerate(zip(FILES[name].split("\n"), after.split("\n"), strict=True), 1) if a != b
     )

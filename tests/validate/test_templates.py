@@ -1,4 +1,4 @@
-"""What other repositories take from this one to be checked: the lines of the CI templates and the hook, as they stand there."""
+"""CI templates and the pre-commit hook for other repositories: their lines work as written."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import yaml
 from support.cwl_files import ROOT
 
 CI = ROOT / "deployments" / "ci"
-BESIDE = Path(sys.executable).parent
+BIN = Path(sys.executable).parent
 GOOD = """\
 cwlVersion: v1.2
 class: CommandLineTool
@@ -31,7 +31,7 @@ WRONG = GOOD.replace("string", "strin")
 
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
-    """A repository of somebody's with one tool in it."""
+    """Another repository with one tool."""
     git("init", "--quiet", folder=tmp_path)
     (tmp_path / "echo.cwl").write_text(GOOD)
     return tmp_path
@@ -43,7 +43,7 @@ def git(*words: str, folder: Path) -> None:
 
 
 def sh(line: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    path = f"{BESIDE}{os.pathsep}{os.environ['PATH']}"
+    path = f"{BIN}{os.pathsep}{os.environ['PATH']}"
     return subprocess.run(
         ["sh", "-ec", line], cwd=folder, env=os.environ | {"PATH": path}, capture_output=True, text=True, check=False
     )
@@ -54,7 +54,7 @@ def loaded(path: Path) -> Any:
 
 
 def test_the_lines_of_the_gitlab_template(checkout: Path) -> None:
-    (job,) = (each for each in loaded(CI / "validate.gitlab.yml").values() if "script" in each)
+    (job,) = (entry for entry in loaded(CI / "validate.gitlab.yml").values() if "script" in entry)
     script = "\n".join(job["script"])  # GitLab ends at the first line that fails, as `sh -e` does
     assert sh(script, checkout).returncode == 0
     (checkout / "echo.cwl").write_text(WRONG)
@@ -68,7 +68,7 @@ def test_the_lines_of_the_gitlab_template(checkout: Path) -> None:
 
 def test_the_lines_of_the_github_template(checkout: Path) -> None:
     steps = loaded(CI / "validate.github.yml")["jobs"]["validate"]["steps"]
-    lines = [each["run"] for each in steps if each.get("run", "").startswith("medweave ")]
+    lines = [entry["run"] for entry in steps if entry.get("run", "").startswith("medweave ")]
     assert [sh(line, checkout).returncode for line in lines] == [0, 0]
     (checkout / "echo.cwl").write_text(WRONG)
     scanned, annotated = (sh(line, checkout) for line in lines)
@@ -80,10 +80,10 @@ def test_the_lines_of_the_github_template(checkout: Path) -> None:
 
 def test_our_own_workflow_on_github_tells_findings_beside_their_lines(checkout: Path) -> None:
     steps = loaded(ROOT / ".github" / "workflows" / "ci.yml")["jobs"]["test"]["steps"]
-    (line,) = (each["run"] for each in steps if "medweave validate" in each.get("run", ""))
+    (line,) = (entry["run"] for entry in steps if "medweave validate" in entry.get("run", ""))
     (checkout / ".venv").mkdir()
     (checkout / ".gitignore").write_text(".venv\n")
-    (checkout / ".venv" / "bin").symlink_to(BESIDE)
+    (checkout / ".venv" / "bin").symlink_to(BIN)
     assert sh(line, checkout).returncode == 0
     (checkout / "echo.cwl").write_text(WRONG)
     ended = sh(line, checkout)

@@ -1,7 +1,7 @@
 """The model of a CWL process: a workflow or tool with its steps, ports, types, edges and requirements. Pure.
 
 The model is complete for any document, also for one with errors: what has the wrong shape is left out, and a type with an error
-is `Any`. The raw fields are kept, for checks that report what is wrong.
+is `Any`. The raw fields are available to checks that report the errors.
 """
 
 from __future__ import annotations

@@ -44,6 +44,25 @@ class Unusual(Exception):
     """YAML that only ruamel.yaml reads correctly: a merge, an alias, a tag, or a key that is duplicate or not a name."""
 
 
+YAMLError = yaml.YAMLError
+
+
+def compose_all(text: str) -> list[Any]:
+    """Return the root nodes of the documents in a text.
+
+    Raises:
+        YAMLError: it is not YAML.
+    """
+    loader = Loader(text)
+    try:
+        roots = []
+        while loader.check_node():
+            roots.append(loader.get_node())
+        return roots
+    finally:
+        loader.dispose()
+
+
 def scalar(node: Any) -> Any:
     """Return the value of a scalar node."""
     kind, text = node.tag.rpartition(":")[2], node.value
@@ -113,13 +132,17 @@ def load(text: str) -> Any:
         node = loader.get_single_node()
     finally:
         loader.dispose()
-    refuse_unusual(node)
+    _refuse_unusual(node, set())
     return commented(node)
 
 
-def refuse_unusual(node: Any) -> None:
-    """Raise Unusual if ruamel.yaml may read a node otherwise than `scalar` and `commented` do."""
-    _refuse_unusual(node, set())
+def is_usual(node: Any) -> bool:
+    """Return whether ruamel.yaml reads a node as `scalar` and `commented` do."""
+    try:
+        _refuse_unusual(node, set())
+    except Unusual:
+        return False
+    return True
 
 
 def _refuse_unusual(node: Any, seen: set[int]) -> None:

@@ -44,8 +44,10 @@ def missing_secondary_files(
 
 def _required_patterns(described: Any) -> Iterator[str]:
     patterns = described.get("secondaryFiles") if isinstance(described, Mapping) else None
-    for each in patterns if isinstance(patterns, list) else [patterns]:
-        pattern, required = (each.get("pattern"), each.get("required")) if isinstance(each, Mapping) else (each, None)
+    for entry in patterns if isinstance(patterns, list) else [patterns]:
+        pattern, required = (
+            (entry.get("pattern"), entry.get("required")) if isinstance(entry, Mapping) else (entry, None)
+        )
         if isinstance(pattern, str) and required in (None, True) and not pattern.endswith("?") and "$" not in pattern:
             yield pattern
 
@@ -58,8 +60,8 @@ def _with_pattern(name: str, pattern: str) -> str:
 
 
 def _listed(value: Mapping[str, Any]) -> set[str]:
-    files = [each for each in value.get("secondaryFiles") or () if isinstance(each, Mapping)]
-    return {str(each.get("basename") or posixpath.basename(path_of(each) or "")) for each in files}
+    files = [file for file in value.get("secondaryFiles") or () if isinstance(file, Mapping)]
+    return {str(file.get("basename") or posixpath.basename(path_of(file) or "")) for file in files}
 
 
 def _record_fields(described: Any) -> Iterator[tuple[str, Any]]:

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml  # type: ignore[import-untyped]
-
-from medweave_core.documents.fast_yaml import Loader, Unusual, refuse_unusual, scalar
 from medweave_core.documents.line_numbers import FieldPath, below, position
-from medweave_core.documents.yaml_documents import parse_mapping, read_text, with_whole_characters
+from medweave_core.documents.yaml_documents import not_installed, parse_mapping, read_text, with_whole_characters
 
+SCALAR, SEQUENCE = "scalar", "sequence"  # kinds of nodes of PyYAML
 _LINE = 80  # characters of a source line that a message quotes
 
 
@@ -123,7 +122,7 @@ def parse_strictly(path: Path, text: str, what: str, parsed: ParsedFile | None =
         return parsed.documents[0]
     # ruamel.yaml decides about files with errors, several documents, aliases, merges and tags.
     data = parse_mapping(text, path, what)
-    root = parsed.documents[0].root if parsed.documents else yaml.compose("{}", Loader=Loader)
+    root = parsed.documents[0].root if parsed.documents else _fast_yaml().compose_all("{}")[0]
     return SourceDocument(path=path, text=text, data=data, root=root)
 
 
@@ -139,9 +138,10 @@ def parse_file(path: Path) -> ParsedFile:
 
 def parse_text(path: Path, text: str) -> ParsedFile:
     """Return the documents of the text of a file, and its errors as YAML."""
+    fast_yaml = _fast_yaml()
     try:
-        roots = _compose(text)
-    except yaml.YAMLError as error:
+        roots = fast_yaml.compose_all(with_whole_characters(text))
+    except fast_yaml.YAMLError as error:
         return ParsedFile((), (_fault_of_parser(path, text, error),))
     try:
         if "&" in text and "*" in text and (cycles := tuple(_alias_cycles(path, roots))):
@@ -156,29 +156,24 @@ def parse_text(path: Path, text: str) -> ParsedFile:
     return ParsedFile(tuple(documents), tuple(faults))
 
 
-def _compose(text: str) -> list[Any]:
-    loader = Loader(with_whole_characters(text))
+@functools.cache
+def _fast_yaml() -> Any:
+    """Return the module that uses libyaml: a bare installation explains its commands without PyYAML."""
     try:
-        roots = []
-        while loader.check_node():
-            roots.append(loader.get_node())
-        return roots
-    finally:
-        loader.dispose()
+        from medweave_core.documents import fast_yaml
+    except ImportError as error:
+        raise not_installed(error) from error
+    return fast_yaml
 
 
 def _is_usual_mapping(document: SourceDocument) -> bool:
     """Return whether libyaml and ruamel.yaml read the document alike, and it is a mapping."""
     if document.text.startswith("%") or not isinstance(document.data, dict):
         return False
-    try:
-        refuse_unusual(document.root)
-    except Unusual:
-        return False
-    return True
+    return bool(_fast_yaml().is_usual(document.root))
 
 
-def _fault_of_parser(path: Path, text: str, error: yaml.YAMLError) -> SyntaxFault:
+def _fault_of_parser(path: Path, text: str, error: Exception) -> SyntaxFault:
     mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
     line, column = (mark.line + 1, mark.column + 1) if mark else (1, 1)
     problem = " ".join(str(getattr(error, "problem", None) or error).split())
@@ -193,7 +188,7 @@ def _alias_cycles(path: Path, roots: list[Any]) -> Iterator[SyntaxFault]:
     done: set[int] = set()
 
     def search(node: Any, parents: tuple[Any, ...]) -> Iterator[SyntaxFault]:
-        if isinstance(node, yaml.ScalarNode) or id(node) in done:
+        if node.id == SCALAR or id(node) in done:
             return
         if any(node is parent for parent in parents):
             mark = node.start_mark
@@ -202,7 +197,7 @@ def _alias_cycles(path: Path, roots: list[Any]) -> Iterator[SyntaxFault]:
                 "write out what was meant in its stead",
             )  # fmt: skip
             return
-        members = node.value if isinstance(node, yaml.SequenceNode) else [item for pair in node.value for item in pair]
+        members = node.value if node.id == SEQUENCE else [item for pair in node.value for item in pair]
         for member in members:
             yield from search(member, (*parents, node))
         done.add(id(node))
@@ -217,9 +212,9 @@ def _fault(path: Path, line: int, column: int, what: str, seen: str, fix: str) -
 
 def _plain(node: Any, path: Path, field: FieldPath, faults: list[SyntaxFault]) -> Any:
     """Return the plain data of a node; duplicate keys are added to `faults`."""
-    if isinstance(node, yaml.ScalarNode):
-        return scalar(node)
-    if isinstance(node, yaml.SequenceNode):
+    if node.id == SCALAR:
+        return _fast_yaml().scalar(node)
+    if node.id == SEQUENCE:
         return [_plain(item, path, (*field, number), faults) for number, item in enumerate(node.value)]
     values: dict[Any, Any] = {}
     lines: dict[Any, int] = {}

@@ -32,5 +32,5 @@ def targets(workflow: Mapping[str, Any]) -> Iterator[Bound]:
         if not isinstance(target, list):
             yield Bound(where, binding, target)
             continue
-        for place, each in enumerate(target):
-            yield Bound((*where, place), binding, each)
+        for place, one_target in enumerate(target):
+            yield Bound((*where, place), binding, one_target)

@@ -29,9 +29,9 @@ class Transfers:
     Attributes:
         source, destination: deployments.
         num_copies: transfers; a folder is one.
-        num_files, num_bytes: what was sent.
-        reused_bytes: what was there already.
-        wire_bytes: what was sent as it was encoded; of what does not tell, `num_bytes`.
+        num_files, num_bytes: sent files and bytes.
+        reused_bytes: bytes that were at the destination already.
+        wire_bytes: encoded bytes that were sent; `num_bytes` if unknown.
         seconds: sum of their times, s; transfers may overlap.
         reasons: why they went by that route, each once.
     """
@@ -55,7 +55,7 @@ class Run:
     Attributes:
         state: completed, partial, failed, cancelled, unknown, or unfinished where the log has no end.
         seconds: wall time, s; up to the last event where the log has no end.
-        facts: what the run said of itself when it began.
+        facts: data of the event `run.started`.
         transfers: per pair of deployments and route, in the order of the first one.
         notices: (job's label, text), in order, without repetitions.
         first_cause: name of the job whose failure came first.

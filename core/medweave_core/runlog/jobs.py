@@ -24,7 +24,7 @@ class Job:
 
     Attributes:
         state: completed, failed, cancelled, or unfinished where the log ends before the job.
-        requested: cores and memory that the step asked for.
+        requested: cores and memory that the step requested.
         message: error message of the step.
         folder: folder with its reports, or None.
         work: its cache key; empty if the cache is off, or an older version wrote the log.
@@ -36,7 +36,7 @@ class Job:
         handed_s: submission to its site; None before.
         queued_s: time in the queue of its site, in s, as the site reports it, else by notices.
         waiting_since: start of its current wait there; None if it does not wait.
-        inputs, outputs: what it read and wrote, by content, as in the event `job.data`.
+        inputs, outputs: content of its data, as in the event `job.data`.
     """
 
     name: str

@@ -22,7 +22,7 @@ DESCRIPTION = (
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Arguments of `medweave export`."""
+    """Add the arguments of `medweave export`."""
     parser.add_argument("run", type=Path, metavar="RUN", help="folder of a run (runs/<run-id>)")
     parser.add_argument(
         "--crate", type=Path, required=True, metavar="PATH", help="folder to write, or a file whose name ends with .zip"
@@ -40,7 +40,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(namespace: argparse.Namespace) -> int:
-    """Writes the crate and tells what is in it.
+    """Write the crate and print its content.
 
     Raises:
         UserInputError: the run, its workflow or the folder of its outputs is not there.

@@ -32,7 +32,7 @@ DESCRIPTION = (
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Arguments of `medweave bind`."""
+    """Add the arguments of `medweave bind`."""
     add_place_options(parser)
     parser.add_argument(
         "-o", "--output", type=Path, required=True, metavar="FILE",
@@ -41,7 +41,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def add_place_options(parser: argparse.ArgumentParser, *, required: bool = True) -> None:
-    """Arguments that say what is to run where: see `fit`."""
+    """Add the arguments of `fit`."""
     parser.add_argument(
         "workflow", type=Path, nargs=None if required else "?", metavar="WORKFLOW",
         help="CWL workflow with a roles.yml beside it",
@@ -61,7 +61,7 @@ def add_place_options(parser: argparse.ArgumentParser, *, required: bool = True)
 
 
 def run(namespace: argparse.Namespace) -> int:
-    """Writes the bound file and prints where it lies."""
+    """Write the bound file and print its path."""
     text = bind(namespace.workflow, namespace.site, namespace.output, namespace.job, namespace.role)
     write_atomically(namespace.output, text)
     print(namespace.output)
@@ -112,7 +112,7 @@ class Fitted:
 
     Attributes:
         job: the job file, absolute.
-        values: what stands in it.
+        values: its content.
         site_classes: see `check_data_rules`.
     """
 
@@ -144,7 +144,7 @@ def fit(
 
 
 def _schema_beside(site: Site) -> Path | None:
-    """The schema of StreamFlow files: beside that of site files, which the first line of the site file names for editors."""
+    """Return the schema of StreamFlow files, next to the schema that the first line of the site file names, or None."""
     first = site.text.partition("\n")[0]
     named = first.removeprefix(EDITOR_LINE).strip()
     if named == first.strip() or "://" in named or not named.endswith(SITE_SCHEMA):
@@ -153,13 +153,13 @@ def _schema_beside(site: Site) -> Path | None:
 
 
 def _normal(path: Path) -> Path:
-    """The absolute path without `..` and links, as the engine takes it: the text must not depend on the spelling."""
+    """Return the absolute path without `..` and links: the bound text must not depend on the spelling."""
     return Path(os.path.realpath(path))  # of links in a circle `resolve` makes a RuntimeError
 
 
 def _check_fit(pipeline: Pipeline, site: Site, job: Path, reader: CwlReader) -> dict[str, Any]:
-    """The inputs in the job file, which fit the workflow, as the site does."""
-    of_gangs = {step.role for step in pipeline.steps if step.gang}
+    """Return the inputs in a job file, after checking that workflow, site and job file fit together."""
+    gang_roles = {step.role for step in pipeline.steps if step.gang}
     for step in pipeline.steps:
         if step.role not in site.roles:
             raise fault_at(
@@ -167,7 +167,7 @@ def _check_fit(pipeline: Pipeline, site: Site, job: Path, reader: CwlReader) -> 
                 seen=f"roles {', '.join(site.roles)}; step {step.path} of {shown(pipeline.path)} has role {step.role}",
                 expected=f"{step.role}: {{deployment: …}}", do=f"say where '{step.role}' runs",
             )  # fmt: skip
-        if site.roles[step.role].locations > 1 and step.role not in of_gangs:
+        if site.roles[step.role].locations > 1 and step.role not in gang_roles:
             raise fault_at(
                 site.path, ("roles", step.role, "locations"),
                 f"step {step.path} runs on one node; the others would be taken and left idle.",
@@ -190,7 +190,7 @@ def _check_fit(pipeline: Pipeline, site: Site, job: Path, reader: CwlReader) -> 
 
 
 def _check_copy(text: str, binding: Binding) -> None:
-    """The deployments are copied as text: what comes out must be what the site file means."""
+    """Check that the copied text of the deployments means the same as in the site file."""
     site = binding.site
     try:
         copied = parse_strictly(binding.output, text, "bound file").data["deployments"]
@@ -200,15 +200,15 @@ def _check_copy(text: str, binding: Binding) -> None:
             expected="deployments without aliases (*name) of anchors in other parts of the file",
             do="write the values out",
         ) from error  # fmt: skip
-    kept = {name: site.deployments[name] for name in used_deployments(binding)}
-    if _shape(copied) != _shape(kept):
+    original = {name: site.deployments[name] for name in used_deployments(binding)}
+    if _shape(copied) != _shape(original):
         raise InternalError(
             "the bound file would not hold the site's deployments.", seen=str(site.path), do="report it"
         )
 
 
 def _shape(value: object) -> object:
-    """A document without the text of its strings, which may be paths that were rewritten."""
+    """Return a document with empty strings: paths in it were rewritten."""
     if isinstance(value, dict):
         return {key: _shape(item) for key, item in value.items()}
     if isinstance(value, list):

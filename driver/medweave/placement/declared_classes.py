@@ -47,7 +47,7 @@ class _Walk:
             return ([self.declared.inputs[source]] if source in self.declared.inputs else []), self.values.get(
                 source
             ) is not None
-        step = next(each for each in self.pipeline.steps if each.path == f"/{name}")
+        step = next(step for step in self.pipeline.steps if step.path == f"/{name}")
         is_running = runs(step, self.values)
         return ([] if is_running is False else [self.of_output(step, output)]), is_running is True
 
@@ -121,7 +121,7 @@ def _joined(reads: Ports, writes: Ports) -> Ports:
 def as_read(classes: Iterable[str]) -> str:
     """Return the class of a step's outputs if it removes nothing from the patient data that it reads."""
     read = set(classes)
-    return next((each for each in OF_PEOPLE if each in read), OF_PEOPLE[-1])
+    return next((data_class for data_class in OF_PEOPLE if data_class in read), OF_PEOPLE[-1])
 
 
 def classes_in(ports: Ports) -> list[str]:

@@ -2,7 +2,7 @@
 
 A run looks each job up by its cache key: a digest of its command, inputs, programs and place. The key is not known before the run.
 The preview finds a job of an earlier run that had the same known inputs, after steps with the same outputs. If the documents of the
-workflow are unchanged, the command and so the key are the same, and the cache is asked for that key.
+workflow are unchanged, the command and so the key are the same, and the cache is searched for that key.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class CachePreview:
     """Predicts cache hits, step by step in the order of execution.
 
     Attributes:
-        files: tools in files of their own, by path of the step.
+        files: tools that are files, by path of the step.
         places: where the steps would run, by path.
         lies_at: deployments at which inputs of the workflow are stored.
         folder: base of the job file's relative paths.

@@ -35,7 +35,7 @@ class _Context:
     """Input of a plan.
 
     Attributes:
-        tools: tools in files of their own, by path of the step.
+        tools: tools that are files, by path of the step.
         classes: data classes by step and port; None if the workflow does not declare them.
     """
 

@@ -40,15 +40,15 @@ def resources_of(tool: Process, site: SourceDocument, place: Place, inputs: Mapp
     return [*resources, *_time(tool, site, place)]
 
 
-def excess(step: str, place: Place, asked: Asked) -> Problem | None:
+def excess(step: str, place: Place, resource: Asked) -> Problem | None:
     """Return the problem if a place has too little of a resource, else None. A time limit is cut to that of the site."""
-    if asked.cap is None or asked.least <= asked.cap or asked.name == "time":
+    if resource.cap is None or resource.least <= resource.cap or resource.name == "time":
         return None
     where = f"{place.deployment}/{place.service}" if place.service else place.deployment
     return Problem(
-        what=f"step {step} asks for more {asked.name} than a job gets at {where}.",
-        seen=f"{asked.least:g} {asked.unit}",
-        expected=f"at most {asked.cap:g} {asked.unit}",
+        what=f"step {step} asks for more {resource.name} than a job gets at {where}.",
+        seen=f"{resource.least:g} {resource.unit}",
+        expected=f"at most {resource.cap:g} {resource.unit}",
         do="ask for less in the tool, give the place more and say so in the site file, or place the role elsewhere",
     )
 

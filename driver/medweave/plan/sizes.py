@@ -1,4 +1,4 @@
-"""How large the inputs are that a job file names: counted, file by file, as a copy would send them."""
+"""Sizes of the inputs in a job file, counted file by file."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Size:
 
 
 def size_of(value: Any, folder: Path) -> Size | None:
-    """The size of an input's value; None where some of it lies behind a URL, whose size nobody has asked.
+    """Return the size of an input's value; None if a part of it is at a URL.
 
     Args:
         value: as a job file has it: a File, a Directory, or lists and records of them.
@@ -35,12 +35,12 @@ def size_of(value: Any, folder: Path) -> Size | None:
         FileNotFoundError: a path leads nowhere; `filename` is the path.
         OSError: a folder cannot be read.
     """
-    parts = [_of_one(each, folder) for each in files_in(value)]
+    parts = [_of_one(file, folder) for file in files_in(value)]
     return None if None in parts else sum((part for part in parts if part), start=Size(0, 0))
 
 
 def files_in(value: Any) -> Iterator[Mapping[str, Any]]:
-    """The Files and Directories in a value, those in `secondaryFiles` too."""
+    """Yield the Files and Directories in a value, with those in `secondaryFiles`."""
     if isinstance(value, Mapping):
         if value.get("class") in ("File", "Directory"):
             yield value
@@ -54,7 +54,7 @@ def files_in(value: Any) -> Iterator[Mapping[str, Any]]:
 
 
 def missing_in(value: Any, folder: Path, field: FieldPath = ()) -> Iterator[tuple[FieldPath, Path]]:
-    """Files and folders in a value that are not there, each with the field that names it.
+    """Yield the missing files and folders in a value, each with its field.
 
     Args:
         folder: at which its paths begin.
@@ -85,7 +85,7 @@ def _of_one(value: Mapping[str, Any], folder: Path) -> Size | None:
 
 
 def _of_folder(path: Path) -> Size:
-    """All below a folder; links are followed, as by a copy, but none twice on the way down."""
+    """Return the size of a folder; links are followed, but none twice on one path."""
     found, waiting = Size(0, 0), [(path, frozenset([path.resolve()]))]
     while waiting:
         folder, above = waiting.pop()

@@ -1,4 +1,4 @@
-"""Deployments, as site files and StreamFlow files have them: schemas of their settings, what is wrong with them, who wraps whom."""
+"""Deployments of site files and StreamFlow files: schemas of their settings, errors, and wrapping."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _IS_FOLDER_AT_SITE = re.compile(r"(/|\$\{)\S*$")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlaceFault:
-    """What is wrong with a place; `key` is the key that is wrong, None where one is missing."""
+    """An error of a place; `key` is the wrong key, None if a key is missing."""
 
     key: str | None
     what: str
@@ -68,7 +68,7 @@ def as_fault(path: Path, field: FieldPath, fault: PlaceFault) -> FieldFault:
 
 
 def faults_of_deployments(deployments: Mapping[str, Any], path: Path) -> Iterator[FieldFault]:
-    """What is wrong with the deployments of a site file or of a StreamFlow file, which have passed its schema."""
+    """Yield the errors of the deployments of a file that has passed its schema."""
     for name, deployment in deployments.items():
         yield from _faults_of_deployment(name, deployment, path)
     in_circles: set[str] = set()
@@ -127,7 +127,7 @@ def _fault_below(path: Path, inside: FieldPath, error: UsageError) -> FieldFault
 
 
 def _fault_of_chain(name: str, deployments: Mapping[str, Any], path: Path) -> tuple[FieldFault | None, Sequence[str]]:
-    """What is wrong with the chain through which a deployment is reached, told once; and the chain."""
+    """Return the error of the chain of deployments that one wraps, reported once, and the chain."""
     chain = [name]
     while (inner := wrapped(deployments[chain[-1]])) is not None:
         if inner not in deployments:

@@ -120,7 +120,7 @@ def check_path_at_site(path: Path, job: Mapping[str, Any], name: str, workdir: s
 
 
 def faults_of_job(values: Mapping[str, Any], workflow: Process) -> Iterator[JobFault]:
-    """Yield what is wrong with the values of a job file, without looking at the files that they name.
+    """Yield the errors in the values of a job file, without access to the files that they name.
 
     Args:
         values: content of the job file.

@@ -188,7 +188,7 @@ def _schema_of_transfers() -> dict[str, Any]:
 
 
 def fault_of_place(place: Place, deployments: Mapping[str, Mapping[str, Any]]) -> PlaceFault | None:
-    """What is wrong with a place at a site that has these deployments; None if nothing is."""
+    """Return the error of a place at a site with these deployments; None if it is valid."""
     if place.deployment not in deployments:
         return unknown("deployment", place.deployment, deployments)
     deployment = deployments[place.deployment]

@@ -42,23 +42,23 @@ def check_structure(source: SourceDocument) -> list[Finding]:
 
 def check_bindings(source: SourceDocument, repository: Repository) -> list[Finding]:
     """Return the findings of a StreamFlow file alone."""
-    found = check_structure(source)
-    if found:
-        return found
-    found += check_deployments(source, "binding-structure", missing_rule="binding-file")
+    findings = check_structure(source)
+    if findings:
+        return findings
+    findings += check_deployments(source, "binding-structure", missing_rule="binding-file")
     for name, workflow in source.data["workflows"].items():
         field: FieldPath = ("workflows", name)
-        found += _files(source, field, workflow)
+        findings += _files(source, field, workflow)
         path = (source.path.parent / workflow["config"]["file"]).resolve()
         document = repository.process(path)
         if document is not None and document.is_workflow:
-            found += _steps_and_ports(source, field, workflow, document, repository)
+            findings += _steps_and_ports(source, field, workflow, document, repository)
             if not workflow["config"].get("docker"):
-                found += _containers(source, workflow, document, repository)
+                findings += _containers(source, workflow, document, repository)
         for number, binding in enumerate(workflow.get("bindings") or []):
-            found += _targets(source, (*field, "bindings", number), binding)
+            findings += _targets(source, (*field, "bindings", number), binding)
     parts = [*_parts(source)]
-    return [*found, *_names(source), *parts, *([] if parts else _data_rules(source))]
+    return [*findings, *_names(source), *parts, *([] if parts else _data_rules(source))]
 
 
 def _containers(
@@ -73,7 +73,7 @@ def generated(source: SourceDocument) -> Sequence[str] | None:
     """Return the arguments of the `medweave bind` command that wrote a file; None for other files."""
     head = source.text.splitlines()[:12]
     line = next((line for line in head if line.startswith(HEADER)), None)
-    if line is None or not any(FOLDER in each for each in head):
+    if line is None or not any(FOLDER in head_line for head_line in head):
         return None
     try:
         return shlex.split(line.removeprefix(HEADER)) or None

@@ -41,7 +41,7 @@ _QUOTED = re.compile(r"`([^`]+)`")
 
 
 def check_document(process: Process) -> list[Finding]:
-    """Return what is wrong with a document by itself."""
+    """Return the findings of a document alone."""
     source, kind = process.document, process.fields.get("class")
     if "$graph" in source.data:
         return []  # several documents in one; none of ours is
@@ -215,7 +215,7 @@ def _requirements(process: Process) -> Iterator[Finding]:
 
 
 def _requirements_of(process: Process, at: FieldPath, requirements: Mapping[str, Requirement]) -> Iterator[Finding]:
-    """Yield what is wrong with the requirements and hints of a process or step at a field."""
+    """Yield the findings of the requirements and hints of a process or step at a field."""
     source, spaces = process.document, process.namespaces
     yield from check_hints(process, at, requirements)
     for name, requirement in requirements.items():

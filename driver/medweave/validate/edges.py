@@ -57,7 +57,7 @@ class _Workflow:
 
 
 def check_workflow(process: Process, repository: Repository) -> list[Finding]:
-    """Return what is wrong with the edges of a workflow."""
+    """Return the findings of the edges of a workflow."""
     workflow = _Workflow(process=process, tools={})
     findings = [*_tools(workflow, repository)]
     workflow.sources = dict(_sources(workflow))
@@ -98,7 +98,7 @@ def _sources(workflow: _Workflow) -> Iterator[tuple[str, Port]]:
     for name, step in workflow.process.steps.items():
         tool = workflow.tools[name]
         outputs = tool.outputs if tool else {}
-        # An unknown output is reported by itself; what reads the output that was meant is right.
+        # An unknown output is reported once; readers of the intended output are correct.
         has_unknown = any(output not in outputs for output in step.outputs)
         for output in {**dict.fromkeys(step.outputs), **(outputs if has_unknown else {})}:
             kind, formats = (outputs[output].type, outputs[output].formats) if output in outputs else (ANY, ())
@@ -119,16 +119,18 @@ def _ports(workflow: _Workflow, step: Step) -> Iterator[Finding]:
     if tool is None:
         return
     bound = step.inputs
-    read = {each for _, text in strings(step.fields) for each in expression_names(text)}
+    read = {input_name for _, text in strings(step.fields) for input_name in expression_names(text)}
     misspelt = dict(misread(workflow.process.document, step, tool.inputs))
     yield from misspelt.values()
     unknown = [
         port
         for port in bound
-        if port not in tool.inputs and port not in read and not any(closest(each, [port]) for each in misspelt)
+        if port not in tool.inputs
+        and port not in read
+        and not any(closest(input_name, [port]) for input_name in misspelt)
     ]
     for port in unknown:
-        near = closest(port, [each for each in tool.inputs if each not in bound])
+        near = closest(port, [input_name for input_name in tool.inputs if input_name not in bound])
         # CWL accepts an input that the tool does not have: the step waits for its source.
         yield workflow.finding(
             "cwl-port" if near else "cwl-extra-port", ("steps", name, "in", port),
@@ -267,7 +269,10 @@ def _joined(types: list[Type], binding: Binding) -> Type:
         kind = frozenset([Array(frozenset().union(*types))])
     if pick is None:
         return kind
-    items = frozenset().union(*(each.items if isinstance(each, Array) else frozenset([each]) for each in kind)) - NULL
+    items: Type = frozenset()
+    for alternative in kind:
+        items |= alternative.items if isinstance(alternative, Array) else frozenset([alternative])
+    items -= NULL
     return frozenset([Array(items)]) if pick == "all_non_null" else items
 
 
@@ -293,7 +298,7 @@ def _unknown(workflow: _Workflow, place: FieldPath, sources: Sequence[str]) -> I
 def _edge(
     workflow: _Workflow, place: FieldPath, binding: Binding, source_type: Type, sink: Port, other_fix: str
 ) -> Iterator[Finding]:
-    """Yield what does not fit on an edge, whose sources have the type `given` together."""
+    """Yield what does not fit on an edge, whose sources together have the type `source_type`."""
     sources = binding.sources
     name = ", ".join(sources)
     workflow.origins[place] = {source.split("/")[0] for source in sources if "/" in source}
@@ -349,7 +354,7 @@ def _cycles(workflow: _Workflow) -> Iterator[Finding]:
     while ready := [name for name, needs in waiting.items() if not needs & set(waiting)]:
         for name in ready:
             del waiting[name]
-    # What is left waits for a circle, or is in one: go back from anywhere until a step comes again.
+    # The remaining steps are in a cycle or wait for one: go back from any of them until a step repeats.
     while waiting:
         chain = [next(iter(waiting))]
         while (earlier := next(name for name in waiting if name in waiting[chain[-1]])) not in chain:

@@ -63,11 +63,11 @@ def check_images(source: SourceDocument, policy: str, version: str) -> Iterator[
             what, expected = fault
             yield finding_at(source, "image-unpinned", field, what, seen=name, expected=expected, fix=_fix(policy))
             continue
-        found = _VERSION.fullmatch(_tag(name))
+        match = _VERSION.fullmatch(_tag(name))
         if (
-            found
+            match
             and re.search(r"(?:^|[/-])medweave(?:[/-]|$)", name.partition("@")[0].rpartition(":")[0])
-            and found[1] != version
+            and match[1] != version
         ):
             yield finding_at(
                 source,
@@ -107,8 +107,8 @@ def check_containers(workflow: Process, tools: Mapping[str, Process]) -> Iterato
 
 def check_docker_pull(source: SourceDocument, policy: str) -> Iterator[Finding]:
     """Yield the finding of the image of a CWL document."""
-    for section, said in (pair for name, pair in required(source.data).items() if name == "DockerRequirement"):
-        name = said.get("dockerPull") if isinstance(said, Mapping) else None
+    for section, fields in (pair for name, pair in required(source.data).items() if name == "DockerRequirement"):
+        name = fields.get("dockerPull") if isinstance(fields, Mapping) else None
         fault = fault_of_image(str(name), policy) if name else None
         if fault is not None:
             yield finding_at(
@@ -126,37 +126,37 @@ def check_recipe(path: Path) -> Iterator[Finding]:
     """Yield unpinned base images of a Containerfile. A tag suffices under any policy: a digest would miss security updates."""
     text = path.read_text(encoding="utf-8", errors="replace")
     stages = {"scratch"}
-    for found in _LINE.finditer(text):
-        name = found["image"].strip("\"'")
+    for match in _LINE.finditer(text):
+        name = match["image"].strip("\"'")
         if name not in stages and "$" not in name:
             fault = fault_of_image(name, "tag")
             if fault is not None:
                 yield Finding(
                     file=path,
-                    line=text.count("\n", 0, found.start()) + 1,
-                    column=found.start("image") - found.start() + 1,
+                    line=text.count("\n", 0, match.start()) + 1,
+                    column=match.start("image") - match.start() + 1,
                     rule="image-unpinned",
                     what=fault[0],
                     seen=name,
                     expected=fault[1],
                     fix=_fix("tag"),
                 )
-        if found["stage"]:
-            stages.add(found["stage"])
+        if match["stage"]:
+            stages.add(match["stage"])
 
 
 def check_chart_version(source: SourceDocument, version: str) -> Iterator[Finding]:
     """Yield a finding if a chart of medweave has another version than the step package."""
     helpers = source.path.parent.glob("templates/_helpers*.tpl")
     ours = any("medweave.image" in path.read_text(encoding="utf-8", errors="replace") for path in helpers)
-    said = source.data.get("appVersion")
-    if ours and said is not None and str(said) != version:
+    app_version = source.data.get("appVersion")
+    if ours and app_version is not None and str(app_version) != version:
         yield finding_at(
             source,
             "version-differs",
             ("appVersion",),
             "this chart and the step package have different versions.",
-            seen=str(said),
+            seen=str(app_version),
             expected=version,
             fix=f"write appVersion: {version}",
         )

@@ -29,7 +29,7 @@ CWL_CLASSES = ("Workflow", "CommandLineTool", "ExpressionTool", "Operation")
 CHART_FILE = "Chart.yaml"
 YAML_ENDS = (".yml", ".yaml", ".cwl")
 FOLDERS = {"deployments/sites": "sites", "deployments/schedules": "schedules"}
-# By kind, the rule that tells of an empty file, and what it should have been.
+# By kind: the rule for an empty file, and the expected content.
 EMPTY = {
     "cwl": ("cwl-structure", "CWL document"),
     "charts": ("chart", "Chart.yaml"),
@@ -50,7 +50,7 @@ class Repository:
         cwl, streamflow, sites, roles, schedules, charts, others: YAML files by kind.
         named: those that whoever called named by themselves.
         hidden: files that git keeps and whose names begin with a dot, or that are in such folders: looked through for secrets.
-        findings: what is wrong with files as YAML.
+        findings: errors of files as YAML.
         reader: reader of this command.
         unsound: files that do not have the shape of their kind; nothing that leans on one of them is looked at.
     """
@@ -154,7 +154,7 @@ def _kind(path: Path, data: Any) -> str:
         return "charts"
     if path.name == ROLES_FILE:
         return "roles"
-    if {"apiVersion", "kind"} <= set(keys):  # of Kubernetes, beside the site that names it
+    if {"apiVersion", "kind"} <= set(keys):  # a manifest of Kubernetes next to a site file
         return "others"
     if (of_folder := FOLDERS.get("/".join(path.parent.parts[-2:]))) is not None:
         return of_folder

@@ -65,7 +65,7 @@ def check_roles(source: SourceDocument, repository: Repository) -> Iterator[Find
         if path.resolve() in repository.unsound:
             continue
         if document is None or not isinstance(roles, Mapping):
-            beside = sorted(path_name.name for path_name in source.path.parent.glob("*.cwl"))
+            siblings = sorted(file.name for file in source.path.parent.glob("*.cwl"))
             yield finding_at(
                 source,
                 "roles",
@@ -74,14 +74,14 @@ def check_roles(source: SourceDocument, repository: Repository) -> Iterator[Find
                 if document is None
                 else "this is no mapping of steps to roles.",
                 seen=str(name),
-                expected=f"one of {', '.join([*beside, 'holds'])}, with lines `/step: role`",
-                fix=closest(str(name), [*beside, "holds"]) or "correct the name",
+                expected=f"one of {', '.join([*siblings, 'holds'])}, with lines `/step: role`",
+                fix=closest(str(name), [*siblings, "holds"]) or "correct the name",
             )
             continue
         steps = [step.path for step in document.steps.values()]
         stray = [step for step in roles if step not in steps]
         for step in stray:
-            free = [path_name for path_name in steps if path_name not in roles]
+            free = [file for file in steps if file not in roles]
             yield finding_at(
                 source, "roles", (name, step), f"{name} has no step '{step}'.", seen=str(step), expected=one_of(steps),
                 fix=closest(str(step), free) or "take the line away",
@@ -177,9 +177,9 @@ def check_routes(
         job = repository.source(bound[pipeline.path]) if pipeline.path in bound else None
         if job is None or not has_roles(site.roles, pipeline):
             continue
-        beside = {name: place for name, place in site.inputs.items() if name in pipeline.folder_inputs}
+        inputs = {name: place for name, place in site.inputs.items() if name in pipeline.folder_inputs}
         try:
-            check_data_rules(pipeline, dataclasses.replace(site, inputs=beside), job.data)
+            check_data_rules(pipeline, dataclasses.replace(site, inputs=inputs), job.data)
         except FieldFault as fault:
             holder = repository.source(fault.path) or source
             return [finding_of(holder, fault, "data-route")]

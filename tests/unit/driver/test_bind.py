@@ -1,4 +1,4 @@
-"""`medweave bind`: what it writes, and what it refuses."""
+"""`medweave bind`: its output, and its errors."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ def test_a_role_may_be_placed_elsewhere_for_one_file(project: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("option", "said"),
+    ("option", "message"),
     [
         ("train", "ROLE=DEPLOYMENT[/SERVICE][:LOCATIONS]"),
         ("tarin=desk", "write 'train' (closest name)"),
@@ -154,11 +154,11 @@ def test_a_role_may_be_placed_elsewhere_for_one_file(project: Path) -> None:
         ("train=desk:2", "one location"),
     ],
 )
-def test_a_place_that_does_not_exist_is_wrong_usage(project: Path, option: str, said: str) -> None:
-    with pytest.raises(UsageError) as told:
+def test_a_place_that_does_not_exist_is_wrong_usage(project: Path, option: str, message: str) -> None:
+    with pytest.raises(UsageError) as caught:
         bound(project, role_options=[option])
-    assert told.value.what.startswith(f"--role {option}: ")
-    assert said in str(told.value)
+    assert caught.value.what.startswith(f"--role {option}: ")
+    assert message in str(caught.value)
 
 
 def test_paths_of_settings_are_rewritten_where_the_connectors_schema_marks_them(project: Path) -> None:
@@ -216,9 +216,9 @@ def test_a_path_that_would_leave_the_sites_folder_is_refused(project: Path, path
     (project / "workflows/lung/jobs/demo-train.yml").write_text(
         json.dumps({"cohort": {"class": "Directory", "path": path}})
     )
-    with pytest.raises(UserInputError, match=r"demo-train\.yml:\d+: cohort: the site holds this input") as told:
+    with pytest.raises(UserInputError, match=r"demo-train\.yml:\d+: cohort: the site holds this input") as caught:
         bound(project)
-    assert path in told.value.seen
+    assert path in caught.value.seen
 
 
 def test_a_deployment_behind_an_alias_is_copied_as_it_reads(project: Path) -> None:
@@ -240,7 +240,7 @@ DESK = "preprocess: {deployment: desk}"
 DESK_CONFIG = "    config: {}\n  cluster"
 BEFORE_ROLES = "# Who does"
 SLURM = "type: slurm\n    wraps: login\n    config:\n      maxConcurrentJobs: 2\n      services:\n        gpu: {partition: gpu}"
-# (what is changed in the site file, by what, the field that the message names, words that it has)
+# (old text in the site file, new text, field in the message, words in the message)
 FAULTS = [
     ("title: two machines\n", "", "", ["'title' is missing"]),
     ("service: gpu,", "servic: gpu,", "roles.train.servic", ["write 'service' (closest name)"]),
@@ -281,15 +281,15 @@ def test_a_fault_is_told_with_the_path_to_its_field(
 ) -> None:
     monkeypatch.chdir(project)
     change(project, old, new)
-    with pytest.raises(UserInputError) as told:
+    with pytest.raises(UserInputError) as caught:
         bound(project)
     place = rf"deployments/sites/two\.yml:\d+: {re.escape(field)}: " if field else r"deployments/sites/two\.yml:1: the"
-    assert re.match(place, told.value.what)
+    assert re.match(place, caught.value.what)
     for word in words:
-        assert word in str(told.value)
-    assert told.value.seen
-    assert told.value.expected
-    assert told.value.do
+        assert word in str(caught.value)
+    assert caught.value.seen
+    assert caught.value.expected
+    assert caught.value.do
 
 
 @pytest.mark.parametrize(
@@ -337,10 +337,10 @@ def test_deployments_on_one_line_are_refused(project: Path) -> None:
 
 
 def test_an_unknown_site_names_the_known_ones(project: Path) -> None:
-    with pytest.raises(UsageError, match="there is no site 'tow'") as told:
+    with pytest.raises(UsageError, match="there is no site 'tow'") as caught:
         bound(project, "tow")
-    assert "one of two" in told.value.expected
-    assert told.value.do == "write 'two' (closest name)"
+    assert "one of two" in caught.value.expected
+    assert caught.value.do == "write 'two' (closest name)"
 
 
 def test_a_site_file_that_is_not_there_is_an_error(project: Path) -> None:
@@ -349,7 +349,7 @@ def test_a_site_file_that_is_not_there_is_an_error(project: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "text", "said"),
+    ("name", "text", "message"),
     [
         ("roles.yml", "train.cwl: {/prepare: preprocess}\n", "step /train has no role"),
         ("roles.yml", "train.cwl: {/prepare: preprocess, /train: train, /tarin: train}\n", "there is no step /tarin"),
@@ -358,11 +358,11 @@ def test_a_site_file_that_is_not_there_is_an_error(project: Path) -> None:
         ("jobs/demo-train.yml", "cohort: x\nsead: 1\n", "'sead'"),
     ],
 )
-def test_documents_that_do_not_fit_are_errors(project: Path, name: str, text: str, said: str) -> None:
+def test_documents_that_do_not_fit_are_errors(project: Path, name: str, text: str, message: str) -> None:
     (project / "workflows" / "lung" / name).write_text(text)
-    with pytest.raises(StepError) as told:
+    with pytest.raises(StepError) as caught:
         bound(project)
-    assert said in str(told.value)
+    assert message in str(caught.value)
 
 
 def test_without_a_job_of_a_demo_one_has_to_be_named(project: Path) -> None:

@@ -87,11 +87,11 @@ def test_a_workflow_that_runs_itself_is_read_once(tmp_path: Path, inner: str) ->
 
 @pytest.mark.parametrize(("cohort", "found"), [("identified", "identified"), ("de-identified", "de-identified")])
 def test_classes_follow_the_edges(pipeline: Pipeline, cohort: str, found: str) -> None:
-    said = DeclaredClasses(
+    declared = DeclaredClasses(
         inputs={"cohort": cohort, "others": "model"},
         outputs={"check": AS_READ, "train": {"sum": AS_READ, "model": "model"}},
     )
-    classes = classes_of_ports(pipeline, said)
+    classes = classes_of_ports(pipeline, declared)
     assert classes == {
         "/": {"cohort": (cohort,), "others": ("model",), "found": (found,)},
         "/look": {"cohort": (cohort,), "found": (found,)},
@@ -106,8 +106,8 @@ def test_an_input_and_an_output_of_one_name_carry_both(tmp_path: Path) -> None:
     step = "{run: tool.cwl, in: {same: cohort}, out: [same]}"
     (tmp_path / "flow.cwl").write_text(f"class: Workflow\ninputs: {{cohort: Directory}}\nsteps: {{x: {step}}}\n")
     pipeline = read_pipeline(tmp_path / "flow.cwl")
-    said = DeclaredClasses(inputs={"cohort": "identified"}, outputs={"r": "aggregate"})
-    assert classes_of_ports(pipeline, said)["/x"] == {"same": ("identified", "aggregate")}
+    declared = DeclaredClasses(inputs={"cohort": "identified"}, outputs={"r": "aggregate"})
+    assert classes_of_ports(pipeline, declared)["/x"] == {"same": ("identified", "aggregate")}
 
 
 CONDITIONAL = """\
@@ -139,8 +139,10 @@ def test_a_step_that_does_not_run_gives_nothing_and_one_that_does_is_the_first(
     (tmp_path / "roles.yml").write_text(
         "flow.cwl: {/hide: deidentify, /look: check, /maybe: deidentify, /last: check}\n"
     )
-    said = DeclaredClasses(inputs={"cohort": "identified"}, outputs={"deidentify": "de-identified", "check": AS_READ})
-    classes = classes_of_ports(read_pipeline(tmp_path / "flow.cwl"), said, job)
+    declared = DeclaredClasses(
+        inputs={"cohort": "identified"}, outputs={"deidentify": "de-identified", "check": AS_READ}
+    )
+    classes = classes_of_ports(read_pipeline(tmp_path / "flow.cwl"), declared, job)
     assert classes["/look"] == {"cohort": (looks_at,), "found": (looks_at,)}
     assert classes["/last"]["cohort"] == tuple(dict.fromkeys([looks_at, "de-identified"])), (
         "whether it runs is not known"
@@ -160,4 +162,4 @@ def test_what_is_of_people_tells_no_less_than_anything_that_was_read(some: set[s
         return CLASSES.index(found)
 
     assert rank(as_read(some | more)) == min(rank(as_read(some)), rank(as_read(more)))
-    assert all(rank(as_read(some)) <= rank(each) for each in some)
+    assert all(rank(as_read(some)) <= rank(data_class) for data_class in some)

@@ -1,4 +1,4 @@
-"""What runs cost, by the prices of a site file: in the plan and in the report. What is not known is said, and is never 0."""
+"""Cost of runs by the prices of a site file, in the plan and in the report. An unknown cost is reported as such, never as 0."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from support.recorded import Recorder
 
 TRAIN = ROOT / "workflows" / "lung-nodule-segmentation" / "train.cwl"
 
-TOLD = {"currency": "EUR", "deployments": {"site-a": {"coreHour": 0.02, "gpuHour": 1.5}, "laptop": {"coreHour": 0}}}
+PRICES = {"currency": "EUR", "deployments": {"site-a": {"coreHour": 0.02, "gpuHour": 1.5}, "laptop": {"coreHour": 0}}}
 SITE = """title: one machine and a cluster
 deployments:
   laptop: {type: medweave.local, config: {}}
@@ -37,18 +37,18 @@ roles:
 
 
 def prices() -> Prices:
-    found = read_prices("a", TOLD)
-    assert found is not None
-    return found
+    parsed = read_prices("a", PRICES)
+    assert parsed is not None
+    return parsed
 
 
 def job(deployment: str = "site-a", **values: object) -> Job:
-    told = {
+    defaults = {
         "name": "/train/0", "step": "/train", "attempt": 1, "service": None, "location": "a", "scheduled_s": 0.0, "started_s": 1.0,
         "ended_s": 1801.0, "state": "completed", "seconds": 1800.0, "requested": {"cores": 4, "memory_mib": 1024},
         "site": {"gpus": 2, "num_nodes": 2},
     }  # fmt: skip
-    return Job(deployment=deployment, **(told | values))  # type: ignore[arg-type]
+    return Job(deployment=deployment, **(defaults | values))  # type: ignore[arg-type]
 
 
 def test_an_attempt_costs_its_time_by_what_it_asked_for() -> None:
@@ -57,7 +57,7 @@ def test_an_attempt_costs_its_time_by_what_it_asked_for() -> None:
     assert prices().of_job(job(state="failed")) == pytest.approx(1.58), "an attempt that failed was paid for, too"
     assert prices().of_job(job(reused_from="before")) == 0
     assert prices().of_job(job(started_s=None, seconds=None)) == 0, "it never began"
-    assert prices().of_job(job("laptop", site={})) == 0, "a price of 0 that somebody has written down"
+    assert prices().of_job(job("laptop", site={})) == 0, "an explicit price of 0"
 
 
 @pytest.mark.parametrize(
@@ -66,7 +66,7 @@ def test_an_attempt_costs_its_time_by_what_it_asked_for() -> None:
         {"deployment": "elsewhere"},
         {"requested": {}},
         {"seconds": None, "ended_s": None},
-        {"site": {}},  # its GPUs have a price, and nobody told how many it had
+        {"site": {}},  # its GPUs have a price, and their number is unknown
         {"deployment": "laptop", "site": {"gpus": 1}},  # it had one, which has no price
     ],
 )
@@ -80,7 +80,7 @@ def test_what_is_not_known_is_not_nothing(values: dict[str, object]) -> None:
 
 
 def test_amounts_as_people_read_them() -> None:
-    assert [amount_text(each, "EUR") for each in (0, 0.0042, 1234.5)] == ["0.00 EUR", "0.0042 EUR", "1,234.50 EUR"]
+    assert [amount_text(amount, "EUR") for amount in (0, 0.0042, 1234.5)] == ["0.00 EUR", "0.0042 EUR", "1,234.50 EUR"]
 
 
 @pytest.mark.parametrize(
@@ -92,7 +92,7 @@ def test_amounts_as_people_read_them() -> None:
         ("coreHour: 0.5", "corehour: 0.5", ("prices.deployments.laptop", "corehour")),
     ],
 )
-def test_a_wrong_price_is_told(tmp_path: Path, seen: str, written: str, words: tuple[str, ...]) -> None:
+def test_a_wrong_price_is_an_error(tmp_path: Path, seen: str, written: str, words: tuple[str, ...]) -> None:
     file = tmp_path / "site.yml"
     file.write_text(SITE.replace(seen, written))
     with pytest.raises(UserInputError) as caught:
@@ -132,8 +132,8 @@ def test_the_report_says_what_a_run_cost(tmp_path: Path) -> None:
     assert main(["report", str(page.parent)]) == 0
     assert "not known: no site file with `prices` was named" in page.read_text()
     assert main(["report", str(page.parent), "--site", str(tmp_path / "site.yml")]) == 0
-    told = read_run(page.parent).jobs[0]
-    assert told.duration_s == pytest.approx(3600)
+    job_record = read_run(page.parent).jobs[0]
+    assert job_record.duration_s == pytest.approx(3600)
     assert "about 1.00 EUR" in page.read_text(), "an hour of the two cores that it asked for"
     assert "at the prices of the site" in page.read_text()
     other = Recorder(tmp_path / "runs" / "two")

@@ -1,4 +1,4 @@
-"""Data rules of a site: what `medweave bind` refuses, and what it writes for the run to refuse."""
+"""Data rules of a site: errors of `medweave bind`, and the rules that it writes for the run."""
 
 from __future__ import annotations
 
@@ -101,10 +101,10 @@ def test_a_result_that_this_machine_may_not_hold_is_refused(project: Path) -> No
     change(
         project / "workflows/lung/train.cwl", "outputs: {}", "outputs: {best: {type: File, outputSource: train/model}}"
     )
-    with pytest.raises(UserInputError, match=r"mayHold: the output 'best' must not come to this machine") as told:
+    with pytest.raises(UserInputError, match=r"mayHold: the output 'best' must not come to this machine") as caught:
         bound(project)
-    assert told.value.seen == "model data; this machine may hold identified, derived"
-    assert "medweave.local with a line that has model" in told.value.expected
+    assert caught.value.seen == "model data; this machine may hold identified, derived"
+    assert "medweave.local with a line that has model" in caught.value.expected
 
 
 def test_data_rules_for_copies_are_not_written_by_hand_into_a_site_file(project: Path) -> None:
@@ -131,45 +131,47 @@ def test_a_site_without_rules_restricts_nothing(project: Path) -> None:
 )
 def test_a_forbidden_place_is_refused_with_its_field(project: Path, new: str, allowed: str) -> None:
     change(site_of(project), "desk: [identified, derived]", new)
-    with pytest.raises(UserInputError) as told:
+    with pytest.raises(UserInputError) as caught:
         bound(project)
-    assert without_line(told.value.what) == (
+    assert without_line(caught.value.what) == (
         "deployments/sites/two.yml: roles.preprocess.deployment: step /prepare must not run at 'desk', "
         "for what it reads and writes."
     )
-    assert "identified" in told.value.seen
-    assert "data (cohort" in told.value.seen, "the input or output that it is about"
-    assert allowed in told.value.seen
+    assert "identified" in caught.value.seen
+    assert "data (cohort" in caught.value.seen, "the input or output"
+    assert allowed in caught.value.seen
     if "idle" in new:
-        assert told.value.expected.endswith("has identified, derived: idle")
-        assert told.value.do == "place 'preprocess' at idle"
+        assert caught.value.expected.endswith("has identified, derived: idle")
+        assert caught.value.do == "place 'preprocess' at idle"
     else:
-        assert told.value.expected.endswith("has identified, derived: there is none")
-        assert told.value.do == "correct mayHold.desk, if it is wrong"
+        assert caught.value.expected.endswith("has identified, derived: there is none")
+        assert caught.value.do == "correct mayHold.desk, if it is wrong"
 
 
 def test_a_forbidden_place_of_the_command_line_is_refused_as_that_option(project: Path) -> None:
     with pytest.raises(
         UsageError, match=r"--role preprocess=cluster/gpu: step /prepare must not run at 'cluster'"
-    ) as told:
+    ) as caught:
         bound(project, role_options=["preprocess=cluster/gpu"])
-    assert told.value.do == "place 'preprocess' at desk"
+    assert caught.value.do == "place 'preprocess' at desk"
 
 
 def test_a_cohort_that_was_de_identified_makes_the_steps_of_it_so(project: Path) -> None:
     change(site_of(project), "# Who does", f"{COHORT.replace('/ct', '/ct, holds: de-identified')}# Who does")
     change(site_of(project), "preprocess: {deployment: desk}", "preprocess: {deployment: cluster, service: gpu}")
     change(site_of(project), "  cluster: [de-", "  login: [de-identified]\n  cluster: [de-")
-    held = bound(project)["bindingFilters"]["data-rules"]["config"]["holds"]
-    assert held == {"/prepare": ["de-identified", "derived"], "/train": ["derived", "model"]}
+    classes = bound(project)["bindingFilters"]["data-rules"]["config"]["holds"]
+    assert classes == {"/prepare": ["de-identified", "derived"], "/train": ["derived", "model"]}
     assert bound(project)["dataManager"]["config"]["dataRules"]["carries"]["/prepare"]["cohort"] == "de-identified"
     change(site_of(project), ", holds: de-identified", "")
-    with pytest.raises(UserInputError, match=r"inputs\.cohort\.deployment: this input must not lie at 'login'") as told:
+    with pytest.raises(
+        UserInputError, match=r"inputs\.cohort\.deployment: this input must not lie at 'login'"
+    ) as caught:
         bound(project)
-    assert "identified data at 'login', which may hold de-identified" in told.value.seen
+    assert "identified data at 'login', which may hold de-identified" in caught.value.seen
 
 
-# (file, what is changed in it, by what, the place that the message names, words that it has)
+# (file, old text, new text, place in the message, words in the message)
 FAULTS = [
     ("site", "  desk: [id", "  dsk: [id", "deployments/sites/two.yml: mayHold.dsk: ", "write 'desk'"),
     ("site", "desk: [identified", "desk: [identifed", "deployments/sites/two.yml: mayHold.desk[0]: ", "de-identified"),
@@ -191,18 +193,18 @@ def test_what_is_wrong_in_the_rules_is_told_with_its_place(
     project: Path, file: str, old: str, new: str, place: str, words: str
 ) -> None:
     change(site_of(project) if file == "site" else project / "workflows/lung/roles.yml", old, new)
-    with pytest.raises(UserInputError) as told:
+    with pytest.raises(UserInputError) as caught:
         bound(project)
-    assert without_line(told.value.what).startswith(place)
-    assert words in str(told.value)
-    assert told.value.seen
-    assert told.value.do
+    assert without_line(caught.value.what).startswith(place)
+    assert words in str(caught.value)
+    assert caught.value.seen
+    assert caught.value.do
 
 
 def test_an_input_without_people_cannot_be_de_identified(project: Path) -> None:
     change(site_of(project), "# Who does", f"{COHORT.replace('/ct', '/ct, holds: de-identified')}# Who does")
     change(site_of(project), "mayHold:", "mayHold:\n  login: [model]")
     change(project / "workflows/lung/roles.yml", "cohort: identified", "cohort: model")
-    with pytest.raises(UserInputError, match=r"inputs\.cohort\.holds: this input has no people in it") as told:
+    with pytest.raises(UserInputError, match=r"inputs\.cohort\.holds: this input has no people in it") as caught:
         bound(project)
-    assert told.value.seen == "de-identified, and the workflow says model"
+    assert caught.value.seen == "de-identified, and the workflow says model"

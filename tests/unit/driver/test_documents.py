@@ -1,4 +1,4 @@
-"""Where the entries of a section stand in a YAML text."""
+"""Positions of the entries of a section in a YAML text."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ def test_the_last_section_ends_with_the_text() -> None:
 
 def test_values_are_found_with_their_quotes() -> None:
     two = entries(TEXT, "places")[1]
-    found = {spelled(scalar.field): TEXT[scalar.start : scalar.end] for scalar in two.scalars}
-    assert found == {"x": '"quoted"', "y[0]": "1", "y[1]": "b"}
+    values = {spelled(scalar.field): TEXT[scalar.start : scalar.end] for scalar in two.scalars}
+    assert values == {"x": '"quoted"', "y[0]": "1", "y[1]": "b"}
 
 
 def test_what_an_alias_repeats_belongs_to_the_place_where_it_stands() -> None:
@@ -74,10 +74,10 @@ def test_flow_style_has_no_lines_of_its_own() -> None:
 )
 def test_what_is_no_mapping_is_an_error_that_says_where(tmp_path: Path, text: str, line: str, seen: str) -> None:
     (tmp_path / "x.yml").write_text(text)
-    with pytest.raises(UserInputError) as told:
+    with pytest.raises(UserInputError) as caught:
         read_mapping(tmp_path / "x.yml", "site file")
-    assert seen in told.value.seen
-    assert f"x.yml{line}: this site file is" in told.value.what
+    assert seen in caught.value.seen
+    assert f"x.yml{line}: this site file is" in caught.value.what
 
 
 def test_a_file_that_is_not_there_or_no_text_is_an_error(tmp_path: Path) -> None:

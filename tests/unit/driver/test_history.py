@@ -109,9 +109,9 @@ def test_a_job_that_was_tried_again_is_no_failure(tmp_path: Path) -> None:
     run.event(7, "job.started", "/train/0", deployment="laptop", attempt=2)
     run.event(9, "job.ended", "/train/0", deployment="laptop", attempt=2, state="completed", exit_code=0, seconds=2.0)
     run.end(10)
-    found = read_run(tmp_path / "run")
-    assert [(job.attempt, job.state) for job in found.jobs] == [(1, "failed"), (2, "completed")]
-    assert found.failures() == []
+    run_record = read_run(tmp_path / "run")
+    assert [(job.attempt, job.state) for job in run_record.jobs] == [(1, "failed"), (2, "completed")]
+    assert run_record.failures() == []
 
 
 def test_a_log_without_an_end_is_unfinished(tmp_path: Path) -> None:
@@ -119,9 +119,9 @@ def test_a_log_without_an_end_is_unfinished(tmp_path: Path) -> None:
     run.event(1, "job.scheduled", "/train/0", deployment="laptop", attempt=1)
     run.event(2, "job.started", "/train/0", deployment="laptop", attempt=1)
     run.event(60, "job.progress", "/train/0", deployment="laptop", text="epoch 1/2")
-    found = read_run(tmp_path / "run")
-    assert (found.state, found.seconds) == ("unfinished", 60)
-    assert (found.jobs[0].state, found.jobs[0].progress) == ("unfinished", "epoch 1/2")
+    run_record = read_run(tmp_path / "run")
+    assert (run_record.state, run_record.seconds) == ("unfinished", 60)
+    assert (run_record.jobs[0].state, run_record.jobs[0].progress) == ("unfinished", "epoch 1/2")
 
 
 def test_a_line_cut_off_at_the_end_is_left_out(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""What of a job file does not fit its workflow, as deep as it can be said."""
+"""Values of a job file that do not fit its workflow, at the innermost place."""
 
 from __future__ import annotations
 
@@ -35,21 +35,23 @@ def test_a_value_is_wrong_where_its_item_is(value: Any, kind: Any, fields: list[
     assert [field for field, _, _ in misfits(value, parse(kind, False))] == fields
 
 
-def told(folder: Path, job: str, inputs: str) -> list[tuple[int, str, str]]:
+def findings_of(folder: Path, job: str, inputs: str) -> list[tuple[int, str, str]]:
     (folder / "x.cwl").write_text(f"cwlVersion: v1.2\nclass: Workflow\ninputs: {inputs}\n", encoding="utf-8")
     (folder / "job.yml").write_text(job, encoding="utf-8")
     reader = CwlReader()
     source, workflow = reader.mapping(folder / "job.yml", "job file"), reader.read_process(folder / "x.cwl", "workflow")
-    return [(found.line, found.place, found.rule) for found in check_job(source, workflow, ())]
+    return [(finding.line, finding.place, finding.rule) for finding in check_job(source, workflow, ())]
 
 
 def test_an_item_of_a_list_has_its_own_line(tmp_path: Path) -> None:
     job = "scans:\n- {class: File, path: job.yml}\n- {class: File,\n   path: gone}\n- job.yml\n"
-    assert told(tmp_path, job, "{scans: 'File[]'}") == [(5, "scans[2]", "job-type")]
-    assert told(tmp_path, job.replace("- job.yml\n", ""), "{scans: 'File[]'}") == [(4, "scans[1].path", "job-file")]
+    assert findings_of(tmp_path, job, "{scans: 'File[]'}") == [(5, "scans[2]", "job-type")]
+    assert findings_of(tmp_path, job.replace("- job.yml\n", ""), "{scans: 'File[]'}") == [
+        (4, "scans[1].path", "job-file")
+    ]
     job = "views: [axial,\n  coronal,\n  sagital]\n"
     kind = "{type: array, items: {type: enum, symbols: [axial, coronal, sagittal]}}"
-    assert told(tmp_path, job, f"{{views: {{type: {kind}}}}}") == [(3, "views[2]", "job-type")]
+    assert findings_of(tmp_path, job, f"{{views: {{type: {kind}}}}}") == [(3, "views[2]", "job-type")]
 
 
 def test_an_integer_out_of_range_is_told_with_the_range(tmp_path: Path) -> None:
@@ -60,12 +62,12 @@ def test_an_integer_out_of_range_is_told_with_the_range(tmp_path: Path) -> None:
         reader.mapping(tmp_path / "job.yml", "job file"),
         reader.read_process(tmp_path / "x.cwl", "workflow"),
     )
-    assert [found.fix for found in check_job(source, workflow, ())] == [
+    assert [finding.fix for finding in check_job(source, workflow, ())] == [
         "write an integer from -2147483648 to 2147483647, or give the input the type long",
         "write an integer from -9223372036854775808 to 9223372036854775807",
     ]
 
 
 def test_a_null_is_the_default(tmp_path: Path) -> None:
-    assert told(tmp_path, "n: null\n", "{n: {type: int, default: 3}}") == []
-    assert told(tmp_path, "n: null\n", "{n: int}") == [(1, "n", "job-type")]
+    assert findings_of(tmp_path, "n: null\n", "{n: {type: int, default: 3}}") == []
+    assert findings_of(tmp_path, "n: null\n", "{n: int}") == [(1, "n", "job-type")]

@@ -1,4 +1,4 @@
-"""What is told of a path that leads to nothing."""
+"""Suggestions for paths that do not exist."""
 
 from __future__ import annotations
 

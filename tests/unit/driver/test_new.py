@@ -1,4 +1,4 @@
-"""`medweave new`: what it writes is right as it stands, and runs under both engines."""
+"""`medweave new`: its files are valid and run under both engines."""
 
 from __future__ import annotations
 
@@ -45,9 +45,9 @@ def test_a_new_workflow_is_valid_and_runs_under_both_engines(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main_command.main(["new", "workflow", "lung-volume"]) == 0
-    told = capsys.readouterr().out.splitlines()
+    lines = capsys.readouterr().out.splitlines()
     validated(capsys)
-    line = told[-1].split()
+    line = lines[-1].split()
     assert line[0] == "medweave"
     code, _, err = call(*line[1:], cwd=tmp_path)
     assert code == 0, err

@@ -1,4 +1,4 @@
-"""`medweave plan`: what a run would do, told before it does it."""
+"""`medweave plan`: what a run would do, before it starts."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def planned(site: str, job: Path, *, role: Sequence[str] = (), past: Past = NO_R
 
 @pytest.fixture
 def plan(tmp_path: Path) -> Callable[..., Plan]:
-    """Plans at the testbed, of a job file with these values and with the folder `ct` beside it as cohort."""
+    """Plans at the testbed, of a job file with these values and with the folder `ct` next to it as cohort."""
 
     def made(*, role: Sequence[str] = (), past: Past = NO_RUNS, **values: Any) -> Plan:
         (tmp_path / "ct").mkdir(exist_ok=True)
@@ -57,10 +57,10 @@ def moves(plan: Plan) -> dict[tuple[str | None, str | None], set[str]]:
 
 
 def move(plan: Plan, source: str | None, destination: str | None) -> Move:
-    return next(each for each in plan.moves if (each.source, each.destination) == (source, destination))
+    return next(move for move in plan.moves if (move.source, move.destination) == (source, destination))
 
 
-# ---- what is shown to people
+# ---- text
 
 
 def test_the_text_is_that_of_the_guide(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -106,15 +106,15 @@ def test_the_command_prints_text_or_json_and_writes_a_file(
 @pytest.mark.slow
 def test_a_step_that_does_not_run_says_why_and_moves_nothing(plan: Callable[..., Plan]) -> None:
     without = plan()
-    step = next(each for each in without.steps if each.step == "/train_distributed")
+    step = next(step for step in without.steps if step.step == "/train_distributed")
     assert (step.runs, step.condition) == (False, "distributed")
     assert re.search(r"^ +train_distributed +- +does not run +distributed is false$", text_of(without), re.MULTILINE)
-    assert [int(each) for each in re.findall(r"^  ([0-9]+) ", text_of(without), re.MULTILINE)] == list(range(1, 11))
+    assert [int(number) for number in re.findall(r"^  ([0-9]+) ", text_of(without), re.MULTILINE)] == list(range(1, 11))
     assert "training-ddp" not in {place for pair in moves(without) for place in pair}
-    export = next(each for each in without.steps if each.step == "/export")
+    export = next(step for step in without.steps if step.step == "/export")
     assert export.after == ("/train",)
     with_it = plan(distributed=True)
-    assert next(each for each in with_it.steps if each.step == "/export").after == ("/train_distributed",)
+    assert next(step for step in with_it.steps if step.step == "/export").after == ("/train_distributed",)
     assert moves(with_it)["training-ddp", "slurm"] == {"train_distributed/trained_model"}
 
 
@@ -133,7 +133,7 @@ def test_each_step_names_the_inputs_that_it_reads(plan: Callable[..., Plan]) -> 
 
 
 def test_a_role_that_the_command_line_places_says_so(plan: Callable[..., Plan]) -> None:
-    step = next(each for each in plan(role=["export=laptop"]).steps if each.step == "/export")
+    step = next(step for step in plan(role=["export=laptop"]).steps if step.step == "/export")
     assert (step.deployment, step.why) == ("laptop", "--role export=laptop")
 
 
@@ -160,18 +160,20 @@ def test_steps_that_wait_for_each_other_are_an_error(tmp_path: Path) -> None:
 
 
 def test_what_is_asked_for_stands_beside_what_the_place_gives(plan: Callable[..., Plan]) -> None:
-    asks = {step.step: {asked.name: asked for asked in step.asks} for step in plan().steps}
+    asks = {step.step: {resource.name: resource for resource in step.asks} for step in plan().steps}
     assert asks["/train"]["GPUs"] == Asked(name="GPUs", unit="GPUs", least=0, most=1, cap=2)
     assert asks["/train"]["time"] == Asked(name="time", unit="s", least=172800, most=172800, cap=3600)
     assert asks["/gate"]["memory"] == Asked(name="memory", unit="MiB", least=3072, most=3072, cap=4096)
     assert asks["/check"]["memory"].cap is None
 
 
-@pytest.mark.parametrize(("name", "told"), [("memory", True), ("cores", True), ("time", False)])
-def test_more_than_a_place_gives_is_a_problem_but_a_long_time_is_cut(name: Any, told: bool) -> None:
-    asked = Asked(name=name, unit="MiB", least=9, most=9, cap=8)
-    problem = excess("/gate", Place(deployment="pods", service="segment"), asked)
-    assert (problem is not None and "/gate asks for more" in problem.what and "pods/segment" in problem.what) == told
+@pytest.mark.parametrize(("name", "is_problem"), [("memory", True), ("cores", True), ("time", False)])
+def test_more_than_a_place_gives_is_a_problem_but_a_long_time_is_cut(name: Any, is_problem: bool) -> None:
+    resource = Asked(name=name, unit="MiB", least=9, most=9, cap=8)
+    problem = excess("/gate", Place(deployment="pods", service="segment"), resource)
+    assert (
+        problem is not None and "/gate asks for more" in problem.what and "pods/segment" in problem.what
+    ) == is_problem
     assert excess("/gate", Place(deployment="pods"), Asked(name=name, unit="MiB", least=8, most=9, cap=8)) is None
 
 
@@ -183,9 +185,9 @@ def test_a_site_that_gives_too_little_makes_the_plan_fail(tmp_path: Path, capsys
     (tmp_path / "ct").mkdir()
     job.write_text("cohort: {class: Directory, path: ct}\n")
     assert main(["plan", str(TRAIN), "--site", str(site), "--job", str(job)]) == UserInputError.exit_code
-    told = capsys.readouterr().out
-    assert "It would fail: 2 problems" in told  # gate and segment
-    assert "step /segment asks for more memory than a job gets at inference/segment." in told
+    output = capsys.readouterr().out
+    assert "It would fail: 2 problems" in output  # gate and segment
+    assert "step /segment asks for more memory than a job gets at inference/segment." in output
 
 
 # ---- data
@@ -241,8 +243,8 @@ def test_what_moves_moves_once_for_all_that_need_it(plan: Callable[..., Plan]) -
 
 def test_an_input_that_lies_at_a_site_is_not_sent_there() -> None:
     made = planned("university-hpc-and-hospital", JOBS / "university-hpc-and-hospital-train.yml")
-    assert all(item.name != "cohort" for each in made.moves for item in each.items)
-    assert [(each.name, each.place, each.num_bytes) for each in made.inputs] == [("cohort", "hospital", None)]
+    assert all(item.name != "cohort" for move in made.moves for item in move.items)
+    assert [(data.name, data.place, data.num_bytes) for data in made.inputs] == [("cohort", "hospital", None)]
     home = next(item for item in move(made, "hospital", None).items if item.name == "deidentify/home")
     assert (home.classes, home.needed_by) == (("identified",), ("results",))
 
@@ -266,11 +268,11 @@ def test_routes_have_the_names_of_the_event_log_and_follow_the_sites_settings() 
 
 def test_classes_of_data_are_those_that_the_rules_are_held_against() -> None:
     made = planned("university-hpc-and-hospital", JOBS / "university-hpc-and-hospital-train.yml")
-    holdings = {each.place: each for each in made.holdings}
+    holdings = {holding.place: holding for holding in made.holdings}
     assert holdings["hpc"].gets == holdings["hpc"].may_hold == ("derived", "model", "aggregate")
     assert "identified" in (holdings[None].gets or ())
-    for each in made.holdings:
-        assert set(each.gets or ()) <= set(each.may_hold or ())
+    for holding in made.holdings:
+        assert set(holding.gets or ()) <= set(holding.may_hold or ())
 
 
 def test_a_forbidden_place_is_an_error_as_in_bind(capsys: pytest.CaptureFixture[str]) -> None:
@@ -287,8 +289,8 @@ def earlier(folder: Path, train_s: float, *, at: str = "site-a", state: str = "c
     run = Recorder(folder, workflow_file="../workflows/lung-nodule-segmentation/train.cwl")
     run.job("/train/0", 1, 1.6 + train_s, deployment=at)
     run.job("/report/0", 500, 510)
-    told = {"from": "__LOCAL__", "route": "from-driver", "bytes": sent, "files": 1}
-    run.event(511, "transfer.ended", deployment="site-a", **told)
+    transfer = {"from": "__LOCAL__", "route": "from-driver", "bytes": sent, "files": 1}
+    run.event(511, "transfer.ended", deployment="site-a", **transfer)
     run.end(600 + train_s, state)
 
 
@@ -318,13 +320,11 @@ def test_only_completed_runs_of_this_workflow_tell_what_moved(tmp_path: Path) ->
     assert past.moved("site-a", None) == (None, ())
 
 
-def test_earlier_runs_are_read_and_told(
-    plan: Callable[..., Plan], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_earlier_runs_are_shown(plan: Callable[..., Plan], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = Recorder(tmp_path / "runs" / "one", workflow_file="workflows/lung-nodule-segmentation/train.cwl")
     run.job("/check/0", 1, 20)
-    told = {"from": "laptop", "route": "from-driver", "bytes": 3 * 2**20}
-    run.event(21, "transfer.ended", deployment="slurm", **told)
+    transfer = {"from": "laptop", "route": "from-driver", "bytes": 3 * 2**20}
+    run.event(21, "transfer.ended", deployment="slurm", **transfer)
     run.end(30)
     text = text_of(plan(past=read_past([tmp_path / "runs"], TRAIN)))
     assert re.search(r"by 1 earlier run in \S*runs/, whatever data they had", text)
@@ -344,13 +344,13 @@ def test_hours_are_those_of_all_jobs_by_what_the_tool_asks_for_on_each_node(
         run.end(9000)
     past = read_past([tmp_path / "runs"], TRAIN)
     (where,) = {(job.deployment, job.service) for run in past.runs for job in run.jobs}
-    told = past.hours("/check", where, 4)
-    assert told == Figures(num_runs=2, median=pytest.approx(18, rel=0.01), low=pytest.approx(12, rel=0.01),
+    hours = past.hours("/check", where, 4)
+    assert hours == Figures(num_runs=2, median=pytest.approx(18, rel=0.01), low=pytest.approx(12, rel=0.01),
                            high=pytest.approx(24, rel=0.01))  # type: ignore[arg-type]  # fmt: skip
     made = plan(past=past)
-    (step,) = (each for each in made.steps if each.step == "/check")
+    (step,) = (planned for planned in made.steps if planned.step == "/check")
     assert (step.deployment, step.service) == where == ("laptop", None)
-    (cores,) = (each.most for each in step.asks if each.name == "cores")
+    (cores,) = (resource.most for resource in step.asks if resource.name == "cores")
     assert step.core_hours is not None
     assert step.core_hours.median == pytest.approx(3 * 1.5 * cores * step.locations, rel=0.01)
     assert step.gpu_hours is None
@@ -369,7 +369,7 @@ def test_without_earlier_runs_nothing_is_estimated(plan: Callable[..., Plan]) ->
 
 
 @pytest.mark.parametrize(
-    ("words", "code", "told"),
+    ("words", "code", "message"),
     [
         (["--site", "tesbed"], 2, "write 'testbed' (closest name)"),
         (["--site", "laptop", "--job", "no.yml"], 65, "no.yml"),
@@ -378,12 +378,14 @@ def test_without_earlier_runs_nothing_is_estimated(plan: Callable[..., Plan]) ->
     ],
     ids=lambda each: " ".join(each) if isinstance(each, list) else "",
 )
-def test_a_wrong_call_is_told(words: list[str], code: int, told: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_wrong_call_is_an_error(
+    words: list[str], code: int, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["plan", str(TRAIN), *words]) == code
-    assert told in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
-def test_a_workflow_that_is_not_there_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_missing_workflow_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["plan", str(ROOT / "workflows" / "no.cwl"), "--site", "laptop"]) == UserInputError.exit_code
     assert "there is no such CWL workflow" in capsys.readouterr().err
 

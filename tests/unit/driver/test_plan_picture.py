@@ -30,12 +30,12 @@ def plan_of(workflow: Path, site: str) -> Plan:
 
 
 def texts(picture: str, style: str) -> list[str]:
-    found = ElementTree.fromstring(picture).iter(f"{SVG}text")
-    return [each.text or "" for each in found if each.get("class") == style]
+    elements = ElementTree.fromstring(picture).iter(f"{SVG}text")
+    return [element.text or "" for element in elements if element.get("class") == style]
 
 
 def arrows(picture: str) -> list[ElementTree.Element]:
-    return [each for each in ElementTree.fromstring(picture).iter(f"{SVG}path") if each.get("marker-end")]
+    return [element for element in ElementTree.fromstring(picture).iter(f"{SVG}path") if element.get("marker-end")]
 
 
 @pytest.mark.parametrize("site", sorted(path.stem for path in ROOT.glob("deployments/sites/*.yml")))
@@ -51,9 +51,9 @@ def test_each_plan_of_the_repository_has_a_picture_with_all_its_steps_and_places
     assert len(shown) == sum(step.runs is not False for step in plan.steps)
     for step in plan.steps:
         assert picture.count(f">{step.step.lstrip('/')}</text>") == (step.runs is False)
-    told = " ".join(each.findtext(f"{SVG}title") or "" for each in arrows(picture))
+    titles = " ".join(element.findtext(f"{SVG}title") or "" for element in arrows(picture))
     for move in plan.moves:
-        assert all(re.search(rf"\b{re.escape(item.name)}\b", told) for item in move.items)
+        assert all(re.search(rf"\b{re.escape(item.name)}\b", titles) for item in move.items)
 
 
 def test_what_would_fail_is_told_and_names_are_escaped(tmp_path: Path) -> None:
@@ -79,7 +79,7 @@ def test_an_arrow_says_what_moves_how_and_how_much(tmp_path: Path) -> None:
         "cohort: {class: Directory, path: ct}\nsegmentation_model: {class: Directory, path: model}\nidentified: false\n"
     )
     plan = make_plan(fit(LUNG / "infer.cwl", "testbed", job), NO_RUNS)
-    by_title = {each.findtext(f"{SVG}title"): each.get("class") for each in arrows(picture_of(plan))}
+    by_title = {element.findtext(f"{SVG}title"): element.get("class") for element in arrows(picture_of(plan))}
     assert by_title["segmentation_model: from-driver, 2.9 KiB"] == "arrow moves"
     assert by_title["segment/segmentations: to-driver"] == "arrow moves"
     assert "stays where it is" in by_title
@@ -87,9 +87,11 @@ def test_an_arrow_says_what_moves_how_and_how_much(tmp_path: Path) -> None:
 
 def test_where_only_figures_move_the_arrow_is_pale() -> None:
     plan = plan_of(LUNG / "train.cwl", "university-hpc-and-hospital")
-    pale = [each.findtext(f"{SVG}title") for each in arrows(picture_of(plan)) if each.get("class") == "arrow small"]
+    pale = [
+        element.findtext(f"{SVG}title") for element in arrows(picture_of(plan)) if element.get("class") == "arrow small"
+    ]
     assert "check/run_report: to-driver" in pale
-    assert not any("model" in str(each) for each in pale)
+    assert not any("model" in str(element) for element in pale)
 
 
 # ---- where arrows run
@@ -100,28 +102,28 @@ def graphs(draw: st.DrawFn) -> tuple[dict[str, Box], list[tuple[str, str]]]:
     columns = draw(st.lists(st.integers(0, 3), min_size=2, max_size=12))
     boxes = {str(row): Box(column=column, row=row) for row, column in enumerate(columns)}
     pairs = st.tuples(st.integers(0, len(columns) - 1), st.integers(0, len(columns) - 1)).filter(
-        lambda each: each[0] < each[1]
+        lambda pair: pair[0] < pair[1]
     )
-    found = draw(st.sets(pairs, max_size=20))
-    return boxes, [(str(first), str(last)) for first, last in sorted(found)]
+    edges = draw(st.sets(pairs, max_size=20))
+    return boxes, [(str(first), str(last)) for first, last in sorted(edges)]
 
 
 @given(graphs())
 def test_no_arrow_runs_over_a_box_or_along_another_ones(graph: tuple[dict[str, Box], list[tuple[str, str]]]) -> None:
     boxes, pairs = graph
-    found = routes(boxes, pairs)
-    assert [(each.source, each.target) for each in found] == pairs
-    for each in found:
-        begin, end = boxes[each.source], boxes[each.target]
-        if each.gap is None:
+    all_routes = routes(boxes, pairs)
+    assert [(route.source, route.target) for route in all_routes] == pairs
+    for route in all_routes:
+        begin, end = boxes[route.source], boxes[route.target]
+        if route.gap is None:
             between = [box for box in boxes.values() if begin.row < box.row < end.row]
             assert begin.column == end.column
             assert all(box.column != begin.column for box in between)
         else:  # sideways in the row of its own, down beside the later box: a gap is left of the column of its number
-            assert each.gap == end.column + (each.enters > 0)
-            assert (each.leaves > 0) == (each.gap > begin.column)
-            assert each.track < widths(found, 4)[each.gap]
-    assert not any(along(boxes, one, other) for one in found for other in found)
+            assert route.gap == end.column + (route.enters > 0)
+            assert (route.leaves > 0) == (route.gap > begin.column)
+            assert route.track < widths(all_routes, 4)[route.gap]
+    assert not any(along(boxes, one, other) for one in all_routes for other in all_routes)
 
 
 def along(boxes: dict[str, Box], one: Route, other: Route) -> bool:

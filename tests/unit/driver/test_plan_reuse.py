@@ -1,4 +1,4 @@
-"""What `medweave plan` says of reuse, held against what the run then does: the real engine, run again and again."""
+"""Cache hits that `medweave plan` predicts, compared with repeated runs of the real engine."""
 
 from __future__ import annotations
 
@@ -97,11 +97,11 @@ def planned(folder: Path) -> Plan:
     return make_plan(fitted, read_past([folder / "runs"], fitted.pipeline.path))
 
 
-def foretold(folder: Path) -> dict[str, Reuse]:
+def predict(folder: Path) -> dict[str, Reuse]:
     return {step.step[1:]: step.reuse for step in planned(folder).steps if step.reuse is not None}
 
 
-def done(folder: Path) -> tuple[str, dict[str, Sequence[str]]]:
+def run_again(folder: Path) -> tuple[str, dict[str, Sequence[str]]]:
     """Runs it: the run's id, and for each step the runs that its jobs were reused from."""
     (folder / "streamflow.yml").write_text(
         bind(folder / "tiny.cwl", str(folder / "site.yml"), folder / "streamflow.yml", folder / "job.yml")
@@ -116,72 +116,72 @@ def done(folder: Path) -> tuple[str, dict[str, Sequence[str]]]:
     }
 
 
-def held_true(told: dict[str, Reuse], did: dict[str, Sequence[str]]) -> None:
+def check_predictions(previews: dict[str, Reuse], executed: dict[str, Sequence[str]]) -> None:
     """Whatever the plan was sure of has come so."""
-    for step, reuse in told.items():
+    for step, reuse in previews.items():
         if reuse.state == "reused":
-            assert all(did[step]), (step, did)
-            assert set(did[step]) == set(reuse.from_runs)
+            assert all(executed[step]), (step, executed)
+            assert set(executed[step]) == set(reuse.from_runs)
         if reuse.state == "runs":
-            assert "" in did[step], (step, reuse, did)
+            assert "" in executed[step], (step, reuse, executed)
         if reuse.num_jobs is not None:
-            assert len(did[step]) == reuse.num_jobs
-            assert sum(map(bool, did[step])) >= reuse.num_reused
+            assert len(executed[step]) == reuse.num_jobs
+            assert sum(map(bool, executed[step])) >= reuse.num_reused
 
 
-def states(told: dict[str, Reuse]) -> list[str]:
-    return [told[step].state for step in ("copy", "each", "again", "mark", "last")]
+def states(previews: dict[str, Reuse]) -> list[str]:
+    return [previews[step].state for step in ("copy", "each", "again", "mark", "last")]
 
 
 @pytest.mark.slow
 def test_what_the_plan_is_sure_of_is_what_the_run_does(tmp_path: Path) -> None:
     write(tmp_path)
     give(tmp_path)
-    told = foretold(tmp_path)
-    assert {(reuse.state, reuse.why) for reuse in told.values()} == {("runs", "no earlier run has done it")}
-    first, did = done(tmp_path)
-    held_true(told, did)
+    previews = predict(tmp_path)
+    assert {(reuse.state, reuse.why) for reuse in previews.values()} == {("runs", "no earlier run has done it")}
+    first, executed = run_again(tmp_path)
+    check_predictions(previews, executed)
 
-    told = foretold(tmp_path)
-    assert states(told) == ["reused"] * 5, told
-    assert {reuse.from_runs for reuse in told.values()} == {(first,)}
-    assert (told["each"].num_jobs, told["each"].num_reused) == (2, 2)
-    second, did = done(tmp_path)
-    held_true(told, did)
+    previews = predict(tmp_path)
+    assert states(previews) == ["reused"] * 5, previews
+    assert {reuse.from_runs for reuse in previews.values()} == {(first,)}
+    assert (previews["each"].num_jobs, previews["each"].num_reused) == (2, 2)
+    second, executed = run_again(tmp_path)
+    check_predictions(previews, executed)
 
-    # One parameter: its step, and nobody knows yet what follows from it.
+    # One parameter: its step runs, and the steps after it are unknown.
     give(tmp_path, seed=3)
-    told = foretold(tmp_path)
-    assert states(told) == ["reused", "reused", "reused", "runs", "not-known"]
-    assert (told["mark"].why, told["last"].after) == (f"since run {second} another input seed", ("/mark",))
-    _, did = done(tmp_path)
-    held_true(told, did)
-    assert all(did["last"]), "what mark has written is the same in spite of its seed: only the run could know"
+    previews = predict(tmp_path)
+    assert states(previews) == ["reused", "reused", "reused", "runs", "not-known"]
+    assert (previews["mark"].why, previews["last"].after) == (f"since run {second} another input seed", ("/mark",))
+    _, executed = run_again(tmp_path)
+    check_predictions(previews, executed)
+    assert all(executed["last"]), "what mark has written is the same in spite of its seed: only the run could know"
 
     # One of the items that a step is scattered over.
     give(tmp_path, words=["red", "green"], seed=3)
-    told = foretold(tmp_path)
-    assert states(told) == ["reused", "runs", "not-known", "not-known", "not-known"]
-    assert (told["each"].num_jobs, told["each"].num_reused) == (2, 1)
-    assert "another input word" in told["each"].why
-    _, did = done(tmp_path)
-    held_true(told, did)
-    assert sum(map(bool, did["again"])) == 1
+    previews = predict(tmp_path)
+    assert states(previews) == ["reused", "runs", "not-known", "not-known", "not-known"]
+    assert (previews["each"].num_jobs, previews["each"].num_reused) == (2, 1)
+    assert "another input word" in previews["each"].why
+    _, executed = run_again(tmp_path)
+    check_predictions(previews, executed)
+    assert sum(map(bool, executed["again"])) == 1
 
     # A number, a file of a folder; then all of it back to what the first run had.
     for change in ("number", "file"):
         give(tmp_path, ratio=0.25 if change == "number" else 0.5)
         (tmp_path / "data" / "one.txt").write_text("two\n" if change == "file" else "one\n")
-        told = foretold(tmp_path)
-        assert states(told) == ["runs", "not-known", "not-known", "not-known", "not-known"]
-        _, did = done(tmp_path)
-        held_true(told, did)
+        previews = predict(tmp_path)
+        assert states(previews) == ["runs", "not-known", "not-known", "not-known", "not-known"]
+        _, executed = run_again(tmp_path)
+        check_predictions(previews, executed)
     (tmp_path / "data" / "one.txt").write_text("one\n")
     give(tmp_path, ratio=0.5)
-    told = foretold(tmp_path)
-    assert states(told) == ["reused"] * 5
-    assert {reuse.from_runs for reuse in told.values()} == {(first,)}
-    held_true(told, done(tmp_path)[1])
+    previews = predict(tmp_path)
+    assert states(previews) == ["reused"] * 5
+    assert {reuse.from_runs for reuse in previews.values()} == {(first,)}
+    check_predictions(previews, run_again(tmp_path)[1])
 
 
 @pytest.mark.slow
@@ -190,7 +190,7 @@ def test_what_has_changed_without_a_job_file_is_seen(tmp_path: Path, monkeypatch
     last = json.loads((tmp_path / "last.cwl").read_text()) | {"hints": {"WorkReuse": {"enableReuse": False}}}
     (tmp_path / "last.cwl").write_text(json.dumps(last))
     give(tmp_path)
-    first, _ = done(tmp_path)
+    first, _ = run_again(tmp_path)
     plan = planned(tmp_path)
     assert plan.steps[-1].reuse == Reuse(state="runs", why="its tool says WorkReuse: {enableReuse: false}")
     text, picture = text_of(plan), picture_of(plan)
@@ -200,22 +200,22 @@ def test_what_has_changed_without_a_job_file_is_seen(tmp_path: Path, monkeypatch
     )
     assert f"reused from {first}" in picture
 
-    # Kept work that was changed is not given.
-    kept = next((tmp_path / "runs" / ".kept").glob("*/result-red.txt"))
-    kept.write_text("other\n")
-    told = foretold(tmp_path)
-    assert (told["copy"].state, told["each"].state, told["each"].num_reused) == ("reused", "runs", 1)
-    assert told["each"].why == "what was kept of it is not there any more"
+    # A cache entry that was changed is not used.
+    cached = next((tmp_path / "runs" / ".kept").glob("*/result-red.txt"))
+    cached.write_text("other\n")
+    previews = predict(tmp_path)
+    assert (previews["copy"].state, previews["each"].state, previews["each"].num_reused) == ("reused", "runs", 1)
+    assert previews["each"].why == "what was kept of it is not there any more"
 
-    # A tool that was edited may have another command, and nobody has asked the engine.
+    # A tool that was edited may have another command, which only the engine knows.
     (tmp_path / "mark.cwl").write_text((tmp_path / "mark.cwl").read_text().replace("cat", "cat  "))
-    told = foretold(tmp_path)
-    assert told["copy"].state == "reused"
-    assert told["mark"].state == "not-known"
-    assert "has been edited since run" in told["mark"].why
+    previews = predict(tmp_path)
+    assert previews["copy"].state == "reused"
+    assert previews["mark"].state == "not-known"
+    assert "has been edited since run" in previews["mark"].why
 
     monkeypatch.setenv("MEDWEAVE_REUSE", "0")
-    assert {reuse.why for reuse in foretold(tmp_path).values()} == {"reuse is switched off (MEDWEAVE_REUSE=0)"}
+    assert {reuse.why for reuse in predict(tmp_path).values()} == {"reuse is switched off (MEDWEAVE_REUSE=0)"}
 
 
 @pytest.mark.slow
@@ -227,16 +227,16 @@ def test_at_a_site_the_same_holds_if_the_site_still_has_it(tmp_path: Path) -> No
         deployments = {"there": ssh_site(server.port, str(tmp_path / "site"))}
         site = {"title": "a site", "deployments": deployments, "roles": {"check": {"deployment": "there"}}}
         (tmp_path / "site.yml").write_text(yaml.safe_dump(site))
-        first, _ = done(tmp_path)
-        told = foretold(tmp_path)
-        assert states(told) == ["reused"] * 5, told
-        assert {(reuse.from_runs, reuse.unless) for reuse in told.values()} == {((first,), "there")}
+        first, _ = run_again(tmp_path)
+        previews = predict(tmp_path)
+        assert states(previews) == ["reused"] * 5, previews
+        assert {(reuse.from_runs, reuse.unless) for reuse in previews.values()} == {((first,), "there")}
         assert f"reused from {first}, if there still has it, and has the same programs and settings" in text_of(
             planned(tmp_path)
         )
-        held_true(told, done(tmp_path)[1])
+        check_predictions(previews, run_again(tmp_path)[1])
         (tmp_path / "data" / "inner" / "two.txt").write_text("two\n")
-        told = foretold(tmp_path)
-        assert states(told) == ["runs", *["not-known"] * 4]
-        assert told["copy"].why.endswith("another input data")
-        held_true(told, done(tmp_path)[1])
+        previews = predict(tmp_path)
+        assert states(previews) == ["runs", *["not-known"] * 4]
+        assert previews["copy"].why.endswith("another input data")
+        check_predictions(previews, run_again(tmp_path)[1])
