@@ -1,6 +1,6 @@
-"""What jobs cost by the prices in a site file: of what they asked for, while they ran. Pure.
+"""The cost of jobs by the prices in a site file: requested cores and GPUs times run time.
 
-What a release of pods or an allocation holds beside that, storage, traffic and what people are paid are not in it.
+Further resources of a release or an allocation, storage, traffic and staff are not included.
 """
 
 from __future__ import annotations
@@ -12,19 +12,19 @@ from typing import Any
 from medweave_core.runlog.history import Job
 
 METHOD = (
-    "Cost is the time of each attempt by the cores and GPUs that it asked for, at the prices of the site '{site}'. What pods or "
-    "nodes hold beside that, storage and traffic are not in it."
+    "Cost is the time of each attempt by the cores and GPUs that it requested, at the prices of the site '{site}'. Other "
+    "resources of pods or nodes, storage and traffic are not included."
 )
 _HOUR_S = 3600.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Price:
-    """Of one deployment.
+    """The prices of one deployment.
 
     Attributes:
-        core_hour: of one core for one hour, in the currency; None where the site file does not say it.
-        gpu_hour: the same of one GPU.
+        core_hour: price of one core for one hour; None if the site file has none.
+        gpu_hour: price of one GPU for one hour; None if the site file has none.
     """
 
     core_hour: float | None
@@ -33,12 +33,12 @@ class Price:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prices:
-    """Of a site.
+    """The prices of a site.
 
     Attributes:
-        site: its name.
+        site: name of the site.
         currency: ISO 4217, `EUR`.
-        of: by name of the deployment.
+        of: prices by name of the deployment.
     """
 
     site: str
@@ -47,26 +47,26 @@ class Prices:
 
     @property
     def method(self) -> str:
-        """What is counted, in words."""
+        """The method in words."""
         return METHOD.format(site=self.site)
 
     def cost(self, deployment: str, *, core_hours: float | None, gpu_hours: float | None) -> float | None:
-        """What some hours cost there; None where the hours or a price that counts is not known."""
+        """Return the cost of some hours; None if the hours or a needed price are unknown."""
         price = self._price(deployment)
         parts = [(core_hours, price.core_hour), (gpu_hours, price.gpu_hour)]
-        if any(hours is None or (hours and each is None) for hours, each in parts):
+        if any(hours is None or (hours and rate is None) for hours, rate in parts):
             return None
-        return sum((hours or 0.0) * (each or 0.0) for hours, each in parts)
+        return sum((hours or 0.0) * (rate or 0.0) for hours, rate in parts)
 
     def of_job(self, job: Job) -> float | None:
-        """What one attempt cost; None where that is not known. Work that was not done again, or never began, cost nothing."""
+        """Return the cost of one attempt; None if unknown, 0 for cache hits and attempts that never began."""
         if job.reused_from or (job.started_s is None and job.seconds is None):
             return 0.0
         cores, seconds = job.requested.get("cores"), job.duration_s
         if seconds is None or not isinstance(cores, int | float):
             return None
         nodes = int(job.site.get("num_nodes") or len((job.location or "").split(",")))
-        gpus = job.site.get("gpus")  # all of the job's together, where its site gives GPUs to jobs
+        gpus = job.site.get("gpus")  # GPUs of the whole job, if its site allocates GPUs
         is_priced = self._price(job.deployment).gpu_hour is not None
         gpu_hours = None if gpus is None and is_priced else float(gpus or 0) * seconds / _HOUR_S
         return self.cost(job.deployment, core_hours=cores * nodes * seconds / _HOUR_S, gpu_hours=gpu_hours)
@@ -74,39 +74,43 @@ class Prices:
     def _price(self, deployment: str) -> Price:
         return self.of.get(deployment) or Price(core_hour=None, gpu_hour=None)
 
-    def told(self, each: Sequence[float | None], what: str) -> str:
-        """A sum in words, and how many are not in it.
+    def describe(self, amounts: Sequence[float | None], what: str) -> str:
+        """Return the sum in words, and the number of unknown amounts.
 
         Args:
-            what: one of what is summed: `job`.
+            what: noun of one amount: `job`.
         """
-        known = [amount for amount in each if amount is not None]
-        left = len(each) - len(known)
+        known = [amount for amount in amounts if amount is not None]
+        num_unknown = len(amounts) - len(known)
         if not known:
             return f"not known: {self.site} has no prices for where it ran, or hours are not known"
-        without = f", without {left} {what}{'s' * (left > 1)} whose hours or prices are not known" if left else ""
+        without = (
+            f", without {num_unknown} {what}{'s' * (num_unknown > 1)} whose hours or prices are not known"
+            if num_unknown
+            else ""
+        )
         return f"about {amount_text(sum(known), self.currency)}{without}"
 
 
 def amount_text(amount: float, currency: str) -> str:
-    """`0.0042 EUR`, `12.30 EUR`."""
+    """Return an amount for people: `0.0042 EUR`, `12.30 EUR`."""
     return f"{amount:,.2f} {currency}" if amount >= 1 or not amount else f"{amount:.2g} {currency}"
 
 
-def read_prices(site: str, told: Mapping[str, Any] | None) -> Prices | None:
-    """The prices of a site file; None where it has none.
+def read_prices(site: str, block: Mapping[str, Any] | None) -> Prices | None:
+    """Return the prices of a site file; None if it has none.
 
     Args:
-        site: its name.
-        told: its block `prices`, which has passed the schema.
+        site: name of the site.
+        block: key `prices` of the site file, which has passed the schema.
     """
-    if not told:
+    if not block:
         return None
     return Prices(
         site=site,
-        currency=told["currency"],
+        currency=block["currency"],
         of={
-            name: Price(core_hour=each.get("coreHour"), gpu_hour=each.get("gpuHour"))
-            for name, each in told["deployments"].items()
+            name: Price(core_hour=rates.get("coreHour"), gpu_hour=rates.get("gpuHour"))
+            for name, rates in block["deployments"].items()
         },
     )

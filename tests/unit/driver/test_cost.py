@@ -1,4 +1,4 @@
-"""What runs cost, by the prices of a site file: in the plan and in the report. What is not known is said, and is never 0."""
+"""The cost of runs by the prices of a site file, in the plan and in the report. Unknown costs are shown as unknown, not as 0."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from support.recorded import Recorder
 
 TRAIN = ROOT / "workflows" / "lung-nodule-segmentation" / "train.cwl"
 
-TOLD = {"currency": "EUR", "deployments": {"site-a": {"coreHour": 0.02, "gpuHour": 1.5}, "laptop": {"coreHour": 0}}}
+BLOCK = {"currency": "EUR", "deployments": {"site-a": {"coreHour": 0.02, "gpuHour": 1.5}, "laptop": {"coreHour": 0}}}
 SITE = """title: one machine and a cluster
 deployments:
   laptop: {type: medweave.local, config: {}}
@@ -36,27 +36,27 @@ roles:
 
 
 def prices() -> Prices:
-    found = read_prices("a", TOLD)
-    assert found is not None
-    return found
+    result = read_prices("a", BLOCK)
+    assert result is not None
+    return result
 
 
 def job(deployment: str = "site-a", **values: object) -> Job:
-    told = {
+    fields = {
         "name": "/train/0", "step": "/train", "attempt": 1, "service": None, "location": "a", "scheduled_s": 0.0, "started_s": 1.0,
         "ended_s": 1801.0, "state": "completed", "seconds": 1800.0, "requested": {"cores": 4, "memory_mib": 1024},
         "site": {"gpus": 2, "num_nodes": 2},
     }  # fmt: skip
-    return Job(deployment=deployment, **(told | values))  # type: ignore[arg-type]
+    return Job(deployment=deployment, **(fields | values))  # type: ignore[arg-type]
 
 
-def test_an_attempt_costs_its_time_by_what_it_asked_for() -> None:
+def test_an_attempt_costs_its_time_by_its_requests() -> None:
     # 0.5 h × 4 cores × 2 nodes × 0.02, and 0.5 h × 2 GPUs × 1.5.
     assert prices().of_job(job()) == pytest.approx(0.08 + 1.5)
-    assert prices().of_job(job(state="failed")) == pytest.approx(1.58), "an attempt that failed was paid for, too"
+    assert prices().of_job(job(state="failed")) == pytest.approx(1.58), "a failed attempt costs, too"
     assert prices().of_job(job(reused_from="before")) == 0
     assert prices().of_job(job(started_s=None, seconds=None)) == 0, "it never began"
-    assert prices().of_job(job("laptop", site={})) == 0, "a price of 0 that somebody has written down"
+    assert prices().of_job(job("laptop", site={})) == 0, "an explicit price of 0"
 
 
 @pytest.mark.parametrize(
@@ -65,19 +65,19 @@ def test_an_attempt_costs_its_time_by_what_it_asked_for() -> None:
         {"deployment": "elsewhere"},
         {"requested": {}},
         {"seconds": None, "ended_s": None},
-        {"site": {}},  # its GPUs have a price, and nobody told how many it had
-        {"deployment": "laptop", "site": {"gpus": 1}},  # it had one, which has no price
+        {"site": {}},  # GPUs have a price, and their number is unknown
+        {"deployment": "laptop", "site": {"gpus": 1}},  # a GPU without a price
     ],
 )
-def test_what_is_not_known_is_not_nothing(values: dict[str, object]) -> None:
+def test_an_unknown_cost_is_not_zero(values: dict[str, object]) -> None:
     unknown = job(**values)  # type: ignore[arg-type]
     assert prices().of_job(unknown) is None
-    assert prices().told([None], "job").startswith("not known")
-    assert prices().told([1.5, None], "job") == "about 1.50 EUR, without 1 job whose hours or prices are not known"
+    assert prices().describe([None], "job").startswith("not known")
+    assert prices().describe([1.5, None], "job") == "about 1.50 EUR, without 1 job whose hours or prices are not known"
 
 
 def test_amounts_as_people_read_them() -> None:
-    assert [amount_text(each, "EUR") for each in (0, 0.0042, 1234.5)] == ["0.00 EUR", "0.0042 EUR", "1,234.50 EUR"]
+    assert [amount_text(amount, "EUR") for amount in (0, 0.0042, 1234.5)] == ["0.00 EUR", "0.0042 EUR", "1,234.50 EUR"]
 
 
 @pytest.mark.parametrize(
@@ -89,7 +89,7 @@ def test_amounts_as_people_read_them() -> None:
         ("coreHour: 0.5", "corehour: 0.5", ("prices.deployments.laptop", "corehour")),
     ],
 )
-def test_a_wrong_price_is_told(tmp_path: Path, seen: str, written: str, words: tuple[str, ...]) -> None:
+def test_a_wrong_price_is_an_error(tmp_path: Path, seen: str, written: str, words: tuple[str, ...]) -> None:
     file = tmp_path / "site.yml"
     file.write_text(SITE.replace(seen, written))
     with pytest.raises(UserInputError) as caught:
@@ -99,7 +99,7 @@ def test_a_wrong_price_is_told(tmp_path: Path, seen: str, written: str, words: t
 
 
 @pytest.mark.slow
-def test_the_plan_says_what_it_would_cost(tmp_path: Path) -> None:
+def test_the_plan_has_the_cost(tmp_path: Path) -> None:
     run = Recorder(tmp_path / "runs" / "one", workflow_file="workflows/lung-nodule-segmentation/train.cwl")
     run.job("/check/0", 0, 3600.6)
     run.end(3700)
@@ -114,13 +114,13 @@ def test_the_plan_says_what_it_would_cost(tmp_path: Path) -> None:
     plan = make_plan(dataclasses.replace(fitted, site=priced), past)
     check = next(step for step in plan.steps if step.step == "/check")
     assert check.cost == pytest.approx(1.0), "an hour of two cores"
-    assert (plan.currency, plan.cost) == ("EUR", None), "what the other steps take is not known"
+    assert (plan.currency, plan.cost) == ("EUR", None), "the times of the other steps are unknown"
     text = text_of(plan)
     assert re.search(r"^  check .*; 2.00 core-hours; 1.00 EUR$", text, re.MULTILINE), text
     assert re.search(r"^  all of it .*; cost not known$", text, re.MULTILINE)
 
 
-def test_the_report_says_what_a_run_cost(tmp_path: Path) -> None:
+def test_the_report_has_the_cost(tmp_path: Path) -> None:
     run = Recorder(tmp_path / "runs" / "one")
     run.job("/check/0", 0, 3600.6)
     run.end(3700)
@@ -129,9 +129,9 @@ def test_the_report_says_what_a_run_cost(tmp_path: Path) -> None:
     assert main(["report", str(page.parent)]) == 0
     assert "not known: no site file with `prices` was named" in page.read_text()
     assert main(["report", str(page.parent), "--site", str(tmp_path / "site.yml")]) == 0
-    told = read_run(page.parent).jobs[0]
-    assert told.duration_s == pytest.approx(3600)
-    assert "about 1.00 EUR" in page.read_text(), "an hour of the two cores that it asked for"
+    job_record = read_run(page.parent).jobs[0]
+    assert job_record.duration_s == pytest.approx(3600)
+    assert "about 1.00 EUR" in page.read_text(), "an hour of the two requested cores"
     assert "at the prices of the site" in page.read_text()
     other = Recorder(tmp_path / "runs" / "two")
     other.job("/check/0", 0, 7200.6)
