@@ -1,4 +1,4 @@
-"""What is told of a file before the engine starts: the file, line and element that is wrong."""
+"""Errors in a file before the engine starts: file, line and element."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SCANS = "scans:\n- {class: File, path: one.nii.gz}\n- {class: File, path: two.ni
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A file that may run: a workflow with an input, whose two files are there."""
+    """Write a file that can run: a workflow with an input of two existing files."""
     write_workflow(tmp_path, {"first": "echo"})
     changed(tmp_path, inputs={"scans": "File[]"})
     (tmp_path / "job.yml").write_text(SCANS, encoding="utf-8")
@@ -35,7 +35,7 @@ def changed(folder: Path, **keys: Any) -> None:
     (folder / "tiny.cwl").write_text(json.dumps(document | keys, indent=1), encoding="utf-8")
 
 
-def told(folder: Path) -> StepError:
+def error_of(folder: Path) -> StepError:
     with pytest.raises(UserInputError) as caught:
         check_file(folder / "streamflow.yml")
     assert caught.value.exit_code == 65
@@ -49,9 +49,9 @@ def bind(folder: Path, binding: str) -> None:
     )
 
 
-def test_an_input_that_is_not_there(folder: Path) -> None:
+def test_a_missing_input_file(folder: Path) -> None:
     (folder / "two.nii.gz").rename(folder / "to.nii.gz")
-    error = told(folder)
+    error = error_of(folder)
     assert "job.yml:3: scans[1].path: there is no such file or folder." in error.what
     assert error.seen == str(folder / "two.nii.gz")
     assert "to.nii.gz" in error.do
@@ -66,7 +66,7 @@ def test_a_log_gets_no_name_of_an_input(folder: Path) -> None:
     assert not isinstance(caught.value, FieldFault), "which has the path"
 
 
-def test_an_input_that_lies_at_a_site_is_looked_for_there_alone(folder: Path) -> None:
+def test_an_input_at_a_site_is_not_looked_up_here(folder: Path) -> None:
     (folder / "two.nii.gz").unlink()
     bind(folder, "{port: /scans, target: {deployment: here, workdir: /scans}}")
     check_file(folder / "streamflow.yml")
@@ -76,67 +76,67 @@ def test_a_url_is_no_path(folder: Path) -> None:
     (folder / "job.yml").write_text("scans: [{class: File, location: 'https://example.org/x'}]\n", encoding="utf-8")
     check_file(folder / "streamflow.yml")
     (folder / "job.yml").write_text("scans: [{class: File, location: 'file:///no/such'}]\n", encoding="utf-8")
-    assert "scans[0].location" in told(folder).what
+    assert "scans[0].location" in error_of(folder).what
 
 
-def test_a_port_that_there_is_not(folder: Path) -> None:
+def test_an_unknown_port(folder: Path) -> None:
     bind(folder, "{port: /scan, target: {deployment: here, workdir: /scans}}")
-    error = told(folder)
+    error = error_of(folder)
     assert "bindings[0].port: tiny.cwl has no input '/scan'." in error.what
     assert (error.seen, error.do) == ("/scan", "write '/scans' (closest name)")
 
 
-def test_what_is_no_cwl(folder: Path) -> None:
+def test_an_invalid_workflow(folder: Path) -> None:
     changed(folder, requirments=[])
-    error = told(folder)
+    error = error_of(folder)
     assert "tiny.cwl:" in error.what
     assert "requirments" in error.seen
     assert "requirements" in error.do
 
 
-def test_a_tool_that_is_no_cwl_is_told_in_its_own_file(folder: Path) -> None:
+def test_an_invalid_tool_is_an_error_of_its_file(folder: Path) -> None:
     document = json.loads((folder / "tiny.cwl").read_text(encoding="utf-8"))
     tool = document["steps"]["first"]["run"]
     changed(folder, steps={"first": {"run": "tool.cwl", "in": {}, "out": ["result"]}})
-    assert "tool.cwl" in told(folder).seen, "it is not there"
+    assert "tool.cwl" in error_of(folder).seen, "it does not exist"
     (folder / "tool.cwl").write_text(json.dumps({"cwlVersion": "v1.2", **tool}), encoding="utf-8")
     check_file(folder / "streamflow.yml")
     (folder / "tool.cwl").write_text(json.dumps({"cwlVersion": "v1.2", **tool, "basecommand": "x"}), encoding="utf-8")
-    assert "tool.cwl:1" in told(folder).what
+    assert "tool.cwl:1" in error_of(folder).what
 
 
-def test_an_output_of_a_step_that_there_is_not(folder: Path) -> None:
+def test_an_unknown_output_of_a_step(folder: Path) -> None:
     changed(folder, outputs={"first_result": {"type": "File", "outputSource": "frist/result"}})
-    error = told(folder)
+    error = error_of(folder)
     assert "frist/result" in error.seen
     assert "first/result" in error.do
 
 
 def test_an_input_that_is_missing(folder: Path) -> None:
     changed(folder, inputs={"scans": "File[]", "threshold": "float", "note": "string?"})
-    error = told(folder)
+    error = error_of(folder)
     assert "job.yml:1: the input 'threshold' is missing, which tiny.cwl must have." in error.what
     assert (error.expected, error.do) == ("threshold: … (float)", "write 'threshold:' there")
     job = (folder / "job.yml").read_text(encoding="utf-8")
     (folder / "job.yml").write_text(f"{job}treshold: 0.5\n", encoding="utf-8")
-    error = told(folder)
+    error = error_of(folder)
     assert "job.yml:4: treshold: tiny.cwl has no input 'treshold'." in error.what
     assert error.do == "write 'threshold' (closest name)"
 
 
-def test_an_input_of_another_type_is_told_as_validate_tells_it(folder: Path) -> None:
+def test_an_input_of_another_type_is_the_same_error_as_of_validate(folder: Path) -> None:
     changed(folder, inputs={"scans": "File[]", "threshold": "float"})
     job = (folder / "job.yml").read_text(encoding="utf-8")
     (folder / "job.yml").write_text(f"threshold: high\n{job}", encoding="utf-8")
-    error = told(folder)
+    error = error_of(folder)
     assert "job.yml:1: threshold: this value is not of the type of 'threshold'." in error.what
     assert (error.seen, error.expected) == ('"high"', "float")
-    (found,) = (each for each in validate([folder])[0] if each.rule == "job-type")
-    assert (found.what, found.seen, found.expected, found.fix) == (
+    (finding,) = (finding for finding in validate([folder])[0] if finding.rule == "job-type")
+    assert (finding.what, finding.seen, finding.expected, finding.fix) == (
         "this value is not of the type of 'threshold'.", error.seen, error.expected, error.do,
     )  # fmt: skip
     (folder / "job.yml").write_text(f"threshold: 1\n{job}- Doe-John.nii.gz\n", encoding="utf-8")
-    assert "job.yml:5: scans[2]: this value is not of the type" in told(folder).what
+    assert "job.yml:5: scans[2]: this value is not of the type" in error_of(folder).what
     with pytest.raises(UserInputError, match=r"the job file, line 5: scans\[2\]: this value") as caught:
         check_file(folder / "streamflow.yml", hides=True)
     assert "Doe" not in str(caught.value)
@@ -145,13 +145,13 @@ def test_an_input_of_another_type_is_told_as_validate_tells_it(folder: Path) -> 
 def test_a_workflow_with_inputs_and_no_job_file(folder: Path) -> None:
     file = folder / "streamflow.yml"
     file.write_text(file.read_text(encoding="utf-8").replace(", settings: job.yml", ""), encoding="utf-8")
-    error = told(folder)
+    error = error_of(folder)
     assert "streamflow.yml:2: workflows.tiny.config: the input 'scans' is missing" in error.what
     assert "settings: job.yml" in error.do
 
 
-def test_what_is_bound_for_a_site_is_looked_at_with_its_own_job_file(folder: Path) -> None:
-    """`medweave run WORKFLOW --site SITE`: the file names a link in the place of the job file."""
+def test_a_file_bound_for_a_site_is_checked_with_its_job_file(folder: Path) -> None:
+    """`medweave run WORKFLOW --site SITE`: the file names a link instead of the job file."""
     file = folder / "streamflow.yml"
     document = read_mapping(file, "StreamFlow file")
     document["workflows"]["tiny"]["config"]["settings"] = "../no-such-link"
