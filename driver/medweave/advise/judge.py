@@ -42,20 +42,20 @@ def law_of(name: str, rows: Sequence[MeasuredRow], measured: Measured) -> Law | 
 
     On one GPU all strategies are equal, so a strategy without such a row uses those of the others.
     """
-    own = [row for row in rows if row.strategy == name]
-    alone = [row for row in own if row.gpus == 1] or [row for row in rows if row.gpus == 1]
-    mine = alone if name == ALONE else [*alone, *(row for row in own if row.gpus > 1)]
-    if not mine or (name not in (ALONE, SIDE_BY_SIDE) and all(row.gpus == 1 for row in mine)):
+    of_strategy = [row for row in rows if row.strategy == name]
+    alone = [row for row in of_strategy if row.gpus == 1] or [row for row in rows if row.gpus == 1]
+    used = alone if name == ALONE else [*alone, *(row for row in of_strategy if row.gpus > 1)]
+    if not used or (name not in (ALONE, SIDE_BY_SIDE) and all(row.gpus == 1 for row in used)):
         return None
-    has_parts = all(row.elapsed_s is None for row in mine)
+    has_parts = all(row.elapsed_s is None for row in used)
     share: Callable[[int], float] = model.divided
     least: Callable[[int], float] = model.divided
     if name == SIDE_BY_SIDE:
         share = model.side_by_side(measured.num_trials, measured.trial_s)
         least = model.at_best(measured.num_trials, measured.trial_s)
-    times = [timed(row, measured) for row in mine]
-    per_gpu = {(row.samples_per_step or 0) / row.gpus for row in mine}
-    grows = len({row.gpus for row in mine}) > 1 and len(per_gpu) == 1 and has_parts
+    times = [timed(row, measured) for row in used]
+    per_gpu = {(row.samples_per_step or 0) / row.gpus for row in used}
+    grows = len({row.gpus for row in used}) > 1 and len(per_gpu) == 1 and has_parts
     return Law(rows=times, share=share, least_share=least, has_parts=has_parts, fewer_steps=grows)
 
 
@@ -106,11 +106,11 @@ def _option(name: StrategyName, gpus: int, law: Law, measured: Measured, rows: S
 
 def _nearest(name: str, gpus: int, rows: Sequence[MeasuredRow]) -> list[MeasuredRow]:
     """Return the rows that estimate queue wait and memory; of a search all its rows, since each trial requests one GPU."""
-    own = [row for row in rows if row.strategy == name or row.gpus == 1]
+    candidates = [row for row in rows if row.strategy == name or row.gpus == 1]
     if name == SIDE_BY_SIDE:
-        return own
-    most = max((row.gpus for row in own if row.gpus <= gpus), default=0)
-    return [row for row in own if row.gpus == most]
+        return candidates
+    most = max((row.gpus for row in candidates if row.gpus <= gpus), default=0)
+    return [row for row in candidates if row.gpus == most]
 
 
 def _finish(option: Option) -> float:

@@ -140,10 +140,10 @@ def _shares_files(workdir: str, opened: Sequence[ReachedHost]) -> bool:
     first, second = opened
     name = f".medweave-doctor-{secrets.token_hex(8)}"
     above = f'at={shlex.quote(workdir)}; while [ ! -d "$at" ]; do at=${{at%/*}}; at=${{at:-/}}; done'
-    made = first.ask(f'{above}; : > "$at/{name}" && printf %s "$at"')
-    if not made:
+    folder = first.ask(f'{above}; : > "$at/{name}" && printf %s "$at"')
+    if not folder:
         return False
-    path = shlex.quote(f"{made}/{name}")
+    path = shlex.quote(f"{folder}/{name}")
     try:
         return second.ask(f"[ -e {path} ] && echo seen").strip() == "seen"
     finally:

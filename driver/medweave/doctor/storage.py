@@ -38,21 +38,21 @@ class StorageChecks:
 
     def classes(self) -> Iterator[HopResult]:
         """Yield the hops of the storage classes of claims that a run creates, each once."""
-        wanted = dict.fromkeys(classes_of(self._objects))
-        if not wanted:
+        needed = dict.fromkeys(classes_of(self._objects))
+        if not needed:
             return
         try:
             listed = client.StorageV1Api(self._api).list_storage_class(_request_timeout=self._limit_s)
         except ApiException as error:
             if error.status != 403:
                 raise
-            names = ", ".join(name or "the default" for name in wanted)
+            names = ", ".join(name or "the default" for name in needed)
             seen = f"{names}: whether it is there is not known: storage classes may not be listed"
             yield self._hop("storage", Health.WARNING, seen, "ask the cluster's administrator whether it is there")
             return
         existing = {item.metadata.name: item.metadata.annotations or {} for item in listed.items}
         default = next((name for name, notes in existing.items() if notes.get(_DEFAULT) == "true"), "")
-        for name in wanted:
+        for name in needed:
             if name in existing:
                 yield self._hop("storage", Health.OK, f"storage class {name} is there")
             elif name is None and default:

@@ -43,15 +43,15 @@ def trial(
         ApiException: the pod or a policy is refused.
     """
     pods, networks, name = client.CoreV1Api(api), client.NetworkingV1Api(api), pod["metadata"]["name"]
-    made = pods.create_namespaced_pod(namespace, pod, _request_timeout=limit_s)
+    created = pods.create_namespaced_pod(namespace, pod, _request_timeout=limit_s)
     try:
         for policy in policies:
-            body = policy_of(policy, name, made.metadata.uid)
+            body = policy_of(policy, name, created.metadata.uid)
             networks.create_namespaced_network_policy(namespace, body, _request_timeout=limit_s)
         yield name
     finally:
         for policy in policies:
-            policy_name = policy_of(policy, name, made.metadata.uid)["metadata"]["name"]
+            policy_name = policy_of(policy, name, created.metadata.uid)["metadata"]["name"]
             with contextlib.suppress(ApiException):  # it does not exist, or is deleted with its pod
                 networks.delete_namespaced_network_policy(policy_name, namespace, _request_timeout=limit_s)
         pods.delete_namespaced_pod(name, namespace, grace_period_seconds=0, _request_timeout=limit_s)
@@ -110,15 +110,15 @@ def with_claim(
         bound: names of bound claims; an unbound one is skipped, since a trial pod would bind it for good.
     """
     volumes = {volume["name"]: volume for volume in spec.get("volumes") or []}
-    found: Mapping[str, Any] = {}
+    nearest: Mapping[str, Any] = {}
     for mount in container.get("volumeMounts") or []:
         is_above = posixpath.commonpath([workdir, mount["mountPath"]]) == posixpath.normpath(mount["mountPath"])
-        if is_above and len(mount["mountPath"]) > len(found.get("mountPath", "")):
-            found = mount
-    volume = volumes.get(found.get("name"), {})
+        if is_above and len(mount["mountPath"]) > len(nearest.get("mountPath", "")):
+            nearest = mount
+    volume = volumes.get(nearest.get("name"), {})
     if (volume.get("persistentVolumeClaim") or {}).get("claimName") in bound:
         pod["spec"]["volumes"] = [volume]
-        pod["spec"]["containers"][0]["volumeMounts"] = [dict(found)]
+        pod["spec"]["containers"][0]["volumeMounts"] = [dict(nearest)]
     return pod
 
 

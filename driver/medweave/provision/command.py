@@ -28,7 +28,7 @@ from medweave_core.untrusted_text import load_json, plain
 DESCRIPTION = (
     "Installs the virtual environments that a site file names (environment.virtualEnvironment), with the extras of their roles\n"
     "there. The wheels are downloaded here, with the hashes of constraints.txt, for the site's Python and machine, copied over\n"
-    "the site's own medweave.ssh deployment, and installed there without a network. Needs at the site: Python 3.11 or newer\n"
+    "the site's medweave.ssh deployment, and installed there without a network. Needs at the site: Python 3.11 or newer\n"
     "with venv, and room for about five times the wheels (segment: 131 MB of wheels, train: several GB).\n"
     "A call that finds everything current sends nothing. Jobs that run keep the environment that they were started in."
 )
@@ -84,9 +84,9 @@ def run(namespace: argparse.Namespace) -> int:
     """Install each environment and print its path."""
     workers = workers_of(read_site(find_site(namespace.site, Path.cwd())), namespace.deployment)
     with tempfile.TemporaryDirectory(prefix="medweave-provision-") as folder:
-        own, constraints = _sources(namespace.wheel, namespace.constraints, Path(folder))
+        package, constraints = _sources(namespace.wheel, namespace.constraints, Path(folder))
         for worker in workers:
-            print(provision(worker, own, constraints))
+            print(provision(worker, package, constraints))
     return 0
 
 
@@ -105,11 +105,11 @@ def _sources(wheel: Path | None, constraints: Path | None, folder: Path) -> tupl
     return read_wheel(wheel), constraints or (root or Path()) / "constraints.txt"
 
 
-def provision(worker: WorkerEnvironmentSpec, own: Wheel, constraints: Path) -> str:
+def provision(worker: WorkerEnvironmentSpec, package: Wheel, constraints: Path) -> str:
     """Install one environment and return a sentence about the result.
 
     Args:
-        own: medweave's wheel.
+        package: medweave's wheel.
         constraints: file with versions and hashes of all other packages.
 
     Raises:
@@ -118,8 +118,8 @@ def provision(worker: WorkerEnvironmentSpec, own: Wheel, constraints: Path) -> s
         TryAgainError: the site or the package index cannot be reached.
     """
     with SiteSession(worker.machine, worker.config) as session:
-        site = _RemoteEnvironment(session, worker, own)
-        name = identity(own, worker.extras, constraints, site.python)
+        site = _RemoteEnvironment(session, worker, package)
+        name = identity(package, worker.extras, constraints, site.python)
         seen = site.run_action("state")
         if seen["in_the_way"]:
             raise UserInputError(
@@ -147,18 +147,18 @@ def provision(worker: WorkerEnvironmentSpec, own: Wheel, constraints: Path) -> s
         return f"{place} is {name} with {', '.join(worker.extras) or 'no extra'}; {sent} wheels were sent"
 
 
-def identity(own: Wheel, extras: Sequence[str], constraints: Path, python: Python) -> str:
+def identity(package: Wheel, extras: Sequence[str], constraints: Path, python: Python) -> str:
     """Return the name of an environment, which depends on its wheels, its Python and its machine."""
     pinned = hashlib.sha256(constraints.read_bytes()).hexdigest()
-    parts = [own.sha256, sorted(extras), pinned, python.executable, python.version, python.machine, python.glibc]
-    return f"{own.version}-{hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:12]}"
+    parts = [package.sha256, sorted(extras), pinned, python.executable, python.version, python.machine, python.glibc]
+    return f"{package.version}-{hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:12]}"
 
 
 class _RemoteEnvironment:
     """One environment on its machine, and the actions that install it."""
 
-    def __init__(self, session: SiteSession, worker: WorkerEnvironmentSpec, own: Wheel) -> None:
-        self._session, self._worker, self._own = session, worker, own
+    def __init__(self, session: SiteSession, worker: WorkerEnvironmentSpec, package: Wheel) -> None:
+        self._session, self._worker, self._package = session, worker, package
         self.wheel_names: list[str] = []
         _say(f"{worker.machine}: looking for Python")
         self.python = self._find_python()
@@ -173,25 +173,25 @@ class _RemoteEnvironment:
 
     def make(self, name: str, constraints: Path) -> int:
         """Download the wheels, send missing ones and install them; return the number of sent wheels."""
-        there = self.run_action("prepare")
+        present = self.run_action("prepare")
         with tempfile.TemporaryDirectory(prefix="medweave-wheels-") as folder:
             wheels = closure(
-                self._own.path, self._worker.extras, self.python, constraints, Path(folder),
+                self._package.path, self._worker.extras, self.python, constraints, Path(folder),
                 lambda text: _say(f"this machine: {text}"),
             )  # fmt: skip
-            new = [wheel for wheel in wheels if there["wheels"].get(wheel.path.name) != wheel.sha256]
+            new = [wheel for wheel in wheels if present["wheels"].get(wheel.path.name) != wheel.sha256]
             for number, wheel in enumerate(new, 1):
-                self._send(wheel, there["folder"], f"{number} of {len(new)}")
+                self._send(wheel, present["folder"], f"{number} of {len(new)}")
             self.wheel_names = [wheel.path.name for wheel in wheels]
-            own, *others = (wheel.pinned for wheel in wheels)
+            first, *others = (wheel.pinned for wheel in wheels)
             extras = f"[{','.join(self._worker.extras)}]" if self._worker.extras else ""
-            lines = [own.replace("==", f"{extras}==", 1), *others]
+            lines = [first.replace("==", f"{extras}==", 1), *others]
         _say(f"{self._worker.machine}: installing {len(wheels)} wheels into {self._worker.path}.provisioned/{name}")
         code, output = self._session.work(
             self._script("install", {"name": name, "requirements": "\n".join(lines) + "\n"}), "/"
         )
         if code:
-            raise self._failure("install", output, free_mib=there["free_mib"])
+            raise self._failure("install", output, free_mib=present["free_mib"])
         return len(new)
 
     def verify(self, name: str = "") -> None:
@@ -204,11 +204,11 @@ class _RemoteEnvironment:
         environment = WorkerEnvironment(modules=self._worker.environment.modules, virtualEnvironment=path)
         lines = (*environment.lines(where=self._worker.where), environment.started("medweave-step --version"))
         code, output = self._session.ask("\n".join(lines))
-        if code or output.split()[-1:] != [self._own.version]:
+        if code or output.split()[-1:] != [self._package.version]:
             raise UserInputError(
                 f"{self._worker.where}.virtualEnvironment: the worker there does not start as it should.",
                 seen=f"`medweave-step --version` in {path}: {output[-400:] or f'exit code {code}'}",
-                expected=f"medweave-step {self._own.version}", do="look at the message; log in there and try the same",
+                expected=f"medweave-step {self._package.version}", do="look at the message; log in there and try the same",
             )  # fmt: skip
 
     def _send(self, wheel: Wheel, folder: str, number: str) -> None:
@@ -245,7 +245,7 @@ class _RemoteEnvironment:
         code, output = self._session.ask(self._with_modules(f"for name in {' '.join(PYTHONS)}; do {probe}; done; true"))
         if code:
             raise UserInputError(output.rpartition("medweave: ")[2])  # the message of the failed module command
-        return choose(output, self._own, self._worker)
+        return choose(output, self._package, self._worker)
 
     def _failure(self, action: str, output: str, free_mib: int | None = None) -> StepError:
         what = (
@@ -264,7 +264,7 @@ class _RemoteEnvironment:
         )  # fmt: skip
 
 
-def choose(output: str, own: Wheel, worker: WorkerEnvironmentSpec) -> Python:
+def choose(output: str, package: Wheel, worker: WorkerEnvironmentSpec) -> Python:
     """Return the first suitable Python of a site.
 
     Args:
@@ -274,7 +274,7 @@ def choose(output: str, own: Wheel, worker: WorkerEnvironmentSpec) -> Python:
         UserInputError: none is suitable; the message lists them.
     """
     pythons = [python for line in output.splitlines() if (python := _python_of(line)) is not None]
-    good = [python for python in pythons if fits(own, python)]
+    good = [python for python in pythons if fits(package, python)]
     usable = [python for python in good if python.has_venv and python.glibc]
     if usable:
         return usable[0]

@@ -21,7 +21,7 @@ from medweave_core.documents.line_numbers import shown
 from medweave_core.documents.yaml_documents import read_text
 from medweave_core.errors import BackendMissingError, TryAgainError, UserInputError
 
-OWN = "medweave"
+NAME = "medweave"
 OLDEST_GLIBC = 5  # 2.5, of manylinux1
 ALIASES = {5: "manylinux1", 12: "manylinux2010", 17: "manylinux2014"}
 
@@ -94,16 +94,16 @@ def _metadata(path: Path) -> Any:
         return email.message_from_string(archive.read(name).decode())
 
 
-def fits(own: Wheel, python: Python) -> bool:
+def fits(package: Wheel, python: Python) -> bool:
     """Return whether medweave's wheel supports a Python."""
-    accepted = _packaging("specifiers").SpecifierSet(_metadata(own.path)["Requires-Python"])
+    accepted = _packaging("specifiers").SpecifierSet(_metadata(package.path)["Requires-Python"])
     return bool(accepted.contains(".".join(map(str, python.version))))
 
 
 def checkout() -> Path | None:
     """Return the checkout from which medweave is installed here; None if it was installed from a wheel."""
     try:
-        text = metadata.distribution(OWN).read_text("direct_url.json")
+        text = metadata.distribution(NAME).read_text("direct_url.json")
     except metadata.PackageNotFoundError:
         return None
     source = json.loads(text) if text else {}
@@ -159,7 +159,7 @@ def requirement_of(name: str, blocks: Mapping[str, Sequence[str]], markers: Mapp
 
 
 def closure(
-    own: Path, extras: Collection[str], python: Python, constraints: Path, into: Path, say: Callable[[str], None]
+    package: Path, extras: Collection[str], python: Python, constraints: Path, into: Path, say: Callable[[str], None]
 ) -> list[Wheel]:
     """Download the wheels that some extras need, with checked hashes; return them, medweave's wheel first.
 
@@ -175,8 +175,8 @@ def closure(
         TryAgainError: the index does not answer.
     """
     blocks = pinned_blocks(read_text(constraints, "constraints.txt"))
-    paths = {OWN: own}
-    todo = [(OWN, extra) for extra in ("", *sorted(extras))]
+    paths = {NAME: package}
+    todo = [(NAME, extra) for extra in ("", *sorted(extras))]
     done: set[tuple[str, str]] = set()
     while todo:
         missing = sorted({name for name, _ in todo} - paths.keys())

@@ -217,12 +217,12 @@ def _figures(results: Results | None) -> dict[str, float | None]:
 
 
 def _contents(record: Run, results: Results | None, other: Run | None) -> list[tuple[str, str]]:
-    own = [("compared", "Compared with another run")] if other else []
-    own += [("execution", "What ran, where and when")]
-    own += [("transfers", "What moved between places")] if record.transfers else []
-    own += [("notices", "Notices")] if record.notices else []
+    sections = [("compared", "Compared with another run")] if other else []
+    sections += [("execution", "What ran, where and when")]
+    sections += [("transfers", "What moved between places")] if record.transfers else []
+    sections += [("notices", "Notices")] if record.notices else []
     first = list(results.summary.sections) if results else []
-    return [*first, *own, ("software", "Versions")]
+    return [*first, *sections, ("software", "Versions")]
 
 
 def _card(item: Any) -> dict[str, str]:
@@ -299,11 +299,11 @@ def _totals(record: Run) -> list[tuple[str, str]]:
 
 def _waiting(record: Run) -> list[tuple[str, str]]:
     """Return the waiting and computing times of all attempts, without cache hits."""
-    own = [job for job in record.jobs if not job.reused_from]
-    if not own:
+    executed = [job for job in record.jobs if not job.reused_from]
+    if not executed:
         return []
-    waited, took = sum(job.waited_s or 0.0 for job in own), sum(job.duration_s or 0.0 for job in own)
-    queued = sum(job.queued_s for job in own)
+    waited, took = sum(job.waited_s or 0.0 for job in executed), sum(job.duration_s or 0.0 for job in executed)
+    queued = sum(job.queued_s for job in executed)
     of_that = f", {short_duration(queued)} of it in the queues of sites" if queued else ""
     return [
         ("Waited, all jobs together", f"{short_duration(waited)}{of_that}"),
