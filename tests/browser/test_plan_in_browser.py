@@ -1,4 +1,4 @@
-"""The picture of a plan in a real browser: its words fit their boxes, and can be read."""
+"""The picture of a plan in a real browser: texts fit their boxes and are readable."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from support.cwl_files import ROOT
 
 TRAIN = ROOT / "workflows" / "lung-nodule-segmentation" / "train.cwl"
 SITES = ("testbed", "university-hpc-and-hospital", "hpc-and-cloud")
-# A text belongs to the box in which it begins, else to the picture.
+# A text belongs to the box in which it starts, else to the picture.
 OUTSIDE = """
 (() => {
   const inside = (a, b) => a.left >= b.left - .5 && a.right <= b.right + .5 && a.top >= b.top - .5 && a.bottom <= b.bottom + 2;
@@ -36,16 +36,16 @@ def tab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
 
 
 def draw(folder: Path, site: str) -> None:
-    """Writes plan.svg, as it is where nothing has run before: the checkout may have run `make demo`, or may not."""
+    """Write plan.svg without earlier runs, whether or not `make demo` has run in the checkout."""
     (folder / "runs").mkdir()
     job = ROOT / "deployments" / "jobs" / f"{site}-train.yml"
-    if not job.is_file():  # the demo's, with a cohort that is there
+    if not job.is_file():  # the demo's job file, with an existing cohort
         (folder / "cohort").mkdir()
         text = (TRAIN.parent / "jobs" / "demo-train.yml").read_text()
         job = folder / "job.yml"
         job.write_text(text.replace("../../../build/demo/cohort", "cohort"))
-    asked = ["plan", str(TRAIN), "--site", site, "--runs", str(folder / "runs"), "--job", str(job)]
-    assert main([*asked, "--format", "svg", "-o", str(folder / "plan.svg")]) == 0
+    words = ["plan", str(TRAIN), "--site", site, "--runs", str(folder / "runs"), "--job", str(job)]
+    assert main([*words, "--format", "svg", "-o", str(folder / "plan.svg")]) == 0
 
 
 @pytest.mark.parametrize("site", SITES)
@@ -54,7 +54,7 @@ def test_words_stay_in_their_boxes(tab: Browser, tmp_path: Path, site: str) -> N
     tab.open(tmp_path / "plan.svg")
     assert tab.evaluate("document.querySelectorAll('text').length") > 20
     assert tab.evaluate(OUTSIDE) == []
-    # The measure itself: words that are too long are found.
+    # Check of the measure: a text that is too long is reported.
     tab.evaluate("document.querySelector('.box').parentElement.querySelector('text').textContent = 'x'.repeat(60)")
     assert tab.evaluate(OUTSIDE) == ["x" * 60]
 

@@ -1,4 +1,4 @@
-"""The report in a real browser: pictures are there, nothing is loaded, nothing complains, and it can be read."""
+"""The report in a real browser: pictures load, nothing else is requested, no errors, and the text is readable."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ CONTRAST = """
     for (let e = element; e; e = e.parentElement) layers.push(rgba(getComputedStyle(e).backgroundColor));
     return layers.reverse().reduce((below, top) => over(top, below), [255, 255, 255, 1]);
   };
-  const found = [];
+  const faint = [];
   const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
   for (let node = walker.nextNode(); node; node = walker.nextNode()) {
     const element = node.parentElement, style = getComputedStyle(element);
@@ -39,9 +39,9 @@ CONTRAST = """
     const [a, b] = [light(over(rgba(colour), back)), light(back)];
     const ratio = (Math.max(a, b) + .05) / (Math.min(a, b) + .05);
     const size = parseFloat(style.fontSize), large = size >= 24 || (size >= 18.66 && style.fontWeight >= 700);
-    if (ratio < (large ? 3 : 4.5)) found.push([node.data.trim().slice(0, 30), colour, Math.round(ratio * 100) / 100]);
+    if (ratio < (large ? 3 : 4.5)) faint.push([node.data.trim().slice(0, 30), colour, Math.round(ratio * 100) / 100]);
   }
-  return found;
+  return faint;
 })()
 """
 WIDER_THAN_THE_PAGE = """
@@ -52,7 +52,7 @@ WIDER_THAN_THE_PAGE = """
 
 @pytest.fixture(scope="module")
 def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """A report of a whole run, one of a run that failed, and the fragment alone."""
+    """Write a report of a completed run, one of a failed run, and the fragment alone."""
     root = tmp_path_factory.mktemp("pages")
     _, options = evaluated(root)
     assert step_main(["report", *options, "--output", str(root / "report")]) == 0
@@ -75,13 +75,13 @@ def tab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
 
 
 @pytest.mark.parametrize("name", ["run", "failed", "fragment"])
-def test_nothing_complains_and_nothing_is_loaded(tab: Browser, pages: dict[str, Path], name: str) -> None:
+def test_no_errors_and_no_requests(tab: Browser, pages: dict[str, Path], name: str) -> None:
     tab.open(pages[name])
     entries = [event["entry"]["text"] for event in tab.named("Log.entryAdded")]
     assert entries == []
     assert tab.named("Runtime.consoleAPICalled", "Runtime.exceptionThrown", "Network.loadingFailed") == []
-    asked = [event["request"]["url"] for event in tab.named("Network.requestWillBeSent")]
-    assert [url for url in asked if not url.startswith("data:")] == [pages[name].as_uri()]
+    urls = [event["request"]["url"] for event in tab.named("Network.requestWillBeSent")]
+    assert [url for url in urls if not url.startswith("data:")] == [pages[name].as_uri()]
     assert tab.evaluate("document.compatMode") == "CSS1Compat"
     assert tab.evaluate("document.title.length") > 5
 
@@ -121,13 +121,13 @@ def test_the_page_fits_its_window(tab: Browser, pages: dict[str, Path], name: st
 
 @pytest.mark.parametrize("name", ["run", "failed", "fragment"])
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_all_text_stands_out_from_its_ground(tab: Browser, pages: dict[str, Path], name: str, scheme: str) -> None:
+def test_all_text_has_enough_contrast(tab: Browser, pages: dict[str, Path], name: str, scheme: str) -> None:
     tab.scheme(scheme)
     tab.open(pages[name])
     ground = tab.evaluate("getComputedStyle(document.body).backgroundColor")
     assert ground == {"light": "rgb(255, 255, 255)", "dark": "rgb(18, 24, 30)"}[scheme]
     assert tab.evaluate(CONTRAST) == []
-    # The measure itself: a text in its ground's colour is found.
+    # Check of the measure: a text in its background's color is reported.
     tab.evaluate("document.querySelector('h1').style.color = 'var(--paper)'")
     assert len(tab.evaluate(CONTRAST)) == 1
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from medweave.doctor.connection import Closed, Login, connected
+from medweave.doctor.connection import SshLogin, Unreachable, connected
 from medweave_connectors.sites.ssh import sessions
 from medweave_connectors.sites.ssh.algorithms import read_offers, without_common
 from medweave_connectors.sites.ssh.connect import Target
@@ -55,7 +55,7 @@ def run_by(target: Target, line: str) -> tuple[str, int]:
 def test_each_aead_cipher_is_accepted(tmp_path: Path, cipher: str, seen: Callable[[object], None]) -> None:
     with server_with(tmp_path, f"Ciphers {cipher}") as (_, target):
         answer = run_by(target, "echo in")
-        with connected(Login(target=target)) as reached:
+        with connected(SshLogin(target=target)) as reached:
             answer_to_doctor = reached.ask("echo in")
     seen(answer)
     assert answer == answer_to_doctor == ("in", 0)
@@ -78,7 +78,7 @@ def test_error_names_the_algorithms_without_a_match(
     with server_with(tmp_path, setting) as (server, target):
         with pytest.raises(UsageError) as caught:
             run_by(target, "true")
-        with pytest.raises(Closed) as closed, connected(Login(target=target)):
+        with pytest.raises(Unreachable) as closed, connected(SshLogin(target=target)):
             raise AssertionError("it was let in")
     seen(caught.value.seen)
     assert words.format(port=server.port) in str(caught.value)

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 from streamflow.core.deployment import ExecutionLocation
 
-from medweave.doctor.connection import Login
-from medweave.doctor.hop import Health, Hop
-from medweave.doctor.machine import Machine
+from medweave.doctor.connection import SshLogin
+from medweave.doctor.hop_result import Health, HopResult
+from medweave.doctor.machine import MachineChecks
 from medweave_connectors.host.errors import SiteConfigError, SiteUnreachable
 from medweave_connectors.sites.ssh.connect import Target
 from medweave_connectors.sites.ssh.connector import MedweaveSSHConnector
@@ -209,7 +209,7 @@ def test_one_session_is_too_few(site: Site, tmp_path: Path) -> None:
     assert "with 1 open" in str(caught.value)
 
 
-def doctor(site: Site, account: str) -> dict[str, Hop]:
+def doctor(site: Site, account: str) -> dict[str, HopResult]:
     """The lines of `medweave doctor` about an account, by name."""
     target = Target(
         where="deployments.login.config",
@@ -220,8 +220,8 @@ def doctor(site: Site, account: str) -> dict[str, Hop]:
         known_hosts=str(site.known_hosts),
     )
     with contextlib.ExitStack() as stack:
-        machine = Machine("login", Login(target=target), stack, "run: medweave provision --site site.yml")
-        found: list[Hop] = list(machine.open())
+        machine = MachineChecks("login", SshLogin(target=target), stack, "run: medweave provision --site site.yml")
+        found: list[HopResult] = list(machine.open())
         if found[0].health is Health.OK:
             found += machine.sessions()
         return {hop.name: hop for hop in found}

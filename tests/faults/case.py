@@ -1,4 +1,4 @@
-"""One job of the campaign: its workflow, its drivers, and what it has left. Each case is a workflow of one step of its own name."""
+"""One job of the campaign: its workflow, its drivers and its traces. Each case is a workflow of one step with a unique name."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from faults.verdict import Facts, Said, read_said
+from faults.verdict import Facts, ReportedOutcome, read_reported
 from medweave_connectors.jobs.retries.policy import FailureKind
 from support.engine import Run, start
 from support.processes import processes_with
 
 MARK = "MEDWEAVE_FAULT"  # in the environment of all processes of a job, with the name of its case
-GONE_S = 20.0  # after the end of a run nothing of its job may live longer
+GONE_S = 20.0  # processes of a job must end within this time after its run
 LINES = 6000
 HALF = f"seq 1 {LINES // 2} > result.txt"
 NAP_S = 0.05
@@ -36,11 +36,11 @@ class Kind:
     Attributes:
         site: `slurm` or `pods`.
         play: starts the jobs of these cases, injects the faults, and returns when their runs have ended.
-        proof: from a case and the site's word (rows of sacct, or the story of a pod), whether the fault took place.
-        right: kinds of failure that tell the truth about it; none where the job must do well in spite of it.
-        fatal: the site ends the job. Else the fault only gets in its way.
-        alone: no other kind may be at work at its site meanwhile.
-        most: most jobs, whatever is asked for.
+        proof: from a case and the site's records (rows of sacct, or the history of a pod), whether the fault took place.
+        right: correct kinds of failure; empty if the job must complete despite the fault.
+        fatal: whether the site ends the job.
+        alone: whether no other kind may run at its site at the same time.
+        most: upper limit of the number of jobs.
     """
 
     name: str
@@ -58,20 +58,20 @@ class Case:
     """A job and its fault.
 
     Attributes:
-        name: of its step, and so a part of the job's name at the site; no other job has it.
-        chance: what is drawn for it; the same for the same seed.
-        ledger: where the job writes a line each time that it begins, as this machine sees it.
-        there: the same file, as the job sees it.
-        environment: of its drivers.
-        gate: at most so many drivers start at once.
-        stopping: set when the campaign is being ended.
-        uid: of its pod.
-        injected, injected_at: what was done, and when (s since 1970).
-        evidence: words of others than the scheduler that the fault took place; `refuted` says that it did not.
-        right_code: the exit code that a failure must tell.
-        known_at: moment of the scheduler's word, where the evidence has it, s since 1970.
-        trouble: why the campaign could not do its part.
-        stopped: the driver did not end by itself.
+        name: name of its step and part of the job's name at the site; unique.
+        chance: its random generator; the same for the same seed.
+        ledger: file on this machine to which the job writes a line each time it starts.
+        ledger_at_site: path of that file as the job sees it.
+        environment: environment of its drivers.
+        gate: limits the number of drivers that start at the same time.
+        stopping: set when the campaign is stopped.
+        uid: uid of its pod.
+        injected, injected_at: the fault and its time (s since 1970).
+        evidence: evidence of the fault from other sources than the scheduler; `refuted` if it did not take place.
+        right_code: the exit code that a failure must report.
+        known_at: time of the scheduler's record, if the evidence has it, s since 1970.
+        trouble: why the campaign could not inject the fault.
+        stopped: whether the campaign had to stop the driver.
     """
 
     kind: Kind
@@ -80,7 +80,7 @@ class Case:
     chance: random.Random
     folder: Path
     ledger: Path
-    there: str
+    ledger_at_site: str
     environment: Mapping[str, str]
     gate: threading.Semaphore
     stopping: threading.Event
@@ -99,14 +99,14 @@ class Case:
     # ---- the job
 
     def script(self, body: str, *, rest: str = "") -> str:
-        """A shell script that says that it begins, writes half of its output, does something, and writes the whole.
+        """Return a shell script that records its start, writes half of its output, runs a body, and writes the whole output.
 
         Args:
-            rest: what it does at its end.
+            rest: commands at its end.
         """
         lines = (
             f"export {MARK}={self.name}",
-            f"echo $$ >> {self.there}",
+            f"echo $$ >> {self.ledger_at_site}",
             HALF,
             body,
             f"{{ seq 1 {LINES}; echo {self.name}; }} > result.txt",
@@ -116,7 +116,7 @@ class Case:
 
     @property
     def whole(self) -> bool:
-        """Whether the output that the run delivered is that of a complete job, to the byte."""
+        """Whether the delivered output has exactly the bytes of a complete job."""
         expected = "".join(f"{number}\n" for number in range(1, LINES + 1)) + f"{self.name}\n"
         with contextlib.suppress(OSError):
             return (self.folder / "results" / "result.txt").read_text(encoding="utf-8") == expected
@@ -124,7 +124,7 @@ class Case:
 
     @property
     def processes(self) -> list[int]:
-        """Process ids of the job's shell, as its machine counts, one for each time that it began."""
+        """Process ids of the job's shell on its machine, one for each start."""
         with contextlib.suppress(OSError):
             return [int(line) for line in self.ledger.read_text(encoding="utf-8").split()]
         return []
@@ -133,7 +133,7 @@ class Case:
 
     @property
     def run(self) -> Run:
-        """The driver that was started last."""
+        """The latest driver."""
         return self.runs[-1]
 
     @property
@@ -143,7 +143,7 @@ class Case:
 
     @property
     def run_ids(self) -> list[str]:
-        """The names of its runs."""
+        """Ids of its runs."""
         return [f"{self.name}-{number}" for number in range(1, len(self.runs) + 1)]
 
     @property
@@ -153,38 +153,38 @@ class Case:
 
     @property
     def events(self) -> list[dict[str, Any]]:
-        """The whole lines of its event log."""
+        """Events of the complete lines of its event log."""
         with contextlib.suppress(OSError):
             text = (self.record / "events.jsonl").read_text(encoding="utf-8")
             return [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]
         return []
 
     def begin(self) -> None:
-        """Starts a driver; what earlier ones printed is kept aside.
+        """Start a driver; the output of earlier ones is renamed.
 
         Raises:
-            CannotPlay: the campaign is being ended.
+            CannotPlay: the campaign is being stopped.
         """
         if self.stopping.is_set():
-            raise CannotPlay("the campaign was ended")
-        told = self.folder / "stderr.txt"
-        if told.exists():
-            told.rename(self.folder / f"stderr-{len(self.runs)}.txt")
+            raise CannotPlay("the campaign was stopped")
+        stderr = self.folder / "stderr.txt"
+        if stderr.exists():
+            stderr.rename(self.folder / f"stderr-{len(self.runs)}.txt")
         run_id = f"{self.name}-{len(self.runs) + 1}"
         self.started_at = time.time()
         self.runs.append(start(self.folder, environment={**self.environment, "MEDWEAVE_RUN_ID": run_id}))
 
     def begin_and_wait(self, condition: Callable[[], Any] | None = None, *, what: str = "its job begins") -> None:
-        """The same, and waits until its job has begun, or for something else; only so many cases do so at once."""
+        """Start a driver and wait until its job has started, or for another condition; `gate` limits concurrent starts."""
         with self.gate:
             self.begin()
             self.wait_for(condition or (lambda: self.processes), what, limit_s=120)
 
     def wait_for(self, condition: Callable[[], Any], what: str, *, limit_s: float, nap_s: float = NAP_S) -> None:
-        """Looks again and again while the driver lives.
+        """Poll a condition while the driver is running.
 
         Raises:
-            CannotPlay: the driver has ended, or the time is over.
+            CannotPlay: the driver has ended, or the time limit is over.
         """
         deadline = time.monotonic() + limit_s
         while not condition():
@@ -195,12 +195,12 @@ class Case:
             time.sleep(nap_s)
 
     def inject(self, what: str) -> None:
-        """Notes what is done now."""
+        """Record the fault that is injected now."""
         seconds = time.time() - self.started_at
         self.injected, self.injected_at = f"{what}, {seconds:.1f} s after the start", time.time()
 
     def end(self, limit_s: float = 180.0) -> None:
-        """Waits until the driver has ended.
+        """Wait until the driver has ended.
 
         Raises:
             CannotPlay: it did not.
@@ -210,31 +210,31 @@ class Case:
             raise CannotPlay(f"the driver had not ended {limit_s:.0f} s after the fault")
 
     def stop(self) -> None:
-        """Ends a driver that still runs, so that it undoes what it made."""
+        """Stop a running driver, so that it cleans up."""
         for number in (signal.SIGCONT, signal.SIGTERM, signal.SIGKILL):
             if self.runs and self.run.process.exitcode is None:
                 self.stopped = True
                 self.run.signal(number)
                 self.run.process.join(0 if number == signal.SIGCONT else 40)
 
-    # ---- what there is to say
+    # ---- facts
 
-    def said(self) -> Said:
-        """What medweave said at last; a driver that had to be ended has said nothing that counts."""
+    def reported(self) -> ReportedOutcome:
+        """Return what medweave reported at the end; a driver that had to be stopped has no exit code."""
         if not self.runs:
-            return Said(exit_code=None)
-        return read_said(self.events, self.run.stderr, None if self.stopped else self.run.process.exitcode)
+            return ReportedOutcome(exit_code=None)
+        return read_reported(self.events, self.run.stderr, None if self.stopped else self.run.process.exitcode)
 
     def alive(self, look: Callable[[], Sequence[str]]) -> list[str]:
-        """What of the job still lives a while after its run.
+        """Return the traces of the job that still exist some time after its run.
 
         Args:
-            look: asks the site.
+            look: lists the traces at the site.
         """
         deadline = time.monotonic() + GONE_S
-        while found := [*look(), *(f"process {line[:60]}" for line in processes_with(self.name, MARK))]:
+        while traces := [*look(), *(f"process {line[:60]}" for line in processes_with(self.name, MARK))]:
             if time.monotonic() > deadline:
-                return found
+                return traces
             time.sleep(0.5)
         return []
 
@@ -242,11 +242,11 @@ class Case:
         self, *, scheduler: str, happened: bool, completed: bool, submissions: int, since: float | None,
         look: Callable[[], Sequence[str]], replaced: int = 0,
     ) -> Facts:  # fmt: skip
-        """All that is known, when the driver has ended.
+        """Return all facts after the driver has ended.
 
         Args:
-            scheduler, happened, completed, submissions, since, replaced: as the site's own word is.
-            look: asks the site what of the job lives.
+            scheduler, happened, completed, submissions, since, replaced: by the records of the site.
+            look: lists the traces of the job at the site.
         """
         return Facts(
             fault=self.kind.name,
@@ -262,6 +262,6 @@ class Case:
             replaced=replaced,
             alive=self.alive(look),
             since=since,
-            said=self.said(),
+            reported=self.reported(),
             trouble=self.trouble,
         )

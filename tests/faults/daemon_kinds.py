@@ -1,4 +1,4 @@
-"""Daemons that are killed and started again under the jobs: the job does well, or its failure is told as one."""
+"""Daemons that are killed and restarted under running jobs: the job completes, or its failure is reported."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from faults.case import CannotPlay, Case, Kind
 from faults.driver_kinds import completed
-from faults.pod_site import Story
+from faults.pod_site import PodHistory
 from faults.slurm_kinds import prepare
 from faults.slurm_site import restarted
 from faults.stage import Stage
@@ -15,20 +15,20 @@ from medweave_connectors.jobs.retries.policy import FailureKind
 
 WORK_S = 15
 EVENT_S = 30.0
-# Nobody can know how a command ended whose connection broke; that it is told, and not taken for a success, is the point.
+# The end of a command is unknown after its connection broke; it must be reported, not taken for a success.
 CUT = frozenset({FailureKind.UNKNOWN, FailureKind.NODE_FAIL})
 
 
 def controller(stage: Stage, cases: Sequence[Case]) -> None:
-    """slurmctld is killed while jobs run, and wait, and started again some seconds later."""
+    """Kill slurmctld while jobs run and wait, and start it again some seconds later."""
 
     def one(case: Case) -> None:
-        # Each has a core of its own here, so that one of five waits; a partition of the campaign's own would not come back.
+        # One core for each job, so that one of five waits; the campaign's partition would be lost with the restart.
         prepare(case, case.script(f"sleep {WORK_S}"), node="", partition="normal")
         case.begin_and_wait(lambda: stage.slurm.job_id(case.name), what="Slurm has its job")
 
     stage.side_by_side(cases, one)
-    # A controller that is killed before it has written them down has lost its jobs: that is another fault.
+    # A controller that is killed before it has saved its jobs loses them, which is another fault.
     submitted = time.time()
     cases[0].wait_for(lambda: stage.slurm.saved_at() > submitted, "slurmctld has saved its state", limit_s=60)
     before = stage.slurm.boot_time()
@@ -41,7 +41,7 @@ def controller(stage: Stage, cases: Sequence[Case]) -> None:
 
 
 def kubelet(stage: Stage, cases: Sequence[Case]) -> None:
-    """The kubelet is killed while commands run in its pods."""
+    """Kill the kubelet while commands run in its pods."""
     _start_in_pods(stage, cases)
     before = stage.pods.kubelet_starts()
     _strike(cases, "SIGKILL to the kubelet, started again", "kubelet")
@@ -54,7 +54,7 @@ def kubelet(stage: Stage, cases: Sequence[Case]) -> None:
 
 
 def api_server(stage: Stage, cases: Sequence[Case]) -> None:
-    """The API server is killed while commands run over it."""
+    """Kill the API server while commands run over it."""
     _start_in_pods(stage, cases)
     before = stage.pods.server_started()
     _strike(cases, "SIGKILL to the API server, started again", "apiserver")
@@ -63,16 +63,16 @@ def api_server(stage: Stage, cases: Sequence[Case]) -> None:
     stage.side_by_side(cases, lambda case: case.end())
 
 
-def stayed(case: Case, told: Story) -> bool:
-    """The pod has been there, and its container was never restarted."""
-    return bool(told.name) and told.restarts == 0
+def stayed(case: Case, history: PodHistory) -> bool:
+    """Return whether the pod existed and its container was never restarted."""
+    return bool(history.name) and history.restarts == 0
 
 
 def _start_in_pods(stage: Stage, cases: Sequence[Case]) -> None:
-    """Jobs in pods that work until they are told to end."""
+    """Start jobs in pods that run until a file appears."""
 
     def one(case: Case) -> None:
-        stage.pods.write(case, case.script(f"while [ ! -e {case.there}.end ]; do sleep 0.1; done"))
+        stage.pods.write(case, case.script(f"while [ ! -e {case.ledger_at_site}.end ]; do sleep 0.1; done"))
         case.begin_and_wait()
         case.uid = stage.pods.pod(case)["metadata"]["uid"]
 
@@ -81,7 +81,7 @@ def _start_in_pods(stage: Stage, cases: Sequence[Case]) -> None:
 
 
 def _strike(cases: Sequence[Case], what: str, daemon: str) -> None:
-    """Kills a daemon. Every third job ends just before, so that its outputs are on their way; the others after it."""
+    """Kill a daemon. Every third job ends just before, so that its outputs are being copied; the others afterwards."""
     for case in cases:
         if case.number % 3 == 0:
             _let_end(case)

@@ -1,4 +1,4 @@
-"""Faults of the way to the site and of the driver itself: the job must do well, once."""
+"""Faults of the connection to the site and of the driver: the job must complete once."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import psutil
 from faults.case import CannotPlay, Case, Kind
 from faults.slurm_kinds import prepare
 from faults.slurm_site import Row
-from faults.stage import Stage, each
+from faults.stage import Stage, for_each_case
 
 WORK_S = 8
 MOMENTS = (
@@ -27,7 +27,7 @@ QUICK_S = 0.002
 
 
 def ssh_cut(stage: Stage, case: Case) -> None:
-    """The server's end of the driver's connection is killed: as it submits, while the job runs, or as the outputs come home."""
+    """Kill the server's end of the driver's connection: at submission, while the job runs, or while outputs are copied."""
     prepare(case, case.script(f"sleep {WORK_S}"))
     moment = CUTS[(case.number + stage.seed) % len(CUTS)]
     _until(stage, case, moment)
@@ -45,9 +45,9 @@ def ssh_cut(stage: Stage, case: Case) -> None:
 
 
 def driver_killed(stage: Stage, case: Case) -> None:
-    """SIGKILL to the driver at a moment of its life, and the same started again."""
+    """Kill the driver at some moment and start the same again."""
     prepare(case, case.script(f"sleep {WORK_S}"))
-    # The moments follow one another, from one that the seed names, so that five jobs see all of them.
+    # The moments follow one another from a seeded one, so that five jobs cover all of them.
     moment = MOMENTS[(case.number + stage.seed) % len(MOMENTS)]
     _until(stage, case, moment)
     case.run.signal(signal.SIGKILL)
@@ -75,34 +75,36 @@ def _until(stage: Stage, case: Case, moment: str) -> None:
             time.sleep(chance * WORK_S * 0.8)
         elif moment == MOMENTS[3]:
             time.sleep(chance)
-            case.run.signal(signal.SIGSTOP)  # it cannot learn of the end any more
-            case.wait_for(lambda: stage.slurm.last_words(case.name), "Slurm has ended the job", limit_s=60)
+            case.run.signal(signal.SIGSTOP)  # so it does not notice the end
+            case.wait_for(lambda: stage.slurm.final_rows(case.name), "Slurm has ended the job", limit_s=60)
         else:
             log = case.record / "events.jsonl"
             case.wait_for(lambda: b'"job.ended"' in log.read_bytes(), "its job has ended", limit_s=90, nap_s=QUICK_S)
 
 
 def _ports(case: Case) -> set[int]:
-    """Local ports of the driver's connections to ssh servers."""
+    """Return local ports of the driver's connections to ssh servers."""
     connections = psutil.Process(case.run.process.pid).net_connections(kind="tcp")
     return {
-        each.laddr.port for each in connections if each.raddr and each.raddr.port == 22 and each.status == "ESTABLISHED"
+        connection.laddr.port
+        for connection in connections
+        if connection.raddr and connection.raddr.port == 22 and connection.status == "ESTABLISHED"
     }
 
 
 def _servers(stage: Stage, ports: set[int]) -> set[int]:
-    """Process ids of the server's ends."""
-    told = stage.testbed.inside("base", "ss", "-H", "-t", "-n", "-p", "sport", "=", ":22").stdout
-    lines = [line for line in told.splitlines() if any(re.search(rf":{port}\s", line) for port in ports)]
+    """Return process ids of the server's ends of these connections."""
+    output = stage.testbed.inside("base", "ss", "-H", "-t", "-n", "-p", "sport", "=", ":22").stdout
+    lines = [line for line in output.splitlines() if any(re.search(rf":{port}\s", line) for port in ports)]
     return {int(pid) for line in lines for pid in re.findall(r"pid=(\d+)", line)}
 
 
 def completed(case: Case, rows: Sequence[Row]) -> bool:
-    """Slurm ran the job to its end."""
+    """Return whether Slurm ran the job to its end."""
     return len(rows) > 0 and rows[-1].state == "COMPLETED"
 
 
 KINDS = (
-    Kind(name="ssh-cut", site="slurm", play=each(ssh_cut), proof=completed, fatal=False),
-    Kind(name="driver-killed", site="slurm", play=each(driver_killed), proof=completed, fatal=False),
+    Kind(name="ssh-cut", site="slurm", play=for_each_case(ssh_cut), proof=completed, fatal=False),
+    Kind(name="driver-killed", site="slurm", play=for_each_case(driver_killed), proof=completed, fatal=False),
 )

@@ -1,4 +1,4 @@
-"""The order of a campaign: one lane per site; in each, the kinds that go together, then one by one those that go alone."""
+"""The order of a campaign: one lane per site; in each, first the concurrent kinds, then one by one the exclusive ones."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from typing import Any
 from faults import daemon_kinds, driver_kinds, job_kinds, pod_kinds, slurm_kinds
 from faults.case import Case, Kind
 from faults.pod_site import MOUNT, ledger_folder
-from faults.slurm_site import words_of
+from faults.slurm_site import describe_rows
 from faults.stage import Stage
 from faults.verdict import Facts, row
 from medweave_testbed.layout import POD_UID
@@ -25,7 +25,7 @@ from medweave_testbed.layout import POD_UID
 KINDS: tuple[Kind, ...] = (
     *slurm_kinds.KINDS, *driver_kinds.KINDS, *pod_kinds.KINDS, *job_kinds.KINDS, *daemon_kinds.KINDS,
 )  # fmt: skip
-STARTS = 3  # drivers that start at once, on two cores
+STARTS = 3  # drivers that start at the same time, on two cores
 SITES = ("slurm", "pods")
 
 
@@ -34,9 +34,9 @@ class Campaign:
     """All cases of a campaign.
 
     Attributes:
-        name: of its folders at the sites and of its cases.
-        environment: of the drivers.
-        rows: of the summary, as they come.
+        name: part of the names of its folders at the sites and of its cases.
+        environment: environment of the drivers.
+        rows: rows of the summary so far.
     """
 
     stage: Stage
@@ -49,7 +49,7 @@ class Campaign:
     _gate: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(STARTS))
 
     def play(self, kinds: Sequence[Kind], jobs_per_kind: int) -> None:
-        """Plays all kinds; their rows are there when it returns."""
+        """Run all kinds and collect their rows."""
         layout = self.stage.testbed.layout
         owners = {"slurm": pwd.getpwnam(layout.hpc_user).pw_uid, "pods": POD_UID}
         for site in SITES:
@@ -60,18 +60,18 @@ class Campaign:
             try:
                 list(threads.map(self._lane, lanes))
             except BaseException:
-                self.stop()  # else the lanes would go on to their end
+                self.stop()  # else the lanes would run to their end
                 raise
         order = [kind.name for kind in KINDS]
-        self.rows.sort(key=lambda each: order.index(each["fault"]))
+        self.rows.sort(key=lambda row: order.index(row["fault"]))
 
     def stop(self) -> None:
-        """Ends all drivers; nothing more is started."""
+        """Stop all drivers and start no more."""
         self.stopping.set()
         list(self.stage.threads.map(Case.stop, self.cases))
 
     def clean(self, *, keep: bool) -> None:
-        """Removes what the campaign made at the sites and, unless it is needed, here."""
+        """Remove the files of the campaign at the sites and, unless they are needed, on this machine."""
         for site in SITES:
             shutil.rmtree(self._ledgers(site), ignore_errors=True)
         shutil.rmtree(self.stage.testbed.layout.hpc / "scratch" / "tests", ignore_errors=True)
@@ -91,49 +91,48 @@ class Campaign:
     def _play(self, cases: Sequence[Case]) -> None:
         try:
             cases[0].kind.play(self.stage, cases)
-        except Exception as problem:  # the other kinds go on, and this one counts nothing
+        except Exception as problem:  # the other kinds continue, and this one is not counted
             for case in cases:
                 case.trouble = case.trouble or f"{type(problem).__name__}: {problem}"
-        for each in self.stage.threads.map(self._facts, cases):
-            self.rows.append(row(each))
-            said = self.rows[-1]
-            told = said["medweave"]["failure"] or said["medweave"]["job"] or "nothing"
+        for facts in self.stage.threads.map(self._facts, cases):
+            entry = row(facts)
+            self.rows.append(entry)
+            reported = entry["medweave"]["failure"] or entry["medweave"]["job"] or "nothing"
             self.stage.say(
-                f"{each.fault}: {said['scheduler'] or 'nothing'}; medweave: {told}, {said['seconds_to_know']} s"
+                f"{facts.fault}: {entry['scheduler'] or 'nothing'}; medweave: {reported}, {entry['seconds_to_know']} s"
             )
-            for line in said["why"]:
+            for line in entry["why"]:
                 self.stage.say(f"  ! {line}")
 
     def _facts(self, case: Case) -> Facts:
         case.stop()
         kind, stage = case.kind, self.stage
         if kind.site == "slurm":
-            rows = stage.slurm.last_words(case.name) if case.runs else []
+            rows = stage.slurm.final_rows(case.name) if case.runs else []
             end = rows[-1].end if rows else None
             return case.facts(
-                scheduler=words_of(rows),
+                scheduler=describe_rows(rows),
                 happened=kind.proof(case, rows),
-                completed=bool(rows)
-                and all((each.state, each.exit_code) == ("COMPLETED", "0:0") for each in rows[-1:]),
+                completed=bool(rows) and (rows[-1].state, rows[-1].exit_code) == ("COMPLETED", "0:0"),
                 submissions=len(rows),
                 replaced=stage.slurm.replaced(rows),
                 since=max(end, case.started_at) if end is not None and len(case.runs) > 1 else end,
                 look=lambda: stage.slurm.living(case.name),
             )
-        told, jobs = stage.pods.story(case.uid), stage.pods.pods_of_jobs(case)
-        happened = kind.proof(case, told)
+        history, jobs = stage.pods.history(case.uid), stage.pods.pods_of_jobs(case)
+        happened = kind.proof(case, history)
         return case.facts(
-            scheduler=told.word,
+            scheduler=history.summary,
             happened=happened,
             completed=not (kind.fatal and happened),
             submissions=len(stage.pods.jobs(case)) or 1,
-            replaced=sum(bool(each.disruption) for each in jobs),
+            replaced=sum(bool(job.disruption) for job in jobs),
             since=case.known_at or case.injected_at,
             look=lambda: [] if kind.name == "pod-memory" else stage.pods.living(case),
         )
 
     def _cases(self, kind: Kind, jobs_per_kind: int) -> list[Case]:
-        made = []
+        cases = []
         for number in range(1, min(jobs_per_kind, kind.most) + 1):
             name = f"{kind.name}-{number}-{self.name}"
             folder = self.folder / name
@@ -149,14 +148,14 @@ class Campaign:
                 chance=random.Random(f"{self.stage.seed}/{kind.name}/{number}"),
                 folder=folder,
                 ledger=ledger,
-                there=str(ledger) if kind.site == "slurm" else f"{MOUNT}/{self._ledgers('pods').name}/{name}",
+                ledger_at_site=str(ledger) if kind.site == "slurm" else f"{MOUNT}/{self._ledgers('pods').name}/{name}",
                 environment=self.environment,
                 gate=self._gate,
                 stopping=self.stopping,
             )
-            made.append(case)
-        self.cases += made
-        return made
+            cases.append(case)
+        self.cases += cases
+        return cases
 
     def _ledgers(self, site: str) -> Path:
         layout = self.stage.testbed.layout

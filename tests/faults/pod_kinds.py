@@ -1,4 +1,4 @@
-"""Faults that end pods, or what runs in them."""
+"""Faults that end pods, or processes in them."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import time
 from collections.abc import Sequence
 
 from faults.case import CannotPlay, Case, Kind
-from faults.pod_site import Story
-from faults.stage import Stage, each
+from faults.pod_site import PodHistory
+from faults.stage import Stage, for_each_case
 from medweave_connectors.jobs.retries.policy import FailureKind
 
 WAIT = "sleep 900"
@@ -17,23 +17,23 @@ FILL = "head -c 31457280 /dev/zero > filler"  # 30 MiB
 
 
 def deleted(stage: Stage, case: Case) -> None:
-    """Somebody deletes the pod."""
+    """Delete the pod."""
     stage.pods.write(case, case.script(WAIT))
     pod = _started(stage, case)
-    told = stage.pods.admin("delete", "pod", pod, "--wait=false")
+    output = stage.pods.admin("delete", "pod", pod, "--wait=false")
     case.inject(f"kubectl delete pod {pod}")
-    case.evidence.append(f"the API server: {told.strip()}")
-    case.refuted = "deleted" not in told
+    case.evidence.append(f"the API server: {output.strip()}")
+    case.refuted = "deleted" not in output
     case.end()
 
 
-def was_deleted(case: Case, told: Story) -> bool:
-    """The API server has told that it was to go, or is gone, before it could know of anything else."""
-    return told.deleted and not told.evicted
+def was_deleted(case: Case, history: PodHistory) -> bool:
+    """Return whether the API server reported the deletion of the pod before anything else."""
+    return history.deleted and not history.evicted
 
 
 def evicted(stage: Stage, case: Case) -> None:
-    """The Eviction API takes the pod away; every second one goes over the limit of its volume, and the kubelet evicts it."""
+    """Evict the pod by the Eviction API; every second one exceeds its volume's limit instead, and the kubelet evicts it."""
     over = case.number % 2 == 0
     stage.pods.write(case, case.script(f"{FILL}; {WAIT}" if over else WAIT), disk=DISK if over else "")
     pod = _started(stage, case)
@@ -49,19 +49,19 @@ def evicted(stage: Stage, case: Case) -> None:
         case.known_at = at
 
 
-def was_evicted(case: Case, told: Story) -> bool:
-    """The API server says so, in one of its ways; a pod whose containers end well is Succeeded, and its event tells."""
-    by_event = any(each.startswith(EVICTED) for each in case.evidence)
-    return by_event or bool(told.evicted) or told.disruption == EVICTION
+def was_evicted(case: Case, history: PodHistory) -> bool:
+    """Return whether the API server reported an eviction by status, condition or event (a pod that ends with 0 is Succeeded)."""
+    by_event = any(text.startswith(EVICTED) for text in case.evidence)
+    return by_event or bool(history.evicted) or history.disruption == EVICTION
 
 
 def out_of_memory(stage: Stage, cases: Sequence[Case]) -> None:
-    """The process that exec started uses more than the pod has; the pod lives on, and its status knows nothing of it."""
+    """Run a process by exec that uses more memory than the pod has; the pod keeps running, and its status does not show it."""
     stage.pods.make(cases, memory=MEMORY)
 
     def one(case: Case) -> None:
         greedy = "sleep 2; python3 -c 'x = bytearray(400 << 20)' || exit $?"
-        stage.pods.write(case, case.script(greedy), own=False, memory=MEMORY)
+        stage.pods.write(case, case.script(greedy), creates_pod=False, memory=MEMORY)
         pod = stage.pods.pod(case)
         case.uid = pod["metadata"]["uid"]
         case.begin_and_wait()
@@ -74,13 +74,13 @@ def out_of_memory(stage: Stage, cases: Sequence[Case]) -> None:
     stage.side_by_side(cases, one)
 
 
-def lived_on(case: Case, told: Story) -> bool:
-    """The pod is as it was."""
-    return told.phase == "Running" and told.restarts == 0
+def lived_on(case: Case, history: PodHistory) -> bool:
+    """Return whether the pod is unchanged."""
+    return history.phase == "Running" and history.restarts == 0
 
 
 def _started(stage: Stage, case: Case) -> str:
-    """Starts the driver and waits until the command runs; the name of the pod."""
+    """Start the driver and wait until the command runs; return the name of the pod."""
     case.begin_and_wait()
     pod = stage.pods.pod(case)
     case.uid = pod["metadata"]["uid"]
@@ -91,9 +91,25 @@ def _started(stage: Stage, case: Case) -> str:
 
 
 KINDS = (
-    Kind(name="pod-evicted", site="pods", play=each(evicted), proof=was_evicted, right=frozenset({FailureKind.PREEMPTED})),
-    Kind(name="pod-deleted", site="pods", play=each(deleted), proof=was_deleted, right=frozenset({FailureKind.CANCELLED})),
     Kind(
-        name="pod-memory", site="pods", play=out_of_memory, proof=lived_on, right=frozenset({FailureKind.OUT_OF_MEMORY}),
+        name="pod-evicted",
+        site="pods",
+        play=for_each_case(evicted),
+        proof=was_evicted,
+        right=frozenset({FailureKind.PREEMPTED}),
     ),
-)  # fmt: skip
+    Kind(
+        name="pod-deleted",
+        site="pods",
+        play=for_each_case(deleted),
+        proof=was_deleted,
+        right=frozenset({FailureKind.CANCELLED}),
+    ),
+    Kind(
+        name="pod-memory",
+        site="pods",
+        play=out_of_memory,
+        proof=lived_on,
+        right=frozenset({FailureKind.OUT_OF_MEMORY}),
+    ),
+)

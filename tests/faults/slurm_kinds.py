@@ -1,4 +1,4 @@
-"""Faults that end Slurm jobs: limits, other jobs, people, signals, lost nodes. Each is a typed failure."""
+"""Faults that end Slurm jobs: limits, other jobs, cancellation, signals, lost nodes. Each is a typed failure."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import Any
 
 from faults.case import CannotPlay, Case, Kind
 from faults.slurm_site import PARTITION, Row
-from faults.stage import Stage, each
+from faults.stage import Stage, for_each_case
 from medweave_connectors.jobs.retries.policy import FailureKind
 from support.slurm_runs import resources, write
 
-STEADY, FRAGILE = "n1", "n2"  # the second node is the one that other jobs are pushed out of, and that goes down
+STEADY, FRAGILE = "n1", "n2"  # jobs on the second node are preempted, and it goes down
 MEMORY_MIB = 100
 WAIT = "sleep 900"
-# More than it asked for, and then time for somebody to notice.
+# Uses more than its request, and then waits until Slurm notices.
 GREEDY = "python3 -c 'import time; x = bytearray(400 << 20); time.sleep(120)'"
 SIGKILL = 128 + signal.SIGKILL
 
@@ -29,13 +29,13 @@ def prepare(
     partition: str = PARTITION,
     tool: Mapping[str, Any] | None = None,
 ) -> None:
-    """Writes the workflow of a case whose step is a Slurm job; nothing is tried again."""
+    """Write the workflow of a case whose step is a Slurm job, without retries."""
     service = {"partition": partition, **({"options": [f"--nodelist={node}"]} if node else {})}
     write(case.folder, {case.name: (script, tool or resources(memory_mib=MEMORY_MIB))}, service=service)
 
 
-def said(state: str, exit_code: str = "") -> Any:
-    """A proof: the one job of the case is in that state."""
+def has_state(state: str, exit_code: str = "") -> Any:
+    """Return a proof that the case's last job is in a state."""
 
     def proof(case: Case, rows: Sequence[Row]) -> bool:
         return len(rows) > 0 and rows[-1].state == state and (not exit_code or rows[-1].exit_code == exit_code)
@@ -44,7 +44,7 @@ def said(state: str, exit_code: str = "") -> Any:
 
 
 def time_limit(stage: Stage, case: Case) -> None:
-    """Runs past its time limit, of a minute at least; Slurm looks every half minute."""
+    """Run past a time limit of one minute; Slurm checks every half minute."""
     prepare(case, case.script(WAIT), tool=resources(memory_mib=MEMORY_MIB, ToolTimeLimit={"timelimit": 30}))
     case.begin_and_wait()
     case.inject("a step of 15 min in a job of 1 min")
@@ -52,7 +52,7 @@ def time_limit(stage: Stage, case: Case) -> None:
 
 
 def memory(stage: Stage, case: Case) -> None:
-    """Uses four times its memory at a site without control groups: Slurm's own accounting sees it, and kills the step."""
+    """Use four times the requested memory without control groups: Slurm's accounting notices and kills the step."""
     prepare(case, case.script(GREEDY))
     case.begin_and_wait()
     case.inject(f"400 MiB used of {MEMORY_MIB}, no control groups")
@@ -60,15 +60,15 @@ def memory(stage: Stage, case: Case) -> None:
 
 
 def overused(case: Case, rows: Sequence[Row]) -> bool:
-    """Slurm killed it, and saw it use more than it had."""
+    """Return whether Slurm killed the job after it used more than its request."""
     row = rows[-1] if rows else None
-    if row is None or row.peak_mib is None or row.asked_mib is None:
+    if row is None or row.peak_mib is None or row.requested_mib is None:
         return False
-    return row.state in ("FAILED", "OUT_OF_MEMORY") and row.peak_mib > row.asked_mib
+    return row.state in ("FAILED", "OUT_OF_MEMORY") and row.peak_mib > row.requested_mib
 
 
 def confined_memory(stage: Stage, cases: Sequence[Case]) -> None:
-    """The same on a node with control groups. Every second step goes on after its process was killed, and ends with 0."""
+    """Use too much memory on a node with control groups. Every second step ignores the kill and ends with 0."""
     with stage.slurm.confined(FRAGILE):
 
         def one(case: Case) -> None:
@@ -82,7 +82,7 @@ def confined_memory(stage: Stage, cases: Sequence[Case]) -> None:
 
 
 def preemption(stage: Stage, cases: Sequence[Case]) -> None:
-    """A job of higher priority wants the whole node."""
+    """Preempt the jobs by one of higher priority that needs the whole node."""
     stage.side_by_side(cases, lambda case: _wait_on(case, FRAGILE))
     urgent = stage.testbed.submitted(
         "--partition=urgent", f"--nodelist={FRAGILE}", "--ntasks=2", "--mem=8000M", "--output=/dev/null", "--exclusive",
@@ -93,7 +93,7 @@ def preemption(stage: Stage, cases: Sequence[Case]) -> None:
 
 
 def node_down(stage: Stage, cases: Sequence[Case]) -> None:
-    """The node under the jobs goes down."""
+    """Set the node of the jobs down."""
     stage.side_by_side(cases, lambda case: _wait_on(case, FRAGILE))
     try:
         stage.slurm.done("scontrol", "update", f"nodename={FRAGILE}", "state=down", "reason=fault campaign")
@@ -104,7 +104,7 @@ def node_down(stage: Stage, cases: Sequence[Case]) -> None:
 
 
 def scancel(stage: Stage, case: Case) -> None:
-    """Somebody cancels the job at the site."""
+    """Cancel the job at the site."""
     prepare(case, case.script(WAIT))
     case.begin_and_wait()
     time.sleep(case.chance.uniform(0, 4))
@@ -115,24 +115,24 @@ def scancel(stage: Stage, case: Case) -> None:
 
 
 def exit_code(stage: Stage, case: Case) -> None:
-    """The command ends with some exit code; its output is whole all the same, every second time."""
+    """End the command with some exit code; every second one writes its complete output nevertheless."""
     code = case.chance.randint(1, 255)
     whole = case.number % 2 == 0
     case.right_code = code
     prepare(case, case.script("sleep 1" if whole else f"exit {code}", rest=f"exit {code}"))
     case.begin_and_wait()
-    case.inject(f"exit {code}" + (", with a whole output" if whole else ""))
+    case.inject(f"exit {code}" + (", with a complete output" if whole else ""))
     case.end()
 
 
 def exited(case: Case, rows: Sequence[Row]) -> bool:
-    """Slurm has the exit code; sacct takes 128 from those of 128 and more."""
+    """Return whether Slurm has the exit code; sacct subtracts 128 from codes of 128 and more."""
     codes = {f"{case.right_code}:0", f"{(case.right_code or 0) - 128}:0"}
     return len(rows) > 0 and rows[-1].state == "FAILED" and rows[-1].exit_code in codes
 
 
 def kill(stage: Stage, case: Case) -> None:
-    """SIGKILL to the step's process, or to the shell of the job script above it and all that it has started."""
+    """Kill the step's process, or the process group of the job script."""
     case.right_code = SIGKILL
     prepare(case, case.script(f"exec {WAIT}"))
     case.begin_and_wait()
@@ -148,17 +148,17 @@ def kill(stage: Stage, case: Case) -> None:
 
 
 def killed(case: Case, rows: Sequence[Row]) -> bool:
-    """Slurm knows of the signal, or of the exit code that the shell made of it."""
+    """Return whether Slurm has the signal, or the exit code for it."""
     return len(rows) > 0 and rows[-1].state == "FAILED" and rows[-1].exit_code in ("0:9", "9:0", f"{SIGKILL}:0")
 
 
 def batch_shell(stage: Stage, pid: int) -> int:
-    """The shell of Slurm's job script, above the process of a step."""
+    """Return the process id of the job script's shell above a step's process."""
     while pid > 1:
-        told = stage.testbed.inside("base", "ps", "-o", "ppid=,args=", "-p", str(pid)).stdout.split(None, 1)
-        if len(told) == 2 and "slurm_script" in told[1]:
+        fields = stage.testbed.inside("base", "ps", "-o", "ppid=,args=", "-p", str(pid)).stdout.split(None, 1)
+        if len(fields) == 2 and "slurm_script" in fields[1]:
             return pid
-        pid = int(told[0]) if told else 0
+        pid = int(fields[0]) if fields else 0
     raise CannotPlay("the job script's shell was not found")
 
 
@@ -174,18 +174,59 @@ def _inject_all(cases: Sequence[Case], what: str) -> None:
 
 
 KINDS = (
-    Kind(name="time-limit", site="slurm", play=each(time_limit), proof=said("TIMEOUT"), right=frozenset({FailureKind.TIMEOUT})),
-    Kind(name="memory", site="slurm", play=each(memory), proof=overused, right=frozenset({FailureKind.OUT_OF_MEMORY})),
-    Kind(name="preemption", site="slurm", play=preemption, proof=said("PREEMPTED"), right=frozenset({FailureKind.PREEMPTED})),
-    Kind(name="scancel", site="slurm", play=each(scancel), proof=said("CANCELLED"), right=frozenset({FailureKind.CANCELLED})),
-    Kind(name="exit-code", site="slurm", play=each(exit_code), proof=exited, right=frozenset({FailureKind.STEP_FAILED}), most=10),
-    Kind(name="sigkill", site="slurm", play=each(kill), proof=killed, right=frozenset({FailureKind.STEP_FAILED})),
     Kind(
-        name="node-down", site="slurm", play=node_down, proof=said("NODE_FAIL"), right=frozenset({FailureKind.NODE_FAIL}),
+        name="time-limit",
+        site="slurm",
+        play=for_each_case(time_limit),
+        proof=has_state("TIMEOUT"),
+        right=frozenset({FailureKind.TIMEOUT}),
+    ),
+    Kind(
+        name="memory",
+        site="slurm",
+        play=for_each_case(memory),
+        proof=overused,
+        right=frozenset({FailureKind.OUT_OF_MEMORY}),
+    ),
+    Kind(
+        name="preemption",
+        site="slurm",
+        play=preemption,
+        proof=has_state("PREEMPTED"),
+        right=frozenset({FailureKind.PREEMPTED}),
+    ),
+    Kind(
+        name="scancel",
+        site="slurm",
+        play=for_each_case(scancel),
+        proof=has_state("CANCELLED"),
+        right=frozenset({FailureKind.CANCELLED}),
+    ),
+    Kind(
+        name="exit-code",
+        site="slurm",
+        play=for_each_case(exit_code),
+        proof=exited,
+        right=frozenset({FailureKind.STEP_FAILED}),
+        most=10,
+    ),
+    Kind(
+        name="sigkill", site="slurm", play=for_each_case(kill), proof=killed, right=frozenset({FailureKind.STEP_FAILED})
+    ),
+    Kind(
+        name="node-down",
+        site="slurm",
+        play=node_down,
+        proof=has_state("NODE_FAIL"),
+        right=frozenset({FailureKind.NODE_FAIL}),
         alone=True,
     ),
     Kind(
-        name="memory-confined", site="slurm", play=confined_memory, proof=said("OUT_OF_MEMORY"),
-        right=frozenset({FailureKind.OUT_OF_MEMORY}), alone=True,
+        name="memory-confined",
+        site="slurm",
+        play=confined_memory,
+        proof=has_state("OUT_OF_MEMORY"),
+        right=frozenset({FailureKind.OUT_OF_MEMORY}),
+        alone=True,
     ),
-)  # fmt: skip
+)

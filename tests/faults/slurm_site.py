@@ -1,4 +1,4 @@
-"""Slurm as the campaign asks and breaks it: as its administrator, by Slurm's own programs, without a connector of ours."""
+"""Slurm as the campaign reads and breaks it: as its administrator, by Slurm's programs, without our connectors."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from medweave_testbed.part import Testbed, bring_up
 from medweave_testbed.slurm import node_trouble, start_node
 from support.testbed import Outcome, Sites, wait_for
 
-# Jobs that sleep do not need a core each: they share.
+# Sleeping jobs share cores.
 PARTITION, SHARED = "faults", 32
 ENDED = frozenset(
     ("BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "PREEMPTED", "TIMEOUT")
@@ -28,12 +28,12 @@ LIVING = "PENDING,CONFIGURING,RUNNING,SUSPENDED,COMPLETING"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """A job as sacct tells it.
+    """A job in sacct.
 
     Attributes:
-        state: its first word.
-        end: s since 1970; None before it.
-        asked_mib, peak_mib: memory that it asked for, and the most that one of its steps was seen to use, MiB.
+        state: first word of its State.
+        end: s since 1970; None if it has not ended.
+        requested_mib, peak_mib: requested memory, and the peak of its steps, MiB.
     """
 
     job_id: str
@@ -41,20 +41,20 @@ class Row:
     exit_code: str
     end: float | None
     nodes: str
-    asked_mib: float | None
+    requested_mib: float | None
     peak_mib: float | None
 
     @property
-    def word(self) -> str:
-        """For people."""
+    def summary(self) -> str:
+        """The row in words."""
         return f"{self.state} {self.exit_code} on {self.nodes}"
 
 
 def read_sacct(text: str) -> list[Row]:
-    """Rows of `sacct --parsable2 --noheader --units=M` with `FIELDS`: one per job, its steps' memory in it. Pure."""
+    """Parse `sacct --parsable2 --noheader --units=M` with `FIELDS`: one row per job, with its steps' peak memory."""
     rows = [line.split("|") for line in text.splitlines() if line.count("|") == len(FIELDS) - 1]
     jobs = []
-    for job_id, _, state, exit_code, end, nodes, asked, _ in rows:
+    for job_id, _, state, exit_code, end, nodes, requested, _ in rows:
         if not job_id.isdecimal():
             continue
         peaks = [_mebibytes(row[-1]) for row in rows if row[0].startswith(f"{job_id}.")]
@@ -66,7 +66,7 @@ def read_sacct(text: str) -> list[Row]:
                 exit_code=exit_code,
                 end=float(end) if end.isdecimal() else None,
                 nodes=nodes,
-                asked_mib=_mebibytes(asked),
+                requested_mib=_mebibytes(requested),
                 peak_mib=max(known, default=None),
             )
         )
@@ -74,16 +74,16 @@ def read_sacct(text: str) -> list[Row]:
 
 
 def read_replaced(log: str, job_ids: Collection[str]) -> int:
-    """How often a controller that came back found a job on a node that it had in its queue. Pure.
+    """Return how often a restarted controller found a job on a node that it had in its queue.
 
-    It saves its state every few seconds: killed just after a job's start, it knows nothing of it, ends what runs on the node, and
-    starts the job anew (Slurm 22.05). The same job id, and no restart in its count.
+    It saves its state every few seconds. Killed just after a job's start, it does not know of it, ends its processes and starts the
+    job again (Slurm 22.05), with the same job id and without counting a restart.
 
     Args:
-        log: of slurmctld.
+        log: text of slurmctld's log.
     """
-    found = re.findall(r"Registered PENDING JobId=(\d+) StepId=\d+\.batch on node", log)
-    return sum(job_id in job_ids for job_id in found)
+    matches = re.findall(r"Registered PENDING JobId=(\d+) StepId=\d+\.batch on node", log)
+    return sum(job_id in job_ids for job_id in matches)
 
 
 class Slurm:
@@ -94,28 +94,28 @@ class Slurm:
         self._inside = testbed.words_inside("hpc")
 
     def call(self, *words: str) -> Outcome:
-        """Runs a program as root, with the site's view."""
+        """Run a program as root, with the site's view."""
         environment = {"PATH": "/usr/bin:/bin:/usr/sbin:/sbin", "SLURM_TIME_FORMAT": "%s", "LANG": "C.UTF-8"}
         return subprocess.run(
             [*self._inside, *words], capture_output=True, text=True, timeout=60, check=False, env=environment
         )
 
     def done(self, *words: str) -> str:
-        """The same, for what must not fail."""
+        """Run a program that must succeed and return its output."""
         outcome = self.call(*words)
         if outcome.returncode:
             raise RuntimeError(f"`{' '.join(words)}`: {outcome.stderr.strip() or outcome.stdout.strip()}")
         return outcome.stdout
 
-    # ---- what it says
+    # ---- queries
 
     def jobs(self, name: str) -> list[Row]:
-        """All jobs of a case, by their name."""
+        """Return all jobs of a case, by their name."""
         words = ("--noheader", "--parsable2", "--duplicates", "--units=M", f"--format={','.join(FIELDS)}")
         return read_sacct(self.call("sacct", "--allusers", f"--name=medweave.{name}", *words).stdout)
 
-    def last_words(self, name: str) -> list[Row]:
-        """The same, when all of them have ended as sacct says, or after a while."""
+    def final_rows(self, name: str) -> list[Row]:
+        """Return all jobs of a case once they have ended in sacct, or after a time limit."""
         deadline = time.monotonic() + SACCT_S
         while True:
             rows = self.jobs(name)
@@ -124,37 +124,39 @@ class Slurm:
             time.sleep(0.3)
 
     def replaced(self, rows: Sequence[Row]) -> int:
-        """Times that the controller itself says it has started one of these jobs again."""
+        """Return how often the controller has logged that it started one of these jobs again."""
         log = self.testbed.layout.log / "slurmctld.log"
         return read_replaced(log.read_text(encoding="utf-8", errors="replace"), {row.job_id for row in rows})
 
     def living(self, name: str) -> list[str]:
-        """The jobs of a case that the controller has in its queue or on nodes."""
-        told = self.call("squeue", "--noheader", f"--name=medweave.{name}", f"--states={LIVING}", "--format=job %i %T")
-        return told.stdout.splitlines() if told.returncode == 0 else [f"squeue: {told.stderr.strip()}"]
+        """Return the jobs of a case in the controller's queue or on nodes."""
+        outcome = self.call(
+            "squeue", "--noheader", f"--name=medweave.{name}", f"--states={LIVING}", "--format=job %i %T"
+        )
+        return outcome.stdout.splitlines() if outcome.returncode == 0 else [f"squeue: {outcome.stderr.strip()}"]
 
     def job_id(self, name: str) -> str:
-        """The id of the job of a case; empty where it has none yet."""
-        told = self.call(
+        """Return the id of the job of a case; empty if it has none yet."""
+        job_ids = self.call(
             "squeue", "--noheader", f"--name=medweave.{name}", "--states=all", "--format=%i"
         ).stdout.split()
-        return told[-1] if told else ""
+        return job_ids[-1] if job_ids else ""
 
     def boot_time(self) -> str:
-        """When the controller was started, in its own words; empty where it does not answer."""
-        told = self.call("scontrol", "show", "config").stdout.splitlines()
-        return next((line.partition("=")[2].strip() for line in told if line.startswith("BOOT_TIME")), "")
+        """Return the start time of the controller by its configuration; empty if it does not answer."""
+        lines = self.call("scontrol", "show", "config").stdout.splitlines()
+        return next((line.partition("=")[2].strip() for line in lines if line.startswith("BOOT_TIME")), "")
 
     def saved_at(self) -> float:
-        """When the controller has saved its jobs last, s since 1970."""
+        """Return when the controller last saved its jobs, s since 1970."""
         file = self.testbed.layout.slurm / "site/var/lib/slurm/slurmctld/job_state"
         return file.stat().st_mtime if file.exists() else 0.0
 
-    # ---- what is done to it
+    # ---- changes
 
     @contextlib.contextmanager
     def shared_partition(self) -> Iterator[None]:
-        """A partition whose jobs share cores, while the block runs."""
+        """Create a partition whose jobs share cores, for the block."""
         self.call("scontrol", "delete", f"partitionname={PARTITION}")
         words = ("Nodes=n1,n2", f"OverSubscribe=FORCE:{SHARED}", "MaxTime=1-00:00:00", "DefaultTime=01:00:00")
         more = ("PriorityTier=1", "PreemptMode=CANCEL", "State=UP")
@@ -165,13 +167,13 @@ class Slurm:
             self.call("scontrol", "delete", f"partitionname={PARTITION}")
 
     def resume(self, node: str) -> None:
-        """Puts a node back to work, and waits until Slurm says that it is."""
+        """Resume a node and wait until Slurm reports it up."""
         self.call("scontrol", "update", f"nodename={node}", "state=resume")
         wait_for(lambda: True if node_trouble(bed(), node) is None else None, f"node {node} is back", deadline_s=60)
 
     @contextlib.contextmanager
     def confined(self, node: str) -> Iterator[None]:
-        """A node whose jobs are confined by control groups, while the block runs; the others know nothing of it."""
+        """Run a node with control groups for the block; the configuration of the other nodes is unchanged."""
         testbed = bed()
         folder = testbed.layout.slurm / "confined"
         folder.mkdir(exist_ok=True)
@@ -202,18 +204,18 @@ CGROUP_CONF = "CgroupPlugin=cgroup/v1\nConstrainRAMSpace=yes\nConstrainCores=no\
 
 
 def confined_conf(usual: str) -> str:
-    """slurm.conf of a node that leaves memory to the kernel's control groups. Pure."""
+    """Return the slurm.conf of a node that limits memory by control groups."""
     lines = [line for line in usual.splitlines() if not line.startswith("JobAcctGatherParams=")]
     return "\n".join("TaskPlugin=task/cgroup" if line.startswith("TaskPlugin=") else line for line in lines) + "\n"
 
 
 def bed() -> Testbed:
-    """The testbed's own tools."""
+    """Return the tools of the testbed."""
     return make_testbed(dict(os.environ))
 
 
 def restarted(daemon: str, *, after_s: float) -> None:
-    """Kills a daemon of the testbed with SIGKILL, and starts it again after a while; returns when it is healthy."""
+    """Kill a daemon of the testbed with SIGKILL, start it again after a while, and wait until it is healthy."""
     testbed = bed()
     (part,) = [part for part in parts_of(testbed.layout, existing_cluster=False) if part.daemon == daemon]
     pid = testbed.daemons.pid(daemon)
@@ -230,6 +232,6 @@ def _mebibytes(text: str) -> float | None:
         return None
 
 
-def words_of(rows: Sequence[Row]) -> str:
-    """For people: all jobs of a case."""
-    return " and ".join(row.word for row in rows) or "no job"
+def describe_rows(rows: Sequence[Row]) -> str:
+    """Return all jobs of a case in words."""
+    return " and ".join(row.summary for row in rows) or "no job"

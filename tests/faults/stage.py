@@ -1,4 +1,4 @@
-"""What the kinds of fault play on: the sites, and threads for jobs that go side by side."""
+"""The sites of the campaign, and threads for concurrent jobs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from faults.pod_site import Pods
 from faults.slurm_site import Slurm
 from support.testbed import Sites
 
-THREADS = 128  # they wait
+THREADS = 128  # most of them wait
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,7 +20,7 @@ class Stage:
     """The sites of the testbed.
 
     Attributes:
-        seed: of the campaign.
+        seed: seed of the campaign.
         say: prints a line.
     """
 
@@ -32,7 +32,7 @@ class Stage:
     threads: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(THREADS))
 
     def side_by_side(self, cases: Sequence[Case], one: Callable[[Case], None]) -> None:
-        """Does the same with all cases that still can be played, at once; what goes wrong with one is noted there."""
+        """Run a function for all cases without trouble at the same time; an error is recorded in its case."""
 
         def safely(case: Case) -> None:
             if case.trouble:
@@ -41,14 +41,14 @@ class Stage:
                 one(case)
             except CannotPlay as problem:
                 case.trouble = str(problem)
-            except Exception:  # an error of the campaign's own is no verdict about medweave
+            except Exception:  # an error of the campaign says nothing about medweave
                 case.trouble = traceback.format_exc(limit=-3)
 
         list(self.threads.map(safely, cases))
 
 
-def each(one: Callable[[Stage, Case], None]) -> Callable[[Stage, Sequence[Case]], None]:
-    """Plays all cases of a kind side by side."""
+def for_each_case(one: Callable[[Stage, Case], None]) -> Callable[[Stage, Sequence[Case]], None]:
+    """Return a function that runs all cases of a kind at the same time."""
 
     def play(stage: Stage, cases: Sequence[Case]) -> None:
         stage.side_by_side(cases, lambda case: one(stage, case))

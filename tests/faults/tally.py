@@ -1,4 +1,4 @@
-"""The summary of a campaign and its table. Pure."""
+"""The summary of a campaign and its table."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _FLAGS = {"false_successes": "false_success", "lost": "lost", "doubled": "double
 
 
 def summary(rows: Sequence[Row], *, seed: int, jobs_per_kind: int, seconds: float) -> dict[str, Any]:
-    """What goes into the file: faults that really happened are `jobs`, and no row is left out of the other counts."""
+    """Return the content of the summary file: `jobs` counts faults that happened, the other counts include all rows."""
     flags = {name: sum(row[flag] for row in rows) for name, flag in _FLAGS.items()}
     counted = [row for row in rows if row["counts"]]
     return {
@@ -28,15 +28,15 @@ def summary(rows: Sequence[Row], *, seed: int, jobs_per_kind: int, seconds: floa
     }
 
 
-def is_good(found: dict[str, Any]) -> bool:
-    """Whether every fault happened, and none came to anything that must not be."""
-    return bool(found["jobs"]) and not any(found[name] for name in (*_FLAGS, "orphans", "not_counted"))
+def is_good(result: dict[str, Any]) -> bool:
+    """Return whether every fault happened without a wrong result."""
+    return bool(result["jobs"]) and not any(result[name] for name in (*_FLAGS, "orphans", "not_counted"))
 
 
-def table(found: dict[str, Any]) -> str:
-    """The summary as people read it: a line per kind of fault, then what is wrong."""
-    rows: list[Row] = found["rows"]
-    head = ("fault", "jobs", "false", "lost", "doubled", "orphans", "s to know", "the scheduler said; we said")
+def table(result: dict[str, Any]) -> str:
+    """Return the summary as a table: a line per kind of fault, then the wrong results."""
+    rows: list[Row] = result["rows"]
+    head = ("fault", "jobs", "false", "lost", "doubled", "orphans", "s to know", "scheduler; medweave")
     lines = [head]
     for fault in dict.fromkeys(row["fault"] for row in rows):
         own = [row for row in rows if row["fault"] == fault]
@@ -53,14 +53,14 @@ def table(found: dict[str, Any]) -> str:
         )
     widths = [max(len(line[column]) for line in lines) for column in range(len(head) - 1)]
     text = ["  ".join((*map(str.ljust, line, widths), line[-1])).rstrip() for line in lines]
-    text += [f"! {row['fault']} ({row['injected']}): {each}" for row in rows for each in row["why"]]
-    return "\n".join((*text, "", _last_line(found)))
+    text += [f"! {row['fault']} ({row['injected']}): {text}" for row in rows for text in row["why"]]
+    return "\n".join((*text, "", _last_line(result)))
 
 
-def _last_line(found: dict[str, Any]) -> str:
-    flags = ", ".join(f"{found[name]} {name.replace('_', ' ')}" for name in (*_FLAGS, "orphans"))
-    missing = f", {found['not_counted']} not counted" if found["not_counted"] else ""
-    return f"{found['jobs']} jobs of {found['kinds']} kinds: {flags}{missing}; seed {found['seed']}, {found['seconds']:.0f} s"
+def _last_line(result: dict[str, Any]) -> str:
+    flags = ", ".join(f"{result[name]} {name.replace('_', ' ')}" for name in (*_FLAGS, "orphans"))
+    missing = f", {result['not_counted']} not counted" if result["not_counted"] else ""
+    return f"{result['jobs']} jobs of {result['kinds']} kinds: {flags}{missing}; seed {result['seed']}, {result['seconds']:.0f} s"
 
 
 def _seconds(values: Sequence[float | None]) -> str:

@@ -1,4 +1,4 @@
-"""What one injected fault came to: the scheduler's word beside medweave's. Pure."""
+"""The verdict about one injected fault: the scheduler's report compared with medweave's."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ LAST_LINES = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Said:
-    """What medweave said about a run of one job.
+class ReportedOutcome:
+    """What medweave reported about a run of one job.
 
     Attributes:
-        exit_code: of the driver; None for one that did not end in time.
-        state: of the run, in its last event; empty where it has none.
-        job: state of the job; empty where it never ended.
+        exit_code: exit code of the driver; None if it did not end in time.
+        state: state of the run in its last event; empty without one.
+        job: state of the job; empty if it never ended.
         failure: the kind of its failure; empty for none.
-        job_exit_code: of the job's command, as its event tells it.
+        job_exit_code: exit code of the job's command in its event.
         message: first line of the cause.
-        at: moment of the job's last event, s since 1970.
-        last_lines: of what people read.
+        at: time of the job's last event, s since 1970.
+        last_lines: last lines of the driver's output.
     """
 
     exit_code: int | None
@@ -38,17 +38,17 @@ class Said:
 
     @property
     def success(self) -> bool:
-        """The driver or its event log says so; one of them is enough."""
+        """Whether the driver or its event log reports success."""
         return self.exit_code == 0 or self.state == "completed"
 
 
-def read_said(events: Sequence[Mapping[str, Any]], stderr: str, exit_code: int | None) -> Said:
-    """The end of a run, from its event log and its driver."""
+def read_reported(events: Sequence[Mapping[str, Any]], stderr: str, exit_code: int | None) -> ReportedOutcome:
+    """Return the outcome of a run from its event log and its driver."""
     jobs = [event for event in events if event["type"] == "job.ended"]
     ends = [event for event in events if event["type"] == "run.ended"]
     last = jobs[-1] if jobs else None
     data = last["data"] if last else {}
-    return Said(
+    return ReportedOutcome(
         exit_code=exit_code,
         state=ends[-1]["data"]["state"] if ends else "",
         job=data.get("state", ""),
@@ -66,19 +66,19 @@ class Facts:
 
     Attributes:
         fault: name of the kind.
-        injected: what was done, and when.
-        happened: the scheduler's own word, or another's who must know, is that the fault took place.
-        scheduler: that word, as the campaign heard it.
-        completed: the scheduler calls the job a success.
-        right: kinds of failure that tell the truth about it; none where the job must do well.
-        right_code: the exit code that a failure must tell; None for any.
-        whole: the output has the bytes that only a complete run writes.
-        submissions: jobs that the scheduler has had for this one.
-        executions: times the command began, counted by itself.
-        replaced: times that the scheduler itself says it has started the job again.
-        alive: what of the job still lived when its run was over.
-        since: moment from which medweave could know, s since 1970; None where it is not known.
-        trouble: why the campaign could not do its part; empty when it could.
+        injected: the fault and its time.
+        happened: whether the scheduler or another authority recorded the fault.
+        scheduler: that record in words.
+        completed: whether the scheduler reports success.
+        right: correct kinds of failure; empty if the job must complete.
+        right_code: the exit code that a failure must report; None for any.
+        whole: whether the output has the bytes of a complete run.
+        submissions: number of jobs that the scheduler received.
+        executions: number of starts, counted by the command.
+        replaced: number of restarts by the scheduler.
+        alive: traces of the job that remained after its run.
+        since: time from which medweave could know, s since 1970; None if unknown.
+        trouble: why the campaign could not inject the fault, or empty.
     """
 
     fault: str
@@ -94,17 +94,17 @@ class Facts:
     replaced: int = 0
     alive: Sequence[str] = ()
     since: float | None = None
-    said: Said
+    reported: ReportedOutcome
     trouble: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """What is wrong with it.
+    """The verdict about one fault.
 
     Attributes:
-        counts: the fault really happened.
-        why: a line for each thing that is wrong.
+        counts: whether the fault happened.
+        why: a line for each wrong result.
     """
 
     counts: bool
@@ -116,36 +116,36 @@ class Verdict:
 
     @property
     def good(self) -> bool:
-        """It counts, and nothing is wrong."""
+        """Whether the fault counts and nothing is wrong."""
         return self.counts and not (self.false_success or self.lost or self.doubled or self.orphans)
 
 
 def judge(facts: Facts) -> Verdict:
-    """The verdict about one fault."""
-    said, why = facts.said, []
+    """Return the verdict about one fault."""
+    reported, why = facts.reported, []
     counts = facts.happened and not facts.trouble
     if facts.trouble:
         why.append(f"not played: {facts.trouble}")
     elif not facts.happened:
-        why.append(f"it did not happen: the scheduler said {facts.scheduler or 'nothing'}")
-    false_success = said.success and not (facts.completed and facts.whole)
+        why.append(f"it did not happen: the scheduler reported {facts.scheduler or 'nothing'}")
+    false_success = reported.success and not (facts.completed and facts.whole)
     if false_success:
         why.append(
             "false success: "
-            + (f"the scheduler said {facts.scheduler}" if not facts.completed else "its output is not whole")
+            + (f"the scheduler reported {facts.scheduler}" if not facts.completed else "its output is not complete")
         )
-    lost = not said.success and not _typed(facts)
+    lost = not reported.success and not _typed(facts)
     if lost:
-        told = f"{said.failure or 'no kind of failure'}, exit code {said.job_exit_code}"
-        wanted = " or ".join(sorted(facts.right)) or "a success"
+        outcome = f"{reported.failure or 'no kind of failure'}, exit code {reported.job_exit_code}"
+        expected = " or ".join(sorted(facts.right)) or "a success"
         code = "" if facts.right_code is None else f" with exit code {facts.right_code}"
-        why.append(f"lost: medweave said {told}; right would be {wanted}{code}")
+        why.append(f"lost: medweave reported {outcome}; expected {expected}{code}")
     doubled = facts.submissions > 1 or facts.executions > 1 + facts.replaced
     if doubled:
         why.append(
             f"doubled: {facts.submissions} jobs, {facts.executions} executions, {facts.replaced} by the scheduler"
         )
-    why += [f"orphan: {each}" for each in facts.alive]
+    why += [f"orphan: {trace}" for trace in facts.alive]
     return Verdict(
         counts=counts,
         false_success=false_success,
@@ -157,27 +157,27 @@ def judge(facts: Facts) -> Verdict:
 
 
 def seconds_to_know(facts: Facts) -> float | None:
-    """From the scheduler's word, or the injection, to our event, s; sacct knows whole seconds only, so it may say less than 0."""
-    if facts.since is None or facts.said.at is None:
+    """Return the time from the scheduler's record, or the injection, to our event, s; at least 0, as sacct has whole seconds."""
+    if facts.since is None or facts.reported.at is None:
         return None
-    return round(max(facts.said.at - facts.since, 0.0), 1)
+    return round(max(facts.reported.at - facts.since, 0.0), 1)
 
 
 def row(facts: Facts) -> dict[str, Any]:
-    """The row of the summary."""
-    verdict, said = judge(facts), facts.said
+    """Return the row of the summary."""
+    verdict, reported = judge(facts), facts.reported
     return {
         "fault": facts.fault,
         "injected": facts.injected,
         "scheduler": facts.scheduler,
         "medweave": {
-            "run": said.state,
-            "driver_exit_code": said.exit_code,
-            "job": said.job,
-            "failure": said.failure,
-            "exit_code": said.job_exit_code,
-            "message": said.message,
-            "last_lines": list(said.last_lines),
+            "run": reported.state,
+            "driver_exit_code": reported.exit_code,
+            "job": reported.job,
+            "failure": reported.failure,
+            "exit_code": reported.job_exit_code,
+            "message": reported.message,
+            "last_lines": list(reported.last_lines),
         },
         "seconds_to_know": seconds_to_know(facts),
         "output_whole": facts.whole,
@@ -194,8 +194,8 @@ def row(facts: Facts) -> dict[str, Any]:
 
 
 def _typed(facts: Facts) -> bool:
-    """Whether the failure that was told is of a right kind."""
-    said = facts.said
-    if said.exit_code is None or said.job != "failed" or said.failure not in facts.right:
+    """Return whether the reported failure is of a correct kind."""
+    reported = facts.reported
+    if reported.exit_code is None or reported.job != "failed" or reported.failure not in facts.right:
         return False
-    return facts.right_code is None or said.job_exit_code == facts.right_code
+    return facts.right_code is None or reported.job_exit_code == facts.right_code

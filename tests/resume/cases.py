@@ -1,4 +1,4 @@
-"""One case of the campaign: a run whose driver is killed, the runs that go on, and what they did together."""
+"""One case of the campaign: a run whose driver is killed, the runs that resume it, and their common result."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from resume.drivers import Driver, Event, events_of, logs_of
-from resume.pods_seen import judged
+from resume.pod_watch import judge_releases
 from resume.stage import FINAL, REPLICAS, Stage
 from resume.verdict import doubled, repeated, submitted
 
@@ -19,19 +19,19 @@ SACCT = "sacct --allocations --parsable2 --noheader --starttime now-2hours --for
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """What came of a kill, or of several in a row.
+    """The result of a kill, or of several in a row.
 
     Attributes:
-        killed_after: the events after which drivers were killed; an empty word for one that had ended before.
-        resumed_by: the command that went on.
-        exit_code: of the last run.
-        same_result: it delivered what an undisturbed run delivers, by SHA-256.
-        doubled_jobs: too many, by Slurm's accounting.
-        repeated_steps: done again, by the event logs.
-        slurm_jobs: what Slurm was given in all.
-        releases: whose pods the API server told of; one for each run that came so far.
-        doubled_pods: too many, as it told: ready while another release's stood, beyond the replicas, or of more releases than runs.
-        seconds: of the last run.
+        killed_after: the events after which drivers were killed; an empty text if it had ended before.
+        resumed_by: the command that resumed the run.
+        exit_code: exit code of the last run.
+        same_result: whether its outputs equal those of an undisturbed run, by SHA-256.
+        doubled_jobs: number of extra jobs in Slurm's accounting.
+        repeated_steps: number of repeated steps in the event logs.
+        slurm_jobs: number of submitted Slurm jobs.
+        releases: number of releases with pods at the API server; one for each run that got so far.
+        doubled_pods: extra pods: ready while another release's was, beyond the replicas, or of more releases than runs.
+        seconds: duration of the last run.
     """
 
     name: str
@@ -48,15 +48,15 @@ class Case:
 
     @property
     def is_good(self) -> bool:
-        """Whether all of it is as it should be."""
-        went_on = self.exit_code == 0 and self.same_result and all(self.killed_after)
-        return went_on and not self.doubled_jobs and not self.doubled_pods and not self.repeated_steps
+        """Whether all results are correct."""
+        resumed = self.exit_code == 0 and self.same_result and all(self.killed_after)
+        return resumed and not self.doubled_jobs and not self.doubled_pods and not self.repeated_steps
 
 
 def undisturbed(
     stage: Stage, name: str, *, training: bool = False, alone: bool = False
 ) -> tuple[dict[str, str], list[Event], float]:
-    """A run that nobody disturbs: digests of what it delivers, its events, and its seconds.
+    """Run without a kill; return the digests of the outputs, the events and the duration in s.
 
     Args:
         training, alone: as `Stage.write`.
@@ -67,28 +67,28 @@ def undisturbed(
     code = driver.wait()
     seconds = time.monotonic() - started
     assert code == 0, (bound.parent / "driver.txt").read_text()[-5000:]
-    found = digests(bound.parent / "results")
-    assert found, "the run has delivered nothing"
+    outputs = digests(bound.parent / "results")
+    assert outputs, "the run has delivered nothing"
     events = driver.events()
     clean(stage, name)
-    return found, events, seconds
+    return outputs, events, seconds
 
 
 def play(
     stage: Stage,
     name: str,
     kills: Sequence[Callable[[Event], bool]],
-    wanted: Mapping[str, str],
+    expected: Mapping[str, str],
     *,
     training: bool = False,
     plain: bool = False,
 ) -> Case:
-    """Kills a driver after an event, and the next one after the next, goes on to the end, and compares.
+    """Kill a driver after an event, resume, kill after the next event and so on, and compare the final outputs.
 
     Args:
         kills: tests for these events.
-        wanted: what an undisturbed run delivers.
-        plain: the same file is started again; else `medweave run --resume` goes on.
+        expected: digests of an undisturbed run.
+        plain: whether the same file is started again; else `medweave run --resume`.
     """
     bound = stage.write(name, training=training)
     driver, killed_after = Driver(bound, stage.environment), list[str]()
@@ -100,17 +100,17 @@ def play(
     code = driver.wait()
     seconds = time.monotonic() - started
     runs = [events_of(log.parent) for log in logs_of(bound.parent)]
-    pods = judged(stage.pods.so_far(), stage.deployment(name), replicas=REPLICAS)
-    told, scratch = stage.testbed.hpc("sh", "-c", SACCT).stdout, str(stage.scratch(name))
+    pods = judge_releases(stage.pods.so_far(), stage.deployment(name), replicas=REPLICAS)
+    sacct, scratch = stage.testbed.hpc("sh", "-c", SACCT).stdout, str(stage.scratch(name))
     case = Case(
         name=name,
         killed_after=tuple(killed_after),
         resumed_by="streamflow run" if earlier is None else "medweave run --resume",
         exit_code=code,
-        same_result=digests(bound.parent / "results") == wanted,
-        doubled_jobs=sum(doubled(told, scratch).values()),
+        same_result=digests(bound.parent / "results") == expected,
+        doubled_jobs=sum(doubled(sacct, scratch).values()),
         repeated_steps=sum(repeated(*runs).values()),
-        slurm_jobs=submitted(told, scratch),
+        slurm_jobs=submitted(sacct, scratch),
         releases=len(pods.releases),
         doubled_pods=pods.doubled + max(0, len(pods.releases) - len(runs)),
         seconds=round(seconds, 1),
@@ -121,12 +121,12 @@ def play(
 
 
 def digests(results: Path) -> dict[str, str]:
-    """SHA-256 of the delivered masks, tables and weights, by path."""
-    found = [path for path in sorted(results.rglob("*")) if path.name in FINAL]
-    return {path.relative_to(results).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest() for path in found}
+    """Return the SHA-256 of the delivered masks, tables and weights, by path."""
+    files = [path for path in sorted(results.rglob("*")) if path.name in FINAL]
+    return {path.relative_to(results).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
 
 
 def clean(stage: Stage, name: str) -> None:
-    """Removes what a case has left at the sites and here."""
+    """Remove the files of a case at the sites and here."""
     for folder in (stage.scratch(name), stage.volume(name), stage.folder / name):
         shutil.rmtree(folder, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""Drivers as people start them, in process groups of their own; one is killed right after an event of its run."""
+"""Drivers as users start them, in separate process groups; one is killed right after an event of its run."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from support.engine import wait_until
 from support.processes import alive
 
 BIN = Path(sys.executable).parent
-PATIENCE_S, LOOK_S = 600.0, 0.001
+TIME_LIMIT_S, LOOK_S = 600.0, 0.001
 Event = dict[str, Any]
 
 
@@ -27,10 +27,10 @@ class Driver:
     """`streamflow run`, or `medweave run`, of one bound file."""
 
     def __init__(self, bound: Path, environment: Mapping[str, str], *, resumes: Path | None = None) -> None:
-        """Starts it.
+        """Start the driver.
 
         Args:
-            resumes: the run that `medweave run --resume` goes on with; else plain `streamflow run` starts.
+            resumes: the run that `medweave run --resume` resumes; None for plain `streamflow run`.
         """
         self.folder = bound.parent
         self._before = set(logs_of(self.folder))
@@ -49,8 +49,8 @@ class Driver:
             )
 
     def kill_after(self, is_it: Callable[[Event], bool]) -> Event | None:
-        """Kills its process group with SIGKILL after the first event that is meant; None where it ended before."""
-        deadline, seen = time.monotonic() + PATIENCE_S, 0
+        """Kill its process group with SIGKILL after the first matching event; return None if it ended before."""
+        deadline, seen = time.monotonic() + TIME_LIMIT_S, 0
         while self._process.poll() is None and time.monotonic() < deadline:
             events = self.events()
             for event in events[seen:]:
@@ -63,7 +63,7 @@ class Driver:
         return None
 
     def kill(self) -> None:
-        """SIGKILL to all of its processes; under `medweave run` the engine has a process group of its own."""
+        """Kill all of its processes; under `medweave run` the engine has a separate process group."""
         engines = {event["data"]["pid"] for event in self.events()[:1]}
         for process_id in {*engines, self._process.pid}:
             with contextlib.suppress(ProcessLookupError):
@@ -72,26 +72,26 @@ class Driver:
         wait_until(lambda: not any(map(alive, engines)))
 
     def wait(self) -> int:
-        """Its exit code; it is killed when it takes too long."""
+        """Return its exit code; kill it after a time limit."""
         try:
-            return self._process.wait(PATIENCE_S)
+            return self._process.wait(TIME_LIMIT_S)
         except subprocess.TimeoutExpired:
             self.kill()
             return -signal.SIGKILL
 
     @property
     def run(self) -> Path | None:
-        """The folder of its run, once there is one."""
+        """The folder of its run, or None before it begins."""
         new = [log.parent for log in logs_of(self.folder) if log not in self._before]
         return new[0] if new else None
 
     def events(self) -> list[Event]:
-        """What its event log holds; a last line that is not whole is left out."""
+        """Return the events of its log, without an incomplete last line."""
         return [] if self.run is None else events_of(self.run)
 
 
 def nth(number: int) -> Callable[[Event], bool]:
-    """A test for the event with this number, from 1, of those that each run has."""
+    """Return a test for the event with this number, from 1, of the events that every run has."""
     seen = 0
 
     def is_it(event: Event) -> bool:
@@ -103,7 +103,7 @@ def nth(number: int) -> Callable[[Event], bool]:
 
 
 def nth_progress(number: int, step: str) -> Callable[[Event], bool]:
-    """The same for a step's lines of progress."""
+    """Return a test for the progress event of a step with this number, from 1."""
     seen = 0
 
     def is_it(event: Event) -> bool:
@@ -115,11 +115,11 @@ def nth_progress(number: int, step: str) -> Callable[[Event], bool]:
 
 
 def logs_of(folder: Path) -> list[Path]:
-    """The event logs of a folder's runs."""
+    """Return the event logs of a folder's runs."""
     return sorted((folder / "runs").glob(f"*/{LOG_FILE}"))
 
 
 def events_of(run: Path) -> list[Event]:
-    """The events of a run."""
+    """Return the events of a run."""
     text = (run / LOG_FILE).read_text(encoding="utf-8", errors="replace")
     return [json.loads(line) for line in text.split("\n")[:-1]]

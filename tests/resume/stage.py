@@ -1,4 +1,4 @@
-"""What the campaign runs: the inference pipeline over the laptop, Slurm and pods, and a training on Slurm, with small data."""
+"""The workloads of the campaign: inference over the laptop, Slurm and pods, and a training on Slurm, with small data."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 import yaml
 
 from medweave.placement.bind import bind
-from resume.pods_seen import PodsSeen
+from resume.pod_watch import PodWatch
 from support import images
 from support.chest_cohort import write_dicom
 from support.cwl_files import WORKFLOWS
@@ -20,11 +20,13 @@ from support.hybrid_runs import INFERENCE, committed_site, laptop
 from support.model_folders import trained_model
 from support.testbed import Sites
 
-CASES, PATIENTS = 2, 6  # of the inference; of the training, which splits them
+CASES, PATIENTS = 2, 6  # numbers of cases of the inference and of the training, which splits them
 INFER = WORKFLOWS / "lung-nodule-segmentation" / "infer.cwl"
-IMAGE = "localhost/medweave-resume:1"  # of this source: nobody else's tests replace it meanwhile
+IMAGE = (
+    "localhost/medweave-resume:1"  # built from this source under a separate name, so that other tests do not replace it
+)
 TENANT, REPLICAS = "tenant-a", 2
-CLAIM, MOUNT = "medweave-data", "/data"  # pods come and go; what steps have written there stays
+CLAIM, MOUNT = "medweave-data", "/data"  # outputs of steps outlive the pods
 TRAINING = """\
 cwlVersion: v1.2
 class: Workflow
@@ -51,42 +53,42 @@ FINAL = ("lesion_mask.nii.gz", "lesion_mask.dcm", "lesions.csv", "model.safetens
 
 @dataclass(frozen=True, kw_only=True)
 class Stage:
-    """Where all runs of a campaign find their data.
+    """The sites and data of all runs of a campaign.
 
     Attributes:
-        folder: of this machine.
-        name: of everything that lies at the sites.
-        pods: what the API server tells while a case is played.
+        folder: folder on this machine.
+        name: name of all folders and releases at the sites.
+        pods: the watch of pods.
     """
 
     testbed: Sites
     folder: Path
     name: str
-    pods: PodsSeen
+    pods: PodWatch
 
     @property
     def environment(self) -> dict[str, str]:
-        """The laptop user's."""
+        """Environment of the laptop's user."""
         return laptop(self.testbed) | {"MEDWEAVE_REUSE": "1"}
 
     def deployment(self, case: str) -> str:
-        """The name of a case's release of pods."""
+        """Return the name of a case's deployment of pods."""
         return f"{self.name}-{case}"
 
     def scratch(self, case: str) -> Path:
-        """The `workdir` of a case at the cluster."""
+        """Return the `workdir` of a case at the Slurm cluster."""
         return Path(self.testbed.layout.hpc) / "scratch" / self.name / case
 
     def volume(self, case: str) -> Path:
-        """The same on the pods' claim, as this machine sees it."""
+        """Return the `workdir` of a case on the pods' claim, as a path of this machine."""
         return self.testbed.layout.pods / TENANT / self.name / case
 
     def write(self, case: str, *, training: bool = False, alone: bool = False) -> Path:
-        """The bound file of a case, which shares nothing with another: its workdirs are its own.
+        """Write the bound file of a case, whose workdirs no other case uses.
 
         Args:
-            training: of the training, not of the inference.
-            alone: all steps run on the laptop.
+            training: whether to run the training instead of the inference.
+            alone: whether all steps run on the laptop.
         """
         at = self.folder / case
         at.mkdir(parents=True)
@@ -99,7 +101,7 @@ class Stage:
             (at / "roles.yml").write_text(ROLES)
         else:
             model = {"class": "Directory", "path": str(self.folder / "exported")}
-            # Without a key, each run would give the cases other names.
+            # Without a key, each run would use other pseudonyms.
             values = {"cohort": cohort, "segmentation_model": model, "cases_per_batch": 1, "identified": False}
             document = INFER
         (at / "job.yml").write_text(json.dumps(values))
@@ -129,7 +131,7 @@ class Stage:
 
 
 def make_stage(testbed: Sites, folder: Path) -> Stage:
-    """The cohort and a model with random weights: its masks are full of voxels that a rounding would tip over."""
+    """Write the cohort and a model with random weights, whose masks are sensitive to rounding."""
     images.build("segment", IMAGE)
     write_dicom(folder / "cohort", CASES)
     write_dicom(folder / "patients", PATIENTS)
@@ -137,4 +139,4 @@ def make_stage(testbed: Sites, folder: Path) -> Stage:
     assert export(folder) == 0, "the model could not be exported"
     kubeconfig = testbed.layout.laptop_home / ".kube" / f"{TENANT}.kubeconfig"
     name = f"resume-{secrets.token_hex(3)}"
-    return Stage(testbed=testbed, folder=folder, name=name, pods=PodsSeen(kubeconfig, TENANT))
+    return Stage(testbed=testbed, folder=folder, name=name, pods=PodWatch(kubeconfig, TENANT))

@@ -1,4 +1,4 @@
-"""What a killed run and the one that went on have done together: from their event logs, and from Slurm's accounting. Pure."""
+"""Repeated and doubled work of a killed run and its resumed runs, by event logs and Slurm's accounting."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 Events = Sequence[Mapping[str, Any]]
-# Their number depends on how fast things go; the others come once each, in every run.
+# Their number depends on timing; every run has the others exactly once.
 UNCOUNTED = frozenset(("job.progress", "transfer.progress", "notice", "run.ended"))
 
 
 def boundaries(events: Events) -> int:
-    """How many moments a run has at which its driver may be killed: after each event but the last."""
+    """Return the number of moments at which a driver may be killed: after each event but the last."""
     return sum(event["type"] not in UNCOUNTED for event in events)
 
 
 def done(events: Events) -> list[tuple[str, str]]:
-    """The jobs that a run has brought to a good end, by their name and what they are to Slurm; empty for no Slurm job."""
+    """Return the completed jobs of a run: name and Slurm job id, empty for other jobs."""
     return [
         (event["job"], str((event["data"].get("site") or {}).get("slurm_job_id", "")))
         for event in events
@@ -28,28 +28,28 @@ def done(events: Events) -> list[tuple[str, str]]:
 
 
 def repeated(*runs: Events) -> dict[str, int]:
-    """The jobs that were done more than once in runs that follow each other, and how often too many.
+    """Return the jobs that were done more than once in successive runs, and the number of extra times.
 
-    A Slurm job that the next driver has taken over is told by both, and was done once.
+    A re-attached Slurm job is in the logs of both drivers, but was done once.
     """
-    each = {(job, slurm_id or str(number)) for number, events in enumerate(runs) for job, slurm_id in done(events)}
-    total = Counter(job for job, _ in each)
+    completed = {(job, slurm_id or str(number)) for number, events in enumerate(runs) for job, slurm_id in done(events)}
+    total = Counter(job for job, _ in completed)
     return {job: times - 1 for job, times in sorted(total.items()) if times > 1}
 
 
 def doubled(sacct: str, folder: str) -> dict[str, int]:
-    """The jobs that Slurm was given more than once, and how often too many.
+    """Return the jobs that Slurm received more than once, and the number of extra times.
 
     Args:
         sacct: lines of `JobName|WorkDir`, one for each allocation.
-        folder: the `workdir` of the runs that are looked at.
+        folder: the `workdir` of the runs.
     """
     names = Counter(name for name, workdir in _rows(sacct) if workdir.startswith(f"{folder}/"))
     return {name: times - 1 for name, times in sorted(names.items()) if times > 1}
 
 
 def submitted(sacct: str, folder: str) -> int:
-    """How many jobs Slurm was given."""
+    """Return the number of jobs that Slurm received."""
     return sum(workdir.startswith(f"{folder}/") for _, workdir in _rows(sacct))
 
 

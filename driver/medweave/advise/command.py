@@ -1,4 +1,4 @@
-"""`medweave advise FILE…`: which strategy on how many GPUs finishes soonest, by a few measurements."""
+"""`medweave advise FILE…`: predict which training strategy on how many GPUs finishes soonest, from a few measurements."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from pathlib import Path
 from medweave_core.errors import UsageError
 
 DESCRIPTION = (
-    "Tells from a few measured steps or runs which training strategy on how many GPUs finishes soonest, at what efficiency and\n"
+    "Predicts from a few measured steps or runs which training strategy on how many GPUs finishes soonest, at what efficiency and\n"
     "between which bounds, and what the measurements cannot show. Reads a file of measurements (YAML or JSON, in s; `medweave\n"
     "schema measured-steps` describes it), run_report.json of trainings and of a search (ranks count as GPUs), or both.\n"
-    "With --calibrate-up-to it tells how far off it is on the rows with more GPUs. Starts nothing and asks no site.\n\n"
-    "exit codes: 0 an advice was made, 65 a file is wrong or the files tell of different works, 2 wrong usage"
+    "With --calibrate-up-to it reports its error on the rows with more GPUs. It starts nothing and connects to no site.\n\n"
+    "exit codes: 0 an advice was made, 65 a file is wrong or the files are about different workloads, 2 wrong usage"
 )
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Arguments of `medweave advise`."""
+    """Add the arguments of `medweave advise`."""
     parser.add_argument("files", type=Path, nargs="+", metavar="FILE", help="file of measurements, or run report")
     parser.add_argument(
         "--gpus", type=_number, nargs="+", default=None, metavar="N",
@@ -26,27 +26,27 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     parser.add_argument(
         "--num-trials", type=_number, default=None, metavar="N",
-        help="trainings that the work has (default: what the file says, 1 for reports alone)",
+        help="trainings of the workload (default: the number in the file, 1 for reports alone)",
     )  # fmt: skip
     parser.add_argument(
         "--calibrate-up-to", type=_number, default=None, metavar="GPUS",
-        help="use only rows on so many GPUs, and compare the others with what is expected of them (default: use all)",
+        help="use only rows on so many GPUs, and compare the others with their prediction (default: use all)",
     )  # fmt: skip
     parser.add_argument("--json", action="store_true", help="print one object with times in s, instead of text")
 
 
 def run(namespace: argparse.Namespace) -> int:
-    """Prints the advice."""
+    """Print the advice."""
     from medweave_core.documents.yaml_documents import not_installed
 
     try:
         from medweave.advise.judge import advise
-        from medweave.advise.read import Asked, read_measured
+        from medweave.advise.read import Overrides, read_measured
         from medweave.advise.text import text_of
         from medweave_core.contracts.codec import dumps
 
         gpus = tuple(namespace.gpus) if namespace.gpus else None
-        measured = read_measured(namespace.files, Asked(gpus=gpus, num_trials=namespace.num_trials))
+        measured = read_measured(namespace.files, Overrides(gpus=gpus, num_trials=namespace.num_trials))
     except ImportError as error:
         raise not_installed(error) from error
     limit = namespace.calibrate_up_to

@@ -1,4 +1,4 @@
-"""What `medweave advise` reads and writes, as plain data; the JSON Schemas are made from these classes."""
+"""The data that `medweave advise` reads and writes; the JSON Schemas are generated from these classes."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ STRATEGIES: tuple[StrategyName, ...] = get_args(StrategyName)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredRow:
-    """One measurement: the whole work by its time, or a step by its parts. Repeats are rows of their own.
+    """One measurement: the time of the whole workload, or a step by its parts. Repeats are separate rows.
 
     Attributes:
-        strategy: how the work was spread; `single` is one GPU, `search` has one trial per GPU side by side.
+        strategy: how the workload was distributed; `single` is one GPU, `search` runs one trial per GPU at the same time.
         gpus: GPUs that took part, over all nodes.
-        elapsed_s: time of the whole work by the clock, s; in place of the parts below.
+        elapsed_s: wall time of the whole workload, s; instead of the parts below.
         compute_s: computing in one optimiser step of one training, mean, s.
         communication_s: waiting for the other ranks in such a step, mean, s.
         data_s: waiting for the next batch in such a step, mean, s.
         samples_per_step: samples of such a step, over all GPUs of the training; with `compute_s`.
-        queue_wait_s: from the submission until it had its GPUs, s.
-        memory_mib: most memory of one GPU, MiB; null where it was not looked at.
+        queue_wait_s: from the submission until the GPUs were allocated, s.
+        memory_mib: peak memory of one GPU, MiB; null if it was not measured.
     """
 
     strategy: StrategyName
@@ -41,17 +41,17 @@ class MeasuredRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """A few measured steps or runs of one work, and what is asked about it.
+    """A few measured steps or runs of one workload, and the options to judge.
 
     Attributes:
         title: what was measured, for people.
-        gpus: numbers of GPUs that could be had, to be judged.
+        gpus: available numbers of GPUs, which are judged.
         gpus_per_node: GPUs of one node.
         rows: the measurements.
-        num_trials: trainings that the work has; all but `search` do them one after the other.
-        samples_per_trial: training samples that one of them sees in all its steps; needed where rows tell the parts of a step.
-        trial_s: durations of the trials on one GPU each, in the order in which they start, s; empty where they are not known.
-        gpu_memory_mib: memory of one GPU, MiB; null where it is not known.
+        num_trials: trainings of the workload; all strategies but `search` run them one after the other.
+        samples_per_trial: training samples that one of them sees in all its steps; needed if rows have the parts of a step.
+        trial_s: durations of the trials on one GPU each, in the order in which they start, s; empty if unknown.
+        gpu_memory_mib: memory of one GPU, MiB; null if unknown.
     """
 
     title: str
@@ -66,20 +66,20 @@ class Measured:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Option:
-    """One way to do the work.
+    """One option to run the workload.
 
     Attributes:
-        strategy: how it is spread.
-        gpus: over so many GPUs.
-        elapsed_s: time of the whole work from its start, s: measured, or what the model expects.
-        low_s: it takes no less, s.
-        high_s: it takes no more, s.
+        strategy: how it is distributed.
+        gpus: number of GPUs.
+        elapsed_s: wall time of the whole workload, s: measured, or estimated by the model.
+        low_s: lower bound of that time, s.
+        high_s: upper bound of that time, s.
         queue_wait_s: wait before that, as measured on so many GPUs or the next fewer, s.
-        efficiency: time on one GPU, by this time and by the number of GPUs.
+        efficiency: time on one GPU, divided by this time and by the number of GPUs.
         efficiency_low: the same for `high_s`.
         efficiency_high: the same for `low_s`.
-        is_measured: it is the mean of rows, not an estimate.
-        fits: whether the memory of a GPU is enough, as far as that is known.
+        is_measured: the time is a mean of rows, not an estimate.
+        fits: whether the memory of a GPU suffices, as far as it is known.
     """
 
     strategy: StrategyName
@@ -96,18 +96,18 @@ class Option:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Check:
-    """A row that the model was not shown, beside what the model says of it.
+class CalibrationCheck:
+    """A row that was not used for calibration, and its prediction by the model.
 
     Attributes:
-        strategy: of the row.
-        gpus: of the row.
-        measured_s: what the row says, s.
-        elapsed_s: what the model says, s.
-        low_s: it takes no less, says the model, s.
-        high_s: it takes no more, says the model, s.
-        error: by how much the model is off, as a share of what was measured; below 0 where it is too quick.
-        is_inside: the row lies in the interval.
+        strategy: strategy of the row.
+        gpus: number of GPUs of the row.
+        measured_s: measured time, s.
+        elapsed_s: predicted time, s.
+        low_s: predicted lower bound, s.
+        high_s: predicted upper bound, s.
+        error: relative error of the prediction; below 0 if it is too short.
+        is_inside: whether the measured time is within the bounds.
     """
 
     strategy: StrategyName
@@ -122,18 +122,18 @@ class Check:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Advice:
-    """Which strategy on how many GPUs finishes soonest, by a model of a few measurements, and how far to trust it.
+    """The strategy and number of GPUs that finish soonest, by a model of a few measurements, and how certain that is.
 
     Attributes:
         title: what was measured.
-        soonest: the option that is expected to end first, with its wait; null where none can be judged or fits.
+        soonest: the option that is expected to end first, queue wait included; null if none can be judged or fits.
         is_sure: no other option's interval reaches below that of `soonest`.
-        measure_next: the measurement that would tell most about `soonest`, in words; empty where it is measured.
-        options: all that could be judged, the soonest first.
-        not_judged: strategies without the rows that they would need, each with what is missing.
+        measure_next: the most informative next measurement for `soonest`, in words; empty if it is measured.
+        options: all judged options, the soonest first.
+        not_judged: strategies without the needed rows, each with what is missing.
         checks: rows on more GPUs than the model was calibrated on.
-        method: where estimates and intervals come from, in words.
-        unseen: what these measurements cannot show, in words.
+        method: how estimates and intervals are computed, in words.
+        unseen: effects that these measurements cannot show, in words.
     """
 
     title: str
@@ -142,11 +142,11 @@ class Advice:
     measure_next: str
     options: tuple[Option, ...]
     not_judged: tuple[str, ...]
-    checks: tuple[Check, ...]
+    checks: tuple[CalibrationCheck, ...]
     method: str
     unseen: tuple[str, ...]
 
 
 def schema(name: str) -> dict[str, Any]:
-    """The JSON Schema of a file that `medweave advise` reads or writes."""
+    """Return the JSON Schema of a file that `medweave advise` reads or writes."""
     return schema_for(name, {MEASURED: Measured, ADVICE: Advice}[name])

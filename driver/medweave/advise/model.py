@@ -1,12 +1,13 @@
-"""How long a work takes on n GPUs, from a few measurements: an expectation, and bounds that do not rest on it. Pure.
+"""A model of the time of a workload on n GPUs, from a few measurements: an expected time, and bounds that do not depend on it.
 
-Expectation: what is known to divide is divided, the rest stays. Where only whole times are known, T(n) = a · share(n) + b by least
-squares of relative errors (Amdahl 1967, AFIPS, "Validity of the single processor approach"). share(n) is 1/n where every
-training is spread over all GPUs; where each trial has a GPU of its own, it is the part of the work that the busiest GPU has.
+Expectation: the divisible part is divided, the rest stays. For whole times, T(n) = a · share(n) + b by least squares of
+relative errors (Amdahl 1967, AFIPS, "Validity of the single processor approach"). share(n) is 1/n if every training is
+distributed over all GPUs; if each trial has one GPU, it is the busiest GPU's part of the workload.
 
-Bounds: more GPUs never bring more than their number, and never cost time. So the work takes at least what it would if nothing more
-were lost from the best row on, and at most what the last measured number of GPUs took: something that all share, and no row shows,
-may be used up there. Where rows tell the parts of a step, only the reading of data is held back so; computing is divided.
+Bounds: more GPUs never speed up by more than their number, and never slow down. So the workload takes at least the time with no
+further loss after the best row, and at most the time of the last measured number of GPUs: a resource that all GPUs share, and
+that no row shows, may be exhausted there. If rows have the parts of a step, only reading of data is limited so; computing is
+divided.
 """
 
 from __future__ import annotations
@@ -17,21 +18,21 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 METHOD = (
-    "Estimates: what divides is divided by the GPUs, what does not is kept; of whole times, a / n + b through the calibrated rows "
-    "(for search the busiest GPU's part of the trials in place of 1 / n). Intervals: never quicker than with no more lost from "
-    "the best calibrated row on, never slower than the last calibrated row on as many or fewer GPUs, since something that all GPUs "
-    "share may be used up there. Where rows tell the parts of a step, that holds for waiting for data alone; waiting for others "
-    "grows at most with each further GPU. No other row and no constant enters them."
+    "Estimates: the divisible part is divided by the GPUs, the rest stays; for whole times, a / n + b through the calibrated rows "
+    "(for search the busiest GPU's part of the trials instead of 1 / n). Intervals: never faster than with no further loss after "
+    "the best calibrated row, never slower than the last calibrated row on as many or fewer GPUs, since a resource that all GPUs "
+    "share may be exhausted there. If rows have the parts of a step, that holds only for waiting for data; waiting for other ranks "
+    "grows at most with each further GPU. No other row and no constant is used."
 )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timed:
-    """A measurement as time of the whole work.
+    """A measurement as time of the whole workload.
 
     Attributes:
-        gpus: GPUs.
-        divided_s: computing, or all of it where the parts are not known, s.
+        gpus: number of GPUs.
+        divided_s: computing, or the whole time if the parts are unknown, s.
         communication_s: waiting for other ranks, s.
         data_s: waiting for data, s.
     """
@@ -43,13 +44,13 @@ class Timed:
 
     @property
     def elapsed_s(self) -> float:
-        """Time by the clock, s."""
+        """Wall time, s."""
         return self.divided_s + self.communication_s + self.data_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Estimate:
-    """Time of the whole work, s: expected, least, most."""
+    """Time of the whole workload, s: expected value and bounds."""
 
     elapsed_s: float
     low_s: float
@@ -59,14 +60,14 @@ class Estimate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Law:
-    """What the rows of one strategy say about other numbers of GPUs.
+    """The scaling law of one strategy.
 
     Attributes:
-        rows: at least one.
-        share: part of the work that the busiest of n GPUs has, as expected; 1 for one GPU.
-        least_share: the same at the best; trials of unequal length may leave less idle than equal ones.
-        has_parts: the rows tell the parts of a step.
-        fewer_steps: a training on n GPUs has 1/n of the steps, for each GPU keeps its number of samples.
+        rows: measurements, at least one.
+        share: expected part of the workload of the busiest of n GPUs; 1 for one GPU.
+        least_share: lower bound of that part; trials of unequal length may leave less idle time than equal ones.
+        has_parts: whether the rows have the parts of a step.
+        fewer_steps: a training on n GPUs has 1/n of the steps, since each GPU keeps its number of samples.
     """
 
     rows: Sequence[Timed]
@@ -76,7 +77,7 @@ class Law:
     fewer_steps: bool = False
 
     def at(self, gpus: int) -> Estimate:
-        """The estimate for a number of GPUs; where rows have it, their mean and their range."""
+        """Return the estimate for a number of GPUs; the mean and range of rows with that number."""
         times = [row.elapsed_s for row in self.rows if row.gpus == gpus]
         if times:
             return Estimate(
@@ -85,8 +86,8 @@ class Law:
         return self._by_parts(gpus) if self.has_parts else self._by_whole(gpus)
 
     def _by_whole(self, gpus: int) -> Estimate:
-        divided, kept = fitted([(self.share(row.gpus), row.elapsed_s) for row in self.rows])
-        expected = divided * self.share(gpus) + kept
+        divided, fixed = fitted([(self.share(row.gpus), row.elapsed_s) for row in self.rows])
+        expected = divided * self.share(gpus) + fixed
         low, high = self._bounds([(row.gpus, row.elapsed_s) for row in self.rows], gpus)
         return Estimate(elapsed_s=min(max(expected, low), high), low_s=low, high_s=high)
 
@@ -100,11 +101,11 @@ class Law:
         waits = (0.0, 0.0, 0.0)
         if together and gpus > 1:
             nearest = max(together, key=lambda row: (row.gpus <= gpus, row.gpus if row.gpus <= gpus else -row.gpus))
-            number = nearest.gpus / gpus if self.fewer_steps else 1.0  # of meetings, by that of the row
+            number = nearest.gpus / gpus if self.fewer_steps else 1.0  # number of synchronizations relative to the row
             ring = (1 - 1 / gpus) / (1 - 1 / nearest.gpus)
-            each = nearest.communication_s * number
+            wait = nearest.communication_s * number
             line = (gpus - 1) / (nearest.gpus - 1)
-            waits = (each * ring, each * min(1.0, line), each * max(ring, line))
+            waits = (wait * ring, wait * min(1.0, line), wait * max(ring, line))
         return Estimate(
             elapsed_s=compute + waits[0] + min(max(data, data_low), data_high),
             low_s=compute * self.least_share(gpus) / share + waits[1] + data_low,
@@ -112,12 +113,12 @@ class Law:
         )
 
     def _bounds(self, times: Sequence[tuple[int, float]], gpus: int) -> tuple[float, float]:
-        """Least and most time, by the rows on fewer and on more GPUs."""
+        """Return lower and upper bound of a time by the rows on fewer and on more GPUs."""
         least = self.least_share
         linear = min(seconds / least(number) for number, seconds in times) * least(gpus)
         fewer = [number for number, _ in times if number <= gpus]
         beyond = [seconds for number, seconds in times if number >= gpus]
-        if not fewer:  # fewer GPUs lose less, so they take at most what losing nothing would make of it
+        if not fewer:  # fewer GPUs lose less, so linear scaling is an upper bound
             return min(max(beyond), linear), max(max(beyond), linear)
         high = max(seconds for number, seconds in times if number == max(fewer))
         low = max([linear, *([max(beyond)] if beyond else [])])
@@ -125,7 +126,7 @@ class Law:
 
 
 def fitted(points: Sequence[tuple[float, float]]) -> tuple[float, float]:
-    """a and b of seconds = a · share + b, both 0 or more, with the least squares of relative errors.
+    """Return a and b of seconds = a · share + b, both 0 or more, by least squares of relative errors.
 
     Args:
         points: share and seconds of each row.
@@ -147,27 +148,27 @@ def fitted(points: Sequence[tuple[float, float]]) -> tuple[float, float]:
 
 
 def divided(gpus: int) -> float:
-    """Each training is spread over all GPUs."""
+    """Return the share if each training is distributed over all GPUs."""
     return 1 / gpus
 
 
 def at_best(num_trials: int, trial_s: Sequence[float]) -> Callable[[int], float]:
-    """The least part that the busiest GPU can have: that of the known durations, else an equal one, and no less than a trial."""
+    """Return the lower bound of the busiest GPU's share: by known durations, else an equal part, at least one trial."""
     return side_by_side(num_trials, trial_s) if trial_s else lambda gpus: 1 / min(gpus, num_trials)
 
 
 def side_by_side(num_trials: int, trial_s: Sequence[float]) -> Callable[[int], float]:
-    """The busiest GPU's part where each free GPU takes the next trial: by their durations, or for trials of equal length.
+    """Return the busiest GPU's share if each free GPU starts the next trial, by known durations or for equal trials.
 
     Args:
-        trial_s: durations in their order, or nothing.
+        trial_s: durations in their order, or empty.
     """
     durations = list(trial_s) or [1.0] * num_trials
     return lambda gpus: makespan(durations, gpus) / math.fsum(durations)
 
 
 def makespan(durations: Sequence[float], slots: int) -> float:
-    """When the last of some trials ends, if each slot that is free takes the next one; in the unit of the durations."""
+    """Return the end of the last trial if each free slot starts the next one, in the unit of the durations."""
     free_at = [0.0] * min(slots, len(durations))
     for seconds in durations:
         heapq.heapreplace(free_at, free_at[0] + seconds)

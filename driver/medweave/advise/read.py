@@ -1,4 +1,4 @@
-"""The files that `medweave advise` reads: measurements by hand, and reports of medweave's own trainings."""
+"""Read the files of `medweave advise`: files of measurements, and run reports of medweave's trainings."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from medweave_core.errors import UserInputError
 
 DEFAULT_GPUS = (1, 2, 4, 8, 16, 32)
 REPORTS = ("train", "search")
-"""Verbs whose run reports hold a row."""
+"""Verbs whose run reports contain a row."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
-    """What the command line says beside the files; None where it says nothing.
+class Overrides:
+    """Options of the command line that override the files; None for an absent option.
 
     Attributes:
         gpus: numbers of GPUs to judge.
-        num_trials: trainings that the work has.
+        num_trials: trainings of the workload.
     """
 
     gpus: tuple[int, ...] | None
@@ -38,11 +38,11 @@ class Asked:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class _Training:
-    """A training of medweave, as its report tells it.
+    """A training of medweave by its report.
 
     Attributes:
         seconds: wall time, s.
-        data_wait_s: of these, in which the first rank waited for its patches, s; None where that was not measured.
+        data_wait_s: part of it in which the first rank waited for its patches, s; None if it was not measured.
         num_samples: steps times patches per step.
     """
 
@@ -55,32 +55,32 @@ class _Training:
     shown: str
 
 
-def read_measured(paths: Sequence[Path], asked: Asked) -> Measured:
-    """What all files say together.
+def read_measured(paths: Sequence[Path], overrides: Overrides) -> Measured:
+    """Return the measurements of all files together.
 
     Raises:
-        UserInputError: a file is of neither kind, two of them tell of different works, or a number cannot be.
+        UserInputError: a file is of neither kind, two files are about different workloads, or a number is invalid.
     """
     documents: list[tuple[Measured, Path]] = []
     trainings: list[_Training] = []
     for path in paths:
-        found = _read(path)
-        if isinstance(found, Measured):
-            documents.append((found, path))
+        content = _read(path)
+        if isinstance(content, Measured):
+            documents.append((content, path))
         else:
-            trainings.append(found)
+            trainings.append(content)
     if len(documents) > 1:
         raise UserInputError(
-            "more than one file of measurements, or report of a search, was given.",
+            "there is more than one file of measurements or report of a search.",
             seen=", ".join(shown(path) for _, path in documents),
-            expected="one, and reports of trainings beside it",
+            expected="one, and any number of reports of trainings",
             do="put their rows into one file",
         )
     _check_same_work(trainings)
     measured = documents[0][0] if documents else _of_trainings(trainings)
-    if asked.num_trials is not None:
-        measured = dataclasses.replace(measured, num_trials=asked.num_trials)
-    measured = dataclasses.replace(measured, gpus=asked.gpus or measured.gpus)
+    if overrides.num_trials is not None:
+        measured = dataclasses.replace(measured, num_trials=overrides.num_trials)
+    measured = dataclasses.replace(measured, gpus=overrides.gpus or measured.gpus)
     measured = dataclasses.replace(measured, rows=(*measured.rows, *_rows_of(trainings, measured)))
     _check(measured, Where(documents[0][1]) if documents else None)
     return measured
@@ -94,10 +94,10 @@ def _read(path: Path) -> Measured | _Training:
     report = codec.from_json(RunReport, document, where=shown(path))
     if report.verb not in REPORTS:
         raise UserInputError(
-            f"{shown(path)}: this run report tells of no training.",
+            f"{shown(path)}: this run report is not of a training.",
             seen=f"verb {report.verb!r}",
             expected=f"the report of {' or '.join(REPORTS)}",
-            do="give run_report.json of the training",
+            do="name run_report.json of the training",
         )
     if report.verb == "search":
         return _search(report, shown(path))
@@ -105,7 +105,7 @@ def _read(path: Path) -> Measured | _Training:
 
 
 def _search(report: RunReport, name: str) -> Measured:
-    """All trials of a search, which ran on a GPU each."""
+    """Return all trials of a search, each of which ran on one GPU."""
     table = codec.from_json(SearchTable, dict(report.results), where=f"results of {name}")
     if not table.best or any(row.state != "completed" for row in table.rows):
         raise UserInputError(
@@ -126,26 +126,26 @@ def _search(report: RunReport, name: str) -> Measured:
 
 
 def _training(report: RunReport, name: str) -> _Training:
-    told: Mapping[str, Any] = report.results.get("training") or {}
+    training: Mapping[str, Any] = report.results.get("training") or {}
     try:
-        world_size = int(told["world_size"])
-        seconds, wait = float(told["seconds"]), told.get("data_wait_seconds")
+        world_size = int(training["world_size"])
+        seconds, wait = float(training["seconds"]), training.get("data_wait_seconds")
         row = MeasuredRow(
-            strategy=_known(told["strategy"] if world_size > 1 else "single", name),
+            strategy=_known(training["strategy"] if world_size > 1 else "single", name),
             gpus=world_size,
             elapsed_s=seconds,
-            samples_per_step=int(told["batch_size"]),
+            samples_per_step=int(training["batch_size"]),
         )
-        num_steps = int(told["steps_done"])
+        num_steps = int(training["steps_done"])
     except (KeyError, TypeError, ValueError) as error:
         raise UserInputError(
-            f"{name}: this report does not tell what an advice needs.",
+            f"{name}: this report lacks values that an advice needs.",
             seen=f"{type(error).__name__}: {error}",
             expected="results.training with strategy, world_size, seconds, steps_done and batch_size",
             do="train again with this version of medweave",
         ) from error
     per_host = Counter(rank.host for rank in report.ranks)
-    assert row.samples_per_step is not None, "just told"
+    assert row.samples_per_step is not None, "set above"
     return _Training(
         row=row,
         seconds=seconds,
@@ -158,9 +158,9 @@ def _training(report: RunReport, name: str) -> _Training:
 
 
 def _known(strategy: str, name: str) -> StrategyName:
-    for each in STRATEGIES:
-        if each == strategy:
-            return each
+    for known in STRATEGIES:
+        if known == strategy:
+            return known
     raise UserInputError(
         f"{name}: an advice has no model of the strategy of this training.",
         seen=f"strategy {strategy}",
@@ -170,27 +170,26 @@ def _known(strategy: str, name: str) -> StrategyName:
 
 
 def _by_parts(trainings: Sequence[_Training]) -> list[MeasuredRow] | None:
-    """The same trainings by the parts of a step; None where waiting for data was not measured in each, or none was on one rank.
+    """Return the trainings by the parts of a step; None if one lacks the wait for data, or none ran on one rank.
 
-    What is neither waiting for data nor the time of one rank, divided by the ranks, was spent with the others: on them, or on what
-    each does for itself.
+    Time that is neither waiting for data nor the time of one rank divided by the ranks counts as communication.
     """
-    alone = [
-        (each.seconds - each.data_wait_s) / each.num_steps
-        for each in trainings
-        if each.row.gpus == 1 and each.data_wait_s is not None
+    single = [
+        (training.seconds - training.data_wait_s) / training.num_steps
+        for training in trainings
+        if training.row.gpus == 1 and training.data_wait_s is not None
     ]
-    if not alone or min(alone) <= 0 or any(each.data_wait_s is None for each in trainings):
+    if not single or min(single) <= 0 or any(training.data_wait_s is None for training in trainings):
         return None
-    compute_s = sum(alone) / len(alone)
+    compute_s = sum(single) / len(single)
     rows = []
-    for each in trainings:
-        data_s = (each.data_wait_s or 0.0) / each.num_steps
-        rest_s = each.seconds / each.num_steps - data_s
-        own_s = rest_s if each.row.gpus == 1 else compute_s / each.row.gpus
+    for training in trainings:
+        data_s = (training.data_wait_s or 0.0) / training.num_steps
+        rest_s = training.seconds / training.num_steps - data_s
+        own_s = rest_s if training.row.gpus == 1 else compute_s / training.row.gpus
         rows.append(
             dataclasses.replace(
-                each.row, elapsed_s=None, compute_s=own_s, communication_s=max(0.0, rest_s - own_s), data_s=data_s
+                training.row, elapsed_s=None, compute_s=own_s, communication_s=max(0.0, rest_s - own_s), data_s=data_s
             )
         )
     return rows
@@ -207,29 +206,29 @@ def _of_trainings(trainings: Sequence[_Training]) -> Measured:
 
 
 def _rows_of(trainings: Sequence[_Training], measured: Measured) -> Sequence[MeasuredRow]:
-    """Their rows, by parts where they tell these; else with the time of all trainings that the work has."""
+    """Return the rows of trainings, by parts if these are known; else with the time of all trainings of the workload."""
     expected = measured.samples_per_trial
-    for each in trainings:
-        if expected is not None and each.num_samples != expected:
+    for training in trainings:
+        if expected is not None and training.num_samples != expected:
             raise UserInputError(
-                f"{each.shown} tells of another work than the measurements.",
-                seen=f"{each.num_samples} samples (steps_done times batch_size)",
+                f"{training.shown} is about another workload than the measurements.",
+                seen=f"{training.num_samples} samples (steps_done times batch_size)",
                 expected=f"{expected} samples, as samples_per_trial says",
-                do="give trainings of the same length, or mend samples_per_trial",
+                do="name trainings of the same length, or correct samples_per_trial",
             )
     by_parts = _by_parts(trainings) if expected is not None else None
     return by_parts or [
-        dataclasses.replace(each.row, elapsed_s=each.seconds * measured.num_trials) for each in trainings
+        dataclasses.replace(training.row, elapsed_s=training.seconds * measured.num_trials) for training in trainings
     ]
 
 
 def _check_same_work(trainings: Sequence[_Training]) -> None:
     if len({training.num_samples for training in trainings}) > 1:
         raise UserInputError(
-            "the reports tell of trainings of different length.",
-            seen="; ".join(f"{each.shown}: {each.num_samples} samples" for each in trainings),
+            "the reports are about trainings of different length.",
+            seen="; ".join(f"{training.shown}: {training.num_samples} samples" for training in trainings),
             expected="the same number of steps times patches per step in each",
-            do="give trainings that differ only in --strategy and --ranks",
+            do="name trainings that differ only in --strategy and --ranks",
         )
 
 
@@ -240,7 +239,7 @@ def _check(measured: Measured, file: Where | None) -> None:
 
 
 def _faults(measured: Measured) -> Iterator[tuple[FieldPath, str, str]]:
-    """Where something stands that no schema tells, what it is, and what was expected."""
+    """Yield the errors that the schema does not find: field, value and expectation."""
     if not measured.rows:
         yield ("rows",), "no rows", "at least one measurement"
     if not measured.gpus or min(measured.gpus) < 1:

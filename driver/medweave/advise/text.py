@@ -1,4 +1,4 @@
-"""An advice as text for people. Pure."""
+"""The advice as text for people."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ WIDTH = 110
 
 
 def text_of(advice: Advice) -> str:
-    """The whole advice."""
-    parts = (_head, _options, _checks, _said)
+    """Return the advice as text."""
+    parts = (_head, _options, _checks, _notes)
     return "\n\n".join("\n".join(lines) for part in parts if (lines := list(part(advice)))) + "\n"
 
 
@@ -36,13 +36,13 @@ def _head(advice: Advice) -> Iterator[str]:
 
 def _options(advice: Advice) -> Iterator[str]:
     rows = [("strategy", "GPUs", "time", "at least", "at most", "queue", "efficiency", "of", "to", "")]
-    for each in advice.options:
-        told = [*(["measured"] if each.is_measured else []), *([] if each.fits else ["does not fit into memory"])]
+    for option in advice.options:
+        notes = [*(["measured"] if option.is_measured else []), *([] if option.fits else ["does not fit into memory"])]
         rows.append(
             (
-                each.strategy, str(each.gpus), duration(each.elapsed_s), duration(each.low_s), duration(each.high_s),
-                duration(each.queue_wait_s), f"{each.efficiency:.2f}", f"{each.efficiency_low:.2f}",
-                f"{each.efficiency_high:.2f}", ", ".join(told),
+                option.strategy, str(option.gpus), duration(option.elapsed_s), duration(option.low_s), duration(option.high_s),
+                duration(option.queue_wait_s), f"{option.efficiency:.2f}", f"{option.efficiency_low:.2f}",
+                f"{option.efficiency_high:.2f}", ", ".join(notes),
             )
         )  # fmt: skip
     yield from _table(rows)
@@ -51,20 +51,20 @@ def _options(advice: Advice) -> Iterator[str]:
 def _checks(advice: Advice) -> Iterator[str]:
     if not advice.checks:
         return
-    inside = sum(each.is_inside for each in advice.checks)
-    yield f"Rows that were held back ({inside} of {len(advice.checks)} in their interval)"
+    inside = sum(check.is_inside for check in advice.checks)
+    yield f"Rows that were not used for calibration ({inside} of {len(advice.checks)} in their interval)"
     rows = [("strategy", "GPUs", "measured", "expected", "error", "at least", "at most", "")]
     rows += [
         (
-            each.strategy, str(each.gpus), duration(each.measured_s), duration(each.elapsed_s), f"{100 * each.error:+.1f} %",
-            duration(each.low_s), duration(each.high_s), "" if each.is_inside else "outside",
+            check.strategy, str(check.gpus), duration(check.measured_s), duration(check.elapsed_s), f"{100 * check.error:+.1f} %",
+            duration(check.low_s), duration(check.high_s), "" if check.is_inside else "outside",
         )
-        for each in advice.checks
+        for check in advice.checks
     ]  # fmt: skip
     yield from _table(rows)
 
 
-def _said(advice: Advice) -> Iterator[str]:
+def _notes(advice: Advice) -> Iterator[str]:
     yield from textwrap.wrap(advice.method, WIDTH)
     for title, lines in (("Not judged", advice.not_judged), ("What these measurements cannot show", advice.unseen)):
         if lines:

@@ -1,4 +1,4 @@
-"""All deployments of a site, tried side by side."""
+"""Run the checks of all deployments of a site at the same time, and then those of the routes between them."""
 
 from __future__ import annotations
 
@@ -6,21 +6,22 @@ import contextlib
 import copy
 import functools
 import itertools
+import os
 import queue
 import shlex
+import signal
 import subprocess
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from medweave.doctor.cluster import Cluster
-from medweave.doctor.connection import Closed, Login, login_of
-from medweave.doctor.disk_space import hop_of, look, read
-from medweave.doctor.hop import Check, Health, Hop
-from medweave.doctor.local_shell import ask
-from medweave.doctor.machine import Machine, reaches, slurm_checks
-from medweave.doctor.probe_host import Ground, Place, Pods
+from medweave.doctor.connection import SshLogin, Unreachable, login_of
+from medweave.doctor.disk_space import hop_of, parse_probe, probe_line
+from medweave.doctor.hop_result import Check, Health, HopResult
+from medweave.doctor.machine import MachineChecks, reaches, slurm_checks
+from medweave.doctor.namespace import NamespaceChecks
+from medweave.doctor.probe_host import PodProbeHost, ProbeHost, SshProbeHost
 from medweave.doctor.routes import BUCKET, between, by_bucket
 from medweave.doctor.routes import NAME as ROUTE
 from medweave.project.deployments import connector_schemas, wrapped
@@ -32,13 +33,13 @@ BY_HAND = "install it by hand (docs/how-to/install-a-worker.md), or correct `vir
 CLUSTERS = ("medweave.kubernetes", "medweave.helm", "medweave.compss")
 
 
-def look_at(site: Site, only: Sequence[str], limit_s: float, tell: Callable[[Hop], None]) -> list[Hop]:
-    """Tries everything.
+def check_site(site: Site, only: Sequence[str], limit_s: float, show: Callable[[HopResult], None]) -> list[HopResult]:
+    """Check the deployments of a site and the routes between them.
 
     Args:
         only: names of deployments; empty for all.
-        limit_s: for one answer; a check that has not ended after twice of it is given up.
-        tell: gets each hop as it is known.
+        limit_s: time limit of one answer; a check is abandoned after twice that time.
+        show: called with each hop as soon as it is known.
 
     Returns:
         the hops, in the order of the site file.
@@ -49,158 +50,184 @@ def look_at(site: Site, only: Sequence[str], limit_s: float, tell: Callable[[Hop
     document: dict[str, Any] = {"path": str(site.path), "deployments": copy.deepcopy(dict(site.deployments))}
     resolve_paths(document, Path("runs").absolute(), connector_schemas())
     names = [name for name in site.deployments if not only or name in only]
-    told: queue.Queue[tuple[str, Hop | None]] = queue.Queue()
+    results: queue.Queue[tuple[str, HopResult | None]] = queue.Queue()
     for name in names:
         thread = threading.Thread(
-            target=_try, args=(name, document["deployments"], site.path, limit_s, told), daemon=True
+            target=_check_deployment, args=(name, document["deployments"], site.path, limit_s, results), daemon=True
         )
         thread.start()
-    found: dict[str, list[Hop]] = {name: [] for name in names}
-    left = set(names)
-    while left:
-        name, hop = told.get()
+    hops: dict[str, list[HopResult]] = {name: [] for name in names}
+    unfinished = set(names)
+    while unfinished:
+        name, hop = results.get()
         if hop is None:
-            left.discard(name)
+            unfinished.discard(name)
         else:
-            found[name].append(hop)
-            tell(hop)
+            hops[name].append(hop)
+            show(hop)
     routes = []
-    with contextlib.ExitStack() as held:
-        for check, place in _routes(site, names, document["deployments"], limit_s, held):
-            for hop in _within(place, check, 2 * limit_s):
+    with contextlib.ExitStack() as exits:
+        for check, place in _routes(site, names, document["deployments"], limit_s, exits):
+            for hop in _run_check(place, check, 2 * limit_s):
                 routes.append(hop)
-                tell(hop)
-    return [*(hop for name in names for hop in found[name]), *routes]
+                show(hop)
+    return [*(hop for name in names for hop in hops[name]), *routes]
 
 
 def _routes(
-    site: Site, names: Sequence[str], deployments: dict[str, Any], limit_s: float, held: contextlib.ExitStack
+    site: Site, names: Sequence[str], deployments: dict[str, Any], limit_s: float, exits: contextlib.ExitStack
 ) -> Iterator[tuple[Check, str]]:
-    """The ways between machines and pods, one after the other: side by side they would share what is measured."""
-    grounds: list[Ground] = []
+    """Yield the checks of routes between machines and pods, which run one after the other so as not to share bandwidth."""
+    hosts: list[ProbeHost] = []
     for name in names:
-        kind, given, workdir = (deployments[name].get(key) for key in ("type", "config", "workdir"))
+        kind, settings, workdir = (deployments[name].get(key) for key in ("type", "config", "workdir"))
         if kind == MACHINE:
-            with contextlib.suppress(Closed):  # told by its own line
-                grounds += _places(name, deployments[name], limit_s)
+            with contextlib.suppress(Unreachable):  # the deployment's own check reports it
+                hosts += _ssh_hosts(name, deployments[name], limit_s)
         elif kind in CLUSTERS:
-            cluster = Cluster(name, kind.partition(".")[2], given or {}, limit_s, site.path.parent)
-            grounds.append(Pods(name, workdir, limit_s, cluster, held))
+            cluster = NamespaceChecks(name, kind.partition(".")[2], settings or {}, limit_s, site.path.parent)
+            hosts.append(PodProbeHost(name, workdir, limit_s, cluster, exits))
     if bucket := site.transfers.get("bucket"):
-        for each in grounds:
-            yield Check(BUCKET, functools.partial(by_bucket, each, bucket, site.path.parent)), each.name
-    for one, other in itertools.combinations(grounds, 2):
+        for host in hosts:
+            yield Check(BUCKET, functools.partial(by_bucket, host, bucket, site.path.parent)), host.name
+    for one, other in itertools.combinations(hosts, 2):
         yield Check(ROUTE, functools.partial(between, one, other, site.transfers)), f"{one.name} - {other.name}"
 
 
-def _places(name: str, deployment: Mapping[str, Any], limit_s: float) -> Iterator[Place]:
-    given = deployment["config"]
-    for login in _logins(name, given, limit_s):
-        shown = name if len(given["nodes"]) == 1 else f"{name} {login.host}"
-        yield Place(name=shown, login=login, workdir=deployment.get("workdir"))
+def _ssh_hosts(name: str, deployment: Mapping[str, Any], limit_s: float) -> Iterator[SshProbeHost]:
+    settings = deployment["config"]
+    for login in _logins(name, settings, limit_s):
+        label = name if len(settings["nodes"]) == 1 else f"{name} {login.host}"
+        yield SshProbeHost(name=label, login=login, workdir=deployment.get("workdir"))
 
 
-def _try(
-    name: str, deployments: dict[str, Any], site: Path, limit_s: float, told: queue.Queue[tuple[str, Hop | None]]
+def _check_deployment(
+    name: str,
+    deployments: dict[str, Any],
+    site: Path,
+    limit_s: float,
+    results: queue.Queue[tuple[str, HopResult | None]],
 ) -> None:
-    """The checks of a deployment; each of them in a thread that can be given up."""
-    with contextlib.ExitStack() as held:
-        held.callback(told.put, (name, None))
+    """Run the checks of a deployment, each in a thread that can be abandoned."""
+    with contextlib.ExitStack() as exits:
+        exits.callback(results.put, (name, None))
         try:
-            chains = list(_chains(name, deployments, site, limit_s, held))
-        except Closed as error:
-            told.put((name, Hop(place=name, name="settings", health=Health.FAULT, seen=str(error), do=error.do)))
+            chains = list(_chains(name, deployments, site, limit_s, exits))
+        except Unreachable as error:
+            results.put(
+                (name, HopResult(place=name, name="settings", health=Health.FAULT, seen=str(error), do=error.do))
+            )
             return
         for chain in chains:
             for check in chain:
-                hops = _within(name, check, 2 * limit_s)
+                hops = _run_check(name, check, 2 * limit_s)
                 for hop in hops:
-                    told.put((name, hop))
+                    results.put((name, hop))
                 if check.leads_on and any(hop.health in (Health.FAULT, Health.UNKNOWN) for hop in hops):
                     break
 
 
-def _within(place: str, check: Check, limit_s: float) -> list[Hop]:
-    found: list[Hop] = []
-    failed: list[BaseException] = []
+def _run_check(place: str, check: Check, limit_s: float) -> list[HopResult]:
+    """Return the hops of one check; a timeout or an exception is a hop of unknown health."""
+    hops: list[HopResult] = []
+    errors: list[BaseException] = []
 
     def work() -> None:
         try:
-            found.extend(check.try_it())
+            hops.extend(check.try_it())
         except BaseException as error:
-            failed.append(error)
+            errors.append(error)
 
     thread = threading.Thread(target=work, daemon=True)
     thread.start()
     thread.join(limit_s)
-    if thread.is_alive() or any(isinstance(each, TimeoutError | subprocess.TimeoutExpired) for each in failed):
+    if thread.is_alive() or any(isinstance(error, TimeoutError | subprocess.TimeoutExpired) for error in errors):
         seen, do = (
             f"no answer within {limit_s:.0f} s",
             "try again with a longer --timeout; if it stays so, ask the site",
         )
-        return [*found, Hop(place=place, name=check.name, health=Health.UNKNOWN, seen=seen, do=do)]
-    if failed:  # nothing is assumed of what could not be tried
-        seen = f"{type(failed[0]).__name__}: {(str(failed[0]).splitlines() or [''])[0][:160]}"
-        return [*found, Hop(place=place, name=check.name, health=Health.UNKNOWN, seen=seen, do="try it by hand")]
-    return found
+        return [*hops, HopResult(place=place, name=check.name, health=Health.UNKNOWN, seen=seen, do=do)]
+    if errors:  # a check that failed says nothing about the site
+        seen = f"{type(errors[0]).__name__}: {(str(errors[0]).splitlines() or [''])[0][:160]}"
+        return [*hops, HopResult(place=place, name=check.name, health=Health.UNKNOWN, seen=seen, do="try it by hand")]
+    return hops
 
 
 def _chains(
-    name: str, deployments: dict[str, Any], site: Path, limit_s: float, held: contextlib.ExitStack
+    name: str, deployments: dict[str, Any], site: Path, limit_s: float, exits: contextlib.ExitStack
 ) -> Iterator[Iterator[Check]]:
-    """The checks of one deployment: one chain, or one for each of its machines."""
+    """Yield the checks of one deployment: one chain, or one for each of its machines."""
     deployment = deployments[name]
-    kind, given = deployment["type"], deployment.get("config") or {}
+    kind, settings = deployment["type"], deployment.get("config") or {}
     if kind == LOCAL:
-        yield iter([Check("workdir", lambda: _here(name, deployment.get("workdir"), limit_s))])
+        yield iter([Check("workdir", lambda: _check_local_workdir(name, deployment.get("workdir"), limit_s))])
     elif kind == MACHINE:
-        for login in _logins(name, given, limit_s):
-            place = name if len(given["nodes"]) == 1 else f"{name} {login.host}"
-            machine = Machine(place, login, held, _provision(site))
-            yield machine.checks(deployment.get("workdir"), given.get("environment") or {})
+        for login in _logins(name, settings, limit_s):
+            place = name if len(settings["nodes"]) == 1 else f"{name} {login.host}"
+            machine = MachineChecks(place, login, exits, _provision(site))
+            yield machine.checks(deployment.get("workdir"), settings.get("environment") or {})
     elif kind == SLURM:
-        yield _slurm(name, deployments, site, limit_s, held)
+        yield _slurm(name, deployments, site, limit_s, exits)
     elif kind in CLUSTERS:
-        yield Cluster(name, kind.partition(".")[2], given, limit_s, site.parent).checks()
+        yield NamespaceChecks(name, kind.partition(".")[2], settings, limit_s, site.parent).checks()
     else:
         seen, do = (
             f"of the type {kind}, which is not one of ours",
             "try it by a small run, or leave it out by --deployment",
         )
-        yield iter([_told(name, "type", seen, do)])
+        yield iter([_unknown(name, "type", seen, do)])
 
 
 def _slurm(
-    name: str, deployments: dict[str, Any], site: Path, limit_s: float, held: contextlib.ExitStack
+    name: str, deployments: dict[str, Any], site: Path, limit_s: float, exits: contextlib.ExitStack
 ) -> Iterator[Check]:
-    """Through the machine that it wraps; none is this machine, as for the connector."""
-    given, inner = deployments[name].get("config") or {}, deployments.get(wrapped(deployments[name]) or "", {})
+    """Yield the checks of a Slurm deployment, on the machine that it wraps or on this one."""
+    settings, inner = deployments[name].get("config") or {}, deployments.get(wrapped(deployments[name]) or "", {})
     kind = inner.get("type", LOCAL)
     if kind == MACHINE:
-        machine = Machine(name, next(_logins(name, inner.get("config") or {}, limit_s)), held, _provision(site))
+        machine = MachineChecks(name, next(_logins(name, inner.get("config") or {}, limit_s)), exits, _provision(site))
         yield reaches(name, machine)
-        yield from slurm_checks(name, given, machine.ask, _provision(site))
+        yield from slurm_checks(name, settings, machine.ask, _provision(site))
     elif kind == LOCAL:
-        yield from slurm_checks(name, given, functools.partial(ask, limit_s=limit_s), BY_HAND)
+        yield from slurm_checks(name, settings, functools.partial(run_here, limit_s=limit_s), BY_HAND)
     else:
         seen, do = f"behind a {kind}: not tried", f"deployments.{name}.wraps: name a {MACHINE} or {LOCAL} deployment"
-        yield _told(name, "scheduler", seen, do)
+        yield _unknown(name, "scheduler", seen, do)
 
 
 def _provision(site: Path) -> str:
     return f"run: medweave provision --site {shlex.quote(str(site))}"
 
 
-def _told(place: str, name: str, seen: str, do: str) -> Check:
-    """Nothing to try: a line that says why."""
-    return Check(name, lambda: [Hop(place=place, name=name, health=Health.UNKNOWN, seen=seen, do=do)])
+def _unknown(place: str, name: str, seen: str, do: str) -> Check:
+    """Return a check that only yields a hop of unknown health, for a deployment that cannot be tested."""
+    return Check(name, lambda: [HopResult(place=place, name=name, health=Health.UNKNOWN, seen=seen, do=do)])
 
 
-def _logins(name: str, given: dict[str, Any], limit_s: float) -> Iterator[Login]:
-    for node in given["nodes"]:
-        yield login_of(f"deployments.{name}.config", node, given, limit_s)
+def _logins(name: str, settings: dict[str, Any], limit_s: float) -> Iterator[SshLogin]:
+    for node in settings["nodes"]:
+        yield login_of(f"deployments.{name}.config", node, settings, limit_s)
 
 
-def _here(name: str, workdir: str | None, limit_s: float) -> Iterator[Hop]:
+def _check_local_workdir(name: str, workdir: str | None, limit_s: float) -> Iterator[HopResult]:
     at = str(Path(workdir or "runs").absolute())
-    yield hop_of(name, at, read(ask(look(at), limit_s)[0]), f"deployments.{name}.workdir")
+    yield hop_of(name, at, parse_probe(run_here(probe_line(at), limit_s)[0]), f"deployments.{name}.workdir")
+
+
+def run_here(line: str, limit_s: float) -> tuple[str, int]:
+    """Return what a line of shell printed on this machine, and its exit status.
+
+    Raises:
+        TimeoutError: the line has not ended in time; it is killed with its children.
+    """
+    with subprocess.Popen(
+        ["sh", "-c", line], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+        errors="replace", start_new_session=True,
+    ) as process:  # fmt: skip
+        try:
+            out, _ = process.communicate(timeout=limit_s)
+        except subprocess.TimeoutExpired as error:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            raise TimeoutError(f"no end after {limit_s:.0f} s") from error
+    return out, process.returncode

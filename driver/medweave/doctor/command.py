@@ -1,4 +1,4 @@
-"""`medweave doctor --site SITE`: is everything there that a run at this site needs? Each hop is tried for real."""
+"""`medweave doctor --site SITE`: test each connection and service that a run at this site needs, and suggest fixes."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from medweave_core.documents.yaml_documents import not_installed
 from medweave_core.errors import UsageError, UserInputError
 
 if TYPE_CHECKING:
-    from medweave.doctor.hop import Hop
+    from medweave.doctor.hop_result import HopResult
 
 TIMEOUT_S = 15.0
 DESCRIPTION = (
-    "Tries each hop of a site for real, all deployments side by side, and says how each is and what to do about it: ssh with its\n"
+    "Tests each hop of a site, all deployments at the same time, and reports its health and what to do about it: ssh with its\n"
     "host key and login, clock, programs, workdir, free space and quota, worker environment and its version, bandwidth; Slurm's\n"
     "partitions, accounts and GPUs by sbatch --test-only; of a cluster its version, clock, the rights that a run needs, what the\n"
-    "chart renders to, quotas, claims, and each image by a pod that does nothing and is removed; between two of these places\n"
-    "the way that copies would go, with its speed, and the site's bucket. Nothing is left there.\n\n"
-    "exit codes: 0 a run can start (warnings are told), 65 something is wrong or did not answer, 2 wrong usage"
+    "chart renders to, quotas, claims, and each image by a pod that only sleeps and is removed; between two of these places\n"
+    "the route of copies, with its speed, and the site's bucket. All traces are removed.\n\n"
+    "exit codes: 0 a run can start (warnings are printed), 65 something is wrong or did not answer, 2 wrong usage"
 )
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Arguments of `medweave doctor`."""
+    """Add the arguments of `medweave doctor`."""
     parser.add_argument(
         "--site", required=True, metavar="SITE",
         help="name of a file in deployments/sites/ at or above this folder, or the path of a site file",
@@ -48,11 +48,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(namespace: argparse.Namespace) -> int:
-    """Prints the table; returns the exit code."""
+    """Print the table and return the exit code."""
     try:
-        from medweave.doctor.checks import look_at
-        from medweave.doctor.hop import Health
-        from medweave.doctor.summary import as_json, line, table
+        from medweave.doctor.checks import check_site
+        from medweave.doctor.hop_result import Health
+        from medweave.doctor.table import as_json, line, table
     except ImportError as error:
         raise not_installed(error) from error
     site = read_site(find_site(namespace.site, Path.cwd()))
@@ -65,16 +65,16 @@ def run(namespace: argparse.Namespace) -> int:
             )  # fmt: skip
     if not 0 < namespace.timeout < math.inf:
         raise UsageError(
-            "--timeout: this is no time to wait.",
+            "--timeout: this is no valid time.",
             seen=f"{namespace.timeout} s",
             expected="more than 0 s",
             do="leave it out",
         )
 
-    def tell(hop: Hop) -> None:
+    def show(hop: HopResult) -> None:
         if sys.stderr.isatty():
             print(line(hop), file=sys.stderr)
 
-    hops = look_at(site, namespace.deployment, namespace.timeout, tell)
+    hops = check_site(site, namespace.deployment, namespace.timeout, show)
     print(as_json(hops) if namespace.json else table(hops))
     return UserInputError.exit_code if any(hop.health in (Health.FAULT, Health.UNKNOWN) for hop in hops) else 0

@@ -1,4 +1,4 @@
-"""A machine as a run reaches it: the connectors' own connection and sessions (asyncssh, or an open ControlMaster), from threads."""
+"""Connections to a machine by the connectors' ssh client and sessions (asyncssh, or an open ControlMaster), usable from threads."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ MOST_SESSIONS = 10
 Value = TypeVar("Value")
 
 
-class Closed(Exception):
-    """The place cannot be reached; `do` has what to change."""
+class Unreachable(Exception):
+    """A machine or cluster cannot be reached; `do` says what to change."""
 
     def __init__(self, seen: str, do: str) -> None:
         super().__init__(seen)
@@ -34,12 +34,12 @@ class Closed(Exception):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Login:
-    """A machine of a site file.
+class SshLogin:
+    """The login to a machine of a site file.
 
     Attributes:
-        most_sessions: that a run opens at the same time.
-        limit_s: for one answer.
+        most_sessions: largest number of sessions that a run opens at the same time.
+        limit_s: time limit of one answer.
     """
 
     target: Target
@@ -48,27 +48,27 @@ class Login:
 
     @property
     def where(self) -> str:
-        """The deployment's `config` in the site file."""
+        """Path of the deployment's `config` in the site file."""
         return self.target.where
 
     @property
     def host(self) -> str:
-        """The machine's name there."""
+        """Name of the machine in the site file."""
         return self.target.host
 
 
-def login_of(where: str, node: str, config: dict[str, Any], limit_s: float) -> Login:
-    """The login to one of a deployment's nodes.
+def login_of(where: str, node: str, config: dict[str, Any], limit_s: float) -> SshLogin:
+    """Return the login to one of a deployment's nodes.
 
     Args:
         where: the deployment's `config` in the site file.
         config: with absolute paths and without variables.
 
     Raises:
-        Closed: the port of the node is invalid.
+        Unreachable: the port of the node is invalid.
     """
     if not is_node(node):
-        raise Closed(f"{node} has no port from 1 to 65535", f"{where}.nodes: correct the port")
+        raise Unreachable(f"{node} has no port from 1 to 65535", f"{where}.nodes: correct the port")
     _, host, port = split_jump(node)
     target = Target(
         where=where,
@@ -80,47 +80,47 @@ def login_of(where: str, node: str, config: dict[str, Any], limit_s: float) -> L
         known_hosts=config.get("knownHosts", ""),
         connect_timeout_s=min(limit_s, config.get("connectTimeout", limit_s)),
     )
-    return Login(target=target, most_sessions=config.get("maxConcurrentSessions", MOST_SESSIONS), limit_s=limit_s)
+    return SshLogin(target=target, most_sessions=config.get("maxConcurrentSessions", MOST_SESSIONS), limit_s=limit_s)
 
 
-class Reached:
-    """A machine that is reached.
+class SshConnection:
+    """An open connection to a machine.
 
     Attributes:
-        sessions: those of a run.
+        sessions: sessions as of a run.
     """
 
-    def __init__(self, login: Login, sessions: Sessions, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, login: SshLogin, sessions: Sessions, loop: asyncio.AbstractEventLoop) -> None:
         self.sessions = sessions
         self._login, self._loop = login, loop
 
     def ask(self, line: str) -> tuple[str, int]:
-        """What a line printed to standard output there, and its exit status.
+        """Return what a line of shell printed to standard output on the machine, and its exit status.
 
         Raises:
-            Closed: the machine gives no session, or none any more.
+            Unreachable: the machine refuses a session, or the connection is lost.
             TimeoutError: the line has not ended in time.
         """
         return self.wait(self.sessions.shells.execute(f"{{ {line}\n}} 2> /dev/null", self._login.limit_s))
 
     def num_sessions(self) -> int:
-        """How many sessions the server opens at the same time, of those that a run may open; raises as `ask`."""
+        """Return how many of a run's sessions the server opens at the same time; raises as `ask`."""
         return self.wait(self.sessions.fill())
 
     def wait(self, work: Coroutine[Any, Any, Value]) -> Value:
-        """What the work returns, on the connection's own event loop; raises as `ask`."""
+        """Run a coroutine on the connection's event loop and return its result; raises as `ask`."""
         future = asyncio.run_coroutine_threadsafe(work, self._loop)
-        with _closed(self._login):
+        with _as_unreachable(self._login):
             return future.result()
 
-    async def program(self, words: Sequence[str]) -> Program:
-        """A program with its input and output, from another event loop; raises as `ask`."""
+    async def program(self, words: Sequence[str]) -> SshProgram:
+        """Start a program whose input and output can be used from another event loop; raises as `ask`."""
         shell = await asyncio.to_thread(self.wait, self.sessions.program(stream_line(words)))
-        return Program(shell, self._loop)
+        return SshProgram(shell, self._loop)
 
 
-class Program:
-    """A program at a machine, used from another event loop than that of its connection."""
+class SshProgram:
+    """A program on a machine, used from another event loop than that of its connection."""
 
     def __init__(self, shell: SessionShell, loop: asyncio.AbstractEventLoop) -> None:
         self._shell, self._loop = shell, loop
@@ -130,32 +130,32 @@ class Program:
         return self._shell.usable
 
     async def write(self, data: bytes) -> None:
-        await self._there(self._shell.write(data))
+        await self._on_its_loop(self._shell.write(data))
 
     async def read(self) -> bytes:
-        return await self._there(self._shell.read())
+        return await self._on_its_loop(self._shell.read())
 
     async def close(self) -> None:
-        await self._there(self._shell.close())
+        await self._on_its_loop(self._shell.close())
 
-    async def _there(self, work: Coroutine[Any, Any, Value]) -> Value:
+    async def _on_its_loop(self, work: Coroutine[Any, Any, Value]) -> Value:
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self._loop))
 
 
 @contextlib.contextmanager
-def connected(login: Login) -> Iterator[Reached]:
-    """A connection to a machine, in which a first command has been run.
+def connected(login: SshLogin) -> Iterator[SshConnection]:
+    """Yield a connection to a machine on which a first command has succeeded.
 
     Raises:
-        Closed: why there is none.
+        Unreachable: the connection or the command failed.
     """
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, daemon=True)
     thread.start()
     sessions = Sessions(login.target, most=login.most_sessions, notify=lambda _: None)
-    reached = Reached(login, sessions, loop)
+    reached = SshConnection(login, sessions, loop)
     try:
-        with _closed(login, includes_timeout=True):
+        with _as_unreachable(login, includes_timeout=True):
             reached.ask("true")
         yield reached
     finally:
@@ -167,35 +167,37 @@ def connected(login: Login) -> Iterator[Reached]:
             loop.close()
 
 
-def address_of(login: Login) -> str:
-    """The name or address that ssh's configuration has for the machine.
+def address_of(login: SshLogin) -> str:
+    """Return the name or address that ssh's configuration has for the machine.
 
     Raises:
-        Closed: it cannot be read.
+        Unreachable: the configuration cannot be read.
     """
     target = login.target
-    with _closed(login):
+    with _as_unreachable(login):
         settings = asyncio.run(look_up(target.host, target.user, target.port, where=f"{target.where}.nodes"))
     return settings.hostname
 
 
 @contextlib.contextmanager
-def _closed(login: Login, *, includes_timeout: bool = False) -> Iterator[None]:
-    """Raise the errors of a connection as `Closed`.
+def _as_unreachable(login: SshLogin, *, includes_timeout: bool = False) -> Iterator[None]:
+    """Raise the errors of a connection as `Unreachable`.
 
     Args:
-        includes_timeout: a missing answer is such an error, too.
+        includes_timeout: whether a timeout is such an error, too.
     """
     by_hand = f"{login.where}.nodes: correct host and port, or try `ssh -v {shlex.quote(login.host)}`, which shows more"
     try:
         yield
     except UsageError as error:
         setting = error.what.partition(": ")[0] if error.what.startswith(f"{login.where}.") else login.where
-        raise Closed(error.seen or error.what, f"{setting}: {error.do or 'correct it'}") from error
+        raise Unreachable(error.seen or error.what, f"{setting}: {error.do or 'correct it'}") from error
     except (NotReached, ShellLost, NoProgress) as error:
-        raise Closed(str(error), by_hand) from error
+        raise Unreachable(str(error), by_hand) from error
     except (TimeoutError, concurrent.futures.CancelledError) as error:
         if not includes_timeout:
             raise
         seen = f"{login.target.node} does not answer within {login.limit_s:.0f} s"
-        raise Closed(seen, "check the network, the VPN and the port; a slow login needs a longer --timeout") from error
+        raise Unreachable(
+            seen, "check the network, the VPN and the port; a slow login needs a longer --timeout"
+        ) from error

@@ -1,7 +1,7 @@
-"""How much may still be written in a folder: free bytes and files by `df`, and a quota, which `df` mostly does not show, by trial.
+"""Space in a folder: free bytes and files by `df`, and quotas, which `df` mostly does not show, by a trial.
 
-A trial reserves bytes for a file by fallocate(2) and removes it at once: nothing is written, and whatever counts there refuses
-(a user's, a group's, a project's quota), without a word about how it is set up.
+A trial reserves bytes for a file by fallocate(2) and removes it at once. Nothing is written, and a quota of a user, group or
+project refuses the reservation, whatever its setup.
 """
 
 from __future__ import annotations
@@ -11,23 +11,23 @@ import secrets
 import shlex
 from dataclasses import dataclass
 
-from medweave.doctor.hop import Health, Hop, quantity
+from medweave.doctor.hop_result import Health, HopResult, quantity
 
 LITTLE_BYTES, LITTLE_FILES = 10 * 2**30, 100_000
-_REFUSED, _ABOVE, _OVER, _LET = ("medweave-refused", "medweave-above", "medweave-quota", "medweave-let")
+_REFUSED, _ABOVE, _OVER, _ACCEPTED = ("medweave-refused", "medweave-above", "medweave-quota", "medweave-let")
 _HALVES = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Room:
-    """What was seen.
+class DiskSpace:
+    """Space in a folder.
 
     Attributes:
-        is_refused: it cannot be written to.
-        will_be_made: it is not there; what was looked at is the next folder above.
-        free_bytes, free_files: by `df`; None where it tells none.
-        over_bytes: so many more are against a quota; None where none refused any.
-        let_bytes: so many more are not.
+        is_refused: the folder cannot be written to.
+        will_be_made: the folder does not exist; the values are those of the next folder above.
+        free_bytes, free_files: by `df`; None if it does not report them.
+        over_bytes: a number of bytes that a quota refused; None if no quota did.
+        let_bytes: a number of bytes that was accepted.
     """
 
     is_refused: bool
@@ -38,8 +38,8 @@ class Room:
     let_bytes: int
 
 
-def look(path: str) -> str:
-    """One line of shell that tells of a folder, for `read`. What is not there will be made: its next folder above is tried."""
+def probe_line(path: str) -> str:
+    """Return a line of shell that probes a folder, for `parse_probe`; of a missing folder, the next folder above."""
     probe = f".medweave-doctor-{secrets.token_hex(4)}"
     halves = " ".join("x" * _HALVES)
     return (
@@ -48,23 +48,23 @@ def look(path: str) -> str:
         f"probe=$at/{probe}; trap 'rm -f \"$probe\"' EXIT HUP TERM; "
         f'( umask 077; : > "$probe" ) 2>&1 || echo {_REFUSED}; '
         'space=$(df -Pk "$at" | tail -n 1); echo "space $space"; echo "files $(df -Pi "$at" 2>/dev/null | tail -n 1)"; '
-        # Other programs of this name write each block where the file system cannot reserve any.
+        # Other implementations of fallocate write each block if the file system cannot reserve any.
         "case $(fallocate --version 2>/dev/null) in *util-linux*) ;; *) exit 0;; esac; "
-        # In memory, what is reserved is taken.
+        # In memory file systems, reserved bytes use memory.
         'case $(stat -f -c %T "$at" 2>/dev/null) in tmpfs|ramfs|"") exit 0;; esac; '
         "kib=$(printf %s \"$space\" | sed -n 's/.* \\([0-9][0-9]*\\)  *[0-9]*% .*/\\1/p'); kib=$(( ${kib:-0} / 2 )); "
         f'[ "$kib" -le {LITTLE_BYTES // 1024} ] || kib={LITTLE_BYTES // 1024}; '
-        f'for each in {halves}; do said=$(timeout 5 fallocate -l "$kib"K "$probe" 2>&1) && {{ echo {_LET} $kib; exit 0; }}; '
-        f"case $said in *quota*) echo {_OVER} $kib;; *) exit 0;; esac; kib=$(( kib / 2 )); done"
+        f'for half in {halves}; do text=$(timeout 5 fallocate -l "$kib"K "$probe" 2>&1) && {{ echo {_ACCEPTED} $kib; exit 0; }}; '
+        f"case $text in *quota*) echo {_OVER} $kib;; *) exit 0;; esac; kib=$(( kib / 2 )); done"
     )
 
 
-def read(text: str) -> Room:
-    """What the line has printed."""
-    over = [int(each) for each in re.findall(rf"^{_OVER} (\d+)$", text, re.MULTILINE)]
-    let = re.search(rf"^{_LET} (\d+)$", text, re.MULTILINE)
+def parse_probe(text: str) -> DiskSpace:
+    """Return the space that a probe line printed."""
+    over = [int(size) for size in re.findall(rf"^{_OVER} (\d+)$", text, re.MULTILINE)]
+    let = re.search(rf"^{_ACCEPTED} (\d+)$", text, re.MULTILINE)
     free_kib = _free(text, "space")
-    return Room(
+    return DiskSpace(
         is_refused=_REFUSED in text,
         will_be_made=_ABOVE in text,
         free_bytes=None if free_kib is None else free_kib * 1024,
@@ -74,32 +74,32 @@ def read(text: str) -> Room:
     )
 
 
-def hop_of(place: str, path: str, room: Room, correct: str) -> Hop:
-    """The line of a workdir.
+def hop_of(place: str, path: str, room: DiskSpace, correct: str) -> HopResult:
+    """Return the hop of a workdir.
 
     Args:
-        path: the folder, as the site file has it.
-        correct: the key of the site file to correct.
+        path: path of the folder as in the site file.
+        correct: key of the site file to correct.
     """
     if room.is_refused:
         do = f"{correct}: write a folder of your own with much room, such as one on scratch"
-        return Hop(place=place, name="workdir", health=Health.FAULT, seen=f"{path}: cannot be written to", do=do)
-    told = [f"{quantity(room.free_bytes)} free" if room.free_bytes is not None else "free space unknown"]
-    little = []
+        return HopResult(place=place, name="workdir", health=Health.FAULT, seen=f"{path}: cannot be written to", do=do)
+    facts = [f"{quantity(room.free_bytes)} free" if room.free_bytes is not None else "free space unknown"]
+    warnings = []
     if room.free_bytes is not None and room.free_bytes < LITTLE_BYTES:
-        little.append(f"less than {quantity(LITTLE_BYTES)} is soon full")
+        warnings.append(f"less than {quantity(LITTLE_BYTES)} is soon full")
     if room.over_bytes is not None:
-        told.append(f"a quota lets {quantity(room.let_bytes)} more be written, and not {quantity(room.over_bytes)}")
-        little.append("ask the site for more, or remove what is not needed (`quota -s` may tell how much it is)")
+        facts.append(f"a quota allows {quantity(room.let_bytes)} more, but not {quantity(room.over_bytes)}")
+        warnings.append("ask the site for more, or remove unneeded files (`quota -s` may show the usage)")
     if room.free_files is not None and room.free_files < LITTLE_FILES:
-        told.append(f"{room.free_files} more files")
-        little.append(f"less than {LITTLE_FILES} files are soon made")
-    seen = f"{path}: {'will be made; ' if room.will_be_made else ''}{'; '.join(told)}"
-    do = f"make room: {'; '.join(little)}" if little else ""
-    return Hop(place=place, name="workdir", health=Health.WARNING if little else Health.OK, seen=seen, do=do)
+        facts.append(f"{room.free_files} more files")
+        warnings.append(f"less than {LITTLE_FILES} files are soon made")
+    seen = f"{path}: {'will be made; ' if room.will_be_made else ''}{'; '.join(facts)}"
+    do = f"make room: {'; '.join(warnings)}" if warnings else ""
+    return HopResult(place=place, name="workdir", health=Health.WARNING if warnings else Health.OK, seen=seen, do=do)
 
 
 def _free(text: str, what: str) -> int | None:
-    """Of a line of `df -P`; a file system that counts no files says 0 of 0."""
-    found = re.search(rf"^{what} .*? (\d+) +\d+ +(\d+) +(\d+%|-) ", text, re.MULTILINE)
-    return None if found is None or found.group(1) == "0" else int(found.group(2))
+    """Return the free number in a line of `df -P`; None for a file system that reports 0 of 0 files."""
+    match = re.search(rf"^{what} .*? (\d+) +\d+ +(\d+) +(\d+%|-) ", text, re.MULTILINE)
+    return None if match is None or match.group(1) == "0" else int(match.group(2))

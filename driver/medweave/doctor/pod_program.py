@@ -1,4 +1,4 @@
-"""A program in a pod by the official client, with its input and output: over a websocket."""
+"""A program in a pod with its input and output, by the official client over a websocket."""
 
 from __future__ import annotations
 
@@ -18,18 +18,25 @@ from websocket import ABNF, WebSocketException  # comes with kubernetes
 from medweave_connectors.sites.pods.api.channels import STATUS, STDIN, STDOUT
 
 _PAUSE_S = 0.002
-_KEEPING = ("sh", "-c", '"$@"; exit $?', "sh")
+_KEEP_STDERR = ("sh", "-c", '"$@"; exit $?', "sh")
 
 
-class Program:
-    """A program in a pod. Reading and writing take turns at the connection, which knows one user at a time."""
+class PodProgram:
+    """A program in a pod. A lock serializes reading and writing, since the connection is not thread-safe."""
 
     def __init__(self, api: client.ApiClient, pod: str, namespace: str, words: Sequence[str], limit_s: float) -> None:
-        ask = client.CoreV1Api(api).connect_get_namespaced_pod_exec
-        # Under a shell that keeps the error stream: containerd ends a program's input when that is closed.
-        ways = {"stdin": True, "stdout": True, "stderr": True, "tty": False, "_preload_content": False, "binary": True}
-        self._way = stream(ask, pod, namespace, command=[*_KEEPING, *words], **ways)
-        self._socket, self._turn, self.usable = self._way.sock, threading.Lock(), True
+        connect = client.CoreV1Api(api).connect_get_namespaced_pod_exec
+        # Under a shell that keeps the error stream open: containerd closes a program's input together with that stream.
+        options = {
+            "stdin": True,
+            "stdout": True,
+            "stderr": True,
+            "tty": False,
+            "_preload_content": False,
+            "binary": True,
+        }
+        self._stream = stream(connect, pod, namespace, command=[*_KEEP_STDERR, *words], **options)
+        self._socket, self._turn, self.usable = self._stream.sock, threading.Lock(), True
         self._socket.settimeout(limit_s)
 
     async def write(self, data: bytes) -> None:
@@ -41,15 +48,15 @@ class Program:
     async def close(self) -> None:
         self.usable = False
         with contextlib.suppress(OSError, WebSocketException):
-            await asyncio.to_thread(self._way.close)
+            await asyncio.to_thread(self._stream.close)
 
     def printed(self, limit_s: float = math.inf) -> str:
-        """What it prints, to its end, or as far as it comes in time."""
+        """Return its output until its end or the time limit."""
         until_s = time.monotonic() + limit_s
         return b"".join(iter(lambda: self.next(until_s), b"")).decode(errors="replace")
 
     def next(self, until_s: float = math.inf) -> bytes:
-        """The next bytes of its output; none at its end, and at a moment of the monotonic clock."""
+        """Return the next bytes of its output; none at its end, or after `until_s` of the monotonic clock."""
         while self.usable and time.monotonic() < until_s:
             with self._turn:
                 frame = self._frame()
@@ -62,12 +69,12 @@ class Program:
         return b""
 
     def _frame(self) -> bytes | None:
-        """What has come; None for nothing yet, and no bytes for the end. The client's `update` overlooks what TLS holds back."""
+        """Return received bytes, None for none yet, empty bytes at the end. The client's `update` misses bytes buffered by TLS."""
         raw = self._socket.sock
         if raw is None:
             return b""
-        is_held = isinstance(raw, ssl.SSLSocket) and raw.pending()
-        if not is_held and not select.select([raw], [], [], 0)[0]:
+        is_buffered = isinstance(raw, ssl.SSLSocket) and raw.pending()
+        if not is_buffered and not select.select([raw], [], [], 0)[0]:
             return None
         try:
             kind, frame = self._socket.recv_data_frame(True)
@@ -78,6 +85,6 @@ class Program:
         return frame.data or None if kind in (ABNF.OPCODE_BINARY, ABNF.OPCODE_TEXT) else None
 
     def send(self, data: bytes) -> None:
-        """Gives it input."""
+        """Write to its input."""
         with self._turn:
             self._socket.send_binary(bytes((STDIN,)) + data)

@@ -1,4 +1,4 @@
-"""How quick the way to a pod and back is, through the API server: by SPDY where that is let through, as a run's copies go."""
+"""Bandwidth to a pod and back through the API server, by SPDY unless a proxy blocks it, as with a run's copies."""
 
 from __future__ import annotations
 
@@ -19,41 +19,43 @@ from medweave_connectors.sites.pods.api.channels import PROTOCOL, STATUS, STDOUT
 
 NUM_BYTES = 8 * 2**20
 _HEARTBEAT_S = 20.0
-_TAKES = ("sh", "-c", f"head -c {NUM_BYTES} | wc -c")
-_GIVES = ("head", "-c", str(NUM_BYTES), "/dev/urandom")
+_RECEIVE = ("sh", "-c", f"head -c {NUM_BYTES} | wc -c")
+_SEND = ("head", "-c", str(NUM_BYTES), "/dev/urandom")
 
 
-class NotMeasured(Exception):
-    """The pod did not take or give what it should, or nobody was let in."""
+class SpeedNotMeasured(Exception):
+    """The pod did not receive or send all bytes, or the connection failed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Speed:
-    """Bytes per second to a pod and from it, and whether the streams went by SPDY."""
+    """Bytes per second to a pod and from it, and whether the streams used SPDY."""
 
-    there: float
-    back: float
+    to_pod: float
+    from_pod: float
     by_spdy: bool
 
 
-def measured(kubeconfig: str, context: str | None, in_cluster: bool, namespace: str, pod: str, limit_s: float) -> Speed:
-    """The speed of the way to a pod that runs.
+def measure_speed(
+    kubeconfig: str, context: str | None, in_cluster: bool, namespace: str, pod: str, limit_s: float
+) -> Speed:
+    """Measure the bandwidth to a running pod and back.
 
     Args:
-        limit_s: for each of the two directions.
+        limit_s: time limit of each direction.
 
     Raises:
-        NotMeasured: see there.
+        SpeedNotMeasured: the measurement failed.
     """
     try:
-        return asyncio.run(_measured(kubeconfig, context, in_cluster, namespace, pod, limit_s))
+        return asyncio.run(_measure_both(kubeconfig, context, in_cluster, namespace, pod, limit_s))
     except TimeoutError:
-        raise NotMeasured(f"{NUM_BYTES} bytes took more than {limit_s:.0f} s") from None
+        raise SpeedNotMeasured(f"{NUM_BYTES} bytes took more than {limit_s:.0f} s") from None
     except (aiohttp.ClientError, OSError) as error:
-        raise NotMeasured(str(error) or type(error).__name__) from error
+        raise SpeedNotMeasured(str(error) or type(error).__name__) from error
 
 
-async def _measured(
+async def _measure_both(
     kubeconfig: str, context: str | None, in_cluster: bool, namespace: str, pod: str, limit_s: float
 ) -> Speed:
     if in_cluster:
@@ -64,34 +66,34 @@ async def _measured(
     clients = clients_of(configuration, heartbeat_s=_HEARTBEAT_S)
     try:
         api, where = CoreV1Api(api_client=clients[1]), {"name": pod, "namespace": namespace}
-        there, by_spdy = await _there(api, where, limit_s)
-        return Speed(there=there, back=await _back(api, where, limit_s), by_spdy=by_spdy)
+        to_pod, by_spdy = await _measure_to(api, where, limit_s)
+        return Speed(to_pod=to_pod, from_pod=await _measure_from(api, where, limit_s), by_spdy=by_spdy)
     finally:
-        for each in clients:
-            await each.close()
+        for api_client in clients:
+            await api_client.close()
 
 
-async def _there(api: Any, where: dict[str, str], limit_s: float) -> tuple[float, bool]:
+async def _measure_to(api: Any, where: dict[str, str], limit_s: float) -> tuple[float, bool]:
     content = secrets.token_bytes(NUM_BYTES)
-    async with asyncio.timeout(limit_s), _opened(api, where, _TAKES, takes_input=True) as (channels, by_spdy):
+    async with asyncio.timeout(limit_s), _opened(api, where, _RECEIVE, takes_input=True) as (channels, by_spdy):
         began = time.monotonic()
         await channels.send(content)
-        told = await _printed(channels, 1)
+        output = await _printed(channels, 1)
         seconds = time.monotonic() - began
-    if told.strip() != str(NUM_BYTES).encode():
-        raise NotMeasured(
-            f"of {NUM_BYTES} bytes it says it got {told[:40].decode(errors='replace').strip() or 'nothing'}"
+    if output.strip() != str(NUM_BYTES).encode():
+        raise SpeedNotMeasured(
+            f"of {NUM_BYTES} bytes it received {output[:40].decode(errors='replace').strip() or 'nothing'}"
         )
     return NUM_BYTES / seconds, by_spdy
 
 
-async def _back(api: Any, where: dict[str, str], limit_s: float) -> float:
-    async with asyncio.timeout(limit_s), _opened(api, where, _GIVES, takes_input=False) as (channels, _):
+async def _measure_from(api: Any, where: dict[str, str], limit_s: float) -> float:
+    async with asyncio.timeout(limit_s), _opened(api, where, _SEND, takes_input=False) as (channels, _):
         began = time.monotonic()
-        told = await _printed(channels, NUM_BYTES)
+        output = await _printed(channels, NUM_BYTES)
         seconds = time.monotonic() - began
-    if len(told) != NUM_BYTES:
-        raise NotMeasured(f"{len(told)} of {NUM_BYTES} bytes came")
+    if len(output) != NUM_BYTES:
+        raise SpeedNotMeasured(f"{len(output)} of {NUM_BYTES} bytes arrived")
     return NUM_BYTES / seconds
 
 
@@ -99,7 +101,7 @@ async def _back(api: Any, where: dict[str, str], limit_s: float) -> float:
 async def _opened(
     api: Any, where: dict[str, str], command: Sequence[str], *, takes_input: bool
 ) -> AsyncIterator[tuple[Channels, bool]]:
-    """A command's channels, and whether they go by SPDY: as `sites.pods.exec.execution` opens them for much data."""
+    """Yield a command's channels, and whether they use SPDY, opened as by `sites.pods.exec.execution` for much data."""
     words = {**where, "command": list(command), "stdin": takes_input, "stdout": True, "stderr": True, "tty": False}
     words["_preload_content"] = False
     channels: Channels
@@ -118,11 +120,11 @@ async def _opened(
 
 
 async def _printed(channels: Channels, num_bytes: int) -> bytes:
-    """What a command prints, until it is as much as is waited for, or the command has ended."""
-    told = bytearray()
+    """Return a command's output, up to a number of bytes or its end."""
+    output = bytearray()
     async for channel, data in channels.pieces():
         if channel == STDOUT:
-            told += data
-        if channel == STATUS or len(told) >= num_bytes:
+            output += data
+        if channel == STATUS or len(output) >= num_bytes:
             break
-    return bytes(told)
+    return bytes(output)

@@ -1,4 +1,4 @@
-"""What is left of a namespace's quotas, and whether a run needs it. Pure."""
+"""Judge the quotas of a namespace by what a run needs."""
 
 from __future__ import annotations
 
@@ -7,61 +7,61 @@ from typing import Any
 
 from kubernetes.utils.quantity import parse_quantity
 
-from medweave.doctor.hop import Health, Hop
+from medweave.doctor.hop_result import Health, HopResult
 from medweave.doctor.rights import of_kinds
 from medweave.doctor.storage import classes_of
 from medweave.doctor.trial_pods import templates
 
 NAME = "quota"
 NEAR = 0.9
-# What each pod takes, where its namespace has a quota of it: a pod that asks for none is refused.
+# Quotas that each pod uses; a namespace with such a quota refuses pods without a request.
 OF_EACH_POD = ("pods", "cpu", "memory", "requests.cpu", "requests.memory", "limits.cpu", "limits.memory")
 OF_EACH_CLAIM = ("persistentvolumeclaims", "requests.storage")
 
 
 def needed(objects: Sequence[Mapping[str, Any]], more: Collection[str] = ()) -> set[str]:
-    """The resources of a quota that a run takes from.
+    """Return the quota resources that a run uses.
 
     Args:
-        objects: what the run makes there.
-        more: resources that it makes besides, in the plural (`jobs.batch`).
+        objects: objects that the run creates.
+        more: further resources that it creates, in the plural (`jobs.batch`).
     """
-    found = set(OF_EACH_POD) | set(more)
-    found |= {each.name for each in of_kinds(((one["apiVersion"], one["kind"]) for one in objects), ())}
+    resources = set(OF_EACH_POD) | set(more)
+    resources |= {right.name for right in of_kinds(((item["apiVersion"], item["kind"]) for item in objects), ())}
     for storage_class in classes_of(objects):
-        own = f"{storage_class}.storageclass.storage.k8s.io/"
-        found |= {*OF_EACH_CLAIM, *(own + each for each in OF_EACH_CLAIM)}
+        prefix = f"{storage_class}.storageclass.storage.k8s.io/"
+        resources |= {*OF_EACH_CLAIM, *(prefix + name for name in OF_EACH_CLAIM)}
     for template in templates(objects):
         for container in template["spec"]["containers"]:
-            asked = container.get("resources") or {}
-            for name in {**(asked.get("limits") or {}), **(asked.get("requests") or {})}:
-                found |= {f"requests.{name}", f"limits.{name}"}
-    return found
+            requests = container.get("resources") or {}
+            for name in {**(requests.get("limits") or {}), **(requests.get("requests") or {})}:
+                resources |= {f"requests.{name}", f"limits.{name}"}
+    return resources
 
 
-def hop_of(place: str, quota: Any, needs: Collection[str]) -> Hop:
-    """The line of one ResourceQuota; the worst of its resources decides.
+def hop_of(place: str, quota: Any, needs: Collection[str]) -> HopResult:
+    """Return the hop of one ResourceQuota; the worst of its resources decides its health.
 
     Args:
-        quota: as the API has it.
-        needs: of `needed`.
+        quota: the object of the API.
+        needs: result of `needed`.
     """
     status, spec = quota.status, quota.spec
     hard, used = (status and status.hard) or {}, (status and status.used) or {}
     seen = ", ".join(f"{name} {used.get(name, '?')} of {value}" for name, value in sorted(hard.items()))
-    # It counts some pods only: those of a priority, of a kind. Whether a run's are among them, the cluster decides.
+    # A scoped quota counts only some pods; the cluster decides whether a run's pods are among them.
     is_of_some = bool(spec and (spec.scopes or spec.scope_selector))
-    health, told = Health.OK, list[str]()
+    health, problems = Health.OK, list[str]()
     for name in sorted(hard):
         worse, word = _judged(
             name, hard[name], used.get(name), is_needed=name.removeprefix("count/") in needs and not is_of_some
         )
         if worse is not Health.OK:
             health = max(health, worse, key=_ORDER.index)
-            told.append(f"{name} {word}")
-    return Hop(
+            problems.append(f"{name} {word}")
+    return HopResult(
         place=place, name=NAME, health=health, seen=f"{quota.metadata.name}: {seen or 'nothing counted yet'}",
-        do=f"{', '.join(told)}: {_fix(quota.metadata.name)}" if told else "",
+        do=f"{', '.join(problems)}: {_fix(quota.metadata.name)}" if problems else "",
     )  # fmt: skip
 
 
@@ -75,21 +75,21 @@ def _judged(name: str, hard: str, used: str | None, *, is_needed: bool) -> tuple
     if taken >= most:
         if is_needed:
             return Health.FAULT, "is used up"
-        # None of a kind that a run does not make, such as load balancers, is a rule, and no lack.
+        # A quota of 0 for unneeded kinds, such as load balancers, is intended.
         return (Health.WARNING, "is used up, should a run need it") if most else (Health.OK, "")
     return (Health.WARNING, "is nearly used up") if taken >= most * parse_quantity(str(NEAR)) else (Health.OK, "")
 
 
 def _fix(name: str) -> str:
     return (
-        f"remove what is no longer needed there (`medweave clean`, `kubectl get all`), wait for runs that go on, or ask the "
+        f"remove what is no longer needed there (`medweave clean`, `kubectl get all`), wait for running workflows, or ask the "
         f"namespace's administrator to raise ResourceQuota {name}"
     )
 
 
-def closed(place: str, status: int | None) -> Hop:
-    """The line where quotas may not be listed."""
-    return Hop(
+def forbidden(place: str, status: int | None) -> HopResult:
+    """Return the hop for quotas that may not be listed."""
+    return HopResult(
         place=place, name=NAME, health=Health.UNKNOWN, seen=f"quotas may not be listed ({status})",
-        do="ask the namespace's administrator for the right to list resourcequotas, or what `kubectl describe quota` says there",
+        do="ask the namespace's administrator for the right to list resourcequotas, or for the output of `kubectl describe quota`",
     )  # fmt: skip

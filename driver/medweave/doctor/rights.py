@@ -1,4 +1,4 @@
-"""Which rights a run needs in a namespace, as docs/how-to/run-in-kubernetes.md lists them. Pure."""
+"""The Kubernetes rights that a run needs in a namespace, as listed in docs/how-to/run-in-kubernetes.md."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ HELM = ("get", "list", "create", "update", "patch", "delete")
 
 @dataclass(frozen=True, slots=True)
 class Right:
-    """Verbs on one resource.
+    """The right to some verbs on one resource.
 
     Attributes:
-        resource: in the plural, with its subresource after a slash.
-        without: what a run does without it; empty where it fails.
+        resource: name in the plural, with its subresource after a slash.
+        without: how a run is limited without it; empty if the run fails.
     """
 
     group: str
@@ -25,7 +25,7 @@ class Right:
 
     @property
     def name(self) -> str:
-        """As kubectl writes it."""
+        """Resource and group as kubectl writes them."""
         return f"{self.resource}.{self.group}" if self.group else self.resource
 
     @property
@@ -41,16 +41,16 @@ PODS = (
 )
 JOBS = (
     Right("batch", "jobs", ("list", "create", "delete")),
-    Right("batch", "jobs", ("patch",), "a Job that a killed driver has left is ended, and its step done anew"),
+    Right("batch", "jobs", ("patch",), "a Job of a killed driver is deleted, and its step runs again"),
     Right("", "pods", ("delete",), "an ended run's pods get the whole grace period of the template"),
 )
 
 
 def of_kinds(kinds: Iterable[tuple[str, str]], verbs: tuple[str, ...]) -> list[Right]:
-    """The same verbs on some kinds of objects, each once.
+    """Return rights to the same verbs on some kinds of objects, each once.
 
     Args:
-        kinds: apiVersion and kind.
+        kinds: pairs of apiVersion and kind.
     """
     return [Right(group, _plural(kind), verbs) for group, kind in sorted({(_group(api), kind) for api, kind in kinds})]
 
@@ -60,7 +60,7 @@ def _group(api_version: str) -> str:
 
 
 def _plural(kind: str) -> str:
-    """As Kubernetes' own kinds are named, all of which follow English."""
+    """Return the plural of a kind by the rules of English, which hold for all kinds of Kubernetes."""
     word = kind.lower()
     if word.endswith(("s", "x", "ch")):
         return word + "es"

@@ -1,4 +1,4 @@
-"""The way between two places, machines or pods: the same files, or straight, by the programs of a run; and by the bucket."""
+"""Checks of the routes between two hosts (same file system, direct) and of the bucket, by the programs of a run."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from medweave.doctor.connection import Closed
-from medweave.doctor.hop import Health, Hop
-from medweave.doctor.probe_host import Ground, Opened, Pods
+from medweave.doctor.connection import Unreachable
+from medweave.doctor.hop_result import Health, HopResult
+from medweave.doctor.probe_host import PodProbeHost, ProbeHost, ReachedHost
 from medweave_connectors.transfer.capabilities import Endpoint
 from medweave_connectors.transfer.routes.bucket.bucket_copy import BucketRoute
 from medweave_connectors.transfer.routes.bucket.settings import BucketSettings, parse_bucket
@@ -29,77 +29,79 @@ from medweave_core.errors import UsageError
 
 NAME, BUCKET = "route", "bucket"
 NUM_BYTES = 8 * 2**20
-_SENDS, _TAKES = ["head", "-c", str(NUM_BYTES), "/dev/urandom"], ["sh", "-c", "cat > /dev/null"]
-_FIRST = "do what its own line says, then try again"
+_SEND, _RECEIVE = ["head", "-c", str(NUM_BYTES), "/dev/urandom"], ["sh", "-c", "cat > /dev/null"]
+_FIRST = "follow the advice in the line of that deployment, then try again"
 _BY_BUCKET_S = 60.0  # its probes wait 45 s for an answer
 
 
-def between(one: Ground, other: Ground, transfers: Mapping[str, Any]) -> Iterator[Hop]:
-    """The best way between two places, as a run takes it, and its speed.
+def between(one: ProbeHost, other: ProbeHost, transfers: Mapping[str, Any]) -> Iterator[HopResult]:
+    """Yield the hop of the best route between two hosts, as a run would choose it, with its speed.
 
     Args:
-        transfers: of the site file.
+        transfers: key `transfers` of the site file.
     """
     place = f"{one.name} - {other.name}"
     try:
         with one.opened() as first, other.opened() as second:
-            yield _tried(place, (one, other), (first, second), transfers)
-    except (Closed, UsageError) as error:
-        seen = "not tried: one of the two is not reached, as its own line says"
-        yield Hop(place=place, name=NAME, health=Health.UNKNOWN, seen=seen, do=error.do or _FIRST)
+            yield _check_route(place, (one, other), (first, second), transfers)
+    except (Unreachable, UsageError) as error:
+        seen = "not tried: one of the two is not reached, see its line"
+        yield HopResult(place=place, name=NAME, health=Health.UNKNOWN, seen=seen, do=error.do or _FIRST)
 
 
-def by_bucket(ground: Ground, given: Mapping[str, Any], folder: Path) -> Iterator[Hop]:
-    """The bucket of a site file, from a place: bytes are stored there, fetched again, and removed by this machine.
+def by_bucket(host: ProbeHost, settings: Mapping[str, Any], folder: Path) -> Iterator[HopResult]:
+    """Yield the hop of a site's bucket from a host: bytes are stored, fetched and removed.
 
     Args:
-        given: `transfers.bucket`.
-        folder: of the site file.
+        settings: key `transfers.bucket` of the site file.
+        folder: folder of the site file.
     """
 
-    def hop(health: Health, seen: str, do: str = "") -> Hop:
-        return Hop(place=ground.name, name=BUCKET, health=health, seen=f"{given['bucket']}: {seen}", do=do)
+    def hop(health: Health, seen: str, do: str = "") -> HopResult:
+        return HopResult(place=host.name, name=BUCKET, health=health, seen=f"{settings['bucket']}: {seen}", do=do)
 
     try:
-        bucket = parse_bucket(given, folder=folder)
+        bucket = parse_bucket(settings, folder=folder)
     except UsageError as error:
         what = error.what.replace("dataManager.config", "transfers")
         do = error.do or "correct transfers.bucket in the site file"
         yield hop(Health.FAULT, f"{what} {error.seen or ''}".strip(), do)
         return
-    left: list[str] = []
+    remains: list[str] = []
     try:
-        with ground.opened() as opened:
-            speed = asyncio.run(_stored(opened.end, bucket, left))
-    except (Closed, UsageError) as error:
-        yield hop(Health.UNKNOWN, "not tried: this place is not reached, as its own line says", error.do or _FIRST)
+        with host.opened() as opened:
+            speed = asyncio.run(_store_and_fetch(opened.end, bucket, remains))
+    except (Unreachable, UsageError) as error:
+        yield hop(Health.UNKNOWN, "not tried: this host is not reached, see its line", error.do or _FIRST)
         return
     except (NotConnected, CopyBroke, TimeoutError) as error:
-        why = str(error).replace("at the source: ", "").replace("at the destination: ", "") or "it does not end"
-        do = "correct transfers.bucket or its account, or let this place reach it; till then a run copies through this machine"
-        yield hop(Health.WARNING, f"no way by it: {why}", do)
+        why = str(error).replace("at the source: ", "").replace("at the destination: ", "") or "no end in time"
+        do = "correct transfers.bucket or its account, or let this host reach it; until then a run copies through this machine"
+        yield hop(Health.WARNING, f"no route by it: {why}", do)
         return
-    yield hop(Health.OK, f"{speed / 1e6:.0f} MB/s for what is stored there and fetched again")
-    for each in left:
-        yield hop(Health.WARNING, each, "remove them, and let the account do so")
+    yield hop(Health.OK, f"{speed / 1e6:.0f} MB/s for bytes stored and fetched again")
+    for message in remains:
+        yield hop(Health.WARNING, message, "remove them, and let the account do so")
 
 
-async def _stored(end: Endpoint, bucket: BucketSettings, left: list[str]) -> float:
-    """Bytes per second, from the place by the bucket to itself."""
+async def _store_and_fetch(end: Endpoint, bucket: BucketSettings, remains: list[str]) -> float:
+    """Return bytes per second from the host by the bucket back to it; append messages about blobs that remain."""
     began: list[float] = []
     async with asyncio.timeout(_BY_BUCKET_S):
-        await BucketRoute(bucket, left.append).copy(
-            PeerTask(end, _SENDS),
-            PeerTask(replace(end, name=f"{end.name}/again"), _TAKES),
+        await BucketRoute(bucket, remains.append).copy(
+            PeerTask(end, _SEND),
+            PeerTask(replace(end, name=f"{end.name}/again"), _RECEIVE),
             connected=lambda: began.append(time.monotonic()),
         )
     return NUM_BYTES / (time.monotonic() - began[0])
 
 
-def _tried(place: str, grounds: Sequence[Ground], opened: Sequence[Opened], transfers: Mapping[str, Any]) -> Hop:
-    one, _ = grounds
-    if transfers.get("sameFileSystem", True) and one.workdir and _sees(one.workdir, opened):
-        return Hop(
+def _check_route(
+    place: str, hosts: Sequence[ProbeHost], opened: Sequence[ReachedHost], transfers: Mapping[str, Any]
+) -> HopResult:
+    one, _ = hosts
+    if transfers.get("sameFileSystem", True) and one.workdir and _shares_files(one.workdir, opened):
+        return HopResult(
             place=place,
             name=NAME,
             health=Health.OK,
@@ -107,27 +109,31 @@ def _tried(place: str, grounds: Sequence[Ground], opened: Sequence[Opened], tran
         )
     after = _next(transfers)
     if not transfers.get("direct", True):
-        seen = f"straight copies are switched off by `transfers: {{direct: false}}`: {after}"
-        return Hop(place=place, name=NAME, health=Health.OK, seen=seen)
+        seen = f"direct copies are switched off by `transfers: {{direct: false}}`: {after}"
+        return HopResult(place=place, name=NAME, health=Health.OK, seen=seen)
     low, high = transfers.get("directPorts") or PORTS
-    told = asyncio.run(_straight([each.end for each in opened], (low, high), max(each.limit_s for each in grounds)))
-    if isinstance(told, str):
+    result = asyncio.run(
+        _measure_direct([host.end for host in opened], (low, high), max(host.limit_s for host in hosts))
+    )
+    if isinstance(result, str):
         pods = (
             "; `networkPolicy.direct` of our charts lets pods"
-            if any(isinstance(each, Pods) for each in grounds)
+            if any(isinstance(host, PodProbeHost) for host in hosts)
             else ""
         )
         do = (
             f"let one of them reach the other at a port from {low} to {high} (transfers.directPorts names others{pods}), "
             "with python3 3.8 or newer on both; or name a bucket that both reach (transfers.bucket)"
         )
-        return Hop(place=place, name=NAME, health=Health.WARNING, seen=f"none straight: {told}; {after}", do=do)
-    there, back, listener = told
+        return HopResult(
+            place=place, name=NAME, health=Health.WARNING, seen=f"no direct route: {result}; {after}", do=do
+        )
+    forward, back, listener = result
     seen = (
-        f"direct: {there / 1e6:.0f} MB/s there, {back / 1e6:.0f} MB/s back, over one connection; "
-        f"{grounds[listener].name} listens, at a port from {low} to {high}"
+        f"direct: {forward / 1e6:.0f} MB/s there, {back / 1e6:.0f} MB/s back, over one connection; "
+        f"{hosts[listener].name} listens, at a port from {low} to {high}"
     )
-    return Hop(place=place, name=NAME, health=Health.OK, seen=seen)
+    return HopResult(place=place, name=NAME, health=Health.OK, seen=seen)
 
 
 def _next(transfers: Mapping[str, Any]) -> str:
@@ -135,29 +141,35 @@ def _next(transfers: Mapping[str, Any]) -> str:
     return f"a run takes the bucket '{bucket['bucket']}'" if bucket else "a run copies through this machine"
 
 
-def _sees(workdir: str, opened: Sequence[Opened]) -> bool:
-    """Whether the other one sees a new file in the one's workdir, or in the folder above it that is there."""
+def _shares_files(workdir: str, opened: Sequence[ReachedHost]) -> bool:
+    """Return whether the second host sees a new file in the first one's workdir or its nearest existing parent."""
     first, second = opened
     name = f".medweave-doctor-{secrets.token_hex(8)}"
     above = f'at={shlex.quote(workdir)}; while [ ! -d "$at" ]; do at=${{at%/*}}; at=${{at:-/}}; done'
-    made = first.ask(f'{above}; : > "$at/{name}" && printf %s "$at"')
-    if not made:
+    folder = first.ask(f'{above}; : > "$at/{name}" && printf %s "$at"')
+    if not folder:
         return False
-    path = shlex.quote(f"{made}/{name}")
+    path = shlex.quote(f"{folder}/{name}")
     try:
         return second.ask(f"[ -e {path} ] && echo seen").strip() == "seen"
     finally:
         first.ask(f"rm -f {path}")
 
 
-async def _straight(ends: Sequence[Endpoint], ports: tuple[int, int], limit_s: float) -> tuple[float, float, int] | str:
-    """Bytes per second there and back, and which end listens; or why there is no such way."""
+async def _measure_direct(
+    ends: Sequence[Endpoint], ports: tuple[int, int], limit_s: float
+) -> tuple[float, float, int] | str:
+    """Return bytes per second in both directions and the listening end; or why there is no direct route."""
     why = []
     for listener in (1, 0):
         try:
-            there = await _sent(ends[0], ends[1], Listener.TARGET if listener else Listener.SOURCE, ports, limit_s)
-            back = await _sent(ends[1], ends[0], Listener.SOURCE if listener else Listener.TARGET, ports, limit_s)
-            return there, back, listener
+            forward = await _send_between(
+                ends[0], ends[1], Listener.TARGET if listener else Listener.SOURCE, ports, limit_s
+            )
+            back = await _send_between(
+                ends[1], ends[0], Listener.SOURCE if listener else Listener.TARGET, ports, limit_s
+            )
+            return forward, back, listener
         except (NotConnected, CopyBroke) as error:
             why.append(str(error))
         except TimeoutError:
@@ -165,14 +177,14 @@ async def _straight(ends: Sequence[Endpoint], ports: tuple[int, int], limit_s: f
     return "; ".join(dict.fromkeys(why))
 
 
-async def _sent(
+async def _send_between(
     source: Endpoint, target: Endpoint, listener: Listener, ports: tuple[int, int], limit_s: float
 ) -> float:
     began: list[float] = []
     async with asyncio.timeout(limit_s):
         await copy_directly(
-            PeerTask(source, _SENDS),
-            PeerTask(target, _TAKES),
+            PeerTask(source, _SEND),
+            PeerTask(target, _RECEIVE),
             listener,
             ports=ports,
             connected=lambda: began.append(time.monotonic()),

@@ -1,4 +1,4 @@
-"""The volume claims that pods name: those that are there, and the storage classes of those that a run makes."""
+"""Checks of volume claims that pods name, and of the storage classes of claims that a run creates."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from typing import Any
 from kubernetes import client
 from kubernetes.client.exceptions import ApiException
 
-from medweave.doctor.hop import Health, Hop
+from medweave.doctor.hop_result import Health, HopResult
 from medweave.doctor.trial_pods import templates
 
 _KIND = "PersistentVolumeClaim"
 _DEFAULT = "storageclass.kubernetes.io/is-default-class"
 
 
-class Storage:
-    """Of one deployment.
+class StorageChecks:
+    """Checks of the claims and storage classes of one deployment.
 
     Args:
-        place: the deployment's name.
-        objects: what a run makes there.
-        limit_s: for one answer.
+        place: name of the deployment.
+        objects: objects that a run creates.
+        limit_s: time limit of one answer.
     """
 
     def __init__(
@@ -30,30 +30,30 @@ class Storage:
         self._place, self._api, self._namespace, self._objects = place, api, namespace, objects
         self._limit_s = limit_s
 
-    def claims(self) -> Iterator[Hop]:
-        """Those that the user has made."""
-        made = {each["metadata"]["name"] for each in self._objects if each["kind"] == _KIND}
-        for name in sorted(set(claims_of(self._objects)) - made):
+    def claims(self) -> Iterator[HopResult]:
+        """Yield the hops of claims that must exist before a run."""
+        created = {item["metadata"]["name"] for item in self._objects if item["kind"] == _KIND}
+        for name in sorted(set(claims_of(self._objects)) - created):
             yield self._claim(name)
 
-    def classes(self) -> Iterator[Hop]:
-        """Those of claims that a run makes, each once."""
-        wanted = dict.fromkeys(classes_of(self._objects))
-        if not wanted:
+    def classes(self) -> Iterator[HopResult]:
+        """Yield the hops of the storage classes of claims that a run creates, each once."""
+        needed = dict.fromkeys(classes_of(self._objects))
+        if not needed:
             return
         try:
             listed = client.StorageV1Api(self._api).list_storage_class(_request_timeout=self._limit_s)
         except ApiException as error:
             if error.status != 403:
                 raise
-            names = ", ".join(name or "the default" for name in wanted)
+            names = ", ".join(name or "the default" for name in needed)
             seen = f"{names}: whether it is there is not known: storage classes may not be listed"
             yield self._hop("storage", Health.WARNING, seen, "ask the cluster's administrator whether it is there")
             return
-        there = {each.metadata.name: each.metadata.annotations or {} for each in listed.items}
-        default = next((name for name, notes in there.items() if notes.get(_DEFAULT) == "true"), "")
-        for name in wanted:
-            if name in there:
+        existing = {item.metadata.name: item.metadata.annotations or {} for item in listed.items}
+        default = next((name for name, notes in existing.items() if notes.get(_DEFAULT) == "true"), "")
+        for name in needed:
+            if name in existing:
                 yield self._hop("storage", Health.OK, f"storage class {name} is there")
             elif name is None and default:
                 yield self._hop("storage", Health.OK, f"storage class {default}, the default")
@@ -61,7 +61,7 @@ class Storage:
                 seen = "no storage class: a volume has to be there already"
                 yield self._hop("storage", Health.OK, seen)
             else:
-                known = ", ".join(there) or "there is none"
+                known = ", ".join(existing) or "there is none"
                 seen = (
                     f"there is no storage class {name}"
                     if name
@@ -70,13 +70,13 @@ class Storage:
                 yield self._hop("storage", Health.FAULT, seen, f"name one of those that are there: {known}")
 
     def bound(self) -> set[str]:
-        """Names of the claims that are bound."""
+        """Return the names of the claims that are bound."""
         listed = client.CoreV1Api(self._api).list_namespaced_persistent_volume_claim(
             self._namespace, _request_timeout=self._limit_s
         )
-        return {each.metadata.name for each in listed.items if each.status.phase == "Bound"}
+        return {item.metadata.name for item in listed.items if item.status.phase == "Bound"}
 
-    def _claim(self, name: str) -> Hop:
+    def _claim(self, name: str) -> HopResult:
         try:
             claim = client.CoreV1Api(self._api).read_namespaced_persistent_volume_claim(
                 name, self._namespace, _request_timeout=self._limit_s
@@ -94,15 +94,15 @@ class Storage:
         do = "it is bound when its first pod starts, or never: kubectl describe pvc"
         return self._hop("claim", Health.WARNING, seen, do)
 
-    def _hop(self, name: str, health: Health, seen: str, do: str = "") -> Hop:
-        return Hop(place=self._place, name=name, health=health, seen=seen, do=do)
+    def _hop(self, name: str, health: Health, seen: str, do: str = "") -> HopResult:
+        return HopResult(place=self._place, name=name, health=health, seen=seen, do=do)
 
 
 # ---- pure
 
 
 def claims_of(objects: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """Names of the claims that the pods of some objects name."""
+    """Yield the names of the claims that the pods of some objects use."""
     for template in templates(objects):
         for volume in template["spec"].get("volumes") or []:
             if claim := (volume.get("persistentVolumeClaim") or {}).get("claimName"):
@@ -110,10 +110,12 @@ def claims_of(objects: Sequence[Mapping[str, Any]]) -> Iterator[str]:
 
 
 def classes_of(objects: Sequence[Mapping[str, Any]]) -> Iterator[str | None]:
-    """Storage classes of the claims that some objects make: None for the default, and an empty name for a volume that is there."""
-    for each in objects:
-        spec = each.get("spec") or {}
-        made = [spec] if each["kind"] == _KIND else [own["spec"] for own in spec.get("volumeClaimTemplates") or []]
-        for claim in made:
+    """Yield storage classes of claims that objects create: None for the default, an empty name for an existing volume."""
+    for item in objects:
+        spec = item.get("spec") or {}
+        claims = (
+            [spec] if item["kind"] == _KIND else [claim["spec"] for claim in spec.get("volumeClaimTemplates") or []]
+        )
+        for claim in claims:
             if not claim.get("volumeName"):
                 yield claim.get("storageClassName")

@@ -1,4 +1,4 @@
-"""Pods that do nothing, under the rules of those that a run would start; they are removed, and so is what came with them."""
+"""Trial pods: sleeping pods with the settings of a run's pods, removed after the check with their policies."""
 
 from __future__ import annotations
 
@@ -13,8 +13,15 @@ from kubernetes.client.exceptions import ApiException
 
 PREFIX = "medweave-doctor-"
 _LABELS = {"app.kubernetes.io/managed-by": "medweave-doctor"}
-_KEPT = ("imagePullSecrets", "nodeSelector", "tolerations", "priorityClassName", "securityContext", "runtimeClassName")
-_OWN = ("image", "imagePullPolicy", "securityContext", "resources")
+_POD_KEYS = (
+    "imagePullSecrets",
+    "nodeSelector",
+    "tolerations",
+    "priorityClassName",
+    "securityContext",
+    "runtimeClassName",
+)
+_CONTAINER_KEYS = ("image", "imagePullPolicy", "securityContext", "resources")
 _WORKLOADS = (("spec", "template"), ("spec", "jobTemplate", "spec", "template"), ())
 
 
@@ -26,27 +33,27 @@ def trial(
     limit_s: float,
     policies: Sequence[Mapping[str, Any]] = (),
 ) -> Iterator[str]:
-    """A pod, for the block; its name. It may not have started yet.
+    """Create a pod for the block and yield its name. It may not have started yet.
 
     Args:
-        limit_s: for one answer of the API server.
-        policies: NetworkPolicies that hold for it.
+        limit_s: time limit of one answer of the API server.
+        policies: NetworkPolicies for the pod.
 
     Raises:
-        ApiException: one of them is refused.
+        ApiException: the pod or a policy is refused.
     """
     pods, networks, name = client.CoreV1Api(api), client.NetworkingV1Api(api), pod["metadata"]["name"]
-    made = pods.create_namespaced_pod(namespace, pod, _request_timeout=limit_s)
+    created = pods.create_namespaced_pod(namespace, pod, _request_timeout=limit_s)
     try:
         for policy in policies:
-            body = policy_of(policy, name, made.metadata.uid)
+            body = policy_of(policy, name, created.metadata.uid)
             networks.create_namespaced_network_policy(namespace, body, _request_timeout=limit_s)
         yield name
     finally:
         for policy in policies:
-            own = policy_of(policy, name, made.metadata.uid)["metadata"]["name"]
-            with contextlib.suppress(ApiException):  # it is not there, or goes with the pod that owns it
-                networks.delete_namespaced_network_policy(own, namespace, _request_timeout=limit_s)
+            policy_name = policy_of(policy, name, created.metadata.uid)["metadata"]["name"]
+            with contextlib.suppress(ApiException):  # it does not exist, or is deleted with its pod
+                networks.delete_namespaced_network_policy(policy_name, namespace, _request_timeout=limit_s)
         pods.delete_namespaced_pod(name, namespace, grace_period_seconds=0, _request_timeout=limit_s)
 
 
@@ -54,15 +61,15 @@ def trial(
 
 
 def new_name() -> str:
-    """Of a trial, and of the release that its objects are rendered for."""
+    """Return a name for a trial pod, and for the release for which objects are rendered."""
     return PREFIX + secrets.token_hex(4)
 
 
 def templates(objects: Sequence[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
-    """The pod templates of workloads, and pods that stand alone: each with `metadata` and `spec`."""
-    for each in objects:
+    """Yield the pod templates of workloads, and single pods: each with `metadata` and `spec`."""
+    for item in objects:
         for path in _WORKLOADS:
-            at: Any = each
+            at: Any = item
             for key in path:
                 at = at.get(key) if isinstance(at, dict) else None
             if isinstance(at, dict) and "containers" in (at.get("spec") or {}):
@@ -73,23 +80,23 @@ def templates(objects: Sequence[Mapping[str, Any]]) -> Iterator[Mapping[str, Any
 def pod_of(
     name: str, container: Mapping[str, Any], spec: Mapping[str, Any], *, labels: Mapping[str, str] | None = None
 ) -> dict[str, Any]:
-    """A pod that does nothing for a while, under the rules of the pod that it stands for.
+    """Return a sleeping pod with the settings of a run's pod.
 
     Args:
-        labels: of the pod that it stands for, where NetworkPolicies shall hold; no Service sends anything to it.
+        labels: labels of the run's pod if NetworkPolicies shall apply; no Service selects the trial pod.
     """
-    own = {key: container[key] for key in _OWN if key in container}
-    # Never ready: else a Service of a run that goes on would take it for one of its own.
-    aside = {"readinessGates": [{"conditionType": "medweave.dev/trial"}]} if labels else {}
+    copied = {key: container[key] for key in _CONTAINER_KEYS if key in container}
+    # Never ready: else a Service of a running workflow would select it.
+    never_ready = {"readinessGates": [{"conditionType": "medweave.dev/trial"}]} if labels else {}
     return {
         "metadata": {"name": name, "labels": {**(labels or {}), **_LABELS}},
-        "spec": {key: spec[key] for key in _KEPT if key in spec}
-        | aside
+        "spec": {key: spec[key] for key in _POD_KEYS if key in spec}
+        | never_ready
         | {
             "restartPolicy": "Never",
             "automountServiceAccountToken": False,
-            "activeDeadlineSeconds": 300,  # should the driver die before it removes it
-            "containers": [{"name": "image", "command": ["sleep", "280"], **own}],
+            "activeDeadlineSeconds": 300,  # in case the driver dies before it removes the pod
+            "containers": [{"name": "image", "command": ["sleep", "280"], **copied}],
         },
     }
 
@@ -97,30 +104,30 @@ def pod_of(
 def with_claim(
     pod: dict[str, Any], container: Mapping[str, Any], spec: Mapping[str, Any], workdir: str, bound: Collection[str]
 ) -> dict[str, Any]:
-    """The same pod with the claim on which its workdir lies, so that it sees the files that a run's pods would see.
+    """Return the pod with the volume claim of its workdir, so that it sees the files of a run's pods.
 
     Args:
-        bound: names of claims that are there; what is not bound yet would be bound by a trial, and stay so.
+        bound: names of bound claims; an unbound one is skipped, since a trial pod would bind it for good.
     """
-    volumes = {each["name"]: each for each in spec.get("volumes") or []}
-    found: Mapping[str, Any] = {}
+    volumes = {volume["name"]: volume for volume in spec.get("volumes") or []}
+    nearest: Mapping[str, Any] = {}
     for mount in container.get("volumeMounts") or []:
         is_above = posixpath.commonpath([workdir, mount["mountPath"]]) == posixpath.normpath(mount["mountPath"])
-        if is_above and len(mount["mountPath"]) > len(found.get("mountPath", "")):
-            found = mount
-    volume = volumes.get(found.get("name"), {})
+        if is_above and len(mount["mountPath"]) > len(nearest.get("mountPath", "")):
+            nearest = mount
+    volume = volumes.get(nearest.get("name"), {})
     if (volume.get("persistentVolumeClaim") or {}).get("claimName") in bound:
         pod["spec"]["volumes"] = [volume]
-        pod["spec"]["containers"][0]["volumeMounts"] = [dict(found)]
+        pod["spec"]["containers"][0]["volumeMounts"] = [dict(nearest)]
     return pod
 
 
 def policy_of(policy: Mapping[str, Any], pod: str, uid: str) -> dict[str, Any]:
-    """A NetworkPolicy under a name of the trial's own; it goes with the pod.
+    """Return a copy of a NetworkPolicy under another name, deleted with its pod.
 
     Args:
-        pod: name of the pod that it belongs to.
-        uid: of that pod.
+        pod: name of the pod that owns it.
+        uid: uid of that pod.
     """
     owner = {"apiVersion": "v1", "kind": "Pod", "name": pod, "uid": uid}
     name = f"{pod}-{policy['metadata']['name']}"[:253]

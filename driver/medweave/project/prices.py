@@ -12,8 +12,8 @@ from typing import Any
 from medweave_core.runlog.jobs import Job
 
 METHOD = (
-    "Cost is the time of each attempt by the cores and GPUs that it asked for, at the prices of the site '{site}'. What pods or "
-    "nodes hold beside that, storage and traffic are not in it."
+    "Cost is the time of each attempt by the cores and GPUs that it requested, at the prices of the site '{site}'. Other "
+    "resources of pods or nodes, storage and traffic are not included."
 )
 _HOUR_S = 3600.0
 
@@ -36,9 +36,9 @@ class Prices:
     """Prices of a site.
 
     Attributes:
-        site: its name.
+        site: name of the site.
         currency: ISO 4217, `EUR`.
-        of: by name of the deployment.
+        of: prices by name of the deployment.
     """
 
     site: str
@@ -66,7 +66,7 @@ class Prices:
         if seconds is None or not isinstance(cores, int | float):
             return None
         nodes = int(job.site.get("num_nodes") or len((job.location or "").split(",")))
-        gpus = job.site.get("gpus")  # all of the job's together, where its site gives GPUs to jobs
+        gpus = job.site.get("gpus")  # GPUs of the whole job, if its site allocates GPUs
         is_priced = self._price(job.deployment).gpu_hour is not None
         gpu_hours = None if gpus is None and is_priced else float(gpus or 0) * seconds / _HOUR_S
         return self.cost(job.deployment, core_hours=cores * nodes * seconds / _HOUR_S, gpu_hours=gpu_hours)
@@ -93,7 +93,7 @@ class Prices:
 
 
 def amount_text(amount: float, currency: str) -> str:
-    """`0.0042 EUR`, `12.30 EUR`."""
+    """Return an amount for people: `0.0042 EUR`, `12.30 EUR`."""
     return f"{amount:,.2f} {currency}" if amount >= 1 or not amount else f"{amount:.2g} {currency}"
 
 

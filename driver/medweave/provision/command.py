@@ -1,4 +1,4 @@
-"""`medweave provision --site SITE`: the virtual environments that a site file names, made there from wheels of this machine."""
+"""`medweave provision --site SITE`: install the virtual environments that a site file names, from wheels of this machine."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from typing import Any
 from medweave.project.sites import find_site, read_site
 from medweave.provision.site_session import SiteSession
 from medweave.provision.wheels import Python, Wheel, build, checkout, closure, fits, read_wheel
-from medweave.provision.workers import Worker, workers_of
+from medweave.provision.workers import WorkerEnvironmentSpec, workers_of
 from medweave_connectors.jobs.worker_environment import WorkerEnvironment
 from medweave_core.documents.line_numbers import shown
 from medweave_core.errors import StepError, StorageError, TryAgainError, UserInputError
 from medweave_core.untrusted_text import load_json, plain
 
 DESCRIPTION = (
-    "Makes the virtual environments that a site file names (environment.virtualEnvironment), with what the roles need that run\n"
+    "Installs the virtual environments that a site file names (environment.virtualEnvironment), with the extras of their roles\n"
     "there. The wheels are downloaded here, with the hashes of constraints.txt, for the site's Python and machine, copied over\n"
-    "the site's own medweave.ssh deployment, and installed there without a network. Needs at the site: Python 3.11 or newer\n"
+    "the site's medweave.ssh deployment, and installed there without a network. Needs at the site: Python 3.11 or newer\n"
     "with venv, and room for about five times the wheels (segment: 131 MB of wheels, train: several GB).\n"
     "A call that finds everything current sends nothing. Jobs that run keep the environment that they were started in."
 )
@@ -54,12 +54,12 @@ print(json.dumps({
     "glibc": libc[1] if libc[0] == "glibc" else "", "has_venv": importlib.util.find_spec("ensurepip") is not None,
 }))
 """
-TELL_S = 10.0
+PROGRESS_S = 10.0
 FULL = ("No space left", "quota exceeded")
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Arguments of `medweave provision`."""
+    """Add the arguments of `medweave provision`."""
     parser.add_argument(
         "--site", required=True, metavar="SITE",
         help="name of a file in deployments/sites/ at or above this folder, or the path of a site file",
@@ -81,18 +81,18 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(namespace: argparse.Namespace) -> int:
-    """Makes each environment, and prints where it lies."""
+    """Install each environment and print its path."""
     workers = workers_of(read_site(find_site(namespace.site, Path.cwd())), namespace.deployment)
     with tempfile.TemporaryDirectory(prefix="medweave-provision-") as folder:
-        own, constraints = _sources(namespace.wheel, namespace.constraints, Path(folder))
+        package, constraints = _sources(namespace.wheel, namespace.constraints, Path(folder))
         for worker in workers:
-            print(provision(worker, own, constraints))
+            print(provision(worker, package, constraints))
     return 0
 
 
 def _sources(wheel: Path | None, constraints: Path | None, folder: Path) -> tuple[Wheel, Path]:
     root = checkout()
-    missing = [f"--{name}" for name, given in (("wheel", wheel), ("constraints", constraints)) if given is None]
+    missing = [f"--{name}" for name, path in (("wheel", wheel), ("constraints", constraints)) if path is None]
     if missing and root is None:
         raise UserInputError(
             "this installation was not made from a checkout.", seen="medweave as an installed wheel",
@@ -105,11 +105,11 @@ def _sources(wheel: Path | None, constraints: Path | None, folder: Path) -> tupl
     return read_wheel(wheel), constraints or (root or Path()) / "constraints.txt"
 
 
-def provision(worker: Worker, own: Wheel, constraints: Path) -> str:
-    """Makes one environment; a sentence that says what was done.
+def provision(worker: WorkerEnvironmentSpec, package: Wheel, constraints: Path) -> str:
+    """Install one environment and return a sentence about the result.
 
     Args:
-        own: medweave's wheel.
+        package: medweave's wheel.
         constraints: file with versions and hashes of all other packages.
 
     Raises:
@@ -118,9 +118,9 @@ def provision(worker: Worker, own: Wheel, constraints: Path) -> str:
         TryAgainError: the site or the package index cannot be reached.
     """
     with SiteSession(worker.machine, worker.config) as session:
-        site = _There(session, worker, own)
-        name = identity(own, worker.extras, constraints, site.python)
-        seen = site.does("state")
+        site = _RemoteEnvironment(session, worker, package)
+        name = identity(package, worker.extras, constraints, site.python)
+        seen = site.run_action("state")
         if seen["in_the_way"]:
             raise UserInputError(
                 f"{worker.where}.virtualEnvironment: something else lies there.",
@@ -137,34 +137,34 @@ def provision(worker: Worker, own: Wheel, constraints: Path) -> str:
             if name not in seen["whole"]:
                 sent = site.make(name, constraints)
             site.verify(name)
-            site.does("switch", name=name, wheels=site.wheel_names)
+            site.run_action("switch", name=name, wheels=site.wheel_names)
         except BaseException:
             _say(f"{worker.machine}: removing what is not complete")
             with contextlib.suppress(StepError):
-                site.does("undo", name=name)
+                site.run_action("undo", name=name)
             raise
         site.verify()
         return f"{place} is {name} with {', '.join(worker.extras) or 'no extra'}; {sent} wheels were sent"
 
 
-def identity(own: Wheel, extras: Sequence[str], constraints: Path, python: Python) -> str:
-    """The name of an environment: another one where its wheels, its Python or its machine are other ones."""
+def identity(package: Wheel, extras: Sequence[str], constraints: Path, python: Python) -> str:
+    """Return the name of an environment, which depends on its wheels, its Python and its machine."""
     pinned = hashlib.sha256(constraints.read_bytes()).hexdigest()
-    parts = [own.sha256, sorted(extras), pinned, python.executable, python.version, python.machine, python.glibc]
-    return f"{own.version}-{hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:12]}"
+    parts = [package.sha256, sorted(extras), pinned, python.executable, python.version, python.machine, python.glibc]
+    return f"{package.version}-{hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:12]}"
 
 
-class _There:
-    """The machine, and what is done there for one environment."""
+class _RemoteEnvironment:
+    """One environment on its machine, and the actions that install it."""
 
-    def __init__(self, session: SiteSession, worker: Worker, own: Wheel) -> None:
-        self._session, self._worker, self._own = session, worker, own
+    def __init__(self, session: SiteSession, worker: WorkerEnvironmentSpec, package: Wheel) -> None:
+        self._session, self._worker, self._package = session, worker, package
         self.wheel_names: list[str] = []
         _say(f"{worker.machine}: looking for Python")
         self.python = self._find_python()
 
-    def does(self, action: str, **arguments: Any) -> Mapping[str, Any]:
-        """An action of `on_site.py`, and what it returns."""
+    def run_action(self, action: str, **arguments: Any) -> Mapping[str, Any]:
+        """Run an action of `on_site.py` on the machine and return its result."""
         code, output = self._session.ask(self._script(action, arguments))
         answer = _last_object(output)
         if code or answer is None:
@@ -172,30 +172,30 @@ class _There:
         return answer
 
     def make(self, name: str, constraints: Path) -> int:
-        """Downloads, sends what is not there yet, and installs; the number of wheels that were sent."""
-        there = self.does("prepare")
+        """Download the wheels, send missing ones and install them; return the number of sent wheels."""
+        present = self.run_action("prepare")
         with tempfile.TemporaryDirectory(prefix="medweave-wheels-") as folder:
             wheels = closure(
-                self._own.path, self._worker.extras, self.python, constraints, Path(folder),
+                self._package.path, self._worker.extras, self.python, constraints, Path(folder),
                 lambda text: _say(f"this machine: {text}"),
             )  # fmt: skip
-            new = [wheel for wheel in wheels if there["wheels"].get(wheel.path.name) != wheel.sha256]
+            new = [wheel for wheel in wheels if present["wheels"].get(wheel.path.name) != wheel.sha256]
             for number, wheel in enumerate(new, 1):
-                self._send(wheel, there["folder"], f"{number} of {len(new)}")
+                self._send(wheel, present["folder"], f"{number} of {len(new)}")
             self.wheel_names = [wheel.path.name for wheel in wheels]
-            own, *others = (wheel.pinned for wheel in wheels)
+            first, *others = (wheel.pinned for wheel in wheels)
             extras = f"[{','.join(self._worker.extras)}]" if self._worker.extras else ""
-            lines = [own.replace("==", f"{extras}==", 1), *others]
+            lines = [first.replace("==", f"{extras}==", 1), *others]
         _say(f"{self._worker.machine}: installing {len(wheels)} wheels into {self._worker.path}.provisioned/{name}")
         code, output = self._session.work(
             self._script("install", {"name": name, "requirements": "\n".join(lines) + "\n"}), "/"
         )
         if code:
-            raise self._failure("install", output, free_mib=there["free_mib"])
+            raise self._failure("install", output, free_mib=present["free_mib"])
         return len(new)
 
     def verify(self, name: str = "") -> None:
-        """Starts the worker as a job does.
+        """Start the worker as a job does, and check its version.
 
         Args:
             name: of an environment that is not linked yet; empty for the linked one.
@@ -204,22 +204,22 @@ class _There:
         environment = WorkerEnvironment(modules=self._worker.environment.modules, virtualEnvironment=path)
         lines = (*environment.lines(where=self._worker.where), environment.started("medweave-step --version"))
         code, output = self._session.ask("\n".join(lines))
-        if code or output.split()[-1:] != [self._own.version]:
+        if code or output.split()[-1:] != [self._package.version]:
             raise UserInputError(
                 f"{self._worker.where}.virtualEnvironment: the worker there does not start as it should.",
                 seen=f"`medweave-step --version` in {path}: {output[-400:] or f'exit code {code}'}",
-                expected=f"medweave-step {self._own.version}", do="look at the message; log in there and try the same",
+                expected=f"medweave-step {self._package.version}", do="look at the message; log in there and try the same",
             )  # fmt: skip
 
     def _send(self, wheel: Wheel, folder: str, number: str) -> None:
         size = wheel.path.stat().st_size
         _say(f"{self._worker.machine}: sending {number}: {wheel.path.name} ({size / 1e6:.1f} MB)")
-        told = time.monotonic()
+        last_s = time.monotonic()
 
         def progress(sent: int) -> None:
-            nonlocal told
-            if time.monotonic() - told > TELL_S:
-                told = time.monotonic()
+            nonlocal last_s
+            if time.monotonic() - last_s > PROGRESS_S:
+                last_s = time.monotonic()
                 _say(f"{self._worker.machine}: … {sent / 1e6:.0f} of {size / 1e6:.0f} MB")
 
         try:
@@ -230,10 +230,10 @@ class _There:
             raise
 
     def _script(self, action: str, arguments: Mapping[str, Any]) -> str:
-        """Shell text that runs an action there, by the Python that was found, with its modules."""
+        """Return shell text that runs an action by the machine's Python, with its modules."""
         program = base64.b64encode(files("medweave.provision").joinpath("on_site.py").read_bytes()).decode()
-        asked = json.dumps({"do": action, "link": self._worker.path, **arguments})
-        line = f"printf %s {program} | base64 -d | {shlex.quote(self.python.executable)} -I - {shlex.quote(asked)}"
+        request = json.dumps({"do": action, "link": self._worker.path, **arguments})
+        line = f"printf %s {program} | base64 -d | {shlex.quote(self.python.executable)} -I - {shlex.quote(request)}"
         return self._with_modules(line)
 
     def _with_modules(self, line: str) -> str:
@@ -244,44 +244,44 @@ class _There:
         probe = f'python=$(command -v $name) && "$python" -I -c {shlex.quote(PROBE)}'
         code, output = self._session.ask(self._with_modules(f"for name in {' '.join(PYTHONS)}; do {probe}; done; true"))
         if code:
-            raise UserInputError(output.rpartition("medweave: ")[2])  # the modules' own words
-        return choose(output, self._own, self._worker)
+            raise UserInputError(output.rpartition("medweave: ")[2])  # the message of the failed module command
+        return choose(output, self._package, self._worker)
 
     def _failure(self, action: str, output: str, free_mib: int | None = None) -> StepError:
         what = (
             f"{self._worker.where}.virtualEnvironment: {self._worker.path} on {self._worker.machine} could not be made."
         )
-        said = f"{action}: {' '.join(output.split())[-600:]}"
+        printed = f"{action}:  {' '.join(output.split())[-600:]}"
         if _is_full(output):
             free = "" if free_mib is None else f" ({free_mib} MiB were free before)"
             return StorageError(
-                what, seen=f"{said}{free}", expected="room for the wheels and about three times as much for what is installed",
+                what, seen=f"{printed}{free}", expected="room for the wheels and about three times as much for what is installed",
                 do="free some space or raise the quota there, or name a path on another file system",
             )  # fmt: skip
         return UserInputError(
-            what, seen=said, expected="a folder that belongs to the account, and wheels that its Python takes",
-            do="look at the message; the same call goes on with the wheels that arrived",
+            what, seen=printed, expected="a folder that belongs to the account, and wheels that its Python takes",
+            do="look at the message; the same call continues with the wheels that arrived",
         )  # fmt: skip
 
 
-def choose(output: str, own: Wheel, worker: Worker) -> Python:
-    """The first Python at a site that will do.
+def choose(output: str, package: Wheel, worker: WorkerEnvironmentSpec) -> Python:
+    """Return the first suitable Python of a site.
 
     Args:
-        output: what `PROBE` printed, a line for each Python.
+        output: output of `PROBE`, a line for each Python.
 
     Raises:
-        UserInputError: none will do; the message says which there are.
+        UserInputError: none is suitable; the message lists them.
     """
     pythons = [python for line in output.splitlines() if (python := _python_of(line)) is not None]
-    good = [python for python in pythons if fits(own, python)]
+    good = [python for python in pythons if fits(package, python)]
     usable = [python for python in good if python.has_venv and python.glibc]
     if usable:
         return usable[0]
-    seen = [f"{each.executable} {'.'.join(map(str, each.version))}" for each in pythons]
+    seen = [f"{python.executable} {'.'.join(map(str, python.version))}" for python in pythons]
     if good:
         why = "without venv and pip" if good[0].glibc else "on a C library that is not glibc"
-        seen = [f"{each.executable} {why}" for each in good]
+        seen = [f"{python.executable} {why}" for python in good]
     raise UserInputError(
         f"{worker.where}: there is no Python for the worker on {worker.machine}.",
         seen=", ".join(dict.fromkeys(seen)) or f"no {', '.join(PYTHONS)}",

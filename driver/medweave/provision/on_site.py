@@ -1,8 +1,8 @@
-"""What `medweave provision` runs at a site, by the site's own Python; standard library only, nothing of medweave is there yet.
+"""Actions of `medweave provision` that run at a site with the site's Python; standard library only, without medweave.
 
-Beside PATH, which becomes a link, lies PATH.provisioned: `wheels`, and a folder per environment that was made. Such a folder never
-changes once its marker is in it, and the link is replaced by a rename: a job that runs goes on in the folder that it was started
-in, a job that starts finds the old environment or the new one, whole.
+PATH becomes a link into the folder PATH.provisioned, which contains `wheels` and a folder per environment. Such a folder never
+changes once its marker exists, and the link is replaced by a rename: a running job continues in the folder in which it was
+started, and a starting job finds a complete environment, old or new.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ KEEP_S = 30 * 86400.0  # longer than a job waits and runs
 
 
 def folder_of(link: Path) -> Path:
-    """Where the environments of a link and their wheels lie."""
+    """Return the folder with the environments of a link and their wheels."""
     return link.with_name(f"{link.name}.provisioned")
 
 
 def state(link: Path) -> dict[str, Any]:
-    """What is there: the environment that the link names, and those that are whole."""
+    """Return the environment that the link names, and the complete ones."""
     folder = folder_of(link)
     current = link.readlink() if link.is_symlink() else None
     is_ours = current is not None and current.parent == Path(folder.name)
@@ -43,13 +43,13 @@ def state(link: Path) -> dict[str, Any]:
 
 
 def digest(path: Path) -> str:
-    """SHA-256 of a file."""
+    """Return the SHA-256 of a file."""
     with path.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def prepare(link: Path) -> dict[str, Any]:
-    """Makes the folder for the wheels; what is free there, and the wheels that lie there already, with their hashes."""
+    """Create the folder for wheels; return its free space and its wheels with their hashes."""
     folder = folder_of(link) / "wheels"
     folder.mkdir(parents=True, exist_ok=True)
     remove_parts(folder)
@@ -58,15 +58,15 @@ def prepare(link: Path) -> dict[str, Any]:
 
 
 def remove_parts(folder: Path) -> None:
-    """Removes wheels that were cut off on their way."""
+    """Remove partly copied wheels."""
     for part in folder.glob(".*.part"):
         part.unlink()
 
 
 def install(link: Path, name: str, requirements: str) -> None:
-    """Makes an environment from the wheels that lie there; no network is used."""
+    """Create an environment from the local wheels, without a network."""
     folder = folder_of(link) / name
-    with alone(folder_of(link)):
+    with locked(folder_of(link)):
         if not (folder / MARKER).is_file():
             remove(link, name)
             make(folder, requirements)
@@ -74,7 +74,7 @@ def install(link: Path, name: str, requirements: str) -> None:
 
 
 def make(folder: Path, requirements: str) -> None:
-    """The environment itself; exits with the words of whatever failed."""
+    """Create the environment; exit with the message of a failed program."""
     run([sys.executable, "-m", "venv", str(folder)])
     pinned = folder / "requirements.txt"
     pinned.write_text(requirements, encoding="utf-8")
@@ -88,15 +88,15 @@ def make(folder: Path, requirements: str) -> None:
 
 
 def run(words: list[str]) -> None:
-    """Runs a program; its failure ends this one, with its words."""
-    ended = subprocess.run(words, capture_output=True, text=True, check=False)
-    if ended.returncode:
-        sys.exit(ended.stderr.strip() or ended.stdout.strip() or f"{words[0]} ended with {ended.returncode}")
+    """Run a program; exit with its message if it fails."""
+    process = subprocess.run(words, capture_output=True, text=True, check=False)
+    if process.returncode:
+        sys.exit(process.stderr.strip() or process.stdout.strip() or f"{words[0]} ended with {process.returncode}")
 
 
 @contextlib.contextmanager
-def alone(folder: Path) -> Iterator[None]:
-    """Two calls at once make one environment after the other; where the file system knows no locks, they trust to luck."""
+def locked(folder: Path) -> Iterator[None]:
+    """Lock the folder, so that concurrent calls run one after the other; without effect if the file system has no locks."""
     with (folder / "lock").open("w") as stream:
         with contextlib.suppress(OSError):
             fcntl.flock(stream, fcntl.LOCK_EX)
@@ -104,19 +104,19 @@ def alone(folder: Path) -> Iterator[None]:
 
 
 def switch(link: Path, name: str, wheels: list[str]) -> dict[str, Any]:
-    """Lets the link name another environment, in one step; what nobody needs any more goes.
+    """Replace the link atomically, and remove old environments and unneeded wheels.
 
     Args:
-        wheels: names of those that belong to it; where they are not known, all stay.
+        wheels: names of the wheels of the environment; if empty, all wheels stay.
     """
     folder, now = folder_of(link), time.time()
     before = state(link)["current"]
-    aside = link.with_name(f".{link.name}.{os.getpid()}")
-    aside.unlink(missing_ok=True)
-    aside.symlink_to(Path(folder.name) / name)
-    aside.replace(link)
+    new_link = link.with_name(f".{link.name}.{os.getpid()}")
+    new_link.unlink(missing_ok=True)
+    new_link.symlink_to(Path(folder.name) / name)
+    new_link.replace(link)
     if before and before != name:
-        os.utime(folder / before / MARKER)  # replaced now
+        os.utime(folder / before / MARKER)  # the time of its replacement
     for marker in folder.glob(f"*/{MARKER}"):
         if marker.parent.name != name and now - marker.stat().st_mtime > KEEP_S:
             remove(link, marker.parent.name)
@@ -127,14 +127,14 @@ def switch(link: Path, name: str, wheels: list[str]) -> dict[str, Any]:
 
 
 def remove(link: Path, name: str) -> None:
-    """Removes an environment, its marker first."""
+    """Remove an environment, its marker first."""
     folder = folder_of(link) / name
     (folder / MARKER).unlink(missing_ok=True)
     shutil.rmtree(folder, ignore_errors=True)
 
 
 def undo(link: Path, name: str) -> dict[str, Any]:
-    """After an interrupted call: no half environment and no half wheel stays. Wheels that came whole stay for the next call."""
+    """Remove incomplete environments and wheels of an interrupted call. Complete wheels stay for the next call."""
     if folder_of(link).is_dir():
         remove_parts(folder_of(link) / "wheels")
         if not (folder_of(link) / name / MARKER).is_file():
@@ -142,9 +142,9 @@ def undo(link: Path, name: str) -> dict[str, Any]:
     return {}
 
 
-def main(asked: dict[str, Any]) -> None:
-    """Does one of the actions; prints what it returns as the last line."""
-    link = Path(asked.pop("link")).expanduser()
+def main(request: dict[str, Any]) -> None:
+    """Run one action and print its result as the last line."""
+    link = Path(request.pop("link")).expanduser()
     actions: dict[str, Callable[..., Any]] = {
         "state": state,
         "prepare": prepare,
@@ -152,9 +152,9 @@ def main(asked: dict[str, Any]) -> None:
         "switch": switch,
         "undo": undo,
     }
-    action = actions[asked.pop("do")]
+    action = actions[request.pop("do")]
     try:
-        print(json.dumps(action(link, **asked)))
+        print(json.dumps(action(link, **request)))
     except OSError as error:
         sys.exit(f"{error.strerror}: {error.filename}")
 

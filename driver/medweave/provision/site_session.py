@@ -1,4 +1,4 @@
-"""Start the connectors' ssh session server as a process, and talk to it: the driver's side of `sites.ssh.session_server`."""
+"""The driver's side of the connectors' ssh session server (`sites.ssh.session_server`), which runs as a process."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ CLOSE_S = 30
 
 
 class SiteSession:
-    """An open connection to a machine of `medweave.ssh`; a context that closes it."""
+    """An open connection to a machine of `medweave.ssh`; as a context it is closed at the end."""
 
     def __init__(self, deployment: str, config: Mapping[str, Any]) -> None:
-        """Connects.
+        """Connect to the machine.
 
         Args:
             config: as in the site file, with absolute paths and without variables.
 
         Raises:
             UserInputError: a setting is wrong (key, host key, name); the message names it.
-            TryAgainError: nobody answers.
+            TryAgainError: the machine does not answer.
             BackendMissingError: the extra `driver` is not installed.
         """
         if importlib.util.find_spec("streamflow") is None:
@@ -43,7 +43,7 @@ class SiteSession:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
-            start_new_session=True,  # Ctrl-C is this process's to handle, which has things to remove there
+            start_new_session=True,  # this process handles Ctrl-C, since it must clean up at the site
         )
         try:
             self._ask({"deployment": deployment, "config": dict(config)})
@@ -66,20 +66,20 @@ class SiteSession:
         self._process.wait()
 
     def ask(self, script: str) -> tuple[int, str]:
-        """(exit code, all that it printed) of a short script for `sh`."""
+        """Run a short script with `sh`; return its exit code and output."""
         answer = self._stoppable({"ask": script})
         return int(answer["code"]), str(answer["output"])
 
     def work(self, script: str, folder: str) -> tuple[int, str]:
-        """(exit code, last words) of a long script, in a folder; interrupted, it is ended there with all its processes."""
+        """Run a long script in a folder; return its exit code and last output. An interrupt ends its processes at the site."""
         answer = self._stoppable({"work": script, "in": folder})
         return int(answer["code"]), str(answer["output"])
 
     def send(self, path: Path, target: str, on_progress: Callable[[int], None]) -> None:
-        """Copies a file, which is complete under its name or not there.
+        """Copy a file atomically.
 
         Args:
-            on_progress: gets the number of bytes that are sent, about once in a second.
+            on_progress: called about once per second with the number of sent bytes.
         """
         self._stoppable({"send": str(path), "to": target}, on_progress)
 
@@ -91,7 +91,7 @@ class SiteSession:
         except KeyboardInterrupt:
             self._say({"stop": True})
             while (line := self._line()) and '"stopped"' not in line:
-                pass  # an answer that was under way
+                pass  # skip an answer that was already sent
             raise
 
     def _ask(
@@ -106,11 +106,13 @@ class SiteSession:
                 raise (TryAgainError if answer["again"] else UserInputError)(answer["error"])
             else:
                 return answer
-        raise InternalError("the process that speaks to the site has ended.", seen=f"exit code {self._process.wait()}")
+        raise InternalError(
+            "the process with the connection to the site has ended.", seen=f"exit code {self._process.wait()}"
+        )
 
     def _say(self, request: Mapping[str, Any]) -> None:
         assert self._process.stdin is not None
-        with contextlib.suppress(BrokenPipeError):  # told where an answer is waited for
+        with contextlib.suppress(BrokenPipeError):  # reported when the answer is read
             print(json.dumps(request), file=self._process.stdin, flush=True)
 
     def _line(self) -> str:

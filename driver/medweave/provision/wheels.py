@@ -1,4 +1,4 @@
-"""The wheels that a worker needs: medweave's own, and those that constraints.txt pins, for a site's Python and machine."""
+"""The wheels that a worker needs for a site's Python and machine: medweave's, and those pinned in constraints.txt."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from medweave_core.documents.line_numbers import shown
 from medweave_core.documents.yaml_documents import read_text
 from medweave_core.errors import BackendMissingError, TryAgainError, UserInputError
 
-OWN = "medweave"
+NAME = "medweave"
 OLDEST_GLIBC = 5  # 2.5, of manylinux1
 ALIASES = {5: "manylinux1", 12: "manylinux2010", 17: "manylinux2014"}
 
@@ -32,9 +32,9 @@ class Python:
 
     Attributes:
         markers: its values of the packaging standard's environment markers.
-        machine: `x86_64`.
+        machine: architecture, such as `x86_64`.
         glibc: its version; empty for another C library.
-        has_venv: it can make virtual environments with pip.
+        has_venv: whether it can create virtual environments with pip.
     """
 
     executable: str
@@ -46,7 +46,7 @@ class Python:
 
     @property
     def platforms(self) -> list[str]:
-        """The platforms of wheels that it takes, as pip names them; the newest first."""
+        """Platforms of the wheels that it accepts, in pip's names, the newest first."""
         major, _, minor = self.glibc.partition(".")
         newest = int(minor) if major == "2" and minor.isdecimal() else OLDEST_GLIBC - 1
         names = []
@@ -57,7 +57,7 @@ class Python:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wheel:
-    """A wheel on this machine."""
+    """A wheel file on this machine."""
 
     path: Path
     name: str
@@ -71,13 +71,13 @@ class Wheel:
 
 
 def read_wheel(path: Path) -> Wheel:
-    """Name, version and hash of a wheel.
+    """Return the name, version and hash of a wheel.
 
     Raises:
-        UserInputError: it is none.
+        UserInputError: the file is no wheel.
     """
     try:
-        told = _metadata(path)
+        fields = _metadata(path)
     except (OSError, zipfile.BadZipFile, StopIteration) as error:
         raise UserInputError(
             f"{shown(path)}: this is no wheel.", seen=str(error) or "no METADATA in it", expected="a file *.whl",
@@ -85,7 +85,7 @@ def read_wheel(path: Path) -> Wheel:
         ) from error  # fmt: skip
     with path.open("rb") as stream:
         sha256 = hashlib.file_digest(stream, "sha256").hexdigest()
-    return Wheel(path=path, name=_canonical(told["Name"]), version=told["Version"], sha256=sha256)
+    return Wheel(path=path, name=_canonical(fields["Name"]), version=fields["Version"], sha256=sha256)
 
 
 def _metadata(path: Path) -> Any:
@@ -94,28 +94,28 @@ def _metadata(path: Path) -> Any:
         return email.message_from_string(archive.read(name).decode())
 
 
-def fits(own: Wheel, python: Python) -> bool:
-    """Whether medweave's wheel takes this Python."""
-    accepted = _packaging("specifiers").SpecifierSet(_metadata(own.path)["Requires-Python"])
+def fits(package: Wheel, python: Python) -> bool:
+    """Return whether medweave's wheel supports a Python."""
+    accepted = _packaging("specifiers").SpecifierSet(_metadata(package.path)["Requires-Python"])
     return bool(accepted.contains(".".join(map(str, python.version))))
 
 
 def checkout() -> Path | None:
-    """The checkout from which medweave is installed here; None where it came as a wheel."""
+    """Return the checkout from which medweave is installed here; None if it was installed from a wheel."""
     try:
-        text = metadata.distribution(OWN).read_text("direct_url.json")
+        text = metadata.distribution(NAME).read_text("direct_url.json")
     except metadata.PackageNotFoundError:
         return None
-    told = json.loads(text) if text else {}
-    path = Path(unquote(urlsplit(told.get("url", "")).path))
-    return path if told.get("dir_info", {}).get("editable") and (path / "pyproject.toml").is_file() else None
+    source = json.loads(text) if text else {}
+    path = Path(unquote(urlsplit(source.get("url", "")).path))
+    return path if source.get("dir_info", {}).get("editable") and (path / "pyproject.toml").is_file() else None
 
 
 def build(folder: Path, into: Path) -> Path:
-    """Builds medweave's wheel of a checkout.
+    """Build medweave's wheel from a checkout.
 
     Raises:
-        UserInputError: it cannot be built; the message has pip's words.
+        UserInputError: it cannot be built; the error has pip's message.
     """
     _pip(
         "wheel",
@@ -131,16 +131,16 @@ def build(folder: Path, into: Path) -> Path:
 
 
 def pinned_blocks(constraints: str) -> dict[str, list[str]]:
-    """Package name to its blocks in constraints.txt; several where the version depends on Python's."""
-    found: dict[str, list[str]] = {}
+    """Return the blocks of each package in constraints.txt; several if the version depends on Python's."""
+    blocks: dict[str, list[str]] = {}
     for block in re.split(r"\n(?=\S)", constraints):
         if "==" in block:
-            found.setdefault(_canonical(re.split(r"[=\[ ]", block, maxsplit=1)[0]), []).append(block.strip())
-    return found
+            blocks.setdefault(_canonical(re.split(r"[=\[ ]", block, maxsplit=1)[0]), []).append(block.strip())
+    return blocks
 
 
 def requirement_of(name: str, blocks: Mapping[str, Sequence[str]], markers: Mapping[str, str]) -> str | None:
-    """The pinned requirement of a package for a Python, with its hashes and without a marker; None where it has none there.
+    """Return the pinned requirement of a package for a Python, with hashes and without marker; None if it has none.
 
     Raises:
         UserInputError: the package is not pinned at all.
@@ -152,31 +152,31 @@ def requirement_of(name: str, blocks: Mapping[str, Sequence[str]], markers: Mapp
         )  # fmt: skip
     for block in blocks[name]:
         head, *hashes = re.split(r"\s+(?=--hash=)", block.replace("\\\n", " "))
-        wanted = _requirement(head)
-        if wanted.marker is None or wanted.marker.evaluate({**markers, "extra": ""}):
-            return " ".join((f"{wanted.name}{wanted.specifier}", *(each.strip() for each in hashes)))
+        requirement = _requirement(head)
+        if requirement.marker is None or requirement.marker.evaluate({**markers, "extra": ""}):
+            return " ".join((f"{requirement.name}{requirement.specifier}", *(digest.strip() for digest in hashes)))
     return None
 
 
 def closure(
-    own: Path, extras: Collection[str], python: Python, constraints: Path, into: Path, say: Callable[[str], None]
+    package: Path, extras: Collection[str], python: Python, constraints: Path, into: Path, say: Callable[[str], None]
 ) -> list[Wheel]:
-    """Downloads all that a role needs, hashes checked; medweave's own wheel comes first.
+    """Download the wheels that some extras need, with checked hashes; return them, medweave's wheel first.
 
-    What a package needs is read from its own wheel, with the markers of the site's Python: pip would take those of this machine.
+    Requirements are read from the wheels with the markers of the site's Python, since pip would use those of this machine.
 
     Args:
-        extras: of medweave.
+        extras: extras of medweave.
         into: an empty folder.
-        say: gets a line for each part.
+        say: called with a line for each download.
 
     Raises:
         UserInputError: a package is not pinned, or has no wheel for that machine.
         TryAgainError: the index does not answer.
     """
     blocks = pinned_blocks(read_text(constraints, "constraints.txt"))
-    paths = {OWN: own}
-    todo = [(OWN, extra) for extra in ("", *sorted(extras))]
+    paths = {NAME: package}
+    todo = [(NAME, extra) for extra in ("", *sorted(extras))]
     done: set[tuple[str, str]] = set()
     while todo:
         missing = sorted({name for name, _ in todo} - paths.keys())
@@ -191,22 +191,22 @@ def closure(
 
 
 def _needs(path: Path, extra: str, markers: Mapping[str, str]) -> list[tuple[str, str]]:
-    """(package, extra) of what a wheel requires, for itself or for one of its extras."""
-    found = []
+    """Return pairs (package, extra) that a wheel requires, for itself or for one of its extras."""
+    needs = []
     for text in _metadata(path).get_all("Requires-Dist", []):
-        wanted = _requirement(text)
-        if wanted.marker is None and extra:
+        requirement = _requirement(text)
+        if requirement.marker is None and extra:
             continue
-        if wanted.marker is None or wanted.marker.evaluate({**markers, "extra": extra}):
-            found += [(_canonical(wanted.name), each) for each in ("", *sorted(wanted.extras))]
-    return found
+        if requirement.marker is None or requirement.marker.evaluate({**markers, "extra": extra}):
+            needs += [(_canonical(requirement.name), name) for name in ("", *sorted(requirement.extras))]
+    return needs
 
 
 def _download(
     names: Sequence[str], blocks: Mapping[str, Sequence[str]], python: Python, into: Path, say: Callable[[str], None]
 ) -> dict[str, Path]:
-    wanted = {name: requirement_of(name, blocks, python.markers) for name in names}
-    lines = [line for line in wanted.values() if line is not None]
+    requirements = {name: requirement_of(name, blocks, python.markers) for name in names}
+    lines = [line for line in requirements.values() if line is not None]
     if not lines:
         return {}
     say(f"downloading {', '.join(line.partition(' ')[0] for line in lines)}")
@@ -225,23 +225,23 @@ def _download(
 
 
 def _pip(*words: str, what: str) -> None:
-    ended = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-m", "pip", "--disable-pip-version-check", *words],
         capture_output=True,
         text=True,
         check=False,
     )
-    if ended.returncode:
-        said = " ".join(ended.stderr.split()) or f"exit code {ended.returncode}"
+    if process.returncode:
+        message = " ".join(process.stderr.split()) or f"exit code {process.returncode}"
         kind = (
             UserInputError
-            if re.search("No matching distribution|DO NOT MATCH|No module named", said)
+            if re.search("No matching distribution|DO NOT MATCH|No module named", message)
             else TryAgainError
         )
         raise kind(
-            f"pip could not {what}.", seen=said[-600:],
+            f"pip could not {what}.", seen=message[-600:],
             expected="the package index within reach, wheels for that machine, and the hashes of constraints.txt",
-            do="look at pip's words; a package without a wheel for that machine has to be installed there by hand",
+            do="look at pip's message; a package without a wheel for that machine has to be installed there by hand",
         )  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""Which virtual environments a site file names, on which machine, and what the steps that run in them need."""
+"""The virtual environments that a site file names: their machines, and the extras that their roles need."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from medweave_core.documents.streamflow_paths import resolve_paths
 from medweave_core.errors import UsageError, UserInputError
 
 MACHINE = "medweave.ssh"
-# Roles that have no extra of their own name.
+# Roles whose extra has another name.
 EXTRAS = {"train-distributed": "train", "bundle": "export"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Worker:
+class WorkerEnvironmentSpec:
     """A virtual environment that the services of a site share.
 
     Attributes:
         environment: modules that are loaded before its Python is looked for, and its path.
-        where: place of its `environment` in the site file, the first of them.
-        machine: name of the medweave.ssh deployment through which it is reached.
+        where: path of its `environment` in the site file; of several, the first one.
+        machine: name of the medweave.ssh deployment that reaches it.
         config: settings of that deployment, with absolute paths and without variables.
-        roles: those that the site file places there.
+        roles: roles that the site file binds to it.
     """
 
     environment: WorkerEnvironment
@@ -40,7 +40,7 @@ class Worker:
 
     @property
     def path(self) -> str:
-        """Where it lies at the site, absolute or from ~/."""
+        """Its path at the site, absolute or from ~/."""
         return self.environment.virtualEnvironment
 
     @property
@@ -49,15 +49,15 @@ class Worker:
         return tuple(sorted({EXTRAS.get(role, role) for role in self.roles}))
 
 
-def workers_of(site: Site, deployment: str | None) -> list[Worker]:
-    """The virtual environments that a site file names, each once.
+def workers_of(site: Site, deployment: str | None) -> list[WorkerEnvironmentSpec]:
+    """Return the virtual environments that a site file names, each once.
 
     Args:
-        deployment: name of the only deployment to look at; None for all of them.
+        deployment: name of the only deployment to use; None for all.
 
     Raises:
         UsageError: there is no such deployment, or a variable of the file has no value.
-        UserInputError: none is named, or one that cannot be reached, or in two ways that do not fit together.
+        UserInputError: none is named, one cannot be reached, or two settings of one contradict each other.
     """
     if deployment is not None and deployment not in site.deployments:
         raise UsageError(
@@ -65,22 +65,22 @@ def workers_of(site: Site, deployment: str | None) -> list[Worker]:
             expected=f"one of {', '.join(site.deployments)}",
             do=closest(deployment, list(site.deployments)) or "choose one of these",
         )  # fmt: skip
-    found: dict[tuple[str, str], Worker] = {}
+    workers: dict[tuple[str, str], WorkerEnvironmentSpec] = {}
     for name in site.deployments if deployment is None else [deployment]:
         for worker in _workers_of(site, name):
             key = worker.machine, worker.path
-            found[key] = _together(found[key], worker) if key in found else worker
-    if not found:
+            workers[key] = _merged(workers[key], worker) if key in workers else worker
+    if not workers:
         raise UserInputError(
             f"{shown(site.path)}: no virtual environment is named there.",
             seen=f"no `environment` with `virtualEnvironment` in {deployment or 'any deployment'}",
             expected="deployments.….config.services.….environment.virtualEnvironment: a path at the site",
-            do="say there where it shall lie, such as ~/medweave/worker",
+            do="write its path there, such as ~/medweave/worker",
         )
-    return list(found.values())
+    return list(workers.values())
 
 
-def _workers_of(site: Site, name: str) -> list[Worker]:
+def _workers_of(site: Site, name: str) -> list[WorkerEnvironmentSpec]:
     named = [field for field, keys in environments(name, site.deployments[name]) if keys.get("virtualEnvironment")]
     if not named:
         return []
@@ -89,7 +89,7 @@ def _workers_of(site: Site, name: str) -> list[Worker]:
         chain.append(inner)
     document: dict[str, Any] = {
         "path": str(site.path),
-        "deployments": copy.deepcopy({each: site.deployments[each] for each in chain}),
+        "deployments": copy.deepcopy({link: site.deployments[link] for link in chain}),
     }
     resolve_paths(document, site.path.parent, connector_schemas())
     machine = document["deployments"][chain[-1]]
@@ -106,7 +106,7 @@ def _workers_of(site: Site, name: str) -> list[Worker]:
             service = field[-2] if field[-3] == "services" else None
             roles = [role for role, place in site.roles.items() if (place.deployment, place.service) == (name, service)]
             workers.append(
-                Worker(
+                WorkerEnvironmentSpec(
                     environment=WorkerEnvironment(**keys),
                     where=f"{shown(site.path)}: {spelled(field)}",
                     machine=chain[-1],
@@ -117,7 +117,7 @@ def _workers_of(site: Site, name: str) -> list[Worker]:
     return workers
 
 
-def _together(first: Worker, other: Worker) -> Worker:
+def _merged(first: WorkerEnvironmentSpec, other: WorkerEnvironmentSpec) -> WorkerEnvironmentSpec:
     if list(first.environment.modules) != list(other.environment.modules):
         raise UserInputError(
             f"{other.where}.modules: the same virtual environment with other modules.",
@@ -126,7 +126,7 @@ def _together(first: Worker, other: Worker) -> Worker:
             expected="the same modules, which bring its Python, wherever one virtual environment is named",
             do="give both the same modules, or two paths",
         )
-    return Worker(
+    return WorkerEnvironmentSpec(
         environment=first.environment,
         where=first.where,
         machine=first.machine,

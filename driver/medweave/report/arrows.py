@@ -1,7 +1,7 @@
-"""Where the arrows of a picture run: beside the boxes, never over them. Pure.
+"""Routing of arrows between the boxes of a picture, without crossing a box.
 
-Each box has a row of its own, so the way sideways from a box is free. Down it goes between two columns, on a track that no other
-box's arrows have there; arrows from one box share theirs.
+Each box is alone in its row, so an arrow can leave it sideways. It goes down between two columns, on a track that it shares only
+with arrows of the same box.
 """
 
 from __future__ import annotations
@@ -10,18 +10,18 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 CORNER = 6.0
-GAP, TRACK = 22.0, 7.0  # a gap's width without tracks, and each track's
-BAND = 12.0  # from a column to its first track
-PORT = 8.0  # arrows leave a box as much below its middle as others come in above it
+GAP, TRACK = 22.0, 7.0  # width of a gap without tracks, and of a track
+BAND = 12.0  # distance from a column to its first track
+PORT = 8.0  # arrows leave below the middle of a box and enter above it, by this distance
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Box:
-    """A box's place.
+    """The place of a box.
 
     Attributes:
-        column: from the left, from 0.
-        row: from above, from 0; no other box has it.
+        column: index from the left, from 0.
+        row: index from the top, from 0; unique.
     """
 
     column: int
@@ -30,12 +30,12 @@ class Box:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Route:
-    """One arrow's way.
+    """The route of one arrow.
 
     Attributes:
-        gap: between which columns it goes down: 0 is left of the first; None for straight down.
+        gap: gap between columns in which it goes down: 0 is left of the first; None for straight down.
         leaves, enters: the sides of the boxes: -1 for left, 1 for right.
-        track: in the gap, from the left, from 0.
+        track: index in the gap from the left, from 0.
     """
 
     source: str
@@ -47,47 +47,47 @@ class Route:
 
 
 def routes(boxes: Mapping[str, Box], arrows: Iterable[tuple[str, str]]) -> list[Route]:
-    """The way of each arrow.
+    """Return the route of each arrow.
 
     Args:
-        boxes: by name.
-        arrows: from a box to one in a later row.
+        boxes: boxes by name.
+        arrows: pairs of a box and one in a later row.
     """
-    found = [_sides(boxes, source, target) for source, target in arrows]
+    result = [_sides(boxes, source, target) for source, target in arrows]
     tracks: dict[tuple[int, str], int] = {}
-    for gap in sorted({each.gap for each in found if each.gap is not None}):
+    for gap in sorted({route.gap for route in result if route.gap is not None}):
         spans: dict[str, tuple[int, int]] = {}
-        for each in found:
-            if each.gap == gap:
-                first, last = spans.get(each.source, (boxes[each.source].row, 0))
-                spans[each.source] = first, max(last, boxes[each.target].row)
+        for route in result:
+            if route.gap == gap:
+                first, last = spans.get(route.source, (boxes[route.source].row, 0))
+                spans[route.source] = first, max(last, boxes[route.target].row)
         tracks |= {(gap, source): track for source, track in _tracks(spans).items()}
     return [
-        each
-        if each.gap is None
+        route
+        if route.gap is None
         else Route(
-            source=each.source, target=each.target, gap=each.gap, leaves=each.leaves, enters=each.enters,
-            track=tracks[each.gap, each.source],
+            source=route.source, target=route.target, gap=route.gap, leaves=route.leaves, enters=route.enters,
+            track=tracks[route.gap, route.source],
         )
-        for each in found
+        for route in result
     ]  # fmt: skip
 
 
-def widths(found: Sequence[Route], num_columns: int) -> list[int]:
-    """How many tracks each gap has, from the one left of the first column to the one right of the last."""
-    return [max((each.track + 1 for each in found if each.gap == gap), default=0) for gap in range(num_columns + 1)]
+def widths(arrows: Sequence[Route], num_columns: int) -> list[int]:
+    """Return the number of tracks of each gap, from left of the first column to right of the last."""
+    return [max((route.track + 1 for route in arrows if route.gap == gap), default=0) for gap in range(num_columns + 1)]
 
 
 def spread(
-    found: Sequence[Route], num_columns: int, *, width: float, margin: float
+    arrows: Sequence[Route], num_columns: int, *, width: float, margin: float
 ) -> tuple[list[float], list[float], float]:
-    """Where each column begins, where the first track of each gap is, and how wide the picture is.
+    """Return the left edge of each column, the first track of each gap, and the width of the picture.
 
     Args:
-        width: of a box.
-        margin: left and right of all.
+        width: width of a box.
+        margin: margin at the left and the right.
     """
-    tracks, x, lefts, gaps = widths(found, num_columns), margin, [], []
+    tracks, x, lefts, gaps = widths(arrows, num_columns), margin, [], []
     for number in range(num_columns):
         gaps.append(x + BAND)
         x += (GAP if number else 0) + TRACK * tracks[number]
@@ -98,15 +98,15 @@ def spread(
 
 
 def cut(text: str, letters: int) -> str:
-    """A text of a box, with no more letters."""
+    """Return a text shortened to a number of characters."""
     return text if len(text) <= letters else f"{text[: letters - 1]}…"
 
 
 def drawn(start: tuple[float, float], across: float, end: tuple[float, float]) -> str:
-    """The path from the side of one box to the side of a lower one, by way of a track.
+    """Return the path from the side of one box to the side of a lower one along a track.
 
     Args:
-        start, end: x and y.
+        start, end: x and y of the ends.
         across: x of the track.
     """
     (x0, y0), (x1, y1) = start, end
@@ -133,11 +133,11 @@ def _sides(boxes: Mapping[str, Box], source: str, target: str) -> Route:
 
 
 def _tracks(spans: Mapping[str, tuple[int, int]]) -> dict[str, int]:
-    """A track for each, so that those of one track do not meet."""
+    """Return a track for each source, so that arrows on one track do not overlap."""
     free_from: list[int] = []
-    given = {}
-    for source, (first, last) in sorted(spans.items(), key=lambda each: each[1]):
+    tracks = {}
+    for source, (first, last) in sorted(spans.items(), key=lambda item: item[1]):
         track = next((number for number, row in enumerate(free_from) if row < first), len(free_from))
         free_from[track:] = [last, *free_from[track + 1 :]]
-        given[source] = track
-    return given
+        tracks[source] = track
+    return tracks

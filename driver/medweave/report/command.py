@@ -1,4 +1,4 @@
-"""`medweave report RUN`: one HTML file about one run, also where the run failed half-way."""
+"""`medweave report RUN`: write one HTML file about a run, also about a failed one."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from medweave.project.files import write_atomically
 from medweave.project.prices import Prices
 from medweave.report import compare
 from medweave.report.energy import CO2E_G_PER_KWH, PUE, Model, energy_wh, measured, spelled_co2e, total
-from medweave.report.flow_picture import flow_picture, steps_of, told
+from medweave.report.flow_picture import describe_steps, flow_picture, steps_of
 from medweave.report.timeline import colours, short_duration, timeline
 from medweave_core.contracts import codec
 from medweave_core.contracts.energy import spelled
@@ -36,9 +36,9 @@ from medweave_core.runlog.jobs import UNFINISHED, Job
 from medweave_core.untrusted_text import load_json
 
 DESCRIPTION = (
-    "Joins what a run left, its event log and the reports of its steps, into one self-contained HTML file: what ran where and\n"
+    "Joins the event log of a run and the reports of its steps into one self-contained HTML file: what ran where and\n"
     "when, metrics, curves, cases, pictures, the gate's decision, failures and versions. It opens offline and runs no script.\n"
-    "A run that failed, was cancelled or is still going on gets a report too."
+    "A run that failed, was cancelled or is still running gets a report too."
 )
 
 NO_PRICES = "not known: no site file with `prices` was named (--site)"
@@ -55,21 +55,21 @@ STATE_WORDS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Results:
-    """The deterministic part that the step `report` wrote."""
+    """The part of the report that the step `report` wrote."""
 
     summary: ReportSummary
     sections: str
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Arguments of `medweave report`."""
+    """Add the arguments of `medweave report`."""
     parser.add_argument("run", type=Path, metavar="RUN", help="folder of a run (runs/<run-id>)")
     parser.add_argument(
         "--output", type=Path, default=None, metavar="FILE", help="HTML file to write (default: RUN/report.html)"
     )
     parser.add_argument(
         "--compare", type=Path, default=None, metavar="OTHER",
-        help="folder of another run of the same workflow, for a section that holds the two side by side",
+        help="folder of another run of the same workflow, for a section that compares the two",
     )  # fmt: skip
     parser.add_argument(
         "--carbon-intensity", type=_positive, default=CO2E_G_PER_KWH, metavar="G",
@@ -87,7 +87,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(namespace: argparse.Namespace) -> int:
-    """Writes the report and prints where it lies."""
+    """Write the report and print its path."""
     record = read_run(namespace.run)
     output = namespace.output or namespace.run / "report.html"
     model = Model(pue=namespace.pue, co2e_g_per_kwh=namespace.carbon_intensity)
@@ -99,7 +99,7 @@ def run(namespace: argparse.Namespace) -> int:
 
 
 def _prices(site: str) -> Prices | None:
-    from medweave.project.sites import (  # with the schemas of connectors, which a report does without
+    from medweave.project.sites import (  # imported late: it loads the schemas of connectors
         find_site,
         read_site,
     )
@@ -115,10 +115,10 @@ def _positive(text: str) -> float:
 
 
 def read_results(record: Run) -> Results | None:
-    """The fragment and headline that the run keeps, or None where no step wrote them.
+    """Return the fragment and summary of the step `report`, or None if the run has none.
 
     Raises:
-        UserInputError: they are there and cannot be read.
+        UserInputError: they exist and cannot be read.
     """
     for job in record.jobs:
         folder = job.folder / "report" if job.folder else None
@@ -140,11 +140,11 @@ def read_results(record: Run) -> Results | None:
 def render(
     record: Run, results: Results | None, model: Model, other: Run | None = None, prices: Prices | None = None
 ) -> str:
-    """The whole page.
+    """Return the HTML page.
 
     Args:
-        other: the run that it is compared with.
-        prices: of the site file that was named, or None.
+        other: the run to compare with.
+        prices: prices of the named site file, or None.
     """
     try:
         import jinja2
@@ -173,9 +173,9 @@ def render(
         cards=[_card(item) for item in results.summary.figures] if results else [],
         style=stylesheet(),
         failures=[_failure(job) for job in record.failures()],
-        going_on=[f"{job.label}: {job.progress}." for job in jobs if job.state == UNFINISHED and job.progress],
+        running=[f"{job.label}: {job.progress}." for job in jobs if job.state == UNFINISHED and job.progress],
         flow=flow_picture(jobs, deployments) if jobs else "",
-        flow_words=told(steps_of(jobs)),
+        flow_words=describe_steps(steps_of(jobs)),
         timeline=timeline(jobs, record.seconds),
         legend=[(name, deployments.get(name, ""), colour) for name, colour in by_colour.items()],
         rows=[_row(job, energy_wh(job, deployments, model)) for job in jobs],
@@ -186,7 +186,7 @@ def render(
             ("Cost", prices.total_text([prices.of_job(job) for job in jobs], "job") if prices else NO_PRICES),
         ],
         method=f"{model.method} {prices.method}" if prices else model.method,
-        transfers=[_transfer_row(each) for each in record.transfers],
+        transfers=[_transfer_row(transfers) for transfers in record.transfers],
         delivered=[] if results else delivered(record),
         versions=versions(record),
         processors=processors(record),
@@ -218,12 +218,12 @@ def _figures(results: Results | None) -> dict[str, float | None]:
 
 
 def _contents(record: Run, results: Results | None, other: Run | None) -> list[tuple[str, str]]:
-    own = [("compared", "Beside another run")] if other else []
-    own += [("execution", "What ran, where and when")]
-    own += [("transfers", "What moved between places")] if record.transfers else []
-    own += [("notices", "Notices")] if record.notices else []
+    sections = [("compared", "Compared with another run")] if other else []
+    sections += [("execution", "What ran, where and when")]
+    sections += [("transfers", "What moved between places")] if record.transfers else []
+    sections += [("notices", "Notices")] if record.notices else []
     first = list(results.summary.sections) if results else []
-    return [*first, *own, ("software", "Versions")]
+    return [*first, *sections, ("software", "Versions")]
 
 
 def _card(item: Any) -> dict[str, str]:
@@ -237,7 +237,7 @@ def _failure(job: Job) -> dict[str, str]:
     exit_text = (
         describe_exit_code(job.exit_code or 0)
         if job.exit_code
-        else "its command ended well, but its outputs are not complete"
+        else "its command succeeded, but its outputs are not complete"
     )
     exit_text = "no exit code" if job.exit_code is None else exit_text
     attempt = f", attempt {job.attempt}" if job.attempt > 1 else ""
@@ -299,12 +299,12 @@ def _totals(record: Run) -> list[tuple[str, str]]:
 
 
 def _waiting(record: Run) -> list[tuple[str, str]]:
-    """Waiting against computing, of all attempts; what was not done again did neither."""
-    own = [job for job in record.jobs if not job.reused_from]
-    if not own:
+    """Return the waiting and computing times of all attempts, without cache hits."""
+    executed = [job for job in record.jobs if not job.reused_from]
+    if not executed:
         return []
-    waited, took = sum(job.waited_s or 0.0 for job in own), sum(job.duration_s or 0.0 for job in own)
-    queued = sum(job.queued_s for job in own)
+    waited, took = sum(job.waited_s or 0.0 for job in executed), sum(job.duration_s or 0.0 for job in executed)
+    queued = sum(job.queued_s for job in executed)
     of_that = f", {short_duration(queued)} of it in the queues of sites" if queued else ""
     return [
         ("Waited, all jobs together", f"{short_duration(waited)}{of_that}"),
@@ -323,7 +323,7 @@ def _energy(each_wh: Sequence[float | None], model: Model) -> list[tuple[str, st
 
 
 def delivered(record: Run) -> list[dict[str, Any]]:
-    """Cases that `segment` delivered, for runs without an evaluation."""
+    """Return the cases that `segment` delivered, for runs without an evaluation."""
     return [
         dict(case)
         for job in record.jobs
@@ -333,10 +333,10 @@ def delivered(record: Run) -> list[dict[str, Any]]:
 
 
 def versions(record: Run) -> list[tuple[str, str]]:
-    """Name and version of all software that the run told of; the steps are named where they differ."""
+    """Return name and version of the software of a run; the steps are named if their versions differ."""
     seen: dict[str, dict[str, list[str]]] = {}
-    if told := record.facts.get("streamflow_version"):
-        seen["streamflow"] = {str(told): []}
+    if version_of_engine := record.facts.get("streamflow_version"):
+        seen["streamflow"] = {str(version_of_engine): []}
     for job in record.jobs:
         if job.report is None:
             continue
@@ -345,21 +345,21 @@ def versions(record: Run) -> list[tuple[str, str]]:
             if job.report.verb not in steps:
                 steps.append(job.report.verb)
 
-    def text(found: Mapping[str, list[str]]) -> str:
-        if len(found) == 1:
-            return next(iter(found))
-        return "; ".join(f"{version} ({', '.join(steps)})" for version, steps in found.items())
+    def text(steps_by_version: Mapping[str, list[str]]) -> str:
+        if len(steps_by_version) == 1:
+            return next(iter(steps_by_version))
+        return "; ".join(f"{version} ({', '.join(steps)})" for version, steps in steps_by_version.items())
 
-    return [(name, text(found)) for name, found in sorted(seen.items())]
+    return [(name, text(steps_by_version)) for name, steps_by_version in sorted(seen.items())]
 
 
 def processors(record: Run) -> list[tuple[str, str]]:
-    """Processor and threads of each place."""
-    found: dict[tuple[str, str], list[int]] = {}
+    """Return processor and threads of each place."""
+    threads_of: dict[tuple[str, str], list[int]] = {}
     for job in record.jobs:
         if job.report is not None:
-            found.setdefault((job.deployment, job.report.host_cpu), []).append(job.report.num_threads)
-    return [(place, f"{cpu}, up to {max(threads)} threads per step") for (place, cpu), threads in found.items()]
+            threads_of.setdefault((job.deployment, job.report.host_cpu), []).append(job.report.num_threads)
+    return [(place, f"{cpu}, up to {max(threads)} threads per step") for (place, cpu), threads in threads_of.items()]
 
 
 def _bad_fragment(seen: str) -> StepError:

@@ -1,4 +1,4 @@
-"""Two runs side by side: what each step took in the one and in the other. Pure."""
+"""Compare two runs: time, memory, energy and cost of each step and of the whole."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from medweave_core.contracts.energy import spelled
 from medweave_core.runlog.history import Run
 from medweave_core.runlog.jobs import Job
 
-SAME = 0.05  # a smaller part of a time or of energy is what two runs of the same differ by
+SAME = 0.05  # smaller relative differences of times and energies are not shown
 NONE = "–"
 REUSED = "cache hit"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """One figure of both runs, in words.
+    """One figure of both runs as text.
 
     Attributes:
-        change: how much more or less it is now; empty where that is nothing, or cannot be told.
-        is_worse: the change is for the worse; None where there is none.
+        change: relative change; empty if it is small or unknown.
+        is_worse: whether the change is for the worse; None without a change.
     """
 
     name: str
@@ -34,11 +34,11 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Took:
-    """What the jobs of one step took together.
+class StepTotals:
+    """The resources of all jobs of one step.
 
     Attributes:
-        seconds: wall time, added up, s; None where one is not known.
+        seconds: sum of wall times, s; None if one is unknown.
     """
 
     where: str
@@ -50,14 +50,14 @@ class Took:
     energy_wh: float | None
 
 
-def took(run: Run, model: Model) -> dict[str, Took]:
-    """By step, in the order of the run; the last attempt says where and how it ended."""
+def totals_by_step(run: Run, model: Model) -> dict[str, StepTotals]:
+    """Return the totals of each step in the order of the run; place and state are those of the last attempt."""
     by_step: dict[str, list[Job]] = {}
     for job in run.jobs:
         by_step.setdefault(job.step, []).append(job)
     deployments: Mapping[str, str] = run.facts.get("deployments") or {}
     return {
-        step: Took(
+        step: StepTotals(
             where=", ".join(dict.fromkeys(job.where for job in jobs)),
             state=_state(jobs),
             num_jobs=len({job.name for job in jobs}),
@@ -71,22 +71,22 @@ def took(run: Run, model: Model) -> dict[str, Took]:
 
 
 def steps(now: Run, before: Run, model: Model) -> list[Row]:
-    """Each step of either run: where it was, how it ended and what it took."""
-    new, old = took(now, model), took(before, model)
+    """Return a row for each step of either run: place, state and time."""
+    new, old = totals_by_step(now, model), totals_by_step(before, model)
     rows = []
-    for step in [*new, *(each for each in old if each not in new)]:
+    for step in [*new, *(step for step in old if step not in new)]:
         one, other = new.get(step), old.get(step)
         change, is_worse = "", None
         if one and other and REUSED not in (one.state, other.state):
             change, is_worse = _change(one.seconds, other.seconds)
         name = step.strip("/").replace("/", ".")
-        rows.append(Row(name=name, now=_told(one), before=_told(other), change=change, is_worse=is_worse))
+        rows.append(Row(name=name, now=_describe(one), before=_describe(other), change=change, is_worse=is_worse))
     return rows
 
 
 def sums(now: Run, before: Run, model: Model, prices: Prices | None = None) -> Iterator[Row]:
-    """The same of the whole runs; what they cost where prices are known."""
-    energy = [total(each.energy_wh for each in took(run, model).values())[0] for run in (now, before)]
+    """Yield the rows of the whole runs; with their cost if prices are known."""
+    energy = [total(step.energy_wh for step in totals_by_step(run, model).values())[0] for run in (now, before)]
     pairs: Sequence[tuple[str, Callable[[float], str], float | None, float | None]] = (
         ("Whole run", short_duration, now.seconds, before.seconds),
         ("Processor time", short_duration, _cpu(now), _cpu(before)),
@@ -104,9 +104,9 @@ def sums(now: Run, before: Run, model: Model, prices: Prices | None = None) -> I
 
 
 def figures(now: Mapping[str, float | None], before: Mapping[str, float | None]) -> list[Row]:
-    """Headline figures of the results. Which way is better, each figure's own name tells: nothing is judged here."""
+    """Return rows of the headline figures. They are not judged, since larger is better for some and worse for others."""
     rows = []
-    for name in [*now, *(each for each in before if each not in now)]:
+    for name in [*now, *(name for name in before if name not in now)]:
         one, other = now.get(name), before.get(name)
         change = f"{one - other:+.3f}" if one is not None and other is not None and abs(one - other) >= 0.0005 else ""
         rows.append(Row(name=name, now=_or_none(one, _two), before=_or_none(other, _two), change=change))
@@ -114,7 +114,7 @@ def figures(now: Mapping[str, float | None], before: Mapping[str, float | None])
 
 
 def versions(now: Sequence[tuple[str, str]], before: Sequence[tuple[str, str]]) -> list[Row]:
-    """The software whose versions differ."""
+    """Return rows of the software whose versions differ."""
     new, old = dict(now), dict(before)
     return [
         Row(name=name, now=new.get(name, NONE), before=old.get(name, NONE))
@@ -130,19 +130,19 @@ def _state(jobs: Sequence[Job]) -> str:
     return next((job.state for job in last if job.state != "completed"), "completed")
 
 
-def _told(each: Took | None) -> str:
-    if each is None:
+def _describe(step: StepTotals | None) -> str:
+    if step is None:
         return "did not run"
-    words = [each.where if each.num_jobs == 1 else f"{each.num_jobs} jobs at {each.where}"]
-    words += [each.state] if each.state != "completed" else []
-    if each.state != REUSED:
-        words += [short_duration(each.seconds)] if each.seconds is not None else []
-        words += [f"{each.peak_memory_mib:.0f} MiB"] if each.peak_memory_mib else []
+    words = [step.where if step.num_jobs == 1 else f"{step.num_jobs} jobs at {step.where}"]
+    words += [step.state] if step.state != "completed" else []
+    if step.state != REUSED:
+        words += [short_duration(step.seconds)] if step.seconds is not None else []
+        words += [f"{step.peak_memory_mib:.0f} MiB"] if step.peak_memory_mib else []
     return ", ".join(words)
 
 
 def _change(now: float | None, before: float | None) -> tuple[str, bool | None]:
-    """How much more or less it is, and whether that is worse: of all that is told here, less is better."""
+    """Return the relative change, and whether it is worse: of all compared figures, less is better."""
     if not now or not before or abs(now / before - 1) < SAME:
         return "", None
     factor = now / before
@@ -151,7 +151,7 @@ def _change(now: float | None, before: float | None) -> tuple[str, bool | None]:
 
 def _sum(values: Iterator[float | None]) -> float | None:
     listed = list(values)
-    return None if any(each is None for each in listed) else sum(each for each in listed if each is not None)
+    return None if any(value is None for value in listed) else sum(value for value in listed if value is not None)
 
 
 def _cpu(run: Run) -> float | None:
@@ -159,7 +159,7 @@ def _cpu(run: Run) -> float | None:
 
 
 def _moved(run: Run) -> float:
-    return sum(each.num_bytes for each in run.transfers) / 2**20
+    return sum(transfers.num_bytes for transfers in run.transfers) / 2**20
 
 
 def _mib(value: float) -> str:

@@ -1,7 +1,7 @@
-"""How much electricity jobs took, and the CO2e of making it: an estimate by a stated model.
+"""Estimate the electricity of jobs and its CO2e.
 
 Green Algorithms (Lannelongue, Grealey and Inouye, Advanced Science 2021, doi 10.1002/advs.202100707, equation 1):
-time × (cores × their use × power of a core + memory × power of memory) × PUE. Pure.
+time × (cores × their use × power of a core + memory × power of memory) × PUE.
 """
 
 from __future__ import annotations
@@ -15,25 +15,25 @@ from medweave_core.contracts.energy import J_PER_WH, CountedEnergy
 from medweave_core.errors import UserInputError
 from medweave_core.runlog.jobs import Job
 
-CORE_W = 12.0  # its authors' value for a core of any processor
-MEMORY_W_PER_GB = 0.3725  # of memory that a job has, used or not
-PUE = 1.67  # of a data centre, on average: all of its electricity by that of its computers
-PUE_HERE = 1.0  # a workstation has no cooling of its own
-CO2E_G_PER_KWH = 475.0  # of the world's electricity, on average
+CORE_W = 12.0  # the authors' value for a core of any processor
+MEMORY_W_PER_GB = 0.3725  # for allocated memory, used or not
+PUE = 1.67  # average data center: its total electricity divided by that of its computers
+PUE_HERE = 1.0  # a workstation has no separate cooling
+CO2E_G_PER_KWH = 475.0  # world average
 METHOD = (
     "Energy and CO2e are estimates by Green Algorithms (doi 10.1002/advs.202100707), not measured: {core:g} W for each core that "
-    "computes, {memory:g} W for each GB of memory that a job asks for, times the data centre's PUE of {pue:g} (1 on this machine), "
-    "and {intensity:g} g CO2e per kWh. GPUs, disks, networks and the waiting of empty nodes are not in them."
+    "computes, {memory:g} W for each GB of requested memory, times the data centre's PUE of {pue:g} (1 on this machine), "
+    "and {intensity:g} g CO2e per kWh. GPUs, disks, networks and idle nodes are not included."
 )
 _MIB_PER_GB = 1e9 / 2**20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Model:
-    """What differs from place to place.
+    """Parameters of the model.
 
     Attributes:
-        pue: power usage effectiveness of the places that are not the driver's machine.
+        pue: power usage effectiveness of all places but the driver's machine.
         co2e_g_per_kwh: carbon intensity of the electricity, g CO2e per kWh.
     """
 
@@ -46,15 +46,15 @@ class Model:
         return METHOD.format(core=CORE_W, memory=MEMORY_W_PER_GB, pue=self.pue, intensity=self.co2e_g_per_kwh)
 
     def co2e_g(self, energy_wh: float) -> float:
-        """The CO2e behind some electricity, g."""
+        """Return the CO2e of some electricity, g."""
         return energy_wh / 1000 * self.co2e_g_per_kwh
 
 
 def energy_wh(job: Job, deployments: Mapping[str, str], model: Model) -> float | None:
-    """What one job took, Wh; None where its processor time is not known. A cache hit took nothing.
+    """Return the energy of one job, Wh; None if its processor time is unknown, 0 for a cache hit.
 
     Args:
-        deployments: name to type, as the run's log has them.
+        deployments: type of each deployment, from the run's log.
     """
     if job.reused_from:
         return 0.0
@@ -67,27 +67,27 @@ def energy_wh(job: Job, deployments: Mapping[str, str], model: Model) -> float |
 
 
 def total(values: Iterable[float | None]) -> tuple[float, int]:
-    """The sum of what is known, Wh, and how many are not known."""
+    """Return the sum of the known values, Wh, and the number of unknown ones."""
     listed = list(values)
-    return sum(each for each in listed if each is not None), sum(each is None for each in listed)
+    return sum(value for value in listed if value is not None), sum(value is None for value in listed)
 
 
 def measured(jobs: Iterable[Job]) -> list[tuple[str, str]]:
-    """What the trainings among some jobs say of the counters that they have read: name and words."""
-    told = []
+    """Return the energy that trainings have measured by counters: name and text of each."""
+    texts = []
     for job in jobs:
         training = job.report.results.get("training") if job.report else None
         if isinstance(training, Mapping) and "energy" in training:
             try:
                 words = codec.from_json(CountedEnergy, training["energy"], where=f"the energy of {job.label}").told()
-            except UserInputError:  # of another version: it is no reason for having no report
+            except UserInputError:  # of another version: the report is written all the same
                 words = "another version of medweave has written it"
-            told.append((f"Energy of {job.label}", words))
-    return told
+            texts.append((f"Energy of {job.label}", words))
+    return texts
 
 
 def spelled_co2e(grams: float) -> str:
-    """The same of CO2e: `1.2 g`, `5.9 kg`."""
+    """Return a mass of CO2e for people: `1.2 g`, `5.9 kg`."""
     return (
         f"{grams / 1000:,.1f} kg"
         if grams >= 1000
@@ -100,5 +100,5 @@ def spelled_co2e(grams: float) -> str:
 
 
 def _num_places(job: Job) -> int:
-    """The locations of a gang; its memory is asked for on each."""
+    """Return the number of locations of a job; its memory is allocated on each."""
     return len(job.location.split(",")) if job.location else 1

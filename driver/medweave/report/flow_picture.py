@@ -1,6 +1,6 @@
-"""The steps of a run as a picture: one column for each place, one row for each step, arrows for what one had from others. Pure.
+"""The steps of a run as a picture: one column for each place, one row for each step, arrows for data between steps.
 
-What a step had from another follows from the event log alone: it read what the other wrote, by content.
+The arrows follow from the event log: a step reads files with the content that another step wrote.
 """
 
 from __future__ import annotations
@@ -14,24 +14,24 @@ from medweave.report.arrows import PORT, TRACK, Box, Route, cut, drawn, routes, 
 from medweave.report.timeline import colours, short_duration
 from medweave_core.runlog.jobs import UNFINISHED, Job
 
-WIDTH, HEIGHT, ROW = 180.0, 42.0, 58.0  # of a box; from one row to the next
-MARGIN = 14.0  # around all
+WIDTH, HEIGHT, ROW = 180.0, 42.0, 58.0  # size of a box; distance between rows
+MARGIN = 14.0  # around the picture
 HEAD, LINE, LETTERS = 46.0, 16.0, 27
-MUCH = 2**20  # bytes: of more, an arrow tells that others imply
+MUCH = 2**20  # bytes: a larger transfer between places has an arrow, even if others imply it
 REUSED = "cache hit"
 OTHERS = ("failed", "cancelled", UNFINISHED)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
+class FlowStep:
     """A step of the run.
 
     Attributes:
-        name: as people call it.
-        deployment: where it was; of several places the last.
-        state: completed, failed, cancelled, unfinished, or cache hit; of several jobs what matters most.
-        words: its jobs and what they took.
-        after: paths of the steps from which it had something, without most that another of them had something from, too.
+        name: its name for people.
+        deployment: its deployment; of several the last one.
+        state: completed, failed, cancelled, unfinished, or cache hit; of several jobs the worst.
+        words: its jobs and their time.
+        after: paths of the steps whose outputs it read, without most that other arrows imply.
     """
 
     path: str
@@ -43,17 +43,17 @@ class Step:
     after: tuple[str, ...]
 
 
-def steps_of(jobs: Sequence[Job]) -> list[Step]:
-    """The steps of some jobs, in the order in which they began."""
+def steps_of(jobs: Sequence[Job]) -> list[FlowStep]:
+    """Return the steps of some jobs in the order in which they began."""
     by_step: dict[str, list[Job]] = {}
-    for job in sorted(jobs, key=lambda each: each.scheduled_s):
+    for job in sorted(jobs, key=lambda job: job.scheduled_s):
         by_step.setdefault(job.step, []).append(job)
     before = _drawn(_before(by_step), {path: own[-1].deployment for path, own in by_step.items()})
-    found = []
+    steps = []
     for path, own in by_step.items():
         last = list({job.name: job for job in own}.values())
-        found.append(
-            Step(
+        steps.append(
+            FlowStep(
                 path=path,
                 name=path.strip("/").replace("/", "."),
                 deployment=last[-1].deployment,
@@ -63,20 +63,20 @@ def steps_of(jobs: Sequence[Job]) -> list[Step]:
                 after=tuple(before[path]),
             )
         )
-    return found
+    return steps
 
 
 def flow_picture(jobs: Sequence[Job], kinds: Mapping[str, str]) -> str:
-    """The picture, to stand in a page that has the colours of the report.
+    """Return the picture as SVG for a page with the colors of the report.
 
     Args:
-        kinds: type of each deployment, as far as it is known.
+        kinds: type of each deployment, if known.
     """
     steps, colour = steps_of(jobs), colours(jobs)
     columns = list(colour)
     boxes = {step.path: Box(column=columns.index(step.deployment), row=row) for row, step in enumerate(steps)}
-    ways = routes(boxes, [(source, step.path) for step in steps for source in step.after])
-    lefts, gaps, width = spread(ways, len(columns), width=WIDTH, margin=MARGIN)
+    arrows = routes(boxes, [(source, step.path) for step in steps for source in step.after])
+    lefts, gaps, width = spread(arrows, len(columns), width=WIDTH, margin=MARGIN)
     end = HEAD + ROW * len(steps) + 8
     parts = [
         f'<svg viewBox="0 0 {width:g} {end + 4:g}" style="max-width:{width:g}px" aria-hidden="true" focusable="false">',
@@ -87,14 +87,14 @@ def flow_picture(jobs: Sequence[Job], kinds: Mapping[str, str]) -> str:
     ]
     for left, name in zip(lefts, columns, strict=True):
         parts += _column(left, name, kinds.get(name, ""), colour[name], end)
-    parts += [_arrow(each, boxes, lefts, gaps, columns, colour) for each in ways]
+    parts += [_arrow(route, boxes, lefts, gaps, columns, colour) for route in arrows]
     for step in steps:
         parts += _box(step, lefts[boxes[step.path].column], HEAD + ROW * boxes[step.path].row, colour[step.deployment])
     return "\n".join([*parts, "</svg>"])
 
 
-def told(steps: Sequence[Step]) -> str:
-    """The same in words, for who does not see it: `check on laptop, completed; train on hpc, failed, after check`."""
+def describe_steps(steps: Sequence[FlowStep]) -> str:
+    """Return the picture in words for screen readers: `check on laptop, completed; train on hpc, failed, after check`."""
     names = {step.path: step.name for step in steps}
     return "; ".join(
         f"{step.name} on {step.where}, {step.state}"
@@ -104,34 +104,35 @@ def told(steps: Sequence[Step]) -> str:
 
 
 def _before(by_step: Mapping[str, Sequence[Job]]) -> dict[str, dict[str, int]]:
-    """The earlier steps that wrote what each read, with its bytes; of two that wrote the same, the later one: it passed it on."""
+    """Return the steps whose outputs each step read, with the bytes; of two that wrote the same content, the later one."""
     wrote: dict[str, str] = {}
-    found: dict[str, dict[str, int]] = {}
+    sources: dict[str, dict[str, int]] = {}
     for path, jobs in by_step.items():
         read = {sha256: size for job in jobs for sha256, size in _contents(job.inputs)}
-        found[path] = {}
+        sources[path] = {}
         for sha256, size in read.items():
             if sha256 in wrote:
-                found[path][wrote[sha256]] = found[path].get(wrote[sha256], 0) + size
+                sources[path][wrote[sha256]] = sources[path].get(wrote[sha256], 0) + size
         wrote |= {sha256: path for job in jobs for sha256, _ in _contents(job.outputs)}
-    return found
+    return sources
 
 
 def _contents(data: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[tuple[str, int]]:
-    items = [item for each in data.values() for item in each if item.get("sha256")]
+    items = [item for items in data.values() for item in items if item.get("sha256")]
     return [(str(item["sha256"]), int(item.get("bytes") or 0)) for item in items]
 
 
 def _drawn(before: Mapping[str, Mapping[str, int]], places: Mapping[str, str]) -> dict[str, list[str]]:
-    """Without the steps from which another of them had something, unless it was much, and went to another place."""
+    """Return the arrows to draw: without those that others imply, unless much data went to another place."""
     above: dict[str, set[str]] = {}
     for path, steps in before.items():
-        above[path] = {*steps, *(each for step in steps for each in above[step])}
+        above[path] = {*steps, *(ancestor for step in steps for ancestor in above[step])}
     return {
         path: [
-            each
-            for each, num_bytes in steps.items()
-            if not any(each in above[other] for other in steps) or (num_bytes >= MUCH and places[each] != places[path])
+            source
+            for source, num_bytes in steps.items()
+            if not any(source in above[other] for other in steps)
+            or (num_bytes >= MUCH and places[source] != places[path])
         ]
         for path, steps in before.items()
     }
@@ -154,7 +155,7 @@ def _words(jobs: Sequence[Job]) -> str:
     return " · ".join(words)
 
 
-# ---- how it looks
+# ---- SVG elements
 
 
 def _tip(name: str, colour: str) -> str:
@@ -174,7 +175,7 @@ def _column(left: float, name: str, kind: str, colour: str, end: float) -> list[
     ]
 
 
-def _box(step: Step, left: float, top: float, colour: str) -> list[str]:
+def _box(step: FlowStep, left: float, top: float, colour: str) -> list[str]:
     kind = step.state if step.state in OTHERS else "reused" if step.state == REUSED else "done"
     stroke = f' style="stroke:{colour}"' if kind in ("done", "reused") else ""
     y = top + (ROW - HEIGHT) / 2
@@ -187,18 +188,18 @@ def _box(step: Step, left: float, top: float, colour: str) -> list[str]:
 
 
 def _arrow(
-    way: Route, boxes: Mapping[str, Box], lefts: Sequence[float], gaps: Sequence[float], columns: Sequence[str],
+    route: Route, boxes: Mapping[str, Box], lefts: Sequence[float], gaps: Sequence[float], columns: Sequence[str],
     colour: Mapping[str, str],
 ) -> str:  # fmt: skip
-    begin, end = boxes[way.source], boxes[way.target]
+    begin, end = boxes[route.source], boxes[route.target]
     first, last = lefts[begin.column], lefts[end.column]
     y0, y1 = (HEAD + ROW * (box.row + 0.5) for box in (begin, end))
-    if way.gap is None:
+    if route.gap is None:
         path = f"M{first + WIDTH / 2:g} {y0 + HEIGHT / 2:g}V{y1 - HEIGHT / 2 - 1:g}"
     else:
-        start = first + (WIDTH if way.leaves > 0 else 0.0)
-        stop = last + (WIDTH + 1 if way.enters > 0 else -1.0)
-        path = drawn((start, y0 + PORT), gaps[way.gap] + TRACK * way.track, (stop, y1 - PORT))
+        start = first + (WIDTH if route.leaves > 0 else 0.0)
+        stop = last + (WIDTH + 1 if route.enters > 0 else -1.0)
+        path = drawn((start, y0 + PORT), gaps[route.gap] + TRACK * route.track, (stop, y1 - PORT))
     if begin.column == end.column:
         return f'<path class="arrow" marker-end="url(#flow-stays)" d="{path}"/>'
     own = colour[columns[begin.column]]

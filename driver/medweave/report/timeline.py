@@ -1,4 +1,4 @@
-"""The timeline of a run as inline SVG: one lane per job that ran at the same time, grouped by step, coloured by deployment."""
+"""The timeline of a run as inline SVG: one lane per concurrent job, grouped by step, colored by deployment."""
 
 from __future__ import annotations
 
@@ -38,17 +38,17 @@ class Lane:
 
 
 def colours(jobs: Iterable[Job]) -> dict[str, str]:
-    """Deployment to CSS colour, in order of appearance."""
+    """Return the CSS color of each deployment, in order of appearance."""
     names = list(dict.fromkeys(job.deployment for job in jobs))
     return {name: f"var(--c{1 + place % NUM_COLOURS})" for place, name in enumerate(names)}
 
 
 def lanes(jobs: Sequence[Job], end_s: float) -> list[Lane]:
-    """Lays jobs out so that those of one lane do not overlap; steps in the order in which they began."""
+    """Return lanes in which jobs do not overlap, with the steps in the order in which they began."""
     by_step: dict[str, list[Job]] = {}
     for job in sorted(jobs, key=lambda job: (job.scheduled_s, job.name)):
         by_step.setdefault(job.step, []).append(job)
-    made = []
+    result = []
     for step, own in by_step.items():
         rows: list[list[Job]] = []
         for job in own:
@@ -59,15 +59,15 @@ def lanes(jobs: Sequence[Job], end_s: float) -> list[Lane]:
                 row.append(job)
         name = step.strip("/").replace("/", ".")
         label = f"{name} × {len(own)}" if len(own) > 1 else name
-        made += [Lane(step=step, label="" if place else label, jobs=tuple(row)) for place, row in enumerate(rows)]
-    return made
+        result += [Lane(step=step, label="" if place else label, jobs=tuple(row)) for place, row in enumerate(rows)]
+    return result
 
 
 def timeline(jobs: Sequence[Job], end_s: float) -> str:
-    """The picture; the same figures stand in the table of jobs, so it is hidden from screen readers.
+    """Return the timeline as SVG, hidden from screen readers, since the table of jobs has the same figures.
 
     Args:
-        jobs: of the run.
+        jobs: jobs of the run.
         end_s: length of the run, s.
     """
     end_s = max([end_s, 0.001, *(_end(job, end_s) for job in jobs)])
@@ -93,7 +93,7 @@ def timeline(jobs: Sequence[Job], end_s: float) -> str:
 
 
 def _bar(job: Job, top: float, scale: float, end_s: float, colour: str, neighbours: tuple[float, float]) -> list[str]:
-    """One job; its words go into the bar, else behind or before it where the neighbours in the lane leave room, else away."""
+    """Return the elements of one job. Its text is in the bar, else after or before it if there is room, else omitted."""
     end = _end(job, end_s)
     begin = end if job.is_queued else job.started_s if job.started_s is not None else job.scheduled_s
     x, width = LABEL_WIDTH + begin * scale, max((end - begin) * scale, 1.5)
@@ -112,9 +112,9 @@ def _bar(job: Job, top: float, scale: float, end_s: float, colour: str, neighbou
     if width > needed + 2:
         place = f'class="inside {kind}-text" x="{x + 6:.2f}"'
     elif x + width + needed < neighbours[1]:
-        place = f'class="beside" x="{x + width + 5:.2f}"'
+        place = f'class="outside" x="{x + width + 5:.2f}"'
     elif waited - needed > neighbours[0]:
-        place = f'class="beside" text-anchor="end" x="{waited - 5:.2f}"'
+        place = f'class="outside" text-anchor="end" x="{waited - 5:.2f}"'
     else:
         return [*parts, "</g>"]
     return [*parts, f'<text {place} y="{y + BAR / 2 + 4:.2f}">{escape(text)}</text></g>']
@@ -140,7 +140,7 @@ def _title(job: Job) -> str:
 
 
 def short_duration(seconds: float) -> str:
-    """Like `duration`, with a decimal below ten seconds."""
+    """Return a duration, with one decimal below ten seconds."""
     return f"{seconds:.1f} s" if seconds < 9.95 else duration(seconds)
 
 

@@ -180,15 +180,15 @@ class Kubernetes:
     def _look(self, api: Any) -> dict[str, Any]:
         batch, name = client.BatchV1Api(api), self._schedule.name
         options = {"label_selector": LABEL.format(name), "_request_timeout": ANSWER_S}
-        made = batch.list_namespaced_cron_job(self._namespace, **options).items
+        cron_jobs = batch.list_namespaced_cron_job(self._namespace, **options).items
         jobs = batch.list_namespaced_job(self._namespace, **options).items
         jobs.sort(key=lambda job: job.metadata.creation_timestamp)
-        if not made and not jobs:
+        if not cron_jobs and not jobs:
             state = "not there"
         elif any(job.status.active for job in jobs):
             state = "running"
         else:
-            state = "paused" if made and made[0].spec.suspend else "waits" if made else "ended"
+            state = "paused" if cron_jobs and cron_jobs[0].spec.suspend else "waits" if cron_jobs else "ended"
         return {"state": state, "last": _last(api, self._namespace, jobs[-1]) if jobs else None}
 
     def _get(self, key: str) -> str:

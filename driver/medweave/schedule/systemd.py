@@ -39,10 +39,10 @@ class Systemd:
     def create(self) -> str:
         """Write the units and start the timer; a paused one stays paused."""
         was_paused = self.state()["state"] == "paused"
-        made = self._units()
-        before = {path: path.read_text(encoding="utf-8") if path.is_file() else None for path in made}
+        texts = self._units()
+        before = {path: path.read_text(encoding="utf-8") if path.is_file() else None for path in texts}
         try:
-            for path, text in made.items():
+            for path, text in texts.items():
                 write_atomically(path, text)
             self._start(was_paused=was_paused)
         except StepError:
@@ -56,12 +56,12 @@ class Systemd:
     def _units(self) -> dict[Path, str]:
         schedule, search = self._schedule, os.environ.get("PATH", os.defpath)
         times, folder = on_calendar(times_of(schedule), schedule.time_zone), schedule.path.parent
-        made = {self._file("service"): service(schedule.name, command_of(schedule), folder, search)}
+        texts = {self._file("service"): service(schedule.name, command_of(schedule), folder, search)}
         if self._receives:
             listens = receiver(schedule.name, command_of(schedule, "receive"), folder, search)
-            made[self._folder / f"{self._name}{RECEIVER}"] = listens
-        made[self._file("timer")] = timer(schedule.name, times, catches_up=schedule.start_within_s > 0)
-        return made
+            texts[self._folder / f"{self._name}{RECEIVER}"] = listens
+        texts[self._file("timer")] = timer(schedule.name, times, catches_up=schedule.start_within_s > 0)
+        return texts
 
     def _start(self, *, was_paused: bool) -> None:
         self._systemctl("daemon-reload")

@@ -1,4 +1,4 @@
-"""The adviser: a table of the literature, works whose times are known by hand, and files that cannot be used."""
+"""The adviser: a table of the literature, workloads with times computed by hand, and invalid files."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ PAGE = ROOT / "docs/how-to/choose-a-strategy.md"
 OF_GPUS = "rows[0].gpus: an advice cannot be made of this.\n  seen:     "
 
 
-def told(capsys: pytest.CaptureFixture[str], *words: str | Path) -> Advice:
-    """What the command prints as JSON, held against its schema."""
+def advised(capsys: pytest.CaptureFixture[str], *words: str | Path) -> Advice:
+    """Return the advice that the command prints as JSON, checked against its schema."""
     assert main(["advise", "--json", *map(str, words)]) == 0
     data = json.loads(capsys.readouterr().out)
     jsonschema.validate(data, document.schema(document.ADVICE), jsonschema.Draft202012Validator)
@@ -53,30 +53,30 @@ def row(strategy: Any, gpus: int, seconds: float | None = None, **more: Any) -> 
 def test_calibrated_on_two_rows_every_further_row_has_its_error_and_lies_in_its_interval(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    checks = told(capsys, TABLE, "--calibrate-up-to", "2").checks
-    assert [(each.strategy, each.gpus) for each in checks] == [
+    checks = advised(capsys, TABLE, "--calibrate-up-to", "2").checks
+    assert [(check.strategy, check.gpus) for check in checks] == [
         (strategy, gpus) for strategy in ("ddp", "search") for gpus in (4, 8, 12, 16, 32)
     ]
-    assert all(each.is_inside and each.low_s <= each.measured_s <= each.high_s for each in checks)
+    assert all(check.is_inside and check.low_s <= check.measured_s <= check.high_s for check in checks)
     # By hand: a + b = T(1), a/2 + b = T(2).
-    kept = 2 * 83368 - 159482
-    assert checks[0].elapsed_s == pytest.approx((159482 - kept) / 4 + kept)
+    fixed = 2 * 83368 - 159482
+    assert checks[0].elapsed_s == pytest.approx((159482 - fixed) / 4 + fixed)
     assert checks[0].error == pytest.approx(checks[0].elapsed_s / 54575 - 1)
     assert checks[4].error == pytest.approx(-0.008, abs=0.001)
     assert checks[9].error == pytest.approx(-0.365, abs=0.001)
 
 
 def test_the_interval_rests_on_the_calibrated_rows_alone(capsys: pytest.CaptureFixture[str]) -> None:
-    for each in told(capsys, TABLE, "--calibrate-up-to", "2").checks:
-        first, second = {"ddp": (159482, 83368), "search": (159619, 80679)}[each.strategy]
-        assert each.low_s == pytest.approx(min(first, 2 * second) / each.gpus)
-        assert each.high_s == second
+    for check in advised(capsys, TABLE, "--calibrate-up-to", "2").checks:
+        first, second = {"ddp": (159482, 83368), "search": (159619, 80679)}[check.strategy]
+        assert check.low_s == pytest.approx(min(first, 2 * second) / check.gpus)
+        assert check.high_s == second
 
 
 def test_more_rows_make_narrower_intervals(capsys: pytest.CaptureFixture[str]) -> None:
     widths = []
     for limit in (2, 4, 8, 16):
-        last = told(capsys, TABLE, "--calibrate-up-to", str(limit)).checks[-1]
+        last = advised(capsys, TABLE, "--calibrate-up-to", str(limit)).checks[-1]
         assert last.gpus == 32
         assert last.is_inside
         widths.append(last.high_s - last.low_s)
@@ -85,21 +85,21 @@ def test_more_rows_make_narrower_intervals(capsys: pytest.CaptureFixture[str]) -
 
 def test_a_row_that_is_wrong_is_outside(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     rows = [{"strategy": "ddp", "gpus": n, "elapsed_s": s} for n, s in ((1, 100), (2, 60), (4, 20))]
-    (check,) = told(capsys, written(tmp_path, rows=rows), "--calibrate-up-to", "2").checks
+    (check,) = advised(capsys, written(tmp_path, rows=rows), "--calibrate-up-to", "2").checks
     assert not check.is_inside
     assert main(["advise", str(tmp_path / "measured.json"), "--calibrate-up-to", "2"]) == 0
     assert "0 of 1 in their interval" in capsys.readouterr().out
 
 
-def test_what_cannot_be_seen_is_said(capsys: pytest.CaptureFixture[str]) -> None:
-    unseen = " ".join(told(capsys, TABLE, "--calibrate-up-to", "2").unseen)
+def test_unseen_effects_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    unseen = " ".join(advised(capsys, TABLE, "--calibrate-up-to", "2").unseen)
     for words in ("shared file system", "network between nodes", "differ in length", "queue's wait", "memory"):
         assert words in unseen
-    assert "network between nodes" not in " ".join(told(capsys, TABLE).unseen)
+    assert "network between nodes" not in " ".join(advised(capsys, TABLE).unseen)
 
 
-def test_the_whole_table_says_what_the_paper_says(capsys: pytest.CaptureFixture[str]) -> None:
-    advice = told(capsys, TABLE)
+def test_the_whole_table_agrees_with_the_paper(capsys: pytest.CaptureFixture[str]) -> None:
+    advice = advised(capsys, TABLE)
     assert advice.soonest is not None
     assert (advice.soonest.strategy, advice.soonest.gpus, advice.soonest.is_measured) == ("search", 32, True)
     assert advice.soonest.efficiency == pytest.approx(15.19 / 32, abs=0.001)
@@ -110,11 +110,11 @@ def test_the_whole_table_says_what_the_paper_says(capsys: pytest.CaptureFixture[
 # -- the model --------------------------------------------------------------------------------------------------------
 
 
-def test_a_law_of_two_terms_is_found_again_from_three_rows() -> None:
+def test_a_law_of_two_terms_is_recovered_from_three_rows() -> None:
     rows = [row("ddp", n, 1000 / n + 50) for n in (1, 2, 4)]
-    found = law_of("ddp", rows, measured(*rows))
-    assert found is not None
-    assert found.at(8).elapsed_s == pytest.approx(1000 / 8 + 50)
+    law = law_of("ddp", rows, measured(*rows))
+    assert law is not None
+    assert law.at(8).elapsed_s == pytest.approx(1000 / 8 + 50)
 
 
 @pytest.mark.parametrize(
@@ -126,10 +126,10 @@ def test_a_law_of_two_terms_is_found_again_from_three_rows() -> None:
     ],
 )
 def test_neither_term_is_below_zero(points: list[tuple[float, float]], expected: tuple[float, float] | None) -> None:
-    found = model.fitted(points)
-    assert min(found) >= 0
+    terms = model.fitted(points)
+    assert min(terms) >= 0
     if expected:
-        assert found == pytest.approx(expected)
+        assert terms == pytest.approx(expected)
 
 
 def test_parts_of_a_step_make_the_interval_narrower_than_whole_times() -> None:
@@ -139,9 +139,9 @@ def test_parts_of_a_step_make_the_interval_narrower_than_whole_times() -> None:
         row("ddp", 2, compute_s=0.5, data_s=0.05, communication_s=0.1, samples_per_step=8),
     ]
     work = measured(*parts, samples_per_trial=800)
-    found = law_of("ddp", parts, work)
-    assert found is not None
-    four = found.at(4)
+    law = law_of("ddp", parts, work)
+    assert law is not None
+    four = law.at(4)
     assert four.elapsed_s == pytest.approx(100 * (0.25 + 0.025 + 0.1 * (3 / 4) / (1 / 2)))
     assert four.low_s == pytest.approx(100 * (0.25 + 0.025 + 0.1))
     assert four.high_s == pytest.approx(100 * (0.25 + 0.05 + 0.1 * 3))
@@ -151,40 +151,40 @@ def test_parts_of_a_step_make_the_interval_narrower_than_whole_times() -> None:
     assert (wide.at(4).low_s, wide.at(4).high_s) == (27.5, 65.0)
 
 
-def test_a_batch_that_grows_with_the_gpus_has_fewer_meetings() -> None:
+def test_a_batch_that_grows_with_the_gpus_needs_fewer_synchronizations() -> None:
     parts = [
         row("ddp", 1, compute_s=1.0, samples_per_step=2),
         row("ddp", 2, compute_s=1.0, communication_s=0.1, samples_per_step=4),
     ]
-    found = law_of("ddp", parts, measured(*parts, samples_per_trial=800))
-    assert found is not None
-    assert found.at(2).elapsed_s == pytest.approx(200 * 1.1)
-    assert found.at(4).elapsed_s == pytest.approx(100 * (1.0 + 0.1 * (3 / 4) / (1 / 2)))
+    law = law_of("ddp", parts, measured(*parts, samples_per_trial=800))
+    assert law is not None
+    assert law.at(2).elapsed_s == pytest.approx(200 * 1.1)
+    assert law.at(4).elapsed_s == pytest.approx(100 * (1.0 + 0.1 * (3 / 4) / (1 / 2)))
 
 
 def test_between_two_measured_numbers_the_time_lies_between_theirs() -> None:
     rows = [row("ddp", 1, 100.0), row("ddp", 8, 30.0)]
-    found = law_of("ddp", rows, measured(*rows))
-    assert found is not None
-    assert (found.at(4).low_s, found.at(4).high_s) == (30.0, 100.0)
-    assert 30 < found.at(4).elapsed_s < 100
+    law = law_of("ddp", rows, measured(*rows))
+    assert law is not None
+    assert (law.at(4).low_s, law.at(4).high_s) == (30.0, 100.0)
+    assert 30 < law.at(4).elapsed_s < 100
 
 
 def test_repeats_are_averaged_and_their_range_is_the_interval() -> None:
     rows = [row("ddp", 1, 100.0), row("ddp", 2, 60.0), row("ddp", 2, 64.0)]
-    found = law_of("ddp", rows, measured(*rows))
-    assert found is not None
-    two = found.at(2)
+    law = law_of("ddp", rows, measured(*rows))
+    assert law is not None
+    two = law.at(2)
     assert (two.low_s, two.elapsed_s, two.high_s, two.is_measured) == (60.0, 62.0, 64.0, True)
 
 
-def test_trials_of_known_length_are_dealt_to_the_gpu_that_is_free() -> None:
+def test_trials_of_known_length_start_on_the_next_free_gpu() -> None:
     assert model.makespan([4, 3, 2, 1], 2) == 5
     assert model.makespan([4, 3, 2, 1], 9) == 4
     rows = [row("search", 1, 10.0)]
-    found = law_of("search", rows, measured(*rows, num_trials=4, trial_s=(4, 3, 2, 1)))
-    assert found is not None
-    assert found.at(2).elapsed_s == pytest.approx(5.0)
+    law = law_of("search", rows, measured(*rows, num_trials=4, trial_s=(4, 3, 2, 1)))
+    assert law is not None
+    assert law.at(2).elapsed_s == pytest.approx(5.0)
     equal = law_of("search", rows, measured(*rows, num_trials=5))
     assert equal is not None
     assert equal.at(2).elapsed_s == pytest.approx(6.0)  # two GPUs, five trials: three of them one after the other
@@ -199,9 +199,9 @@ def test_one_training_is_not_sooner_by_a_search_and_the_fewest_gpus_of_equals_ar
     advice = advise(measured(*rows))
     assert advice.soonest is not None
     assert (advice.soonest.strategy, advice.soonest.gpus) == ("ddp", 8)
-    search = [each for each in advice.options if each.strategy == "search"]
-    assert [each.gpus for each in search] == [2, 4, 8]
-    assert {round(each.elapsed_s) for each in search} == {100}
+    search = [option for option in advice.options if option.strategy == "search"]
+    assert [option.gpus for option in search] == [2, 4, 8]
+    assert {round(option.elapsed_s) for option in search} == {100}
 
 
 def test_the_wait_in_the_queue_counts() -> None:
@@ -211,18 +211,18 @@ def test_the_wait_in_the_queue_counts() -> None:
     assert (best.strategy, best.gpus, best.queue_wait_s) == ("single", 1, 5)
 
 
-def test_what_does_not_fit_into_memory_is_not_advised() -> None:
+def test_an_option_that_does_not_fit_into_memory_is_not_advised() -> None:
     rows = [row("ddp", 1, 100.0, memory_mib=20000), row("ddp", 2, 55.0, memory_mib=11000)]
     advice = advise(measured(*rows, gpus=(1, 2), gpu_memory_mib=16384))
     assert advice.soonest is not None
     assert (advice.soonest.strategy, advice.soonest.gpus) == ("ddp", 2)
-    assert {each.strategy for each in advice.options if not each.fits} == {"single", "search"}
+    assert {option.strategy for option in advice.options if not option.fits} == {"single", "search"}
     assert advise(measured(*rows, gpus=(1, 2), gpu_memory_mib=8000)).soonest is None
 
 
-def test_a_strategy_that_talks_is_not_judged_by_one_gpu() -> None:
+def test_a_strategy_that_communicates_is_not_judged_by_one_gpu() -> None:
     advice = advise(measured(row("ddp", 1, 100.0)))
-    assert {each.strategy for each in advice.options} == {"single", "search"}
+    assert {option.strategy for option in advice.options} == {"single", "search"}
     assert advice.not_judged[0].startswith("ddp:")
 
 
@@ -258,37 +258,35 @@ def report(
 def test_reports_of_trainings_are_rows(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     one = report(tmp_path / "one.json", strategy="single", ranks=1, seconds=100)
     two = report(tmp_path / "two.json", strategy="ddp", ranks=2, seconds=60)
-    advice = told(capsys, one, two, "--gpus", "1", "2", "4", "--num-trials", "3")
-    times = {(each.strategy, each.gpus): each.elapsed_s for each in advice.options}
+    advice = advised(capsys, one, two, "--gpus", "1", "2", "4", "--num-trials", "3")
+    times = {(option.strategy, option.gpus): option.elapsed_s for option in advice.options}
     assert times[("single", 1)] == 300
     assert times[("ddp", 2)] == 180
     assert times[("search", 4)] == pytest.approx(100)
 
 
-def test_reports_that_tell_the_wait_for_data_are_rows_by_parts(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    # 90 s of computing and 10 of waiting; on two ranks 45, 5, and 10 with each other: the latter two do not divide for certain.
+def test_reports_with_the_wait_for_data_are_rows_by_parts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    # 90 s of computing and 10 of waiting; on two ranks 45, 5, and 10 with each other: the latter two may not divide.
     one = report(tmp_path / "one.json", strategy="single", ranks=1, seconds=100, wait=10)
     two = report(tmp_path / "two.json", strategy="ddp", ranks=2, seconds=60, wait=5)
-    options = told(capsys, one, two, "--gpus", "1", "2", "4").options
-    four = next(each for each in options if (each.strategy, each.gpus) == ("ddp", 4))
+    options = advised(capsys, one, two, "--gpus", "1", "2", "4").options
+    four = next(option for option in options if (option.strategy, option.gpus) == ("ddp", 4))
     assert four.elapsed_s == pytest.approx(90 / 4 + 10 * (3 / 4) / (1 / 2) + 2.5)
     assert (four.low_s, four.high_s) == (pytest.approx(90 / 4 + 10 + 2.5), pytest.approx(90 / 4 + 30 + 5))
     blind = report(tmp_path / "blind.json", strategy="ddp", ranks=2, seconds=60)
-    options = told(capsys, one, blind, "--gpus", "1", "2", "4").options
-    four = next(each for each in options if (each.strategy, each.gpus) == ("ddp", 4))
+    options = advised(capsys, one, blind, "--gpus", "1", "2", "4").options
+    four = next(option for option in options if (option.strategy, option.gpus) == ("ddp", 4))
     assert (four.low_s, four.high_s) == (25.0, 60.0)
 
 
-def test_reports_of_different_works_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_reports_of_different_workloads_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     one = report(tmp_path / "one.json", strategy="single", ranks=1, seconds=100)
     two = report(tmp_path / "two.json", strategy="ddp", ranks=2, seconds=60, steps=70)
     assert main(["advise", str(one), str(two)]) == UserInputError.exit_code
     assert "200 samples" in capsys.readouterr().err
     other = report(tmp_path / "three.json", strategy="single", ranks=1, seconds=1, verb="export")
     assert main(["advise", str(other)]) == UserInputError.exit_code
-    assert "tells of no training" in capsys.readouterr().err
+    assert "is not of a training" in capsys.readouterr().err
     own = report(tmp_path / "four.json", strategy="my-own", ranks=2, seconds=1)
     assert main(["advise", str(one), str(own)]) == UserInputError.exit_code
     assert "no model of the strategy of this training" in (shown := capsys.readouterr().err)
@@ -318,7 +316,7 @@ def test_a_file_that_cannot_be_used_says_where(
 
 
 @pytest.mark.parametrize(
-    ("line", "told"),
+    ("line", "message"),
     [
         ("  strateggy: ddp", "5: rows[0].strateggy: there is no such key."),
         ("  strategy: dpp", "5: rows[0].strategy: this value cannot be used."),
@@ -326,12 +324,12 @@ def test_a_file_that_cannot_be_used_says_where(
         ("  strategy: ddp\n  elapsed_s: fast", "6: rows[0].elapsed_s: this value cannot be used."),
     ],
 )
-def test_the_line_is_told(tmp_path: Path, line: str, told: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_line_is_reported(tmp_path: Path, line: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "measured.yml"
     file.write_text(f"title: t\ngpus: [1, 2]\ngpus_per_node: 2\nrows:\n- {line[2:]}\n  gpus: 2\n")
     assert main(["advise", str(file)]) == UserInputError.exit_code
     error = capsys.readouterr().err
-    assert f"measured.yml:{told}" in error
+    assert f"measured.yml:{message}" in error
     assert "  expected: " in error
 
 
@@ -341,7 +339,9 @@ def test_durations_of_trials_are_as_many_as_the_trials(tmp_path: Path, capsys: p
     assert "each of the 3 trials" in capsys.readouterr().err
 
 
-def test_a_limit_below_all_rows_and_a_missing_file_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_limit_below_all_rows_and_a_missing_file_are_errors(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     rows = [{"strategy": "ddp", "gpus": 2, "elapsed_s": 10}]
     assert main(["advise", str(written(tmp_path, rows=rows)), "--calibrate-up-to", "1"]) == UsageError.exit_code
     assert "leaves no row" in capsys.readouterr().err
@@ -350,7 +350,7 @@ def test_a_limit_below_all_rows_and_a_missing_file_are_told(tmp_path: Path, caps
         main(["advise", str(TABLE), "--gpus", "0"])
 
 
-def test_the_guide_shows_what_the_command_prints(
+def test_the_guide_shows_the_output_of_the_command(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(ROOT)
@@ -373,11 +373,9 @@ def search_report(path: Path, *, states: tuple[str, ...] = ("completed", "comple
     return path
 
 
-def test_the_report_of_a_search_tells_how_long_each_trial_takes(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    advice = told(capsys, search_report(tmp_path / "s.json"), "--gpus", "1", "2", "3")
-    times = {(each.strategy, each.gpus): each.elapsed_s for each in advice.options}
+def test_the_report_of_a_search_has_the_time_of_each_trial(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    advice = advised(capsys, search_report(tmp_path / "s.json"), "--gpus", "1", "2", "3")
+    times = {(option.strategy, option.gpus): option.elapsed_s for option in advice.options}
     # 10, 20 and 30 s: two GPUs are done after 40, which took 42; three after 30.
     assert times[("search", 2)] == 42
     assert times[("search", 3)] == pytest.approx(42 / 40 * 30)
@@ -385,7 +383,7 @@ def test_the_report_of_a_search_tells_how_long_each_trial_takes(
 
 
 @pytest.mark.parametrize("state", ["failed", "stopped"])
-def test_a_search_that_did_not_do_all_its_trials_is_no_measurement(
+def test_a_search_with_incomplete_trials_is_no_measurement(
     tmp_path: Path, state: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["advise", str(search_report(tmp_path / "s.json", states=("completed", state)))]) == 65

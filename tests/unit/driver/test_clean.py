@@ -1,4 +1,4 @@
-"""`medweave clean`: what a killed run has left at a site, over real ssh, with a stand-in for Slurm."""
+"""`medweave clean`: traces of a killed run at a site, over real ssh, with a fake of Slurm."""
 
 from __future__ import annotations
 
@@ -25,48 +25,48 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
 
 
 @pytest.fixture
-def going(cluster: Cluster) -> Run:
-    """A run whose job works."""
+def running(cluster: Cluster) -> Run:
+    """A run whose job is running."""
     run = cluster.begin({"first": "sleep 120"})
     wait_until(lambda: cluster.word() == "RUNNING", 60)
     return run
 
 
 @pytest.mark.slow
-def test_what_a_killed_run_has_left_goes_and_its_log_stays(
-    cluster: Cluster, going: Run, capsys: pytest.CaptureFixture[str]
+def test_traces_of_a_killed_run_are_removed_and_its_log_stays(
+    cluster: Cluster, running: Run, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    going.signal(signal.SIGKILL)
-    going.wait()
-    folder = going.record
+    running.signal(signal.SIGKILL)
+    running.wait()
+    folder = running.record
     stranger = cluster.folder / "site" / "stranger"
     stranger.mkdir()
     assert main(["clean", str(folder)]) == 0
-    told = capsys.readouterr().out
-    assert f"login: 1 jobs ended, {cluster.folder}/site/{folder.name} removed" in told
+    output = capsys.readouterr().out
+    assert f"login: 1 jobs ended, {cluster.folder}/site/{folder.name} removed" in output
     assert cluster.word() == "CANCELLED"
     assert list((cluster.folder / "site").iterdir()) == [stranger]
     assert sorted(path.name for path in folder.iterdir()) == [RECORD_MARK, "events.jsonl"]
     assert sorted(path.name for path in cluster.folder.glob(".medweave*")) == []
-    assert main(["clean", str(folder)]) == 0, "once more: there is nothing left"
+    assert main(["clean", str(folder)]) == 0, "a second call finds nothing"
 
 
 @pytest.mark.slow
-def test_a_run_that_goes_on_is_left_alone(cluster: Cluster, going: Run, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["clean", str(going.record)]) == 65
-    assert f"seen:     its driver, process {going.process.pid}" in capsys.readouterr().err
+def test_a_running_run_is_not_cleaned(cluster: Cluster, running: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["clean", str(running.record)]) == 65
+    assert f"seen:     its driver, process {running.process.pid}" in capsys.readouterr().err
     assert cluster.word() == "RUNNING"
-    going.signal(signal.SIGINT)
-    going.wait()
+    running.signal(signal.SIGINT)
+    running.wait()
 
 
 @pytest.mark.slow
-def test_a_run_whose_job_another_one_goes_on_with_is_left_alone(
-    cluster: Cluster, going: Run, capsys: pytest.CaptureFixture[str]
+def test_a_run_with_a_re_attached_job_is_not_cleaned(
+    cluster: Cluster, running: Run, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    going.signal(signal.SIGKILL)
-    going.wait()
-    folder = going.record
+    running.signal(signal.SIGKILL)
+    running.wait()
+    folder = running.record
     (cluster.folder / "stderr.txt").unlink()
     second = cluster.begin({"first": "sleep 120"})
     second.wait_for_line("re-attached to Slurm job 100")
@@ -81,19 +81,19 @@ def test_a_run_whose_job_another_one_goes_on_with_is_left_alone(
 
 @pytest.mark.slow
 def test_a_site_that_cannot_be_reached_is_not_called_clean(
-    cluster: Cluster, going: Run, capsys: pytest.CaptureFixture[str]
+    cluster: Cluster, running: Run, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    going.signal(signal.SIGKILL)
-    going.wait()
+    running.signal(signal.SIGKILL)
+    running.wait()
     cluster.server.stop()
-    assert main(["clean", str(going.record)]) == 75
+    assert main(["clean", str(running.record)]) == 75
     captured = capsys.readouterr()
     assert "not everything is clean" in captured.err
     assert "removed" not in captured.out
-    assert (going.record / "work").is_dir()
+    assert (running.record / "work").is_dir()
 
 
-def test_places_are_the_machines_that_jobs_reach() -> None:
+def test_targets_are_the_machines_that_jobs_use() -> None:
     document = {
         "workflows": {
             "lung": {
@@ -114,16 +114,16 @@ def test_places_are_the_machines_that_jobs_reach() -> None:
 
 
 @pytest.mark.slow
-def test_a_run_that_was_started_with_another_file_asks_for_it(cluster: Cluster, going: Run) -> None:
-    going.signal(signal.SIGKILL)
-    going.wait()
-    record = read_run(going.record)
+def test_a_run_that_was_started_with_another_file_needs_that_file(cluster: Cluster, running: Run) -> None:
+    running.signal(signal.SIGKILL)
+    running.wait()
+    record = read_run(running.record)
     usual = cluster.folder / "streamflow.yml"
     assert file_of_run(record, None) == usual
     (usual.parent / str(record.facts["workflow_file"])).unlink()
-    with pytest.raises(UserInputError, match="started with another file") as told:
+    with pytest.raises(UserInputError, match="started with another file") as caught:
         file_of_run(record, None)
-    assert "--file" in told.value.do
+    assert "--file" in caught.value.do
     assert file_of_run(record, usual) == usual
 
 

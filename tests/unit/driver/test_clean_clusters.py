@@ -1,4 +1,4 @@
-"""`medweave clean` of what a killed run has left in a cluster of pods: the small API server. The real one is in tests/hybrid."""
+"""`medweave clean` in Kubernetes, with the fake API server; tests/hybrid has the real one."""
 
 from __future__ import annotations
 
@@ -43,12 +43,12 @@ def server(tmp_path: Path) -> Iterator[JobServer]:
 
 
 def killed(folder: Path, **environment: str) -> Run:
-    """A run whose job works already, and then its driver is killed."""
-    going = start(folder, environment=environment)
-    going.wait_for_line("case 1/2")
-    assert (folder / "in-pods" / going.record.name).is_dir()
-    going.signal(signal.SIGKILL)
-    return going.wait()
+    """Start a run and kill its driver once its job is running."""
+    run = start(folder, environment=environment)
+    run.wait_for_line("case 1/2")
+    assert (folder / "in-pods" / run.record.name).is_dir()
+    run.signal(signal.SIGKILL)
+    return run.wait()
 
 
 def clean(ended: Run, capsys: pytest.CaptureFixture[str], code: int = 0) -> str:
@@ -59,7 +59,9 @@ def clean(ended: Run, capsys: pytest.CaptureFixture[str], code: int = 0) -> str:
 
 
 @pytest.mark.slow
-def test_jobs_and_their_folders_go(tmp_path: Path, server: JobServer, capsys: pytest.CaptureFixture[str]) -> None:
+def test_jobs_and_their_folders_are_removed(
+    tmp_path: Path, server: JobServer, capsys: pytest.CaptureFixture[str]
+) -> None:
     server.add(standing_pod())
     write(tmp_path, {"works": PROGRESS + "exec sleep 60"}, config="selector: app=w, mode: job")
     ended = killed(tmp_path)
@@ -69,14 +71,14 @@ def test_jobs_and_their_folders_go(tmp_path: Path, server: JobServer, capsys: py
     for metadata in (other["metadata"], other["spec"]["template"]["metadata"]):
         metadata["labels"] |= STRANGER
     server.jobs["other"] = other
-    told = clean(ended, capsys)
-    assert f"pods: Job {name}, {tmp_path}/in-pods/{ended.record.name} removed" in told
+    output = clean(ended, capsys)
+    assert f"pods: Job {name}, {tmp_path}/in-pods/{ended.record.name} removed" in output
     assert list(server.jobs) == ["other"]
     assert not server.pods_of_jobs()
     assert list(server.pods) == ["w-0"], "the pod of others stays"
     assert not list((tmp_path / "in-pods").iterdir())
     assert [path.name for path in ended.record.iterdir()] == [RECORD_MARK, "events.jsonl"]
-    assert "pods: " in clean(ended, capsys), "once more: there is nothing left"
+    assert "pods: " in clean(ended, capsys), "a second call finds nothing"
 
 
 @pytest.mark.slow
@@ -87,7 +89,7 @@ def test_commands_in_pods_of_others_end_and_the_pods_stay(
     write(tmp_path, {"works": f"echo $$ > {tmp_path}/pid; cd /; " + PROGRESS + "exec sleep 60"})
     ended = killed(tmp_path)
     process = Path(f"/proc/{(tmp_path / 'pid').read_text().strip()}")
-    assert process.exists(), "nobody has told it that its driver is gone"
+    assert process.exists(), "it runs on without its driver"
     assert f"pods: {tmp_path}/in-pods/{ended.record.name} removed" in clean(ended, capsys)
     wait_until(lambda: not process.exists())
     assert not process.exists()
@@ -97,7 +99,7 @@ def test_commands_in_pods_of_others_end_and_the_pods_stay(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("shares", [True, False])
-def test_the_objects_of_a_killed_run_go_with_their_pods(
+def test_the_objects_of_a_killed_run_are_removed_with_their_pods(
     tmp_path: Path, server: JobServer, capsys: pytest.CaptureFixture[str], shares: bool
 ) -> None:
     def make(document: dict[str, Any]) -> None:
@@ -112,12 +114,12 @@ def test_the_objects_of_a_killed_run_go_with_their_pods(
     write(tmp_path, {"works": PROGRESS + "exec sleep 60"}, config="files: [pods.yaml], timeout: 20")
     ended = killed(tmp_path)
     folder = f"{tmp_path}/in-pods/{ended.record.name}"
-    told = clean(ended, capsys)
+    output = clean(ended, capsys)
     gone = f"{folder}, Deployment segment" if shares else "Deployment segment"
-    assert f"pods: {gone} removed" in told, told
+    assert f"pods: {gone} removed" in output, output
     assert not server.objects
     assert not server.pods
-    assert Path(folder).exists() is not shares, "what one pod alone sees goes with it"
+    assert Path(folder).exists() is not shares, "a folder that only one pod sees is removed with the pod"
 
 
 @pytest.mark.slow
@@ -136,30 +138,30 @@ def test_objects_of_another_run_stay(tmp_path: Path, server: JobServer, capsys: 
 
 
 @pytest.mark.slow
-def test_a_folder_on_a_claim_that_no_pod_sees_is_told(
+def test_a_folder_on_a_claim_that_no_pod_mounts_is_an_error(
     tmp_path: Path, server: JobServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
     applied(server)
     mounted = DEPLOYMENT.replace("image: x}]}", f"image: x, volumeMounts: [{{name: work, mountPath: {tmp_path}}}]}}]")
     (tmp_path / "pods.yaml").write_text(mounted.replace("spec: {containers", "spec:\n      containers") + CLAIM)
     write(tmp_path, {"bad": "exit 3"}, config="files: [pods.yaml], timeout: 20")
-    going = start(tmp_path).wait()
-    assert not server.objects, "a run that ended has taken its pods away"
-    told = clean(going, capsys, 75)
-    folder = f"{tmp_path}/in-pods/{going.record.name}"
-    assert f"pods: {folder} on claim scratch: there is no ready pod of {tmp_path}/pods.yaml, which sees it" in told
-    assert (going.record / "work").is_dir(), "clean it again"
+    run = start(tmp_path).wait()
+    assert not server.objects, "an ended run has deleted its pods"
+    output = clean(run, capsys, 75)
+    folder = f"{tmp_path}/in-pods/{run.record.name}"
+    assert f"pods: {folder} on claim scratch: there is no ready pod of {tmp_path}/pods.yaml, which sees it" in output
+    assert (run.record / "work").is_dir(), "clean it again"
     other = standing_pod("segment-2")
     other["metadata"]["labels"] = {"app": "segment"}
     server.add(other)
-    assert f"pods: {folder} removed" in clean(going, capsys)
+    assert f"pods: {folder} removed" in clean(run, capsys)
     assert not Path(folder).exists()
     server.pods.clear()
-    assert "pods: nothing removed" in clean(going, capsys), "once more: there is nothing left"
+    assert "pods: nothing removed" in clean(run, capsys), "a second call finds nothing"
 
 
 @pytest.mark.slow
-def test_a_release_of_a_killed_run_goes(
+def test_a_release_of_a_killed_run_is_removed(
     tmp_path: Path, server: JobServer, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "chart").mkdir()
@@ -188,7 +190,7 @@ def test_a_cluster_that_does_not_answer_is_not_called_clean(tmp_path: Path, caps
     config = yaml.safe_load((tmp_path / "kubeconfig").read_text())
     config["clusters"][0]["cluster"]["server"] = "http://127.0.0.1:1"
     (tmp_path / "kubeconfig").write_text(yaml.safe_dump(config))
-    told = clean(ended, capsys, 75)
-    assert "not everything is clean" in told
-    assert "the cluster does not let medweave in" in told
+    output = clean(ended, capsys, 75)
+    assert "not everything is clean" in output
+    assert "the cluster does not let medweave in" in output
     assert (ended.record / "work").is_dir()

@@ -24,7 +24,7 @@ def test_help_lists_every_command_with_its_use(capsys: pytest.CaptureFixture[str
     assert all(name in text for name in COMMANDS)
 
 
-def test_no_word_at_all_shows_the_help(capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_arguments_the_help_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main([])
     assert "commands:" in capsys.readouterr().out
@@ -46,7 +46,7 @@ def test_an_unknown_command_names_the_known_ones(capsys: pytest.CaptureFixture[s
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "message"),
     [
         (["doctor", "--stie", "laptop"], "there is no option --stie; write '--site' (closest name)"),
         (["doctor", "--stie=laptop"], "there is no option --stie; write '--site' (closest name)"),
@@ -55,14 +55,18 @@ def test_an_unknown_command_names_the_known_ones(capsys: pytest.CaptureFixture[s
         (["schedule", "creat", "x.yml"], "write 'create' (closest name)"),
     ],
 )
-def test_a_wrong_word_is_told_with_the_closest(words: list[str], told: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_wrong_word_is_an_error_with_the_closest_match(
+    words: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(SystemExit) as ended:
         main(words)
     assert ended.value.code == UsageError.exit_code
-    assert told in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
-def test_an_option_may_be_shortened_and_what_follows_two_dashes_is_none(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_option_may_be_shortened_and_words_after_two_dashes_are_no_options(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     assert main(["doctor", "--sit", "laptop"]) == 0
     assert main(["report", "--", "--no-run"]) == UserInputError.exit_code
     assert "this folder is not a run" in capsys.readouterr().err
@@ -81,21 +85,21 @@ SITE = "title: x\ndeployments:\n  a:\n    type: medweave.lcal\n    config: {}\nr
         ("cohort: {}\ncases_per_bach: 1\n", ["plan", INFER, "--site", "laptop", "--job"], ":2: cases_per_bach: "),
     ],
 )
-def test_what_is_wrong_in_a_file_is_told_with_its_line(
+def test_an_error_in_a_file_has_its_line(
     text: str, words: list[str], place: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "file.yml"
     file.write_text(text)
     assert main([*words, str(file)]) == UserInputError.exit_code
-    told = capsys.readouterr().err.splitlines()
-    assert f"file.yml{place}" in told[0]
+    lines = capsys.readouterr().err.splitlines()
+    assert f"file.yml{place}" in lines[0]
     if "is not valid" not in place:
-        assert "(closest name)" in told[-1]
+        assert "(closest name)" in lines[-1]
 
 
 @pytest.mark.parametrize("command", ["plan", "run"])
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         (
             "cohort: 5\nsegmentation_model: {class: Directory, path: m}\n",
@@ -107,19 +111,19 @@ def test_what_is_wrong_in_a_file_is_told_with_its_line(
         ),
     ],
 )
-def test_an_input_of_another_type_or_none_is_told_before_anything_starts(
-    command: str, text: str, told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_a_wrong_or_missing_input_is_an_error_before_anything_starts(
+    command: str, text: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "job.yml").write_text(text)
     assert main([command, INFER, "--site", "laptop", "--job", str(tmp_path / "job.yml")]) == UserInputError.exit_code
-    assert f"job.yml{told}" in capsys.readouterr().err
+    assert f"job.yml{message}" in capsys.readouterr().err
 
 
 WORKFLOW = "class: Workflow\ncwlVersion: v1.2\ninputs: {}\noutputs: {}\n"
 
 
 @pytest.mark.parametrize(
-    ("steps", "roles", "told"),
+    ("steps", "roles", "message"),
     [
         ("steps: 5\n", "w.cwl: {}\n", "w.cwl:5: steps: this value cannot be used."),
         ("steps: [{run: x.cwl}]\n", "w.cwl: {}\n", "w.cwl:5: steps[0]: the key 'id' is missing."),
@@ -127,18 +131,18 @@ WORKFLOW = "class: Workflow\ncwlVersion: v1.2\ninputs: {}\noutputs: {}\n"
         ("steps: {a: {}}\n", "v.cwl:\n  /a: segment\n", "roles.yml:1: v.cwl: the steps of w.cwl have no roles here."),
     ],
 )
-def test_a_workflow_of_another_shape_is_told_with_its_line(
-    steps: str, roles: str, told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_an_error_in_a_workflow_has_its_line(
+    steps: str, roles: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "w.cwl").write_text(WORKFLOW + steps)
     (tmp_path / "roles.yml").write_text(roles)
     words = ["bind", str(tmp_path / "w.cwl"), "--site", "deployments/sites/laptop.yml", "-o", str(tmp_path / "o.yml")]
     assert main(words) == UserInputError.exit_code
-    assert told in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
-    ("words", "code", "told"),
+    ("words", "code", "message"),
     [
         (["bind", INFER, "--site", "laptop", "-o", "."], 74, "seen: a folder of that name"),
         (["bind", INFER, "--site", "./loop.yml", "-o", "o.yml"], 74, "loop.yml: this site file cannot be read."),
@@ -157,24 +161,24 @@ def test_a_workflow_of_another_shape_is_told_with_its_line(
         (["clean", "runs/good", "--file", "sf-bindings.yml"], 65, "sf-bindings.yml:2: workflows.a.bindings: "),
     ],
 )
-def test_a_clumsy_call_is_told_what_it_needs(
+def test_a_wrong_call_is_an_error_that_says_what_to_do(
     words: list[str],
     code: int,
-    told: str,
+    message: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    _clumsy_folder(tmp_path)
+    _write_wrong_files(tmp_path)
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("NOTHING", raising=False)
     words = [str(SITES / "laptop.yml") if word in ("laptop", "laptop.yml") else word for word in words]
     assert main(words) == code
-    said = capsys.readouterr()
-    assert told in " ".join((said.out + said.err).split())
+    captured = capsys.readouterr()
+    assert message in " ".join((captured.out + captured.err).split())
 
 
-def _clumsy_folder(folder: Path) -> None:
+def _write_wrong_files(folder: Path) -> None:
     site = (
         "title: x\ndeployments:\n  a:\n    type: medweave.ssh\n    workdir: {workdir}\n    config: {config}\n"
         "roles: {{segment: {{deployment: a}}}}\n"
@@ -200,16 +204,16 @@ def _log() -> str:
     times = {"time": "2026-01-01T00:00:00.000+00:00", "run_id": "good"}
     begun = {"sequence": 1, "type": "run.started", "data": {"workflow": "a"}} | times
     over = {"sequence": 2, "type": "run.ended", "data": {"state": "completed", "seconds": 1, "failed": []}} | times
-    return "".join(f"{json.dumps(each)}\n" for each in (begun, over))
+    return "".join(f"{json.dumps(event)}\n" for event in (begun, over))
 
 
-def test_a_file_that_is_not_there_is_told_with_the_closest(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_missing_file_is_an_error_with_the_closest_match(capsys: pytest.CaptureFixture[str]) -> None:
     words = ["plan", INFER.replace("infer.cwl", "infr.cwl"), "--site", "laptop"]
     assert main(words) == UserInputError.exit_code
     assert "write 'infer.cwl' (closest name)" in capsys.readouterr().err
 
 
-def test_a_fault_of_its_own_is_no_traceback_unless_asked_for(
+def test_an_internal_error_has_no_traceback_without_debug(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def fails(_: object) -> None:
@@ -217,9 +221,9 @@ def test_a_fault_of_its_own_is_no_traceback_unless_asked_for(
 
     monkeypatch.setattr("medweave.report.command.read_run", fails)
     assert main(["report", "x"]) == InternalError.exit_code
-    told = capsys.readouterr().err
-    assert "ZeroDivisionError: by nought" in told
-    assert "Traceback" not in told
+    err = capsys.readouterr().err
+    assert "ZeroDivisionError: by nought" in err
+    assert "Traceback" not in err
     with pytest.raises(ZeroDivisionError):
         main(["report", "x", "--debug"])
 
@@ -241,12 +245,12 @@ def test_ctrl_c_ends_with_130(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Ca
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_each_argument_has_a_name_in_usage_errors_and_reference(name: str) -> None:
-    """argparse calls one with choices and no name `None` where it refuses or lists it."""
+    """argparse shows an argument with choices and without a name as `None`."""
     positionals = [action for action in build_parser(name)._actions if not action.option_strings]
     assert all(action.metavar == str(action.metavar).upper() != "NONE" for action in positionals)
 
 
-def test_what_new_lacks_is_told_by_the_name_that_its_help_has(capsys: pytest.CaptureFixture[str]) -> None:
+def test_missing_arguments_of_new_are_named_as_in_its_help(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(["new"])
     assert "required: WHAT, NAME" in capsys.readouterr().err
@@ -255,7 +259,7 @@ def test_what_new_lacks_is_told_by_the_name_that_its_help_has(capsys: pytest.Cap
 SCHEMA = [sys.executable, "-m", "medweave.cli", "schema", "event"]
 
 
-def test_who_stops_reading_gets_no_error() -> None:
+def test_a_closed_pipe_is_no_error() -> None:
     reading, writing = os.pipe()
     os.close(reading)
     ended = subprocess.run(SCHEMA, stdout=writing, stderr=subprocess.PIPE, text=True, check=False)
@@ -263,7 +267,7 @@ def test_who_stops_reading_gets_no_error() -> None:
     assert (ended.returncode, ended.stderr) == (141, "")
 
 
-def test_an_output_without_room_is_told_once() -> None:
+def test_a_full_disk_is_reported_once() -> None:
     with Path("/dev/full").open("w") as full:
         ended = subprocess.run(SCHEMA, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
     assert ended.returncode == 74

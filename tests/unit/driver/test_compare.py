@@ -1,4 +1,4 @@
-"""Two runs side by side."""
+"""Comparison of two runs."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def recorded(folder: Path, train_s: float, *, at: str = "laptop", state: str = "
     return read_run(folder)
 
 
-def test_a_step_tells_both_times_and_what_has_changed(tmp_path: Path) -> None:
+def test_a_step_has_both_times_and_the_change(tmp_path: Path) -> None:
     now, before = recorded(tmp_path / "now", 60), recorded(tmp_path / "before", 20.6, at="site-a")
     check, train = compare.steps(now, before, Model())
     assert check == Row(name="check", now="laptop, 18 s, 321 MiB", before="laptop, 18 s, 321 MiB")
@@ -52,7 +52,7 @@ def test_a_step_of_one_run_only_and_one_that_failed(tmp_path: Path) -> None:
     assert by_name["segment"].now == "did not run"
 
 
-def test_work_that_was_not_done_again_is_no_speed(tmp_path: Path) -> None:
+def test_a_cache_hit_is_not_compared(tmp_path: Path) -> None:
     run = Recorder(tmp_path / "now")
     run.event(1, "job.scheduled", "/check/0", attempt=1, cores=1, memory_mib=10)
     run.event(2, "job.lookup", "/check/0", attempt=1, parts={}, reused_from="before")
@@ -73,17 +73,17 @@ def test_the_whole_run(tmp_path: Path) -> None:
     assert rows["Energy, estimated"].now.endswith("Wh")
 
 
-def test_waits_in_queues_are_told_where_there_were_any(tmp_path: Path) -> None:
+def test_waits_in_queues_are_shown_if_there_were_any(tmp_path: Path) -> None:
     runs = []
     for place, queue_s in enumerate((600.0, 60.0)):
         run = Recorder(tmp_path / str(place))
         run.job("/train/0", 1, 700, deployment="site-a", seconds=30.0, site={"queue_seconds": queue_s})
         run.end(701)
         runs.append(read_run(run.folder))
-    row = next(each for each in compare.sums(*runs, Model()) if each.name.startswith("Waited"))
+    row = next(row for row in compare.sums(*runs, Model()) if row.name.startswith("Waited"))
     assert (row.now, row.before, row.change) == ("10 min 00 s", "1 min 00 s", "10.0 times")
     plain = [recorded(tmp_path / name, 60) for name in ("now", "before")]
-    assert not any(each.name.startswith("Waited") for each in compare.sums(*plain, Model()))
+    assert not any(row.name.startswith("Waited") for row in compare.sums(*plain, Model()))
 
 
 @pytest.mark.parametrize(
@@ -95,27 +95,27 @@ def test_results_are_not_judged(now: float | None, before: float | None, change:
     assert (row.change, row.is_worse) == (change, None)
 
 
-def test_only_versions_that_differ_are_told() -> None:
+def test_only_versions_that_differ_are_shown() -> None:
     rows = compare.versions(
         [("torch", "2.6"), ("monai", "1.5")], [("torch", "2.5"), ("monai", "1.5"), ("onnx", "1.17")]
     )
     assert rows == [Row(name="onnx", now="–", before="1.17"), Row(name="torch", now="2.6", before="2.5")]
 
 
-def test_the_page_has_the_section_and_says_if_it_is_another_workflow(tmp_path: Path) -> None:
+def test_the_page_has_the_section_and_names_another_workflow(tmp_path: Path) -> None:
     run, other = completed_run(tmp_path / "run"), Recorder(tmp_path / "other", workflow="brain")
     other.job("/check/0", 1, 20)
     other.end(30)
     assert main(["report", str(run.folder), "--compare", str(other.folder)]) == 0
     page = (run.folder / "report.html").read_text()
-    assert '<h2 id="compared">Beside another run</h2>' in page
+    assert '<h2 id="compared">Compared with another run</h2>' in page
     assert "It is a run of another workflow: brain." in page
     assert '<th scope="col">This run</th><th scope="col">The other</th>' in page, "ids push the change out of sight"
     assert main(["report", str(run.folder)]) == 0
-    assert "Beside another run" not in (run.folder / "report.html").read_text()
+    assert "Compared with another run" not in (run.folder / "report.html").read_text()
 
 
-def test_a_run_that_is_not_there_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_missing_run_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = completed_run(tmp_path / "run")
     assert main(["report", str(run.folder), "--compare", str(tmp_path / "none")]) != 0
     assert "none" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""`medweave completion`: the script does what it says, in a real shell."""
+"""`medweave completion`: the script in real shells."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ $(complete -p medweave | sed -n 's/.*-F \\([^ ]*\\).*/\\1/p') medweave "${@: -1}
 printf '%s\\n' "${COMPREPLY[@]}"
 """
 
-# A zsh on a terminal of its own, with the completion system as users load it: Tab is pressed, and what would be offered is printed.
+# A zsh on a pseudo-terminal with the completion system as users load it: presses Tab and prints the offered words.
 ASK_ZSH = r"""
 zmodload zsh/zpty
 zpty z zsh -f -i
@@ -59,7 +59,7 @@ def test_bash_completes_commands_options_and_files(script: Path) -> None:
 
 @pytest.fixture
 def functions(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Path:
-    """A folder of zsh's $fpath, with the script in it, as `medweave completion --help` says."""
+    """Write the script into a folder of zsh's $fpath, as `medweave completion --help` says."""
     if shutil.which("zsh") is None:
         pytest.skip("there is no zsh: apt-get install zsh")
     assert main_command.main(["completion", "zsh"]) == 0
@@ -68,7 +68,7 @@ def functions(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Path:
 
 
 def offered(functions: Path, line: str) -> list[str]:
-    """What zsh offers for the end of a line."""
+    """Return the words that zsh offers for the end of a line."""
     words = ["zsh", "-f", "-c", ASK_ZSH, "ask", functions, line]
     done = subprocess.run(words, cwd=functions, capture_output=True, text=True, check=True, timeout=60)
     return re.findall(r"^offered (\S+)\s*$", done.stdout, re.MULTILINE)

@@ -51,10 +51,10 @@ def job(deployment: str = "site-a", **values: object) -> Job:
     return Job(deployment=deployment, **(defaults | values))  # type: ignore[arg-type]
 
 
-def test_an_attempt_costs_its_time_by_what_it_asked_for() -> None:
+def test_an_attempt_costs_its_time_by_its_requests() -> None:
     # 0.5 h × 4 cores × 2 nodes × 0.02, and 0.5 h × 2 GPUs × 1.5.
     assert prices().of_job(job()) == pytest.approx(0.08 + 1.5)
-    assert prices().of_job(job(state="failed")) == pytest.approx(1.58), "an attempt that failed was paid for, too"
+    assert prices().of_job(job(state="failed")) == pytest.approx(1.58), "a failed attempt costs, too"
     assert prices().of_job(job(reused_from="before")) == 0
     assert prices().of_job(job(started_s=None, seconds=None)) == 0, "it never began"
     assert prices().of_job(job("laptop", site={})) == 0, "an explicit price of 0"
@@ -70,7 +70,7 @@ def test_an_attempt_costs_its_time_by_what_it_asked_for() -> None:
         {"deployment": "laptop", "site": {"gpus": 1}},  # it had one, which has no price
     ],
 )
-def test_what_is_not_known_is_not_nothing(values: dict[str, object]) -> None:
+def test_an_unknown_cost_is_not_zero(values: dict[str, object]) -> None:
     unknown = job(**values)  # type: ignore[arg-type]
     assert prices().of_job(unknown) is None
     assert prices().total_text([None], "job").startswith("not known")
@@ -102,7 +102,7 @@ def test_a_wrong_price_is_an_error(tmp_path: Path, seen: str, written: str, word
 
 
 @pytest.mark.slow
-def test_the_plan_says_what_it_would_cost(tmp_path: Path) -> None:
+def test_the_plan_has_the_cost(tmp_path: Path) -> None:
     run = Recorder(tmp_path / "runs" / "one", workflow_file="workflows/lung-nodule-segmentation/train.cwl")
     run.job("/check/0", 0, 3600.6)
     run.end(3700)
@@ -117,13 +117,13 @@ def test_the_plan_says_what_it_would_cost(tmp_path: Path) -> None:
     plan = make_plan(dataclasses.replace(fitted, site=priced), past)
     check = next(step for step in plan.steps if step.step == "/check")
     assert check.cost == pytest.approx(1.0), "an hour of two cores"
-    assert (plan.currency, plan.cost) == ("EUR", None), "what the other steps take is not known"
+    assert (plan.currency, plan.cost) == ("EUR", None), "the times of the other steps are unknown"
     text = text_of(plan)
     assert re.search(r"^  check .*; 2.00 core-hours; 1.00 EUR$", text, re.MULTILINE), text
     assert re.search(r"^  all of it .*; cost not known$", text, re.MULTILINE)
 
 
-def test_the_report_says_what_a_run_cost(tmp_path: Path) -> None:
+def test_the_report_has_the_cost(tmp_path: Path) -> None:
     run = Recorder(tmp_path / "runs" / "one")
     run.job("/check/0", 0, 3600.6)
     run.end(3700)

@@ -16,11 +16,11 @@ DEPLOYMENTS = {"laptop": "medweave.local", "site-a": "medweave.slurm"}
 
 
 def job(**changes: object) -> Job:
-    told = {
+    fields = {
         "name": "/train/0", "step": "/train", "attempt": 1, "deployment": "site-a", "service": "gpu4", "location": "n1",
         "scheduled_s": 0.0, "seconds": 3600.0, "cpu_seconds": 7200.0, "requested": {"memory_mib": 4e9 / 2**20},
     }  # fmt: skip
-    return Job(**(told | changes))  # type: ignore[arg-type]
+    return Job(**(fields | changes))  # type: ignore[arg-type]
 
 
 def test_the_formula_of_green_algorithms() -> None:
@@ -30,15 +30,15 @@ def test_the_formula_of_green_algorithms() -> None:
     assert Model(co2e_g_per_kwh=60).co2e_g(500) == pytest.approx(30)
 
 
-def test_this_machine_has_no_data_centre_around_it() -> None:
+def test_this_machine_has_no_data_center() -> None:
     assert energy_wh(job(deployment="laptop"), DEPLOYMENTS, Model()) == pytest.approx(25.49)
 
 
-def test_each_node_of_a_gang_has_its_memory() -> None:
+def test_each_node_of_a_job_has_its_memory() -> None:
     assert energy_wh(job(location="n1,n2,n3"), DEPLOYMENTS, Model(pue=1)) == pytest.approx(24 + 3 * 1.49)
 
 
-def test_what_is_not_known_is_not_guessed_and_what_was_not_done_again_took_nothing() -> None:
+def test_unknown_energy_is_not_guessed_and_a_cache_hit_takes_none() -> None:
     assert energy_wh(job(cpu_seconds=None), DEPLOYMENTS, Model()) is None
     assert energy_wh(job(reused_from="run-1", cpu_seconds=None), DEPLOYMENTS, Model()) == 0
     assert total([1.5, None, 2.5, 0.0]) == (4.0, 1)
@@ -72,7 +72,7 @@ def test_the_report_names_sum_method_and_what_is_missing(tmp_path: Path) -> None
     assert "without 1 job whose processor time is not known" in (tmp_path / "lost" / "report.html").read_text()
 
 
-def test_what_a_training_has_measured_stands_beside_the_estimate(tmp_path: Path) -> None:
+def test_measured_energy_of_a_training_is_shown_next_to_the_estimate(tmp_path: Path) -> None:
     run = Recorder(tmp_path / "run")
     for name, each_wh, missing in (("/train/0", [0.5, 1.0], []), ("/train-distributed/0", [None], ["no counter"])):
         run.job(name, 1, 20)
@@ -90,7 +90,7 @@ def test_what_a_training_has_measured_stands_beside_the_estimate(tmp_path: Path)
 
 
 @pytest.mark.parametrize("value", ["0", "-3", "nan", "inf", "much"])
-def test_a_wrong_number_is_told(tmp_path: Path, value: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_wrong_number_is_an_error(tmp_path: Path, value: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main(["report", str(tmp_path), f"--pue={value}"])
     assert ended.value.code == 2

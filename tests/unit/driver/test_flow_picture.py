@@ -1,4 +1,4 @@
-"""The picture of a run's steps: where each was, how it ended, and from which it had something."""
+"""The picture of a run's steps: their places, states and data dependencies."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 from medweave.report.command import render
 from medweave.report.energy import Model
-from medweave.report.flow_picture import MUCH, flow_picture, steps_of, told
+from medweave.report.flow_picture import MUCH, describe_steps, flow_picture, steps_of
 from medweave_core.runlog.history import read_run
 from medweave_core.runlog.jobs import Job
 from support.recorded import Recorder
@@ -18,7 +18,7 @@ from support.recorded import Recorder
 
 def job(name: str, at: str, begin: float, *, reads: str = "", writes: str = "", size: int = 10, **changes: Any) -> Job:
     def data(contents: str) -> dict[str, Any]:
-        return {f"port-{each}": [{"class": "File", "bytes": size, "sha256": each}] for each in contents}
+        return {f"port-{content}": [{"class": "File", "bytes": size, "sha256": content}] for content in contents}
 
     values: dict[str, Any] = {
         "name": name, "step": name.rpartition("/")[0], "attempt": 1, "deployment": at, "service": None, "location": None,
@@ -37,14 +37,14 @@ def drawn(jobs: list[Job]) -> ET.Element:
 
 
 def lefts(picture: ET.Element) -> dict[str, float]:
-    """Where the box of each step begins."""
-    found = {}
+    """Return the left edge of each step's box."""
+    edges = {}
     for group in picture.iter("g"):
         rect, text = group.find("rect"), group.find("text")
         assert rect is not None
         assert text is not None
-        found[str(text.text)] = float(str(rect.get("x")))
-    return found
+        edges[str(text.text)] = float(str(rect.get("x")))
+    return edges
 
 
 CHAIN = [
@@ -56,25 +56,25 @@ CHAIN = [
 ]
 
 
-def test_a_step_comes_after_those_that_wrote_what_it_read() -> None:
+def test_a_step_comes_after_those_whose_outputs_it_read() -> None:
     assert after(CHAIN) == {
         "/check": (), "/train": ("/check",), "/segment": ("/train",), "/report": ("/segment",),
-    }, "what /report had from /check, other arrows imply"  # fmt: skip
+    }, "other arrows imply the one from /check to /report"  # fmt: skip
 
 
-def test_much_that_went_to_another_place_has_its_arrow_though_others_imply_it() -> None:
+def test_a_large_transfer_to_another_place_has_an_arrow_even_if_others_imply_it() -> None:
     jobs = [job("/a/0", "laptop", 0, writes="xy"), job("/b/0", "laptop", 1, reads="x", writes="z")]
     assert after([*jobs, job("/c/0", "hpc", 2, reads="yz", size=MUCH)])["/c"] == ("/a", "/b")
     assert after([*jobs, job("/c/0", "hpc", 2, reads="yz", size=MUCH - 1)])["/c"] == ("/b",)
     assert after([*jobs, job("/c/0", "laptop", 2, reads="yz", size=MUCH)])["/c"] == ("/b",)
 
 
-def test_what_was_passed_on_comes_from_the_later_step() -> None:
+def test_content_that_was_passed_on_comes_from_the_later_step() -> None:
     jobs = [job("/a/0", "x", 0, writes="m"), job("/gate/0", "x", 1, reads="m", writes="m")]
     assert after([*jobs, job("/c/0", "x", 2, reads="m")])["/c"] == ("/gate",)
 
 
-def test_each_step_stands_in_the_column_of_its_place() -> None:
+def test_each_step_is_in_the_column_of_its_place() -> None:
     picture = drawn(CHAIN)
     boxes = lefts(picture)
     assert list(boxes) == ["check", "train", "segment", "report"]
@@ -96,7 +96,7 @@ def test_each_step_stands_in_the_column_of_its_place() -> None:
         ({}, "done", "completed · 5.0 s"),
     ],
 )
-def test_the_state_is_told_by_form_and_word(changes: dict[str, Any], kind: str, words: str) -> None:
+def test_the_state_is_shown_by_form_and_word(changes: dict[str, Any], kind: str, words: str) -> None:
     group = next(drawn([job("/train/0", "hpc", 0, **changes)]).iter("g"))
     assert [rect.get("class") for rect in group.iter("rect")] == [kind]
     assert [text.text for text in group.iter("text")] == ["train", words]
@@ -128,13 +128,13 @@ def test_the_page_has_the_picture_and_its_words(tmp_path: Path) -> None:
     run.end(403, "failed")
     record = read_run(run.folder)
     page = render(record, None, Model())
-    words = told(steps_of(record.jobs))
+    words = describe_steps(steps_of(record.jobs))
     assert words == "check on laptop, completed; train on site-a/gpu4, failed, after check"
     assert f'aria-label="The steps and where each was: {words}."' in page
     assert 'class="arrow moves"' in page
 
 
-def test_a_run_that_began_nothing_has_none(tmp_path: Path) -> None:
+def test_a_run_without_jobs_has_no_picture(tmp_path: Path) -> None:
     run = Recorder(tmp_path / "run")
     run.end(1, "failed")
     assert 'class="flow"' not in render(read_run(run.folder), None, Model())

@@ -1,4 +1,4 @@
-"""A run's history, from its event log alone."""
+"""A run's history from its event log."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from support.recorded import Recorder, completed_run, failed_run
 from support.reported import run_report
 
 
-def test_a_completed_run_tells_what_ran_where_and_when(tmp_path: Path) -> None:
+def test_the_history_of_a_completed_run(tmp_path: Path) -> None:
     completed_run(tmp_path / "run-1")
     run = read_run(tmp_path / "run-1")
     assert (run.run_id, run.state, run.seconds, run.workflow) == ("run-1", "completed", 600, "lung")
@@ -45,7 +45,7 @@ def test_a_failed_run_names_its_first_cause_first(tmp_path: Path) -> None:
     assert failure.progress == "case 3/22: case-0000000a"
 
 
-def test_what_the_plug_in_writes_is_what_the_driver_reads(tmp_path: Path) -> None:
+def test_the_driver_reads_the_log_of_the_plug_in(tmp_path: Path) -> None:
     record = RunRecord(tmp_path, "lung")
     record.begin(streamflow_version="0.2.0rc3")
     for name in ("/check/0", "/segment/0.1"):
@@ -124,14 +124,14 @@ def test_a_log_without_an_end_is_unfinished(tmp_path: Path) -> None:
     assert (run_record.jobs[0].state, run_record.jobs[0].progress) == ("unfinished", "epoch 1/2")
 
 
-def test_a_line_cut_off_at_the_end_is_left_out(tmp_path: Path) -> None:
+def test_an_incomplete_last_line_is_ignored(tmp_path: Path) -> None:
     run = completed_run(tmp_path / "run")
     path = tmp_path / "run" / "events.jsonl"
     path.write_text("".join(run.lines)[:-20])
     assert read_run(tmp_path / "run").state == "unfinished"
 
 
-def test_a_damaged_line_in_the_middle_is_told_with_its_number(tmp_path: Path) -> None:
+def test_a_damaged_line_in_the_middle_is_an_error_with_its_number(tmp_path: Path) -> None:
     run = completed_run(tmp_path / "run")
     run.lines[3] = run.lines[3][:30] + "\n"
     (tmp_path / "run" / "events.jsonl").write_text("".join(run.lines))
@@ -140,13 +140,13 @@ def test_a_damaged_line_in_the_middle_is_told_with_its_number(tmp_path: Path) ->
     assert "line 4" in error.value.seen
 
 
-def test_events_of_later_versions_are_passed_over(tmp_path: Path) -> None:
+def test_events_of_later_versions_are_ignored(tmp_path: Path) -> None:
     run = completed_run(tmp_path / "run")
     later = run.lines[0].replace("run.started", "energy.measured")
     assert len(read_events("".join([*run.lines, later]))) == len(run.lines)
 
 
-def test_a_report_that_cannot_be_read_does_not_stop_the_story(tmp_path: Path) -> None:
+def test_an_unreadable_report_is_ignored(tmp_path: Path) -> None:
     completed_run(tmp_path / "run")
     (tmp_path / "run" / "reports" / "train" / "run_report.json").write_text("{")
     run = read_run(tmp_path / "run")
@@ -170,7 +170,7 @@ def test_a_folder_that_is_no_run_is_refused(tmp_path: Path, content: str | None)
 
 
 def queued_run(folder: Path, state: str = "completed", **ended: Any) -> Recorder:
-    """A Slurm job as the connector records it: two hours in the queue, a minute of work, the end seen 4 s late."""
+    """Record a Slurm job as the connector does: two hours in the queue, a minute of work, the end noticed 4 s late."""
     run = Recorder(folder)
     run.event(1, "job.scheduled", "/train/0", deployment="site-a", attempt=1, cores=4, memory_mib=1024)
     run.event(1.1, "job.started", "/train/0", deployment="site-a", attempt=1)
@@ -195,13 +195,13 @@ def test_a_job_begins_after_its_wait_in_the_queue(tmp_path: Path) -> None:
     assert not job.is_queued
 
 
-def test_where_the_site_tells_no_figure_its_words_count(tmp_path: Path) -> None:
+def test_without_a_figure_of_the_site_the_notices_count(tmp_path: Path) -> None:
     queued_run(tmp_path / "run", exit_code=0, seconds=60.0)
     (job,) = read_run(tmp_path / "run").jobs
     assert (job.started_s, job.queued_s) == (7203, 7172)
 
 
-def test_a_job_that_an_earlier_driver_left_waited_before_this_run_too(tmp_path: Path) -> None:
+def test_a_re_attached_job_waited_before_this_run_too(tmp_path: Path) -> None:
     queued_run(tmp_path / "run", exit_code=0, seconds=60.0, site=IN_THE_QUEUE | {"queue_seconds": 90000.0})
     (job,) = read_run(tmp_path / "run").jobs
     assert (job.started_s, job.queued_s) == (7205, 90000.0)

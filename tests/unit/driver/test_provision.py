@@ -41,8 +41,8 @@ PYTHON = Python(
 
 
 @dataclass
-class There:
-    """A login node that is this machine, and a site file that names an environment on it."""
+class RemoteSite:
+    """A login node on this machine, and a site file that names an environment on it."""
 
     folder: Path
     login: dict[str, Any]
@@ -71,17 +71,17 @@ class There:
         path.write_text(yaml.safe_dump(document, sort_keys=False))
         return path
 
-    def go(self, wheel: Path) -> int:
+    def provision(self, wheel: Path) -> int:
         words = ["--site", str(self.folder / "site.yml"), "--wheel", str(wheel)]
         return main(["provision", *words, "--constraints", str(self.folder / "constraints.txt")])
 
-    def says(self, *words: str) -> str:
+    def run_step(self, *words: str) -> str:
         program = self.link / "bin" / "medweave-step"
         return subprocess.run([program, *words], capture_output=True, text=True, check=True).stdout
 
 
 @pytest.fixture
-def there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[There]:
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[RemoteSite]:
     key = make_key(tmp_path / "key")
     index = index_of(tmp_path / "index")
     (tmp_path / "constraints.txt").write_text(constraints_of(index))
@@ -91,19 +91,19 @@ def there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[There]:
     with sshd(tmp_path / "server", [key]) as server:
         (tmp_path / "known").write_text(server.known_host)
         login = {"nodes": [f"127.0.0.1:{server.port}"], "username": USER, "sshKey": "key", "knownHosts": "known"}
-        site = There(tmp_path, login)
+        site = RemoteSite(tmp_path, login)
         site.link.parent.mkdir()
         site.write()
         yield site
 
 
 @pytest.mark.slow
-def test_an_environment_is_made_once_and_a_new_version_beside_it(
-    there: There, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_an_environment_is_installed_once_and_a_new_version_next_to_it(
+    site: RemoteSite, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     first = own_wheel(tmp_path, "1.0")
 
-    # An interrupted call leaves nothing half; the wheel that came whole is not sent again.
+    # An interrupted call leaves nothing incomplete; a complete wheel is not sent again.
     sent = []
 
     def stopped(self: SiteSession, path: Path, target: str, on_progress: object) -> None:
@@ -116,52 +116,52 @@ def test_an_environment_is_made_once_and_a_new_version_beside_it(
     send = SiteSession.send
     with monkeypatch.context() as patch:
         patch.setattr(SiteSession, "send", stopped)
-        assert there.go(first) == 130
-    told = capsys.readouterr()
-    assert "removing what is not complete" in told.err
-    assert "sending 1 of 4: medweave-1.0-py3-none-any.whl (0.0 MB)" in told.err
-    wheels = there.link.with_name("worker.provisioned") / "wheels"
+        assert site.provision(first) == 130
+    output = capsys.readouterr()
+    assert "removing what is not complete" in output.err
+    assert "sending 1 of 4: medweave-1.0-py3-none-any.whl (0.0 MB)" in output.err
+    wheels = site.link.with_name("worker.provisioned") / "wheels"
     assert [path.name for path in wheels.iterdir()] == ["medweave-1.0-py3-none-any.whl"]
-    assert not there.link.is_symlink()
-    assert there.environments == []
-    assert there.go(first) == 0, capsys.readouterr().err
-    told = capsys.readouterr()
-    assert "3 wheels were sent" in told.out
-    assert "sending 1 of 3: " in told.err
-    assert there.says("--version") == "medweave-step 1.0\n"
-    assert there.says() == "medweave-step helped\n"
-    assert "small_trainer" not in told.err, "nobody trains there"
+    assert not site.link.is_symlink()
+    assert site.environments == []
+    assert site.provision(first) == 0, capsys.readouterr().err
+    output = capsys.readouterr()
+    assert "3 wheels were sent" in output.out
+    assert "sending 1 of 3: " in output.err
+    assert site.run_step("--version") == "medweave-step 1.0\n"
+    assert site.run_step() == "medweave-step helped\n"
+    assert "small_trainer" not in output.err, "no role of the site trains"
 
-    # Once more: nothing new.
-    assert there.go(first) == 0
-    told = capsys.readouterr()
-    assert "is current" in told.out
-    assert "nothing was sent" in told.out
-    assert "sending" not in told.err
-    (made,) = there.environments
+    # A second call installs nothing.
+    assert site.provision(first) == 0
+    output = capsys.readouterr()
+    assert "is current" in output.out
+    assert "nothing was sent" in output.out
+    assert "sending" not in output.err
+    (first_name,) = site.environments
 
-    # A job that runs keeps its environment; the next one finds the new one.
+    # A running job keeps its environment; the next job uses the new one.
     with subprocess.Popen(
-        [there.link.resolve() / "bin" / "python", "-c", "input(); import small_helper; print(small_helper.WORD)"],
+        [site.link.resolve() / "bin" / "python", "-c", "input(); import small_helper; print(small_helper.WORD)"],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
     ) as job:  # fmt: skip
-        assert there.go(own_wheel(tmp_path, "1.1")) == 0
-        told = capsys.readouterr()
-        assert "; 1 wheels were sent" in told.out
+        assert site.provision(own_wheel(tmp_path, "1.1")) == 0
+        output = capsys.readouterr()
+        assert "; 1 wheels were sent" in output.out
         assert job.communicate("\n")[0] == "helped\n"
-    assert there.says("--version") == "medweave-step 1.1\n"
-    assert made in there.environments
-    assert len(there.environments) == 2
+    assert site.run_step("--version") == "medweave-step 1.1\n"
+    assert first_name in site.environments
+    assert len(site.environments) == 2
 
-    # Back again: it is there still.
-    assert there.go(first) == 0
+    # Back to the first version, which is still installed.
+    assert site.provision(first) == 0
     assert "; 0 wheels were sent" in capsys.readouterr().out
-    assert there.says("--version") == "medweave-step 1.0\n"
+    assert site.run_step("--version") == "medweave-step 1.0\n"
 
 
 @pytest.mark.slow
-def test_what_cannot_be_made_is_told_and_leaves_nothing(
-    there: There, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_an_environment_that_cannot_be_installed_is_an_error_and_leaves_nothing(
+    site: RemoteSite, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     own = own_wheel(tmp_path, "1.0", ['small-quick; extra == "segment"'])
     where = "site.yml: deployments.hpc.config.services.gpu.environment"
@@ -171,57 +171,55 @@ def test_what_cannot_be_made_is_told_and_leaves_nothing(
     (tmp_path / "index" / "small_quick-0.1-cp311-cp311-manylinux_2_17_x86_64.manylinux2014_x86_64.whl").unlink()
     make_wheel(tmp_path / "index", "small-quick", "0.1", tag="cp311-cp311-win_amd64")
     (tmp_path / "constraints.txt").write_text(constraints_of(tmp_path / "index"))
-    assert there.go(own) == 65
+    assert site.provision(own) == 65
     assert "No matching distribution found for small-quick==0.1" in capsys.readouterr().err
-    assert there.environments == []
+    assert site.environments == []
 
     unpinned = own_wheel(tmp_path / "unpinned", "1.0", ['small-other; extra == "segment"'])
-    assert there.go(unpinned) == 65
+    assert site.provision(unpinned) == 65
     assert "the package 'small-other' is not pinned." in capsys.readouterr().err
 
-    there.link.mkdir()
-    assert there.go(own) == 65
-    told = capsys.readouterr().err
-    assert (
-        f"{where}.virtualEnvironment: something else lies there.\n  seen:     a folder or file at {there.link}" in told
-    )
+    site.link.mkdir()
+    assert site.provision(own) == 65
+    err = capsys.readouterr().err
+    assert f"{where}.virtualEnvironment: something else lies there.\n  seen:     a folder or file at {site.link}" in err
 
-    there.write(modules=["python/3.12"])
-    assert there.go(own) == 65
-    told = capsys.readouterr().err  # this machine is the site: it may have modules, though not this one
-    assert f"medweave provision: {where}.modules" in told
-    assert "seen:     no command `module` on " in told or "seen:     `module load python/3.12` failed on " in told
+    site.write(modules=["python/3.12"])
+    assert site.provision(own) == 65
+    err = capsys.readouterr().err  # this machine is the site: it may have modules, though not this one
+    assert f"medweave provision: {where}.modules" in err
+    assert "seen:     no command `module` on " in err or "seen:     `module load python/3.12` failed on " in err
 
-    there.login["sshKey"] = "other"
+    site.login["sshKey"] = "other"
     make_key(tmp_path / "other")
-    there.write()
-    assert there.go(own) == 65
+    site.write()
+    assert site.provision(own) == 65
     assert "deployments.login.config.sshKey" in capsys.readouterr().err
 
 
 @pytest.mark.slow
-def test_a_full_disk_is_told_as_such(
-    there: There, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_a_full_disk_is_reported(
+    site: RemoteSite, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     full = "ERROR: Could not install packages due to an OSError: [Errno 28] No space left on device"
     monkeypatch.setattr(SiteSession, "work", lambda self, script, folder: (1, full))
-    assert there.go(own_wheel(tmp_path, "1.0", ())) == StorageError.exit_code
-    told = capsys.readouterr().err
-    assert "No space left on device" in told
-    assert "MiB were free before" in told
-    assert there.environments == []
+    assert site.provision(own_wheel(tmp_path, "1.0", ())) == StorageError.exit_code
+    err = capsys.readouterr().err
+    assert "No space left on device" in err
+    assert "MiB were free before" in err
+    assert site.environments == []
 
 
 @pytest.mark.slow
-def test_a_site_that_does_not_answer_may_do_so_later(there: There, tmp_path: Path) -> None:
-    there.login |= {"nodes": ["127.0.0.1:1"], "connectTimeout": 1}
-    there.write()
-    assert there.go(own_wheel(tmp_path, "1.0")) == TryAgainError.exit_code
+def test_a_site_that_does_not_answer_is_a_retryable_error(site: RemoteSite, tmp_path: Path) -> None:
+    site.login |= {"nodes": ["127.0.0.1:1"], "connectTimeout": 1}
+    site.write()
+    assert site.provision(own_wheel(tmp_path, "1.0")) == TryAgainError.exit_code
 
 
 INTERRUPTED = """
 import json, signal, sys
-signal.signal(signal.SIGINT, signal.default_int_handler)  # whoever runs the tests may ignore it
+signal.signal(signal.SIGINT, signal.default_int_handler)  # the tests may run with INT ignored
 from medweave.provision.site_session import SiteSession
 with SiteSession("login", json.loads(sys.argv[1])) as session:
     try:
@@ -232,30 +230,30 @@ with SiteSession("login", json.loads(sys.argv[1])) as session:
 
 
 @pytest.mark.slow
-def test_ctrl_c_ends_what_goes_on_at_the_site(there: There, tmp_path: Path) -> None:
-    (worker,) = workers_of(read_site(there.folder / "site.yml"), None)
+def test_ctrl_c_ends_the_process_at_the_site(site: RemoteSite, tmp_path: Path) -> None:
+    (worker,) = workers_of(read_site(site.folder / "site.yml"), None)
     words = [sys.executable, "-c", INTERRUPTED, json.dumps(worker.config), str(tmp_path / "pid")]
     with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as driver:
         wait_until(lambda: (tmp_path / "pid").exists() and bool((tmp_path / "pid").read_text()), 60)
-        going = int((tmp_path / "pid").read_text())
+        pid = int((tmp_path / "pid").read_text())
         driver.send_signal(signal.SIGINT)
         try:
             assert driver.communicate(timeout=60)[0] == "(0, 'still there')\n"
         finally:
             driver.kill()
-    assert not Path(f"/proc/{going}").exists()
+    assert not Path(f"/proc/{pid}").exists()
 
 
 @pytest.mark.slow
-def test_a_connection_whose_process_has_died_is_told(there: There) -> None:
-    (worker,) = workers_of(read_site(there.folder / "site.yml"), None)
+def test_a_connection_whose_process_has_died_is_an_error(site: RemoteSite) -> None:
+    (worker,) = workers_of(read_site(site.folder / "site.yml"), None)
     with SiteSession("login", worker.config) as session:
         session._process.kill()
         with pytest.raises(InternalError, match="has ended"):
             session.ask("true")
 
 
-def test_environments_that_nobody_can_need_go(tmp_path: Path) -> None:
+def test_old_environments_are_removed(tmp_path: Path) -> None:
     link = tmp_path / "worker"
     folder = on_site.folder_of(link)
     for name, days in (("1-old", 40), ("2-young", 3), ("3-before", 40), ("4-new", 0)):
@@ -281,7 +279,7 @@ def test_platforms_are_those_of_the_sites_glibc() -> None:
     assert PYTHON.platforms[-2:] == ["manylinux1_x86_64", "linux_x86_64"]
 
 
-def test_the_version_that_counts_is_that_of_the_sites_python() -> None:
+def test_the_version_is_chosen_by_the_sites_python() -> None:
     text = (
         'a-b==1 ; python_full_version < "3.12" \\\n    --hash=sha256:11 \\\n    --hash=sha256:12\n'
         'a-b==2 ; python_full_version >= "3.12" \\\n    --hash=sha256:2\n'
@@ -307,34 +305,34 @@ def probed(**changes: Any) -> str:
         (probed(glibc=""), "/usr/bin/python3 on a C library that is not glibc"),
     ],
 )
-def test_a_site_without_a_python_that_will_do(there: There, tmp_path: Path, output: str, seen: str) -> None:
-    (worker,) = workers_of(read_site(there.folder / "site.yml"), None)
+def test_a_site_without_a_suitable_python(site: RemoteSite, tmp_path: Path, output: str, seen: str) -> None:
+    (worker,) = workers_of(read_site(site.folder / "site.yml"), None)
     with pytest.raises(UserInputError) as caught:
-        choose(f"a word of the login\n{output}\n", read_wheel(own_wheel(tmp_path, "1.0")), worker)
+        choose(f"a banner of the login\n{output}\n", read_wheel(own_wheel(tmp_path, "1.0")), worker)
     assert caught.value.seen == seen
     assert caught.value.do.endswith("deployments.hpc.config.services.gpu.environment.modules")
 
 
-def test_the_first_python_that_will_do_is_taken(there: There, tmp_path: Path) -> None:
-    (worker,) = workers_of(read_site(there.folder / "site.yml"), None)
+def test_the_first_suitable_python_is_used(site: RemoteSite, tmp_path: Path) -> None:
+    (worker,) = workers_of(read_site(site.folder / "site.yml"), None)
     output = "\n".join((probed(version=[3, 9, 1]), probed(executable="/opt/python3.12", version=[3, 12, 1]), probed()))
     assert choose(output, read_wheel(own_wheel(tmp_path, "1.0")), worker).executable == "/opt/python3.12"
 
 
-def test_roles_say_which_extras_an_environment_needs(there: There) -> None:
+def test_roles_determine_the_extras_of_an_environment(site: RemoteSite) -> None:
     roles = {
         "bundle": {"deployment": "hpc", "service": "cpu"},
         "train": {"deployment": "hpc", "service": "gpu"},
         "train-distributed": {"deployment": "hpc", "service": "gpu"},
         "segment": {"deployment": "here"},
     }
-    (worker,) = workers_of(read_site(there.write(roles)), "hpc")
-    assert (worker.machine, worker.path, worker.extras) == ("login", str(there.link), ("export", "train"))
-    assert worker.config["sshKey"] == str(there.folder / "key")
+    (worker,) = workers_of(read_site(site.write(roles)), "hpc")
+    assert (worker.machine, worker.path, worker.extras) == ("login", str(site.link), ("export", "train"))
+    assert worker.config["sshKey"] == str(site.folder / "key")
 
 
 @pytest.mark.parametrize(
-    ("deployments", "said"),
+    ("deployments", "message"),
     [
         ({"hpc": {"wraps": "here"}}, "deployments.hpc.config.services.gpu.environment: this machine is not reached by ssh"),
         ({"hpc": {"config": {"services": {"cpu": {}}}}}, "no virtual environment is named there"),
@@ -347,19 +345,19 @@ def test_roles_say_which_extras_an_environment_needs(there: There) -> None:
         ),
     ],
 )  # fmt: skip
-def test_a_site_file_that_does_not_fit_is_refused(there: There, deployments: dict[str, Any], said: str) -> None:
-    path = there.write()
+def test_a_contradictory_site_file_is_refused(site: RemoteSite, deployments: dict[str, Any], message: str) -> None:
+    path = site.write()
     document = yaml.safe_load(path.read_text())
     for name, keys in deployments.items():
         document["deployments"][name] |= keys
     path.write_text(yaml.safe_dump(document, sort_keys=False))
     with pytest.raises(UserInputError) as caught:
         workers_of(read_site(path), None)
-    assert said in str(caught.value)
+    assert message in str(caught.value)
 
 
 def test_the_probe_finds_this_python() -> None:
-    told = subprocess.run([sys.executable, "-I", "-c", command.PROBE], capture_output=True, text=True, check=True)
-    found = json.loads(told.stdout)
-    assert (found["executable"], found["machine"]) == (sys.executable, platform.machine())
-    assert found["markers"]["python_full_version"] == platform.python_version()
+    result = subprocess.run([sys.executable, "-I", "-c", command.PROBE], capture_output=True, text=True, check=True)
+    python = json.loads(result.stdout)
+    assert (python["executable"], python["machine"]) == (sys.executable, platform.machine())
+    assert python["markers"]["python_full_version"] == platform.python_version()

@@ -1,4 +1,4 @@
-"""`medweave ps` and `medweave logs`: runs by their event logs, and what their steps printed."""
+"""`medweave ps` and `medweave logs`: runs by their event logs, and the output of their steps."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ DONE = {"state": "completed", "exit_code": 0}
 
 
 def write_run(runs: Path, name: str, events: list[tuple[str, str | None, dict[str, Any]]], *, hour: int = 10) -> Path:
-    """A run whose log has these events (type, job, data) one second apart, after its start."""
+    """Write a run whose log has these events (type, job, data) one second apart, after its start."""
     folder = runs / name
     folder.mkdir(parents=True)
     lines = []
@@ -34,7 +34,7 @@ def write_run(runs: Path, name: str, events: list[tuple[str, str | None, dict[st
     return folder
 
 
-def said(folder: Path, label: str, text: str) -> None:
+def write_output(folder: Path, label: str, text: str) -> None:
     path = folder / "work" / "stderr" / label
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text, encoding="utf-8")
@@ -42,31 +42,31 @@ def said(folder: Path, label: str, text: str) -> None:
 
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A folder with a workflow and three runs: one has ended, one lives, one was killed; one log is damaged."""
+    """A folder with a workflow and four runs: ended, running, killed, and one with a damaged log."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "flow.cwl").write_text("class: Workflow\nsteps: {check: {}, train: {}, report: {}}\n", encoding="utf-8")
     runs = tmp_path / "runs"
-    (runs / ".shelf").mkdir(parents=True)
+    (runs / ".kept").mkdir(parents=True)
     check = [("job.scheduled", "/check/0", {}), ("job.started", "/check/0", {}), ("job.ended", "/check/0", DONE)]
     write_run(runs, "old", [*check, ("run.ended", None, {"state": "completed", "seconds": 65.0})], hour=8)
-    going = write_run(
-        runs, "going", [*check, ("job.scheduled", "/train/0", {}), ("job.started", "/train/0", {})], hour=9
+    running = write_run(
+        runs, "current", [*check, ("job.scheduled", "/train/0", {}), ("job.started", "/train/0", {})], hour=9
     )
     write_run(runs, "killed", [("job.scheduled", "/check/0", {}), ("job.started", "/check/0", {})], hour=10)
     write_run(runs, "bad", [], hour=11)
     (runs / "bad" / "events.jsonl").write_text("{}\nno event\n{}\n", encoding="utf-8")
-    driver = os.open(going / "events.jsonl", os.O_RDONLY)
-    fcntl.flock(driver, fcntl.LOCK_EX)  # as a living driver has it
+    driver = os.open(running / "events.jsonl", os.O_RDONLY)
+    fcntl.flock(driver, fcntl.LOCK_EX)  # as a running driver does
     yield tmp_path
     os.close(driver)
 
 
 @pytest.mark.usefixtures("place")
-def test_ps_tells_who_lives_how_the_others_ended_and_how_far_each_is(capsys: pytest.CaptureFixture[str]) -> None:
+def test_ps_lists_states_and_progress_of_runs(capsys: pytest.CaptureFixture[str]) -> None:
     assert main_command.main(["ps"]) == 0
     head, *rows = capsys.readouterr().out.splitlines()
     assert head.split() == ["run", "workflow", "state", "started", "took", "steps", "jobs"]
-    assert [row.split()[0] for row in rows] == ["killed", "going", "old", "bad"], "the latest first"
+    assert [row.split()[0] for row in rows] == ["killed", "current", "old", "bad"], "the latest first"
     assert [
         row.split("  ") and word in row
         for row, word in zip(rows, ("driver gone", "running", "completed", "log damaged"), strict=True)
@@ -78,10 +78,10 @@ def test_ps_tells_who_lives_how_the_others_ended_and_how_far_each_is(capsys: pyt
 @pytest.mark.usefixtures("place")
 def test_ps_for_programs(capsys: pytest.CaptureFixture[str]) -> None:
     assert main_command.main(["ps", "--json"]) == 0
-    found = {each["run"]: each for each in json.loads(capsys.readouterr().out)}
-    assert found["going"]["state"] == "running"
-    assert (found["going"]["steps_done"], found["going"]["steps"]) == (1, 3)
-    assert found["old"]["seconds"] == 65.0
+    runs = {entry["run"]: entry for entry in json.loads(capsys.readouterr().out)}
+    assert runs["current"]["state"] == "running"
+    assert (runs["current"]["steps_done"], runs["current"]["steps"]) == (1, 3)
+    assert runs["old"]["seconds"] == 65.0
 
 
 def test_ps_without_a_folder_says_what_to_do(
@@ -92,16 +92,16 @@ def test_ps_without_a_folder_says_what_to_do(
     assert "--runs FOLDER" in capsys.readouterr().err
 
 
-def test_logs_prints_what_a_step_printed_in_the_latest_run_or_the_named(
+def test_logs_prints_the_output_of_a_step_in_the_latest_or_named_run(
     place: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (place / "runs" / "bad" / "events.jsonl").unlink()
-    said(place / "runs" / "killed", "check", "second\n")
-    said(place / "runs" / "killed", "check.1", "first\n")  # the file was full once
-    said(place / "runs" / "going", "train", "epoch\n")
+    write_output(place / "runs" / "killed", "check", "second\n")
+    write_output(place / "runs" / "killed", "check.1", "first\n")  # the file was rotated once
+    write_output(place / "runs" / "current", "train", "epoch\n")
     assert main_command.main(["logs", "check"]) == 0
     assert capsys.readouterr().out == "first\nsecond\n"
-    assert main_command.main(["logs", "train", "--run", "going"]) == 0
+    assert main_command.main(["logs", "train", "--run", "current"]) == 0
     assert capsys.readouterr().out == "epoch\n"
 
 
@@ -109,14 +109,14 @@ def test_logs_of_a_scatter_and_of_one_of_its_jobs(tmp_path: Path, capsys: pytest
     jobs = [(kind, f"/segment/0.{number}", {}) for number in (0, 1) for kind in ("job.scheduled", "job.started")]
     folder = write_run(tmp_path, "wide", jobs)
     for number in (0, 1):
-        said(folder, f"segment.{number}", f"case {number}\n")
+        write_output(folder, f"segment.{number}", f"case {number}\n")
     assert main_command.main(["logs", "segment", "--runs", str(tmp_path)]) == 0
     assert capsys.readouterr().out == "== segment.0\ncase 0\n== segment.1\ncase 1\n"
     assert main_command.main(["logs", "segment.1", "--runs", str(tmp_path)]) == 0
     assert capsys.readouterr().out == "case 1\n"
 
 
-def test_logs_of_a_run_whose_scratch_is_gone_has_what_the_event_log_keeps(
+def test_logs_of_a_run_without_scratch_come_from_the_event_log(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     progress = {"text": "case 1/2: x", "done": 1, "total": 2}

@@ -1,4 +1,4 @@
-"""`medweave report RUN`: one page that stands alone, for runs that went well and for others."""
+"""`medweave report RUN`: one self-contained page, for completed and for other runs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from support.reported import evaluated, run_report
 
 @pytest.fixture(scope="module")
 def fragment(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A real fragment."""
+    """Write the fragment of a real report step."""
     root = tmp_path_factory.mktemp("fragment")
     _, options = evaluated(root)
     assert step_main(["report", *options, "--output", str(root / "report")]) == 0
@@ -29,8 +29,8 @@ def fragment(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def with_fragment(folder: Path, fragment: Path) -> Path:
     run = completed_run(folder)
-    kept = run.report(500, "/report/0", "laptop")
-    shutil.copytree(fragment, kept / "report")
+    folder_of_report = run.report(500, "/report/0", "laptop")
+    shutil.copytree(fragment, folder_of_report / "report")
     return folder
 
 
@@ -60,7 +60,7 @@ def test_a_completed_run_becomes_one_page(tmp_path: Path, fragment: Path, capsys
     assert headings[:2] == ["Results", "Segmentations in three planes"]
     assert headings[-3:] == ["What ran, where and when", "Notices", "Versions"]
     assert len(page.images) == 3 * 4 + 1
-    assert len(page.links) == len(headings) + 2  # contents, the way to the content, and to the gate
+    assert len(page.links) == len(headings) + 2  # contents, the skip link, and the link to the gate
     assert "no evaluation" not in page.text
 
 
@@ -70,10 +70,10 @@ def test_default_output_lies_in_the_run(tmp_path: Path) -> None:
     assert sorted(path.name for path in (tmp_path / "run").iterdir()) == ["events.jsonl", "report.html", "reports"]
 
 
-def test_what_was_brought_here_is_told_in_words(tmp_path: Path) -> None:
+def test_transfers_to_this_machine_are_shown_in_words(tmp_path: Path) -> None:
     run = completed_run(tmp_path / "run")
-    told = {"from": "site-a", "route": "to-driver", "bytes": 2**20, "files": 1, "seconds": 1.0}
-    run.event(590, "transfer.ended", deployment="__LOCAL__", **told)
+    transfer = {"from": "site-a", "route": "to-driver", "bytes": 2**20, "files": 1, "seconds": 1.0}
+    run.event(590, "transfer.ended", deployment="__LOCAL__", **transfer)
     assert main(["report", str(run.folder)]) == 0
     page = (run.folder / "report.html").read_text()
     assert "<td>this machine</td><td>to-driver" in page
@@ -170,7 +170,7 @@ def test_a_folder_that_is_no_run_ends_with_65(tmp_path: Path, capsys: pytest.Cap
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_run_that_is_not_there_is_told_with_the_closest(
+def test_a_missing_run_is_an_error_with_the_closest_match(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     completed_run(tmp_path / "runs" / "lung-20260801-b167")
@@ -187,7 +187,7 @@ def test_an_output_that_cannot_be_written_ends_with_74(tmp_path: Path, capsys: p
     assert "this file cannot be written" in capsys.readouterr().err
 
 
-def test_a_machine_without_the_drivers_extra_is_told_what_to_install(
+def test_without_the_drivers_extra_the_error_says_what_to_install(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     completed_run(tmp_path / "run")

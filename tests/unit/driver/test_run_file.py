@@ -1,4 +1,4 @@
-"""Errors of a file before the engine starts: file, line and element."""
+"""Errors in a file before the engine starts: file, line and element."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SCANS = "scans:\n- {class: File, path: one.nii.gz}\n- {class: File, path: two.ni
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A file that may run: a workflow with an input, whose two files are there."""
+    """Write a file that can run: a workflow with an input of two existing files."""
     write_workflow(tmp_path, {"first": "echo"})
     changed(tmp_path, inputs={"scans": "File[]"})
     (tmp_path / "job.yml").write_text(SCANS, encoding="utf-8")
@@ -49,7 +49,7 @@ def bind(folder: Path, binding: str) -> None:
     )
 
 
-def test_an_input_that_is_not_there(folder: Path) -> None:
+def test_a_missing_input_file(folder: Path) -> None:
     (folder / "two.nii.gz").rename(folder / "to.nii.gz")
     error = error_of(folder)
     assert "job.yml:3: scans[1].path: there is no such file or folder." in error.what
@@ -66,7 +66,7 @@ def test_a_log_gets_no_name_of_an_input(folder: Path) -> None:
     assert not isinstance(caught.value, FieldFault), "which has the path"
 
 
-def test_an_input_that_lies_at_a_site_is_looked_for_there_alone(folder: Path) -> None:
+def test_an_input_at_a_site_is_not_looked_up_here(folder: Path) -> None:
     (folder / "two.nii.gz").unlink()
     bind(folder, "{port: /scans, target: {deployment: here, workdir: /scans}}")
     check_file(folder / "streamflow.yml")
@@ -79,14 +79,14 @@ def test_a_url_is_no_path(folder: Path) -> None:
     assert "scans[0].location" in error_of(folder).what
 
 
-def test_a_port_that_there_is_not(folder: Path) -> None:
+def test_an_unknown_port(folder: Path) -> None:
     bind(folder, "{port: /scan, target: {deployment: here, workdir: /scans}}")
     error = error_of(folder)
     assert "bindings[0].port: tiny.cwl has no input '/scan'." in error.what
     assert (error.seen, error.do) == ("/scan", "write '/scans' (closest name)")
 
 
-def test_what_is_no_cwl(folder: Path) -> None:
+def test_an_invalid_workflow(folder: Path) -> None:
     changed(folder, requirments=[])
     error = error_of(folder)
     assert "tiny.cwl:" in error.what
@@ -94,18 +94,18 @@ def test_what_is_no_cwl(folder: Path) -> None:
     assert "requirements" in error.do
 
 
-def test_a_tool_that_is_no_cwl_is_told_in_its_own_file(folder: Path) -> None:
+def test_an_invalid_tool_is_an_error_of_its_file(folder: Path) -> None:
     document = json.loads((folder / "tiny.cwl").read_text(encoding="utf-8"))
     tool = document["steps"]["first"]["run"]
     changed(folder, steps={"first": {"run": "tool.cwl", "in": {}, "out": ["result"]}})
-    assert "tool.cwl" in error_of(folder).seen, "it is not there"
+    assert "tool.cwl" in error_of(folder).seen, "it does not exist"
     (folder / "tool.cwl").write_text(json.dumps({"cwlVersion": "v1.2", **tool}), encoding="utf-8")
     check_file(folder / "streamflow.yml")
     (folder / "tool.cwl").write_text(json.dumps({"cwlVersion": "v1.2", **tool, "basecommand": "x"}), encoding="utf-8")
     assert "tool.cwl:1" in error_of(folder).what
 
 
-def test_an_output_of_a_step_that_there_is_not(folder: Path) -> None:
+def test_an_unknown_output_of_a_step(folder: Path) -> None:
     changed(folder, outputs={"first_result": {"type": "File", "outputSource": "frist/result"}})
     error = error_of(folder)
     assert "frist/result" in error.seen
@@ -124,7 +124,7 @@ def test_an_input_that_is_missing(folder: Path) -> None:
     assert error.do == "write 'threshold' (closest name)"
 
 
-def test_an_input_of_another_type_is_told_as_validate_tells_it(folder: Path) -> None:
+def test_an_input_of_another_type_is_the_same_error_as_of_validate(folder: Path) -> None:
     changed(folder, inputs={"scans": "File[]", "threshold": "float"})
     job = (folder / "job.yml").read_text(encoding="utf-8")
     (folder / "job.yml").write_text(f"threshold: high\n{job}", encoding="utf-8")
@@ -150,7 +150,7 @@ def test_a_workflow_with_inputs_and_no_job_file(folder: Path) -> None:
     assert "settings: job.yml" in error.do
 
 
-def test_what_is_bound_for_a_site_is_looked_at_with_its_own_job_file(folder: Path) -> None:
+def test_a_file_bound_for_a_site_is_checked_with_its_job_file(folder: Path) -> None:
     """`medweave run WORKFLOW --site SITE`: the file names a link instead of the job file."""
     file = folder / "streamflow.yml"
     document = read_mapping(file, "StreamFlow file")

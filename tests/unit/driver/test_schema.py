@@ -29,7 +29,7 @@ COHORT = {"class": "Directory", "path": "ct"}
 
 
 def named_schema(path: Path) -> Path:
-    """The file that the first line of a YAML file names as its schema."""
+    """Return the file that the first line of a YAML file names as its schema."""
     first = path.read_text().splitlines()[0]
     assert first.startswith(LINE), path
     return (path.parent / first.removeprefix(LINE)).resolve()
@@ -40,7 +40,7 @@ def is_valid(value: Any, schema: Any) -> bool:
 
 
 def takes(value: Any, kind: Any, **more: Any) -> bool:
-    """Whether an input of a type takes a value."""
+    """Return whether an input of a type accepts a value."""
     document = {"$namespaces": {"edam": "http://edamontology.org/"}, "inputs": {"x": {"type": kind, **more}}}
     source = parse_strictly(Path("a.cwl"), json.dumps(document), "CWL document")
     schema = schema_of_inputs(process_in(source), "a.cwl")
@@ -56,7 +56,7 @@ def test_each_schema_is_printed_and_is_one_of_2020_12(name: str, capsys: pytest.
     jsonschema.Draft202012Validator.check_schema(printed)
 
 
-def test_without_a_name_the_names_are_listed_with_what_they_are(capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_a_name_the_names_are_listed_with_descriptions(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["schema"]) == 0
     lines = dict(line.split("  ", 1) for line in capsys.readouterr().out.splitlines())
     assert set(lines) == {*schemas(), "WORKFLOW.cwl"}
@@ -69,7 +69,7 @@ def test_the_schema_of_a_workflow_is_that_of_its_job_files(capsys: pytest.Captur
     assert capsys.readouterr().out == (TRAIN.parent / "jobs" / "train.schema.json").read_text()
 
 
-def test_a_name_that_there_is_not_gets_the_closest(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unknown_name_is_an_error_with_the_closest_match(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["schema", "streamflw"]) == UsageError.exit_code
     assert "write 'streamflow' (closest name)" in capsys.readouterr().err
 
@@ -77,7 +77,7 @@ def test_a_name_that_there_is_not_gets_the_closest(capsys: pytest.CaptureFixture
 @pytest.mark.parametrize(
     ("text", "seen"), [(None, "no such workflow"), ("a: [", "valid YAML|no CWL"), ("a: 1", "no CWL")]
 )
-def test_what_is_no_workflow_has_no_schema_of_job_files(tmp_path: Path, text: str | None, seen: str) -> None:
+def test_a_file_that_is_no_workflow_has_no_schema_of_job_files(tmp_path: Path, text: str | None, seen: str) -> None:
     path = tmp_path / "x.cwl"
     if text is not None:
         path.write_text(text)
@@ -116,7 +116,7 @@ def test_a_committed_streamflow_file_names_its_schema_and_is_valid(path: Path) -
     ],
     ids=str,
 )
-def test_a_wrong_job_file_is_not_valid_where_validate_tells_it_too(change: dict[str, Any], tmp_path: Path) -> None:
+def test_a_wrong_job_file_is_invalid_by_its_schema_and_by_validate(change: dict[str, Any], tmp_path: Path) -> None:
     schema, right = job_schema(TRAIN), {"cohort": COHORT}
     assert is_valid(right, schema)
     assert not is_valid(right | change, schema)
@@ -129,7 +129,7 @@ def test_a_wrong_job_file_is_not_valid_where_validate_tells_it_too(change: dict[
         assert list(check_job(reader.mapping(job, "job file"), reader.read_process(TRAIN, "workflow"), ()))
 
 
-def test_an_input_that_must_be_there_is_required() -> None:
+def test_an_input_without_a_default_is_required() -> None:
     assert job_schema(TRAIN)["required"] == ["cohort"]
     assert not is_valid({}, job_schema(TRAIN))
 
@@ -158,7 +158,7 @@ def test_each_type_of_cwl_takes_what_it_says() -> None:
     assert takes([{"class": "File", "path": "x", "format": "edam:format_3464"}], "File[]", format="edam:format_3464")
 
 
-def test_bind_names_the_schema_that_lies_beside_the_site_files_schema(tmp_path: Path) -> None:
+def test_bind_names_the_schema_next_to_the_site_files_schema(tmp_path: Path) -> None:
     project = write_project(tmp_path, f"{LINE}../../schemas/site.schema.json\n{SITE}")
     workflow, output = project / "workflows" / "lung" / "train.cwl", project / "bound" / "streamflow.yml"
     assert bind(workflow, "two", output).splitlines()[0] == f"{LINE}../schemas/streamflow.schema.json"

@@ -1,4 +1,4 @@
-"""The timeline: where bars lie, and what they say."""
+"""The timeline: positions and texts of bars."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ def test_bars_lie_where_their_times_are() -> None:
     assert float(second["y"]) > float(first["y"])
 
 
-def test_jobs_that_overlap_get_lanes_of_their_own_and_others_share_one() -> None:
+def test_overlapping_jobs_get_separate_lanes_and_others_share_one() -> None:
     jobs = [job("/s/0.0", 0, 10), job("/s/0.1", 1, 12), job("/s/0.2", 11, 20), job("/t/0", 5, 6)]
-    found = lanes(jobs, 20)
-    assert [[j.label for j in lane.jobs] for lane in found] == [["s.0", "s.2"], ["s.1"], ["t"]]
-    assert [lane.label for lane in found] == ["s × 3", "", "t"]
+    result = lanes(jobs, 20)
+    assert [[j.label for j in lane.jobs] for lane in result] == [["s.0", "s.2"], ["s.1"], ["t"]]
+    assert [lane.label for lane in result] == ["s × 3", "", "t"]
 
 
 def test_states_and_deployments_can_be_told_apart_without_colour() -> None:
@@ -62,7 +62,7 @@ def test_waiting_is_drawn_before_the_bar() -> None:
     assert float(wait.get("width")) == pytest.approx(40 * (WIDTH - LABEL_WIDTH - RIGHT) / 100, abs=0.01)
 
 
-def test_what_ended_in_the_queue_has_no_bar() -> None:
+def test_a_job_that_ended_in_the_queue_has_no_bar() -> None:
     svg = timeline([job("/a/0", 0, 50, started_s=None, queued_s=45.0, state="cancelled")], 100)
     assert [float(bar["width"]) for bar in bars(svg)] == [1.5]
     assert "cancelled in the queue" in "".join(ET.fromstring(svg).itertext())
@@ -70,8 +70,8 @@ def test_what_ended_in_the_queue_has_no_bar() -> None:
 
 def test_words_of_neighbours_do_not_run_into_each_other() -> None:
     crowded = [job("/s/0.0", 98, 99), job("/s/0.1", 99, 100)]
-    words = re.findall(r'class="(?:inside|beside)[^>]*>([^<]+)<', timeline(crowded, 100))
-    assert words == ["1.0 s"]  # before the first; there is no room between the two and none behind the second
+    words = re.findall(r'class="(?:inside|outside)[^>]*>([^<]+)<', timeline(crowded, 100))
+    assert words == ["1.0 s"]  # before the first; there is no room between the two and none after the second
     assert len(bars(timeline(crowded, 100))) == 2
 
 

@@ -1,4 +1,4 @@
-"""What counts as done twice, in event logs and in Slurm's accounting, and when drivers are killed."""
+"""Repeated and doubled work in event logs and Slurm's accounting, and the moments at which drivers are killed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from resume.campaign import moments, summary
 from resume.cases import Case
 from resume.drivers import nth, nth_progress
-from resume.pods_seen import Told, judged
+from resume.pod_watch import PodState, judge_releases
 from resume.verdict import boundaries, doubled, repeated, submitted
 
 
@@ -23,14 +23,14 @@ def test_a_step_is_repeated_where_two_runs_did_it() -> None:
     second = [ended("/check/0", reused_from="run-1"), ended("/train/0"), ended("/segment/0.0"), ended("/segment/0.1")]
     assert repeated(first, second) == {"/segment/0.0": 1}
     assert repeated(first) == {}
-    taken_over = ended("/train/0", site={"slurm_job_id": "42"})
-    assert repeated([taken_over], [taken_over]) == {}
-    assert repeated([taken_over], [ended("/train/0", site={"slurm_job_id": "43"})]) == {"/train/0": 1}
+    reattached = ended("/train/0", site={"slurm_job_id": "42"})
+    assert repeated([reattached], [reattached]) == {}
+    assert repeated([reattached], [ended("/train/0", site={"slurm_job_id": "43"})]) == {"/train/0": 1}
     assert repeated(first, first, first) == {"/check/0": 2, "/segment/0.0": 2}
 
 
-def test_a_job_is_doubled_where_slurm_was_given_two() -> None:
-    told = "\n".join(
+def test_a_job_is_doubled_if_slurm_has_received_two() -> None:
+    sacct = "\n".join(
         (
             "medweave.preprocess|/scratch/a/run-1/x.slurm-1",
             "medweave.preprocess|/scratch/a/run-2/y.slurm-2",
@@ -39,8 +39,8 @@ def test_a_job_is_doubled_where_slurm_was_given_two() -> None:
             "other|/home",
         )
     )
-    assert doubled(told, "/scratch/a") == {"medweave.preprocess": 1}
-    assert (submitted(told, "/scratch/a"), submitted(told, "/scratch/ab"), submitted("", "/x")) == (3, 1, 0)
+    assert doubled(sacct, "/scratch/a") == {"medweave.preprocess": 1}
+    assert (submitted(sacct, "/scratch/a"), submitted(sacct, "/scratch/ab"), submitted("", "/x")) == (3, 1, 0)
 
 
 def test_moments_are_spread_and_seeded() -> None:
@@ -71,7 +71,7 @@ def test_moments_are_events_that_each_run_has() -> None:
         {"killed_after": ("",)},
     ],
 )
-def test_only_what_is_right_in_all_is_good(change: dict[str, Any]) -> None:
+def test_only_a_case_that_is_correct_in_all_is_good(change: dict[str, Any]) -> None:
     values: dict[str, Any] = {
         "name": "kill-0",
         "killed_after": ("job.started /train/0",),
@@ -87,8 +87,14 @@ def test_only_what_is_right_in_all_is_good(change: dict[str, Any]) -> None:
     }
     case = Case(**values | change)
     assert case.is_good == (not change)
-    told = summary([case], seed=1, warm_s=2.0, seconds=3.0)
-    counts = (told["kills"], told["same_result"], told["doubled_jobs"], told["repeated_steps"], told["ended_well"])
+    result = summary([case], seed=1, warm_s=2.0, seconds=3.0)
+    counts = (
+        result["kills"],
+        result["same_result"],
+        result["doubled_jobs"],
+        result["repeated_steps"],
+        result["ended_well"],
+    )
     assert counts == (
         1,
         int(case.same_result),
@@ -98,15 +104,15 @@ def test_only_what_is_right_in_all_is_good(change: dict[str, Any]) -> None:
     )
 
 
-def test_pods_are_doubled_where_two_releases_stand_side_by_side() -> None:
-    def told(pod: str, release: str, *, stands: bool = True) -> Told:
-        return Told(pod=pod, release=release, stands=stands)
+def test_pods_are_doubled_if_two_releases_are_ready_at_the_same_time() -> None:
+    def state(pod: str, release: str, *, is_ready: bool = True) -> PodState:
+        return PodState(pod=pod, release=release, is_ready=is_ready)
 
-    first = [told("a1", "r-kill-1-00000a"), told("a2", "r-kill-1-00000a"), told("a1", "r-kill-1-00000a")]
-    ends = [told("a1", "r-kill-1-00000a", stands=False), told("a2", "r-kill-1-00000a", stands=False)]
-    second = [told("b1", "r-kill-1-00000b"), told("b2", "r-kill-1-00000b"), told("x", "r-kill-10-00000c")]
-    one_by_one = judged([*first, *ends, *second], "r-kill-1", replicas=2)
+    first = [state("a1", "r-kill-1-00000a"), state("a2", "r-kill-1-00000a"), state("a1", "r-kill-1-00000a")]
+    ends = [state("a1", "r-kill-1-00000a", is_ready=False), state("a2", "r-kill-1-00000a", is_ready=False)]
+    second = [state("b1", "r-kill-1-00000b"), state("b2", "r-kill-1-00000b"), state("x", "r-kill-10-00000c")]
+    one_by_one = judge_releases([*first, *ends, *second], "r-kill-1", replicas=2)
     assert (len(one_by_one.releases), one_by_one.doubled) == (2, 0)
-    assert judged([*first, *second, *ends], "r-kill-1", replicas=2).doubled == 2
-    assert judged([*first, told("a3", "r-kill-1-00000a")], "r-kill-1", replicas=2).doubled == 1
-    assert judged(second, "r-kill-10", replicas=2).releases == ("r-kill-10-00000c",)
+    assert judge_releases([*first, *second, *ends], "r-kill-1", replicas=2).doubled == 2
+    assert judge_releases([*first, state("a3", "r-kill-1-00000a")], "r-kill-1", replicas=2).doubled == 1
+    assert judge_releases(second, "r-kill-10", replicas=2).releases == ("r-kill-10-00000c",)

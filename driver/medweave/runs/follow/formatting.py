@@ -42,7 +42,7 @@ def why(job: Job) -> str:
     return describe_exit_code(job.exit_code) if job.exit_code else NOT_COMPLETE
 
 
-def going(job: Job, now_s: float) -> str:
+def activity_of(job: Job, now_s: float) -> str:
     """Return what a job that has not ended is doing."""
     if job.state == "waiting":
         return job.reason

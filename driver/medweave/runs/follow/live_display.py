@@ -13,9 +13,9 @@ from rich.table import Table
 from rich.text import Text
 
 from medweave_core.runlog.run_state import ENDED, WAITS, State, Step, steps
-from medweave_core.runlog.engine_names import place_label
-from medweave.runs.follow.formatting import end_of, going, size, took
+from medweave.runs.follow.formatting import activity_of, end_of, size, took
 from medweave_core.contracts.events import Event
+from medweave_core.runlog.engine_names import place_label
 from medweave_core.contracts.progress import duration
 
 MARKS = {
@@ -152,14 +152,14 @@ def _text(row: Step, now_s: float) -> Text:
         style = {"failed": "red", "waiting": "yellow", "completed": "dim"}.get(job.state, "")
         if job.state == "completed" and job.text and not job.reused_from:
             return Text(job.text, style=style)
-        return Text(end_of(job) if job.state in ENDED else going(job, now_s), style=style)
+        return Text(end_of(job) if job.state in ENDED else activity_of(job, now_s), style=style)
     counts = [("completed", "done"), ("running", "running"), ("waiting", "waiting"), ("placed", "getting their inputs")]
     counted = [f"{number} {word}" for state, word in counts if (number := row.count(state))]  # type: ignore[arg-type]
     text = Text(", ".join(counted), style="dim" if row.state == "completed" else "")
     if failed:
         text.append(f", {len(failed)} failed: {failed[0].label}, {end_of(failed[0])}", style="red")
     elif current := [job for job in row.jobs if job.state in ("running", "waiting") and (job.text or job.reason)]:
-        text.append(f"; {current[0].label}: {going(current[0], now_s)}", style="dim")
+        text.append(f"; {current[0].label}: {activity_of(current[0], now_s)}", style="dim")
     return text
 
 

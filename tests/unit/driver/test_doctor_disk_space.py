@@ -1,4 +1,4 @@
-"""`medweave doctor`: what may still be written in a workdir, on real file systems: one with a quota, one with few files."""
+"""`medweave doctor`: free space in a workdir, on real file systems: one with a quota, one with few files."""
 
 from __future__ import annotations
 
@@ -10,13 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from medweave.doctor.disk_space import hop_of, look, read
-from medweave.doctor.hop import Health, Hop
+from medweave.doctor.disk_space import hop_of, parse_probe, probe_line
+from medweave.doctor.hop_result import Health, HopResult
 
 
-def found(path: Path) -> Hop:
-    told = subprocess.run(["sh", "-c", look(str(path))], capture_output=True, text=True, timeout=20, check=False)
-    return hop_of("hpc", str(path), read(told.stdout), "deployments.hpc.workdir")
+def check_folder(path: Path) -> HopResult:
+    result = subprocess.run(
+        ["sh", "-c", probe_line(str(path))], capture_output=True, text=True, timeout=20, check=False
+    )
+    return hop_of("hpc", str(path), parse_probe(result.stdout), "deployments.hpc.workdir")
 
 
 @pytest.fixture
@@ -31,9 +33,9 @@ def mounted(tmp_path: Path) -> Iterator[Path]:
 
 @pytest.fixture
 def with_quota(mounted: Path, tmp_path: Path) -> Path:
-    """30 GiB of btrfs in a sparse file; the folder may hold 1 GiB. `df` shows what the file system has."""
+    """30 GiB of btrfs in a sparse file, with a quota of 1 GiB for the folder. `df` shows the whole file system."""
     if shutil.which("mkfs.btrfs") is None:
-        (pytest.fail if os.environ.get("CI") else pytest.skip)("no btrfs-progs here, which make quotas")
+        (pytest.fail if os.environ.get("CI") else pytest.skip)("no btrfs-progs on this machine")
     image, folder = tmp_path / "image", mounted / "of a user"
     subprocess.run(["truncate", "-s", "30G", image], check=True)
     for words in (
@@ -48,22 +50,24 @@ def with_quota(mounted: Path, tmp_path: Path) -> Path:
 
 
 @pytest.mark.slow
-def test_a_quota_that_df_does_not_show_is_told(with_quota: Path) -> None:
-    hop = found(with_quota)
+def test_a_quota_that_df_does_not_show_is_reported(with_quota: Path) -> None:
+    hop = check_folder(with_quota)
     assert hop.health == Health.WARNING
-    assert hop.seen.endswith("GiB free; a quota lets 640 MiB more be written, and not 1.25 GiB"), hop.seen
+    assert hop.seen.endswith("GiB free; a quota allows 640 MiB more, but not 1.25 GiB"), hop.seen
     assert "ask the site for more" in hop.do
     assert list(with_quota.iterdir()) == []
     (with_quota / "filled").write_bytes(bytes(2**20))
     subprocess.run(["fallocate", "-l", "500M", with_quota / "filled"], check=True)
-    assert "a quota lets 320 MiB more be written, and not 640 MiB" in found(with_quota).seen
+    assert "a quota allows 320 MiB more, but not 640 MiB" in check_folder(with_quota).seen
 
 
-def test_few_files_are_told(mounted: Path) -> None:
+def test_few_free_files_are_reported(mounted: Path) -> None:
     subprocess.run(["mount", "-t", "tmpfs", "-o", "nr_inodes=100,size=30g", "tmpfs", mounted], check=True)
-    told = subprocess.run(["sh", "-c", look(str(mounted))], capture_output=True, text=True, timeout=20, check=True)
-    assert "medweave-let" not in told.stdout, "nothing is reserved in memory"
-    hop = found(mounted)
+    result = subprocess.run(
+        ["sh", "-c", probe_line(str(mounted))], capture_output=True, text=True, timeout=20, check=True
+    )
+    assert "medweave-let" not in result.stdout, "nothing is reserved in memory"
+    hop = check_folder(mounted)
     assert hop.health == Health.WARNING
     assert hop.seen.endswith("30 GiB free; 98 more files"), hop.seen
     assert "less than 100000 files are soon made" in hop.do
@@ -71,14 +75,14 @@ def test_few_files_are_told(mounted: Path) -> None:
 
 
 def test_a_folder_without_a_quota(tmp_path: Path) -> None:
-    hop = found(tmp_path / "not" / "yet")
+    hop = check_folder(tmp_path / "not" / "yet")
     assert "will be made; " in hop.seen
     assert " a quota " not in hop.seen
     assert list(tmp_path.iterdir()) == []
 
 
 def test_one_that_cannot_be_written_to() -> None:
-    hop = found(Path("/proc/medweave"))
+    hop = check_folder(Path("/proc/medweave"))
     assert (hop.health, hop.seen) == (Health.FAULT, "/proc/medweave: cannot be written to")
     assert "deployments.hpc.workdir" in hop.do
 
@@ -93,5 +97,5 @@ def test_one_that_cannot_be_written_to() -> None:
     ],
 )
 def test_what_df_prints(text: str, free: tuple[int | None, int | None]) -> None:
-    room = read(text)
+    room = parse_probe(text)
     assert (room.free_bytes, room.free_files) == free

@@ -1,4 +1,4 @@
-"""What was found, for people and for programs. Pure."""
+"""The hops of a site as a table and as JSON."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict
 
-from medweave.doctor.hop import Health, Hop
+from medweave.doctor.hop_result import Health, HopResult
 
 SIGNS = {Health.OK: "✓", Health.WARNING: "!", Health.UNKNOWN: "?", Health.FAULT: "✗"}
 LEAST_COLUMNS = 40
 
 
-def line(hop: Hop) -> str:
-    """One hop as it becomes known."""
+def line(hop: HopResult) -> str:
+    """Return one hop as a line of progress."""
     return f"{SIGNS[hop.health]} {hop.place}: {hop.name}: {hop.seen}"
 
 
-def table(hops: Sequence[Hop]) -> str:
-    """The table: one hop a line, what to do below it, and a line that sums it up."""
+def table(hops: Sequence[HopResult]) -> str:
+    """Return the table: one line per hop, its fix below it, and a summary."""
     places = max((len(hop.place) for hop in hops), default=0)
     names = max((len(hop.name) for hop in hops), default=0)
     indent = " " * (2 + places + 2 + names + 2)
@@ -31,16 +31,16 @@ def table(hops: Sequence[Hop]) -> str:
         place = hop.place if hop.place != before else ""
         before = hop.place
         head = f"{SIGNS[hop.health]} {place:<{places}}  {hop.name:<{names}}  "
-        told = _wrapped(hop.seen, columns) + (_wrapped(f"→ {hop.do}", columns) if hop.do else [])
-        lines += [head + told[0], *(indent + each for each in told[1:])]
+        text = _wrapped(hop.seen, columns) + (_wrapped(f"→ {hop.do}", columns) if hop.do else [])
+        lines += [head + text[0], *(indent + more for more in text[1:])]
     counts = Counter(hop.health for hop in hops)
     words = {Health.FAULT: "wrong", Health.UNKNOWN: "unknown", Health.WARNING: "to be looked at"}
-    told = [f"{counts[health]} {word}" for health, word in words.items() if counts[health]]
-    return "\n".join([*lines, "", f"{len(hops)} hops tried: {', '.join(told) or 'all is well'}"])
+    summary = [f"{counts[health]} {word}" for health, word in words.items() if counts[health]]
+    return "\n".join([*lines, "", f"{len(hops)} hops tried: {', '.join(summary) or 'all is well'}"])
 
 
-def as_json(hops: Sequence[Hop]) -> str:
-    """A list of objects."""
+def as_json(hops: Sequence[HopResult]) -> str:
+    """Return the hops as a JSON list of objects."""
     return json.dumps([asdict(hop) for hop in hops], indent=2, ensure_ascii=False)
 
 
