@@ -42,7 +42,7 @@ def current() -> RunRecord | None:
 
 
 def behind(path: str) -> str:
-    """Return the link by which the running run got a local file or folder; the path itself if there is none.
+    """Return the link by which the running run got a local file or folder; the path itself if it has no link.
 
     Args:
         path: absolute, without links.

@@ -20,7 +20,7 @@ from medweave_connectors.host.transfer_reasons import known_reason
 READ_BYTES = 2**16
 PACKET_BYTES = 2**15  # OpenSSH takes no larger ones
 TAIL_BYTES = 4000
-LAST_WORDS_S = 2.0
+LAST_OUTPUT_S = 2.0
 
 
 class _Input(SSHStreamWriterWrapper):  # type: ignore[misc]
@@ -100,7 +100,7 @@ class _SSHStream:
     async def _ended_early(self) -> None:
         """Raise the command's failure, if it stopped reading because it failed."""
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(LAST_WORDS_S):
+            async with asyncio.timeout(LAST_OUTPUT_S):
                 await self._process.wait_closed()
         if self._process.exit_status:
             await self._check()
