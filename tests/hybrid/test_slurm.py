@@ -131,7 +131,7 @@ def test_a_job_that_fails_says_why(tmp_path: Path, testbed: Sites) -> None:
         job["message"],
     )
     assert ended.stderr.count("medweave-step train: NaN.") == 1
-    assert "its files are kept in hpc:" in ended.stderr
+    assert "its files are in hpc:" in ended.stderr
     assert "PATIENT" not in (ended.record / "events.jsonl").read_text()
     assert sacct(testbed, job["site"]["slurm_job_id"])[:2] == ["FAILED", "70:0"]
 

@@ -54,7 +54,7 @@ def read(text: str) -> str | None:
 
 
 def _program(name: str) -> str:
-    """Return the lines that print a program's content digest and, for Python and the steps, what is installed; exit on failure."""
+    """Return the lines that print a program's content digest and, for Python and the steps, the installed packages."""
     quoted = shlex.quote(name)
     lines = [
         f"name={quoted}; file=$(command -v -- {quoted}) || exit 1",

@@ -11,7 +11,7 @@ from pathlib import Path
 def step_environment(*layers: Mapping[str, str]) -> dict[str, str]:
     """Return the driver's environment with the layers over it, and the variable that makes steps report progress as JSON.
 
-    The folder of this interpreter is on the PATH, so `.venv/bin/streamflow run …` finds the steps of its own environment
+    The folder of this interpreter is on the PATH, so `.venv/bin/streamflow run …` finds the steps of that environment
     without activating it.
     """
     environment = os.environ.copy()

@@ -110,7 +110,7 @@ def read_environment(keys: Mapping[str, Any], *, where: str) -> WorkerEnvironmen
         raise UsageError(
             f"{where}.apptainer: an image and a virtual environment exclude each other.",
             seen=f"apptainer: {environment.apptainer}, and virtualEnvironment: {environment.virtualEnvironment}",
-            expected="one of them: what is installed outside of an image has no interpreter inside",
+            expected="one of them: an environment outside of an image has no interpreter inside",
             do="take one of the two keys away",
         )
     for name in ("virtualEnvironment", "apptainer"):
@@ -214,7 +214,7 @@ class RemoteWorker:
     """The worker of one job, as the connector of its site describes it for the cache.
 
     Attributes:
-        environment: what is loaded before the command.
+        environment: loaded before the command.
         setting: its path in the file, for messages.
         facts: other settings that affect the result: a partition, an image.
         computes: commands of the connector run on the machine that runs the step, not on a login node.

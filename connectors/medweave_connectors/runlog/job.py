@@ -127,5 +127,5 @@ def first_cause(job: JobRecord) -> list[str]:
     """Return the lines that say why a run failed: of the job that failed first."""
     lines = [f"medweave: first cause: {job.label} on {job.deployment}, {job.why}", job.cause or OUTPUTS_MISSING]
     if job.outcome is not None and job.outcome.kept_at:
-        lines.append(f"medweave: its files are kept in {job.outcome.kept_at}")
+        lines.append(f"medweave: its files are in {job.outcome.kept_at}")
     return lines

@@ -1,4 +1,4 @@
-"""What a job prints, wherever it runs: progress and notices go into the run's record, the last other lines are kept.
+"""Output of a job at any site: progress and notices go into the run record, the last other lines stay for its outcome.
 
 A job can print anything: a line that cannot be parsed is an ordinary line, and never fails the job or its watcher.
 """

@@ -95,7 +95,7 @@ class RunRecord:
             self._owner = run_ownership.claim_or_adopt(self.folder)
             self._log = EventLog(self.folder / EVENTS, self.run_id)
             command_log.open_log(self.folder)
-            self.work.mkdir(mode=0o700, exist_ok=True)  # patient data of running steps, for nobody else
+            self.work.mkdir(mode=0o700, exist_ok=True)  # patient data of running steps, private to the owner
             self._write("run.started", data={"workflow": self.workflow, **facts})
             console.say(f"medweave: run {self.run_id}, folder {short_path(self.folder)}")
 
@@ -306,7 +306,7 @@ class RunRecord:
         if job is None or job.ended != "failed" or self.signal_number is not None or self.aborted:
             return False
         self.left_out.append(name)
-        self.job_notice(name, "the others go on; the outputs will lack its part")
+        self.job_notice(name, "the others continue; the outputs will lack its part")
         return True
 
     def finish(self) -> RunEnd | None:

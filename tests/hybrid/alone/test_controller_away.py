@@ -93,7 +93,7 @@ def test_a_controller_that_is_away_is_waited_for_wherever_it_is_missed(
             late.wait_for_line("medweave: hpc: Slurm does not answer; the run waits for it (")
             wait_for(lambda: "first ended" in testbed.hpc("cat", began).stdout or None, "the end of the first job")
             for step in ("first", "second"):
-                early.wait_for_line(f"{step:<12} note: Slurm does not answer; the job is not given up (", AWAY_S)
+                early.wait_for_line(f"{step:<12} note: Slurm does not answer; the job stays submitted (", AWAY_S)
             assert {each.process.exitcode for each in (early, late)} == {None}
         for each in (early, late):
             each.wait(240)

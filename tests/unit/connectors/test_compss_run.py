@@ -100,7 +100,7 @@ def test_compss_ends_when_a_worker_is_lost(tmp_path: Path, server: ApiServer) ->
     ended = going.wait()
     assert time.monotonic() - before < 60
     assert "COMPSs worker lost: pod r-worker-1 is gone" in ended.stderr
-    assert "its files are kept in" not in ended.stderr, "they went with the release"
+    assert "its files are in" not in ended.stderr, "they went with the release"
     assert not Path(f"/proc/{(tmp_path / 'pid').read_text().strip()}").exists()
     assert not server.releases
 

@@ -54,7 +54,7 @@ def ends(ended: Run) -> list[tuple[int, str]]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("keys", "found"), [({}, "none"), (SAVES, "7")])
+@pytest.mark.parametrize(("keys", "checkpoint"), [({}, "none"), (SAVES, "7")])
 def test_a_step_with_exit_code_75_is_retried_in_a_clean_folder(
     tmp_path: Path, write: Write, keys: dict[str, Any], checkpoint: str
 ) -> None:

@@ -139,7 +139,7 @@ def test_a_database_that_cannot_be_used_costs_time_only(tmp_path: Path, broken: 
 
 
 def make_store(tmp_path: Path, **limits: float) -> LocalStore:
-    store = LocalStore(tmp_path / "kept", **({"limit_gib": 1, "keep_days": 14} | limits))
+    store = LocalStore(tmp_path / "cache", **({"limit_gib": 1, "keep_days": 14} | limits))
     store.secret()
     return store
 
@@ -228,14 +228,14 @@ def test_outputs_that_cannot_be_stored_leave_no_entry(tmp_path: Path, odd: str) 
     else:
         (made / "link").symlink_to(tmp_path)
     assert not store.save(KEY, made, staged={}, run_id="run-1")
-    assert [path.name for path in (tmp_path / "kept").iterdir() if not path.name.startswith("memo")] == ["secret"]
+    assert [path.name for path in (tmp_path / "cache").iterdir() if not path.name.startswith("memo")] == ["secret"]
 
 
 def test_a_record_of_another_version_is_ignored(tmp_path: Path) -> None:
     store, made = make_store(tmp_path), outputs(tmp_path)
     for text in ("", "[]", '{"version": 2}', '{"version": 1}'):
         store.save(KEY, made, staged={}, run_id="run-1")
-        with sqlite3.connect(tmp_path / "kept" / "memo.sqlite") as table:
+        with sqlite3.connect(tmp_path / "cache" / "memo.sqlite") as table:
             table.execute("UPDATE works SET record=?", (text,))
         assert store.restore(KEY, tmp_path) is None
     store.save(KEY, made, staged={}, run_id="run-2")
@@ -244,12 +244,12 @@ def test_a_record_of_another_version_is_ignored(tmp_path: Path) -> None:
 
 
 def test_a_database_damaged_by_a_power_cut_is_replaced(tmp_path: Path) -> None:
-    (tmp_path / "kept").mkdir()
-    (tmp_path / "kept" / "memo.sqlite").write_text("no database")
+    (tmp_path / "cache").mkdir()
+    (tmp_path / "cache" / "memo.sqlite").write_text("no database")
     store, made = make_store(tmp_path), outputs(tmp_path)
     store.save(KEY, made, staged={}, run_id="run-1")
     (tmp_path / "into").mkdir()
-    assert LocalStore(tmp_path / "kept", limit_gib=1, keep_days=1).restore(KEY, tmp_path / "into") is not None
+    assert LocalStore(tmp_path / "cache", limit_gib=1, keep_days=1).restore(KEY, tmp_path / "into") is not None
 
 
 def test_outputs_without_files_are_stored_too(tmp_path: Path) -> None:
@@ -257,7 +257,7 @@ def test_outputs_without_files_are_stored_too(tmp_path: Path) -> None:
     store = make_store(tmp_path)
     store.save(KEY, tmp_path / "outputs", staged={}, run_id="run-1")
     assert store.restore(KEY, tmp_path / "outputs") is not None
-    assert not (tmp_path / "kept" / KEY).exists()
+    assert not (tmp_path / "cache" / KEY).exists()
 
 
 def test_least_recently_used_entries_are_evicted(tmp_path: Path) -> None:
@@ -268,15 +268,15 @@ def test_least_recently_used_entries_are_evicted(tmp_path: Path) -> None:
         made.mkdir()
         (made / "x").write_text(1024 * "x")
         store.save(key, made, staged={}, run_id="run-1")
-    remnant = tmp_path / "kept" / "new-0123"
+    remnant = tmp_path / "cache" / "new-0123"
     remnant.mkdir()
     os.utime(remnant, (0, 0))
     (tmp_path / "into").mkdir()
     assert store.restore(keys[0], tmp_path / "into"), "which makes it the last one used"
     store.evict()
-    assert {path.name for path in (tmp_path / "kept").iterdir() if path.is_dir()} == {keys[0], keys[3]}
-    LocalStore(tmp_path / "kept", limit_gib=1, keep_days=-1).evict()
-    assert not [path for path in (tmp_path / "kept").iterdir() if path.is_dir()]
+    assert {path.name for path in (tmp_path / "cache").iterdir() if path.is_dir()} == {keys[0], keys[3]}
+    LocalStore(tmp_path / "cache", limit_gib=1, keep_days=-1).evict()
+    assert not [path for path in (tmp_path / "cache").iterdir() if path.is_dir()]
 
 
 def test_programs_have_different_digests(tmp_path: Path) -> None:

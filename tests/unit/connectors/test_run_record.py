@@ -164,7 +164,7 @@ def test_scratch_is_kept_after_a_failure_and_its_report_is_not_taken(
     schedule(run, "/check/0")
     end(run, "/check/0", "failed", exit_code=65, report_folder=work, kept_at="hpc:/scratch/uuid")
     run.finish()
-    assert "its files are kept in hpc:/scratch/uuid\n" in capsys.readouterr().err
+    assert "its files are in hpc:/scratch/uuid\n" in capsys.readouterr().err
     assert work.is_dir()
     assert not (run.folder / "reports").exists()
 

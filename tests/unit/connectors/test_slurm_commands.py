@@ -1,4 +1,4 @@
-"""What is sent to Slurm: the pure parts of `medweave.slurm`, and job scripts that are really run."""
+"""Commands for Slurm: the pure parts of `medweave.slurm`, and job scripts in real shells."""
 
 from __future__ import annotations
 

@@ -318,7 +318,7 @@ def test_the_success_of_another_job_with_the_same_id_does_not_count(cluster: Clu
     (job / "folder").write_text("/elsewhere/another.slurm-0a1b2c3d")
     (job / "word").write_text("COMPLETED")
     ended = process.wait()
-    assert ended.exit_code == 1, "half an output is none"
+    assert ended.exit_code == 1, "an incomplete output does not count"
     assert ended_job(ended)["site"]["failure"] == "Unknown"
     assert "is lost: its final state is unknown" in ended.stderr
 

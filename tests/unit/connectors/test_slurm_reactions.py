@@ -1,4 +1,4 @@
-"""Runs of the real engine over a stand-in for Slurm: what follows from a failed job, in the outputs, the log and the words."""
+"""Runs of the real engine over a fake Slurm: retries after a failed job, in the outputs, the event log and the messages."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ def answers_again(cluster: Cluster) -> None:
 
 
 def assert_notified_once(ended: Run) -> None:
-    assert ended.stderr.count("note: Slurm does not answer; the job is not given up (") == 1, ended.stderr
+    assert ended.stderr.count("note: Slurm does not answer; the job stays submitted (") == 1, ended.stderr
     assert ended.stderr.count("note: Slurm answers again") == 1, ended.stderr
 
 
@@ -196,7 +196,7 @@ def test_queries_become_rare_without_answers_and_end(monkeypatch: pytest.MonkeyP
         ask_on()
     assert (pauses[0], pauses[-1]) == (2.0, 30.0)
     assert now[0] - 1000 == pytest.approx(1800, abs=31)
-    assert notices == ["Slurm does not answer; the job is not given up (lost)"]
+    assert notices == ["Slurm does not answer; the job stays submitted (lost)"]
     waiting.answered()
     waiting.no_answer("again")
     assert notices[1:] == ["Slurm answers again"]

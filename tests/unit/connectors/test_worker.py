@@ -22,7 +22,7 @@ from support.fake_cluster import NEVER_AGAIN, Cluster, fake_cluster
 
 WHERE = "deployments.hpc.config.services.gpu.environment"
 MODULE = 'module() { [ "$2" != bad/1 ] || return 1; echo "$@" >> "$LOADED"; }\n'
-# Tells its words, then starts the command with the environment that `--cleanenv` leaves, as Apptainer's pages have it.
+# Writes its words, then starts the command with the environment that `--cleanenv` leaves, as Apptainer's pages have it.
 APPTAINER = f"""#!{sys.executable}
 import os, sys
 from pathlib import Path

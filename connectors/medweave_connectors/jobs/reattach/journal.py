@@ -64,7 +64,7 @@ class Journal:
         self._alone = threading.Lock()  # several threads submit jobs
 
     def write(self, submission: Submission) -> None:
-        """Append what is known of a submission; on the disk when this returns.
+        """Append a record of a submission; on the disk when this returns.
 
         Raises:
             StorageError: the disk is full; nothing may be submitted then.

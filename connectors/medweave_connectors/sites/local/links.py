@@ -47,7 +47,7 @@ def let_write(source: str, destination: str) -> None:
     place = Path(destination)
     if place.is_dir() and not Path(source).is_dir():
         place /= Path(source).name
-    for each in (place, *place.rglob("*")):
-        mode = each.lstat().st_mode
+    for path in (place, *place.rglob("*")):
+        mode = path.lstat().st_mode
         if not stat.S_ISLNK(mode) and not mode & stat.S_IWUSR:
-            each.chmod(stat.S_IMODE(mode) | stat.S_IWUSR)
+            path.chmod(stat.S_IMODE(mode) | stat.S_IWUSR)

@@ -174,7 +174,7 @@ class LocalCommand:
         self._loop = asyncio.get_running_loop()
         self._ended: asyncio.Future[tuple[int, float, float, float]] = self._loop.create_future()
         running.add(self)
-        # A thread of its own: the loop's executor is joined at exit, and would wait for a command that hangs.
+        # A new thread, because the loop's executor is joined at exit and would wait for a command that hangs.
         threading.Thread(target=self._watch, name="wait-for-command", daemon=True).start()
 
     async def wait(self, *, time_limit_s: float | None = None) -> EndedCommand:

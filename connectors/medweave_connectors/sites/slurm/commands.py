@@ -25,7 +25,7 @@ SACCT_FIELDS = (
     "WorkDir",
 )  # fmt: skip
 # Variables of Slurm's programs change their options (SBATCH_*, SQUEUE_*), and those of a job in which the driver itself may run
-# (SLURM_*) contradict the options of the jobs that it submits. Kept are: the configuration file, the cluster and the token.
+# (SLURM_*) contradict the options of the jobs that it submits. These stay: the configuration file, the cluster and the token.
 _FOREIGN = "SLURM|SBATCH|SRUN|SALLOC|SQUEUE|SACCT|SINFO|SCANCEL|SCONTROL"
 OWN_ENVIRONMENT = (
     f"for name in $({{ env | sed -nE 's/^(({_FOREIGN})_[A-Za-z0-9_]*)=.*/\\1/p'; }} 2> /dev/null); do "

@@ -27,7 +27,7 @@ class ResponseDeadline:
     """
 
     def __init__(
-        self, notice: Callable[[str], None], *, consequence: str = "the job is not given up", at_once: bool = False
+        self, notice: Callable[[str], None], *, consequence: str = "the job stays submitted", at_once: bool = False
     ) -> None:
         """Start the clock; the first answer resets it.
 

@@ -91,7 +91,7 @@ class StepCommand:
             declares; its command gets USR1 before the time limit. Empty for none.
         home: folder of the files of the step's first job; empty in the first one itself.
         was_empty: `home` is of a job that an earlier driver has submitted; only one that was to find an empty folder is taken over.
-        worker: what is loaded before the command, on each node.
+        worker: environment that is loaded before the command, on each node.
         worker_setting: its path in the file, for messages.
         gpus: the job has some.
     """

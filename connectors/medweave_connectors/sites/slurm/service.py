@@ -95,8 +95,8 @@ class Service:
         time: longest time that the site grants, `hours:minutes:seconds`; a longer ToolTimeLimit is cut to it.
         gpusPerNode: GPUs that a job may have on each node.
         gres: Slurm's name for them (`gpu`, `gpu:a100`).
-        environment: what is loaded before the command of a step, on each of its nodes.
-        prologue: path of a shell file whose text stands at the head of each job script.
+        environment: loaded before the command of a step, on each of its nodes.
+        prologue: path of a shell file whose text is at the start of each job script.
         requeue: Slurm may requeue a job, with the same id.
         options: further long options of sbatch, as `--name=value`.
         signalLeadTime: time before its time limit at which a step with a checkpoint folder gets USR1, s.
@@ -180,7 +180,7 @@ def refuse_if_too_large(allocation: Allocation, nodes: Sequence[tuple[int, int]]
         where: the service's path in the file, for messages.
 
     Raises:
-        UsageError: no node has what is asked of each node.
+        UsageError: no node has the requested cores and memory.
     """
     if nodes and not any(cores >= allocation.cores and memory >= allocation.memory_mib for cores, memory in nodes):
         raise UsageError(

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 READ_BYTES = 2**16
-WATCH_S, LAST_WORDS_S = 0.5, 0.5
+WATCH_S, LAST_OUTPUT_S = 0.5, 0.5
 # Only the master is used: without it, ssh would open a new connection (and prompt at the terminal).
 OPTIONS = ["-T", "-a", "-x"]
 for _setting in (
@@ -123,7 +123,7 @@ class MasterProcess:
             await asyncio.sleep(WATCH_S)
         idle = 0
         while idle < 2:  # with a slow reader, data may still be in the pipe
-            await asyncio.sleep(LAST_WORDS_S)
+            await asyncio.sleep(LAST_OUTPUT_S)
             idle = 0 if self.stdout._buffer else idle + 1  # StreamReader has no public attribute for it
 
 
