@@ -231,7 +231,7 @@ def _read_weights(path: Path) -> Mapping[str, Any]:
             "the Bundle's weights cannot be read.",
             seen=f"{BUNDLE_WEIGHTS_FILE}: {seen}",
             expected="a state_dict written by torch.save, plain or below the key `model` (TorchScript cannot be imported)",
-            do="copy the Bundle again; git-lfs may have left a pointer in the place of the file",
+            do="copy the Bundle again; git-lfs may have left a pointer instead of the file",
         ) from error
 
 

@@ -11,7 +11,7 @@ import itertools
 from collections.abc import Sequence
 
 from medweave_steps.io.dicom.planes import ACQUISITION_ATTRIBUTES, Plane
-from medweave_steps.io.dicom.series import SeriesName
+from medweave_steps.io.findings import SeriesName
 
 # One volume has one value of these: blocks are separate volumes, too.
 _CONSTANT = {

@@ -34,11 +34,10 @@ from medweave_steps.io.cohort.files import (
     declared_channels,
     listed_volumes,
 )
-from medweave_steps.io.cohort.findings import FindingError, notice, refuse
 from medweave_steps.io.cohort.foreign_layouts import dataset_as_msd, find_unread_files, refuse_foreign_layout
 from medweave_steps.io.cohort.labels import parse_labels
 from medweave_steps.io.cohort.prepared import INDEX_FILE
-from medweave_steps.io.dicom.series import SeriesName
+from medweave_steps.io.findings import FindingError, SeriesName, notice, refuse
 from medweave_steps.io.nifti.pairing import pair_masks
 from medweave_steps.io.nifti.volume import is_nifti
 from medweave_steps.runtime.verb import REPORT_NAME, StepContext
@@ -200,7 +199,7 @@ def _notice_below(below: Sequence[str]) -> list[Finding]:
 
 
 def _cards_below(cohort: Path, below: Sequence[str]) -> list[Mapping[str, Any]]:
-    """Cards of parts of the cohort: what is synthetic must be called so wherever the user points."""
+    """Return the cards of parts of the cohort: synthetic data must be reported as such from any of its folders."""
     return [_read_card((cohort / name).parent) for name in below if name.endswith(CARD_FILE)]
 
 

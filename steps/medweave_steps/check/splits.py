@@ -10,7 +10,7 @@ from typing import Any, cast, get_args
 
 from medweave_core.contracts.cohort import CaseEntry, Finding, Split
 from medweave_steps.io.cohort.files import SPLITS_FILE
-from medweave_steps.io.cohort.findings import notice, refuse
+from medweave_steps.io.findings import notice, refuse
 
 
 def read_splits(cohort: Path, known: Iterable[str]) -> tuple[dict[str, Split], list[Finding]]:
@@ -19,7 +19,7 @@ def read_splits(cohort: Path, known: Iterable[str]) -> tuple[dict[str, Split], l
     Args:
         known: every case id of the cohort, usable or not.
     Returns:
-        case id to split, and what is wrong with the file.
+        case id to split, and the errors in the file.
     """
     path = cohort / SPLITS_FILE
     if not path.is_file():

@@ -11,8 +11,8 @@ from medweave_core.contracts import codec
 from medweave_core.contracts.labels import only_label
 from medweave_core.contracts.volume import modality_of
 from medweave_core.errors import UsageError, UserInputError
-from medweave_steps.io.cohort.findings import first_of
 from medweave_steps.io.cohort.prepared import CaseFolder, open_prepared, read_index
+from medweave_steps.io.findings import first_of
 from medweave_steps.runtime.options import option
 from medweave_steps.runtime.verb import StepContext, Verb
 

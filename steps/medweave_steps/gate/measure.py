@@ -1,4 +1,4 @@
-"""Runs models over cases: what they find, and how long they take, in alternating order on the same volumes."""
+"""Measurement of models over cases: predictions and times, in alternating order on the same volumes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ FloatArray = npt.NDArray[np.float32]
 
 @dataclass(slots=True, kw_only=True)
 class Contender:
-    """One model, opened, with what was measured of it so far.
+    """An opened model with its measurements so far.
 
     Attributes:
         seconds: per round, s.
@@ -88,8 +88,8 @@ def measure(
 
 def judge_case(folder: CaseFolder, probability_IJK: FloatArray, card: ModelCard) -> GateCase:
     """Compares one prediction with the case's label, on the prepared grid."""
-    found = lesion_components(probability_IJK, card.postprocessing, card.input.spacing_mm)
-    predicted = found.probability_IJK >= np.float32(card.postprocessing.threshold)
+    lesions = lesion_components(probability_IJK, card.postprocessing, card.input.spacing_mm)
+    predicted = lesions.probability_IJK >= np.float32(card.postprocessing.threshold)
     reference = np.asarray(folder.label_IJK()) > 0
     match = match_lesions(predicted, reference, spacing_mm=card.input.spacing_mm)
     overlap = dice(predicted, reference)

@@ -18,11 +18,11 @@ Box = tuple[slice, slice, slice]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LesionComponents:
-    """The kept components of one volume.
+    """The components of one volume that pass the filters.
 
     Attributes:
-        boxes: bounding box of each kept component.
-        probability_IJK: the probability map with the dropped components set to 0; the given array itself if none was.
+        boxes: bounding box of each of them.
+        probability_IJK: the probability map with the dropped components set to 0; the input array itself if none was dropped.
         num_dropped: components below the smallest volume or the lowest peak.
     """
 
@@ -64,5 +64,5 @@ def lesion_components(
         probability_IJK = probability_IJK.copy()
         for index in dropped:
             probability_IJK[boxes[index]][inside[index]] = 0
-    kept = tuple(box for index, box in enumerate(boxes) if index not in set(dropped.tolist()))
-    return LesionComponents(boxes=kept, probability_IJK=probability_IJK, num_dropped=len(dropped))
+    passing = tuple(box for index, box in enumerate(boxes) if index not in set(dropped.tolist()))
+    return LesionComponents(boxes=passing, probability_IJK=probability_IJK, num_dropped=len(dropped))

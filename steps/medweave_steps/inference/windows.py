@@ -1,7 +1,7 @@
 """Sliding windows with Gaussian weights, at MONAI's positions.
 
 Source: `monai.inferers.sliding_window_inference`, mode "gaussian", sigma_scale 0.125, padding 0 (MONAI 1.5); nnU-Net
-(Isensee et al. 2021, Nat Methods 18:203) blends the same way. A test holds both to 1e-4.
+(Isensee et al. 2021, Nat Methods 18:203) blends likewise. A test holds both to 1e-4.
 Suffix legend: B batch, C channel, I J K voxel axes.
 """
 

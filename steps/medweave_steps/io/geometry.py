@@ -35,7 +35,7 @@ def lps_to_ras(matrix: AnyArray) -> AnyArray:
 def ras_axes(grid: Grid) -> tuple[Triple, tuple[bool, bool, bool]]:
     """Which source axis runs closest to Right, Anterior, Superior, and whether it must be read backwards.
 
-    The axes are given out greedily by the largest direction cosine, so that oblique grids get a permutation too.
+    The axes are assigned greedily by the largest direction cosine, so that oblique grids get a permutation too.
     """
     affine = np.asarray(grid.affine)[:3, :3]
     cosines = affine / np.linalg.norm(affine, axis=0)

@@ -1,8 +1,8 @@
 """`generate_brain`: one synthetic brain in four MR contrasts with a tumour, from a seed.
 
 Arrays are IJK = [right to left, front to back, feet to head], as files of MSD Task01 are stored; points are mm in that order from
-the middle of the field of view. Skull-stripped: what is no brain is 0 in every contrast. MR has no unit: each contrast of each
-patient has a gain of its own. The pure core of `medweave-step phantom brain`: no file is touched here.
+the middle of the field of view. Skull-stripped: voxels outside the brain are 0 in every contrast. MR has no unit: each contrast of
+each patient has another gain. The pure core of `medweave-step phantom brain`: no file is touched here.
 Contrasts of tissues follow Menze et al. 2015, IEEE TMI 34:1993 (BRATS): oedema is bright in FLAIR and T2, the enhancing rim after
 gadolinium, and the core that does not enhance is dark in T1.
 """
@@ -200,7 +200,7 @@ def _tumour(
 def _scanned(
     spec: BrainSpec, signal_IJK: Float, brain: NDArray[np.bool_], rng: np.random.Generator
 ) -> NDArray[np.int16]:
-    """One contrast as a scanner would have it: blurred edges, an uneven coil, noise, and a gain of its own."""
+    """Return one contrast with the effects of a scanner: blurred edges, an uneven coil, noise, and a gain."""
     from scipy import ndimage
 
     blurred = ndimage.gaussian_filter(signal_IJK, 0.6 / spec.spacing_mm, truncate=3)

@@ -44,7 +44,7 @@ class ChestSpec:
     slice_spacing_mm: tuple[float, float] = (1.0, 2.5)
     """Range in mm of the distance between slice centres."""
     num_slices: int | None = None
-    """Slices around the middle of the lungs; None covers the lungs with about 9 mm to spare."""
+    """Slices around the middle of the lungs; None covers the lungs and about 9 mm around them."""
     num_nodules: tuple[int, int] = (2, 6)
     """Fewest and most nodules; the count leans to the upper end (binomial with p = 0.72)."""
     diameter_mm: tuple[float, float] = (4.0, 30.0)

@@ -27,7 +27,7 @@ _KERNELS = {"soft": "B30f", "medium": "B45f", "sharp": "B70f"}
 
 
 def write_patient(folder: Path, patient: Patient, chest: ChestPhantom, syntax: TransferSyntax) -> None:
-    """Writes `series-0001/*.dcm` and `ground-truth/series-0001.dcm` (held-out patients count on as `series-h0001`).
+    """Writes `series-0001/*.dcm` and `ground-truth/series-0001.dcm` (`series-h0001` and so on for held-out patients).
 
     Half of the scanners count their images from the head, and file names follow neither order nor position: a reader that
     trusts names or InstanceNumber gets these volumes wrong.

@@ -1,4 +1,4 @@
-"""Lung nodules: what they are, where they sit, their shape, and how they are drawn on a CT grid."""
+"""Lung nodules: kinds, locations, shapes, and rendering on a CT grid."""
 
 from __future__ import annotations
 
@@ -181,7 +181,7 @@ def longest_in_plane_mm(mask_KJI: NDArray[np.bool_], spacing_xy_mm: tuple[float,
 
 
 def fit_diameter(shape: NoduleShape, diameter_mm: float, fields: Fields) -> tuple[NoduleShape, float]:
-    """Scale the body until its longest axial diameter inside the lung is `diameter_mm`; the body and what was reached."""
+    """Scale the body until its longest axial diameter inside the lung is `diameter_mm`; return it and the reached diameter."""
     measured = axial_diameter_mm(shape, fields)
     for _ in range(3):
         if abs(measured - diameter_mm) < 0.02 * diameter_mm or measured <= 0:
@@ -193,7 +193,7 @@ def fit_diameter(shape: NoduleShape, diameter_mm: float, fields: Fields) -> tupl
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Surroundings:
-    """Where nodules may go: candidate points in the lung with their depth, and vessels to sit beside or keep off."""
+    """Candidate locations of nodules: points in the lung with their depth, and vessels to touch or avoid."""
 
     points_xyz_mm: Float
     depth_mm: Float
@@ -208,8 +208,8 @@ def _candidates(where: Surroundings, location: Location, radius_mm: float, rng: 
     wide = where.vessels.start_radius
     points, depth = where.points_xyz_mm, where.depth_mm
     if location == "juxta-vascular":
-        beside = np.flatnonzero((wide > 1.0) & (wide < 3.5))
-        pick = rng.choice(beside, 1500)
+        medium = np.flatnonzero((wide > 1.0) & (wide < 3.5))
+        pick = rng.choice(medium, 1500)
         away = rng.standard_normal((1500, 3)).astype(np.float32)
         along = where.vessels.end[pick] - where.vessels.start[pick]
         away -= (away * along).sum(1, keepdims=True) / np.maximum((along * along).sum(1, keepdims=True), 1e-6) * along
@@ -306,7 +306,7 @@ class DrawnNodule:
 def draw_nodule(shape: NoduleShape, grid: CtGrid, fields: Fields, edge_mm: float) -> DrawnNodule | None:
     """Coverage by ground glass and by solid tissue, and the voxels whose centre lies inside body and lung.
 
-    The label is one connected component: of several pieces the largest is kept, and where no centre lies inside, the voxel
+    The label is one connected component: the largest of several pieces, and where no centre lies inside, the voxel
     deepest in the body is taken. None if the nodule lies outside the volume.
     """
     margin = shape.reach_mm + edge_mm + (7.0 if shape.spicules is not None else 0.0)

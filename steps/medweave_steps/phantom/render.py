@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from medweave_steps.phantom.anatomy import FIELDS, Anatomy, Fields
 from medweave_steps.phantom.bones import stamp_bones
-from medweave_steps.phantom.fields import FAR_MM, CtGrid, Float, Part, interpolated_slices, parts_around
+from medweave_steps.phantom.fields import MAX_DISTANCE_MM, CtGrid, Float, Part, interpolated_slices, parts_around
 from medweave_steps.phantom.nodules import DrawnNodule
 from medweave_steps.phantom.tubes import Tubes, decode_depth, stamp_tubes
 
@@ -164,7 +164,7 @@ def _lung_hu(scene: Scene, k: int, part: Part, block_FJI: Float) -> Float:
     _, _, _, parenchyma, oblique, horizontal, texture, _ = block_FJI
     content: Float = parenchyma.copy()
     rise = np.float32((VESSEL_HU + 850) * FISSURE_MM / scene.edge_mm)
-    nearest = np.minimum(np.abs(oblique), np.where(oblique > 0, np.abs(horizontal), np.float32(FAR_MM)))
+    nearest = np.minimum(np.abs(oblique), np.where(oblique > 0, np.abs(horizontal), np.float32(MAX_DISTANCE_MM)))
     content += rise * np.maximum(1 - nearest * np.float32(1 / scene.edge_mm), 0)
     here = [(one, k - one.box[0].start) for one in scene.nodules if one.box[0].start <= k < one.box[0].stop]
     places = [_overlap(one.box, part) for one, _ in here]

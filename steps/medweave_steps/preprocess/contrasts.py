@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from medweave_core.contracts.volume import Triple
-from medweave_steps.io.cohort.findings import refuse
+from medweave_steps.io.findings import refuse
 from medweave_steps.io.geometry import FloatArray
 from medweave_steps.preprocess.lungs import Box
 from medweave_steps.preprocess.resample import Resampling, needed_planes, resample_planes
@@ -32,7 +32,7 @@ def resample_channels(
     channels = [
         resample_planes(itertools.islice(planes, number), plan, plane_axis=plane_axis) for _ in range(num_channels)
     ]
-    left = next(planes, None)  # what lies behind the last plane compares the digest
+    left = next(planes, None)  # reading past the last plane compares the digest
     assert left is None, "there are as many planes as channels have"
     return channels
 

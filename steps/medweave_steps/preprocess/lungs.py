@@ -42,7 +42,7 @@ _IN_PLANE[:, 1, 1] = _IN_PLANE[1, :, 1] = True
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LungField:
-    """What was found in one volume.
+    """The lungs of one volume.
 
     Attributes:
         mask_IJK: bool; lungs with vessels and nodules filled in, or, where no lungs were found, the body.
@@ -162,7 +162,7 @@ def _touching_sides(mask: BoolArray) -> BoolArray:
 def _lung_air(
     volume: npt.NDArray[np.float32], air: BoolArray, enclosed: BoolArray, spacing_mm: Triple_mm
 ) -> BoolArray | None:
-    """Air of the lungs and airways, or None where there is none that can be trusted."""
+    """Return the air of the lungs and airways, or None where no plausible component exists."""
     from scipy import ndimage
 
     inside = air & enclosed

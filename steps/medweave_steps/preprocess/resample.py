@@ -1,4 +1,4 @@
-"""Streaming trilinear resampling: planes come in one by one and only the resampled volume is ever held.
+"""Streaming trilinear resampling: planes are read one by one, and only the resampled volume is in memory.
 
 Trilinear interpolation is separable, so each plane is interpolated in its own two axes as it arrives, and enters the (at
 most a few) new planes that it is a neighbour of with its weight along the third axis. The result is full trilinear
@@ -28,7 +28,7 @@ NEGLIGIBLE = 1e-6  # weight; 0.004 HU at most
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resampling:
-    """The way from a source grid to the uncropped grid with axes I, J, K and new spacing.
+    """The mapping from a source grid to the uncropped grid with axes I, J, K and new spacing.
 
     Attributes:
         source: grid of the source array.

@@ -95,10 +95,10 @@ def _counts(number: int, shares: Sequence[float]) -> list[int]:
 
 
 def _too_few(number: int, free: int, wanted: Sequence[Split], fixed: Mapping[str, Split]) -> UserInputError:
-    beside = f", of whom {len(fixed)} have a split fixed by the cohort" if fixed else ""
+    fixed_text = f", of whom {len(fixed)} have a split fixed by the cohort" if fixed else ""
     return UserInputError(
         "there are too few patients to split.",
-        seen=f"{number} {'patient' if number == 1 else 'patients'}{beside}; {free} left for {', '.join(wanted)}",
+        seen=f"{number} {'patient' if number == 1 else 'patients'}{fixed_text}; {free} left for {', '.join(wanted)}",
         expected=f"at least {len(wanted)}: one each for {', '.join(wanted)}",
         do="add patients; to segment without training use --purpose inference",
     )

@@ -12,7 +12,7 @@ import numpy.typing as npt
 def save_array(path: Path, array: npt.NDArray[Any]) -> None:
     """Writes a `.npy` file in C order, to be memory-mapped by later steps.
 
-    `numpy.save` loses the reason when a write fails, and a memory map ends in a bus error on a full disk; plain writes tell.
+    `numpy.save` hides why a write fails, and a memory map raises a bus error on a full disk; plain writes raise OSError.
 
     Raises:
         OSError: with its errno (ENOSPC on a full disk).

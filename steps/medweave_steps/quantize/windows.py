@@ -26,7 +26,7 @@ class CalibrationWindow:
     """One network input.
 
     Attributes:
-        kind: what lies in its middle.
+        kind: of structure in its middle.
         values_BCIJK: float32 [1, C, I, J, K], scaled as the model card says.
     """
 

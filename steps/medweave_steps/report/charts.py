@@ -30,7 +30,7 @@ SIZES_MM = (6.0, 8.0, 10.0, 15.0, 20.0)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chart:
-    """A chart with what it says in words, for those who cannot see it."""
+    """A chart with its alternative text."""
 
     svg: str
     alt: str
@@ -125,8 +125,10 @@ def size_chart(lesions: Sequence[LesionRow]) -> Chart:
         axes.tick_params(axis="x", length=0)
         axes.legend(loc="lower right", bbox_to_anchor=(1.0, 0.98), ncols=2, frameon=False, labelcolor=INK)
 
-    told = "; ".join(f"{name} mm: {hit} of {n}" for name, hit, n in zip(names, found, total, strict=True) if n)
-    return Chart(svg=_svg(draw, "sizes"), alt=f"Lesions found by diameter. {told}.", caption="Lesions found, by size.")
+    counts = "; ".join(f"{name} mm: {hit} of {n}" for name, hit, n in zip(names, found, total, strict=True) if n)
+    return Chart(
+        svg=_svg(draw, "sizes"), alt=f"Lesions found by diameter. {counts}.", caption="Lesions found, by size."
+    )
 
 
 def _two(values: Sequence[float | None], place: int) -> str:
@@ -164,10 +166,10 @@ def _for_page(svg: str, name: str) -> str:
     # Its style sheet would reach every other picture of the page, and its identifiers those of every other chart.
     svg = re.sub(r"<style.*?</style>|<metadata>.*?</metadata>|<!--.*?-->", "", svg, flags=re.DOTALL)
     used = set(re.findall(r'url\(#([^)]+)\)|xlink:href="#([^"]+)"', svg))
-    kept = {part for pair in used for part in pair if part}
+    referenced = {part for pair in used for part in pair if part}
 
     def identifier(match: re.Match[str]) -> str:
-        return f' id="{name}-{match[1]}"' if match[1] in kept else ""
+        return f' id="{name}-{match[1]}"' if match[1] in referenced else ""
 
     svg = re.sub(r' id="([^"]+)"', identifier, svg)
     svg = svg.replace("url(#", f"url(#{name}-").replace('xlink:href="#', f'href="#{name}-')

@@ -84,9 +84,9 @@ def _figure(evaluation: Evaluation, key: str, ci_key: str | None, label: str, co
 
 
 def remarks(evaluation: Evaluation) -> list[str]:
-    """What a reader must know to read the figures rightly."""
+    """Return remarks that a reader needs to interpret the figures."""
     draws = evaluation.bootstrap
-    said = [
+    sentences = [
         "Figures are computed on the grid of the source series, from the masks as delivered "
         f"({_formats(evaluation.per_case)}). A lesion is a connected component (26 neighbours) of the ground truth; it counts "
         "as found if one predicted component overlaps it. A false positive is a predicted component that overlaps no lesion.",
@@ -97,14 +97,18 @@ def remarks(evaluation: Evaluation) -> list[str]:
     ]
     if evaluation.cases_both_empty:
         count = plural(evaluation.cases_both_empty, "case")
-        said.append(f"{count} without a lesion in either mask: no Dice, NSD and HD95; counted in false positives only.")
+        sentences.append(
+            f"{count} without a lesion in either mask: no Dice, NSD and HD95; counted in false positives only."
+        )
     if evaluation.cases_one_empty:
         count = plural(evaluation.cases_one_empty, "case")
-        said.append(f"{count} with exactly one empty mask: Dice and NSD 0; HD95 counts as the worst in the median.")
+        sentences.append(
+            f"{count} with exactly one empty mask: Dice and NSD 0; HD95 counts as the worst in the median."
+        )
     if evaluation.cases_without_ground_truth:
         names = ", ".join(evaluation.cases_without_ground_truth)
-        said.append(f"Segmented but in no figure, for lack of a ground truth: {names}.")
-    return said
+        sentences.append(f"Segmented but in no figure, for lack of a ground truth: {names}.")
+    return sentences
 
 
 def _threshold(evaluation: Evaluation) -> str:
@@ -291,14 +295,14 @@ def _precision(segmented: Mapping[str, Any]) -> str | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cell:
-    """A figure of a table, and what stands below it."""
+    """A figure of a table, and the small text below it."""
 
     value: str
     more: str = ""
 
 
 def gate_rows(decision: GateDecision) -> list[dict[str, Any]]:
-    """One row per model that the gate measured; below the figures stands candidate minus float32, with its 95 % interval."""
+    """Return one row per model that the gate measured; below the figures is candidate minus float32, with its 95 % interval."""
     base = {"name": "float32", "verdict": "reference", "reasons": ()}
     rows = [base | {"cells": [*_figures(decision.float32_validation), *_speed(decision.float32_speed)]}]
     for candidate in decision.candidates:
@@ -352,7 +356,7 @@ def versions(material: Material) -> list[tuple[str, str]]:
         for name, version in {"medweave": report.medweave_version, **report.versions}.items():
             if version not in seen.setdefault(name, []):
                 seen[name].append(version)
-    return [(name, ", ".join(found)) for name, found in sorted(seen.items())]
+    return [(name, ", ".join(versions)) for name, versions in sorted(seen.items())]
 
 
 def case_cells(case: CaseFigures) -> dict[str, str]:

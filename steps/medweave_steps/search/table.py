@@ -1,4 +1,4 @@
-"""The table of a search: rows gathered, the best trial chosen, all written as JSON and CSV."""
+"""The table of a search: gather the rows, choose the best trial, write all as JSON and CSV."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def table_of(rows: Sequence[TrialRow], metric: str, *, choose: bool) -> SearchTa
     Args:
         choose: name the best.
     Raises:
-        UserInputError: no trial was completed, so there is none to choose.
+        UserInputError: no trial was completed, so none can be chosen.
     """
     done = [row for row in rows if row.state == "completed" and row.score is not None]
     if choose and not done:
@@ -60,7 +60,7 @@ def read_rows(folders: Iterable[Path]) -> dict[str, tuple[TrialRow, Path]]:
     """The rows of earlier results, each with the folder of what the trial has left.
 
     Raises:
-        UserInputError: a folder is no result of a search, or two tell of the same trial.
+        UserInputError: a folder is not a result of a search, or two are of the same trial.
     """
     found: dict[str, tuple[TrialRow, Path]] = {}
     for folder in folders:
@@ -76,7 +76,7 @@ def read_rows(folders: Iterable[Path]) -> dict[str, tuple[TrialRow, Path]]:
         for row in codec.from_json(SearchTable, document, where=f"{TABLE} of a result").rows:
             if row.trial_id in found:
                 raise UserInputError(
-                    "two of --results tell of the same trial.", seen=row.trial_id, expected="each trial once"
+                    "two of --results are of the same trial.", seen=row.trial_id, expected="each trial once"
                 )
             found[row.trial_id] = row, folder / TRIALS / row.trial_id
     return found
@@ -112,8 +112,8 @@ def write_table(folder: Path, table: SearchTable) -> None:
     names = list(dict.fromkeys(name for row in table.rows for name in row.varied if name != "seed"))
     text = io.StringIO()
     sheet = csv.writer(text, lineterminator="\n")
-    told = ("trial", *names, "state", table.metric, "seed", "started_at", "ended_at", "seconds", "epochs", "cause")
-    sheet.writerow(told)
+    header = ("trial", *names, "state", table.metric, "seed", "started_at", "ended_at", "seconds", "epochs", "cause")
+    sheet.writerow(header)
     for row in table.rows:
         values = [_cell(row.varied.get(name, "")) for name in names]
         score = "" if row.score is None else row.score

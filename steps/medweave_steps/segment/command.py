@@ -103,14 +103,14 @@ def run(config: SegmentConfig, context: StepContext) -> Mapping[str, Any]:
 
 
 def _at(threshold: float | None, card: ModelCard, context: StepContext) -> ModelCard:
-    """The card with another threshold, where one is asked for."""
+    """Return the card with the threshold of the option, if it is used."""
     if threshold is None or threshold == card.postprocessing.threshold:
         return card
     if not 0 < threshold < 1:
         raise UsageError("--threshold cannot be used.", seen=str(threshold), expected="a probability between 0 and 1")
     own = card.postprocessing.threshold
     context.notice(
-        f"threshold {threshold:g} in the place of {own:g}, at which the figures on the model's card were measured"
+        f"threshold {threshold:g} instead of {own:g}, at which the figures on the model's card were measured"
     )
     return dataclasses.replace(card, postprocessing=dataclasses.replace(card.postprocessing, threshold=threshold))
 
@@ -129,7 +129,7 @@ def _without_collection() -> Iterator[None]:
 def segment_case(
     folder: Path, case: CaseFolder, info: VolumeInfo, engine: Engine, card: ModelCard, *, model_sha256: str
 ) -> tuple[Delivery, dict[str, float]]:
-    """Segments one prepared case and writes its results; returns what was written and the seconds per stage."""
+    """Segment one prepared case and write its results; return the outputs and the seconds per stage."""
     marks = [time.perf_counter()]
     volume_CIJK, source_hu = case.volume_CIJK(), open_source_hu(case.folder, info)
     if volume_CIJK.shape[1:] != info.grid.shape:

@@ -137,7 +137,7 @@ def concept(term: CodedTerm) -> Any:
 
 
 def settle_times(dataset: Any, source: Source) -> None:
-    """Puts the source's date and time in the place of the time of the run, and no time zone."""
+    """Replace the time of the run by the source's date and time, without a time zone."""
     dataset.ContentDate, dataset.ContentTime = source.date, source.time
     for keyword in ("InstanceCreationDate", "InstanceCreationTime", "TimezoneOffsetFromUTC"):
         if keyword in dataset:
@@ -152,7 +152,7 @@ def settle_times(dataset: Any, source: Source) -> None:
 def values_as_they_are() -> Iterator[None]:
     """Lets patient and study attributes pass as the source has them, too long or not, so that archives match them.
 
-    Nothing is said about them either: the remarks of pydicom and highdicom quote values, and logs may hold no patient data.
+    They are not logged either: the warnings of pydicom and highdicom quote values, and logs must not hold patient data.
     """
     validation = require("pydicom.config", extra="segment").disable_value_validation()
     loggers = [logging.getLogger(name) for name in ("pydicom", "highdicom")]

@@ -105,7 +105,7 @@ def _count(lesions: Sequence[Lesion], segmentation: Any, label: Label, identity:
     sr = require("highdicom.sr", extra="segment")
     codes = require("pydicom.sr.codedict", extra="segment").codes
     number = sr.CodedConcept("246206008", "SCT", "Number of lesions")
-    # Template 1500 asks for at least one group: a scan without lesions says that there are none.
+    # Template 1500 requires at least one group: a scan without lesions has one that says so.
     return sr.MeasurementsAndQualitativeEvaluations(
         tracking_identifier=sr.TrackingIdentifier(
             uid=derived_uid("all lesions", *identity), identifier=dicom_text(f"All {label.titles}")

@@ -14,7 +14,7 @@ from medweave_steps.io.nifti.volume import stem
 
 DATASET_FILE = "dataset.json"
 CARD_FILE = "cohort_card.json"
-DEIDENTIFIED: Final = "de-identified"  # data_class of the card of a cohort that names nobody
+DEIDENTIFIED: Final = "de-identified"  # data_class of the card of a cohort without identifiers
 SPLITS_FILE = "splits.json"
 
 _CHANNEL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9 _.+-]{0,31}")

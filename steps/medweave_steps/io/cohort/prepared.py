@@ -45,13 +45,13 @@ def read_index(path: Path) -> CohortIndex:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CaseFolder:
-    """One prepared case on disk; arrays are memory-mapped when asked for."""
+    """One prepared case on disk; its methods return memory-mapped arrays."""
 
     case: PreparedCase
     folder: Path
 
     def info(self) -> VolumeInfo:
-        """Geometry and the way back to the source."""
+        """Return the geometry, with the inverse transform to the source."""
         return read_contract(
             VolumeInfo, self.folder / "volume_info.json", where=f"volume_info.json of {self.case.case_id}"
         )

@@ -15,13 +15,13 @@ from medweave_core.contracts.cohort import CaseEntry
 from medweave_core.contracts.labels import Label, LabelMerge
 from medweave_core.contracts.volume import Grid
 from medweave_steps.io.cohort import ground_truth
+from medweave_steps.io.cohort.digest import digest_of_plane, joined_digest, nifti_digest, update_nifti
 from medweave_steps.io.cohort.discovery import is_scan_plane
-from medweave_steps.io.cohort.findings import FindingError
 from medweave_steps.io.dicom import pixels
 from medweave_steps.io.dicom.header import Plane, read_file
-from medweave_steps.io.dicom.series import SeriesName, assemble, place_text
+from medweave_steps.io.dicom.series import assemble, place_text
 from medweave_steps.io.dicom.source_headers import read_source_header
-from medweave_steps.io.digest import digest_of_plane, joined_digest, nifti_digest, update_nifti
+from medweave_steps.io.findings import FindingError, SeriesName
 from medweave_steps.io.geometry import FloatArray
 from medweave_steps.io.nifti.volume import NiftiVolume, open_nifti
 

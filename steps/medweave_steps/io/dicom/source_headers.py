@@ -79,7 +79,7 @@ def _encoded(dataset: Any) -> bytes:
 
 
 def _copied(folder: Path, plane: Plane) -> bytes | None:
-    """The bytes of a file before its pixel data, None where they are no file of their own."""
+    """Return the bytes of a file before its pixel data, None where they do not form a file."""
     syntax = plane.layout.transfer_syntax
     if plane.pixel_offset is None or syntax in (EXPLICIT_BIG_ENDIAN, DEFLATED):
         return None

@@ -36,7 +36,7 @@ def openvino_weights_file(precision: Precision) -> str:
 
 
 def read_card(folder: Path, *, verify: bool = True) -> ModelCard:
-    """Reads `model_card.json` and, unless told otherwise, checks every file that it lists.
+    """Return the model card; with `verify`, check every file that it lists.
 
     Args:
         folder: a model folder.
@@ -122,7 +122,7 @@ def check_float32(card: ModelCard, cannot: str, *, expected: str = "precision fl
     """Refuses a model that is quantized already.
 
     Args:
-        cannot: what is not possible with it: `be exported`.
+        cannot: the impossible operation, for the message: `be exported`.
     Raises:
         UserInputError: the model's precision is another.
     """
@@ -140,7 +140,7 @@ def write_card(folder: Path, card: ModelCard) -> ModelCard:
 
     Args:
         folder: the folder being written.
-        card: the card; what it says in `files` is replaced.
+        card: the card; its `files` are replaced.
     Returns:
         the card as written.
     """

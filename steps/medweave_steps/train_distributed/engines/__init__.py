@@ -7,15 +7,15 @@ from typing import Any, Literal, Protocol
 
 from medweave_core.contracts.model import Postprocessing
 from medweave_core.errors import UsageError
-from medweave_steps.train_distributed.replica import Ability, Share
+from medweave_steps.train_distributed.engines.replica import Ability, Share
 from medweave_steps.training.loop.validate import Tally
 
 EngineName = Literal["in-order", "ddp", "compss"]
 ENGINES: tuple[EngineName, ...] = ("in-order", "ddp", "compss")
 
 
-class Engine(Protocol):
-    """What the rounds ask of an engine; each answer has one entry per replica, in their order."""
+class ReplicaEngine(Protocol):
+    """The contract between the rounds and an engine; every returned list has one entry per replica, in their order."""
 
     def abilities(self) -> list[Ability]:
         """What the process of each replica can do; opens the data there."""
@@ -34,20 +34,20 @@ class Engine(Protocol):
     def restore(self, memories: Sequence[bytes]) -> None:
         """Takes over what `memories` gave, of whatever engine."""
 
-    def told(self) -> dict[str, Any]:
-        """What the report should say about the engine beside its name."""
+    def card_facts(self) -> dict[str, Any]:
+        """Return facts about the engine for the model card and the report."""
 
 
-def engine_named(asked: str, *, by_deployment: str | None) -> EngineName:
-    """The engine to use.
+def engine_named(option: str, *, by_deployment: str | None) -> EngineName:
+    """Return the engine to use.
 
     Args:
-        asked: the value of --engine.
+        option: the value of --engine.
         by_deployment: what the deployment says, for `auto`.
     Raises:
         UsageError: the deployment names none that is known.
     """
-    chosen = (by_deployment or "in-order") if asked == "auto" else asked
+    chosen = (by_deployment or "in-order") if option == "auto" else option
     for name in ENGINES:
         if chosen == name:
             return name

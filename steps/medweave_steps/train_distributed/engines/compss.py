@@ -1,7 +1,7 @@
 """Tasks of the COMPSs runtime: one per replica and round, averaged on the master.
 
 Started by `runcompss` (see `medweave_steps.compss`) they run on its workers. Started by plain Python, pycompss runs them here, in
-order; the report tells which it was.
+order; the report says which one it was.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 
 from medweave_core.contracts.model import Postprocessing
 from medweave_core.errors import BackendMissingError, StepError
-from medweave_steps.train_distributed.replica import Ability, ReplicaJob, Share
+from medweave_steps.train_distributed.engines.replica import Ability, ReplicaJob, Share
 from medweave_steps.training.loop.validate import Tally
 
 
@@ -20,7 +20,7 @@ def require_pycompss() -> None:
     """Fails at once where the binding is not installed.
 
     Raises:
-        BackendMissingError: it is not; nothing else is used in its place.
+        BackendMissingError: it is not; no other engine is used instead.
     """
     try:
         importlib.import_module("pycompss.api.task")
@@ -41,7 +41,7 @@ class CompssEngine:
         require_pycompss()
         self._tasks = importlib.import_module("medweave_steps.train_distributed.engines.compss_tasks")
         self._api = importlib.import_module("pycompss.api.api")
-        self.job, self._replicas = job, range(job.config.replicas)
+        self.job, self._replicas = job, range(job.replicas)
         self._memories = [self._tasks.Parcel(b"") for _ in self._replicas]
 
     def abilities(self) -> list[Ability]:
@@ -67,7 +67,7 @@ class CompssEngine:
         return self._collected(submitted, spent=[parcel, how])
 
     def memories(self) -> list[bytes]:
-        """Fetched to the master; what was waited for takes the place of its future, for the next round's task and for good."""
+        """Fetch the optimizer states to the master; each replaces its future, also for the next round's task."""
         self._memories = [self._api.compss_wait_on(memory) for memory in self._memories]
         return [memory.content for memory in self._memories]
 
@@ -75,7 +75,7 @@ class CompssEngine:
         """They travel with the tasks of the next round."""
         self._memories = [self._tasks.Parcel(memory) for memory in memories]
 
-    def told(self) -> dict[str, Any]:
+    def card_facts(self) -> dict[str, Any]:
         """Whether the runtime was there, or the tasks ran in this process."""
         context = importlib.import_module("pycompss.util.context").CONTEXT
         return {"compss_runtime": bool(context.in_pycompss())}

@@ -1,4 +1,4 @@
-"""A process per replica on the nodes of the gang, joined by torch.distributed; every rank computes the same average."""
+"""A process per replica on the nodes of the node group, joined by torch.distributed; every rank computes the same average."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from medweave_core.contracts.model import Postprocessing
-from medweave_steps.train_distributed import replica
-from medweave_steps.train_distributed.replica import Ability, ReplicaJob, Share
+from medweave_steps.train_distributed.engines import replica
+from medweave_steps.train_distributed.engines.replica import Ability, ReplicaJob, Share
 from medweave_steps.training.distributed.agreement import check_agreement
 from medweave_steps.training.distributed.group import Group
 from medweave_steps.training.loop.validate import Tally
@@ -18,7 +18,7 @@ class DdpEngine:
     """Replica = rank. What replicas bring is gathered on all ranks, so that no rank waits for another one's arithmetic."""
 
     def __init__(self, job: ReplicaJob, group: Group) -> None:
-        assert group.world_size == job.config.replicas
+        assert group.world_size == job.replicas
         self.job, self.group = dataclasses.replace(job, local_rank=group.local_rank), group
         self._memory = b""
 
@@ -50,6 +50,6 @@ class DdpEngine:
         """Each rank takes its own."""
         self._memory = memories[self.group.rank]
 
-    def told(self) -> dict[str, Any]:
+    def card_facts(self) -> dict[str, Any]:
         """Nothing more."""
         return {}

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from medweave_core.contracts.model import Postprocessing
-from medweave_steps.train_distributed import replica
-from medweave_steps.train_distributed.replica import Ability, ReplicaJob, Share
+from medweave_steps.train_distributed.engines import replica
+from medweave_steps.train_distributed.engines.replica import Ability, ReplicaJob, Share
 from medweave_steps.training.loop.validate import Tally
 
 
@@ -15,7 +15,7 @@ class InOrderEngine:
     """Needs nothing but this process; what every other engine is compared with."""
 
     def __init__(self, job: ReplicaJob) -> None:
-        self.job, self._replicas = job, range(job.config.replicas)
+        self.job, self._replicas = job, range(job.replicas)
         self._memories = [b"" for _ in self._replicas]
 
     def abilities(self) -> list[Ability]:
@@ -46,6 +46,6 @@ class InOrderEngine:
         """As they are."""
         self._memories = list(memories)
 
-    def told(self) -> dict[str, Any]:
+    def card_facts(self) -> dict[str, Any]:
         """Nothing more."""
         return {}

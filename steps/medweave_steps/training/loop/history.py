@@ -1,4 +1,4 @@
-"""Training curves: kept in memory and in checkpoints, written as TensorBoard events and as curves.json."""
+"""Training curves: held in memory and in checkpoints, written as TensorBoard events and as curves.json."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class History:
 
     Training points hold `loss` (mean since the point before) and `learning_rate`; validation points hold `dice`,
     `sensitivity`, `false_positives_per_scan` and the like. Only the first rank has a folder; the others write nothing.
-    Events are on the disk as soon as they are told, so that the training can be followed.
+    Events are on the disk as soon as they are added, so that the training can be followed.
     """
 
     def __init__(self, folder: Path | None, points: list[dict[str, Any]]) -> None:
@@ -66,7 +66,7 @@ class History:
         self.points.append(point)
         self._write_events(point)
 
-    def tell(self, step: int, name: str, value: float | None) -> None:
+    def add_event(self, step: int, name: str, value: float | None) -> None:
         """Adds a figure of the training to the events alone: one that differs where equal trainings have equal curves."""
         self._write({f"training/{name}": value}, step)
 
