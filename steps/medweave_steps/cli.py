@@ -32,7 +32,7 @@ VERBS = {
 
 
 def load_verb(name: str) -> Verb:
-    """The verb's description, options and program, without its heavy libraries."""
+    """Return the verb's description, options and program, without its heavy libraries."""
     verb = importlib.import_module(f"medweave_steps.{name.replace('-', '_')}.command").VERB
     assert isinstance(verb, Verb)
     return verb

@@ -66,7 +66,7 @@ class BundleConfig:
 
 
 def run(config: BundleConfig, context: StepContext) -> Mapping[str, Any]:
-    """Reads the Bundle's documents as data, tries its network, and writes a model folder."""
+    """Read the Bundle's documents as data, try its network, and write a model folder."""
     from medweave_steps.bundle.documents import open_bundle, read_architecture
     from medweave_steps.bundle.probe import probe
     from medweave_steps.io.model.bundle_files import write_bundle_configs

@@ -55,7 +55,7 @@ class BundleDocuments:
         return self.plain(target, depth=depth + 1)
 
     def components(self, key: str) -> list[Mapping[str, Any]]:
-        """The configured objects below a key of the top level (`preprocessing`), in order, values as written."""
+        """Return the configured objects below a key of the top level (`preprocessing`), in order, values as written."""
         found: list[Mapping[str, Any]] = []
         _collect(self.config.get(key), found)
         return found
@@ -74,7 +74,7 @@ def _collect(value: Any, found: list[Mapping[str, Any]]) -> None:
 
 
 def short_name(component: Mapping[str, Any]) -> str:
-    """Class name of a configured object, without its modules; MONAI's aliases of dictionary transforms end in `d` here."""
+    """Return the class name of a configured object, without its modules; aliases of MONAI's dictionary transforms end in `d`."""
     name = str(component.get("_target_", "")).rpartition(".")[2]
     if name.endswith("Dict"):
         return name.removesuffix("Dict") + "d"
@@ -120,7 +120,7 @@ def _text(path: Path) -> str:
 
 
 def read_architecture(documents: BundleDocuments) -> dict[str, Any]:
-    """Class and arguments of the Bundle's network, for the model card.
+    """Return class and arguments of the Bundle's network, for the model card.
 
     Raises:
         UserInputError: there is no `network_def`, it is not one of MONAI's networks, or its arguments need code to be run.

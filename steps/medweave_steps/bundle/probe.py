@@ -13,7 +13,7 @@ _MULTIPLES = (1, 2, 4, 8, 16, 32)
 
 
 def probe(network: Any, patch_shape: Triple, *, activation: str | None) -> tuple[str, int]:
-    """Tries the network on zeros.
+    """Try the network on zeros.
 
     Args:
         network: in evaluation mode.

@@ -75,7 +75,7 @@ class NiftiCase:
 
 
 def examine_dicom(cohort: Path, series: FoundSeries, rules: MaskRules, *, num_threads: int) -> Examined:
-    """Judges one CT series and its segmentation; reads every pixel byte once, decodes at most one plane."""
+    """Judge one CT series and its segmentation; read every pixel byte once, decode at most one plane."""
     result = Examined(name=series.name)
     try:
         _check_defects(series)
@@ -122,7 +122,7 @@ def examine_dicom(cohort: Path, series: FoundSeries, rules: MaskRules, *, num_th
 
 
 def examine_nifti(cohort: Path, case: NiftiCase, rules: MaskRules) -> Examined:
-    """Judges one NIfTI volume and its mask; reads every voxel once."""
+    """Judge one NIfTI volume and its mask; read every voxel once."""
     result = Examined(name=case.name)
     try:
         nifti = open_nifti(cohort / case.image, case.name, channels=case.channels)

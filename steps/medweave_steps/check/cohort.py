@@ -80,7 +80,7 @@ class _Files:
 def check_cohort(
     cohort: Path, context: StepContext, *, skip: bool, label_options: LabelOptions = NO_LABEL_OPTIONS
 ) -> Checked:
-    """Reads a whole cohort and judges it.
+    """Read a whole cohort and judge it.
 
     Args:
         skip: leave bad cases out with a notice; otherwise their errors stay in the findings.
@@ -156,7 +156,7 @@ def _examine(
 
 
 def _discover(cohort: Path, names: list[str], context: StepContext) -> FoundDicom:
-    """Reads all headers; a line now and then, since tens of thousands of files take a while."""
+    """Return the headers of all files; prints a line now and then, because tens of thousands of files take a while."""
     blocks = len(names) // _HEADERS_A_LINE
     progress = context.progress(unit=f"{_HEADERS_A_LINE} headers", total=blocks)
 
@@ -290,7 +290,7 @@ def _supported_channels(names: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _pair_nifti(names: Sequence[str], files: _Files) -> tuple[list[NiftiCase], list[Examined], list[Finding]]:
-    """The volumes of a plain folder with their masks, those whose mask is not certain, and findings.
+    """Return the volumes of a plain folder with their masks, those whose mask is not certain, and findings.
 
     Raises:
         FindingError: the folder has the layout of another tool.

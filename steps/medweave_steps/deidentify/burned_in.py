@@ -52,7 +52,7 @@ class TextSearch:
     _by_kind: dict[Any, _Constant] = field(default_factory=dict)
 
     def add(self, stored_JI: npt.NDArray[Any], kind: str = "") -> None:
-        """Takes in one image.
+        """Take in one image.
 
         Args:
             stored_JI: stored values [row, column].
@@ -73,7 +73,7 @@ class TextSearch:
             known.images += 1
 
     def finish(self) -> bool:
-        """True where the images show text."""
+        """Return True where the images show text."""
         return self.found or any(
             _constant_text(known.first, known.same) or _lasting_text(known.lowest)
             for known in self._by_kind.values()
@@ -82,7 +82,7 @@ class TextSearch:
 
 
 def saturated_text(stored_JI: npt.NDArray[Any]) -> bool:
-    """True where one image shows a line of flat, sharp glyphs in its highest value."""
+    """Return True where one image shows a line of flat, sharp glyphs in its highest value."""
     if np.count_nonzero(stored_JI == stored_JI.max()) < FEWEST_SATURATED_PIXELS:
         return False
     return _bright_text(stored_JI, 0.75, FEWEST_SATURATED_GLYPHS)
@@ -127,7 +127,7 @@ def _background(first: npt.NDArray[Any], same: Mask) -> Mask:
 
 
 def _line_of_glyphs(mask: Mask, fewest: int) -> Mask | None:
-    """The pixels of a line of glyphs, or None."""
+    """Return the pixels of a line of glyphs, or None."""
     if not 5 * fewest <= np.count_nonzero(mask) <= MOST_INK * mask.size:
         return None
     ndimage = require("scipy.ndimage", extra="deidentify")

@@ -67,7 +67,7 @@ class Task:
 
 
 def deidentify_cohort(task: Task, context: StepContext) -> Deidentified:
-    """Writes a cohort into a folder that is there and empty.
+    """Write a cohort into a folder that is there and empty.
 
     Raises:
         FindingError: a file that describes the cohort cannot be used.
@@ -174,7 +174,7 @@ def _nifti(
     folders: Mapping[str, Sequence[tuple[str, str | None]]],
     dataset: Mapping[str, object] | None,
 ) -> Deidentified:
-    """Volumes by the folder that they go to; `dataset` where the cohort has a dataset.json."""
+    """Return volumes by the folder that they go to; `dataset` where the cohort has a dataset.json."""
     jobs = _nifti_jobs(task, folders, None if dataset is None else read_channels(dataset))
     _load_libraries("nibabel", "scipy.ndimage")
     result = Deidentified()

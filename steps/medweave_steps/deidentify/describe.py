@@ -36,7 +36,7 @@ def read_description(path: Path) -> dict[str, Any]:
 
 
 def bad_description(file: str, seen: str) -> FindingError:
-    """The error for a describing file in another form."""
+    """Return the error for a describing file in an unknown format."""
     return refuse(
         "bad-json",
         f"{file} cannot be used.",

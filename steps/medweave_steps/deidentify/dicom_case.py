@@ -75,7 +75,7 @@ class SeriesDone:
 
 
 def options_of(*, retain_patient_characteristics: bool, structured: bool) -> list[tuple[str, str]]:
-    """Codes and meanings of the profile and the options that were applied."""
+    """Return codes and meanings of the profile and the options that were applied."""
     codes = [_BASIC, _MODIFIED_DATES]
     if structured:
         codes.append(_STRUCTURED)
@@ -149,7 +149,7 @@ def _new_file(content: bytes, job: SeriesJob, cleaner: HeaderCleaner, search: Te
 
 
 def read_private(path: Path) -> bytes:
-    """A file's bytes; an error that names no file, since its name may be a person's."""
+    """Return a file's bytes; an error that names no file, since its name may be a person's."""
     try:
         with path.open("rb") as stream:
             return stream.read()
@@ -171,7 +171,7 @@ def _parse(content: bytes, ordinal: int) -> tuple[Any, str]:
 
 
 def _check(dataset: Any, job: SeriesJob) -> None:
-    """Refuses what its own header says to hold text, or cannot be named."""
+    """Refuse what its own header says to hold text, or cannot be named."""
     if str(dataset.get("BurnedInAnnotation") or "").strip().upper() == "YES":
         raise refuse(
             "burned-in-annotation",

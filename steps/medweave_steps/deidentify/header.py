@@ -87,7 +87,7 @@ class HeaderCleaner:
             self._apply(dataset, element, rule or _rule_by_type(element.VR, number))
 
     def uid(self, uid: str) -> str:
-        """The new UID for a UID of the source; UIDs of DICOM itself stay."""
+        """Return the new UID for a UID of the source; UIDs of DICOM itself stay."""
         uid = uid.strip(" \0")
         if not uid or is_standard_uid(uid):
             return uid
@@ -119,7 +119,7 @@ class HeaderCleaner:
         return True
 
     def _stays_as_it_is(self, dataset: Any, tag: Any) -> bool:
-        """True for numbers and pixels of attributes that the standard knows; their bytes are not even looked into."""
+        """Return True for numbers and pixels of attributes that the standard knows; their bytes are not even looked into."""
         from pydicom.datadict import dictionary_has_tag, dictionary_VR
 
         number = int(tag)
@@ -235,7 +235,7 @@ class HeaderCleaner:
             self.actions["uid-replaced"] += 1
 
     def _move(self, element: Any) -> bool:
-        """Moves a date; False where the element holds something else, and nothing was done."""
+        """Move a date; False where the element holds something else, and nothing was done."""
         values = _values(element)
         if element.VR == "TM":
             return all(dates.is_time(value) for value in values if value)

@@ -29,7 +29,7 @@ class Identifiers:
         self._short = _pattern(frozenset(word for word in folded if len(word) < STANDS_ALONE_BELOW))
 
     def in_text(self, text: str) -> bool:
-        """True where the text holds one of the words, in letters of any case."""
+        """Return True where the text holds one of the words, in letters of any case."""
         folded = text.casefold()
         return any(word in folded for word in self._long) or (
             self._short is not None and self._short.search(folded) is not None

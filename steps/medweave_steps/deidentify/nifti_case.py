@@ -73,7 +73,7 @@ class NiftiDone:
 
 
 def deidentify_nifti(job: NiftiJob) -> NiftiDone:
-    """Writes one volume and its mask.
+    """Write one volume and its mask.
 
     Raises:
         OSError: reading or writing failed; it names no file, since a file's name may be a person's.

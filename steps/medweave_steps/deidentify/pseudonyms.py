@@ -53,12 +53,12 @@ def is_standard_uid(uid: str) -> bool:
 
 
 def new_key() -> bytes:
-    """A key from the operating system's source of randomness."""
+    """Return a key from the operating system's source of randomness."""
     return secrets.token_bytes(KEY_BYTES)
 
 
 def read_key(path: Path) -> bytes:
-    """The key in a file.
+    """Return the key in a file.
 
     Raises:
         UserInputError: it is no ordinary file, too short to be a key, or too large.
@@ -79,7 +79,7 @@ def read_key(path: Path) -> bytes:
 
 
 def is_open_to_others(path: Path) -> bool:
-    """True where group or others may read the key."""
+    """Return True where group or others may read the key."""
     return bool(path.stat().st_mode & 0o077)
 
 
@@ -93,7 +93,7 @@ def _no_key(seen: str) -> UserInputError:
 
 
 def write_private(path: Path, content: bytes) -> None:
-    """Writes a new file that only its owner may read (mode 0600).
+    """Write a new file that only its owner may read (mode 0600).
 
     Raises:
         FileExistsError: it is there.

@@ -43,7 +43,7 @@ def threshold_mask(
 
 
 def to_source_grid(mask_IJK: BoolArray, info: VolumeInfo) -> BoolArray:
-    """A mask of the prepared grid on the grid of the source, each source voxel taking its nearest prepared voxel.
+    """Return a mask of the prepared grid on the grid of the source, each source voxel taking its nearest prepared voxel.
 
     Returns:
         bool array of shape `info.source_grid.shape` in source order; False outside the crop.

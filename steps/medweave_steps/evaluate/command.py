@@ -105,7 +105,7 @@ def run(config: EvaluateConfig, context: StepContext) -> Mapping[str, Any]:
 
 
 def due_cases(config: EvaluateConfig, index: CohortIndex) -> tuple[list[CaseTask], list[str]]:
-    """The cases to compare, in the order of the case batches, and the ids of those without a ground truth.
+    """Return the cases to compare, in the order of the case batches, and the ids of those without a ground truth.
 
     Raises:
         UserInputError: a prepared case was not segmented, or is not in the index; a mask belongs to no prepared case; no

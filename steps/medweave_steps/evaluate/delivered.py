@@ -48,7 +48,7 @@ def find_masks(folders: Sequence[Path]) -> dict[str, Path]:
 
 
 def read_mask(cohort: Path, folder: Path, entry: CaseEntry, label: Label) -> tuple[BoolArray, MaskFormat]:
-    """The delivered mask of one case: the DICOM SEG where there is one, else the NIfTI.
+    """Return the delivered mask of one case: the DICOM SEG where there is one, else the NIfTI.
 
     The frames of a DICOM SEG go to the slices at whose position they lie, which must be the ones whose images they name.
 

@@ -84,7 +84,7 @@ def judge(
 
 
 def failed(precision: Precision, card_sha256: str, failure: str) -> GateCandidate:
-    """A candidate whose network gave values that are not finite."""
+    """Return the refusal of a candidate whose network gave values that are not finite."""
     return GateCandidate(
         precision=precision,
         card_sha256=card_sha256,
@@ -96,7 +96,7 @@ def failed(precision: Precision, card_sha256: str, failure: str) -> GateCandidat
 
 
 def choose(candidates: Sequence[GateCandidate]) -> GateCandidate | None:
-    """The fastest accepted candidate, the smaller one of equals; None where none was accepted."""
+    """Return the fastest accepted candidate, the smaller one of equals; None where none was accepted."""
     accepted = [candidate for candidate in candidates if candidate.is_accepted]
     return max(accepted, key=lambda c: (c.speed.speedup, -c.speed.model_bytes), default=None)  # type: ignore[union-attr]
 

@@ -32,7 +32,7 @@ class LesionComponents:
 
 
 def label_26(mask: npt.NDArray[Any]) -> tuple[npt.NDArray[np.int32], int]:
-    """Numbers the 26-connected components of a mask 1, 2, … ; returns the int32 label array and their number."""
+    """Number the 26-connected components of a mask 1, 2, … ; return the int32 label array and their number."""
     ndimage = require("scipy.ndimage", extra="segment")
     labels, number = ndimage.label(mask, structure=np.ones((3, 3, 3), dtype=bool))
     return labels, int(number)
@@ -41,7 +41,7 @@ def label_26(mask: npt.NDArray[Any]) -> tuple[npt.NDArray[np.int32], int]:
 def lesion_components(
     probability_IJK: FloatArray, postprocessing: Postprocessing, spacing_mm: Triple_mm
 ) -> LesionComponents:
-    """Finds lesions on the network's grid: 26-connected voxels at or above the threshold, large and certain enough.
+    """Find lesions on the network's grid: 26-connected voxels at or above the threshold, large and certain enough.
 
     Args:
         probability_IJK: float32 [I, J, K] in [0, 1].

@@ -18,7 +18,7 @@ FloatArray = npt.NDArray[np.float32]
 
 
 def widen_logits(model: Any) -> int:
-    """Rewrites each convolution of stride 1 with one output channel so that it computes `BLOCK` voxels as channels.
+    """Rewrite each convolution of stride 1 with one output channel so that it computes `BLOCK` voxels as channels.
 
     The convolution gets the block as its stride and one kernel per voxel of the block, the old one shifted and padded with zeros;
     its channels are then put side by side. Every output is the same sum as before.

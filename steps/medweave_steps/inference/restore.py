@@ -24,7 +24,7 @@ FloatArray = npt.NDArray[np.float32]
 def restore_mask(
     probability_IJK: FloatArray, info: VolumeInfo, *, threshold: float, boxes: Sequence[Box] | None = None
 ) -> npt.NDArray[np.uint8]:
-    """The lesion mask on the source grid.
+    """Return the lesion mask on the source grid.
 
     Args:
         probability_IJK: float32 [I, J, K] on `info.grid`, in [0, 1].

@@ -36,7 +36,7 @@ class LesionMatch:
     num_false_positives: int
 
     def count(self, *, at_least_mm: float = 0.0, below_mm: float = math.inf) -> tuple[int, int]:
-        """Lesions hit, and lesions in all, whose diameter lies in [at_least_mm, below_mm)."""
+        """Return lesions hit, and lesions in all, whose diameter lies in [at_least_mm, below_mm)."""
         hits = [
             hit
             for hit, size in zip(self.reference_hit, self.reference_diameters_mm, strict=True)
@@ -80,7 +80,7 @@ def match_lesions(
 
 
 def longest_diameters_mm(components: Components, *, spacing_mm: Triple_mm, plane_axis: int) -> list[float]:
-    """Longest in-plane diameter of each component, mm.
+    """Return the longest in-plane diameter of each component, mm.
 
     In each image plane: the distance between the centres of the two voxels that lie farthest apart, plus one voxel (the mean
     of both in-plane spacings), because a voxel is as wide as its spacing: a lesion of one voxel is one voxel long, not 0 mm.

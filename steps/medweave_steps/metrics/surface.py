@@ -77,7 +77,7 @@ def hd95_mm(predicted: BoolArray, reference: BoolArray, *, spacing_mm: Triple_mm
 
 
 def nsd(predicted: BoolArray, reference: BoolArray, *, spacing_mm: Triple_mm, tolerance_mm: float) -> float:
-    """Share of both mask surfaces lying within a tolerance of each other (NSD), counted in surface voxels.
+    """Return the share of both mask surfaces lying within a tolerance of each other (NSD), counted in surface voxels.
 
     Args:
         predicted, reference: bool arrays of one shape of three dimensions, on the same grid.

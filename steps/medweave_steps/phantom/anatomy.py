@@ -82,7 +82,7 @@ class Anatomy:
 
 
 def draw_anatomy(rng: np.random.Generator) -> Anatomy:
-    """A patient of random build. HU: see `parenchyma_field`."""
+    """Return a patient of random build."""
 
     def between(low: float, high: float) -> float:
         return float(rng.uniform(low, high))
@@ -199,7 +199,7 @@ def trachea(anatomy: Anatomy) -> tuple[Tubes, Float, Float]:
 
 
 def _union(axes: Axes, tubes: Tubes, shape: tuple[int, int, int], extra_mm: float) -> Float:
-    """Distance field of all tubes, evaluated only near each of them."""
+    """Return the distance field of all tubes, evaluated only near each of them."""
     field = np.full(shape, -MAX_DISTANCE_MM, np.float32)
     for start, end, first, last in zip(
         tubes.start, tubes.end, tubes.start_radius + extra_mm, tubes.end_radius + extra_mm, strict=True
@@ -241,7 +241,7 @@ def _diaphragm(anatomy: Anatomy, axes: Axes) -> Float:
 
 
 def _mediastinum(anatomy: Anatomy, axes: Axes, heart: Float, vessels: Float) -> Float:
-    """What keeps the lungs apart: central column, heart with its fat, great vessels, spine."""
+    """Return the tissue between the lungs: central column, heart with its fat, great vessels, spine."""
     z, y, x = axes
     middle = np.exp(-(((y - 8) / 40) ** 4))
     column = 9 + (anatomy.mediastinum_half_width - 9) * middle - np.abs(x - 2)
@@ -303,7 +303,7 @@ def _fissures(anatomy: Anatomy, axes: Axes, texture: Float) -> tuple[Float, Floa
 
 
 def build_fields(anatomy: Anatomy, rng: np.random.Generator) -> Fields:
-    """All smooth fields of one patient."""
+    """Return all smooth fields of one patient."""
     grid = coarse_grid(anatomy)
     axes = z, y, x = grid.axes_mm()
     texture = random_texture(grid.shape_KJI, 1.6, rng)

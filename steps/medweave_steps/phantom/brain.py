@@ -86,7 +86,7 @@ class BrainPhantom:
 
 
 def generate_brain(spec: BrainSpec) -> BrainPhantom:
-    """One patient: tissues, then the tumour, then what a scanner adds.
+    """Return one patient: tissues, then the tumour, then the effects of a scanner.
 
     Args:
         spec: what to generate.
@@ -113,7 +113,7 @@ def _axes_mm(spec: BrainSpec) -> tuple[Float, Float, Float]:
 
 
 def _smooth(spec: BrainSpec, scale_mm: float, rng: np.random.Generator) -> Float:
-    """A random field of about unit variance that changes over `scale_mm`; on another matrix the same field.
+    """Return a random field of about unit variance that changes over `scale_mm`; on another matrix the same field.
 
     Cubic B-splines on knots that far apart, one axis after the other.
     """
@@ -138,7 +138,7 @@ def _cubic(distance: NDArray[np.floating]) -> NDArray[np.floating]:
 def _ellipsoid(
     spec: BrainSpec, centre_mm: NDArray[np.floating], half_mm: NDArray[np.floating], turn: float = 0.0
 ) -> Float:
-    """Distance from a centre in half axes: below 1 is inside; turned about the axis feet to head by radians."""
+    """Return distance from a centre in half axes: below 1 is inside; turned about the axis feet to head by radians."""
     i, j, k = (axis - np.float32(c) for axis, c in zip(_axes_mm(spec), centre_mm, strict=True))
     cos, sin = np.float32(np.cos(turn)), np.float32(np.sin(turn))
     a, b, c = np.asarray(half_mm, np.float32)

@@ -56,7 +56,7 @@ class _Job:
 
 
 def write_cohort(config: PhantomConfig, context: StepContext) -> Mapping[str, Any]:
-    """Writes every patient and the files that describe the cohort.
+    """Write every patient and the files that describe the cohort.
 
     Returns:
         the numbers of patients, nodules, and nodules by type, place and size.

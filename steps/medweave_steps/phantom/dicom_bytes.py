@@ -19,11 +19,11 @@ class SeriesEncoder:
         self._elements = dict(shared.items())
 
     def image(self) -> Any:
-        """A new dataset with the shared elements. None of their values may be changed: all images would have the new one."""
+        """Return a new dataset with the shared elements. None of their values may be changed: all images would have the new one."""
         return require("pydicom", extra="phantom").Dataset(dict(self._elements))
 
     def file(self, image: Any) -> bytes:
-        """The whole file, explicit little endian.
+        """Return the whole file, explicit little endian.
 
         Args:
             image: from `image`, with `file_meta`; its elements besides the shared ones are encoded again.

@@ -77,7 +77,7 @@ def _weights(coarse: CoarseGrid, grid: CtGrid) -> list[tuple[NDArray[np.intp], F
 
 
 def parts_around(coarse: CoarseGrid, nodes_KJI: NDArray[np.bool_], grid: CtGrid) -> list[Part]:
-    """Per CT slice the box outside which no pixel is interpolated from any of these nodes."""
+    """Return per CT slice the box outside which no pixel is interpolated from any of these nodes."""
     (low_k, _), (low_j, _), (low_i, _) = _weights(coarse, grid)
     cells = nodes_KJI[:-1] | nodes_KJI[1:]
     rows, columns = np.asarray(cells.any(axis=2)), np.asarray(cells.any(axis=1))
@@ -138,7 +138,7 @@ def capsule(
     end: NDArray[np.floating],
     radii_mm: tuple[float, float],
 ) -> Float:
-    """Distance field of a cone with round ends from `start` to `end` (x, y, z in mm)."""
+    """Return the distance field of a cone with round ends from `start` to `end` (x, y, z in mm)."""
     z, y, x = axes_mm
     direction = (end - start).astype(np.float32)
     length_squared = max(float(direction @ direction), 1e-6)

@@ -50,7 +50,7 @@ class NoduleShape:
     spicules: Tubes | None
 
     def depth(self, points_xyz_mm: Float) -> tuple[Float, Float]:
-        """Depth in mm below the surface, and below the surface of the solid core (points (..., 3))."""
+        """Return the depth in mm below the surface, and below the surface of the solid core (points (..., 3))."""
         unit = (points_xyz_mm - self.centre_xyz_mm) @ self.to_unit.T
         out = np.linalg.norm(unit, axis=-1)
         direction = unit / np.maximum(out, 1e-3)[..., None]
@@ -64,7 +64,7 @@ class NoduleShape:
         return whole, ((surface * np.float32(self.core_share)) - core_out) * np.float32(self.radius_mm)
 
     def scaled(self, factor: float) -> NoduleShape:
-        """The same shape, larger or smaller about its centre."""
+        """Return the same shape, larger or smaller about its centre."""
         return replace(self, to_unit=self.to_unit / np.float32(factor), radius_mm=self.radius_mm * factor)
 
     @property
@@ -75,7 +75,7 @@ class NoduleShape:
 
 
 def diameter_at_mm(quantile: float) -> float:
-    """Diameter at a quantile of the distribution above, uniform inside each bin."""
+    """Return diameter at a quantile of the distribution above, uniform inside each bin."""
     edge = 0.0
     for low, high, share in DIAMETER_BINS_MM:
         if quantile < edge + share or high == DIAMETER_BINS_MM[-1][1]:
@@ -103,7 +103,7 @@ def _draw_location(rng: np.random.Generator) -> Location:
 def draw_shape(
     centre_xyz_mm: Float, diameter_mm: float, attenuation: Attenuation, location: Location, rng: np.random.Generator
 ) -> NoduleShape:
-    """A random body around a centre, about `diameter_mm` wide; `fit_diameter` makes that exact.
+    """Return a random body around a centre, about `diameter_mm` wide; `fit_diameter` makes that exact.
 
     HU: solid -50 to 80; ground glass, alone or around a solid core, -650 to -450: hazy, vessels still seen
     (Hansell et al. 2008, Radiology 246:697; ranges as measured by de Hoop et al. 2010, Radiology 255:199).
@@ -154,7 +154,7 @@ def _spicules(centre_xyz_mm: Float, diameter_mm: float, rng: np.random.Generator
 
 
 def axial_diameter_mm(shape: NoduleShape, fields: Fields) -> float:
-    """Longest diameter in any axial slice of the part inside the lung, measured on a fine local grid."""
+    """Return longest diameter in any axial slice of the part inside the lung, measured on a fine local grid."""
     steps = 29
     reach = shape.reach_mm
     line = np.linspace(-reach, reach, steps).astype(np.float32)
@@ -166,7 +166,7 @@ def axial_diameter_mm(shape: NoduleShape, fields: Fields) -> float:
 
 
 def longest_in_plane_mm(mask_KJI: NDArray[np.bool_], spacing_xy_mm: tuple[float, float]) -> float:
-    """Largest Feret diameter over all slices, voxels counted with their width along the measuring line."""
+    """Return largest Feret diameter over all slices, voxels counted with their width along the measuring line."""
     best = 0.0
     for plane in mask_KJI:
         rows, columns = np.nonzero(plane)
@@ -203,7 +203,7 @@ class Surroundings:
 
 
 def _candidates(where: Surroundings, location: Location, radius_mm: float, rng: np.random.Generator) -> Float:
-    """Centres that suit the location, in random order."""
+    """Return centres that suit the location, in random order."""
     middle = (where.vessels.start + where.vessels.end) / 2
     wide = where.vessels.start_radius
     points, depth = where.points_xyz_mm, where.depth_mm
@@ -259,7 +259,7 @@ def _place_one(
     placed: list[tuple[NoduleShape, float]],
     rng: np.random.Generator,
 ) -> tuple[NoduleShape, float] | None:
-    """The first of a few suitable places where a body of this diameter fits without coming near another."""
+    """Return the first of a few suitable places where a body of this diameter fits without coming near another."""
     centres = _candidates(where, location, diameter_mm / 2, rng)
     for centre in _free_centres(centres, location, diameter_mm, where, fields, placed)[:8]:
         shape, measured = fit_diameter(draw_shape(centre, diameter_mm, attenuation, location, rng), diameter_mm, fields)
@@ -280,7 +280,7 @@ def _free_centres(
     fields: Fields,
     placed: list[tuple[NoduleShape, float]],
 ) -> Float:
-    """The centres off the hila, off the other nodules and, unless juxta-pleural, off the pleura."""
+    """Return the centres off the hila, off the other nodules and, unless juxta-pleural, off the pleura."""
     radius = diameter_mm / 2
     allowed = np.ones(len(centres), bool)
     for hilum in where.hila_xyz_mm:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from medweave_core.contracts import codec
 from medweave_core.contracts.cohort import CaseEntry
@@ -28,7 +29,6 @@ from medweave_steps.preprocess.contrasts import box_of_multiples, resample_chann
 from medweave_steps.preprocess.labels import ResampledLesion, paint, resample_lesions
 from medweave_steps.preprocess.lungs import Box, LungField, crop_box, find_lungs
 from medweave_steps.preprocess.resample import Resampling, needed_planes, plan_resampling, resample_planes
-from medweave_steps.preprocess.write import save_array
 
 _NO_LUNGS = {
     "one-lung": "air was found on one side of the chest only; the crop is as wide as the body, in case the other lung is collapsed "
@@ -209,7 +209,7 @@ def _slices(box: Box) -> tuple[slice, ...]:
 
 
 def check_files(cohort: Path, entry: CaseEntry) -> None:
-    """Refuses a case whose files are not all there.
+    """Refuse a case whose files are not all there.
 
     Raises:
         UserInputError: names the case, never the files.
@@ -231,7 +231,7 @@ def _lesions(job: CaseJob, plan: Resampling) -> list[ResampledLesion]:
 
 
 def _choose_box(job: CaseJob, field: LungField, plan: Resampling, lesions: list[ResampledLesion]) -> tuple[Box, int]:
-    """The crop, and how many lesions it was widened for."""
+    """Return the crop, and how many lesions it was widened for."""
     if job.settings.crop == "none":
         return ((0, 0, 0), plan.shape), 0
     if job.settings.crop == "multiple-of-8":
@@ -294,3 +294,17 @@ def _notices(job: CaseJob, field: LungField | None, num_widened: int, num_outsid
             f"{case_id}: {lesions} of the ground truth outside the crop; a larger --margin-mm or --crop none would keep them."
         )
     return found
+
+
+def save_array(path: Path, array: npt.NDArray[Any]) -> None:
+    """Write a `.npy` file in C order, to be memory-mapped by later steps.
+
+    `numpy.save` hides why a write fails, and a memory map raises a bus error on a full disk; plain writes raise OSError.
+
+    Raises:
+        OSError: with its errno (ENOSPC on a full disk).
+    """
+    ordered = np.ascontiguousarray(array)
+    with path.open("wb") as stream:
+        np.lib.format.write_array_header_1_0(stream, np.lib.format.header_data_from_array_1_0(ordered))
+        stream.write(ordered.reshape(-1).view(np.uint8).data)

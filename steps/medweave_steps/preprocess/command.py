@@ -33,7 +33,7 @@ Memory: a series of 512 x 512 x 600 takes less than 4 GB; cases are prepared on 
 
 
 def run(config: PreprocessConfig, context: StepContext) -> Mapping[str, Any]:
-    """Writes the prepared cohort and returns the figures of the run report."""
+    """Write the prepared cohort and return the figures of the run report."""
     from medweave_steps.preprocess.case import CaseJob, check_files
     from medweave_steps.preprocess.layout import make_folders, parts_of, write_cohort_file
     from medweave_steps.runtime.write import atomic_directory

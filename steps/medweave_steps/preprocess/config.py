@@ -61,7 +61,7 @@ class PreprocessConfig:
     )
 
     def __post_init__(self) -> None:
-        """Raises UsageError for a value that cannot be used."""
+        """Raise UsageError for a value that cannot be used."""
         if self.spacing_mm is not None and not all(math.isfinite(x) and 0.2 <= x <= 10 for x in self.spacing_mm):
             raise _unusable("spacing-mm", self.spacing_mm, "three numbers from 0.2 to 10 mm")
         if self.window_hu is not None and not (
@@ -99,7 +99,7 @@ class CaseSettings:
 def settings_of(
     config: PreprocessConfig, card: ModelCard | None, channels: tuple[str, ...] = CT_CHANNELS
 ) -> CaseSettings:
-    """The settings of a run: the model's where there is one, else the options, else the defaults.
+    """Return the settings of a run: the model's where there is one, else the options, else the defaults.
 
     Args:
         channels: of the cohort.

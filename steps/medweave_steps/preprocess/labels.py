@@ -39,7 +39,7 @@ class ResampledLesion:
 
 
 def resample_lesions(truth: LabelArray, plan: Resampling) -> list[ResampledLesion]:
-    """Every lesion of a reference mask, on the resampled grid.
+    """Return every lesion of a reference mask, on the resampled grid.
 
     A lesion is a connected component (26 neighbours) of one label value. Its binary mask is interpolated linearly and cut at
     one half; a lesion that falls between the new voxel centres keeps the voxel it is nearest to.
@@ -54,7 +54,7 @@ def resample_lesions(truth: LabelArray, plan: Resampling) -> list[ResampledLesio
 
 
 def paint(lesions: Sequence[ResampledLesion], start: Triple, shape: Triple) -> tuple[LabelArray, int]:
-    """The label volume of a crop.
+    """Return the label volume of a crop.
 
     Args:
         start, shape: of the crop on the uncropped grid.
@@ -93,7 +93,7 @@ def _components(truth_IJK: LabelArray) -> Iterator[tuple[int, Triple, npt.NDArra
 
 
 def _used_box(array: npt.NDArray[Any]) -> tuple[slice, ...] | None:
-    """The box of all voxels above 0; one axis after the other, each on what the last one left."""
+    """Return the box of all voxels above 0; one axis after the other, each on what the last one left."""
     box = [slice(0, n) for n in array.shape]
     # The axis of the longest stride first: it is read as the memory lies.
     for axis in np.argsort([-abs(stride) for stride in array.strides]):
@@ -127,7 +127,7 @@ def _resampled(
 def _nearest(
     value: int, start: Triple, mask: npt.NDArray[np.bool_], positions: Sequence[npt.NDArray[np.float64]]
 ) -> ResampledLesion:
-    """A lesion of one new voxel: the one nearest to its centre of mass."""
+    """Return a lesion of one new voxel: the one nearest to its centre of mass."""
     centre = np.argwhere(mask).mean(axis=0) + np.asarray(start)
     i, j, k = (int(np.argmin(np.abs(place - c))) for place, c in zip(positions, centre, strict=True))
     return ResampledLesion(value=value, start=(i, j, k), mask_IJK=np.ones((1, 1, 1), dtype=bool))

@@ -32,7 +32,7 @@ class PreparedPart:
 
 
 def parts_of(splits: Mapping[str, Split], entries: Sequence[CaseEntry], *, cases_per_batch: int) -> list[PreparedPart]:
-    """The training set, then the batches; the batches are as equal in size as their number allows."""
+    """Return the training set, then the batches; the batches are as equal in size as their number allows."""
     ordered = sorted((entry for entry in entries if entry.case_id in splits), key=lambda entry: entry.case_id)
     training = [entry for entry in ordered if splits[entry.case_id] != "test"]
     test = [entry for entry in ordered if splits[entry.case_id] == "test"]
@@ -46,7 +46,7 @@ def parts_of(splits: Mapping[str, Split], entries: Sequence[CaseEntry], *, cases
 
 
 def make_folders(output: Path, places: Sequence[PreparedPart]) -> dict[str, Path]:
-    """Makes the folder of every case and returns them by case id."""
+    """Make the folder of every case and return them by case id."""
     (output / BATCHES).mkdir(parents=True)
     folders = {}
     for place in places:

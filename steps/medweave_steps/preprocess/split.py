@@ -12,7 +12,7 @@ SPLITS: tuple[Split, Split, Split] = ("train", "validation", "test")
 
 
 def assign_splits(cases: Sequence[CaseEntry], *, fractions: tuple[float, float, float], seed: int) -> dict[str, Split]:
-    """Gives every case a split.
+    """Return the split of every case.
 
     Cases of one patient, and scans that are equal voxel for voxel, stay together. Splits that the cohort fixes are complete: the
     other patients are drawn into the remaining ones, in the ratio of their fractions (into training if none remains).
@@ -46,7 +46,7 @@ def assign_splits(cases: Sequence[CaseEntry], *, fractions: tuple[float, float, 
 
 
 def _groups(cases: Sequence[CaseEntry]) -> dict[str, list[CaseEntry]]:
-    """Cases that must stay together, under the smallest patient key among them."""
+    """Return cases that must stay together, under the smallest patient key among them."""
     leader: dict[str, str] = {}
 
     def find(key: str) -> str:

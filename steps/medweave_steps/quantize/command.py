@@ -53,7 +53,7 @@ class QuantizeConfig:
 
 
 def run(config: QuantizeConfig, context: StepContext) -> Mapping[str, Any]:
-    """Draws the windows, lets NNCF find the ranges, and writes a candidate that names its parent."""
+    """Draw the windows, let NNCF find the ranges, and write a candidate that names its parent."""
     from medweave_steps.quantize.compress import QuantizeSettings, quantize
     from medweave_steps.quantize.windows import calibration_sha256, choose_windows
 

@@ -60,7 +60,7 @@ def quantize(
     num_threads: int,
     on_window: Callable[[], None] = lambda: None,
 ) -> int:
-    """Writes an IR whose convolutions compute in int8.
+    """Write an IR whose convolutions compute in int8.
 
     Args:
         float32_xml: the exported IR; its input has a fixed shape.
@@ -118,7 +118,7 @@ def _count_quantizers(model: Any) -> int:
 
 
 def input_convolutions(model: Any) -> list[str]:
-    """Names of the convolutions between which and the graph's inputs no other one lies, sorted."""
+    """Return names of the convolutions between which and the graph's inputs no other one lies, sorted."""
     found, seen, waiting = set(), set(), list(model.get_parameters())
     while waiting:
         operation = waiting.pop()

@@ -55,7 +55,7 @@ def loss_chart(curves: Curves) -> Chart:
 
 
 def validation_chart(curves: Curves) -> Chart:
-    """Dice and lesion sensitivity on the validation split over optimiser steps."""
+    """Return Dice and lesion sensitivity on the validation split over optimiser steps."""
     names = {"dice": ("Dice", FIRST, "-"), "sensitivity": ("lesion sensitivity", SECOND, "--")}
     best_step, best = max(curves.validation.get("dice", ((0, 0.0),)), key=lambda point: point[1])
 
@@ -74,7 +74,7 @@ def validation_chart(curves: Curves) -> Chart:
 
 
 def dice_chart(evaluation: Evaluation) -> Chart:
-    """Dice of every case, from the worst to the best, beside the baseline's."""
+    """Return Dice of every case, from the worst to the best, beside the baseline's."""
     ranked = sorted(
         (case for case in evaluation.per_case if case.dice is not None), key=lambda case: (case.dice, case.case_id)
     )
@@ -103,7 +103,7 @@ def dice_chart(evaluation: Evaluation) -> Chart:
 
 
 def size_chart(lesions: Sequence[LesionRow]) -> Chart:
-    """Lesions found and missed by longest in-plane diameter."""
+    """Return lesions found and missed by longest in-plane diameter."""
     edges = (0.0, *SIZES_MM, float("inf"))
     names = [
         f"below {edges[1]:g}",
@@ -136,7 +136,7 @@ def _two(values: Sequence[float | None], place: int) -> str:
 
 
 def _svg(draw: Callable[[Any], None], name: str) -> str:
-    """Draws on one pair of axes; `name` keeps the identifiers of several charts on one page apart."""
+    """Draw on one pair of axes; `name` keeps the identifiers of several charts on one page apart."""
     matplotlib = require("matplotlib", extra="report")
     figure_module, backend = (
         require("matplotlib.figure", extra="report"),

@@ -120,7 +120,7 @@ def read_reports(paths: Sequence[Path]) -> tuple[RunReport, ...]:
 
 
 def gate_decision(reports: Sequence[RunReport]) -> GateDecision | None:
-    """The gate's decision, which its run report holds as results."""
+    """Return the gate's decision, which its run report holds as results."""
     for report in reversed(reports):
         if report.verb == "gate":
             results = json.loads(json.dumps(codec.to_json(report.results)))

@@ -39,7 +39,7 @@ class Column:
         return self.one / self.seconds[ranks]
 
     def texts(self, ranks: int) -> tuple[str, str]:
-        """The time, and the speed-up with its efficiency, which is 1 where twice the ranks take half the time."""
+        """Return the time, and the speed-up with its efficiency, which is 1 where twice the ranks take half the time."""
         if ranks not in self.seconds:
             return "–", "–"
         value = self.speed_up(ranks)
@@ -63,7 +63,7 @@ class Table:
 
 
 def table_of(reports: Sequence[RunReport]) -> Table | None:
-    """The table, by the run reports of `train` and `search`; None where there is nothing to compare."""
+    """Return the table, by the run reports of `train` and `search`; None where there is nothing to compare."""
     trainings, searches = measured_trainings(reports), measured_searches(reports)
     if len(trainings) < 2 and not searches:
         return None
@@ -101,7 +101,7 @@ def table_of(reports: Sequence[RunReport]) -> Table | None:
 
 
 def measured_trainings(reports: Sequence[RunReport]) -> dict[int, Mapping[str, Any]]:
-    """What run reports of `train` say of their training, by ranks; of equal numbers the last."""
+    """Return the training facts of `train` reports by number of ranks; the last one of equal numbers."""
     trainings = [
         report.results["training"] for report in reports if report.verb == "train" and "training" in report.results
     ]

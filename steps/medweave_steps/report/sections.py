@@ -56,12 +56,12 @@ def sections_of(material: Material) -> tuple[tuple[str, str], ...]:
 
 
 def headline(evaluation: Evaluation) -> tuple[HeadlineFigure, ...]:
-    """The figures that the report opens with."""
+    """Return the figures that the report opens with."""
     return tuple(_figure(evaluation, *row) for row in _HEADLINE)
 
 
 def all_figures(evaluation: Evaluation) -> tuple[HeadlineFigure, ...]:
-    """Every pooled figure, for the table."""
+    """Return every pooled figure, for the table."""
     rows = sorted((*_HEADLINE, *_MORE), key=lambda row: _ORDER.index(row[0].split("_")[0]))
     return tuple(_figure(evaluation, *row) for row in rows)
 
@@ -127,7 +127,7 @@ def _formats(cases: Sequence[CaseFigures]) -> str:
 
 
 def ranked_cases(evaluation: Evaluation) -> list[CaseFigures]:
-    """Cases from the worst to the best; those without a Dice come last."""
+    """Return cases from the worst to the best; those without a Dice come last."""
     return sorted(evaluation.per_case, key=lambda c: (c.dice is None, c.dice or 0.0, c.case_id))
 
 
@@ -233,7 +233,7 @@ def _known(value: Any, digits: int, unit: str = "") -> str | None:
 
 
 def model_facts(material: Material) -> list[tuple[str, str]]:
-    """What the model is and takes, and which data it saw."""
+    """Return the rows about the model, its input and its training data."""
     prepared, segmented = material.results_of("preprocess"), material.results_of("segment")
     splits = prepared.get("patients_per_split", {})
     facts = [
@@ -313,7 +313,7 @@ def gate_rows(decision: GateDecision) -> list[dict[str, Any]]:
 
 
 def gate_test_rows(decision: GateDecision) -> list[dict[str, Any]]:
-    """The same models on the test split, which decided nothing."""
+    """Return the models' figures on the test split, which had no part in the decision."""
     if decision.float32_test is None:
         return []
     rows: list[dict[str, Any]] = [{"name": "float32", "cells": _figures(decision.float32_test)}]
@@ -350,7 +350,7 @@ def _speed(speed: GateSpeed | None) -> list[Cell]:
 
 
 def versions(material: Material) -> list[tuple[str, str]]:
-    """Name and version of every library that a step imported; two where steps differ."""
+    """Return name and version of every library that a step imported; two where steps differ."""
     seen: dict[str, list[str]] = {}
     for report in material.reports:
         for name, version in {"medweave": report.medweave_version, **report.versions}.items():
@@ -360,7 +360,7 @@ def versions(material: Material) -> list[tuple[str, str]]:
 
 
 def case_cells(case: CaseFigures) -> dict[str, str]:
-    """One row of the table of cases."""
+    """Return one row of the table of cases."""
     return {
         "dice": figure(case.dice) if case.dice is not None else "no lesion",
         "nsd": figure(case.nsd_2mm) if case.nsd_2mm is not None else "–",
@@ -374,7 +374,7 @@ def case_cells(case: CaseFigures) -> dict[str, str]:
 
 
 def shown(item: HeadlineFigure) -> dict[str, str]:
-    """A pooled figure as texts."""
+    """Return a pooled figure as texts."""
     return {
         "value": NOT_DEFINED if item.value is None else figure(item.value),
         "interval": interval(item.interval),

@@ -30,7 +30,7 @@ class Trials:
 
 
 def trials_of(reports: Sequence[RunReport]) -> list[Trials]:
-    """A table for each search whose trials were all gathered, by the run reports of `search`."""
+    """Return a table for each search whose trials were all gathered, by the run reports of `search`."""
     gathered = [report.results for report in reports if report.verb == "search" and report.results.get("best")]
     return [_of(codec.from_json(SearchTable, known, where="the run report of a search")) for known in gathered]
 

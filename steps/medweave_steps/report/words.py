@@ -40,7 +40,7 @@ def triple(values: Sequence[float]) -> str:
 
 
 def mib(num_bytes: float) -> str:
-    """Bytes as MiB with one decimal."""
+    """Return bytes as MiB with one decimal."""
     return f"{num_bytes / 2**20:.1f} MiB"
 
 

@@ -42,7 +42,7 @@ def available_cpus() -> int:
 
 
 def limit_threads(num_threads: int) -> None:
-    """Bounds the threads of numerical libraries that read the environment when they load."""
+    """Limit the threads of numerical libraries that read the environment when they load."""
     for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
         os.environ[name] = str(num_threads)
 
@@ -134,7 +134,7 @@ def rank_place() -> RankPlace:
 
 
 def prefer_interface_towards(host: str) -> None:
-    """Makes gloo use the network interface over which a host is reached, unless GLOO_SOCKET_IFNAME says which.
+    """Make gloo use the network interface over which a host is reached, unless GLOO_SOCKET_IFNAME says which.
 
     Left alone it takes the address that the machine's own name has, which on many Linux systems is 127.0.1.1.
     """

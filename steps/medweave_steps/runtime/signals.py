@@ -117,7 +117,7 @@ class Deferred:
     wants_checkpoint: bool = False
 
     def raise_if_ending(self) -> None:
-        """Raises `Terminated` if INT or TERM has arrived."""
+        """Raise `Terminated` if INT or TERM has arrived."""
         if self.ending is not None:
             raise Terminated(self.ending)
 

@@ -119,7 +119,7 @@ def _outcome(row: TrialRow, config: SearchConfig) -> str:
 
 
 def _epochs(context: StepContext) -> Any:
-    """Hands on each epoch of the only trial as this step's own progress."""
+    """Forward each epoch of the only trial as this step's progress."""
     progress: list[Any] = []
 
     def step(point: Mapping[str, Any]) -> None:
@@ -132,7 +132,7 @@ def _epochs(context: StepContext) -> Any:
 
 
 def _read(cls: type[C], path: Path | None, what: str) -> C:
-    """A file that people or `--part plan` wrote.
+    """Return a file that people or `--part plan` wrote.
 
     Raises:
         UserInputError: it is no JSON, or another kind of file.

@@ -122,7 +122,7 @@ def _quiet() -> Iterator[None]:
 
 
 def _home() -> Path:
-    """A new folder with a short name: those of Ray's sockets, which lie below it, may have 107 characters."""
+    """Return a new folder with a short name: those of Ray's sockets, which lie below it, may have 107 characters."""
     default = tempfile.gettempdir()
     return Path(tempfile.mkdtemp(prefix="mw-", dir=default if len(default) <= 24 else "/tmp"))
 
@@ -138,7 +138,7 @@ def _scheduler(spread: Spread) -> Any:
 
 
 def _actor(tune: Any) -> Any:
-    """The class that Ray makes an object of for each trial: it follows a training from score to score."""
+    """Return the class that Ray makes an object of for each trial: it follows a training from score to score."""
 
     class TrialActor(tune.Trainable):  # type: ignore[misc]
         def setup(self, config: dict[str, Any], trials: list[Trial], settings: TrialSettings, folder: str) -> None:

@@ -19,7 +19,7 @@ NO_RESULT = "no result: the job that trained it failed, as the report of the run
 
 
 def table_of(rows: Sequence[TrialRow], metric: str, *, choose: bool) -> SearchTable:
-    """The table; of equal scores the first in the order of the grid is the best.
+    """Return the table; of equal scores the first in the order of the grid is the best.
 
     Args:
         choose: name the best.
@@ -43,7 +43,7 @@ def table_of(rows: Sequence[TrialRow], metric: str, *, choose: bool) -> SearchTa
 
 
 def most_at_once(times: Sequence[tuple[float, float]]) -> int:
-    """The most intervals that have a moment in common.
+    """Return the most intervals that have a moment in common.
 
     Args:
         times: start and end of each, s.
@@ -57,7 +57,7 @@ def most_at_once(times: Sequence[tuple[float, float]]) -> int:
 
 
 def read_rows(folders: Iterable[Path]) -> dict[str, tuple[TrialRow, Path]]:
-    """The rows of earlier results, each with the folder of what the trial has left.
+    """Return the rows of earlier results, each with the folder of what the trial has left.
 
     Raises:
         UserInputError: a folder is not a result of a search, or two are of the same trial.
@@ -83,7 +83,7 @@ def read_rows(folders: Iterable[Path]) -> dict[str, tuple[TrialRow, Path]]:
 
 
 def in_order(trials: Sequence[Trial], found: Mapping[str, tuple[TrialRow, Path]]) -> list[TrialRow]:
-    """The rows of a grid's trials; one whose job left nothing is a failed one.
+    """Return the rows of a grid's trials; one whose job left nothing is a failed one.
 
     Raises:
         UserInputError: a result is of no trial of the grid.
@@ -107,7 +107,7 @@ def in_order(trials: Sequence[Trial], found: Mapping[str, tuple[TrialRow, Path]]
 
 
 def write_table(folder: Path, table: SearchTable) -> None:
-    """Writes search.json, and trials.csv for spreadsheets."""
+    """Write search.json, and trials.csv for spreadsheets."""
     (folder / TABLE).write_text(codec.dumps(table), encoding="utf-8")
     names = list(dict.fromkeys(name for row in table.rows for name in row.varied if name != "seed"))
     text = io.StringIO()

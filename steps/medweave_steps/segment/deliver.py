@@ -141,7 +141,7 @@ def deliver_case(
     *,
     model_sha256: str,
 ) -> Delivery:
-    """Writes NIfTI, table and, where there is a draft, segmentation and structured report.
+    """Write NIfTI, table and, where there is a draft, segmentation and structured report.
 
     Args:
         folder: of the case; made here, inside a folder that appears only when it is complete.

@@ -75,7 +75,7 @@ class Source:
 
 
 def read_source(headers: Sequence[Any], info: VolumeInfo) -> Source | None:
-    """Prepares the source headers of a case for reference.
+    """Prepare the source headers of a case for reference.
 
     Args:
         headers: datasets without pixel data, changed in place.
@@ -110,7 +110,7 @@ def read_source(headers: Sequence[Any], info: VolumeInfo) -> Source | None:
 
 
 def derived_uid(*parts: str) -> str:
-    """A UID that depends on nothing but its parts, so that equal work gives equal files (DICOM PS3.5, B.2: UUID-derived)."""
+    """Return a UID that depends on nothing but its parts, so that equal work gives equal files (DICOM PS3.5, B.2: UUID-derived)."""
     return f"2.25.{uuid.uuid5(uuid.NAMESPACE_OID, chr(10).join(('medweave', *parts))).int}"
 
 

@@ -29,7 +29,7 @@ SERIES_NUMBER = 9002
 def build_report(
     lesions: Sequence[Lesion], segmentation: Any, source: Source, card: ModelCard, *, identity: tuple[str, ...]
 ) -> Any:
-    """A measurement report: the number of lesions, and for each its volume, longest diameter and (of CT) mean HU.
+    """Return a measurement report: the number of lesions, and for each its volume, longest diameter and (of CT) mean HU.
 
     Each lesion has a tracking identifier, the segmentation and source images that show it, and its centre (LPS, mm).
 

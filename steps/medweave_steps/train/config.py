@@ -189,7 +189,7 @@ class TrainConfig(Recipe):
         return network_type(self.network).patch_multiple(self)
 
     def identity(self) -> dict[str, Any]:
-        """Every option that the trained weights depend on, as JSON values; equal identities train equal weights."""
+        """Return every option that the trained weights depend on, as JSON values; equal identities train equal weights."""
         # Options at their default are left out, so that checkpoints from before these options still fit.
         unused = tuple(
             field.name

@@ -101,7 +101,7 @@ class Trainer:
     # -- the loop -------------------------------------------------------------------------------------------------
 
     def run(self, history: History, make_progress: Callable[[int, int], Progress]) -> None:
-        """Trains to the last step, or until patience runs out.
+        """Train to the last step, or until patience runs out.
 
         Raises:
             InternalError: the loss is not a number; names the step and the cases of the batch.
@@ -238,12 +238,12 @@ class Trainer:
     # -- validation -----------------------------------------------------------------------------------------------
 
     def predict(self, window_BCIJK: Any) -> Any:
-        """Float32 logits of windows, in the arithmetic of the training; looks at the signals between windows."""
+        """Return Float32 logits of windows, in the arithmetic of the training; looks at the signals between windows."""
         self.signals.raise_if_ending()
         return self.stepper.predict(window_BCIJK)
 
     def tallies(self, choices: Sequence[Postprocessing], *, num_cases: int | None = None) -> list[list[validate.Tally]]:
-        """Per validation case, the tallies of each choice, by the network as it is; the ranks share the cases."""
+        """Return per validation case, the tallies of each choice, by the network as it is; the ranks share the cases."""
         self.network.eval()
         group = self.strategy.group
         window, in_bfloat16 = self.config.window_shape, self.stepper.uses_bfloat16
@@ -256,7 +256,7 @@ class Trainer:
         return validate.interleaved(group.gather(share))
 
     def best_tallies(self) -> list[list[validate.Tally]]:
-        """Per validation case, the tallies of `choices` under the best weights, which the network holds from here on."""
+        """Return per validation case, the tallies of `choices` under the best weights, which the network holds from here on."""
         self.network.load_state_dict(self.state.best_weights)
         if self._last_tallies is not None and self.state.best_step == self.state.step:
             return self._last_tallies
@@ -291,16 +291,16 @@ class Trainer:
     # -- checkpoints ----------------------------------------------------------------------------------------------
 
     def identity(self) -> dict[str, Any]:
-        """What the trained weights depend on, besides the data and torch itself."""
+        """Return every option and setting that the trained weights depend on, besides the data and torch itself."""
         precision = "bfloat16" if self.stepper.uses_bfloat16 else "float32"
         return {**self.config.identity(), "precision": precision, "device": self.strategy.device.type}
 
     def _random_states(self) -> list[dict[str, Any]]:
-        """Of all ranks, in their order; every rank must call it."""
+        """Return the random states of all ranks in order; every rank must call it."""
         return self.strategy.group.gather(checkpoint.random_state(self.strategy.device))
 
     def save(self, folder: Path, history: History, *, random_states: Sequence[dict[str, Any]] = ()) -> None:
-        """Writes a checkpoint, on the first rank only: weights and statistics are the same on all when they are together.
+        """Write a checkpoint, on the first rank only: weights and statistics are the same on all when they are together.
 
         Every rank must call it, unless `_saves_alone` and what `_random_states` gave is given. Nothing in the loop draws from
         torch's random numbers, but a network may.
@@ -323,7 +323,7 @@ class Trainer:
         checkpoint.write_checkpoint(folder, content)
 
     def restore(self, content: dict[str, Any]) -> list[dict[str, Any]]:
-        """Takes over a checkpoint; returns the points of its curves.
+        """Take over a checkpoint; return the points of its curves.
 
         Raises:
             UserInputError: it belongs to another training.

@@ -28,7 +28,7 @@ WORKERS = "COMPSs' workers compute, and their counters are not read"
 
 
 def run(config: DistributedConfig, context: StepContext) -> Mapping[str, Any]:
-    """Checks model and cases, runs the rounds, chooses the postprocessing on the validation split and writes the model."""
+    """Check model and cases, runs the rounds, chooses the postprocessing on the validation split and write the model."""
     from medweave_steps.runtime import environment
     from medweave_steps.train_distributed.engines import engine_named
     from medweave_steps.training.distributed.launch import ranks_here, run_ranks
@@ -78,7 +78,7 @@ def run(config: DistributedConfig, context: StepContext) -> Mapping[str, Any]:
 
 
 def usable_model(config: DistributedConfig, prepared: PreparedFolder) -> ModelCard:
-    """The card of the model that is continued.
+    """Return the card of the model that is continued.
 
     Raises:
         UserInputError: the model is compressed, or was made for cases of another kind; or the cases cannot be trained on.
@@ -243,7 +243,7 @@ def replica_job(job: DistributedJob) -> Any:
 
 
 def open_engine(name: str, task: Any, group: Group) -> Any:
-    """Makes the engine of this name."""
+    """Make the engine of this name."""
     if name == "ddp":
         from medweave_steps.train_distributed.engines.ddp import DdpEngine
 

@@ -62,7 +62,7 @@ class DistributedConfig(Recipe):
         check_option(threads is None or threads >= 1, "threads_per_replica", threads, "at least 1")
 
     def identity(self) -> dict[str, Any]:
-        """Every option that the trained weights depend on, as JSON values; they do not depend on the engine."""
+        """Return every option that the trained weights depend on, as JSON values; they do not depend on the engine."""
         return options_of(self, leave_out=_NOT_NUMERIC)
 
     def of_replicas(self) -> dict[str, Any]:

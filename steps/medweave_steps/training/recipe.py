@@ -76,7 +76,7 @@ class Recipe:
         return self.augment is not False
 
     def data_processes(self, device: Any, *, num_threads: int) -> int:
-        """The processes of a rank that cut patches, for a torch.device and the rank's threads."""
+        """Return the processes of a rank that cut patches, for a torch.device and the rank's threads."""
         if self.data_workers is not None:
             return self.data_workers
         return min(num_threads, MOST_DATA_WORKERS) if device.type == "cuda" else 0

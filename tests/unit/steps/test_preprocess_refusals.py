@@ -21,7 +21,7 @@ import pytest
 from medweave_core.contracts.cohort import CohortIndex, Finding
 from medweave_steps.cli import main
 from medweave_steps.io.model.folder import CARD_FILE, write_card
-from medweave_steps.preprocess.write import save_array
+from medweave_steps.preprocess.case import save_array
 from support.chest_cohort import index_of, save_index, write_dicom, write_msd
 from support.model_folders import tiny_card
 from support.processes import names_below, nearly_full_disk

@@ -143,7 +143,7 @@ def walk(folder: Path) -> Iterator[str]:
 
 
 def is_scan_plane(plane: Plane) -> bool:
-    """True for a slice of the scan; see `dicom_frames`."""
+    """Return True for a slice of the scan; see `dicom_frames`."""
     return is_slice(plane.frame_type, plane.layout.samples, plane.layout.photometric)
 
 
@@ -152,7 +152,7 @@ def _is_color_plane(plane: Plane) -> bool:
 
 
 def is_reformat(plane: Plane) -> bool:
-    """True for a slice computed from others that is not axial (sagittal, coronal): its scan is there as axial slices too."""
+    """Return True for a slice computed from others that is not axial (sagittal, coronal): its scan is there as axial slices too."""
     if plane.orientation is None or plane.frame_type[:1] != ("DERIVED",):
         return False
     normal = np.abs(np.cross(plane.orientation[:3], plane.orientation[3:]))
@@ -160,7 +160,7 @@ def is_reformat(plane: Plane) -> bool:
 
 
 def discover_dicom(folder: Path, names: list[str], *, tick: Callable[[int], None] = lambda number: None) -> FoundDicom:
-    """Reads the headers of files and groups the CT images by series.
+    """Read the headers of files and group the CT images by series.
 
     Args:
         folder: the cohort.

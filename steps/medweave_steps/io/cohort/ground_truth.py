@@ -62,7 +62,7 @@ def read_nifti_mask(path: Path, grid: Grid, name: SeriesName, merges: Sequence[L
 
 
 def check_same_grid(mask: Grid, grid: Grid, name: SeriesName) -> None:
-    """Refuses a mask whose voxels do not lie on those of its volume.
+    """Refuse a mask whose voxels do not lie on those of its volume.
 
     Raises:
         FindingError: the shapes differ, or a corner lies elsewhere by more than a tenth of a voxel.

@@ -23,7 +23,7 @@ class DecodeError(Exception):
 
 
 def decode_in_order(requests: Sequence[Request], *, num_workers: int) -> Generator[decode_worker.Decoded, None, None]:
-    """Decodes planes in parallel and yields them in the order of the requests.
+    """Decode planes in parallel and yield them in the order of the requests.
 
     Args:
         requests: path, byte ranges, transfer syntax and pixel description of each plane.

@@ -22,7 +22,7 @@ Decoded = tuple[str, int, bytes | bytearray]
 
 
 def read_ranges(path: str, ranges: Sequence[tuple[int, int]]) -> bytes:
-    """Bytes of a file, from (offset, length) pairs put together.
+    """Return bytes of a file, from (offset, length) pairs put together.
 
     Raises:
         EOFError: the file ends before.
@@ -44,7 +44,7 @@ def read_ranges(path: str, ranges: Sequence[tuple[int, int]]) -> bytes:
 
 
 def decode(frame: bytes, syntax: str, options: Mapping[str, Any]) -> Decoded:
-    """Decompresses one frame.
+    """Decompress one frame.
 
     Args:
         frame: the code stream.

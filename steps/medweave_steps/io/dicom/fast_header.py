@@ -94,7 +94,7 @@ class QuickHeader:
     pixel_bytes: int | None
 
     def get(self, keyword: str, default: Any = None) -> Any:
-        """The value of an attribute: text, a list of texts, an int, or bytes."""
+        """Return the value of an attribute: text, a list of texts, an int, or bytes."""
         return self.values.get(keyword, default)
 
     def __getattr__(self, keyword: str) -> Any:
@@ -105,7 +105,7 @@ class QuickHeader:
 
 
 def quick_header(descriptor: int) -> QuickHeader | None:
-    """Reads the header of an open file from its beginning.
+    """Read the header of an open file from its beginning.
 
     Args:
         descriptor: of a file opened for reading; its position does not move.

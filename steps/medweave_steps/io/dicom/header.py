@@ -92,14 +92,14 @@ def load_pydicom() -> Any:
 
 
 def looks_like_dicom(stream: BinaryIO) -> bool:
-    """True for a Part 10 file, and for one without preamble that begins with group 0008."""
+    """Return True for a Part 10 file, and for one without preamble that begins with group 0008."""
     head = stream.read(132)
     stream.seek(0)
     return head[128:132] == b"DICM" or head[:2] == b"\x08\x00"
 
 
 def read_file(folder: Path, name: str) -> DicomFile | None:
-    """Reads one file's header, without its pixels.
+    """Read one file's header, without its pixels.
 
     Args:
         folder: the cohort.

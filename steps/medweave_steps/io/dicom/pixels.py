@@ -147,7 +147,7 @@ def _frame_table(path: Path, plane: Plane, offset: int) -> list[Ranges]:
 
 
 def check_decodable(layout: PixelLayout) -> None:
-    """Refuses pixels that no decoder on this machine reads, or that are not grey values.
+    """Refuse pixels that no decoder on this machine reads, or that are not grey values.
 
     Raises:
         PixelError: says the transfer syntax in words, and what helps.
@@ -181,7 +181,7 @@ def check_decodable(layout: PixelLayout) -> None:
 
 
 def unsupported_syntax(uid: Any) -> PixelError:
-    """The error for pixels that cannot be decompressed here."""
+    """Return the error for pixels that cannot be decompressed here."""
     words = uid.name if uid.name != str(uid) else "a private or unknown transfer syntax"
     convert = "or convert the series to Explicit VR Little Endian (dcmtk: dcmdjpeg; GDCM: gdcmconv --raw)"
     package = "pyjpegls" if "JPEG-LS" in words else "pylibjpeg-libjpeg" if words.startswith("JPEG ") else None
@@ -203,7 +203,7 @@ def stored_values(data: bytes, layout: PixelLayout) -> npt.NDArray[Any]:
 
 
 def _decoded_values(decoded: decode_worker.Decoded, layout: PixelLayout) -> npt.NDArray[Any]:
-    """A decompressed plane as stored values of the signedness that the header states.
+    """Return a decompressed plane as stored values of the signedness that the header states.
 
     Some writers encode signed values as unsigned ones or unsigned ones as signed; then the header is right.
     """

@@ -34,7 +34,7 @@ class DicomVolume:
 
 
 def assemble(planes: Sequence[Plane], name: SeriesName) -> DicomVolume:
-    """Sorts the planes of one series along the slice normal and checks that they are one regular volume.
+    """Sort the planes of one series along the slice normal and check that they are one regular volume.
 
     Raises:
         FindingError: the planes lack geometry, differ in size, orientation, spacing or frame of reference, lie on a tilted
@@ -79,7 +79,7 @@ def place_text(plane: Plane) -> str:
 
 
 def _height_mm(plane: Plane) -> float | None:
-    """Position of a slice along its own normal, None where the header does not say it."""
+    """Return the position of a slice along its own normal, None where the header does not say it."""
     if plane.orientation is None or plane.position_lps is None:
         return None
     normal = np.cross(plane.orientation[:3], plane.orientation[3:])
@@ -87,7 +87,7 @@ def _height_mm(plane: Plane) -> float | None:
 
 
 def is_stack(planes: Sequence[Plane]) -> bool:
-    """False for a single image and for repeated images of one place (bolus tracking): no volume is meant."""
+    """Return False for a single image and for repeated images of one place (bolus tracking): no volume is meant."""
     points = [plane.position_lps for plane in planes if plane.position_lps is not None]
     if len(planes) < 2:
         return False
@@ -246,7 +246,7 @@ def _check_sideways(
 
 
 def _check_gaps(along: FloatVector, name: SeriesName) -> float:
-    """The mean distance between slices, mm, once they are known to be regular."""
+    """Return the mean distance between slices, mm, once they are known to be regular."""
     gaps = np.diff(along)
     usual = float(np.sort(gaps)[(len(gaps) - 1) // 2])
     tolerance = max(2 * SAME_PLACE_MM, GAP_TOLERANCE * usual)

@@ -30,7 +30,7 @@ def read_source_header(path: Path) -> Any:
 
 
 def write_headers(path: Path, datasets: Sequence[Any]) -> None:
-    """Writes header-only datasets, in order, as DICOM files in a zip. The headers hold patient data.
+    """Write header-only datasets, in order, as DICOM files in a zip. The headers hold patient data.
 
     Args:
         path: the zip file.
@@ -40,7 +40,7 @@ def write_headers(path: Path, datasets: Sequence[Any]) -> None:
 
 
 def copy_headers(path: Path, folder: Path, slices: Sequence[Plane]) -> None:
-    """Writes the headers of a series as `write_headers` does, but takes their bytes from the files as they are.
+    """Write the headers of a series as `write_headers` does, but take their bytes from the files as they are.
 
     Reading and encoding a header takes milliseconds, and a series has hundreds. Headers that cannot be copied (big endian,
     deflated, no preamble) are read and encoded.

@@ -21,7 +21,7 @@ _ALLOWED_CLASS = re.compile(r"(monai\.networks\.nets|medweave_steps\.networks\.d
 
 
 def build_network(architecture: Mapping[str, Any]) -> Any:
-    """The torch network that a card's `architecture` describes, with fresh weights, on the CPU.
+    """Return the torch network that a card's `architecture` describes, with fresh weights, on the CPU.
 
     Args:
         architecture: `{"class": "monai.networks.nets.UNet", "arguments": {...}}`.
@@ -53,7 +53,7 @@ def build_network(architecture: Mapping[str, Any]) -> Any:
 
 
 def load_network(folder: Path, card: ModelCard) -> Any:
-    """The card's network with the folder's weights (`models/model.safetensors`), in evaluation mode, float32, on the CPU.
+    """Return the card's network with the folder's weights (`models/model.safetensors`), in evaluation mode, float32, on the CPU.
 
     Returns:
         a torch.nn.Module from [B, 1, I, J, K] to [B, 1, I, J, K] logits; see `one_logit` for networks that end in two channels.
@@ -84,7 +84,7 @@ def load_plain(folder: Path, card: ModelCard) -> Any:
 
 
 def one_logit(network: Any, architecture: Mapping[str, Any]) -> Any:
-    """A network whose single output channel is the logit of the lesion's probability.
+    """Return a network whose single output channel is the logit of the lesion's probability.
 
     A network that ends in softmax over (background, lesion) says so in its architecture, `"output": "softmax"`. Its lesion
     probability exp(b) / (exp(a) + exp(b)) is sigmoid(b - a), so the difference of the two channels takes their place.
@@ -111,7 +111,7 @@ def one_logit(network: Any, architecture: Mapping[str, Any]) -> Any:
 
 
 def save_weights(folder: Path, network: Any) -> None:
-    """Writes a network's weights into a model folder: safetensors, which we read, and `model.pt`, which Bundle users read."""
+    """Write a network's weights into a model folder: safetensors, which we read, and `model.pt`, which Bundle users read."""
     torch = require("torch", extra="train")
     safetensors = require("safetensors.torch", extra="train")
     state = {name: tensor.detach().cpu().contiguous() for name, tensor in network.state_dict().items()}
@@ -124,7 +124,7 @@ def save_weights(folder: Path, network: Any) -> None:
 
 
 def check_weights(weights: Mapping[str, Any], network: Any, *, model: str) -> None:
-    """Compares the names and shapes of weights with those of a network.
+    """Compare the names and shapes of weights with those of a network.
 
     Raises:
         UserInputError: they differ; the message names the first differing key in order of name.

@@ -118,7 +118,7 @@ def _open(path: Path) -> BinaryIO:
 
 
 def is_nifti(name: str) -> bool:
-    """True for a file that should be NIfTI; macOS' `._` companions are not."""
+    """Return True for a file that should be NIfTI; macOS' `._` companions are not."""
     return name.endswith(SUFFIXES) and not name.rpartition("/")[2].startswith(".")
 
 

@@ -18,21 +18,21 @@ class ReplicaEngine(Protocol):
     """The contract between the rounds and an engine; every returned list has one entry per replica, in their order."""
 
     def abilities(self) -> list[Ability]:
-        """What the process of each replica can do; opens the data there."""
+        """Return the abilities of each replica's process; opens the data there."""
 
     def train(self, round_number: int, weights: bytes, bfloat16: bool) -> list[Share]:
-        """Trains every replica for one round from the same weights; each remembers the state of its optimiser."""
+        """Train every replica for one round from the same weights; the engine stores the states of their optimizers."""
 
     def tallies(
         self, weights: bytes, choices: Sequence[Postprocessing], num_cases: int | None, bfloat16: bool
     ) -> list[list[list[Tally]]]:
-        """The replicas' shares of the validation cases by these weights."""
+        """Return the tallies of each replica's share of the validation cases by these weights."""
 
     def memories(self) -> list[bytes]:
-        """What the replicas remember of the rounds so far: packed states of their optimisers, empty before the first round."""
+        """Return the packed optimizer states of the replicas, empty before the first round."""
 
     def restore(self, memories: Sequence[bytes]) -> None:
-        """Takes over what `memories` gave, of whatever engine."""
+        """Restore the result of `memories`, of any engine."""
 
     def card_facts(self) -> dict[str, Any]:
         """Return facts about the engine for the model card and the report."""

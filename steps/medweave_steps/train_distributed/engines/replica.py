@@ -115,14 +115,14 @@ def ability(job: ReplicaJob) -> Ability:
 
 
 def digest(job: ReplicaJob) -> str:
-    """Of the training cases that this process has opened."""
+    """Return the digest of the training cases that this process has opened."""
     return _bench(job).sampler.digest()
 
 
 def train(
     job: ReplicaJob, round_number: int, replica: int, weights: bytes, remembered: bytes, bfloat16: bool
 ) -> tuple[Share, bytes]:
-    """Trains one replica for one round.
+    """Train one replica for one round.
 
     Args:
         round_number: from 0.
@@ -168,7 +168,7 @@ def train(
 
 
 def _take_step(stepper: Stepper, batch: Batch, *, step: int) -> float:
-    """The loss."""
+    """Return the loss."""
     rate = stepper.learning_rate
     stepper.begin()
     value = stepper.backward(stepper.loss_of(batch))

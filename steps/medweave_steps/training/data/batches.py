@@ -19,7 +19,7 @@ class _Source(Protocol):
         """Return the batch of a step; steps may come in any order."""
 
     def close(self) -> None:
-        """Ends what cuts them."""
+        """End what cuts them."""
 
 
 class Batches:
@@ -43,14 +43,14 @@ class Batches:
         )
 
     def batch(self, step: int) -> Batch:
-        """The batch of a step."""
+        """Return the batch of a step."""
         started = time.monotonic()
         batch = self._source.batch(step)
         self.waited_s += time.monotonic() - started
         return batch
 
     def close(self) -> None:
-        """Ends what cuts them."""
+        """End what cuts them."""
         self._source.close()
 
 

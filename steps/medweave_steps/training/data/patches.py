@@ -200,7 +200,7 @@ class PatchSampler:
         return 0
 
     def digest(self) -> str:
-        """SHA-256 of where patches can lie: lesions and bright structures, found by looking at every voxel of the cases."""
+        """Return the SHA-256 of lesions and bright structures, from all voxels of the cases."""
         digest = hashlib.sha256()
         for case in self.cases:
             digest.update(f"{case.case_id} {case.volume_CIJK.shape[-3:]}".encode())
@@ -267,7 +267,7 @@ def joined(patches: Sequence[Patch], *, num_together: int, is_padding: bool = Fa
 
 
 def scaled(volume: npt.NDArray[np.floating], window_hu: tuple[float, float] | None) -> FloatArray:
-    """The network's input: HU clipped to the window, scaled to 0 to 1, float32; MR, which has no window, as it is."""
+    """Return the network's input: HU clipped to the window, scaled to 0 to 1, float32; MR, which has no window, as it is."""
     if window_hu is None:
         return np.asarray(volume, dtype=np.float32)
     low, high = window_hu

@@ -68,7 +68,7 @@ def run_ranks(
     device: Literal["auto", "cpu", "cuda"],
     node_group: NodeGroup,
 ) -> Any:
-    """Runs a function in `num_here` processes on each node of the node group, joined to one group.
+    """Run a function in `num_here` processes on each node of the node group, joined to one group.
 
     Args:
         work: a function of a module, of the job and its `RankGroup`; it must end on all ranks, or on none.
@@ -162,7 +162,7 @@ class _Attempt:
                 self.lost = failures.lost_contact(f"node {environment.host_name()}", first_line(error))
 
     def attend(self) -> None:
-        """Waits for the end.
+        """Wait for the end.
 
         Raises:
             Terminated: INT or TERM arrived; the ranks have ended.

@@ -53,7 +53,7 @@ def failure_file(folder: Path, rank: int) -> Path:
 
 
 def main(task: RankTask) -> Any:
-    """What torch's launcher calls in the new process; returns rank 0's result, None on all others."""
+    """Run a rank in the process that torch's launcher started; return rank 0's result, None on all others."""
     child.prepare(task.parent)
     signal.signal(
         signal.SIGUSR1, signal.SIG_IGN
@@ -92,7 +92,7 @@ class _Leave:
         self.by(failure)
 
     def by(self, failure: Failure) -> None:
-        """Ends it at once: other threads may wait in a collective that never returns."""
+        """End it at once: other threads may wait in a collective that never returns."""
         write.write_text(self._file, failure.dumps())
         if self.watch is not None and failure.is_cause:
             with contextlib.suppress(RuntimeError):  # no other rank is left

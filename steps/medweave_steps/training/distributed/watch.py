@@ -29,7 +29,7 @@ _FINISHED = "finished"
 
 
 def open_store(address: tuple[str, int]) -> Any:
-    """A connection to the store that node 0's launcher keeps.
+    """Return a connection to the store that node 0's launcher keeps.
 
     Raises:
         RuntimeError: it cannot be reached.

@@ -22,7 +22,7 @@ SPREAD = ("strategy", "ranks")
 
 
 def write_checkpoint(folder: Path, content: Mapping[str, Any]) -> Path:
-    """Writes `checkpoint.pt`, replacing an older one only when the new one is complete; that becomes `checkpoint-before.pt`.
+    """Write `checkpoint.pt`, replacing an older one only when the new one is complete; that becomes `checkpoint-before.pt`.
 
     Args:
         folder: made if missing.
@@ -73,7 +73,7 @@ def checkpoint_of_earlier_attempt(context: StepContext) -> Path | None:
 
 
 def read_checkpoint(path: Path) -> dict[str, Any]:
-    """Reads a checkpoint, or the one in a folder; only data is read from it, never code.
+    """Read a checkpoint, or the one in a folder; only data is read from it, never code.
 
     Raises:
         UserInputError: it does not exist, is not complete, or was changed.
@@ -97,7 +97,7 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
 
 
 def random_state(device: Any) -> dict[str, Any]:
-    """The state of torch's random numbers in this process: of the CPU, and of the GPU if it computes on one."""
+    """Return the state of torch's random numbers in this process: of the CPU, and of the GPU if it computes on one."""
     torch = require("torch", extra="train")
     state = {"cpu": torch.get_rng_state()}
     if device.type == "cuda":
@@ -106,7 +106,7 @@ def random_state(device: Any) -> dict[str, Any]:
 
 
 def restore_random_state(content: Mapping[str, Any], *, rank: int, device: Any) -> None:
-    """Puts back what `random_state` gave on the rank of this number.
+    """Put back what `random_state` gave on the rank of this number.
 
     A rank that there was none of keeps the state it has begun with, which comes from the seed; what the ranks had of which there
     are none now is lost.

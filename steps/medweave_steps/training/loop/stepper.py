@@ -74,11 +74,11 @@ class Stepper:
         return rate
 
     def loss_of(self, batch: Batch) -> Any:
-        """The loss of a batch, a scalar tensor that `backward` takes; running statistics of the network move."""
+        """Return the loss of a batch, a scalar tensor that `backward` takes; running statistics of the network move."""
         return self._loss(self.wrapped, batch)
 
     def blame_of(self, batch: Batch) -> Blame:
-        """What a rank's batch has to do with a loss that is not finite: its patches again, each alone; other ranks take no part."""
+        """Return the losses of a batch's patches, computed one by one after a loss that is not finite; local to this rank."""
         torch = require("torch", extra="train")
         losses = []
         with torch.no_grad():
@@ -102,7 +102,7 @@ class Stepper:
         return self.loss(logits_BCIJK.to(self.dtype), label_BCIJK)
 
     def _on_device(self, array: npt.NDArray[np.float32]) -> Any:
-        """A copy out of pinned memory is only begun: what is computed with it waits for it, this process does not.
+        """Return a tensor on the device; the copy out of pinned memory is asynchronous.
 
         The array must stay until a figure of that computation, such as the loss, has been read.
         """
@@ -111,7 +111,7 @@ class Stepper:
         return tensor.to(self.device, self.dtype, non_blocking=pinned)
 
     def statistics(self, *, are_shared: bool) -> FloatVector:
-        """The running statistics of all normalisations, one after the other; `set_statistics` takes them.
+        """Return the running statistics of all normalisations, one after the other; `set_statistics` takes them.
 
         Args:
             are_shared: there are several ranks; else an empty array is returned.
@@ -133,7 +133,7 @@ class Stepper:
             buffer.copy_(part.reshape(buffer.shape))
 
     def begin(self, parts: Sequence[Batch] = (), weights: Sequence[float] = ()) -> float:
-        """Begins a step with the gradient of some batches, to which `backward` adds; returns their loss.
+        """Begin a step with the gradient of some batches, to which `backward` adds; return their loss.
 
         It is averaged over no other rank before that.
 
@@ -149,7 +149,7 @@ class Stepper:
         return total
 
     def backward(self, loss: Any, weight: float = 1.0) -> float:
-        """Adds the gradient of a loss to that of the step; returns the loss.
+        """Add the gradient of a loss to that of the step; return the loss.
 
         On a GPU it returns when the forward pass is over: the backward pass, which takes longer, goes on while the ranks tell each
         other their losses and the next step is prepared.
@@ -163,7 +163,7 @@ class Stepper:
         return value_of()
 
     def _value_of(self, loss: Any) -> Callable[[], float]:
-        """What gives a loss as a number. Its copy is begun here; begun later it would queue behind the backward pass."""
+        """Return a function that returns the loss as a number; its copy starts before the backward pass, not after it."""
         if self.device.type != "cuda":
             return lambda: float(loss)
         buffer = self._loss_buffer
@@ -182,11 +182,11 @@ class Stepper:
         self.schedule.step()
 
     def skip(self) -> None:
-        """Goes to the next step without a change of the weights."""
+        """Go to the next step without a change of the weights."""
         self.schedule.step()
 
     def predict(self, window_BCIJK: Any) -> Any:
-        """Float32 logits of windows, in the arithmetic of the training; the network must be in evaluation mode."""
+        """Return Float32 logits of windows, in the arithmetic of the training; the network must be in evaluation mode."""
         torch = require("torch", extra="train")
         with torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self.uses_bfloat16):
             return self.network(window_BCIJK.to(self.dtype)).float()
@@ -196,17 +196,17 @@ class Stepper:
         return {"optimiser": self.optimiser.state_dict(), "schedule": self.schedule.state_dict()}
 
     def moments(self) -> dict[Any, Any]:
-        """A copy of what the optimiser knows of each weight; the learning rate is not in it."""
+        """Return a copy of the optimizer's moments of each weight, without the learning rate."""
         copied: dict[Any, Any] = copy.deepcopy(self.optimiser.state_dict()["state"])
         return copied
 
     def set_moments(self, moments: Mapping[Any, Any]) -> None:
-        """Takes over what `moments` gave; nothing is an optimiser before its first step."""
+        """Take over what `moments` gave; nothing is an optimiser before its first step."""
         groups = self.optimiser.state_dict()["param_groups"]
         self._set_optimiser({"state": copy.deepcopy(dict(moments)), "param_groups": groups})
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Takes over what `state` gave."""
+        """Take over what `state` gave."""
         self._set_optimiser(state["optimiser"])
         self.schedule.load_state_dict(state["schedule"])
 
@@ -256,7 +256,7 @@ class Blame:
 
 
 def not_a_number(value: float, *, step: int, blames: Sequence[Blame], learning_rate: float) -> InternalError:
-    """The error for a loss that is not finite; names the step, and the cases of the patches that make it so.
+    """Return the error for a loss that is not finite; names the step, and the cases of the patches that make it so.
 
     Args:
         value: the loss.

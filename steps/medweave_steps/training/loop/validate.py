@@ -62,7 +62,7 @@ def predict_probability(
     overlap: float,
     device: Any,
 ) -> FloatArray:
-    """Probability of a lesion in each voxel, by MONAI's Gaussian-weighted sliding window, as `segment` computes it.
+    """Return the probability of a lesion in each voxel, by MONAI's Gaussian-weighted sliding window, as `segment` computes it.
 
     Args:
         predictor: from scaled windows [1, C, I, J, K] to float32 logits [1, 1, I, J, K].
@@ -94,7 +94,7 @@ def tallies(
     *,
     choices: Sequence[Postprocessing],
 ) -> list[Tally]:
-    """Counts for each choice of threshold, lowest peak and smallest volume, one labelling per threshold.
+    """Count for each choice of threshold, lowest peak and smallest volume, one labelling per threshold.
 
     A lesion is a 26-connected component of the label, hit if a component of the mask that passes the filters overlaps it. Such a
     component that overlaps no lesion is a false positive.
@@ -149,7 +149,7 @@ def summary(cases: Sequence[Tally]) -> dict[str, float | None]:
 
 
 def score(figures: Mapping[str, float | None]) -> float:
-    """Mean Dice, 0 where undefined: what "better" means for weights.
+    """Return mean Dice, 0 where undefined: what "better" means for weights.
 
     Sensitivity must not enter before a threshold is chosen: weights that see lesions everywhere would win.
     """
@@ -157,7 +157,7 @@ def score(figures: Mapping[str, float | None]) -> float:
 
 
 def all_choices(overlap: float) -> list[Postprocessing]:
-    """The thresholds, peaks and size filters that are tried."""
+    """Return the thresholds, peaks and size filters that are tried."""
     return [
         Postprocessing(threshold=threshold, min_peak=peak, min_volume_mm3=volume, overlap=overlap)
         for threshold in THRESHOLDS
@@ -169,7 +169,7 @@ def all_choices(overlap: float) -> list[Postprocessing]:
 def choose_postprocessing(
     choices: Sequence[Postprocessing], per_case: Sequence[Sequence[Tally]], *, max_false_positives: float
 ) -> tuple[Postprocessing, dict[str, float | None]]:
-    """The outline first, then what counts as a lesion.
+    """Choose the threshold of the outline first, then the filters of lesions.
 
     The threshold is the one with the best Dice while nothing is filtered out: false positives must not pay with outlines. Among
     the filters at that threshold, the one with the best mean of Dice and sensitivity that keeps false positives below the limit.
@@ -223,7 +223,7 @@ class Validator:
         rank: int = 0,
         world_size: int = 1,
     ) -> list[list[Tally]]:
-        """Per case, in order, the tallies of each choice.
+        """Return per case, in order, the tallies of each choice.
 
         Args:
             num_cases: only the first ones; None for all.
@@ -259,11 +259,11 @@ def open_validator(
 
 
 def plain(overlap: float) -> Postprocessing:
-    """A threshold of one half without a size filter: what weights are compared under."""
+    """Return the postprocessing under which weights are compared: a threshold of one half without a size filter."""
     return dataclasses.replace(Postprocessing(), overlap=overlap)
 
 
 def interleaved(shares: Sequence[Sequence[T]]) -> list[T]:
-    """The cases' results in order, from those of all ranks."""
+    """Return the cases' results in order, from those of all ranks."""
     total = sum(len(share) for share in shares)
     return [shares[place % len(shares)][place // len(shares)] for place in range(total)]
