@@ -30,6 +30,7 @@ from medweave.validate.findings import RULES
 from medweave_core.contracts.model import RESEARCH_USE_ONLY
 from medweave_core.contracts.schema import PUBLISHED, schema_for, schema_of
 from medweave_steps import cli
+from medweave_steps.runtime.options import all_fields
 
 sys.path.insert(0, str(Path(__file__).parent))
 from states_page import reference_of_states, table
@@ -49,7 +50,7 @@ def reference_of_steps() -> str:
     ]
     for name, summary in cli.VERBS.items():
         verb = cli.load_verb(name)
-        rows = [_row(field) for field in dataclasses.fields(verb.config)]
+        rows = [_row(field) for field in all_fields(verb.config)]
         table = "| option | meaning | default |\n|---|---|---|\n" + "\n".join(rows)
         parts.append(f"## {name}\n\n{summary[0].upper()}{summary[1:]}.\n\n{verb.description}\n\n{table}\n")
     return "\n".join(parts)

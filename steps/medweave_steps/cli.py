@@ -8,11 +8,11 @@ import sys
 from collections.abc import Sequence
 
 from medweave_core.contracts.model import RESEARCH_USE_ONLY
-from medweave_core.errors import UsageError
+from medweave_core.errors import StepError, UsageError
 from medweave_steps import __version__
 from medweave_steps.runtime.verb import Verb, add_verb_options, execute
 
-# Name -> one line of help. The verb's module is imported only when it is asked for.
+# Name -> one line of help. The verb's module is imported only when it is used.
 VERBS = {
     "phantom": "write a synthetic cohort: chest CT as DICOM series, DICOM SEG and MSD folder, or brain MR as MSD folder",
     "check": "say what is in a cohort and what is wrong with it",
@@ -32,14 +32,18 @@ VERBS = {
 
 
 def load_verb(name: str) -> Verb:
-    """The verb's description, options and program, without its heavy libraries."""
+    """Return the verb's description, options and program, without its heavy libraries."""
     verb = importlib.import_module(f"medweave_steps.{name.replace('-', '_')}.command").VERB
     assert isinstance(verb, Verb)
     return verb
 
 
-def build_parser(verb: Verb | None) -> argparse.ArgumentParser:
-    """The parser for one verb, or for the list of verbs."""
+def build_parser(verb: Verb | None, words: Sequence[str] = ()) -> argparse.ArgumentParser:
+    """Return the parser for one verb, or for the list of verbs.
+
+    Args:
+        words: the command line of the verb, which may select a strategy or network of another package.
+    """
     formatter = argparse.RawDescriptionHelpFormatter
     if verb is not None:
         parser = argparse.ArgumentParser(
@@ -47,7 +51,7 @@ def build_parser(verb: Verb | None) -> argparse.ArgumentParser:
             description=f"{verb.description}\n\n{RESEARCH_USE_ONLY}",
             formatter_class=formatter,
         )
-        add_verb_options(parser, verb)
+        add_verb_options(parser, verb, words)
         return parser
     lines = "\n".join(f"  {name:<17} {text}" for name, text in VERBS.items())
     parser = argparse.ArgumentParser(
@@ -77,7 +81,12 @@ def _main(words: list[str]) -> int:
         print(f"medweave-step: there is no verb '{words[0]}'. Known: {', '.join(VERBS)}", file=sys.stderr)
         return UsageError.exit_code
     verb = load_verb(words[0])
-    return execute(verb, build_parser(verb).parse_args(words[1:]))
+    try:
+        parser = build_parser(verb, words[1:])
+    except StepError as error:
+        print(f"medweave-step {verb.name}: {error}", file=sys.stderr, flush=True)
+        return error.exit_code
+    return execute(verb, parser.parse_args(words[1:]))
 
 
 if __name__ == "__main__":

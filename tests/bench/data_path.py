@@ -28,7 +28,8 @@ from medweave_steps.io.cohort.prepared import open_prepared
 from medweave_steps.train.config import TrainConfig
 from medweave_steps.training.data.cases import open_sampler, usable_cases
 from medweave_steps.training.data.patches import PatchSampler
-from medweave_steps.training.distributed.group import Alone, choose_device
+from medweave_steps.training.device import choose_device
+from medweave_steps.training.distributed.group import Alone
 from support.training_set import training_set
 
 SHAPE = (240, 240, 152)

@@ -29,7 +29,7 @@ from medweave_steps.io.cohort.prepared import read_index
 from medweave_steps.io.cohort.source import open_source
 from medweave_steps.phantom.chest import ChestSpec, generate_chest
 from medweave_steps.preprocess.case import CaseJob, prepare_case
-from medweave_steps.preprocess.config import Settings
+from medweave_steps.preprocess.config import CaseSettings
 from medweave_steps.preprocess.resample import needed_planes, plan_resampling, resample_planes
 from support.dicom_builder import CtSeries
 
@@ -71,7 +71,7 @@ def prepare(folder: Path, num_threads: int) -> None:
             CaseJob(
                 cohort=folder / "cohort",
                 entry=read_index(folder / "cohort_index.json").cases[0],
-                settings=Settings(spacing_mm=SPACING_MM, window_hu=WINDOW_HU, crop="lungs", margin_mm=10.0),
+                settings=CaseSettings(spacing_mm=SPACING_MM, window_hu=WINDOW_HU, crop="lungs", margin_mm=10.0),
                 folder=Path(output),
                 label=None,
                 merges=(),

@@ -171,13 +171,15 @@ class Ours:
         from medweave_core.contracts.cohort import PreparedCase
         from medweave_steps.io.cohort.prepared import CaseFolder, read_index
         from medweave_steps.preprocess.case import CaseJob, prepare_case
-        from medweave_steps.preprocess.config import Settings
+        from medweave_steps.preprocess.config import CaseSettings
         from medweave_steps.runtime.write import atomic_directory
         from medweave_steps.segment.command import segment_case
 
         entry = next(one for one in read_index(cohort.with_suffix(".json")).cases if one.case_id == case_id)
         wanted = self.card.input
-        settings = Settings(spacing_mm=wanted.spacing_mm, window_hu=wanted.window_hu, crop=wanted.crop, margin_mm=10.0)
+        settings = CaseSettings(
+            spacing_mm=wanted.spacing_mm, window_hu=wanted.window_hu, crop=wanted.crop, margin_mm=10.0
+        )
         shutil.rmtree(output, ignore_errors=True)
         prepared = output / "prepared"
         prepared.mkdir(parents=True)

@@ -28,17 +28,18 @@ import harness
 sys.path.insert(0, str(harness.ROOT / "tests"))
 
 from medweave_steps.io.cohort.prepared import open_prepared
-from medweave_steps.runtime.environment import Place, available_cpus
+from medweave_steps.runtime.environment import RankPlace, available_cpus
 from medweave_steps.runtime.signals import Deferred
 from medweave_steps.train.config import TrainConfig
 from medweave_steps.train.loop import Trainer
 from medweave_steps.train.network import seeded_network
-from medweave_steps.train.strategies import strategy_class
-from medweave_steps.training.data.cases import open_sampler, open_validator, usable_cases
+from medweave_steps.training.data.cases import open_sampler, usable_cases
 from medweave_steps.training.data.patches import Batch
-from medweave_steps.training.distributed.group import Alone, Group, RankGroup, choose_device
+from medweave_steps.training.device import choose_device
+from medweave_steps.training.distributed.group import Alone, Group, RankGroup
 from medweave_steps.training.loop.energy import RanksEnergy
 from medweave_steps.training.loop.stepper import uses_bfloat16
+from medweave_steps.training.loop.validate import open_validator
 from support.rank_work import run_to_its_end
 from support.training_set import training_set
 
@@ -78,7 +79,7 @@ def one_rank(device: Any) -> RankGroup:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
     os.environ |= {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    place = Place(rank=0, local_rank=0, world_size=1, store=("127.0.0.1", port))
+    place = RankPlace(rank=0, local_rank=0, world_size=1, store=("127.0.0.1", port))
     return RankGroup(place, uses_gpu=device.type == "cuda")
 
 
@@ -91,7 +92,9 @@ def trainer_of(config: TrainConfig, device: Any, group: Group) -> Trainer:
         config=config, network=seeded_network(config),
         sampler=open_sampler(config, prepared, training, **config.of_sampler()),
         validator=open_validator(prepared, validation, window_shape=window, overlap=0.0, device=device),
-        strategy=strategy_class(config.strategy)(config=config, group=group, device=device),
+        strategy=config.open_strategy(
+            num_cases=len(training), num_channels=len(prepared.cohort.channels), group=group, device=device
+        ),
         uses_bfloat16=uses_bfloat16(config, device), data_sha256="", signals=Deferred(),
         energy=RanksEnergy(Alone(), device), num_threads=available_cpus() if device.type == "cuda" else 1,
     )  # fmt: skip

@@ -26,7 +26,7 @@ def fake_cohort(tmp_path: Path) -> Path:
 
 
 def test_training_pipeline_hands_the_same_to_every_step(tmp_path: Path, fake_cohort: Path) -> None:
-    # The fake worker writes what it was given: options, and the content of inputs.
+    # The fake worker writes its options and the content of its inputs.
     job = {
         "cohort": {"class": "Directory", "path": fake_cohort.name},
         "spacing_mm": [1.5, 1.5, 2.0],
@@ -36,13 +36,13 @@ def test_training_pipeline_hands_the_same_to_every_step(tmp_path: Path, fake_coh
         "training_sync_interval": 2,
         "gate_max_slowdown": 1.5,
     }
-    found = run_both(tmp_path, "train.cwl", job, fakes=True)
-    assert found["streamflow"] == found["cwltool"]
+    result = run_both(tmp_path, "train.cwl", job, fakes=True)
+    assert result["streamflow"] == result["cwltool"]
     assert '"--max-slowdown", "1.5"' in (tmp_path / "by-cwltool" / "gate_decision.json").read_text()
     train_words = (tmp_path / "by-cwltool" / "training_log" / "curves.json").read_text()
     for words in ('"--strategy", "local-sgd"', '"--ranks", "2"', '"--sync-interval", "2"'):
         assert words in train_words
-    assert set(found["cwltool"]) == {
+    assert set(result["cwltool"]) == {
         "accepted_model/model_card.json",
         "evaluation/metrics.json",
         "gate_decision.json",
@@ -58,8 +58,10 @@ def test_training_pipeline_hands_the_same_to_every_step(tmp_path: Path, fake_coh
     assert {event["data"]["state"] for event in ends} == {"completed"}
     assert [event["job"] for event in ends[:4]] == ["/deidentify/0", "/check/0", "/preprocess/0", "/train/0"]
     assert {event["job"] for event in ends if event["step"] == "/segment"} == {"/segment/0.0", "/segment/0.1"}
-    kept = {path.relative_to(run / "reports").as_posix() for path in (run / "reports").rglob("*.*") if path.is_file()}
-    assert {"segment.0/run_report.json", "report/report/fragment.html"} <= kept
+    retained = {
+        path.relative_to(run / "reports").as_posix() for path in (run / "reports").rglob("*.*") if path.is_file()
+    }
+    assert {"segment.0/run_report.json", "report/report/fragment.html"} <= retained
 
 
 def test_distributed_training_takes_the_place_of_the_first_one(tmp_path: Path, fake_cohort: Path) -> None:
@@ -74,18 +76,18 @@ def test_distributed_training_takes_the_place_of_the_first_one(tmp_path: Path, f
         "distributed_replicas": 2,
         "distributed_engine": "in-order",
     }
-    found = run_both(tmp_path, "train.cwl", job, fakes=True)
-    assert found["streamflow"] == found["cwltool"]
+    result = run_both(tmp_path, "train.cwl", job, fakes=True)
+    assert result["streamflow"] == result["cwltool"]
     (run,) = (tmp_path / "runs").glob("[!.]*")
     ends = [event for event in engine.valid_events(run / "events.jsonl") if event["type"] == "job.ended"]
     assert [event["job"] for event in ends[2:5]] == ["/train/0", "/train_distributed/0", "/export/0"]
-    assert ends[0]["job"] == "/check/0", "a cohort that names nobody is not de-identified"
-    assert not any("home/" in name for name in found["cwltool"])
-    # The log that is delivered is the second training's, which was told of the first one's.
-    told = (tmp_path / "by-cwltool" / "training_log" / "curves.json").read_text()
-    assert told.startswith('curves.json ["train-distributed"')
+    assert ends[0]["job"] == "/check/0", "a cohort without identifiers is not de-identified"
+    assert not any("home/" in name for name in result["cwltool"])
+    # The delivered log is that of the second training, which continues the first one's.
+    message = (tmp_path / "by-cwltool" / "training_log" / "curves.json").read_text()
+    assert message.startswith('curves.json ["train-distributed"')
     for option in ("--continues-log", "--trained-model", "--rounds", "--replicas", "--threads-per-replica", "in-order"):
-        assert f'"{option}"' in told
+        assert f'"{option}"' in message
 
 
 @pytest.mark.pipeline
@@ -96,24 +98,29 @@ def test_inference_with_a_bundle_gives_bit_identical_masks_by_what_the_job_says(
     write_bundle(tmp_path / "bundle", preprocessing=[], inferer={"_target_": "SimpleInferer"})
     write_dicom(tmp_path / "cohort", 2, coarse=True)
     shutil.rmtree(tmp_path / "cohort" / "ground-truth")
-    said = {"spacing_mm": [8.0, 8.0, 10.0], "window_hu": [-900.0, 300.0], "patch_shape": [16, 16, 8], "crop": "lungs"}
+    messages = {
+        "spacing_mm": [8.0, 8.0, 10.0],
+        "window_hu": [-900.0, 300.0],
+        "patch_shape": [16, 16, 8],
+        "crop": "lungs",
+    }
     job = {
         "monai_bundle": {"class": "Directory", "path": "bundle"},
         "cohort": {"class": "Directory", "path": "cohort"},
         "pseudonym_key": pseudonym_key(tmp_path),
         "cases_per_batch": 1,
-        **said,
+        **messages,
         "labels": "lung-nodule",  # the Bundle has no codes, without which there is no DICOM output
         # Random weights: about the highest probability they give, and the largest of the many blobs.
         "threshold": 0.55,
         "min_volume_mm3": 5000.0,
     }
-    found = run_both(tmp_path, Path(__file__).with_name("bring-your-own-model.cwl"), job)
+    result = run_both(tmp_path, Path(__file__).with_name("bring-your-own-model.cwl"), job)
     card = json.loads((tmp_path / "by-cwltool/trained_model/model_card.json").read_text())
-    assert {name: card["input"][name] for name in said} == said
+    assert {name: card["input"][name] for name in messages} == messages
     assert (card["postprocessing"]["threshold"], card["postprocessing"]["min_volume_mm3"]) == (0.55, 5000.0)
-    assert found["streamflow"] == found["cwltool"]
-    masks = only(found["cwltool"], *MASKS)
+    assert result["streamflow"] == result["cwltool"]
+    masks = only(result["cwltool"], *MASKS)
     assert len(masks) == 2 * len(MASKS)
     assert {path.split("/")[0] for path in masks} == {"segmentations-batch-000", "segmentations-batch-001"}
     assert holds_lesions(tmp_path / "by-cwltool")

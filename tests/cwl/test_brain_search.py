@@ -35,9 +35,9 @@ def test_the_grid_of_the_paper_has_32_trials_in_its_order(mode: str) -> None:
     assert trials[1].varied == {"learning-rate": 0.0001, "norm": "batch", "beta2": 0.99, "amsgrad": False}
     for trial in trials:
         options = {name.replace("-", "_"): value for name, value in trial.options.items()}
-        given = {name: tuple(value) if isinstance(value, list) else value for name, value in options.items()}
+        values = {name: tuple(value) if isinstance(value, list) else value for name, value in options.items()}
         config = (
-            TrainConfig(training_set=Path("a"), output=Path("b"), **given)
+            TrainConfig(training_set=Path("a"), output=Path("b"), **values)
             .for_all_ranks()
             .for_cases(338, num_channels=4)
         )
@@ -70,7 +70,7 @@ def job_of(folder: Path, name: str, options: dict[str, Any], **inputs: Any) -> P
 
 
 def run(folder: Path, job: str) -> Path:
-    """Runs a job of the workflow by `streamflow run`; what it has written."""
+    """Run a job of the workflow by `streamflow run`; return its outputs."""
     with (folder / f"{job}.log").open("w") as log:
         process = begin(folder, FOLDER / "search.cwl", "streamflow", f"{job}.json", f"by-{job}", log=log)
     assert process.wait(600) == 0, (folder / f"{job}.log").read_text()
@@ -119,8 +119,8 @@ def test_both_modes_are_jobs_of_one_workflow_and_stand_in_one_table(tmp_path: Pa
     for heading, table, ranks in (("data", spread, 2), ("experiment", alone, alone.most_at_once)):
         place = 2 * headings.index(f"Measured, grid {heading} parallel")
         speed_up = one / table.seconds
-        told = [duration(table.seconds), f"{speed_up:.2f} ({speed_up / ranks:.2f})"]
-        assert rows[str(ranks)][place : place + 2] == told
+        message = [duration(table.seconds), f"{speed_up:.2f} ({speed_up / ranks:.2f})"]
+        assert rows[str(ranks)][place : place + 2] == message
 
     # Each trial of both searches with its start and its end.
     for row in (*alone.rows, *spread.rows):

@@ -28,7 +28,7 @@ def test_the_defaults_are_those_of_the_paper(name: str) -> None:
             "epochs": 250, "learning_rate": 1e-4, "batch_size": 2, "network": "distmis-as-described", "norm": "batch",
             "volume_shape": [240, 240, 152], "dice_smoothing": 0.1,
         }  # fmt: skip
-        assert {each: inputs[each]["default"] for each in expected} == expected
+        assert {item: inputs[item]["default"] for item in expected} == expected
 
 
 @pytest.mark.pipeline
@@ -39,9 +39,9 @@ def test_the_pipeline_gives_equal_results_under_both_engines(tmp_path: Path) -> 
     for name, inputs in jobs.items():
         (tmp_path / f"{name}.json").write_text(json.dumps(inputs), encoding="utf-8")
     run_jobs(tmp_path, FOLDER / "train.cwl", {name: f"{name}.json" for name in jobs})
-    found = {name: digests(tmp_path / f"by-{name}") for name in jobs}
+    result = {name: digests(tmp_path / f"by-{name}") for name in jobs}
     same = ("model.safetensors", "float32.bin", "metrics.json", "lesion_mask.nii.gz", "lesions.csv")
-    chosen = {name: only(files, *same) for name, files in found.items()}
+    chosen = {name: only(files, *same) for name, files in result.items()}
     assert chosen["streamflow"] == chosen["cwltool"]
     assert len(only(chosen["cwltool"], "lesion_mask.nii.gz")) == 1
 

@@ -15,7 +15,7 @@ from support.engine_file import LOCAL, OURS, engine_file, ssh_site
 from support.identified import SECRETS, write_identified
 from support.ssh_server import ssh_server
 
-BESIDE = Path(sys.executable).parent
+BIN = Path(sys.executable).parent
 
 
 WORKFLOW = f"""
@@ -49,10 +49,10 @@ RULES = {
 
 def run(folder: Path, name: str, job: dict[str, Any]) -> Path:
     (folder / f"{name}.json").write_text(json.dumps(job))
-    environment = os.environ | {"PATH": f"{BESIDE}{os.pathsep}{os.environ['PATH']}"}
+    environment = os.environ | {"PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}"}
     tool = ROOT / "workflows" / "tools" / "deidentify.cwl"
     ended = subprocess.run(
-        [BESIDE / "cwltool", "--quiet", "--outdir", name, tool, f"{name}.json"],
+        [BIN / "cwltool", "--quiet", "--outdir", name, tool, f"{name}.json"],
         cwd=folder, env=environment, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert ended.returncode == 0, ended.stderr
@@ -89,18 +89,18 @@ def test_a_folder_named_after_a_patient_reaches_no_other_site(tmp_path: Path) ->
             json.dumps({"cohort": {"class": "Directory", "path": f"../{SECRETS[0]} scans"}})
         )
         (folder / "streamflow.yml").write_text(engine_file(deployments, targets, managers=managers))
-        path = f"{BESIDE}{os.pathsep}{os.environ['PATH']}"
+        path = f"{BIN}{os.pathsep}{os.environ['PATH']}"
         ended = engine.run(
             folder, environment={"SITE": str(tmp_path / "site"), "PATH": path, "MEDWEAVE_KEEP_WORK": "1"}
         )
     assert ended.exit_code == 0, ended.stderr
-    kept = list((tmp_path / "site").rglob("*"))
-    assert kept, "the store has what was sent"
-    told = "\n".join(str(each.relative_to(tmp_path)) for each in kept).lower()
-    content = b"".join(each.read_bytes() for each in kept if each.is_file()).lower()
+    retained = list((tmp_path / "site").rglob("*"))
+    assert retained, "the store has the sent files"
+    message = "\n".join(str(item.relative_to(tmp_path)) for item in retained).lower()
+    content = b"".join(item.read_bytes() for item in retained if item.is_file()).lower()
     for secret in SECRETS:
-        assert secret.lower() not in told
+        assert secret.lower() not in message
         assert secret.lower().encode() not in content
     home = folder / "results" / "home"
     assert names(home) == {"pseudonym.key", "way_back.json"}
-    assert {each.stat().st_mode & 0o077 for each in (home, *home.iterdir())} == {0}, "nobody else may read it"
+    assert {item.stat().st_mode & 0o077 for item in (home, *home.iterdir())} == {0}, "only the owner may read it"

@@ -1,4 +1,4 @@
-"""Each CWL document by itself, and beside the verbs it names."""
+"""Each CWL document alone, and compared with its verb."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from medweave_core.contracts.codec import hints_of
 from medweave_steps.cli import VERBS, load_verb
+from medweave_steps.runtime.options import all_fields, all_hints
 from support.cwl_files import DOCUMENTS, PIPELINES, TOOLS, load, name, references, step_paths, strings, validate
 
 OWN_HINTS = "urn:medweave:cwl#"
@@ -24,9 +24,9 @@ each_pipeline = pytest.mark.parametrize("path", PIPELINES, ids=name)
 
 @each_document
 def test_cwltool_validates_it_without_a_warning_but_about_our_own_hints(path: Path) -> None:
-    code, told = validate(path)
-    assert code == 0, told
-    assert [text for text in told if OWN_HINTS not in text] == []
+    code, message = validate(path)
+    assert code == 0, message
+    assert [text for text in message if OWN_HINTS not in text] == []
 
 
 @each_document
@@ -36,13 +36,13 @@ def test_reading_it_asks_the_network_for_nothing(path: Path, monkeypatch: pytest
     import requests
 
     def refuse(_session: Any, method: str, url: str, **_keywords: Any) -> Any:
-        asked.append(f"{method} {url}")
+        calls.append(f"{method} {url}")
         raise requests.ConnectionError("no network in this test")
 
-    asked: list[str] = []
+    calls: list[str] = []
     monkeypatch.setattr(requests.Session, "request", refuse)
     cwl_utils.parser.load_document_by_uri(str(path))
-    assert asked == []
+    assert calls == []
 
 
 @each_document
@@ -86,10 +86,10 @@ def test_a_tool_runs_one_verb_with_resources_and_a_time_limit(path: Path) -> Non
     assert document["baseCommand"] == ["medweave-step", path.stem]
     assert path.stem in VERBS
     resources = {
-        key: document["inputs"][asked.removeprefix("$(inputs.").removesuffix(")")]["default"]
-        if isinstance(asked, str)
-        else asked
-        for key, asked in document["requirements"]["ResourceRequirement"].items()
+        key: document["inputs"][calls.removeprefix("$(inputs.").removesuffix(")")]["default"]
+        if isinstance(calls, str)
+        else calls
+        for key, calls in document["requirements"]["ResourceRequirement"].items()
     }
     assert 1 <= resources["coresMin"] <= 2, "the demo's machine has 2 cores"
     assert 256 <= resources["ramMin"] <= 3584, "the demo's machine has 4 GB"
@@ -109,19 +109,19 @@ def test_every_input_of_a_tool_is_used(path: Path) -> None:
 @each_tool
 def test_the_options_of_a_tool_are_those_of_its_verb(path: Path) -> None:
     document, config = load(path), load_verb(path.stem).config
-    fields = {f"--{field.name.replace('_', '-')}": field for field in dataclasses.fields(config)}
+    fields = {f"--{field.name.replace('_', '-')}": field for field in all_fields(config)}
     named = [words["prefix"] for words in document["arguments"] if "prefix" in words]
     bound = {
         p: described for p, described in document["inputs"].items() if "prefix" in described.get("inputBinding", {})
     }
-    given = {*named, *(described["inputBinding"]["prefix"] for described in bound.values())}
-    assert given <= set(fields) | COMMON_OPTIONS
+    arguments = {*named, *(described["inputBinding"]["prefix"] for described in bound.values())}
+    assert arguments <= set(fields) | COMMON_OPTIONS
     required = {option for option, field in fields.items() if field.default is dataclasses.MISSING}
     required -= {option for option in required if fields[option].metadata["positional"]}
-    assert required <= given
+    assert required <= arguments
     for parameter, described in bound.items():
         field = fields[described["inputBinding"]["prefix"]]
-        check_type(parameter, described, hints_of(config)[field.name], field)
+        check_type(parameter, described, all_hints(config)[field.name], field)
 
 
 def check_type(parameter: str, described: dict[str, Any], hint: Any, field: dataclasses.Field[Any]) -> None:
@@ -173,7 +173,7 @@ def test_steps_are_named_after_their_tool_and_have_a_role(path: Path) -> None:
     tools = {step: Path(described["run"]).stem for step, described in document["steps"].items()}
     for step, tool in tools.items():
         assert document["steps"][step]["run"] == f"../tools/{tool}.cwl"
-        # A tool that is used more than once in a workflow has its parts told by the steps' names.
+        # A tool that is used more than once in a workflow gets the names of its parts from the steps.
         assert step.replace("_", "-") == tool or list(tools.values()).count(tool) > 1
         assert roles[f"/{step}"] == tool
     assert list(roles) == step_paths(path)

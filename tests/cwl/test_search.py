@@ -1,4 +1,4 @@
-"""One search in four ways: trial by trial and by Ray, under StreamFlow and under cwltool, by their own commands."""
+"""One search in four variants: trial by trial and by Ray, under StreamFlow and under cwltool, by their own commands."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Outcome:
 
 
 def outcome_of(own: Path, process: subprocess.Popen[str]) -> Outcome:
-    """Wait for the engine's end; return what it left."""
+    """Wait for the engine's end; return its outputs."""
     _, log = process.communicate(timeout=600)
     assert process.returncode in (0, PARTIAL), log
     assert (own / "out" / "best_model" / "model_card.json").is_file()
@@ -86,8 +86,8 @@ def scattered(folder: Path) -> Outcome:
 @pytest.fixture(scope="module")
 def others(folder: Path, scattered: Outcome) -> dict[tuple[str, str], Outcome]:
     """All at once: each waits much."""
-    started = {way: start(folder, *way) for way in OTHERS}
-    return {way: outcome_of(*each) for way, each in started.items()}
+    started = {variant: start(folder, *variant) for variant in OTHERS}
+    return {variant: outcome_of(*item) for variant, item in started.items()}
 
 
 def test_scattered_trials_overlap_in_time_and_a_failed_one_is_a_row(scattered: Outcome) -> None:
@@ -100,22 +100,22 @@ def test_scattered_trials_overlap_in_time_and_a_failed_one_is_a_row(scattered: O
     assert table.best in {row.trial_id for row in table.rows[:2]}
 
 
-@pytest.mark.parametrize("way", OTHERS, ids="-".join)
+@pytest.mark.parametrize("variant", OTHERS, ids="-".join)
 def test_every_way_gives_the_same_trial_by_trial(
-    scattered: Outcome, others: dict[tuple[str, str], Outcome], way: tuple[str, str]
+    scattered: Outcome, others: dict[tuple[str, str], Outcome], variant: tuple[str, str]
 ) -> None:
-    assert others[way].exit_code == 0, others[way].log
-    found, expected = others[way].table, same_for_all_ways(scattered.table)
+    assert others[variant].exit_code == 0, others[variant].log
+    result, expected = others[variant].table, same_for_all_ways(scattered.table)
     del expected[scattered.table.rows[3].trial_id]
-    assert same_for_all_ways(found) == expected
-    assert found.best == scattered.table.best
-    assert all(row.weights_sha256 for row in found.rows if row.state == "completed")
-    assert found.most_at_once == (SLOTS if way[0] == "search" else 1)  # cwltool does one job after the other
+    assert same_for_all_ways(result) == expected
+    assert result.best == scattered.table.best
+    assert all(row.weights_sha256 for row in result.rows if row.state == "completed")
+    assert result.most_at_once == (SLOTS if variant[0] == "search" else 1)  # cwltool does one job after the other
 
 
-def test_a_trial_whose_whole_job_is_lost_is_a_row_and_the_others_go_on(scattered: Outcome) -> None:
+def test_a_trial_whose_whole_job_is_lost_is_a_row_and_the_others_continue(scattered: Outcome) -> None:
     assert scattered.exit_code == PARTIAL, scattered.log
-    (line,) = (each for each in scattered.log.splitlines() if "not in its outputs: " in each)
+    (line,) = (item for item in scattered.log.splitlines() if "not in its outputs: " in item)
     assert line.endswith(": trial.3"), "the job of the trial that failed has left a row"
     assert len(scattered.table.rows) == 4
     lost = scattered.table.rows[3]

@@ -23,8 +23,8 @@ from support.training_set import training_set
 
 def trained_alike(folder: Path, job: dict[str, Any]) -> Mapping[str, Any]:
     """Trains by both engines, whose models and curves are the same; the card's facts."""
-    found = run_both(folder, WORKFLOWS / "tools" / "train.cwl", job)
-    chosen = {name: only(files, "model.safetensors", "curves.json") for name, files in found.items()}
+    result = run_both(folder, WORKFLOWS / "tools" / "train.cwl", job)
+    chosen = {name: only(files, "model.safetensors", "curves.json") for name, files in result.items()}
     assert len(chosen["cwltool"]) == 2
     assert chosen["streamflow"] == chosen["cwltool"]
     return read_card(folder / "by-streamflow" / "trained_model").training
@@ -47,7 +47,7 @@ def test_a_new_strategy_is_one_new_file(tmp_path: Path, monkeypatch: pytest.Monk
     """The new file is a copy of local SGD: the ranks average their weights at the end of each epoch, here after two steps."""
     package = tmp_path / "steps" / "medweave_steps"
     shutil.copytree(Path(medweave_steps.__file__).parent, package)
-    strategies = package / "train" / "strategies"
+    strategies = package / "training" / "strategies"
     shutil.copyfile(strategies / "local_sgd.py", strategies / "another_local_sgd.py")
     paths = [str(package.parent), os.environ.get("PYTHONPATH", "")]
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(path for path in paths if path))
@@ -63,7 +63,7 @@ def test_a_new_strategy_is_one_new_file(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def with_pycompss(folder: Path) -> Path:
-    """A folder with the worker's command, for which the stand-in is installed: cwltool hands no variable on to it."""
+    """A folder with the worker's command, for which the stand-in is installed: cwltool passes no variable to it."""
     folder.mkdir()
     python_path = shlex.quote(os.pathsep.join([str(fake_pycompss.FOLDER), *sys.path]))
     command = folder / "medweave-step"
@@ -74,7 +74,7 @@ def with_pycompss(folder: Path) -> Path:
 
 @pytest.mark.pipeline
 def test_rounds_as_compss_tasks_give_the_model_of_in_order_under_both_engines(tmp_path: Path) -> None:
-    """The tasks are those of the stand-in; what the tool's own options leave out is the verb's default here and there."""
+    """The tasks are those of the stand-in; options that the tool lacks have the verb's default in both."""
     continued.folder_to_continue(tmp_path)
     job = {
         "training_set": {"class": "Directory", "path": str(tmp_path / "data")},
@@ -85,10 +85,10 @@ def test_rounds_as_compss_tasks_give_the_model_of_in_order_under_both_engines(tm
     assert main(continued.words(tmp_path, name="in_order")) == 0
     names = ("model.safetensors", "curves.json")
     expected = only(digests(tmp_path / "in_order") | digests(tmp_path / "in_order_log"), *names)
-    found = run_both(
+    result = run_both(
         tmp_path, WORKFLOWS / "tools" / "train-distributed.cwl", job, first=with_pycompss(tmp_path / "bin")
     )
-    for engine, files in found.items():
+    for engine, files in result.items():
         chosen = only(files, *names)
         assert sorted(chosen.values()) == sorted(expected.values()), engine
         training = read_card(tmp_path / f"by-{engine}" / "trained_model").training

@@ -1,4 +1,4 @@
-"""A rank that is lost while a workflow trains: the run goes on, to the weights of a training that nobody touched.
+"""A rank that is lost while a workflow trains: the run continues, to the weights of an undisturbed training.
 
 On several nodes, and on nodes that Slurm gives, tests/hybrid/test_reactions.py has the same.
 """
@@ -25,29 +25,31 @@ AT_ONCE = "{reactions: {StepFailed: {wait: 0}}}"
 
 def last_rank_of(engine: int) -> psutil.Process | None:
     """The newest process of the ranks that the training of an engine has started."""
-    found = [each for each in psutil.Process(engine).children(recursive=True) if "spawn_main" in " ".join(_words(each))]
-    return max(found, key=lambda each: each.pid, default=None)
+    result = [
+        item for item in psutil.Process(engine).children(recursive=True) if "spawn_main" in " ".join(_words(item))
+    ]
+    return max(result, key=lambda item: item.pid, default=None)
 
 
 def _words(process: psutil.Process) -> list[str]:
     try:
         return list(process.cmdline())
-    except psutil.Error:  # it has ended meanwhile
+    except psutil.Error:  # it has ended in between
         return []
 
 
-def lose_a_rank(going: subprocess.Popen[str], folder: Path, told: Callable[[], str]) -> None:
+def lose_a_rank(going: subprocess.Popen[str], folder: Path, message: Callable[[], str]) -> None:
     """Kills a rank once there is a checkpoint."""
-    wait_until(lambda: "epoch 2/" in told() or going.poll() is not None, 300)
+    wait_until(lambda: "epoch 2/" in message() or going.poll() is not None, 300)
     rank = last_rank_of(going.pid)
-    assert rank is not None, told()
+    assert rank is not None, message()
     rank.send_signal(signal.SIGUSR1)
     wait_until(lambda: any(folder.rglob("checkpoints/*.pt")), 60)
     rank.kill()
 
 
 @pytest.mark.pipeline
-def test_a_rank_that_is_lost_is_replaced_and_the_run_goes_on(tmp_path: Path) -> None:
+def test_a_rank_that_is_lost_is_replaced_and_the_run_continues(tmp_path: Path) -> None:
     data = str(training_set(tmp_path / "data"))
     options = (
         "batch_size: 2, patch_shape: [16, 16, 16], channels: [4, 4, 4, 4, 4], epoch_steps: 20, threads_per_rank: 1"
@@ -62,10 +64,10 @@ def test_a_rank_that_is_lost_is_replaced_and_the_run_goes_on(tmp_path: Path) -> 
         whole = begin(tmp_path, train, "cwltool", "job.yml", "whole", log=log)
     with (tmp_path / "cut.log").open("w") as log:
         going = begin(tmp_path, train, "streamflow", "job.yml", "cut", log=log, laptop=AT_ONCE)
-    told = (tmp_path / "cut.log").read_text
+    message = (tmp_path / "cut.log").read_text
     try:
-        lose_a_rank(going, tmp_path / "runs", told)
-        assert going.wait(600) == 0, told()
+        lose_a_rank(going, tmp_path / "runs", message)
+        assert going.wait(600) == 0, message()
         assert whole.wait(600) == 0, (tmp_path / "whole.log").read_text()
     finally:
         going.kill()
@@ -73,8 +75,8 @@ def test_a_rank_that_is_lost_is_replaced_and_the_run_goes_on(tmp_path: Path) -> 
     (log_of_run,) = (tmp_path / "runs").glob("*/events.jsonl")
     events = valid_events(log_of_run)
     again = [event["data"]["again"] for event in events if event["type"] == "job.reaction"]
-    assert again == [True], told()
-    assert "continued from a checkpoint at step " in told()
+    assert again == [True], message()
+    assert "continued from a checkpoint at step " in message()
     weights = {name: only(digests(tmp_path / name), "model.safetensors", "curves.json") for name in ("whole", "cut")}
     assert weights["cut"] == weights["whole"]
     assert read_card(tmp_path / "cut" / "trained_model").training["world_size"] == 2

@@ -44,13 +44,13 @@ def test_training_gives_bit_identical_models_and_masks(tmp_path: Path) -> None:
         "cases_per_batch": 1,
         "gate_max_slowdown": 1000,  # how fast int8 is at the moment must not choose the model
     }
-    found = run_both(tmp_path, with_a_small_network(tmp_path / "workflows"), job)
+    result = run_both(tmp_path, with_a_small_network(tmp_path / "workflows"), job)
     same = ("model.safetensors", "float32.bin", "metrics.json", "lesion_mask.nii.gz", "lesions.csv")
-    chosen = {name: only(files, *same) for name, files in found.items()}
+    chosen = {name: only(files, *same) for name, files in result.items()}
     assert chosen["streamflow"] == chosen["cwltool"]
     assert len(only(chosen["cwltool"], "lesion_mask.nii.gz")) == 2
     assert "accepted_model/models/model.safetensors" in chosen["cwltool"]
-    # A DICOM SEG names its model by the digest of the card, which tells how many seconds the training took; its frames must
+    # A DICOM SEG names its model by the digest of the card, which has the seconds of the training; its frames must
     # not differ.
     segs = sorted(path.relative_to(tmp_path / "by-cwltool") for path in (tmp_path / "by-cwltool").rglob("*_mask.dcm"))
     assert len(segs) == 2

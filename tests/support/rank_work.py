@@ -18,11 +18,13 @@ from medweave_steps.runtime.signals import Deferred
 from medweave_steps.train.config import TrainConfig
 from medweave_steps.train.loop import Trainer
 from medweave_steps.train.network import architecture
-from medweave_steps.train.strategies import Strategy, strategy_class
-from medweave_steps.training.data.cases import open_sampler, open_validator, usable_cases
-from medweave_steps.training.distributed.group import Alone, RankGroup, choose_device
+from medweave_steps.training.data.cases import open_sampler, usable_cases
+from medweave_steps.training.device import choose_device
+from medweave_steps.training.distributed.group import Alone, RankGroup
 from medweave_steps.training.loop.energy import RanksEnergy
 from medweave_steps.training.loop.history import History
+from medweave_steps.training.loop.validate import open_validator
+from medweave_steps.training.strategies import Strategy
 
 SUMMANDS = ((1.0, 1e16), (1.0, 1.0), (-1.0, -1e16))
 """By rank; the sum of the second column depends on its order: 1.0 from the left, 0.0 if the last two meet first."""
@@ -64,11 +66,16 @@ def trainer_for(config: TrainConfig, network: Any, group: Any) -> Trainer:
     training, validation = usable_cases(prepared)
     device = choose_device("cpu")
     is_real = isinstance(group, RankGroup) or config.ranks == 1
-    strategy = strategy_class(config.strategy) if is_real else Strategy
+    facts = {"num_cases": len(training), "num_channels": len(prepared.cohort.channels)}
+    strategy = (
+        config.open_strategy(**facts, group=group, device=device)
+        if is_real
+        else Strategy(options=config.strategy_options, training=config.facts(**facts), group=group, device=device)
+    )
     return Trainer(
         config=config,
         network=network,
-        strategy=strategy(config=config, group=group, device=device),
+        strategy=strategy,
         sampler=open_sampler(config, prepared, training, **config.of_sampler()),
         validator=open_validator(prepared, validation, window_shape=config.window_shape, overlap=0.0, device=device),
         uses_bfloat16=False,

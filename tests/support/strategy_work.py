@@ -18,7 +18,8 @@ from typing import Any
 import numpy as np
 
 from medweave_core.errors import StepError
-from medweave_steps.runtime.environment import Gang
+from medweave_steps.runtime.environment import NodeGroup
+from medweave_steps.runtime.options import build_config
 from medweave_steps.runtime.signals import deferred
 from medweave_steps.train.command import TrainJob, train_on_rank
 from medweave_steps.train.config import TrainConfig
@@ -41,7 +42,7 @@ def options(data: Path, **changes: Any) -> TrainConfig:
         "channels": (4, 8), "strides": (2,), "window_shape": (24, 20, 16), "epoch_steps": 10, "validation_interval": 2,
         "precision": "float32",
     }  # fmt: skip
-    return TrainConfig(**values | changes)
+    return build_config(TrainConfig, values | changes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,7 +91,7 @@ def case_of(data: Path, kind: str, *, resume: Path | None = None, **changes: Any
 
 def by_two_ranks(work: Any, job: Any) -> Any:
     """What rank 0 of two processes makes of a job."""
-    return run_ranks(work, job, num_here=2, num_threads=1, device="cpu", gang=Gang())
+    return run_ranks(work, job, num_here=2, num_threads=1, device="cpu", node_group=NodeGroup())
 
 
 def largest_difference(one: Mapping[str, Any], other: Mapping[str, Any]) -> float:

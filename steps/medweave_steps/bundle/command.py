@@ -66,7 +66,7 @@ class BundleConfig:
 
 
 def run(config: BundleConfig, context: StepContext) -> Mapping[str, Any]:
-    """Reads the Bundle's documents as data, tries its network, and writes a model folder."""
+    """Read the Bundle's documents as data, try its network, and write a model folder."""
     from medweave_steps.bundle.documents import open_bundle, read_architecture
     from medweave_steps.bundle.probe import probe
     from medweave_steps.io.model.bundle_files import write_bundle_configs
@@ -231,7 +231,7 @@ def _read_weights(path: Path) -> Mapping[str, Any]:
             "the Bundle's weights cannot be read.",
             seen=f"{BUNDLE_WEIGHTS_FILE}: {seen}",
             expected="a state_dict written by torch.save, plain or below the key `model` (TorchScript cannot be imported)",
-            do="copy the Bundle again; git-lfs may have left a pointer in the place of the file",
+            do="copy the Bundle again; git-lfs may have left a pointer instead of the file",
         ) from error
 
 

@@ -21,7 +21,7 @@ Floats = tuple[float, ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BundleContract:
-    """What was found; None where neither the Bundle nor an option says it.
+    """The input contract of a Bundle; None where neither the Bundle nor an option has a value.
 
     Attributes:
         activation: `sigmoid` or `softmax`, as the postprocessing names it.
@@ -43,14 +43,14 @@ class BundleContract:
 def read_contract_of(
     documents: BundleDocuments, *, spacing_mm: Floats | None, window_hu: Floats | None, patch_shape: Floats | None
 ) -> BundleContract:
-    """Reads preprocessing, inferer and postprocessing.
+    """Return the contract from preprocessing, inferer and postprocessing.
 
     Args:
-        spacing_mm, window_hu, patch_shape: what the user gave; it goes before what the Bundle says.
+        spacing_mm, window_hu, patch_shape: values of the user, which take precedence over the Bundle's.
     Raises:
-        UserInputError: the preprocessing does something that a model card cannot say, and the user gave no window and spacing.
+        UserInputError: a model card cannot describe the preprocessing, and the user gave no window and spacing.
     """
-    reader = _Reader(documents, told=spacing_mm is not None and window_hu is not None)
+    reader = _Reader(documents, has_options=spacing_mm is not None and window_hu is not None)
     reader.read_preprocessing()
     inferer = next((c for c in documents.components("inferer") if short_name(c) == "SlidingWindowInferer"), {})
     posts = {short_name(component): component for component in documents.components("postprocessing")}
@@ -71,8 +71,8 @@ def read_contract_of(
 
 
 class _Reader:
-    def __init__(self, documents: BundleDocuments, *, told: bool) -> None:
-        self.documents, self.told = documents, told
+    def __init__(self, documents: BundleDocuments, *, has_options: bool) -> None:
+        self.documents, self.has_options = documents, has_options
         self.spacing_mm: Floats | None = None
         self.window_hu: Floats | None = None
         self.scaled_range: Floats = (0.0, 1.0)
@@ -108,7 +108,7 @@ class _Reader:
             self._unknown(f"Orientationd with axcodes {component.get('axcodes')!r}")
 
     def _unknown(self, what: str) -> None:
-        if self.told:
+        if self.has_options:
             self.notices.append(f"{what} is not done by medweave; spacing and window are taken as you gave them.")
             return
         raise UserInputError(
@@ -119,7 +119,7 @@ class _Reader:
         )
 
     def numbers(self, value: Any, count: int) -> Floats | None:
-        """`count` finite numbers (one may stand for all), or None where the value is something else."""
+        """Return `count` finite numbers (a single one is repeated), or None for any other value."""
         try:
             plain = self.documents.plain(value)
         except NotPlainError:
@@ -132,9 +132,9 @@ class _Reader:
         return tuple(float(x) for x in items)
 
     def number(self, value: Any, default: float, allowed: Callable[[float], bool]) -> float:
-        """One number, or the default where it is missing or not allowed."""
-        found = self.numbers([value], 1)
-        return found[0] if found and allowed(found[0]) else default
+        """Return one number, or the default where it is missing or not allowed."""
+        numbers = self.numbers([value], 1)
+        return numbers[0] if numbers and allowed(numbers[0]) else default
 
 
 def _metadata_patch(documents: BundleDocuments) -> Any:

@@ -23,13 +23,13 @@ class NotPlainError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BundleDocuments:
-    """The parsed `configs/inference.*` and `configs/metadata.json` (empty where there is none)."""
+    """The parsed `configs/inference.*` and `configs/metadata.json` (empty if missing)."""
 
     config: Mapping[str, Any]
     metadata: Mapping[str, Any]
 
     def plain(self, value: Any, *, depth: int = 0) -> Any:
-        """A value with its references (`@id`, `@a::b`) replaced by what they name.
+        """Return a value with its references (`@id`, `@a::b`) resolved.
 
         Raises:
             NotPlainError: it holds an expression, a macro, or a reference to nothing.
@@ -44,18 +44,18 @@ class BundleDocuments:
             return value
         if not value.startswith("@"):
             raise NotPlainError(f"{value[:60]!r}, which only running code could resolve")
-        found: Any = self.config
+        target: Any = self.config
         for key in value[1:].replace("#", "::").split("::"):
-            if isinstance(found, Mapping) and key in found:
-                found = found[key]
-            elif isinstance(found, list) and key.isdigit() and int(key) < len(found):
-                found = found[int(key)]
+            if isinstance(target, Mapping) and key in target:
+                target = target[key]
+            elif isinstance(target, list) and key.isdigit() and int(key) < len(target):
+                target = target[int(key)]
             else:
                 raise NotPlainError(f"{value[:60]!r}, which is not in the configuration")
-        return self.plain(found, depth=depth + 1)
+        return self.plain(target, depth=depth + 1)
 
     def components(self, key: str) -> list[Mapping[str, Any]]:
-        """The configured objects below a key of the top level (`preprocessing`), in order, values as written."""
+        """Return the configured objects below a key of the top level (`preprocessing`), in order, values as written."""
         found: list[Mapping[str, Any]] = []
         _collect(self.config.get(key), found)
         return found
@@ -74,7 +74,7 @@ def _collect(value: Any, found: list[Mapping[str, Any]]) -> None:
 
 
 def short_name(component: Mapping[str, Any]) -> str:
-    """Class name of a configured object, without its modules; MONAI's aliases of dictionary transforms end in `d` here."""
+    """Return the class name of a configured object, without its modules; aliases of MONAI's dictionary transforms end in `d`."""
     name = str(component.get("_target_", "")).rpartition(".")[2]
     if name.endswith("Dict"):
         return name.removesuffix("Dict") + "d"
@@ -105,10 +105,10 @@ def open_bundle(bundle: Path) -> BundleDocuments:
     except OSError:
         raise
     except Exception as error:  # the YAML library's errors share no base with JSON's
-        told = " ".join(str(error).replace(str(bundle), "").split())
+        text = " ".join(str(error).replace(str(bundle), "").split())
         raise UserInputError(
             "the Bundle's configuration cannot be parsed.",
-            seen=f"{type(error).__name__}: {told[:160]}",
+            seen=f"{type(error).__name__}: {text[:160]}",
             expected=f"{path.name} and metadata.json as JSON or YAML documents",
             do="correct the file; `python -m monai.bundle` reads it in the same way",
         ) from error
@@ -120,7 +120,7 @@ def _text(path: Path) -> str:
 
 
 def read_architecture(documents: BundleDocuments) -> dict[str, Any]:
-    """Class and arguments of the Bundle's network, for the model card.
+    """Return class and arguments of the Bundle's network, for the model card.
 
     Raises:
         UserInputError: there is no `network_def`, it is not one of MONAI's networks, or its arguments need code to be run.

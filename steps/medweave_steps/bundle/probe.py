@@ -1,4 +1,4 @@
-"""Finds out by trying what a network takes and gives: its metadata may say anything."""
+"""Determine by trial which inputs a network accepts and which outputs it has: its metadata may be wrong."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _MULTIPLES = (1, 2, 4, 8, 16, 32)
 
 
 def probe(network: Any, patch_shape: Triple, *, activation: str | None) -> tuple[str, int]:
-    """Tries the network on zeros.
+    """Try the network on zeros.
 
     Args:
         network: in evaluation mode.
@@ -51,8 +51,8 @@ def _channels(network: Any, shape: Triple) -> int | str:
         with torch.inference_mode():
             output = network(torch.zeros((1, 1, *shape)))
     except Exception as error:  # whatever a network raises, it does not take this shape
-        told = " ".join(str(error).split())[:120]
-        return f"for an input of shape {(1, 1, *shape)}: {type(error).__name__}: {told}"
+        text = " ".join(str(error).split())[:120]
+        return f"for an input of shape {(1, 1, *shape)}: {type(error).__name__}: {text}"
     if not isinstance(output, torch.Tensor):
         return f"an output of type {type(output).__name__}"
     if tuple(output.shape[2:]) != shape or output.shape[0] != 1:

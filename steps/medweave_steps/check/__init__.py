@@ -1,1 +1,1 @@
-"""`check`: says what is in a cohort and what is wrong with it, before an hour is spent."""
+"""`check`: the content of a cohort and the errors in it, found before anything is computed."""

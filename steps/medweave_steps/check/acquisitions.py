@@ -11,7 +11,7 @@ import itertools
 from collections.abc import Sequence
 
 from medweave_steps.io.dicom.planes import ACQUISITION_ATTRIBUTES, Plane
-from medweave_steps.io.dicom.series import SeriesName
+from medweave_steps.io.findings import SeriesName
 
 # One volume has one value of these: blocks are separate volumes, too.
 _CONSTANT = {
@@ -51,7 +51,7 @@ def check_one_acquisition(planes: Sequence[Plane], name: SeriesName) -> None:
 
 
 def _alternates(num_slices: int, num_values: int, num_changes: int) -> bool:
-    """True for times of few acquisitions that change at most slices; the time of each slice says nothing."""
+    """Return True for times of few acquisitions that change at most slices; the time of each slice says nothing."""
     return num_values * _MIN_SLICES_PER_TIME <= num_slices and num_changes * 2 > num_slices
 
 

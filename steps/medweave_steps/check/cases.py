@@ -1,4 +1,4 @@
-"""Everything that can be said about one volume and its mask."""
+"""All checks of one volume and its mask."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from medweave_core.contracts.labels import Label, LabelMerge, shown
 from medweave_core.contracts.volume import CT_CHANNELS
 from medweave_steps.check.acquisitions import check_one_acquisition
 from medweave_steps.check.hounsfield import check_hounsfield, check_range
+from medweave_steps.io.cohort.digest import digest_of_series, read_content
 from medweave_steps.io.cohort.discovery import FoundSeries, is_reformat, patient_key_of
-from medweave_steps.io.cohort.findings import FindingError, notice
 from medweave_steps.io.cohort.ground_truth import read_dicom_segmentation, read_nifti_mask
 from medweave_steps.io.cohort.patients import joined_issuer
 from medweave_steps.io.cohort.source import pixel_refusal
 from medweave_steps.io.dicom import pixels
 from medweave_steps.io.dicom.header import Plane
-from medweave_steps.io.dicom.series import DicomVolume, SeriesName, assemble, is_stack
+from medweave_steps.io.dicom.series import DicomVolume, assemble, is_stack
 from medweave_steps.io.dicom.uids import reference_problem
-from medweave_steps.io.digest import digest_of_series, read_content
+from medweave_steps.io.findings import FindingError, SeriesName, notice
 from medweave_steps.io.geometry import FloatArray
 from medweave_steps.io.nifti.volume import open_nifti
 from medweave_steps.metrics.components import connected_components
@@ -35,7 +35,7 @@ NO_AIR_HU = (
 
 @dataclass(slots=True, kw_only=True)
 class Examined:
-    """What came out of one volume.
+    """The result of checking one volume.
 
     Attributes:
         entry: None where the volume cannot be used.
@@ -75,7 +75,7 @@ class NiftiCase:
 
 
 def examine_dicom(cohort: Path, series: FoundSeries, rules: MaskRules, *, num_threads: int) -> Examined:
-    """Judges one CT series and its segmentation; reads every pixel byte once, decodes at most one plane."""
+    """Judge one CT series and its segmentation; read every pixel byte once, decode at most one plane."""
     result = Examined(name=series.name)
     try:
         _check_defects(series)
@@ -122,7 +122,7 @@ def examine_dicom(cohort: Path, series: FoundSeries, rules: MaskRules, *, num_th
 
 
 def examine_nifti(cohort: Path, case: NiftiCase, rules: MaskRules) -> Examined:
-    """Judges one NIfTI volume and its mask; reads every voxel once."""
+    """Judge one NIfTI volume and its mask; read every voxel once."""
     result = Examined(name=case.name)
     try:
         nifti = open_nifti(cohort / case.image, case.name, channels=case.channels)
@@ -169,7 +169,7 @@ def _patient_of(series: FoundSeries, result: Examined) -> str:
         )
     ((patient_id, issuer),) = series.patients
     if not patient_id:
-        what = f"{series.name}: its headers name no patient; it counts as a patient of its own in the split."
+        what = f"{series.name}: its headers name no patient; it counts as one patient in the split."
         result.findings.append(notice("no-patient-id", what, case_id=series.name.case_id))
         return f"series {series.series_uid}"
     joined = joined_issuer(patient_id, issuer, series.issuers)
@@ -199,7 +199,7 @@ def _check_references(series: FoundSeries, result: Examined) -> None:
 
 
 def _check_whole(planes: Sequence[Plane], name: SeriesName) -> None:
-    """Told before the geometry: a header that breaks off lacks both, and the copy is to blame, not the scanner."""
+    """Checked before the geometry: a truncated header lacks both, and the cause is the copy, not the scanner."""
     lacking = sum(map(_is_cut_off, planes))
     if lacking:
         raise name.refuse(
@@ -314,7 +314,7 @@ def _check_mask(mask: npt.NDArray[np.uint8], rules: MaskRules, result: Examined)
             )
     if not result.num_label_voxels:
         what = f"{result.name}: the mask is empty; the case counts as one without lesions."
-        do = "leave the mask out if nobody has looked at this case"
+        do = "leave the mask out if this case was not annotated"
         result.findings.append(notice("empty-mask", what, do=do, case_id=result.name.case_id))
 
 

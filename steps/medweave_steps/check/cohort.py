@@ -34,11 +34,10 @@ from medweave_steps.io.cohort.files import (
     declared_channels,
     listed_volumes,
 )
-from medweave_steps.io.cohort.findings import FindingError, notice, refuse
 from medweave_steps.io.cohort.foreign_layouts import dataset_as_msd, find_unread_files, refuse_foreign_layout
 from medweave_steps.io.cohort.labels import parse_labels
 from medweave_steps.io.cohort.prepared import INDEX_FILE
-from medweave_steps.io.dicom.series import SeriesName
+from medweave_steps.io.findings import FindingError, SeriesName, notice, refuse
 from medweave_steps.io.nifti.pairing import pair_masks
 from medweave_steps.io.nifti.volume import is_nifti
 from medweave_steps.runtime.verb import REPORT_NAME, StepContext
@@ -81,7 +80,7 @@ class _Files:
 def check_cohort(
     cohort: Path, context: StepContext, *, skip: bool, label_options: LabelOptions = NO_LABEL_OPTIONS
 ) -> Checked:
-    """Reads a whole cohort and judges it.
+    """Read a whole cohort and judge it.
 
     Args:
         skip: leave bad cases out with a notice; otherwise their errors stay in the findings.
@@ -157,7 +156,7 @@ def _examine(
 
 
 def _discover(cohort: Path, names: list[str], context: StepContext) -> FoundDicom:
-    """Reads all headers; a line now and then, since tens of thousands of files take a while."""
+    """Return the headers of all files; prints a line now and then, because tens of thousands of files take a while."""
     blocks = len(names) // _HEADERS_A_LINE
     progress = context.progress(unit=f"{_HEADERS_A_LINE} headers", total=blocks)
 
@@ -200,7 +199,7 @@ def _notice_below(below: Sequence[str]) -> list[Finding]:
 
 
 def _cards_below(cohort: Path, below: Sequence[str]) -> list[Mapping[str, Any]]:
-    """Cards of parts of the cohort: what is synthetic must be called so wherever the user points."""
+    """Return the cards of parts of the cohort: synthetic data must be reported as such from any of its folders."""
     return [_read_card((cohort / name).parent) for name in below if name.endswith(CARD_FILE)]
 
 
@@ -291,7 +290,7 @@ def _supported_channels(names: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _pair_nifti(names: Sequence[str], files: _Files) -> tuple[list[NiftiCase], list[Examined], list[Finding]]:
-    """The volumes of a plain folder with their masks, those whose mask is not certain, and findings.
+    """Return the volumes of a plain folder with their masks, those whose mask is not certain, and findings.
 
     Raises:
         FindingError: the folder has the layout of another tool.

@@ -46,7 +46,7 @@ class CheckConfig:
 
 
 def run(config: CheckConfig, context: StepContext) -> Mapping[str, Any]:
-    """Writes the index, prints a summary, and returns the figures of the run report."""
+    """Write the index, print a summary, and return the figures of the run report."""
     from medweave_steps.check.cohort import check_cohort
     from medweave_steps.check.labels import LabelOptions
     from medweave_steps.check.summary import figures, print_summary, refusal

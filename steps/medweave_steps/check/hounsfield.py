@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from medweave_core.contracts.cohort import Finding
-from medweave_steps.io.cohort.findings import FindingError, notice
 from medweave_steps.io.dicom.header import Plane
-from medweave_steps.io.dicom.series import SeriesName
+from medweave_steps.io.findings import FindingError, SeriesName, notice
 from medweave_steps.io.geometry import FloatArray
 
 _HOUNSFIELD_TYPES = {"", "HU", "HOUNSFIELD", "HOUNSFIELD UNIT", "HOUNSFIELD UNITS"}

@@ -11,8 +11,8 @@ from medweave_core.contracts.cohort import CaseEntry, Finding
 from medweave_core.contracts.labels import Label, LabelMerge, merge_advice
 from medweave_steps.check.cases import Examined, MaskRules
 from medweave_steps.io.cohort.discovery import FoundSeries
-from medweave_steps.io.cohort.findings import notice, refuse
 from medweave_steps.io.cohort.labels import merged_labels, renamed
+from medweave_steps.io.findings import notice, refuse
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

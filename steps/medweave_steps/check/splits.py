@@ -10,16 +10,16 @@ from typing import Any, cast, get_args
 
 from medweave_core.contracts.cohort import CaseEntry, Finding, Split
 from medweave_steps.io.cohort.files import SPLITS_FILE
-from medweave_steps.io.cohort.findings import notice, refuse
+from medweave_steps.io.findings import notice, refuse
 
 
 def read_splits(cohort: Path, known: Iterable[str]) -> tuple[dict[str, Split], list[Finding]]:
-    """Reads `splits.json` (split name to case ids) where there is one.
+    """Read `splits.json` (split name to case ids) where there is one.
 
     Args:
         known: every case id of the cohort, usable or not.
     Returns:
-        case id to split, and what is wrong with the file.
+        case id to split, and the errors in the file.
     """
     path = cohort / SPLITS_FILE
     if not path.is_file():
@@ -68,7 +68,7 @@ def _check_form(data: Any) -> None:
 
 
 def join_same_scans(cases: Sequence[CaseEntry]) -> tuple[list[CaseEntry], list[Finding]]:
-    """Gives cases that hold the same voxels one patient key, so that no draw can part them.
+    """Return the entries with one patient key for cases of equal voxels, so that no draw separates them.
 
     Returns:
         the cases in their order, and a notice for each scan that is there more than once.
@@ -91,7 +91,7 @@ def join_same_scans(cases: Sequence[CaseEntry]) -> tuple[list[CaseEntry], list[F
 
 
 def find_leaks(cases: Sequence[CaseEntry]) -> list[Finding]:
-    """One scan, or one patient, in two fixed splits."""
+    """Return findings about one scan, or one patient, in two fixed splits."""
     findings = []
     reported: set[str] = set()
     for attribute, what in (("content_sha256", "the same scan"), ("patient_key", "the same patient")):

@@ -1,4 +1,4 @@
-"""What `check` tells: a summary for people, and the figures of its run report."""
+"""The output of `check`: a summary for people, and the figures of its run report."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ _MOST_PAIRS = 10
 
 
 def refusal(errors: Sequence[Finding]) -> UserInputError:
-    """All errors as one, each in its four parts."""
-    told = [UserInputError(error.what, error.seen, error.expected, error.do) for error in errors]
-    if len(told) == 1:
-        return told[0]
-    return UserInputError("\n".join([f"the cohort has {len(told)} errors.", *map(str, told)]))
+    """Return all errors as one, each with its four parts."""
+    parts = [UserInputError(error.what, error.seen, error.expected, error.do) for error in errors]
+    if len(parts) == 1:
+        return parts[0]
+    return UserInputError("\n".join([f"the cohort has {len(parts)} errors.", *map(str, parts)]))
 
 
 def figures(checked: Checked) -> dict[str, Any]:
@@ -77,7 +77,7 @@ def counted(number: int, noun: str) -> str:
 
 
 def print_summary(checked: Checked, context: StepContext) -> None:
-    """Prints what the cohort holds and every notice; keeps both for the report."""
+    """Print what the cohort holds and every notice; keep both for the report."""
     values = figures(checked)
     kind = {"dicom": "DICOM", "nifti": "NIfTI", "msd": "data set with dataset.json"}[values["layout"]]
     modality = modality_of(checked.index.channels)

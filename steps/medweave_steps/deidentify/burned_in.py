@@ -1,11 +1,11 @@
-"""Looks for text that somebody burned into the pixels. A heuristic on the stored values; it reads no word.
+"""Detection of text that was burned into the pixels: a heuristic on the stored values, without character recognition.
 
-Three marks tell text from anatomy. Burned-in text is *constant*: over the images of a series it stands at the same pixels with
-the same stored values, where a scanner's noise changes every value. It is *lasting*: small soft letters mix with what lies
-below, but stay brighter than it in every image. Or it is *saturated*: written with the highest value of an image, flat. Lasting
-and saturated pixels must have sharp edges. Each mark counts only where the pixels look like a line of glyphs: several small
-pieces of like height, side by side. What is burned in at low contrast, in one image below its highest value, or as handwriting is
-not found.
+Three properties distinguish text from anatomy. Burned-in text is *constant*: the same pixels have the same stored values in all
+images of a series, where a scanner's noise changes every value. It is *lasting*: small soft letters mix with the anatomy below
+them, but stay brighter in every image. Or it is *saturated*: written with the highest value of an image, flat. Lasting and
+saturated pixels must have sharp edges. A property counts only where the pixels look like a line of glyphs: several small
+pieces of similar height in a row. Text of low contrast, text in one image below its highest value, and handwriting are not
+detected.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ FEWEST_SATURATED_GLYPHS = 5
 FEWEST_LASTING_GLYPHS = 6
 FEWEST_SATURATED_PIXELS = 10
 GLYPH_HEIGHT = 5, 64  # pixels
-LARGEST_SHARE = 0.25  # of the image's side: what is larger in both directions is background, no glyph
+LARGEST_SHARE = 0.25  # of the image's side: a piece that is larger in both directions is background
 MOST_PIECES = 4000  # more is noise
 MOST_INK = 0.1  # share of an image that lines of text cover; more is noise, or a picture
 CLIPPED_SHARE = 0.05  # of an image in its lowest value: air below the scale, no dark words
@@ -52,7 +52,7 @@ class TextSearch:
     _by_kind: dict[Any, _Constant] = field(default_factory=dict)
 
     def add(self, stored_JI: npt.NDArray[Any], kind: str = "") -> None:
-        """Takes in one image.
+        """Take in one image.
 
         Args:
             stored_JI: stored values [row, column].
@@ -73,7 +73,7 @@ class TextSearch:
             known.images += 1
 
     def finish(self) -> bool:
-        """True where the images show text."""
+        """Return True where the images show text."""
         return self.found or any(
             _constant_text(known.first, known.same) or _lasting_text(known.lowest)
             for known in self._by_kind.values()
@@ -82,19 +82,19 @@ class TextSearch:
 
 
 def saturated_text(stored_JI: npt.NDArray[Any]) -> bool:
-    """True where one image shows a line of flat, sharp glyphs in its highest value."""
+    """Return True where one image shows a line of flat, sharp glyphs in its highest value."""
     if np.count_nonzero(stored_JI == stored_JI.max()) < FEWEST_SATURATED_PIXELS:
         return False
     return _bright_text(stored_JI, 0.75, FEWEST_SATURATED_GLYPHS)
 
 
 def _lasting_text(lowest_JI: npt.NDArray[Any]) -> bool:
-    """Text that is brighter than all else in every image; how bright its soft edges are depends on what lies below."""
+    """Return boxes of text that is the brightest part of every image; the brightness of its soft edges varies."""
     return any(_bright_text(lowest_JI, share, FEWEST_LASTING_GLYPHS) for share in (0.5, 0.6, 0.7, 0.8))
 
 
 def _bright_text(values_JI: npt.NDArray[Any], share: float, fewest: int) -> bool:
-    """Sharp glyphs among the pixels above that share of the way from the median to the highest value."""
+    """Return sharp glyphs among the pixels above that fraction between the median and the highest value."""
     top, middle = float(values_JI.max()), float(np.median(values_JI))
     if not top > middle:
         return False
@@ -103,7 +103,7 @@ def _bright_text(values_JI: npt.NDArray[Any], share: float, fewest: int) -> bool
 
 
 def _constant_text(first: npt.NDArray[Any], same: Mask) -> bool:
-    """Text among pixels that never change; what is constant because nothing was measured there is taken away first."""
+    """Return boxes of text among pixels that never change; constant background is removed first."""
     if not same.any():
         return False
     candidates = same & ~_background(first, same)
@@ -127,7 +127,7 @@ def _background(first: npt.NDArray[Any], same: Mask) -> Mask:
 
 
 def _line_of_glyphs(mask: Mask, fewest: int) -> Mask | None:
-    """The pixels of a line of glyphs, or None."""
+    """Return the pixels of a line of glyphs, or None."""
     if not 5 * fewest <= np.count_nonzero(mask) <= MOST_INK * mask.size:
         return None
     ndimage = require("scipy.ndimage", extra="deidentify")
@@ -147,7 +147,7 @@ def _line_of_glyphs(mask: Mask, fewest: int) -> Mask | None:
 
 
 def _chain(boxes: npt.NDArray[np.int64], fewest: int) -> list[int] | None:
-    """Indices of boxes of like height that stand side by side on one line."""
+    """Return the indices of boxes of similar height in one row."""
     middles, heights = (boxes[:, 0] + boxes[:, 1]) / 2, boxes[:, 1] - boxes[:, 0]
     for seed in range(len(boxes)):
         height = heights[seed]
@@ -165,7 +165,7 @@ def _chain(boxes: npt.NDArray[np.int64], fewest: int) -> list[int] | None:
 
 
 def _is_sharp(stored_JI: npt.NDArray[Any], line: Mask, half: float) -> bool:
-    """True where two pixels beside the glyphs most values are low; metal glows."""
+    """Return whether most values at a distance of two pixels from the glyphs are low; around metal they are high."""
     ndimage = require("scipy.ndimage", extra="deidentify")
     block = np.ones((3, 3), dtype=bool)
     near = ndimage.binary_dilation(line, block, iterations=1)

@@ -26,17 +26,17 @@ _NAMED_ELSEWHERE = (
 
 
 def is_code(dataset: Any) -> bool:
-    """True for an item that holds one coded entry."""
+    """Return True for an item that holds one coded entry."""
     return "CodeMeaning" in dataset or any(keyword in dataset for keyword in _VALUES)
 
 
 def is_public(dataset: Any) -> bool:
-    """True where the code's scheme is published; a code that names its scheme by a URN is not."""
+    """Return True where the code's scheme is published; a code that names its scheme by a URN is not."""
     return str(dataset.get("CodingSchemeDesignator", "")).strip() in PUBLIC_SCHEMES
 
 
 def replace_code(dataset: Any, pseudonyms: Pseudonyms) -> None:
-    """Turns a code of a local scheme into one that says nothing; equal codes stay equal, different ones different."""
+    """Turn a code of a local scheme into one that says nothing; equal codes stay equal, different ones different."""
     value = next((str(dataset.get(keyword)) for keyword in _VALUES if dataset.get(keyword)), "")
     scheme = str(dataset.get("CodingSchemeDesignator", ""))
     for keyword in (*_VALUES, *_NAMED_ELSEWHERE):

@@ -19,15 +19,14 @@ from medweave_steps.deidentify.describe import (
     write_splits,
 )
 from medweave_steps.deidentify.dicom_case import SeriesDone, SeriesJob, deidentify_series, remove_empty_folders
-from medweave_steps.deidentify.dicom_cohort import FoundSeries, find_series
+from medweave_steps.deidentify.dicom_cohort import SourceSeries, find_series
 from medweave_steps.deidentify.nifti_case import NiftiJob, deidentify_nifti
 from medweave_steps.deidentify.pseudonyms import Pseudonyms
 from medweave_steps.io.cohort.discovery import case_id_of_path, case_id_of_series, walk
 from medweave_steps.io.cohort.files import CARD_FILE, DATASET_FILE, SPLITS_FILE, case_id_of_stem, listed_volumes
-from medweave_steps.io.cohort.findings import FindingError
 from medweave_steps.io.cohort.foreign_layouts import dataset_as_msd, refuse_foreign_layout
 from medweave_steps.io.cohort.prepared import INDEX_FILE
-from medweave_steps.io.dicom.series import SeriesName
+from medweave_steps.io.findings import FindingError, SeriesName
 from medweave_steps.io.nifti.pairing import Pairing, pair_masks
 from medweave_steps.io.nifti.volume import is_nifti
 from medweave_steps.runtime.pool import finished_cases
@@ -38,10 +37,10 @@ _ABOUT_THE_COHORT = {CARD_FILE, SPLITS_FILE, DATASET_FILE, INDEX_FILE, REPORT_NA
 
 @dataclass(slots=True, kw_only=True)
 class Deidentified:
-    """What was done with a cohort.
+    """The result of de-identifying a cohort.
 
     Attributes:
-        case_ids: of what was written, new ones, in their order, with the number of files of each.
+        case_ids: new ids of the written cases, in order, with the number of files of each.
         structured: True where structured content was cleaned.
         findings: errors; with one or more of them the output is not complete.
     """
@@ -59,7 +58,7 @@ class Deidentified:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
-    """What is asked for."""
+    """The options of a run."""
 
     cohort: Path
     output: Path
@@ -68,7 +67,7 @@ class Task:
 
 
 def deidentify_cohort(task: Task, context: StepContext) -> Deidentified:
-    """Writes a cohort into a folder that is there and empty.
+    """Write a cohort into a folder that is there and empty.
 
     Raises:
         FindingError: a file that describes the cohort cannot be used.
@@ -111,15 +110,15 @@ def _ambiguous(pairing: Pairing, names: Sequence[str]) -> list[Finding]:
 
 def _dicom(task: Task, context: StepContext, names: Sequence[str]) -> Deidentified:
     pseudonyms = Pseudonyms(task.key)
-    found = find_series(task.cohort, names)
-    if found.num_joined:
+    sources = find_series(task.cohort, names)
+    if sources.num_joined:
         context.notice(
-            f"{found.num_joined} series name a PatientID without its issuer (0010,0021): they count as the patient of that ID "
+            f"{sources.num_joined} series name a PatientID without its issuer (0010,0021): they count as the patient of that ID "
             "whose issuer other series name."
         )
-    refused = {ordinal for ordinal, _ in found.findings}
-    series = {one.ordinal: one for one in found.series if one.ordinal not in refused}
-    result = Deidentified(left_aside=found.left_aside, findings=[finding for _, finding in found.findings])
+    refused = {ordinal for ordinal, _ in sources.findings}
+    series = {one.ordinal: one for one in sources.series if one.ordinal not in refused}
+    result = Deidentified(left_aside=sources.left_aside, findings=[finding for _, finding in sources.findings])
     jobs = [
         SeriesJob(
             cohort=task.cohort, ordinal=one.ordinal, study_uid=one.study_uid, series_uid=one.series_uid, files=tuple(one.files),
@@ -133,9 +132,9 @@ def _dicom(task: Task, context: StepContext, names: Sequence[str]) -> Deidentifi
     finished: list[SeriesDone] = []
     for done in finished_cases(deidentify_series, jobs, num_processes=context.num_threads):
         finished.append(done)
-        told = done.finding.code if done.finding else f"{len(done.files)} files"
-        progress.step(f"{case_id_of_series(done.series_uid)}, {told}")
-    new_ids = {case_id_of_series(one.series_uid): "" for one in found.series}
+        outcome = done.finding.code if done.finding else f"{len(done.files)} files"
+        progress.step(f"{case_id_of_series(done.series_uid)}, {outcome}")
+    new_ids = {case_id_of_series(one.series_uid): "" for one in sources.series}
     for done in sorted(finished, key=lambda done: done.ordinal):
         if done.finding:
             result.findings.append(done.finding)
@@ -156,7 +155,7 @@ def _dicom(task: Task, context: StepContext, names: Sequence[str]) -> Deidentifi
     return result
 
 
-def _patients(series: Sequence[FoundSeries], pseudonyms: Pseudonyms) -> list[PatientAtHome]:
+def _patients(series: Sequence[SourceSeries], pseudonyms: Pseudonyms) -> list[PatientAtHome]:
     table = {
         one.identity: PatientAtHome(
             patient_id=one.patient_id,
@@ -175,7 +174,7 @@ def _nifti(
     folders: Mapping[str, Sequence[tuple[str, str | None]]],
     dataset: Mapping[str, object] | None,
 ) -> Deidentified:
-    """Volumes by the folder that they go to; `dataset` where the cohort has a dataset.json."""
+    """Return volumes by the folder that they go to; `dataset` where the cohort has a dataset.json."""
     jobs = _nifti_jobs(task, folders, None if dataset is None else read_channels(dataset))
     _load_libraries("nibabel", "scipy.ndimage")
     result = Deidentified()
@@ -189,21 +188,21 @@ def _nifti(
             good.add(done.name.ordinal)
         progress.step(f"{done.name.case_id}{', ' + done.finding.code if done.finding else ''}")
     result.findings = [refused[ordinal] for ordinal in sorted(refused)]
-    kept = [job for job in jobs if job.name.ordinal in good]
-    for job in kept:
+    written = [job for job in jobs if job.name.ordinal in good]
+    for job in written:
         pairs = [pair for pair in (job.image, job.mask) if pair is not None]
         result.files |= dict(pairs)
         result.case_ids[job.name.case_id] = len(pairs)
         result.actions["header-cleared"] += len(pairs)
-    result.num_patients = len(kept)
+    result.num_patients = len(written)
     case_id = case_id_of_path if dataset is None else case_id_of_stem
     write_splits(
         task.cohort, task.output,
-        {case_id(job.image[0]): case_id(job.image[1]) if job in kept else "" for job in jobs},
+        {case_id(job.image[0]): case_id(job.image[1]) if job in written else "" for job in jobs},
     )  # fmt: skip
     if dataset is not None:
-        with_mask = [(job.image[1], job.mask[1]) for job in kept if job.mask is not None]
-        write_dataset(task.output, dataset, with_mask, [job.image[1] for job in kept if job.mask is None])
+        with_mask = [(job.image[1], job.mask[1]) for job in written if job.mask is not None]
+        write_dataset(task.output, dataset, with_mask, [job.image[1] for job in written if job.mask is None])
     return result
 
 
@@ -234,7 +233,7 @@ def _suffix(name: str) -> str:
 
 
 def _load_libraries(*modules: str) -> None:
-    """Says early what is not installed; processes forked later have all of it loaded."""
+    """Import the libraries before processes are forked, so that a missing one is reported early and all have them loaded."""
     from medweave_steps.runtime.imports import require
 
     for module in modules:
@@ -242,15 +241,15 @@ def _load_libraries(*modules: str) -> None:
 
 
 def left_out(findings: Sequence[Finding]) -> list[Finding]:
-    """Errors as notices, where the user asked to leave such cases out."""
+    """Return errors as notices, for `--on-error skip`."""
     return [dataclasses.replace(finding, severity="notice", what=f"left out: {finding.what}") for finding in findings]
 
 
 def refusal(findings: Sequence[Finding]) -> FindingError:
-    """All errors as one."""
+    """Return all errors as one."""
     if len(findings) == 1:
         return FindingError(findings[0])
-    told = "\n".join(str(FindingError(finding)) for finding in findings)
+    texts = "\n".join(str(FindingError(finding)) for finding in findings)
     return FindingError(
-        Finding(severity="error", code="several", what=f"the cohort has {len(findings)} errors.\n{told}")
+        Finding(severity="error", code="several", what=f"the cohort has {len(findings)} errors.\n{texts}")
     )

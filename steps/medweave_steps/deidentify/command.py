@@ -58,15 +58,15 @@ class DeidentifyConfig:
 
 
 def _check_places(config: DeidentifyConfig) -> None:
-    """What stays at home must not lie in what leaves it, and no output in what is read."""
+    """Check that the folders for the output, the key and the re-identification map are apart from the cohort and each other."""
     cohort, output, home = (path.resolve() for path in (config.cohort, config.output, config.home))
     key = home if config.key is None else config.key.resolve()
     if not config.cohort.is_dir():
         raise UsageError("--cohort is not a folder.", expected="a folder with the data", do="correct the path")
     wrong = {
-        "--output lies in --cohort, or the other way round.": _nested(output, cohort) or _nested(cohort, output),
-        "--home lies in --output, or the other way round.": _nested(home, output) or _nested(output, home),
-        "--home lies in --cohort, or the other way round.": _nested(home, cohort) or _nested(cohort, home),
+        "--output lies in --cohort, or --cohort in --output.": _nested(output, cohort) or _nested(cohort, output),
+        "--home lies in --output, or --output in --home.": _nested(home, output) or _nested(output, home),
+        "--home lies in --cohort, or --cohort in --home.": _nested(home, cohort) or _nested(cohort, home),
         "--key lies in --output.": _nested(key, output),
         "--key lies in --cohort.": _nested(key, cohort),
     }
@@ -80,14 +80,14 @@ def _nested(inner: Path, outer: Path) -> bool:
 
 
 def run(config: DeidentifyConfig, context: StepContext) -> Mapping[str, Any]:
-    """Writes the de-identified cohort and what leads back from it; returns the figures of the run report."""
+    """Write the de-identified cohort and the re-identification map; return the figures of the run report."""
     from medweave_steps.deidentify.cohort import Task, deidentify_cohort, left_out, refusal
     from medweave_steps.deidentify.pseudonyms import new_key, write_private
     from medweave_steps.runtime.write import atomic_directory
 
-    key = _given_key(config, context)
+    key = _existing_key(config, context)
     secret = new_key() if key is None else key
-    # HOME is renamed first: nothing is de-identified before the way back is on the disk.
+    # HOME is renamed first: no output exists before the re-identification map is on the disk.
     with atomic_directory(config.output) as output, atomic_directory(config.home) as home:
         home.chmod(0o700)
         task = Task(
@@ -109,17 +109,17 @@ def run(config: DeidentifyConfig, context: StepContext) -> Mapping[str, Any]:
             else:
                 config.key.parent.mkdir(parents=True, exist_ok=True)
                 write_private(config.key, secret)
-    return _told(config, context, done, codes)
+    return _report(config, context, done, codes)
 
 
-def _given_key(config: DeidentifyConfig, context: StepContext) -> bytes | None:
-    """The key in the file that --key names; None where a new one is to be made."""
+def _existing_key(config: DeidentifyConfig, context: StepContext) -> bytes | None:
+    """Return the key in the file that --key names; None where a new one is needed."""
     from medweave_steps.deidentify.pseudonyms import is_open_to_others, read_key
 
     if config.key is None or not config.key.exists():
         return None
     if is_open_to_others(config.key):
-        context.notice("others than its owner may read the file of --key: chmod 600 closes it.")
+        context.notice("users other than its owner may read the file of --key: run chmod 600 on it.")
     return read_key(config.key)
 
 
@@ -139,7 +139,9 @@ def _nothing(done: Deidentified) -> UserInputError:
     )
 
 
-def _told(config: DeidentifyConfig, context: StepContext, done: Deidentified, codes: Counter[str]) -> Mapping[str, Any]:
+def _report(
+    config: DeidentifyConfig, context: StepContext, done: Deidentified, codes: Counter[str]
+) -> Mapping[str, Any]:
     from medweave_core.contracts.deidentification import Deidentification
     from medweave_steps.deidentify.dicom_case import options_of
     from medweave_steps.deidentify.profile import PROFILE
@@ -152,7 +154,7 @@ def _told(config: DeidentifyConfig, context: StepContext, done: Deidentified, co
     options = options_of(
         retain_patient_characteristics=config.retain_patient_characteristics, structured=done.structured
     )
-    told: Mapping[str, Any] = codec.to_json(
+    figures: Mapping[str, Any] = codec.to_json(
         Deidentification(
             profile=PROFILE,
             options=tuple(meaning for _, meaning in options),
@@ -165,7 +167,7 @@ def _told(config: DeidentifyConfig, context: StepContext, done: Deidentified, co
             left_out=dict(sorted(codes.items())),
         )
     )
-    return told
+    return figures
 
 
 VERB = Verb(name="deidentify", description=DESCRIPTION, config=DeidentifyConfig, run=run)

@@ -1,4 +1,4 @@
-"""Dates moved by a number of whole days; times of day stay, so that every interval is kept."""
+"""Dates shifted by a number of whole days; times of day do not change, so that every interval is preserved."""
 
 from __future__ import annotations
 
@@ -11,34 +11,34 @@ _TIME = re.compile(r"\d{2}(?::?\d{2}(?::?\d{2}(?:\.\d{1,6})?)?)?")
 
 
 def shifted_date(text: str, days: int) -> str | None:
-    """A DICOM date (VR DA) moved by days.
+    """Return a DICOM date (VR DA) shifted by days.
 
     Args:
         text: YYYYMMDD, or YYYY.MM.DD as ACR-NEMA wrote it.
     Returns:
-        YYYYMMDD; None where the text is no date or would leave the calendar: nobody knows what it says then.
+        YYYYMMDD; None where the text is not a date or would leave the calendar.
     """
-    found = _DATE.fullmatch(text.strip(" \0"))
-    if found is None:
+    match = _DATE.fullmatch(text.strip(" \0"))
+    if match is None:
         return None
     try:
-        moved = datetime.date(int(found[1]), int(found[3]), int(found[4])) + datetime.timedelta(days=days)
+        moved = datetime.date(int(match[1]), int(match[3]), int(match[4])) + datetime.timedelta(days=days)
     except (ValueError, OverflowError):
         return None
     return f"{moved.year:04d}{moved.month:02d}{moved.day:02d}"
 
 
 def shifted_date_time(text: str, days: int) -> str | None:
-    """A DICOM date-time (VR DT) moved by days; time of day and offset from UTC stay.
+    """Return a DICOM date-time (VR DT) shifted by days; time of day and offset from UTC do not change.
 
     Returns:
-        the same form; None where the text is no date-time, or names no day (YYYY, YYYYMM): it cannot be moved by days.
+        the same format; None where the text is not a date-time, or has no day (YYYY, YYYYMM).
     """
-    found = _DATE_TIME.fullmatch(text.strip(" \0"))
-    date = shifted_date(found[1], days) if found else None
-    return None if found is None or date is None else date + found[2]
+    match = _DATE_TIME.fullmatch(text.strip(" \0"))
+    date = shifted_date(match[1], days) if match else None
+    return None if match is None or date is None else date + match[2]
 
 
 def is_time(text: str) -> bool:
-    """True for a DICOM time of day (VR TM); anything else in its place may say something."""
+    """Return whether a text is a DICOM time of day (VR TM); any other text may identify a person."""
     return _TIME.fullmatch(text.strip(" \0")) is not None

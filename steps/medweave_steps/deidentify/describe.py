@@ -1,4 +1,4 @@
-"""The files that describe a cohort, written anew: only what a later step reads, and no free text."""
+"""The files that describe a cohort, rewritten: only the fields that later steps read, and no free text."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from medweave_core.contracts.labels import CodedTerm, Label
 from medweave_core.errors import UserInputError
 from medweave_steps.deidentify.codes import PUBLIC_SCHEMES
 from medweave_steps.io.cohort.files import CARD_FILE, DATASET_FILE, DEIDENTIFIED, SPLITS_FILE, declared_channels
-from medweave_steps.io.cohort.findings import FindingError, refuse
 from medweave_steps.io.cohort.labels import parse_labels
+from medweave_steps.io.findings import FindingError, refuse
 
 _LONGEST_LABEL = 64
 
 
 def read_description(path: Path) -> dict[str, Any]:
-    """A JSON object of the cohort; empty where there is none.
+    """Return a JSON object of the cohort; empty where the file does not exist.
 
     Raises:
         FindingError: it is no JSON object.
@@ -36,7 +36,7 @@ def read_description(path: Path) -> dict[str, Any]:
 
 
 def bad_description(file: str, seen: str) -> FindingError:
-    """The error for a describing file in another form."""
+    """Return the error for a describing file in an unknown format."""
     return refuse(
         "bad-json",
         f"{file} cannot be used.",

@@ -17,10 +17,10 @@ from medweave_steps.deidentify.header import HeaderCleaner
 from medweave_steps.deidentify.identifiers import identifiers_of
 from medweave_steps.deidentify.pixels import UnreadablePixelsError, planes_of, strip_pixel_data
 from medweave_steps.deidentify.pseudonyms import Pseudonyms
-from medweave_steps.io.cohort.findings import FindingError, refuse
 from medweave_steps.io.dicom.header import SEGMENTATION, load_pydicom
 from medweave_steps.io.dicom.uids import fill_from_file_meta
 from medweave_steps.io.dicom.values import has_other_cause
+from medweave_steps.io.findings import FindingError, refuse
 from medweave_steps.runtime.imports import require
 
 IMPLICIT, EXPLICIT = "1.2.840.10008.1.2", "1.2.840.10008.1.2.1"
@@ -34,12 +34,12 @@ _PATIENT_CHARACTERISTICS = ("113108", "Retain Patient Characteristics Option")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SeriesJob:
-    """What is to be done with one series.
+    """The de-identification of one series.
 
     Attributes:
         ordinal: 1-based place in the cohort, for messages.
         files: paths relative to the cohort.
-        identity: whose it is, for pseudonym and date shift.
+        identity: of the patient, for pseudonym and date shift.
         output: folder of the de-identified cohort.
     """
 
@@ -56,7 +56,7 @@ class SeriesJob:
 
 @dataclass(slots=True, kw_only=True)
 class SeriesDone:
-    """What came of it; with a finding nothing was written.
+    """The result for one series; with a finding no file was written.
 
     Attributes:
         series_uid: the new one.
@@ -75,7 +75,7 @@ class SeriesDone:
 
 
 def options_of(*, retain_patient_characteristics: bool, structured: bool) -> list[tuple[str, str]]:
-    """Codes and meanings of the profile and the options that were applied."""
+    """Return codes and meanings of the profile and the options that were applied."""
     codes = [_BASIC, _MODIFIED_DATES]
     if structured:
         codes.append(_STRUCTURED)
@@ -85,7 +85,7 @@ def options_of(*, retain_patient_characteristics: bool, structured: bool) -> lis
 
 
 def deidentify_series(job: SeriesJob) -> SeriesDone:
-    """Writes one series; what is wrong with it is returned as a finding, and then none of its files is left.
+    """Write one series; an error in it is returned as a finding, and its files are removed.
 
     Raises:
         OSError: reading or writing failed; it names no file, since a file's name may be a person's.
@@ -149,7 +149,7 @@ def _new_file(content: bytes, job: SeriesJob, cleaner: HeaderCleaner, search: Te
 
 
 def read_private(path: Path) -> bytes:
-    """A file's bytes; an error that names no file, since its name may be a person's."""
+    """Return a file's bytes; an error that names no file, since its name may be a person's."""
     try:
         with path.open("rb") as stream:
             return stream.read()
@@ -171,7 +171,7 @@ def _parse(content: bytes, ordinal: int) -> tuple[Any, str]:
 
 
 def _check(dataset: Any, job: SeriesJob) -> None:
-    """Refuses what its own header says to hold text, or cannot be named."""
+    """Refuse what its own header says to hold text, or cannot be named."""
     if str(dataset.get("BurnedInAnnotation") or "").strip().upper() == "YES":
         raise refuse(
             "burned-in-annotation",
@@ -185,7 +185,7 @@ def _check(dataset: Any, job: SeriesJob) -> None:
             raise refuse(
                 "overlay-in-pixels",
                 f"series {job.ordinal}: an overlay lies in unused bits of its pixels, and pixels are not changed.",
-                seen="an overlay plane (60xx) without data of its own",
+                seen="an overlay plane (60xx) without its own data",
                 expected="overlays apart from the pixels, where they can be removed",
                 do="have the overlay removed or exported apart, or leave the series out: --on-error skip",
             )
@@ -200,7 +200,7 @@ def _strip_pixels(dataset: Any, syntax: str, ordinal: int) -> bool:
 
 
 def _look_at_pixels(dataset: Any, syntax: str, search: TextSearch, ordinal: int) -> bool:
-    """True for an image; a segmentation has pixels that a person or program drew, and is none."""
+    """Return whether an object is an image; a segmentation, whose pixels a person or program drew, is not."""
     if "PixelData" not in dataset or str(dataset.get("SOPClassUID", "")) in SEGMENTATION:
         return False
     words = dataset.get("ImageType") or ()
@@ -268,7 +268,7 @@ def _cleaned(dataset: Any, syntax: str, cleaner: HeaderCleaner) -> bytes:
 
 
 def _mark(dataset: Any, cleaner: HeaderCleaner) -> None:
-    """Says in the header what was done (DICOM PS3.15, E.1.1)."""
+    """Record the de-identification in the header (DICOM PS3.15, E.1.1)."""
     pydicom = require("pydicom", extra="deidentify")
     dataset.PatientID = dataset.PatientName = cleaner.pseudonym
     dataset.PatientIdentityRemoved = "YES"
@@ -287,7 +287,7 @@ def _mark(dataset: Any, cleaner: HeaderCleaner) -> None:
 
 
 def _new_meta(dataset: Any, syntax: str) -> None:
-    """A file meta header of our own: the old one names applications, and perhaps holds private information."""
+    """Return a new file meta header: the source's names applications and may hold private information."""
     pydicom = require("pydicom", extra="deidentify")
     meta = pydicom.dataset.FileMetaDataset()
     meta.MediaStorageSOPClassUID, meta.MediaStorageSOPInstanceUID = dataset.SOPClassUID, dataset.SOPInstanceUID

@@ -1,4 +1,4 @@
-"""A cohort of DICOM files: what is in it, whose it is, and what of it is de-identified."""
+"""The series of a cohort of DICOM files, their patients, and the files that are not de-identified."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from medweave_core.contracts.cohort import Finding
-from medweave_steps.io.cohort.findings import first_of, refuse
 from medweave_steps.io.cohort.patients import issuers_by_patient_id, joined_issuer, without_absent_issuers
 from medweave_steps.io.dicom.duplicates import find_same_uids
 from medweave_steps.io.dicom.header import (
@@ -20,6 +19,7 @@ from medweave_steps.io.dicom.header import (
     HeaderDefect,
     read_file,
 )
+from medweave_steps.io.findings import first_of, refuse
 
 _IMAGES = frozenset(
     (
@@ -38,12 +38,12 @@ _PICTURES_OF_TEXT = {"SCREEN SAVE", "SCREEN_SAVE", "DOSE_INFO", "DOSE INFO", "PA
 
 
 @dataclass(slots=True, kw_only=True)
-class FoundSeries:
+class SourceSeries:
     """Files of one series of one study.
 
     Attributes:
         ordinal: 1-based, in the order of the paths.
-        identity: whose it is: PatientID and issuer; the study where headers name no patient.
+        identity: of the patient: PatientID and issuer; the study where headers name no patient.
         patient_id, issuer: as the headers name them.
     """
 
@@ -64,7 +64,7 @@ class FoundSeries:
 
 @dataclass(slots=True, kw_only=True)
 class FoundCohort:
-    """Series to be de-identified, and what is not.
+    """Series to be de-identified, and the files left out.
 
     Attributes:
         left_aside: number of files by reason.
@@ -72,20 +72,20 @@ class FoundCohort:
         num_joined: series without an issuer of the PatientID that take the issuer of other series with the same PatientID.
     """
 
-    series: list[FoundSeries] = field(default_factory=list)
+    series: list[SourceSeries] = field(default_factory=list)
     left_aside: Counter[str] = field(default_factory=Counter)
     findings: list[tuple[int, Finding]] = field(default_factory=list)
     num_joined: int = 0
 
 
 def find_series(cohort: Path, names: Sequence[str]) -> FoundCohort:
-    """Reads all headers and groups what is delivered by series.
+    """Read all headers and group the files to be de-identified by series.
 
     Args:
         names: paths relative to the cohort, sorted.
     """
     found = FoundCohort()
-    by_uid: dict[tuple[str, str], FoundSeries] = {}  # some writers use one series UID in several studies
+    by_uid: dict[tuple[str, str], SourceSeries] = {}  # some writers use one series UID in several studies
     identities: dict[str, set[tuple[str, str]]] = {}
     unreadable: dict[str, list[int]] = {}
     delivered: list[DicomFile] = []
@@ -104,7 +104,7 @@ def find_series(cohort: Path, names: Sequence[str]) -> FoundCohort:
             continue
         series = by_uid.get((file.study_uid, file.series_uid))
         if series is None:
-            series = FoundSeries(
+            series = SourceSeries(
                 ordinal=len(by_uid) + 1,
                 series_uid=file.series_uid,
                 study_uid=file.study_uid,
@@ -142,7 +142,7 @@ def _read(cohort: Path, name: str) -> DicomFile | None:
 
 
 def _not_delivered(file: DicomFile | None) -> str:
-    """Why a file is left aside; empty for one that is delivered. What is not known to be cleaned wholly stays at home."""
+    """Return why a file is left out, empty for one that is de-identified. Kinds that cannot be cleaned completely are left out."""
     if file is None:
         return "not-dicom"
     if file.sop_class.startswith(SECONDARY_CAPTURE) or {word.upper() for word in file.image_type} & _PICTURES_OF_TEXT:

@@ -32,7 +32,7 @@ _IMAGE_KINDS = frozenset(
 )  # Image Type and Frame Type; their first two values are the standard's
 _CHARACTER_SETS = re.compile(r"(ISO[ _](2022 )?IR ?\d{1,3}|GB18030|GBK|) *")
 _CODE_TEXT = frozenset((0x00080119, 0x00080120))  # Long Code Value and URN Code Value, of public codes
-_OLDEST_TOLD = 89  # years; whoever is older is rare enough to be found (US HIPAA, 45 CFR 164.514)
+_HIGHEST_AGE = 89  # years; older patients are rare enough to be identified by their age (US HIPAA, 45 CFR 164.514)
 
 _DUMMIES: dict[str, Any] = {
     "AS": "000Y", "DA": "19000101", "DT": "19000101000000", "TM": "000000", "DS": "0", "IS": "0", "UR": "urn:removed",
@@ -47,9 +47,9 @@ class HeaderCleaner:
     Attributes:
         pseudonym: new PatientID and PatientName.
         shift_days: added to every date.
-        identifiers: words that may stand nowhere; set anew for each file.
+        identifiers: words that must not occur in any text; replaced for each file.
         uids: source UID to new UID, filled while headers are cleaned.
-        actions: how often what was done.
+        actions: number of changes by kind.
         structured: True once a tree of structured content was cleaned.
     """
 
@@ -87,7 +87,7 @@ class HeaderCleaner:
             self._apply(dataset, element, rule or _rule_by_type(element.VR, number))
 
     def uid(self, uid: str) -> str:
-        """The new UID for a UID of the source; UIDs of DICOM itself stay."""
+        """Return the new UID for a UID of the source; UIDs of DICOM itself stay."""
         uid = uid.strip(" \0")
         if not uid or is_standard_uid(uid):
             return uid
@@ -119,7 +119,7 @@ class HeaderCleaner:
         return True
 
     def _stays_as_it_is(self, dataset: Any, tag: Any) -> bool:
-        """True for numbers and pixels of attributes that the standard knows; their bytes are not even looked into."""
+        """Return True for numbers and pixels of attributes that the standard knows; their bytes are not even looked into."""
         from pydicom.datadict import dictionary_has_tag, dictionary_VR
 
         number = int(tag)
@@ -131,7 +131,7 @@ class HeaderCleaner:
         vr = str(raw.VR or known).split(" or ")[0]
         if vr == "UN" and known != "UN":
             return False
-        if not _same_kind(vr, known):  # a name may stand where the standard has a number
+        if not _same_kind(vr, known):  # a private tag may have a name where the standard has a number
             self._remove(dataset, tag, "unknown-removed")
             return True
         if number in _TABLE_DESCRIPTORS:
@@ -162,7 +162,7 @@ class HeaderCleaner:
             self._remove(dataset, number, "unknown-removed")
 
     def _element(self, dataset: Any, tag: Any) -> Any:
-        """The element with its value decoded; None (and gone) where that cannot be done: nobody knows what it says."""
+        """Return the element with its value decoded; remove it and return None where it cannot be decoded."""
         try:
             return dataset[tag]
         except Exception:  # pydicom raises many kinds; their texts quote values
@@ -235,7 +235,7 @@ class HeaderCleaner:
             self.actions["uid-replaced"] += 1
 
     def _move(self, element: Any) -> bool:
-        """Moves a date; False where the element holds something else, and nothing was done."""
+        """Move a date; False where the element holds something else, and nothing was done."""
         values = _values(element)
         if element.VR == "TM":
             return all(dates.is_time(value) for value in values if value)
@@ -263,13 +263,13 @@ class HeaderCleaner:
 
     def _keep_text(self, element: Any) -> None:
         values = _values(element)
-        kept = [REMOVED if self._tells(element, place, value) else value for place, value in enumerate(values)]
-        if kept != values:
-            element.value = kept if len(kept) != 1 else _DUMMIES.get(element.VR, REMOVED)
+        cleaned = [REMOVED if self._identifies(element, place, value) else value for place, value in enumerate(values)]
+        if cleaned != values:
+            element.value = cleaned if len(cleaned) != 1 else _DUMMIES.get(element.VR, REMOVED)
             self.actions["identifier-replaced"] += 1
 
-    def _tells(self, element: Any, place: int, value: str) -> bool:
-        """True for text that names the patient, and for a code string that is none: some scanners put words there."""
+    def _identifies(self, element: Any, place: int, value: str) -> bool:
+        """Return whether text identifies the patient; invalid code strings count too, because some scanners put words there."""
         number = int(element.tag)
         if number in _IMAGE_KINDS and place < 2:
             return not _CODE_STRING.fullmatch(value)
@@ -283,11 +283,11 @@ class HeaderCleaner:
         return self.identifiers.in_text(value)
 
     def _keep_age(self, element: Any) -> None:
-        found = re.fullmatch(r"(\d{3})([DWMY])", str(element.value or ""))
-        if found is None:
+        age = re.fullmatch(r"(\d{3})([DWMY])", str(element.value or ""))
+        if age is None:
             self._empty(element)
-        elif found[2] == "Y" and int(found[1]) > _OLDEST_TOLD:
-            element.value = f"{_OLDEST_TOLD + 1:03d}Y"
+        elif age[2] == "Y" and int(age[1]) > _HIGHEST_AGE:
+            element.value = f"{_HIGHEST_AGE + 1:03d}Y"
             self.actions["replaced"] += 1
 
     def _clean_items(self, element: Any) -> None:

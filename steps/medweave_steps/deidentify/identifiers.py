@@ -1,4 +1,4 @@
-"""Words of a header that name somebody, looked for in all text that the profile lets stay."""
+"""Words of a header that identify a person, and their search in all text that the profile retains."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import re
 from collections.abc import Iterable, Iterator, MutableSequence
 from typing import Any
 
-# Shorter words are found by chance in text that says nothing about anybody; short ones count only where they stand alone
-# ("Gina" is no part of "ORIGINAL").
+# Shorter words occur by chance in text that identifies no person; short ones count only as separate words ("Gina" is not a match
+# in "ORIGINAL").
 FEWEST_LETTERS = 4
 STANDS_ALONE_BELOW = 6
 
@@ -29,7 +29,7 @@ class Identifiers:
         self._short = _pattern(frozenset(word for word in folded if len(word) < STANDS_ALONE_BELOW))
 
     def in_text(self, text: str) -> bool:
-        """True where the text holds one of the words, in letters of any case."""
+        """Return True where the text holds one of the words, in letters of any case."""
         folded = text.casefold()
         return any(word in folded for word in self._long) or (
             self._short is not None and self._short.search(folded) is not None
@@ -66,7 +66,7 @@ def _is_name(tag: Any) -> bool:
 def _text(dataset: Any, key: Any) -> str:
     try:
         value = dataset[key].value
-    except Exception:  # a value that pydicom cannot read names nobody that we could look for
+    except Exception:  # a value that pydicom cannot read gives no word to search for
         return ""
     values = value if isinstance(value, MutableSequence) else [value]  # a person's name can be iterated over, too
     return "\\".join(str(item) for item in values if item is not None)

@@ -14,8 +14,7 @@ import numpy as np
 from medweave_core.contracts.cohort import Finding
 from medweave_core.contracts.volume import CT_CHANNELS
 from medweave_steps.deidentify.burned_in import TextSearch
-from medweave_steps.io.cohort.findings import FindingError
-from medweave_steps.io.dicom.series import SeriesName
+from medweave_steps.io.findings import FindingError, SeriesName
 from medweave_steps.io.nifti.volume import NiftiVolume, open_nifti
 
 # Of its nine levels: three times as fast as the usual sixth, and CT becomes a few percent larger.
@@ -67,14 +66,14 @@ class NiftiJob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NiftiDone:
-    """What came of it; with a finding nothing was written."""
+    """The result for one case; with a finding no file was written."""
 
     name: SeriesName
     finding: Finding | None = None
 
 
 def deidentify_nifti(job: NiftiJob) -> NiftiDone:
-    """Writes one volume and its mask.
+    """Write one volume and its mask.
 
     Raises:
         OSError: reading or writing failed; it names no file, since a file's name may be a person's.
@@ -125,7 +124,7 @@ def _copy(source: Path, target: Path, name: SeriesName, role: str, channels: tup
 
 
 def _header(stream: BinaryIO, volume: NiftiVolume, name: SeriesName, role: str) -> bytes:
-    """The cleared header, with its mark for "no extensions"; the stream stands at the first voxel then."""
+    """Return the cleared header, marked as without extensions; the stream is then at the first voxel."""
     start = stream.read(4)
     for form in _FORMS:
         for order in "<>":
@@ -142,7 +141,7 @@ def _header(stream: BinaryIO, volume: NiftiVolume, name: SeriesName, role: str) 
     raise name.refuse(
         "not-nifti",
         f"the {role} is no NIfTI file that holds header and voxels.",
-        seen="another format, or a header whose voxels lie in a file of their own",
+        seen="another format, or a header whose voxels lie in another file",
         expected="NIfTI-1 or NIfTI-2 in one file (.nii or .nii.gz)",
         do="convert it to one file",
     )

@@ -32,14 +32,14 @@ _ACTIONS: Mapping[str, Action] = {
     "X/Z/U*": "clean",
 }
 
-# Where we go beyond the table, or choose among what it allows.
+# Where medweave goes beyond the table, or chooses among the actions that it allows.
 _OWN: Mapping[int, Action] = {
     0x00081110: "remove",  # Referenced Study Sequence: empty is not allowed where it is optional
-    0x00080110: "remove",  # Coding Scheme Identification Sequence: names of a hospital's own schemes, and who is responsible
+    0x00080110: "remove",  # Coding Scheme Identification Sequence: names of a hospital's own schemes, and persons responsible
     0x0040A730: "clean",  # Content Sequence: option "Clean Structured Content", so that references and measurements stay
     0x0040A160: "dummy",  # Text Value, of that content
-    0x0040A073: "clean",  # Verifying Observer Sequence: each of its attributes has a rule of its own
-    0x00620020: "dummy",  # Tracking ID: required beside a Tracking UID, and free text
+    0x0040A073: "clean",  # Verifying Observer Sequence: each of its attributes has its own rule
+    0x00620020: "dummy",  # Tracking ID: required with a Tracking UID, and free text
     0x006A0003: "uid",  # Annotation Group UID
     0x04000500: "remove",  # Encrypted Attributes Sequence: the original values, for whoever has that key
     0x04000520: "remove",  # Encrypted Content
@@ -52,7 +52,7 @@ _OWN: Mapping[int, Action] = {
     0x0018700C: "dummy", 0x0018700E: "dummy",  # Date and Time of Last Detector Calibration
     0x00686226: "dummy", 0x00686270: "dummy",  # Effective and Information Issue DateTime, of implant templates
     0xFFFAFFFA: "remove",  # Digital Signatures Sequence: no signature holds any more
-    0xFFFCFFFC: "remove",  # Data Set Trailing Padding: bytes that nobody looks at
+    0xFFFCFFFC: "remove",  # Data Set Trailing Padding: bytes without meaning
 }  # fmt: skip
 
 # Pixels, tables and waveforms: binary values that an image needs. Any other binary value is removed.
@@ -91,8 +91,8 @@ class Rule:
     """What the profile says about one attribute.
 
     Attributes:
-        action: what is done to it.
-        otherwise: what is done where a date cannot be moved.
+        action: for the attribute.
+        otherwise: action for a date that cannot be shifted.
     """
 
     action: Action

@@ -18,7 +18,7 @@ _STANDARD_ROOT = "1.2.840.10008."
 
 
 class Pseudonyms:
-    """Pseudonyms by HMAC-SHA256 (RFC 2104): with the key they can be made again, without it nobody can try names out."""
+    """Pseudonyms by HMAC-SHA256 (RFC 2104): with the key they can be computed again, without it names cannot be tried out."""
 
     def __init__(self, key: bytes) -> None:
         self._key = key
@@ -27,11 +27,11 @@ class Pseudonyms:
         return hmac.new(self._key, f"{purpose}\0{value}".encode("utf-8", "surrogateescape"), hashlib.sha256).digest()
 
     def token(self, purpose: str, value: str, *, digits: int) -> str:
-        """That many hex digits for a value; values of another purpose have other digits."""
+        """Return hex digits for a value; the digits differ between purposes."""
         return self._digest(purpose, value).hex()[:digits]
 
     def uid(self, uid: str) -> str:
-        """The UID that stands for this one: 2.25 and a UUID (DICOM PS3.5, B.2) of version 8 (RFC 9562)."""
+        """Return the UID that replaces a UID: 2.25 and a UUID (DICOM PS3.5, B.2) of version 8 (RFC 9562)."""
         number = int.from_bytes(self._digest("uid", uid)[:16], "big")
         number = number & ~(0xF << 76) | 8 << 76
         number = number & ~(0x3 << 62) | 2 << 62
@@ -48,17 +48,17 @@ class Pseudonyms:
 
 
 def is_standard_uid(uid: str) -> bool:
-    """True for UIDs that DICOM itself defines (classes, transfer syntaxes, well-known instances): they name nobody."""
+    """Return whether DICOM itself defines a UID (classes, transfer syntaxes, well-known instances): it identifies no person."""
     return uid.startswith(_STANDARD_ROOT)
 
 
 def new_key() -> bytes:
-    """A key from the operating system's source of randomness."""
+    """Return a key from the operating system's source of randomness."""
     return secrets.token_bytes(KEY_BYTES)
 
 
 def read_key(path: Path) -> bytes:
-    """The key in a file.
+    """Return the key in a file.
 
     Raises:
         UserInputError: it is no ordinary file, too short to be a key, or too large.
@@ -79,7 +79,7 @@ def read_key(path: Path) -> bytes:
 
 
 def is_open_to_others(path: Path) -> bool:
-    """True where group or others may read the key."""
+    """Return True where group or others may read the key."""
     return bool(path.stat().st_mode & 0o077)
 
 
@@ -93,7 +93,7 @@ def _no_key(seen: str) -> UserInputError:
 
 
 def write_private(path: Path, content: bytes) -> None:
-    """Writes a new file that only its owner may read (mode 0600).
+    """Write a new file that only its owner may read (mode 0600).
 
     Raises:
         FileExistsError: it is there.

@@ -1,4 +1,4 @@
-"""A rule without learning on the same cases, so that a figure of the network can be read beside something."""
+"""The baseline: a rule without learning on the same cases, to compare the network's figures with."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ def threshold_mask(
     Args:
         volume_IJK: HU or standard deviations on the prepared grid, shape (size_i, size_j, size_k).
         lung_IJK: lungs with their vessels and nodules filled in, same shape; None: the whole volume.
-        threshold: voxels of at least this value are kept.
-        volume_mm3: smallest and largest volume of a component that is kept.
+        threshold: lowest value of a lesion voxel.
+        volume_mm3: smallest and largest volume of a component.
         voxel_volume_mm3: volume of a voxel of the prepared grid.
     Returns:
         bool array of the same shape.
@@ -36,14 +36,14 @@ def threshold_mask(
         dense &= lung_IJK
     parts = connected_components(dense)
     size_mm3 = parts.num_voxels() * voxel_volume_mm3
-    kept = (size_mm3 >= volume_mm3[0]) & (size_mm3 <= volume_mm3[1])
+    fits = (size_mm3 >= volume_mm3[0]) & (size_mm3 <= volume_mm3[1])
     mask = np.zeros(dense.size, np.bool_)
-    mask[parts.voxels[kept[parts.labels]]] = True
+    mask[parts.voxels[fits[parts.labels]]] = True
     return mask.reshape(dense.shape)
 
 
 def to_source_grid(mask_IJK: BoolArray, info: VolumeInfo) -> BoolArray:
-    """A mask of the prepared grid on the grid of the source, each source voxel taking its nearest prepared voxel.
+    """Return a mask of the prepared grid on the grid of the source, each source voxel taking its nearest prepared voxel.
 
     Returns:
         bool array of shape `info.source_grid.shape` in source order; False outside the crop.

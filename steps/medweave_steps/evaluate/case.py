@@ -67,7 +67,7 @@ class CaseResult:
 
 
 def evaluate_case(cohort: Path, task: CaseTask, rule: BaselineRule) -> CaseResult:
-    """Compares the delivered mask and the baseline with the ground truth.
+    """Compare the delivered mask and the baseline with the ground truth.
 
     Raises:
         UserInputError: the delivered mask or the ground truth cannot be read, or does not lie on the source grid.
@@ -106,12 +106,12 @@ def evaluate_case(cohort: Path, task: CaseTask, rule: BaselineRule) -> CaseResul
 
 
 def plane_axis_of(entry: CaseEntry) -> int:
-    """The axis that counts image planes: the slices of a DICOM series, the axis closest to Superior in a NIfTI file."""
+    """Return the axis that counts image planes: the slices of a DICOM series, the axis closest to Superior in a NIfTI file."""
     return 0 if entry.source_format == "dicom" else ras_axes(entry.grid)[0][2]
 
 
 def number(value: float) -> float | None:
-    """A figure for JSON: six decimals, None where it is not a finite number."""
+    """Return a figure for JSON: six decimals, None where it is not a finite number."""
     return round(value, 6) if math.isfinite(value) else None
 
 

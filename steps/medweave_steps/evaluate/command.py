@@ -11,8 +11,8 @@ from medweave_core.contracts import codec
 from medweave_core.contracts.labels import only_label
 from medweave_core.contracts.volume import modality_of
 from medweave_core.errors import UsageError, UserInputError
-from medweave_steps.io.cohort.findings import first_of
 from medweave_steps.io.cohort.prepared import CaseFolder, open_prepared, read_index
+from medweave_steps.io.findings import first_of
 from medweave_steps.runtime.options import option
 from medweave_steps.runtime.verb import StepContext, Verb
 
@@ -105,7 +105,7 @@ def run(config: EvaluateConfig, context: StepContext) -> Mapping[str, Any]:
 
 
 def due_cases(config: EvaluateConfig, index: CohortIndex) -> tuple[list[CaseTask], list[str]]:
-    """The cases to compare, in the order of the case batches, and the ids of those without a ground truth.
+    """Return the cases to compare, in the order of the case batches, and the ids of those without a ground truth.
 
     Raises:
         UserInputError: a prepared case was not segmented, or is not in the index; a mask belongs to no prepared case; no

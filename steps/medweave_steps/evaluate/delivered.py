@@ -13,9 +13,9 @@ from medweave_core.contracts.cohort import CaseEntry
 from medweave_core.contracts.labels import Label
 from medweave_core.contracts.volume import Grid
 from medweave_core.errors import UserInputError
-from medweave_steps.io.cohort.findings import FindingError
 from medweave_steps.io.cohort.ground_truth import read_dicom_segmentation, read_nifti_mask
 from medweave_steps.io.cohort.source import DicomSource, name_of, open_source
+from medweave_steps.io.findings import FindingError
 from medweave_steps.io.geometry import affine_rows
 
 MaskFormat = Literal["dicom-seg", "nifti"]
@@ -48,7 +48,7 @@ def find_masks(folders: Sequence[Path]) -> dict[str, Path]:
 
 
 def read_mask(cohort: Path, folder: Path, entry: CaseEntry, label: Label) -> tuple[BoolArray, MaskFormat]:
-    """The delivered mask of one case: the DICOM SEG where there is one, else the NIfTI.
+    """Return the delivered mask of one case: the DICOM SEG where there is one, else the NIfTI.
 
     The frames of a DICOM SEG go to the slices at whose position they lie, which must be the ones whose images they name.
 
@@ -71,7 +71,7 @@ def read_mask(cohort: Path, folder: Path, entry: CaseEntry, label: Label) -> tup
             if not isinstance(source, DicomSource):
                 raise UserInputError(
                     f"the DICOM mask of {entry.case_id} belongs to a volume that is not DICOM.",
-                    seen=f"{DICOM_MASK} beside a NIfTI source",
+                    seen=f"{DICOM_MASK} for a NIfTI source",
                     expected=f"only {NIFTI_MASK}",
                     do="evaluate masks that segment wrote for this very cohort",
                 )

@@ -33,7 +33,7 @@ class Draws:
     patients: tuple[str, ...]
 
     def pooled(self, values: Any, statistic: Callable[[Rows], float]) -> tuple[float | None, Interval | None]:
-        """A figure over all cases and its interval; None where it is not defined."""
+        """Return a figure over all cases and its interval; None where it is not defined."""
         rows = np.asarray(values, dtype=np.float64)
         low, high = bootstrap.confidence_interval(
             rows, statistic, seed=self.seed, patients=self.patients, num_resamples=self.num_resamples

@@ -15,7 +15,7 @@ LESION_COLUMNS = ("case_id", "lesion", "diameter_mm", "volume_mm3", "plane", "hi
 
 
 def per_case_csv(cases: Sequence[CaseFigures]) -> str:
-    """One row per case; the columns are the fields of `CaseFigures`, empty where a figure is not defined."""
+    """Return one row per case; the columns are the fields of `CaseFigures`, empty where a figure is not defined."""
     names = [field.name for field in dataclasses.fields(CaseFigures)]
     return _csv(names, ([_cell(getattr(case, name)) for name in names] for case in cases))
 

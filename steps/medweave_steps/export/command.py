@@ -49,7 +49,7 @@ class ExportConfig:
 
 
 def run(config: ExportConfig, context: StepContext) -> Mapping[str, Any]:
-    """Loads the weights, writes both formats beside them, and refuses them if they compute something else."""
+    """Write both formats of the weights into the model folder; refuse them if they compute something else."""
     from medweave_steps.export.graphs import reference_logits, write_onnx, write_openvino
     from medweave_steps.export.parity import parity_windows
     from medweave_steps.io.model.network import load_network
@@ -72,7 +72,7 @@ def run(config: ExportConfig, context: StepContext) -> Mapping[str, Any]:
         write_openvino(folder / ONNX_FILE, shape, folder / openvino_file("float32"), channels=channels)
         progress.step("OpenVINO IR written, float32")
         parity = _parity(list(zip(expected, windows, strict=True)), card, folder, config, context)
-        progress.step(_told(parity))
+        progress.step(_differences(parity))
         exported = write_card(folder, dataclasses.replace(card, parent_sha256=card_sha256(card)))
         sizes = {Path(name).name: (folder / name).stat().st_size for name in made}
     return {"model": card.name, "card_sha256": card_sha256(exported), "parity": parity, "bytes": sizes}
@@ -103,7 +103,7 @@ def _parity(
     return results
 
 
-def _told(results: Sequence[Mapping[str, Any]]) -> str:
+def _differences(results: Sequence[Mapping[str, Any]]) -> str:
     return "parity with torch: " + "; ".join(
         f"{result['backend']} logits within {result['max_logit_difference']:.1e}, "
         f"{result['decision_share']:.1e} of the voxels decided otherwise"

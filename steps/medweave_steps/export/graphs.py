@@ -23,7 +23,7 @@ INPUT_NAME, OUTPUT_NAME = "image", "logits"
 
 
 def reference_logits(network: Any, windows: Sequence[FloatArray]) -> list[FloatArray]:
-    """What torch computes, float32, on the CPU: the reference for the parity, and the test that the network takes its patch.
+    """Return torch's logits, float32, on the CPU: the reference for the parity, and the test that the network takes its patch.
 
     Args:
         network: from [1, C, I, J, K] to [1, 1, I, J, K].
@@ -52,7 +52,7 @@ def reference_logits(network: Any, windows: Sequence[FloatArray]) -> list[FloatA
 
 
 def write_onnx(network: Any, patch_shape: Triple, path: Path, *, channels: int = 1) -> None:
-    """Writes float32 ONNX with a free batch axis and the card's patch shape; batch norms are folded into convolutions."""
+    """Write float32 ONNX with a free batch axis and the card's patch shape; batch norms are folded into convolutions."""
     torch = require("torch", extra="export")
     require("onnx", extra="export")
     document = io.BytesIO()
@@ -74,7 +74,7 @@ def write_onnx(network: Any, patch_shape: Triple, path: Path, *, channels: int =
 
 
 def write_openvino(onnx_path: Path, patch_shape: Triple, path: Path, *, channels: int = 1) -> None:
-    """Writes OpenVINO IR, weights in float32 as they are, for one window at a time.
+    """Write OpenVINO IR, weights in float32 as they are, for one window at a time.
 
     The batch is fixed at 1: on two cores a window of 112 x 136 x 80 took 0.19 s, against 0.22 s with a free batch axis,
     and batches of 2 and 4 were no faster per window. A program that wants another batch may reshape.

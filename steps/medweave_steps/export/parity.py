@@ -76,7 +76,7 @@ def _balls(shape: Triple, random: np.random.Generator) -> FloatArray:
 
 
 def openvino_runner(path: Path, num_threads: int) -> Runner:
-    """Runs an IR with its precision pinned: newer processors compute in bfloat16 by default."""
+    """Run an IR with its precision pinned: newer processors compute in bfloat16 by default."""
     openvino = require("openvino", extra="export")
     settings = {"INFERENCE_PRECISION_HINT": "f32", "INFERENCE_NUM_THREADS": num_threads, "NUM_STREAMS": 1}
     request = openvino.Core().compile_model(str(path), "CPU", settings).create_infer_request()
@@ -89,7 +89,7 @@ def openvino_runner(path: Path, num_threads: int) -> Runner:
 
 
 def onnxruntime_runner(path: Path, num_threads: int) -> Runner | None:
-    """Runs ONNX in ONNX Runtime, or None where it is not installed (it is an extra)."""
+    """Run ONNX in ONNX Runtime, or None where it is not installed (it is an extra)."""
     if importlib.util.find_spec("onnxruntime") is None:
         return None
     onnxruntime = require("onnxruntime", extra="segment-ort")
@@ -105,7 +105,7 @@ def onnxruntime_runner(path: Path, num_threads: int) -> Runner | None:
 
 
 def compare(backend: str, pairs: Iterator[tuple[FloatArray, FloatArray]], *, threshold: float) -> Parity:
-    """Compares logits of torch with those of a backend, window by window.
+    """Compare logits of torch with those of a backend, window by window.
 
     Args:
         pairs: (torch's logits, the backend's), of equal shape.
@@ -131,7 +131,7 @@ def compare(backend: str, pairs: Iterator[tuple[FloatArray, FloatArray]], *, thr
 
 
 def judge(parity: Parity, *, logit_tolerance: float, decision_tolerance: float) -> None:
-    """Refuses an export that computes something else than torch.
+    """Refuse an export that computes something else than torch.
 
     Args:
         logit_tolerance: largest logit difference, relative to the largest logit (at least 1).

@@ -79,7 +79,7 @@ class GateConfig:
 
 
 def run(config: GateConfig, context: StepContext) -> Mapping[str, Any]:
-    """Measures all models on the validation split, decides, then looks at the test split."""
+    """Measure all models on the validation split, decide, then measure them on the test split."""
     from medweave_steps.gate.measure import open_contender
 
     require("openvino", extra="gate")

@@ -69,7 +69,7 @@ def speed_of(seconds: Sequence[float], base_seconds: Sequence[float], *, size: i
 def judge(
     precision: Precision, card_sha256: str, speed: GateSpeed, validation: GateComparison, tolerances: GateTolerances
 ) -> GateCandidate:
-    """Accepts a candidate that gains something and loses nothing that matters; says why either way."""
+    """Return the decision about a candidate, with reasons: it must gain in speed or size and stay within all tolerances."""
     gains, refusals = _gains(speed, tolerances)
     for good, text in _metrics(validation, tolerances):
         (gains if good else refusals).append(text)
@@ -84,7 +84,7 @@ def judge(
 
 
 def failed(precision: Precision, card_sha256: str, failure: str) -> GateCandidate:
-    """A candidate whose network gave values that are not finite."""
+    """Return the refusal of a candidate whose network gave values that are not finite."""
     return GateCandidate(
         precision=precision,
         card_sha256=card_sha256,
@@ -96,7 +96,7 @@ def failed(precision: Precision, card_sha256: str, failure: str) -> GateCandidat
 
 
 def choose(candidates: Sequence[GateCandidate]) -> GateCandidate | None:
-    """The fastest accepted candidate, the smaller one of equals; None where none was accepted."""
+    """Return the fastest accepted candidate, the smaller one of equals; None where none was accepted."""
     accepted = [candidate for candidate in candidates if candidate.is_accepted]
     return max(accepted, key=lambda c: (c.speed.speedup, -c.speed.model_bytes), default=None)  # type: ignore[union-attr]
 
@@ -135,14 +135,14 @@ def _judged_dice(dice: GateDifference, tolerance: float) -> tuple[bool, str]:
 def _judged_sensitivity(change: float | None, tolerance: float) -> tuple[bool, str]:
     if change is None:
         return False, "refused: sensitivity cannot be judged: the validation split has no lesion"
-    said = f"lesion sensitivity {_change(change, -tolerance)}"
-    return _within(_at_most(-change, tolerance), said, f"may fall by {tolerance:g}")
+    sentence = f"lesion sensitivity {_change(change, -tolerance)}"
+    return _within(_at_most(-change, tolerance), sentence, f"may fall by {tolerance:g}")
 
 
 def _judged_false_positives(change: float | None, tolerance: float) -> tuple[bool, str]:
     assert change is not None
-    said = f"false positives per scan {_change(change, tolerance)}"
-    return _within(_at_most(change, tolerance), said, f"may rise by {tolerance:g}")
+    sentence = f"false positives per scan {_change(change, tolerance)}"
+    return _within(_at_most(change, tolerance), sentence, f"may rise by {tolerance:g}")
 
 
 def _change(change: float, bound: float) -> str:
@@ -151,8 +151,8 @@ def _change(change: float, bound: float) -> str:
     return signed(change, decimals_beside(change, bound, decimals_for((change,))))
 
 
-def _within(good: bool, said: str, rule: str) -> tuple[bool, str]:
-    return good, said if good else f"refused: {said}, {rule}"
+def _within(good: bool, sentence: str, rule: str) -> tuple[bool, str]:
+    return good, sentence if good else f"refused: {sentence}, {rule}"
 
 
 def _at_most(value: float, bound: float) -> bool:

@@ -1,4 +1,4 @@
-"""Runs models over cases: what they find, and how long they take, in alternating order on the same volumes."""
+"""Measurement of models over cases: predictions and times, in alternating order on the same volumes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ FloatArray = npt.NDArray[np.float32]
 
 @dataclass(slots=True, kw_only=True)
 class Contender:
-    """One model, opened, with what was measured of it so far.
+    """An opened model with its measurements so far.
 
     Attributes:
         seconds: per round, s.
@@ -42,7 +42,7 @@ class Contender:
 
 
 def open_contender(folder: Path, card: ModelCard, *, num_threads: int) -> Contender:
-    """Opens a model as `segment` does, and runs its network twice so that nothing is measured cold."""
+    """Open a model as `segment` does, and run its network twice so that nothing is measured cold."""
     engine = open_engine(folder, card, num_threads=num_threads)
     for _ in range(2):
         engine.infer(np.zeros(engine.batch_shape, np.float32))
@@ -52,7 +52,7 @@ def open_contender(folder: Path, card: ModelCard, *, num_threads: int) -> Conten
 def measure(
     contenders: Sequence[Contender], cases: Sequence[CaseFolder], *, num_rounds: int, on_volume: Callable[[str], None]
 ) -> list[GateCase]:
-    """Runs every contender over the cases in turn; appends seconds and findings to each.
+    """Run every contender over the cases in turn; append seconds and findings to each.
 
     In every round all contenders segment the same volume, one after the other, in an order that turns, so that a machine that
     grows slower favours none. Findings come from the first round of each case; more rounds than cases only add times.
@@ -87,9 +87,9 @@ def measure(
 
 
 def judge_case(folder: CaseFolder, probability_IJK: FloatArray, card: ModelCard) -> GateCase:
-    """Compares one prediction with the case's label, on the prepared grid."""
-    found = lesion_components(probability_IJK, card.postprocessing, card.input.spacing_mm)
-    predicted = found.probability_IJK >= np.float32(card.postprocessing.threshold)
+    """Compare one prediction with the case's label, on the prepared grid."""
+    lesions = lesion_components(probability_IJK, card.postprocessing, card.input.spacing_mm)
+    predicted = lesions.probability_IJK >= np.float32(card.postprocessing.threshold)
     reference = np.asarray(folder.label_IJK()) > 0
     match = match_lesions(predicted, reference, spacing_mm=card.input.spacing_mm)
     overlap = dice(predicted, reference)
@@ -105,7 +105,7 @@ def judge_case(folder: CaseFolder, probability_IJK: FloatArray, card: ModelCard)
 
 
 def figures(cases: Sequence[GateCase]) -> GateFigures:
-    """Mean Dice, pooled sensitivity and false positives per scan of one model."""
+    """Return mean Dice, pooled sensitivity and false positives per scan of one model."""
     lesions = sum(case.lesions for case in cases)
     return GateFigures(
         dice_mean=float(np.mean([case.dice for case in cases])),

@@ -18,11 +18,11 @@ Box = tuple[slice, slice, slice]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LesionComponents:
-    """The kept components of one volume.
+    """The components of one volume that pass the filters.
 
     Attributes:
-        boxes: bounding box of each kept component.
-        probability_IJK: the probability map with the dropped components set to 0; the given array itself if none was.
+        boxes: bounding box of each of them.
+        probability_IJK: the probability map with the dropped components set to 0; the input array itself if none was dropped.
         num_dropped: components below the smallest volume or the lowest peak.
     """
 
@@ -32,7 +32,7 @@ class LesionComponents:
 
 
 def label_26(mask: npt.NDArray[Any]) -> tuple[npt.NDArray[np.int32], int]:
-    """Numbers the 26-connected components of a mask 1, 2, … ; returns the int32 label array and their number."""
+    """Number the 26-connected components of a mask 1, 2, … ; return the int32 label array and their number."""
     ndimage = require("scipy.ndimage", extra="segment")
     labels, number = ndimage.label(mask, structure=np.ones((3, 3, 3), dtype=bool))
     return labels, int(number)
@@ -41,7 +41,7 @@ def label_26(mask: npt.NDArray[Any]) -> tuple[npt.NDArray[np.int32], int]:
 def lesion_components(
     probability_IJK: FloatArray, postprocessing: Postprocessing, spacing_mm: Triple_mm
 ) -> LesionComponents:
-    """Finds lesions on the network's grid: 26-connected voxels at or above the threshold, large and certain enough.
+    """Find lesions on the network's grid: 26-connected voxels at or above the threshold, large and certain enough.
 
     Args:
         probability_IJK: float32 [I, J, K] in [0, 1].
@@ -64,5 +64,5 @@ def lesion_components(
         probability_IJK = probability_IJK.copy()
         for index in dropped:
             probability_IJK[boxes[index]][inside[index]] = 0
-    kept = tuple(box for index, box in enumerate(boxes) if index not in set(dropped.tolist()))
-    return LesionComponents(boxes=kept, probability_IJK=probability_IJK, num_dropped=len(dropped))
+    passing = tuple(box for index, box in enumerate(boxes) if index not in set(dropped.tolist()))
+    return LesionComponents(boxes=passing, probability_IJK=probability_IJK, num_dropped=len(dropped))

@@ -31,7 +31,7 @@ class Engine(Protocol):
     batch_shape: tuple[int, int, int, int, int]
 
     def infer(self, batch_BCIJK: FloatArray) -> FloatArray:
-        """Runs the network once.
+        """Run the network once.
 
         Args:
             batch_BCIJK: float32 of `batch_shape`, scaled to the card's `scaled_range`.

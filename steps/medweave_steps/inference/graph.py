@@ -18,7 +18,7 @@ FloatArray = npt.NDArray[np.float32]
 
 
 def widen_logits(model: Any) -> int:
-    """Rewrites each convolution of stride 1 with one output channel so that it computes `BLOCK` voxels as channels.
+    """Rewrite each convolution of stride 1 with one output channel so that it computes `BLOCK` voxels as channels.
 
     The convolution gets the block as its stride and one kernel per voxel of the block, the old one shifted and padded with zeros;
     its channels are then put side by side. Every output is the same sum as before.
@@ -43,7 +43,7 @@ def widen_logits(model: Any) -> int:
 
 
 def _kernel_and_pads(node: Any) -> tuple[FloatArray, list[int], list[int]] | None:
-    """Kernel [C, I, J, K] as a correlation and its paddings, or None for what is not to be rewritten."""
+    """Return kernel [C, I, J, K] as a correlation and its paddings, or None for a node that is not rewritten."""
     kind = node.get_type_name()
     if kind not in ("Convolution", "ConvolutionBackpropData") or node.get_input_size() != 2:
         return None

@@ -24,13 +24,13 @@ FloatArray = npt.NDArray[np.float32]
 def restore_mask(
     probability_IJK: FloatArray, info: VolumeInfo, *, threshold: float, boxes: Sequence[Box] | None = None
 ) -> npt.NDArray[np.uint8]:
-    """The lesion mask on the source grid.
+    """Return the lesion mask on the source grid.
 
     Args:
         probability_IJK: float32 [I, J, K] on `info.grid`, in [0, 1].
-        info: the way back to the source.
+        info: geometry with the inverse transform to the source.
         threshold: probability from which a voxel belongs to a lesion, in (0, 1).
-        boxes: where `probability_IJK` reaches the threshold; what lies outside all boxes is not restored. None for the whole
+        boxes: where `probability_IJK` reaches the threshold; voxels outside all boxes are not restored. None for the whole
             volume.
     Returns:
         uint8, 0 or 1, of shape `info.source_grid.shape`, in the source's axis order, C-contiguous.

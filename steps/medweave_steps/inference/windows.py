@@ -1,7 +1,7 @@
 """Sliding windows with Gaussian weights, at MONAI's positions.
 
 Source: `monai.inferers.sliding_window_inference`, mode "gaussian", sigma_scale 0.125, padding 0 (MONAI 1.5); nnU-Net
-(Isensee et al. 2021, Nat Methods 18:203) blends the same way. A test holds both to 1e-4.
+(Isensee et al. 2021, Nat Methods 18:203) blends likewise. A test holds both to 1e-4.
 Suffix legend: B batch, C channel, I J K voxel axes.
 """
 
@@ -65,7 +65,7 @@ def gaussian_weights(window: Triple) -> FloatArray:
 
 
 def window_slices(shape: Triple, window: Triple, overlap: float) -> list[tuple[slice, slice, slice]]:
-    """All windows of a volume at least as large as a window, last axis fastest."""
+    """Return all windows of a volume at least as large as a window, last axis fastest."""
     starts = [window_starts(size, side, overlap) for size, side in zip(shape, window, strict=True)]
     return [
         (slice(i, i + window[0]), slice(j, j + window[1]), slice(k, k + window[2]))
@@ -74,7 +74,7 @@ def window_slices(shape: Triple, window: Triple, overlap: float) -> list[tuple[s
 
 
 def predict_probability(engine: Engine, volume_CIJK: npt.NDArray[np.floating], card: ModelCard) -> FloatArray:
-    """Probability that a voxel belongs to a lesion, for a whole volume.
+    """Return the probability that a voxel belongs to a lesion, for a whole volume.
 
     Overlapping logits are averaged with Gaussian weights, then put through the logistic function. A volume smaller than a window is
     padded on both sides with air (the low end of the scaled range), MR with its mean, 0.

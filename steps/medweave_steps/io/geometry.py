@@ -22,20 +22,20 @@ _LPS_TO_RAS = np.diag([-1.0, -1.0, 1.0, 1.0])
 
 
 def affine_rows(matrix: AnyArray) -> AffineRows:
-    """A 4 x 4 matrix as nested tuples of floats."""
+    """Return a 4 x 4 matrix as nested tuples of floats."""
     rows = [tuple(float(x) for x in row) for row in np.asarray(matrix, dtype=np.float64)]
     return (rows[0], rows[1], rows[2], rows[3])  # type: ignore[return-value]
 
 
 def lps_to_ras(matrix: AnyArray) -> AnyArray:
-    """An affine into DICOM's patient system (LPS, mm) as one into RAS, mm."""
+    """Return an affine into DICOM's patient system (LPS, mm) as one into RAS, mm."""
     return _LPS_TO_RAS @ np.asarray(matrix, dtype=np.float64)
 
 
 def ras_axes(grid: Grid) -> tuple[Triple, tuple[bool, bool, bool]]:
     """Which source axis runs closest to Right, Anterior, Superior, and whether it must be read backwards.
 
-    The axes are given out greedily by the largest direction cosine, so that oblique grids get a permutation too.
+    The axes are assigned greedily by the largest direction cosine, so that oblique grids get a permutation too.
     """
     affine = np.asarray(grid.affine)[:3, :3]
     cosines = affine / np.linalg.norm(affine, axis=0)
@@ -50,19 +50,19 @@ def ras_axes(grid: Grid) -> tuple[Triple, tuple[bool, bool, bool]]:
 
 
 def to_ras_order(array: AnyArray, axis: Triple, flipped: tuple[bool, bool, bool]) -> AnyArray:
-    """A view of a source array with axes I, J, K."""
+    """Return a view of a source array with axes I, J, K."""
     slices = tuple(slice(None, None, -1 if flip else 1) for flip in flipped)
     return array.transpose(axis)[slices]
 
 
 def from_ras_order(array_IJK: AnyArray, axis: Triple, flipped: tuple[bool, bool, bool]) -> AnyArray:
-    """The inverse of `to_ras_order`: a view in the source's axis order."""
+    """Return the inverse of `to_ras_order`: a view in the source's axis order."""
     slices = tuple(slice(None, None, -1 if flip else 1) for flip in flipped)
     return array_IJK[slices].transpose(tuple(int(i) for i in np.argsort(axis)))
 
 
 def ras_grid(grid: Grid, axis: Triple, flipped: tuple[bool, bool, bool]) -> Grid:
-    """The grid of `to_ras_order`'s result."""
+    """Return the grid of `to_ras_order`'s result."""
     affine = np.asarray(grid.affine, dtype=np.float64)
     moved = np.eye(4)
     origin = affine[:3, 3].copy()
@@ -78,7 +78,7 @@ def ras_grid(grid: Grid, axis: Triple, flipped: tuple[bool, bool, bool]) -> Grid
 
 
 def resampled_shape(shape: Triple, spacing_mm: Triple_mm, target_spacing_mm: Triple_mm) -> Triple:
-    """Number of new voxel centres that fit between the first and the last old centre, per axis."""
+    """Return the number of new voxel centres that fit between the first and the last old centre, per axis."""
     sizes = [
         math.floor((n - 1) * old / new + 1e-6) + 1
         for n, old, new in zip(shape, spacing_mm, target_spacing_mm, strict=True)
@@ -87,7 +87,7 @@ def resampled_shape(shape: Triple, spacing_mm: Triple_mm, target_spacing_mm: Tri
 
 
 def resampled_grid(ras: Grid, target_spacing_mm: Triple_mm, *, start: Triple, shape: Triple) -> Grid:
-    """The grid of a crop of the resampled volume."""
+    """Return the grid of a crop of the resampled volume."""
     affine = np.asarray(ras.affine, dtype=np.float64).copy()
     scale = np.asarray(target_spacing_mm) / np.asarray(ras.spacing_mm)
     affine[:3, :3] *= scale
@@ -96,7 +96,7 @@ def resampled_grid(ras: Grid, target_spacing_mm: Triple_mm, *, start: Triple, sh
 
 
 def interpolation(positions: AnyArray, size: int) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp], FloatArray]:
-    """Neighbours and weight for linear interpolation along one axis.
+    """Return neighbours and weight for linear interpolation along one axis.
 
     Args:
         positions: fractional indices, shape (n,); values outside [0, size - 1] are clamped.
@@ -111,14 +111,14 @@ def interpolation(positions: AnyArray, size: int) -> tuple[npt.NDArray[np.intp],
 
 
 def interpolate_axis(array: FloatArray, positions: AnyArray, axis: int) -> FloatArray:
-    """Linear interpolation of an array at fractional indices of one axis, float32."""
+    """Return linear interpolation of an array at fractional indices of one axis, float32."""
     return interpolate_between(array, *interpolation(positions, array.shape[axis]), axis)
 
 
 def interpolate_between(
     array: FloatArray, lower: npt.NDArray[np.intp], upper: npt.NDArray[np.intp], weight: FloatArray, axis: int
 ) -> FloatArray:
-    """Linear interpolation with the neighbours and weights that `interpolation` gave, float32."""
+    """Return linear interpolation with the neighbours and weights that `interpolation` gave, float32."""
     shape = [1] * array.ndim
     shape[axis] = len(weight)
     low = np.take(array, lower, axis=axis)

@@ -10,7 +10,7 @@ _CHUNK_BYTES = 1 << 20
 
 
 def sha256_of_file(path: Path) -> str:
-    """Hex digest of a file's bytes."""
+    """Return the hex digest of a file's bytes."""
     digest = hashlib.sha256()
     with path.open("rb") as stream:
         while chunk := stream.read(_CHUNK_BYTES):
@@ -38,7 +38,7 @@ def sha256_of_blocks(path: Path, *, num_blocks: int, block_bytes: int) -> str:
 
 
 def sha256_of_text(parts: Iterable[str]) -> str:
-    """Hex digest of strings, each ended by a line feed so that their borders count."""
+    """Return the hex digest of strings, each ended by a line feed so that their borders count."""
     digest = hashlib.sha256()
     for part in parts:
         digest.update(part.encode() + b"\n")

@@ -23,16 +23,16 @@ def confidence_interval(
     num_resamples: int = NUM_RESAMPLES,
     level: float = LEVEL,
 ) -> tuple[float, float]:
-    """Interval of a statistic under resampling of patients with replacement.
+    """Return the interval of a statistic under resampling of patients with replacement.
 
     Lesions of one patient, and scans of one patient, are not independent; so whole patients are drawn, and a pooled figure
-    (lesions hit over lesions) is computed anew from all rows of those drawn.
+    (lesions hit over lesions) is computed from all rows of the drawn patients.
 
     Args:
         values: one row per case, shape (cases,) or (cases, columns), such as (lesions hit, lesions).
         statistic: takes rows of that shape and gives one number; NaN where it is not defined (no lesion was drawn).
         seed: seed of the draw; equal seeds draw equal patients, whatever the statistic.
-        patients: the patient of each row; None where each row is a patient of its own.
+        patients: the patient of each row; None where each row is another patient.
         num_resamples: draws.
         level: share of the draws that the interval holds.
     Returns:
@@ -60,21 +60,21 @@ def confidence_interval(
 
 
 def mean(rows: npt.NDArray[np.float64]) -> float:
-    """Mean of the rows that are numbers; NaN where none is."""
-    kept = rows[~np.isnan(rows)]
-    return float(kept.mean()) if len(kept) else math.nan
+    """Return the mean of the rows that are numbers; NaN without any."""
+    numbers = rows[~np.isnan(rows)]
+    return float(numbers.mean()) if len(numbers) else math.nan
 
 
 def median(rows: npt.NDArray[np.float64]) -> float:
-    """Median of the rows that are numbers, infinite ones counted; NaN where none is."""
-    kept = np.sort(rows[~np.isnan(rows)])
-    if not len(kept):
+    """Return the median of the rows that are numbers, including infinite ones; NaN without any."""
+    numbers = np.sort(rows[~np.isnan(rows)])
+    if not len(numbers):
         return math.nan
-    low, high = kept[(len(kept) - 1) // 2], kept[len(kept) // 2]
+    low, high = numbers[(len(numbers) - 1) // 2], numbers[len(numbers) // 2]
     return float(low if low == high else (low + high) / 2)
 
 
 def ratio(rows: npt.NDArray[np.float64]) -> float:
-    """Sum of the first column over the sum of the second; NaN where the second is 0."""
+    """Return the sum of the first column over the sum of the second; NaN where the second is 0."""
     part, whole = rows.sum(axis=0)
     return float(part / whole) if whole else math.nan

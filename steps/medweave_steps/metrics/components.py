@@ -27,7 +27,7 @@ class Components:
     mask: BoolArray
 
     def num_voxels(self) -> IndexArray:
-        """Voxels of each component, shape (num,)."""
+        """Return voxels of each component, shape (num,)."""
         return np.bincount(self.labels, minlength=self.num)
 
 

@@ -1,4 +1,4 @@
-"""Lesion by lesion: which were found, how large they are, and what was found that is none."""
+"""Figures per lesion: detected lesions, their sizes, and false positives."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class LesionMatch:
     num_false_positives: int
 
     def count(self, *, at_least_mm: float = 0.0, below_mm: float = math.inf) -> tuple[int, int]:
-        """Lesions hit, and lesions in all, whose diameter lies in [at_least_mm, below_mm)."""
+        """Return lesions hit, and lesions in all, whose diameter lies in [at_least_mm, below_mm)."""
         hits = [
             hit
             for hit, size in zip(self.reference_hit, self.reference_diameters_mm, strict=True)
@@ -80,7 +80,7 @@ def match_lesions(
 
 
 def longest_diameters_mm(components: Components, *, spacing_mm: Triple_mm, plane_axis: int) -> list[float]:
-    """Longest in-plane diameter of each component, mm.
+    """Return the longest in-plane diameter of each component, mm.
 
     In each image plane: the distance between the centres of the two voxels that lie farthest apart, plus one voxel (the mean
     of both in-plane spacings), because a voxel is as wide as its spacing: a lesion of one voxel is one voxel long, not 0 mm.
@@ -93,9 +93,9 @@ def longest_diameters_mm(components: Components, *, spacing_mm: Triple_mm, plane
     row_axis, column_axis = (axis for axis in range(3) if axis != plane_axis)
     row_mm, column_mm = spacing_mm[row_axis], spacing_mm[column_axis]
     # The two farthest voxels of a plane are each the first or the last of their row: only these are compared.
-    kept = ends(components.mask, components.voxels, axis=column_axis)
-    index = np.unravel_index(components.voxels[kept], components.mask.shape)
-    keys = (components.labels[kept], index[plane_axis], index[row_axis], index[column_axis])
+    candidates = ends(components.mask, components.voxels, axis=column_axis)
+    index = np.unravel_index(components.voxels[candidates], components.mask.shape)
+    keys = (components.labels[candidates], index[plane_axis], index[row_axis], index[column_axis])
     order = np.lexsort(keys[::-1])
     label, plane, row, column = (key[order] for key in keys)
     new_row = _changes(label, plane, row)

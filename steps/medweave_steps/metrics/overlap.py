@@ -10,7 +10,7 @@ from medweave_steps.metrics.masks import BoolArray, check_pair
 
 
 def dice(predicted: BoolArray, reference: BoolArray) -> float:
-    """Dice coefficient: twice the voxels in common, over the voxels of both.
+    """Return Dice coefficient: twice the voxels in common, over the voxels of both.
 
     Args:
         predicted, reference: bool arrays of one shape, on the same grid.

@@ -42,7 +42,7 @@ class SurfaceDistances:
 
 
 def surface_distances(predicted: BoolArray, reference: BoolArray, *, spacing_mm: Triple_mm) -> SurfaceDistances:
-    """Distances between the surfaces of two masks, both ways.
+    """Return the distances between the surfaces of two masks, in both directions.
 
     A surface voxel is a foreground voxel with a face neighbour that is background or outside the array.
 
@@ -77,12 +77,12 @@ def hd95_mm(predicted: BoolArray, reference: BoolArray, *, spacing_mm: Triple_mm
 
 
 def nsd(predicted: BoolArray, reference: BoolArray, *, spacing_mm: Triple_mm, tolerance_mm: float) -> float:
-    """Share of both mask surfaces lying within a tolerance of each other (NSD), counted in surface voxels.
+    """Return the share of both mask surfaces lying within a tolerance of each other (NSD), counted in surface voxels.
 
     Args:
         predicted, reference: bool arrays of one shape of three dimensions, on the same grid.
         spacing_mm: voxel size along the array's axes, mm, each > 0.
-        tolerance_mm: largest distance in mm still counted as agreement; quoted beside every NSD.
+        tolerance_mm: largest distance in mm still counted as agreement; quoted with every NSD.
     Returns:
         NSD in [0, 1]; 0.0 if exactly one mask is empty, NaN if both are.
     Source: Nikolov et al. 2021, J Med Internet Res 23(7):e26151, "surface DSC"; voxels are counted, not triangles weighed,

@@ -1,9 +1,177 @@
-"""Networks of papers that MONAI does not have, under names that a model card may give.
+"""The networks that `train --network` builds, by name. Nothing here imports torch.
 
-What is known of them without torch is here.
+medweave's own are in `BUILT_IN`; other packages register theirs as entry points of the group `medweave.networks`:
+
+    [project.entry-points."medweave.networks"]
+    my-network = "my_package.network:NETWORK"
+
+where the object is a `NetworkType`.
 """
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from medweave_core.errors import StepError, UsageError
+from medweave_steps.runtime import plugins
+from medweave_steps.runtime.options import Variants, check_option
+
+GROUP: plugins.Group = "medweave.networks"
 
 FILTERS = (8, 16, 32, 64)
 POOLINGS = len(FILTERS) - 1
 GROUPS = {"as_described": 8, "as_published": 19}
 """Of DistMIS' group normalisation: of channels, and of voxels along the depth (152, 76, 38 and 19 are multiples of 19)."""
+NUM_GROUPS = 8
+"""Of the U-Net's group normalisation, DistMIS' number."""
+
+CpuKernel = Literal["one-channel", "transposed"]
+"""Kernels that `training.loop.cpu_kernels` can replace."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NetworkOptions:
+    """The options of a network; a network with options has a subclass, with one `option` per field."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NetworkType:
+    """A kind of network: a torch module from images [B, C, I, J, K] to logits [B, 1, I, J, K].
+
+    `config` in the functions below is the configuration of `train`; `config.network_options` are the network's own options.
+
+    Attributes:
+        class_name: full name of the class, as the model card has it.
+        arguments: returns the keyword arguments of the class as JSON values, for a config and the number of image channels.
+        patch_multiple: returns the number that every side of a patch must be a multiple of.
+        check: raises UsageError where the options do not fit the network.
+        Options: class of the network's own options.
+        cpu_kernels: kernels of PyTorch that are replaced in training on a CPU; see `training.loop.cpu_kernels` for the gain.
+        has_lean_imports: MONAI's optional libraries and torch's compiler are not imported; see `runtime.imports` for the gain.
+    """
+
+    class_name: str
+    arguments: Callable[[Any, int], dict[str, Any]]
+    patch_multiple: Callable[[Any], int] = lambda config: 1
+    check: Callable[[Any], None] = lambda config: None
+    Options: type[NetworkOptions] = NetworkOptions
+    cpu_kernels: tuple[CpuKernel, ...] = ()
+    has_lean_imports: bool = False
+
+
+def _unet_arguments(config: Any, channels: int) -> dict[str, Any]:
+    """Return the arguments of MONAI's U-Net.
+
+    Batch norm is the default, because its statistics are fixed after training: the result does not depend on the window's size, and
+    inference programs fold it into the convolutions. ReLU, because it costs less than PReLU and loses less in quantization.
+
+    Source: Çiçek et al. 2016, MICCAI, "3D U-Net"; Kerfoot et al. 2019, STACOM, for MONAI's form of it.
+    """
+    return {
+        "spatial_dims": 3,
+        "in_channels": channels,
+        "out_channels": 1,
+        "channels": list(config.channels),
+        "strides": list(config.strides),
+        "num_res_units": config.residual_units,
+        "norm": _unet_norm(config),
+        "act": "RELU",
+    }
+
+
+def _unet_norm(config: Any) -> Any:
+    """Return MONAI's name of the normalization; groups are DistMIS' number, or as many as divide the channels of every level."""
+    if config.norm == "group":
+        return ["GROUP", {"num_groups": math.gcd(NUM_GROUPS, *config.channels)}]
+    return ["INSTANCE", {"affine": True}] if config.norm == "instance" else "BATCH"
+
+
+def _check_depth(config: Any) -> None:
+    """Check that patches and windows have the one depth that the published DistMIS network takes."""
+    depth, window_depth = config.patch_shape[2], config.window_shape[2]
+    check_option(depth == window_depth, "window_shape", config.window_shape, f"the depth of --patch-shape, {depth}")
+    multiple = 2**POOLINGS * (GROUPS["as_published"] if config.norm == "group" else 1)
+    check_option(depth % multiple == 0, "patch_shape", config.patch_shape, f"a depth that is a multiple of {multiple}")
+
+
+_DISTMIS = "medweave_steps.networks.distmis.DistMisUnet"
+
+BUILT_IN: Mapping[str, NetworkType] = {
+    "unet": NetworkType(
+        class_name="monai.networks.nets.UNet",
+        arguments=_unet_arguments,
+        patch_multiple=lambda config: math.prod(config.strides),
+        cpu_kernels=("one-channel", "transposed"),
+        has_lean_imports=True,
+    ),
+    "distmis-as-described": NetworkType(
+        class_name=_DISTMIS,
+        arguments=lambda config, channels: {"variant": "as_described", "in_channels": channels, "norm": config.norm},
+        patch_multiple=lambda config: 2**POOLINGS,
+    ),
+    "distmis-as-published": NetworkType(
+        class_name=_DISTMIS,
+        arguments=lambda config, channels: {
+            "variant": "as_published",
+            "in_channels": channels,
+            "norm": config.norm,
+            "depth": config.patch_shape[2],
+        },
+        patch_multiple=lambda config: 2**POOLINGS,
+        check=_check_depth,
+    ),
+}
+
+
+def network_names() -> tuple[str, ...]:
+    """Return the names of all installed networks, medweave's own first."""
+    return (*BUILT_IN, *(name for name in plugins.names_of(GROUP) if name not in BUILT_IN))
+
+
+def network_type(name: str) -> NetworkType:
+    """Return the network of this name.
+
+    Raises:
+        UsageError: it does not exist; the message names the closest match.
+        BackendMissingError: another package defines it and cannot be imported.
+    """
+    if name in BUILT_IN:
+        return BUILT_IN[name]
+    names = network_names()
+    if name in names:
+        found: NetworkType = plugins.load(
+            GROUP, name, expected=f"a {__name__}.NetworkType", is_valid=lambda value: isinstance(value, NetworkType)
+        )
+        return found
+    close = difflib.get_close_matches(name, names, n=1)
+    raise UsageError(
+        f"there is no network '{name}'.",
+        seen=f"--network {name}",
+        expected=f"one of {', '.join(names)}",
+        do=f"write --network {close[0]} (closest name)" if close else "choose one of these",
+    )
+
+
+def type_of_class(class_name: str) -> NetworkType | None:
+    """Return the first network with this class, None where no installed package registers one.
+
+    Packages are imported only if their name is that of the class' package; one that cannot be imported is passed over.
+    """
+    for network in BUILT_IN.values():
+        if network.class_name == class_name:
+            return network
+    for name in plugins.names_of(GROUP, package=class_name.partition(".")[0]):
+        try:
+            network = network_type(name)
+        except StepError:
+            continue
+        if network.class_name == class_name:
+            return network
+    return None
+
+
+OPTIONS = Variants(selector="network", built_in=lambda: {}, options_of=lambda name: network_type(name).Options)

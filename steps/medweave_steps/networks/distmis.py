@@ -95,12 +95,12 @@ class AlongDepth(torch.nn.Module):  # type: ignore[misc]  # torch is not importe
         self.layer = layer
 
     def forward(self, image_BCIJK: Any) -> Any:
-        """The image, normalised."""
+        """Return the image, normalised."""
         return self.layer(image_BCIJK.transpose(1, 4)).transpose(1, 4)
 
 
 def num_parameters(network: Any) -> int:
-    """Weights and running statistics, as the paper's framework counts them."""
+    """Return weights and running statistics, as the paper's framework counts them."""
     statistics = (tensor for name, tensor in network.named_buffers() if name.endswith(("running_mean", "running_var")))
     return sum(tensor.numel() for tensor in itertools.chain(network.parameters(), statistics))
 

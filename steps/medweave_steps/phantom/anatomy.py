@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from medweave_steps.phantom.fields import (
-    FAR_MM,
+    MAX_DISTANCE_MM,
     CoarseGrid,
     Float,
     capsule,
@@ -68,7 +68,7 @@ class Anatomy:
     gravity_hu: float
     atelectasis_hu: float
     position: tuple[float, float, float]
-    """Offset of the centre of the field of view from that of the chest (nobody lies in the exact middle)."""
+    """Offset of the centre of the field of view from that of the chest (no patient lies exactly in the middle)."""
 
     @property
     def back_y(self) -> float:
@@ -82,7 +82,7 @@ class Anatomy:
 
 
 def draw_anatomy(rng: np.random.Generator) -> Anatomy:
-    """A patient of random build. HU: see `parenchyma_field`."""
+    """Return a patient of random build."""
 
     def between(low: float, high: float) -> float:
         return float(rng.uniform(low, high))
@@ -118,7 +118,7 @@ def draw_anatomy(rng: np.random.Generator) -> Anatomy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fields:
-    """Coarse fields of one patient: distances in mm, inside positive, except where said otherwise."""
+    """Coarse fields of one patient: distances in mm, positive inside, unless noted."""
 
     grid: CoarseGrid
     stack_FKJI: Float
@@ -199,8 +199,8 @@ def trachea(anatomy: Anatomy) -> tuple[Tubes, Float, Float]:
 
 
 def _union(axes: Axes, tubes: Tubes, shape: tuple[int, int, int], extra_mm: float) -> Float:
-    """Distance field of all tubes, evaluated only near each of them."""
-    field = np.full(shape, -FAR_MM, np.float32)
+    """Return the distance field of all tubes, evaluated only near each of them."""
+    field = np.full(shape, -MAX_DISTANCE_MM, np.float32)
     for start, end, first, last in zip(
         tubes.start, tubes.end, tubes.start_radius + extra_mm, tubes.end_radius + extra_mm, strict=True
     ):
@@ -241,7 +241,7 @@ def _diaphragm(anatomy: Anatomy, axes: Axes) -> Float:
 
 
 def _mediastinum(anatomy: Anatomy, axes: Axes, heart: Float, vessels: Float) -> Float:
-    """What keeps the lungs apart: central column, heart with its fat, great vessels, spine."""
+    """Return the tissue between the lungs: central column, heart with its fat, great vessels, spine."""
     z, y, x = axes
     middle = np.exp(-(((y - 8) / 40) ** 4))
     column = 9 + (anatomy.mediastinum_half_width - 9) * middle - np.abs(x - 2)
@@ -296,12 +296,14 @@ def _fissures(anatomy: Anatomy, axes: Axes, texture: Float) -> tuple[Float, Floa
     warp = 5 * texture + (18 + 80 * tilt_c) * lateral + 16 * lateral * lateral
     oblique = (z + 28 - slope * (y - 5) + warp) / np.sqrt(1 + slope * slope)
     horizontal = z + 22 + (0.15 + tilt_c) * (y + 40) + 0.15 * (x + 70) + 6 * lateral * lateral + 4 * texture
-    horizontal = np.where(x < -4, horizontal, FAR_MM)  # the jump lies hidden in the mediastinum
-    return np.clip(oblique, -FAR_MM, FAR_MM).astype(np.float32), np.clip(horizontal, -FAR_MM, FAR_MM).astype(np.float32)
+    horizontal = np.where(x < -4, horizontal, MAX_DISTANCE_MM)  # the jump lies hidden in the mediastinum
+    return np.clip(oblique, -MAX_DISTANCE_MM, MAX_DISTANCE_MM).astype(np.float32), np.clip(
+        horizontal, -MAX_DISTANCE_MM, MAX_DISTANCE_MM
+    ).astype(np.float32)
 
 
 def build_fields(anatomy: Anatomy, rng: np.random.Generator) -> Fields:
-    """All smooth fields of one patient."""
+    """Return all smooth fields of one patient."""
     grid = coarse_grid(anatomy)
     axes = z, y, x = grid.axes_mm()
     texture = random_texture(grid.shape_KJI, 1.6, rng)
@@ -318,9 +320,9 @@ def build_fields(anatomy: Anatomy, rng: np.random.Generator) -> Fields:
     lung = smooth_min(lung, diaphragm, 4)
     body, muscle = _body(anatomy, axes)
     fat_planes = np.minimum((1.9 - np.abs(texture)) * 6, np.abs(cage + 12 + 3 * patches) - 1.2 + 0.8 * texture)
-    fat_planes = np.where(cage > -6, FAR_MM, fat_planes)
+    fat_planes = np.where(cage > -6, MAX_DISTANCE_MM, fat_planes)
     wall = smooth_min(np.minimum(muscle, fat_planes), -cage + 1.5, 2)
-    abdomen = smooth_min(-diaphragm - 1, np.where(x < 10, FAR_MM, (1.0 - patches) * 12), 4)
+    abdomen = smooth_min(-diaphragm - 1, np.where(x < 10, MAX_DISTANCE_MM, (1.0 - patches) * 12), 4)
     diaphragm_muscle = 2.5 - np.abs(diaphragm + 1)
     organs = np.maximum(np.maximum(heart, vessels), np.maximum(airway, np.maximum(abdomen, diaphragm_muscle)))
     soft = np.maximum(wall, np.minimum(organs, cage + 3))

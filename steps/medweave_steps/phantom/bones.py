@@ -23,7 +23,7 @@ def vertebra_levels(anatomy: Anatomy) -> Float:
 def rib_line(anatomy: Anatomy, number: int, side: int) -> Float:
     """Centreline (P, 3) of one bony rib from the spine around to its cartilage; side -1 right, +1 left.
 
-    A rib leaves the spine level with its vertebra, runs around the cage 4 mm outside the pleura and falls on its way.
+    A rib leaves the spine level with its vertebra, runs around the cage 4 mm outside the pleura and descends towards the front.
     """
     levels = vertebra_levels(anatomy)
     first = int(np.argmin(np.abs(levels - (anatomy.apex_z + 2))))

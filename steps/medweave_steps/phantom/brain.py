@@ -1,8 +1,8 @@
 """`generate_brain`: one synthetic brain in four MR contrasts with a tumour, from a seed.
 
 Arrays are IJK = [right to left, front to back, feet to head], as files of MSD Task01 are stored; points are mm in that order from
-the middle of the field of view. Skull-stripped: what is no brain is 0 in every contrast. MR has no unit: each contrast of each
-patient has a gain of its own. The pure core of `medweave-step phantom brain`: no file is touched here.
+the middle of the field of view. Skull-stripped: voxels outside the brain are 0 in every contrast. MR has no unit: each contrast of
+each patient has another gain. The pure core of `medweave-step phantom brain`: no file is touched here.
 Contrasts of tissues follow Menze et al. 2015, IEEE TMI 34:1993 (BRATS): oedema is bright in FLAIR and T2, the enhancing rim after
 gadolinium, and the core that does not enhance is dark in T1.
 """
@@ -86,7 +86,7 @@ class BrainPhantom:
 
 
 def generate_brain(spec: BrainSpec) -> BrainPhantom:
-    """One patient: tissues, then the tumour, then what a scanner adds.
+    """Return one patient: tissues, then the tumour, then the effects of a scanner.
 
     Args:
         spec: what to generate.
@@ -113,7 +113,7 @@ def _axes_mm(spec: BrainSpec) -> tuple[Float, Float, Float]:
 
 
 def _smooth(spec: BrainSpec, scale_mm: float, rng: np.random.Generator) -> Float:
-    """A random field of about unit variance that changes over `scale_mm`; on another matrix the same field.
+    """Return a random field of about unit variance that changes over `scale_mm`; on another matrix the same field.
 
     Cubic B-splines on knots that far apart, one axis after the other.
     """
@@ -138,7 +138,7 @@ def _cubic(distance: NDArray[np.floating]) -> NDArray[np.floating]:
 def _ellipsoid(
     spec: BrainSpec, centre_mm: NDArray[np.floating], half_mm: NDArray[np.floating], turn: float = 0.0
 ) -> Float:
-    """Distance from a centre in half axes: below 1 is inside; turned about the axis feet to head by radians."""
+    """Return distance from a centre in half axes: below 1 is inside; turned about the axis feet to head by radians."""
     i, j, k = (axis - np.float32(c) for axis, c in zip(_axes_mm(spec), centre_mm, strict=True))
     cos, sin = np.float32(np.cos(turn)), np.float32(np.sin(turn))
     a, b, c = np.asarray(half_mm, np.float32)
@@ -200,7 +200,7 @@ def _tumour(
 def _scanned(
     spec: BrainSpec, signal_IJK: Float, brain: NDArray[np.bool_], rng: np.random.Generator
 ) -> NDArray[np.int16]:
-    """One contrast as a scanner would have it: blurred edges, an uneven coil, noise, and a gain of its own."""
+    """Return one contrast with the effects of a scanner: blurred edges, an uneven coil, noise, and a gain."""
     from scipy import ndimage
 
     blurred = ndimage.gaussian_filter(signal_IJK, 0.6 / spec.spacing_mm, truncate=3)

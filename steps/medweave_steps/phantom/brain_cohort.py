@@ -40,7 +40,7 @@ class BrainJob:
 
 
 def write_brains(config: PhantomConfig, context: StepContext) -> Mapping[str, Any]:
-    """Writes every patient and the files that describe the cohort.
+    """Write every patient and the files that describe the cohort.
 
     Returns:
         the numbers of patients, of tumours with an enhancing part, and of voxels by label.
@@ -65,7 +65,7 @@ def write_brains(config: PhantomConfig, context: StepContext) -> Mapping[str, An
 
 
 def write_brain(job: BrainJob) -> tuple[Patient, list[int]]:
-    """Writes `imagesTr/<name>.nii.gz` (int16, contrasts on the fourth axis) and `labelsTr/<name>.nii.gz` (uint8)."""
+    """Write `imagesTr/<name>.nii.gz` (int16, contrasts on the fourth axis) and `labelsTr/<name>.nii.gz` (uint8)."""
     brain = generate_brain(BrainSpec(seed=job.patient.chest_seed, matrix_size=job.matrix_size))
     size = brain.spacing_mm
     # As in the public files: the first voxel is at the patient's right front.

@@ -44,7 +44,7 @@ class ChestSpec:
     slice_spacing_mm: tuple[float, float] = (1.0, 2.5)
     """Range in mm of the distance between slice centres."""
     num_slices: int | None = None
-    """Slices around the middle of the lungs; None covers the lungs with about 9 mm to spare."""
+    """Slices around the middle of the lungs; None covers the lungs and about 9 mm around them."""
     num_nodules: tuple[int, int] = (2, 6)
     """Fewest and most nodules; the count leans to the upper end (binomial with p = 0.72)."""
     diameter_mm: tuple[float, float] = (4.0, 30.0)
@@ -115,7 +115,7 @@ def _require_range(ends: tuple[float, float], name: str, lowest: float, highest:
 
 
 def generate_chest(spec: ChestSpec) -> ChestPhantom:
-    """One patient's CT: anatomy, then tubes, then nodules, then slices with noise.
+    """Return one patient's CT: anatomy, then tubes, then nodules, then slices with noise.
 
     Args:
         spec: what to generate.
@@ -157,7 +157,7 @@ def generate_chest(spec: ChestSpec) -> ChestPhantom:
 
 
 def _draw_grid(spec: ChestSpec, anatomy: Anatomy, fields: Fields, rng: np.random.Generator) -> CtGrid:
-    """The scan: spacing as drawn, field of view around the chest, slices over both lungs."""
+    """Return the scan: spacing as drawn, field of view around the chest, slices over both lungs."""
     low, high = spec.in_plane_spacing_mm
     fitting = (2 * anatomy.half_width + 36) / spec.matrix_size
     in_plane = round(float(rng.uniform(min(max(low, fitting), high), high)), 4)
@@ -189,7 +189,7 @@ def _slice_correlation(grid: CtGrid) -> float:
 
 
 def _lung_points(fields: Fields, count: int, least_depth_mm: float, rng: np.random.Generator) -> Float:
-    """Random points (count, 3), uniform over both lungs at least so deep below the pleura."""
+    """Return random points (count, 3), uniform over both lungs at least so deep below the pleura."""
     inside = np.argwhere(fields.lung_KJI > least_depth_mm)[:, ::-1]
     pick = inside[rng.integers(len(inside), size=count)]
     jitter = rng.uniform(-0.5, 0.5, (count, 3))

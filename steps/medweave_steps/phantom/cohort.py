@@ -56,7 +56,7 @@ class _Job:
 
 
 def write_cohort(config: PhantomConfig, context: StepContext) -> Mapping[str, Any]:
-    """Writes every patient and the files that describe the cohort.
+    """Write every patient and the files that describe the cohort.
 
     Returns:
         the numbers of patients, nodules, and nodules by type, place and size.
@@ -97,7 +97,7 @@ def write_cohort(config: PhantomConfig, context: StepContext) -> Mapping[str, An
 
 
 def patients_of(config: PhantomConfig, prefix: str = "lung") -> list[Patient]:
-    """Those to develop on, then those that are held out."""
+    """Return the development patients, then the held-out ones."""
     patients = [Patient(seed=config.seed, ordinal=i + 1, held_out=False, prefix=prefix) for i in range(config.cases)]
     return patients + [
         Patient(seed=config.held_out_seed, ordinal=i + 1, held_out=True) for i in range(config.held_out_cases)
@@ -105,7 +105,7 @@ def patients_of(config: PhantomConfig, prefix: str = "lung") -> list[Patient]:
 
 
 def _load_libraries(cohort_format: str) -> None:
-    """Processes forked later have all of it loaded, and the report tells the versions however many there are."""
+    """Import the libraries before processes are forked, so that the report has their versions for any number of processes."""
     modules = {"dicom": ("pydicom", "highdicom"), "msd": ("nibabel",), "both": ("pydicom", "highdicom", "nibabel")}
     for module in modules[cohort_format]:
         require(module, extra="phantom")

@@ -78,7 +78,7 @@ class PhantomConfig:
 
 
 def run(config: PhantomConfig, context: StepContext) -> Mapping[str, Any]:
-    """Writes the cohort; returns counts of patients, and of what they have."""
+    """Write the cohort; return counts of patients and lesions."""
     from medweave_steps.phantom.brain_cohort import write_brains
     from medweave_steps.phantom.cohort import write_cohort
 

@@ -19,14 +19,14 @@ class SeriesEncoder:
         self._elements = dict(shared.items())
 
     def image(self) -> Any:
-        """A new dataset with the shared elements. None of their values may be changed: all images would have the new one."""
+        """Return a new dataset with the shared elements. None of their values may be changed: all images would have the new one."""
         return require("pydicom", extra="phantom").Dataset(dict(self._elements))
 
     def file(self, image: Any) -> bytes:
-        """The whole file, explicit little endian.
+        """Return the whole file, explicit little endian.
 
         Args:
-            image: from `image`, with `file_meta`; its elements that are not the shared ones are encoded anew.
+            image: from `image`, with `file_meta`; its elements besides the shared ones are encoded again.
         """
         writer = require("pydicom.filewriter", extra="phantom")
         meta = _buffer()
@@ -39,7 +39,7 @@ class SeriesEncoder:
 
 
 def file_of(dataset: Any) -> bytes:
-    """A DICOM file as pydicom writes it. By way of memory: what a full disk says is lost in pydicom's own errors."""
+    """Return the bytes of a DICOM file as pydicom writes it; in memory, because pydicom's errors hide a full disk."""
     buffer = io.BytesIO()
     dataset.save_as(buffer, enforce_file_format=True)
     return buffer.getvalue()

@@ -27,7 +27,7 @@ _KERNELS = {"soft": "B30f", "medium": "B45f", "sharp": "B70f"}
 
 
 def write_patient(folder: Path, patient: Patient, chest: ChestPhantom, syntax: TransferSyntax) -> None:
-    """Writes `series-0001/*.dcm` and `ground-truth/series-0001.dcm` (held-out patients count on as `series-h0001`).
+    """Write `series-0001/*.dcm` and `ground-truth/series-0001.dcm` (`series-h0001` and so on for held-out patients).
 
     Half of the scanners count their images from the head, and file names follow neither order nor position: a reader that
     trusts names or InstanceNumber gets these volumes wrong.
@@ -49,7 +49,7 @@ def write_patient(folder: Path, patient: Patient, chest: ChestPhantom, syntax: T
 
 
 def _shared_header(patient: Patient, chest: ChestPhantom) -> Any:
-    """What all images of the series have in common."""
+    """Return the elements that all images of the series share."""
     pydicom = require("pydicom", extra="phantom")
     _, rows, columns = chest.hu_KJI.shape
     dx, dy, _ = chest.spacing_mm
@@ -85,7 +85,7 @@ def _shared_header(patient: Patient, chest: ChestPhantom) -> Any:
 
 
 def _image(encoder: SeriesEncoder, patient: Patient, chest: ChestPhantom, k: int) -> Any:
-    """One CT image without its pixels."""
+    """Return one CT image without its pixels."""
     x, y, z = chest.origin_mm
     height = f"{z + k * chest.spacing_mm[2]:.4f}"
     from_head = patient.ordinal % 2 == 0
@@ -110,7 +110,7 @@ def _set_pixels(image: Any, hu_JI: npt.NDArray[np.int16], syntax: TransferSyntax
 
 
 def _segmentation(patient: Patient, chest: ChestPhantom, images: list[Any]) -> Any:
-    """The nodules as one segment of a DICOM SEG that references every image."""
+    """Return the nodules as one segment of a DICOM SEG that references every image."""
     hd = require("highdicom", extra="phantom")
     codes = require("pydicom.sr.codedict", extra="phantom").codes
     segment = hd.seg.SegmentDescription(

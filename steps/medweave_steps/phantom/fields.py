@@ -18,7 +18,7 @@ Float = NDArray[np.float32]
 Part = tuple[slice, slice]
 """Rows and columns of a slice."""
 
-FAR_MM = 40.0  # distances are clipped here; nothing reads them further away
+MAX_DISTANCE_MM = 40.0  # distances are clipped to this; larger ones are not used
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,7 +77,7 @@ def _weights(coarse: CoarseGrid, grid: CtGrid) -> list[tuple[NDArray[np.intp], F
 
 
 def parts_around(coarse: CoarseGrid, nodes_KJI: NDArray[np.bool_], grid: CtGrid) -> list[Part]:
-    """Per CT slice the box outside which no pixel is interpolated from any of these nodes."""
+    """Return per CT slice the box outside which no pixel is interpolated from any of these nodes."""
     (low_k, _), (low_j, _), (low_i, _) = _weights(coarse, grid)
     cells = nodes_KJI[:-1] | nodes_KJI[1:]
     rows, columns = np.asarray(cells.any(axis=2)), np.asarray(cells.any(axis=1))
@@ -86,8 +86,8 @@ def parts_around(coarse: CoarseGrid, nodes_KJI: NDArray[np.bool_], grid: CtGrid)
 
 
 def _span(used: NDArray[np.bool_]) -> slice:
-    found = np.flatnonzero(used)
-    return slice(int(found[0]), int(found[-1]) + 1) if len(found) else slice(0, 1)
+    cells = np.flatnonzero(used)
+    return slice(int(cells[0]), int(cells[-1]) + 1) if len(cells) else slice(0, 1)
 
 
 def interpolated_slices(coarse: CoarseGrid, fields_FKJI: Float, grid: CtGrid, parts: Sequence[Part]) -> Iterator[Float]:
@@ -117,7 +117,7 @@ def signed_distance(implicit_KJI: Float, step_mm: float) -> Float:
     for gradient in np.gradient(implicit_KJI, step_mm):
         slope_squared += gradient * gradient
     distance = implicit_KJI / np.sqrt(np.maximum(slope_squared, 1e-10))
-    return np.clip(distance, -FAR_MM, FAR_MM).astype(np.float32)
+    return np.clip(distance, -MAX_DISTANCE_MM, MAX_DISTANCE_MM).astype(np.float32)
 
 
 def smooth_min(first: Float, second: Float, blend_mm: float) -> Float:
@@ -138,7 +138,7 @@ def capsule(
     end: NDArray[np.floating],
     radii_mm: tuple[float, float],
 ) -> Float:
-    """Distance field of a cone with round ends from `start` to `end` (x, y, z in mm)."""
+    """Return the distance field of a cone with round ends from `start` to `end` (x, y, z in mm)."""
     z, y, x = axes_mm
     direction = (end - start).astype(np.float32)
     length_squared = max(float(direction @ direction), 1e-6)
@@ -150,7 +150,7 @@ def capsule(
 
 
 def random_texture(shape_KJI: tuple[int, int, int], correlation_cells: float, rng: np.random.Generator) -> Float:
-    """Zero-mean, unit-variance Gaussian random field with the given correlation length in grid cells."""
+    """Return a Gaussian random field of mean 0 and variance 1 with a correlation length in grid cells."""
     white = rng.standard_normal(shape_KJI, dtype=np.float32)
     smooth = ndimage.gaussian_filter(white, correlation_cells, mode="wrap", truncate=2.5)
     smooth -= smooth.mean()

@@ -34,7 +34,7 @@ class DataSet:
 
 
 def write_patient(folder: Path, patient: Patient, chest: ChestPhantom) -> None:
-    """Writes `imagesTr/<name>.nii.gz` (int16, HU) and `labelsTr/<name>.nii.gz` (uint8) on the grid of the DICOM series."""
+    """Write `imagesTr/<name>.nii.gz` (int16, HU) and `labelsTr/<name>.nii.gz` (uint8) on the grid of the DICOM series."""
     dx, dy, dz = chest.spacing_mm
     x, y, z = chest.origin_mm
     # NIfTI's world is RAS, DICOM's is LPS: the first two axes change sign.
@@ -45,7 +45,7 @@ def write_patient(folder: Path, patient: Patient, chest: ChestPhantom) -> None:
 
 
 def write_dataset(folder: Path, names: Sequence[str], about: DataSet) -> None:
-    """Writes `dataset.json` with the keys of the public data sets."""
+    """Write `dataset.json` with the keys of the public data sets."""
     pairs = [{"image": f"./imagesTr/{name}.nii.gz", "label": f"./labelsTr/{name}.nii.gz"} for name in names]
     dataset = {
         "name": about.name,
@@ -65,7 +65,7 @@ def write_dataset(folder: Path, names: Sequence[str], about: DataSet) -> None:
 
 
 def save_nifti(path: Path, array: npt.NDArray[Any], affine: npt.NDArray[np.float64]) -> None:
-    """Writes an array as NIfTI, in mm."""
+    """Write an array as NIfTI, in mm."""
     nibabel = require("nibabel", extra="phantom")
     path.parent.mkdir(parents=True, exist_ok=True)
     image = nibabel.Nifti1Image(array, affine)

@@ -1,4 +1,4 @@
-"""Lung nodules: what they are, where they sit, their shape, and how they are drawn on a CT grid."""
+"""Lung nodules: kinds, locations, shapes, and rendering on a CT grid."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class NoduleShape:
     spicules: Tubes | None
 
     def depth(self, points_xyz_mm: Float) -> tuple[Float, Float]:
-        """Depth in mm below the surface, and below the surface of the solid core (points (..., 3))."""
+        """Return the depth in mm below the surface, and below the surface of the solid core (points (..., 3))."""
         unit = (points_xyz_mm - self.centre_xyz_mm) @ self.to_unit.T
         out = np.linalg.norm(unit, axis=-1)
         direction = unit / np.maximum(out, 1e-3)[..., None]
@@ -64,7 +64,7 @@ class NoduleShape:
         return whole, ((surface * np.float32(self.core_share)) - core_out) * np.float32(self.radius_mm)
 
     def scaled(self, factor: float) -> NoduleShape:
-        """The same shape, larger or smaller about its centre."""
+        """Return the same shape, larger or smaller about its centre."""
         return replace(self, to_unit=self.to_unit / np.float32(factor), radius_mm=self.radius_mm * factor)
 
     @property
@@ -75,7 +75,7 @@ class NoduleShape:
 
 
 def diameter_at_mm(quantile: float) -> float:
-    """Diameter at a quantile of the distribution above, uniform inside each bin."""
+    """Return diameter at a quantile of the distribution above, uniform inside each bin."""
     edge = 0.0
     for low, high, share in DIAMETER_BINS_MM:
         if quantile < edge + share or high == DIAMETER_BINS_MM[-1][1]:
@@ -103,7 +103,7 @@ def _draw_location(rng: np.random.Generator) -> Location:
 def draw_shape(
     centre_xyz_mm: Float, diameter_mm: float, attenuation: Attenuation, location: Location, rng: np.random.Generator
 ) -> NoduleShape:
-    """A random body around a centre, about `diameter_mm` wide; `fit_diameter` makes that exact.
+    """Return a random body around a centre, about `diameter_mm` wide; `fit_diameter` makes that exact.
 
     HU: solid -50 to 80; ground glass, alone or around a solid core, -650 to -450: hazy, vessels still seen
     (Hansell et al. 2008, Radiology 246:697; ranges as measured by de Hoop et al. 2010, Radiology 255:199).
@@ -154,7 +154,7 @@ def _spicules(centre_xyz_mm: Float, diameter_mm: float, rng: np.random.Generator
 
 
 def axial_diameter_mm(shape: NoduleShape, fields: Fields) -> float:
-    """Longest diameter in any axial slice of the part inside the lung, measured on a fine local grid."""
+    """Return longest diameter in any axial slice of the part inside the lung, measured on a fine local grid."""
     steps = 29
     reach = shape.reach_mm
     line = np.linspace(-reach, reach, steps).astype(np.float32)
@@ -166,7 +166,7 @@ def axial_diameter_mm(shape: NoduleShape, fields: Fields) -> float:
 
 
 def longest_in_plane_mm(mask_KJI: NDArray[np.bool_], spacing_xy_mm: tuple[float, float]) -> float:
-    """Largest Feret diameter over all slices, voxels counted with their width along the measuring line."""
+    """Return largest Feret diameter over all slices, voxels counted with their width along the measuring line."""
     best = 0.0
     for plane in mask_KJI:
         rows, columns = np.nonzero(plane)
@@ -181,7 +181,7 @@ def longest_in_plane_mm(mask_KJI: NDArray[np.bool_], spacing_xy_mm: tuple[float,
 
 
 def fit_diameter(shape: NoduleShape, diameter_mm: float, fields: Fields) -> tuple[NoduleShape, float]:
-    """Scale the body until its longest axial diameter inside the lung is `diameter_mm`; the body and what was reached."""
+    """Scale the body until its longest axial diameter inside the lung is `diameter_mm`; return it and the reached diameter."""
     measured = axial_diameter_mm(shape, fields)
     for _ in range(3):
         if abs(measured - diameter_mm) < 0.02 * diameter_mm or measured <= 0:
@@ -193,7 +193,7 @@ def fit_diameter(shape: NoduleShape, diameter_mm: float, fields: Fields) -> tupl
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Surroundings:
-    """Where nodules may go: candidate points in the lung with their depth, and vessels to sit beside or keep off."""
+    """Candidate locations of nodules: points in the lung with their depth, and vessels to touch or avoid."""
 
     points_xyz_mm: Float
     depth_mm: Float
@@ -203,13 +203,13 @@ class Surroundings:
 
 
 def _candidates(where: Surroundings, location: Location, radius_mm: float, rng: np.random.Generator) -> Float:
-    """Centres that suit the location, in random order."""
+    """Return centres that suit the location, in random order."""
     middle = (where.vessels.start + where.vessels.end) / 2
     wide = where.vessels.start_radius
     points, depth = where.points_xyz_mm, where.depth_mm
     if location == "juxta-vascular":
-        beside = np.flatnonzero((wide > 1.0) & (wide < 3.5))
-        pick = rng.choice(beside, 1500)
+        medium = np.flatnonzero((wide > 1.0) & (wide < 3.5))
+        pick = rng.choice(medium, 1500)
         away = rng.standard_normal((1500, 3)).astype(np.float32)
         along = where.vessels.end[pick] - where.vessels.start[pick]
         away -= (away * along).sum(1, keepdims=True) / np.maximum((along * along).sum(1, keepdims=True), 1e-6) * along
@@ -259,7 +259,7 @@ def _place_one(
     placed: list[tuple[NoduleShape, float]],
     rng: np.random.Generator,
 ) -> tuple[NoduleShape, float] | None:
-    """The first of a few suitable places where a body of this diameter fits without coming near another."""
+    """Return the first of a few suitable places where a body of this diameter fits without coming near another."""
     centres = _candidates(where, location, diameter_mm / 2, rng)
     for centre in _free_centres(centres, location, diameter_mm, where, fields, placed)[:8]:
         shape, measured = fit_diameter(draw_shape(centre, diameter_mm, attenuation, location, rng), diameter_mm, fields)
@@ -280,7 +280,7 @@ def _free_centres(
     fields: Fields,
     placed: list[tuple[NoduleShape, float]],
 ) -> Float:
-    """The centres off the hila, off the other nodules and, unless juxta-pleural, off the pleura."""
+    """Return the centres off the hila, off the other nodules and, unless juxta-pleural, off the pleura."""
     radius = diameter_mm / 2
     allowed = np.ones(len(centres), bool)
     for hilum in where.hila_xyz_mm:
@@ -306,7 +306,7 @@ class DrawnNodule:
 def draw_nodule(shape: NoduleShape, grid: CtGrid, fields: Fields, edge_mm: float) -> DrawnNodule | None:
     """Coverage by ground glass and by solid tissue, and the voxels whose centre lies inside body and lung.
 
-    The label is one connected component: of several pieces the largest is kept, and where no centre lies inside, the voxel
+    The label is one connected component: the largest of several pieces, and where no centre lies inside, the voxel
     deepest in the body is taken. None if the nodule lies outside the volume.
     """
     margin = shape.reach_mm + edge_mm + (7.0 if shape.spicules is not None else 0.0)

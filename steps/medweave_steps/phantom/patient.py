@@ -38,7 +38,7 @@ class Patient:
         return int.from_bytes(self._digest("anatomy")[:6], "big")
 
     def uid(self, *what: object) -> str:
-        """A DICOM UID below 2.25 (from a UUID-sized number), the same for the same patient and purpose."""
+        """Return a DICOM UID below 2.25 (from a UUID-sized number), the same for the same patient and purpose."""
         number = int.from_bytes(self._digest(*what)[:16], "big")
         return f"2.25.{number}"
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from medweave_steps.phantom.anatomy import FIELDS, Anatomy, Fields
 from medweave_steps.phantom.bones import stamp_bones
-from medweave_steps.phantom.fields import FAR_MM, CtGrid, Float, Part, interpolated_slices, parts_around
+from medweave_steps.phantom.fields import MAX_DISTANCE_MM, CtGrid, Float, Part, interpolated_slices, parts_around
 from medweave_steps.phantom.nodules import DrawnNodule
 from medweave_steps.phantom.tubes import Tubes, decode_depth, stamp_tubes
 
@@ -101,7 +101,7 @@ def render_volume(
 
 
 def _parts_with_patient(scene: Scene) -> list[Part]:
-    """Per slice the part outside which there are only air and table: nothing there has a share in a voxel."""
+    """Return per slice the part outside which there are only air and table: nothing there has a share in a voxel."""
     seen = [scene.fields.stack_FKJI[FIELDS.index(name)] for name in ("body", "lung", "central")]
     nearest = np.maximum.reduce(seen)
     # A little more than the half edge, for rounding.
@@ -109,7 +109,7 @@ def _parts_with_patient(scene: Scene) -> list[Part]:
 
 
 def _cover(depth: Float, edge_mm: float) -> Float:
-    """Share of a voxel that lies inside a surface, from the depth of its centre."""
+    """Return the share of a voxel that lies inside a surface, from the depth of its centre."""
     share = depth * np.float32(1 / edge_mm)
     share += np.float32(0.5)
     covered: Float = np.clip(share, 0, 1, out=share)
@@ -127,7 +127,7 @@ def _mix(hu: Float, code: NDArray[np.uint8], edge_mm: float, value: Callable[[Fl
 
 
 def _bone_hu(depth: Float) -> Float:
-    """A cortical shell of 1 to 2 mm around cancellous bone."""
+    """Return a cortical shell of 1 to 2 mm around cancellous bone."""
     inner = np.clip((depth - np.float32(0.8)) / np.float32(1.2), 0, 1)
     return np.asarray(CORTICAL_HU + inner * (CANCELLOUS_HU - CORTICAL_HU), np.float32)
 
@@ -164,7 +164,7 @@ def _lung_hu(scene: Scene, k: int, part: Part, block_FJI: Float) -> Float:
     _, _, _, parenchyma, oblique, horizontal, texture, _ = block_FJI
     content: Float = parenchyma.copy()
     rise = np.float32((VESSEL_HU + 850) * FISSURE_MM / scene.edge_mm)
-    nearest = np.minimum(np.abs(oblique), np.where(oblique > 0, np.abs(horizontal), np.float32(FAR_MM)))
+    nearest = np.minimum(np.abs(oblique), np.where(oblique > 0, np.abs(horizontal), np.float32(MAX_DISTANCE_MM)))
     content += rise * np.maximum(1 - nearest * np.float32(1 / scene.edge_mm), 0)
     here = [(one, k - one.box[0].start) for one in scene.nodules if one.box[0].start <= k < one.box[0].stop]
     places = [_overlap(one.box, part) for one, _ in here]
@@ -179,7 +179,7 @@ def _lung_hu(scene: Scene, k: int, part: Part, block_FJI: Float) -> Float:
 
 
 def _overlap(box: tuple[slice, slice, slice], part: Part) -> tuple[Part, Part]:
-    """What a nodule's box and a part of a slice have in common: within the part, and within the box."""
+    """Return the intersection of a nodule's box and a part of a slice: within the part, and within the box."""
     within, own = [], []
     for of_box, of_part in zip(box[1:], part, strict=True):
         start = max(of_box.start, of_part.start)

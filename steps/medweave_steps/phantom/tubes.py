@@ -27,7 +27,7 @@ class Tubes:
 
     @staticmethod
     def joined(*groups: Tubes) -> Tubes:
-        """All tubes of several groups as one."""
+        """Return all tubes of several groups as one."""
         return Tubes(
             start=np.concatenate([g.start for g in groups]),
             end=np.concatenate([g.end for g in groups]),
@@ -37,12 +37,12 @@ class Tubes:
 
     @staticmethod
     def polyline(points_xyz_mm: NDArray[np.floating], radii_mm: NDArray[np.floating]) -> Tubes:
-        """A chain through points (P, 3) with one radius per point."""
+        """Return a chain through points (P, 3) with one radius per point."""
         points, radii = points_xyz_mm.astype(np.float32), radii_mm.astype(np.float32)
         return Tubes(start=points[:-1], end=points[1:], start_radius=radii[:-1], end_radius=radii[1:])
 
     def widened(self, factor: float, extra_mm: float) -> Tubes:
-        """The same centrelines with radius * factor + extra."""
+        """Return the same centrelines with radius * factor + extra."""
         return Tubes(
             start=self.start,
             end=self.end,
@@ -52,13 +52,13 @@ class Tubes:
 
 
 def encode_depth(depth_mm: Float) -> NDArray[np.uint8]:
-    """Codes of depths in mm, clipped to the range of the codes."""
+    """Return codes of depths in mm, clipped to the range of the codes."""
     codes = np.clip((depth_mm - DEPTH_MIN_MM) * np.float32(_CODES_PER_MM) + np.float32(0.5), 0, 255)
     return np.asarray(codes, np.uint8)
 
 
 def decode_depth(code: NDArray[np.uint8]) -> Float:
-    """Depth in mm (positive inside a tube) of stored codes."""
+    """Return the depth in mm (positive inside a tube) of stored codes."""
     return code.astype(np.float32) * np.float32(1 / _CODES_PER_MM) + np.float32(DEPTH_MIN_MM)
 
 

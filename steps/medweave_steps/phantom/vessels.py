@@ -1,4 +1,4 @@
-"""Branching trees: pulmonary arteries with the bronchi beside them, and veins."""
+"""Branching trees: pulmonary arteries with their bronchi, and veins."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Tree:
 def _split_groups(
     points: Float, centroid: Float, parent: Float, counts: NDArray[np.intp], fraction: Float
 ) -> tuple[Float, NDArray[np.intp]]:
-    """Cut each group across its widest direction at right angles to the way it was reached; sorted points, new counts."""
+    """Cut each group across its widest direction at right angles to its branch; return sorted points and new counts."""
     group = np.repeat(np.arange(len(counts)), counts)
     heading = centroid - parent
     heading /= np.maximum(np.linalg.norm(heading, axis=1, keepdims=True), 1e-6)
@@ -99,7 +99,7 @@ def tree_tubes(tree: Tree, rng: np.random.Generator, *, piece_mm: float = 7.0, b
 
 
 def airways_beside(arteries: Tree, side_xyz: Float, *, smallest_mm: float) -> Tree:
-    """Bronchi running beside the arteries down to a lumen radius of `smallest_mm`.
+    """Return bronchi that follow the arteries down to a lumen radius of `smallest_mm`.
 
     A bronchus and its artery share a sheath and have about the same width (lumen to artery ratio 0.7 to 0.8 in healthy
     adults: Matsuoka et al. 2003, AJR 180:513), so the tree is the arterial one, shifted.

@@ -12,23 +12,23 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from medweave_core.contracts import codec
 from medweave_core.contracts.cohort import CaseEntry
 from medweave_core.contracts.labels import Label, LabelMerge
 from medweave_core.contracts.volume import Triple, VolumeInfo
 from medweave_core.errors import UserInputError
-from medweave_steps.io.cohort.findings import FindingError
 from medweave_steps.io.cohort.source import AIR_HU, DicomSource, VolumeSource, open_source, read_ground_truth
 from medweave_steps.io.cohort.source_hu import SOURCE_HU_FILE, SourceHuCollector, source_box
 from medweave_steps.io.dicom.source_headers import copy_headers
+from medweave_steps.io.findings import FindingError
 from medweave_steps.io.geometry import FloatArray, resampled_grid
-from medweave_steps.preprocess.config import Settings
+from medweave_steps.preprocess.config import CaseSettings
 from medweave_steps.preprocess.contrasts import box_of_multiples, resample_channels, standardised
-from medweave_steps.preprocess.labels import Lesion, paint, resample_lesions
+from medweave_steps.preprocess.labels import ResampledLesion, paint, resample_lesions
 from medweave_steps.preprocess.lungs import Box, LungField, crop_box, find_lungs
 from medweave_steps.preprocess.resample import Resampling, needed_planes, plan_resampling, resample_planes
-from medweave_steps.preprocess.write import save_array
 
 _NO_LUNGS = {
     "one-lung": "air was found on one side of the chest only; the crop is as wide as the body, in case the other lung is collapsed "
@@ -40,7 +40,7 @@ _NO_LUNGS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CaseJob:
-    """What one process is asked to do.
+    """The job of one process.
 
     Attributes:
         folder: of the prepared case; must exist and be empty.
@@ -52,7 +52,7 @@ class CaseJob:
 
     cohort: Path
     entry: CaseEntry
-    settings: Settings
+    settings: CaseSettings
     folder: Path
     label: Label | None
     merges: tuple[LabelMerge, ...]
@@ -63,7 +63,7 @@ class CaseJob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CaseDone:
-    """What came of it.
+    """The result of a job.
 
     Attributes:
         figures: for the run report; no patient data.
@@ -157,7 +157,7 @@ def prepare_case(job: CaseJob) -> CaseDone:
 
 
 def _prepare_ct(
-    job: CaseJob, source: VolumeSource, plan: Resampling, lesions: list[Lesion], planes: Iterator[FloatArray]
+    job: CaseJob, source: VolumeSource, plan: Resampling, lesions: list[ResampledLesion], planes: Iterator[FloatArray]
 ) -> tuple[Box, LungField | None, int]:
     settings = job.settings
     assert settings.window_hu is not None
@@ -171,7 +171,7 @@ def _prepare_ct(
 
 
 def _prepare_mr(
-    job: CaseJob, source: VolumeSource, plan: Resampling, _lesions: list[Lesion], planes: Iterator[FloatArray]
+    job: CaseJob, source: VolumeSource, plan: Resampling, _lesions: list[ResampledLesion], planes: Iterator[FloatArray]
 ) -> tuple[Box, LungField | None, int]:
     names = job.settings.channels
     channels = resample_channels(planes, plan, plane_axis=source.plane_axis, num_channels=len(names))
@@ -209,7 +209,7 @@ def _slices(box: Box) -> tuple[slice, ...]:
 
 
 def check_files(cohort: Path, entry: CaseEntry) -> None:
-    """Refuses a case whose files are not all there.
+    """Refuse a case whose files are not all there.
 
     Raises:
         UserInputError: names the case, never the files.
@@ -225,13 +225,13 @@ def check_files(cohort: Path, entry: CaseEntry) -> None:
         )
 
 
-def _lesions(job: CaseJob, plan: Resampling) -> list[Lesion]:
+def _lesions(job: CaseJob, plan: Resampling) -> list[ResampledLesion]:
     truth = read_ground_truth(job.cohort, job.entry, job.label, job.merges) if job.label else None
     return [] if truth is None else resample_lesions(truth, plan)
 
 
-def _choose_box(job: CaseJob, field: LungField, plan: Resampling, lesions: list[Lesion]) -> tuple[Box, int]:
-    """The crop, and how many lesions it was widened for."""
+def _choose_box(job: CaseJob, field: LungField, plan: Resampling, lesions: list[ResampledLesion]) -> tuple[Box, int]:
+    """Return the crop, and how many lesions it was widened for."""
     if job.settings.crop == "none":
         return ((0, 0, 0), plan.shape), 0
     if job.settings.crop == "multiple-of-8":
@@ -263,7 +263,7 @@ def _clipped(volume: FloatArray, window_hu: tuple[float, float]) -> FloatArray:
     return clipped
 
 
-def _info(entry: CaseEntry, plan: Resampling, settings: Settings, box: Box, field: LungField | None) -> VolumeInfo:
+def _info(entry: CaseEntry, plan: Resampling, settings: CaseSettings, box: Box, field: LungField | None) -> VolumeInfo:
     return VolumeInfo(
         case_id=entry.case_id,
         source_format=entry.source_format,
@@ -294,3 +294,17 @@ def _notices(job: CaseJob, field: LungField | None, num_widened: int, num_outsid
             f"{case_id}: {lesions} of the ground truth outside the crop; a larger --margin-mm or --crop none would keep them."
         )
     return found
+
+
+def save_array(path: Path, array: npt.NDArray[Any]) -> None:
+    """Write a `.npy` file in C order, to be memory-mapped by later steps.
+
+    `numpy.save` hides why a write fails, and a memory map raises a bus error on a full disk; plain writes raise OSError.
+
+    Raises:
+        OSError: with its errno (ENOSPC on a full disk).
+    """
+    ordered = np.ascontiguousarray(array)
+    with path.open("wb") as stream:
+        np.lib.format.write_array_header_1_0(stream, np.lib.format.header_data_from_array_1_0(ordered))
+        stream.write(ordered.reshape(-1).view(np.uint8).data)

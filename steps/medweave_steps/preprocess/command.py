@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from medweave_core.contracts.cohort import CaseEntry, CohortIndex, Split
 from medweave_core.contracts.labels import only_label
 from medweave_core.errors import UsageError, UserInputError
-from medweave_steps.preprocess.config import DEFAULT_FRACTIONS, PreprocessConfig, Settings, settings_of
+from medweave_steps.preprocess.config import DEFAULT_FRACTIONS, CaseSettings, PreprocessConfig, settings_of
 from medweave_steps.runtime.verb import StepContext, Verb
 
 if TYPE_CHECKING:
@@ -33,9 +33,9 @@ Memory: a series of 512 x 512 x 600 takes less than 4 GB; cases are prepared on 
 
 
 def run(config: PreprocessConfig, context: StepContext) -> Mapping[str, Any]:
-    """Writes the prepared cohort and returns the figures of the run report."""
+    """Write the prepared cohort and return the figures of the run report."""
     from medweave_steps.preprocess.case import CaseJob, check_files
-    from medweave_steps.preprocess.layout import make_folders, places_of, write_cohort_file
+    from medweave_steps.preprocess.layout import make_folders, parts_of, write_cohort_file
     from medweave_steps.runtime.write import atomic_directory
 
     index, settings = _inputs(config)
@@ -45,7 +45,7 @@ def run(config: PreprocessConfig, context: StepContext) -> Mapping[str, Any]:
     for entry in entries:
         check_files(config.cohort, entry)
     _load_libraries(entries)
-    places = places_of(splits, entries, cases_per_batch=config.cases_per_batch)
+    places = parts_of(splits, entries, cases_per_batch=config.cases_per_batch)
     with atomic_directory(config.output) as output:
         folders = make_folders(output, places)
         jobs = [
@@ -114,7 +114,7 @@ def _all_failed(failed: Sequence[CaseFailed]) -> UserInputError:
 
 
 def _load_libraries(entries: Sequence[CaseEntry]) -> None:
-    """Says early what is not installed; processes forked later have all of it loaded."""
+    """Import the libraries before processes are forked, so that a missing one is reported early and all have them loaded."""
     from medweave_steps.runtime.imports import require
 
     modules = {"scipy.ndimage"}
@@ -124,7 +124,7 @@ def _load_libraries(entries: Sequence[CaseEntry]) -> None:
         require(module, extra="preprocess")
 
 
-def _inputs(config: PreprocessConfig) -> tuple[CohortIndex, Settings]:
+def _inputs(config: PreprocessConfig) -> tuple[CohortIndex, CaseSettings]:
     from medweave_steps.io.cohort.prepared import read_index
     from medweave_steps.io.model.folder import read_card
 
@@ -182,7 +182,7 @@ def _splits(index: CohortIndex, config: PreprocessConfig, context: StepContext) 
 def _results(
     entries: Sequence[CaseEntry],
     splits: Mapping[str, Split],
-    settings: Settings,
+    settings: CaseSettings,
     figures: Sequence[Mapping[str, Any]],
     num_batches: int,
 ) -> Mapping[str, Any]:

@@ -23,7 +23,7 @@ DEFAULT_SEED = 0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreprocessConfig:
-    """What `preprocess` is asked to do; None means the default, or what the model's card says."""
+    """Options of `preprocess`; None means the default, or the value of the model's card."""
 
     cohort: Path = option("folder that `check` was given")
     cohort_index: Path = option("cohort_index.json as `check` wrote it")
@@ -61,7 +61,7 @@ class PreprocessConfig:
     )
 
     def __post_init__(self) -> None:
-        """Raises UsageError for a value that cannot be used."""
+        """Raise UsageError for a value that cannot be used."""
         if self.spacing_mm is not None and not all(math.isfinite(x) and 0.2 <= x <= 10 for x in self.spacing_mm):
             raise _unusable("spacing-mm", self.spacing_mm, "three numbers from 0.2 to 10 mm")
         if self.window_hu is not None and not (
@@ -79,13 +79,13 @@ class PreprocessConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
+class CaseSettings:
     """How every case of one run is prepared; travels to the worker processes.
 
     Attributes:
         spacing_mm: voxel size along I, J, K.
         window_hu: values are clipped to this range; None for MR.
-        margin_mm: kept around the lungs when cropping.
+        margin_mm: around the lungs when cropping.
         channels: names of the contrasts.
     """
 
@@ -96,8 +96,10 @@ class Settings:
     channels: tuple[str, ...] = CT_CHANNELS
 
 
-def settings_of(config: PreprocessConfig, card: ModelCard | None, channels: tuple[str, ...] = CT_CHANNELS) -> Settings:
-    """The settings of a run: the model's where there is one, else the options, else the defaults.
+def settings_of(
+    config: PreprocessConfig, card: ModelCard | None, channels: tuple[str, ...] = CT_CHANNELS
+) -> CaseSettings:
+    """Return the settings of a run: the model's where there is one, else the options, else the defaults.
 
     Args:
         channels: of the cohort.
@@ -112,14 +114,14 @@ def settings_of(config: PreprocessConfig, card: ModelCard | None, channels: tupl
         raise _unusable("crop", config.crop, "multiple-of-8 or none: the cohort is MR")
     if card is not None:
         _check_card(config, card, channels)
-        return Settings(
+        return CaseSettings(
             spacing_mm=card.input.spacing_mm,
             window_hu=card.input.window_hu,
             crop=card.input.crop,
             margin_mm=config.margin_mm,
             channels=channels,
         )
-    return Settings(
+    return CaseSettings(
         spacing_mm=config.spacing_mm or (DEFAULT_SPACING_MM if is_ct else DEFAULT_MR_SPACING_MM),
         window_hu=(config.window_hu or DEFAULT_WINDOW_HU) if is_ct else None,
         crop=config.crop or ("lungs" if is_ct else "multiple-of-8"),
@@ -130,17 +132,17 @@ def settings_of(config: PreprocessConfig, card: ModelCard | None, channels: tupl
 
 def _check_card(config: PreprocessConfig, card: ModelCard, channels: tuple[str, ...]) -> None:
     wanted = card.input
-    for name, given, of_card in (
+    for name, value, of_card in (
         ("spacing-mm", config.spacing_mm, wanted.spacing_mm),
         ("window-hu", config.window_hu, wanted.window_hu),
         ("crop", config.crop, wanted.crop),
     ):
-        if given is not None and given != of_card:
+        if value is not None and value != of_card:
             raise UsageError(
                 f"--{name} contradicts the card of the model '{card.name}'.",
-                seen=f"--{name} {_show(given)}",
+                seen=f"--{name} {_show(value)}",
                 expected=f"{_show(of_card)}, as its card says",
-                do=f"leave --{name} out when --segmentation-model is given",
+                do=f"leave --{name} out with --segmentation-model",
             )
     # The contract's literals hold modality, unit and orientation; these are the values that a card may still get wrong.
     names = ", ".join(channels)

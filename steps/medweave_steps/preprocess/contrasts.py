@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from medweave_core.contracts.volume import Triple
-from medweave_steps.io.cohort.findings import refuse
+from medweave_steps.io.findings import refuse
 from medweave_steps.io.geometry import FloatArray
 from medweave_steps.preprocess.lungs import Box
 from medweave_steps.preprocess.resample import Resampling, needed_planes, resample_planes
@@ -21,7 +21,7 @@ MULTIPLE = 8
 def resample_channels(
     planes: Iterator[FloatArray], plan: Resampling, *, plane_axis: int, num_channels: int
 ) -> list[FloatArray]:
-    """Resamples channels that arrive one after the other.
+    """Resample channels that arrive one after the other.
 
     Args:
         planes: those of `needed_planes`, for the first channel, then for the next; all are consumed.
@@ -32,13 +32,13 @@ def resample_channels(
     channels = [
         resample_planes(itertools.islice(planes, number), plan, plane_axis=plane_axis) for _ in range(num_channels)
     ]
-    left = next(planes, None)  # what lies behind the last plane compares the digest
+    left = next(planes, None)  # reading past the last plane compares the digest
     assert left is None, "there are as many planes as channels have"
     return channels
 
 
 def box_of_multiples(shape: Triple, *, case_id: str) -> Box:
-    """The middle of a volume whose sides are multiples of 8; of an odd rest one voxel more is cut at the low end.
+    """Return the middle of a volume whose sides are multiples of 8; of an odd rest one voxel more is cut at the low end.
 
     155 slices become the 152 from the third to the last but one, as in DistMIS.
 
@@ -62,7 +62,7 @@ def box_of_multiples(shape: Triple, *, case_id: str) -> Box:
 def standardised(
     channels: list[FloatArray], crop: tuple[slice, ...], names: tuple[str, ...], *, case_id: str
 ) -> npt.NDArray[np.float32]:
-    """Each channel with mean 0 and standard deviation 1 over the whole of the cropped volume, background included.
+    """Return each channel with mean 0 and standard deviation 1 over the whole of the cropped volume, background included.
 
     Returns:
         float32 [channel, I, J, K].

@@ -18,7 +18,7 @@ HALF = 0.5 - 1e-6  # float32 rounding must not decide about a voxel that lies ex
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Lesion:
+class ResampledLesion:
     """One lesion on the uncropped resampled grid.
 
     Attributes:
@@ -38,8 +38,8 @@ class Lesion:
         return (a, b, c)
 
 
-def resample_lesions(truth: LabelArray, plan: Resampling) -> list[Lesion]:
-    """Every lesion of a reference mask, on the resampled grid.
+def resample_lesions(truth: LabelArray, plan: Resampling) -> list[ResampledLesion]:
+    """Return every lesion of a reference mask, on the resampled grid.
 
     A lesion is a connected component (26 neighbours) of one label value. Its binary mask is interpolated linearly and cut at
     one half; a lesion that falls between the new voxel centres keeps the voxel it is nearest to.
@@ -53,8 +53,8 @@ def resample_lesions(truth: LabelArray, plan: Resampling) -> list[Lesion]:
     return [_resampled(value, start, mask, positions) for value, start, mask in _components(truth_IJK)]
 
 
-def paint(lesions: Sequence[Lesion], start: Triple, shape: Triple) -> tuple[LabelArray, int]:
-    """The label volume of a crop.
+def paint(lesions: Sequence[ResampledLesion], start: Triple, shape: Triple) -> tuple[LabelArray, int]:
+    """Return the label volume of a crop.
 
     Args:
         start, shape: of the crop on the uncropped grid.
@@ -93,7 +93,7 @@ def _components(truth_IJK: LabelArray) -> Iterator[tuple[int, Triple, npt.NDArra
 
 
 def _used_box(array: npt.NDArray[Any]) -> tuple[slice, ...] | None:
-    """The box of all voxels above 0; one axis after the other, each on what the last one left."""
+    """Return the box of all voxels above 0; one axis after the other, each on what the last one left."""
     box = [slice(0, n) for n in array.shape]
     # The axis of the longest stride first: it is read as the memory lies.
     for axis in np.argsort([-abs(stride) for stride in array.strides]):
@@ -107,7 +107,7 @@ def _used_box(array: npt.NDArray[Any]) -> tuple[slice, ...] | None:
 
 def _resampled(
     value: int, start: Triple, mask: npt.NDArray[np.bool_], positions: Sequence[npt.NDArray[np.float64]]
-) -> Lesion:
+) -> ResampledLesion:
     """Interpolates one lesion; only new voxels within one source voxel of it can reach one half."""
     around = np.pad(mask, 1).astype(np.float32)
     low, places = [], []
@@ -118,16 +118,16 @@ def _resampled(
         places.append(positions[axis][inside] - first)
     for axis in range(3):
         around = interpolate_axis(around, places[axis], axis)
-    kept = around >= HALF
-    if not kept.any():
+    mask_IJK = around >= HALF
+    if not mask_IJK.any():
         return _nearest(value, start, mask, positions)
-    return Lesion(value=value, start=(low[0], low[1], low[2]), mask_IJK=kept)
+    return ResampledLesion(value=value, start=(low[0], low[1], low[2]), mask_IJK=mask_IJK)
 
 
 def _nearest(
     value: int, start: Triple, mask: npt.NDArray[np.bool_], positions: Sequence[npt.NDArray[np.float64]]
-) -> Lesion:
-    """A lesion of one new voxel: the one nearest to its centre of mass."""
+) -> ResampledLesion:
+    """Return a lesion of one new voxel: the one nearest to its centre of mass."""
     centre = np.argwhere(mask).mean(axis=0) + np.asarray(start)
     i, j, k = (int(np.argmin(np.abs(place - c))) for place, c in zip(positions, centre, strict=True))
-    return Lesion(value=value, start=(i, j, k), mask_IJK=np.ones((1, 1, 1), dtype=bool))
+    return ResampledLesion(value=value, start=(i, j, k), mask_IJK=np.ones((1, 1, 1), dtype=bool))

@@ -12,14 +12,14 @@ from medweave_core.contracts.cohort import CaseEntry, CohortIndex, PreparedCase,
 from medweave_steps.io.cohort.prepared import COHORT_FILE
 from medweave_steps.io.hashing import sha256_of_text
 from medweave_steps.preprocess.case import CaseDone
-from medweave_steps.preprocess.config import Settings
+from medweave_steps.preprocess.config import CaseSettings
 
 TRAINING_SET = "training_set"
 BATCHES = "inference_batches"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class PreparedPart:
     """A folder of prepared cases that is to be written.
 
     Attributes:
@@ -31,22 +31,22 @@ class Place:
     entries: tuple[CaseEntry, ...]
 
 
-def places_of(splits: Mapping[str, Split], entries: Sequence[CaseEntry], *, cases_per_batch: int) -> list[Place]:
-    """The training set, then the batches; the batches are as equal in size as their number allows."""
+def parts_of(splits: Mapping[str, Split], entries: Sequence[CaseEntry], *, cases_per_batch: int) -> list[PreparedPart]:
+    """Return the training set, then the batches; the batches are as equal in size as their number allows."""
     ordered = sorted((entry for entry in entries if entry.case_id in splits), key=lambda entry: entry.case_id)
     training = [entry for entry in ordered if splits[entry.case_id] != "test"]
     test = [entry for entry in ordered if splits[entry.case_id] == "test"]
     number = -(-len(test) // cases_per_batch)
     borders = [round(i * len(test) / number) for i in range(number + 1)] if number else [0]
     batches = [
-        Place(name=f"{BATCHES}/batch-{i:03d}", entries=tuple(test[low:high]))
+        PreparedPart(name=f"{BATCHES}/batch-{i:03d}", entries=tuple(test[low:high]))
         for i, (low, high) in enumerate(itertools.pairwise(borders))
     ]
-    return [Place(name=TRAINING_SET, entries=tuple(training)), *batches]
+    return [PreparedPart(name=TRAINING_SET, entries=tuple(training)), *batches]
 
 
-def make_folders(output: Path, places: Sequence[Place]) -> dict[str, Path]:
-    """Makes the folder of every case and returns them by case id."""
+def make_folders(output: Path, places: Sequence[PreparedPart]) -> dict[str, Path]:
+    """Make the folder of every case and return them by case id."""
     (output / BATCHES).mkdir(parents=True)
     folders = {}
     for place in places:
@@ -59,10 +59,10 @@ def make_folders(output: Path, places: Sequence[Place]) -> dict[str, Path]:
 
 def write_cohort_file(
     output: Path,
-    place: Place,
+    place: PreparedPart,
     *,
     index: CohortIndex,
-    settings: Settings,
+    settings: CaseSettings,
     splits: Mapping[str, Split],
     split_seed: int,
     done: Mapping[str, CaseDone],

@@ -42,7 +42,7 @@ _IN_PLANE[:, 1, 1] = _IN_PLANE[1, :, 1] = True
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LungField:
-    """What was found in one volume.
+    """The lungs of one volume.
 
     Attributes:
         mask_IJK: bool; lungs with vessels and nodules filled in, or, where no lungs were found, the body.
@@ -63,7 +63,7 @@ class LungField:
 
 
 def find_lungs(volume_IJK: npt.NDArray[np.float32], spacing_mm: Triple_mm) -> LungField:
-    """Finds the lungs in a chest CT; never fails.
+    """Find the lungs in a chest CT; never fails.
 
     Args:
         volume_IJK: float32 [I, J, K], HU, not clipped.
@@ -101,7 +101,7 @@ def find_lungs(volume_IJK: npt.NDArray[np.float32], spacing_mm: Triple_mm) -> Lu
 
 
 def crop_box(box: Box, shape: Triple, spacing_mm: Triple_mm, margin_mm: float) -> Box:
-    """A box with a margin on every side, within the volume."""
+    """Return a box with a margin on every side, within the volume."""
     pads = [int(np.ceil(margin_mm / size - 1e-6)) for size in spacing_mm]
     start = [max(0, low - pad) for low, pad in zip(box[0], pads, strict=True)]
     stop = [min(n, high + pad) for high, pad, n in zip(box[1], pads, shape, strict=True)]
@@ -109,7 +109,7 @@ def crop_box(box: Box, shape: Triple, spacing_mm: Triple_mm, margin_mm: float) -
 
 
 def _enclosed_by_body(air: BoolArray, spacing_mm: Triple_mm) -> BoolArray:
-    """The largest piece of tissue with everything that it encloses within an axial slice.
+    """Return the largest piece of tissue with everything that it encloses within an axial slice.
 
     Thin shells (table top, clothing) are opened away first, so that neither they nor what they hold belongs to the body. What is
     left is at least a square of three voxels wide everywhere, so every second or third voxel still shows closed walls.
@@ -147,7 +147,7 @@ def _largest(mask: BoolArray) -> BoolArray | None:
 
 
 def _touching_sides(mask: BoolArray) -> BoolArray:
-    """Voxels connected, within their axial slice, to the left, right, front or back side of the volume."""
+    """Return voxels connected, within their axial slice, to the left, right, front or back side of the volume."""
     from scipy import ndimage
 
     labels, number = ndimage.label(mask, structure=_IN_PLANE)
@@ -162,7 +162,7 @@ def _touching_sides(mask: BoolArray) -> BoolArray:
 def _lung_air(
     volume: npt.NDArray[np.float32], air: BoolArray, enclosed: BoolArray, spacing_mm: Triple_mm
 ) -> BoolArray | None:
-    """Air of the lungs and airways, or None where there is none that can be trusted."""
+    """Return the air of the lungs and airways, or None where no plausible component exists."""
     from scipy import ndimage
 
     inside = air & enclosed
@@ -227,7 +227,7 @@ def _small_holes_filled(mask: BoolArray, pixel_mm2: float) -> BoolArray:
 
 
 def _field_of_view(lungs: BoolArray, spacing_mm: Triple_mm) -> Box:
-    """The lungs' box without the slices above the apices that show only the trachea."""
+    """Return the lungs' box without the slices above the apices that show only the trachea."""
     areas = np.count_nonzero(lungs, axis=(0, 1)) * spacing_mm[0] * spacing_mm[1]
     large = np.flatnonzero(areas >= APEX_MM2)
     top = int(large[-1]) + 1 if len(large) else lungs.shape[2]
@@ -257,7 +257,7 @@ def _box_of(mask: BoolArray) -> Box | None:
 
 
 def _enlarged(mask: BoolArray, shape: Sequence[int], stride: Triple) -> BoolArray:
-    """A thinned-out mask on the full grid; each voxel takes its nearest one."""
+    """Return a thinned-out mask on the full grid; each voxel takes its nearest one."""
     if stride == (1, 1, 1):
         return mask
     nearest = [
@@ -268,7 +268,7 @@ def _enlarged(mask: BoolArray, shape: Sequence[int], stride: Triple) -> BoolArra
 
 
 def _scaled(box: Box, stride: Triple, shape: Sequence[int]) -> Box:
-    """A box of the thinned-out grid on the full one, never smaller."""
+    """Return a box of the thinned-out grid on the full one, never smaller."""
     start = [max(0, (low - 1) * s + 1) for low, s in zip(box[0], stride, strict=True)]
     stop = [min(n, high * s) for high, s, n in zip(box[1], stride, shape, strict=True)]
     return _triple(start), _triple(stop)

@@ -1,4 +1,4 @@
-"""Streaming trilinear resampling: planes come in one by one and only the resampled volume is ever held.
+"""Streaming trilinear resampling: planes are read one by one, and only the resampled volume is in memory.
 
 Trilinear interpolation is separable, so each plane is interpolated in its own two axes as it arrives, and enters the (at
 most a few) new planes that it is a neighbour of with its weight along the third axis. The result is full trilinear
@@ -28,7 +28,7 @@ NEGLIGIBLE = 1e-6  # weight; 0.004 HU at most
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resampling:
-    """The way from a source grid to the uncropped grid with axes I, J, K and new spacing.
+    """The mapping from a source grid to the uncropped grid with axes I, J, K and new spacing.
 
     Attributes:
         source: grid of the source array.
@@ -69,12 +69,12 @@ def plan_resampling(source: Grid, spacing_mm: Triple_mm) -> Resampling:
 
 
 def needed_planes(plan: Resampling, plane_axis: int) -> list[int]:
-    """Indices of the source planes that enter the new volume; with thin slices a good part of them does not."""
+    """Return indices of the source planes that enter the new volume; with thin slices a good part of them does not."""
     return [index for index, shares in enumerate(_shares(plan, plane_axis)) if shares]
 
 
 def resample_planes(planes: Iterable[FloatArray], plan: Resampling, *, plane_axis: int) -> FloatArray:
-    """Resamples a volume that arrives plane by plane.
+    """Resample a volume that arrives plane by plane.
 
     Args:
         planes: float32, HU, those of `needed_planes`, in their order; the other two axes in source order. All are consumed.
@@ -114,5 +114,5 @@ def _shares(plan: Resampling, plane_axis: int) -> list[list[tuple[int, np.float3
 
 
 def _by_stride(plane: FloatArray) -> tuple[int, int]:
-    """The two axes of a plane, the one with the longer stride first: taking whole rows is the faster of the two."""
+    """Return the two axes of a plane, the one with the longer stride first: taking whole rows is the faster of the two."""
     return (0, 1) if abs(plane.strides[0]) >= abs(plane.strides[1]) else (1, 0)

@@ -12,7 +12,7 @@ SPLITS: tuple[Split, Split, Split] = ("train", "validation", "test")
 
 
 def assign_splits(cases: Sequence[CaseEntry], *, fractions: tuple[float, float, float], seed: int) -> dict[str, Split]:
-    """Gives every case a split.
+    """Return the split of every case.
 
     Cases of one patient, and scans that are equal voxel for voxel, stay together. Splits that the cohort fixes are complete: the
     other patients are drawn into the remaining ones, in the ratio of their fractions (into training if none remains).
@@ -46,7 +46,7 @@ def assign_splits(cases: Sequence[CaseEntry], *, fractions: tuple[float, float, 
 
 
 def _groups(cases: Sequence[CaseEntry]) -> dict[str, list[CaseEntry]]:
-    """Cases that must stay together, under the smallest patient key among them."""
+    """Return cases that must stay together, under the smallest patient key among them."""
     leader: dict[str, str] = {}
 
     def find(key: str) -> str:
@@ -95,10 +95,10 @@ def _counts(number: int, shares: Sequence[float]) -> list[int]:
 
 
 def _too_few(number: int, free: int, wanted: Sequence[Split], fixed: Mapping[str, Split]) -> UserInputError:
-    beside = f", of whom {len(fixed)} have a split fixed by the cohort" if fixed else ""
+    fixed_text = f", of whom {len(fixed)} have a split fixed by the cohort" if fixed else ""
     return UserInputError(
         "there are too few patients to split.",
-        seen=f"{number} {'patient' if number == 1 else 'patients'}{beside}; {free} left for {', '.join(wanted)}",
+        seen=f"{number} {'patient' if number == 1 else 'patients'}{fixed_text}; {free} left for {', '.join(wanted)}",
         expected=f"at least {len(wanted)}: one each for {', '.join(wanted)}",
         do="add patients; to segment without training use --purpose inference",
     )

@@ -53,8 +53,8 @@ class QuantizeConfig:
 
 
 def run(config: QuantizeConfig, context: StepContext) -> Mapping[str, Any]:
-    """Draws the windows, lets NNCF find the ranges, and writes a candidate that names its parent."""
-    from medweave_steps.quantize.compress import Settings, quantize
+    """Draw the windows, let NNCF find the ranges, and write a candidate that names its parent."""
+    from medweave_steps.quantize.compress import QuantizeSettings, quantize
     from medweave_steps.quantize.windows import calibration_sha256, choose_windows
 
     require("openvino", extra="quantize")
@@ -70,7 +70,7 @@ def run(config: QuantizeConfig, context: StepContext) -> Mapping[str, Any]:
         f"calibrating on {len(windows)} windows of {len({w.case_id for w in windows})} training cases, "
         f"{kinds['lesion']} of them around lesions."
     )
-    settings = Settings(
+    settings = QuantizeSettings(
         preset=config.preset, float_input_layer=config.float_input_layer, bias_correction=config.bias_correction
     )
     calibration = {

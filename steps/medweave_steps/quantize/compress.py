@@ -1,4 +1,4 @@
-"""Post-training quantization of an OpenVINO model by NNCF, kept quiet and without telemetry."""
+"""Post-training quantization of an OpenVINO model by NNCF, without its output and telemetry."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ import numpy.typing as npt
 from medweave_core.errors import InternalError
 from medweave_steps.io.model.openvino_ir import save_ir
 from medweave_steps.runtime.environment import on_cpus
-from medweave_steps.runtime.imports import require, without
+from medweave_steps.runtime.imports import hidden_modules, require, require_lean
 
 FloatArray = npt.NDArray[np.float32]
 Preset = Literal["mixed", "performance"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
+class QuantizeSettings:
     """How the graph is quantized.
 
     Attributes:
@@ -56,16 +56,16 @@ def quantize(
     windows_BCIJK: Sequence[FloatArray],
     output_xml: Path,
     *,
-    settings: Settings,
+    settings: QuantizeSettings,
     num_threads: int,
     on_window: Callable[[], None] = lambda: None,
 ) -> int:
-    """Writes an IR whose convolutions compute in int8.
+    """Write an IR whose convolutions compute in int8.
 
     Args:
         float32_xml: the exported IR; its input has a fixed shape.
         windows_BCIJK: float32 inputs of that shape; ranges of activations are taken from all of them.
-        output_xml: where to write; `.bin` lies beside it.
+        output_xml: file to write; `.bin` is written to the same folder.
         num_threads: compute threads.
         on_window: called after each window of the first pass.
     Returns:
@@ -76,7 +76,7 @@ def quantize(
     """
     openvino = require("openvino", extra="quantize")
     with quiet():
-        nncf = require("nncf", extra="quantize")
+        nncf = require_lean("nncf", extra="quantize")
     model = openvino.Core().read_model(str(float32_xml))
     seen = 0
 
@@ -87,8 +87,8 @@ def quantize(
             on_window()
         return windows_BCIJK[number]
 
-    # NNCF compiles models of its own and cannot be told a number of threads.
-    with quiet(), on_cpus(num_threads), without("nncf"):
+    # NNCF compiles models internally and has no option for the number of threads.
+    with quiet(), on_cpus(num_threads), hidden_modules("nncf"):
         quantized = nncf.quantize(
             model,
             nncf.Dataset(range(len(windows_BCIJK)), feed),
@@ -118,7 +118,7 @@ def _count_quantizers(model: Any) -> int:
 
 
 def input_convolutions(model: Any) -> list[str]:
-    """Names of the convolutions between which and the graph's inputs no other one lies, sorted."""
+    """Return names of the convolutions between which and the graph's inputs no other one lies, sorted."""
     found, seen, waiting = set(), set(), list(model.get_parameters())
     while waiting:
         operation = waiting.pop()

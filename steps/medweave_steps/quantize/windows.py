@@ -26,7 +26,7 @@ class CalibrationWindow:
     """One network input.
 
     Attributes:
-        kind: what lies in its middle.
+        kind: of structure in its middle.
         values_BCIJK: float32 [1, C, I, J, K], scaled as the model card says.
     """
 
@@ -39,7 +39,7 @@ class CalibrationWindow:
 def choose_windows(
     cases: Sequence[CaseFolder], contract: InputContract, *, num_windows: int, seed: int
 ) -> list[CalibrationWindow]:
-    """Draws windows from the cases in turn, lesion and background alternating.
+    """Draw windows from the cases in turn, lesion and background alternating.
 
     Lesions are a thousandth of a scan: windows drawn evenly would hardly show the network's large activations,
     and the int8 ranges would cut them off.
@@ -71,7 +71,7 @@ def choose_windows(
 
 
 def calibration_sha256(windows: Sequence[CalibrationWindow]) -> str:
-    """Digest over cases, places and values of all windows."""
+    """Return the digest over cases, places and values of all windows."""
     parts = [
         f"{w.case_id} {w.kind} {w.start} {hashlib.sha256(np.ascontiguousarray(w.values_BCIJK).tobytes()).hexdigest()}"
         for w in windows

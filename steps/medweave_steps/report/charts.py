@@ -30,7 +30,7 @@ SIZES_MM = (6.0, 8.0, 10.0, 15.0, 20.0)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chart:
-    """A chart with what it says in words, for those who cannot see it."""
+    """A chart with its alternative text."""
 
     svg: str
     alt: str
@@ -55,7 +55,7 @@ def loss_chart(curves: Curves) -> Chart:
 
 
 def validation_chart(curves: Curves) -> Chart:
-    """Dice and lesion sensitivity on the validation split over optimiser steps."""
+    """Return Dice and lesion sensitivity on the validation split over optimiser steps."""
     names = {"dice": ("Dice", FIRST, "-"), "sensitivity": ("lesion sensitivity", SECOND, "--")}
     best_step, best = max(curves.validation.get("dice", ((0, 0.0),)), key=lambda point: point[1])
 
@@ -74,7 +74,7 @@ def validation_chart(curves: Curves) -> Chart:
 
 
 def dice_chart(evaluation: Evaluation) -> Chart:
-    """Dice of every case, from the worst to the best, beside the baseline's."""
+    """Return Dice of every case, from the worst to the best, beside the baseline's."""
     ranked = sorted(
         (case for case in evaluation.per_case if case.dice is not None), key=lambda case: (case.dice, case.case_id)
     )
@@ -103,7 +103,7 @@ def dice_chart(evaluation: Evaluation) -> Chart:
 
 
 def size_chart(lesions: Sequence[LesionRow]) -> Chart:
-    """Lesions found and missed by longest in-plane diameter."""
+    """Return lesions found and missed by longest in-plane diameter."""
     edges = (0.0, *SIZES_MM, float("inf"))
     names = [
         f"below {edges[1]:g}",
@@ -125,8 +125,10 @@ def size_chart(lesions: Sequence[LesionRow]) -> Chart:
         axes.tick_params(axis="x", length=0)
         axes.legend(loc="lower right", bbox_to_anchor=(1.0, 0.98), ncols=2, frameon=False, labelcolor=INK)
 
-    told = "; ".join(f"{name} mm: {hit} of {n}" for name, hit, n in zip(names, found, total, strict=True) if n)
-    return Chart(svg=_svg(draw, "sizes"), alt=f"Lesions found by diameter. {told}.", caption="Lesions found, by size.")
+    counts = "; ".join(f"{name} mm: {hit} of {n}" for name, hit, n in zip(names, found, total, strict=True) if n)
+    return Chart(
+        svg=_svg(draw, "sizes"), alt=f"Lesions found by diameter. {counts}.", caption="Lesions found, by size."
+    )
 
 
 def _two(values: Sequence[float | None], place: int) -> str:
@@ -134,7 +136,7 @@ def _two(values: Sequence[float | None], place: int) -> str:
 
 
 def _svg(draw: Callable[[Any], None], name: str) -> str:
-    """Draws on one pair of axes; `name` keeps the identifiers of several charts on one page apart."""
+    """Draw on one pair of axes; `name` keeps the identifiers of several charts on one page apart."""
     matplotlib = require("matplotlib", extra="report")
     figure_module, backend = (
         require("matplotlib.figure", extra="report"),
@@ -164,10 +166,10 @@ def _for_page(svg: str, name: str) -> str:
     # Its style sheet would reach every other picture of the page, and its identifiers those of every other chart.
     svg = re.sub(r"<style.*?</style>|<metadata>.*?</metadata>|<!--.*?-->", "", svg, flags=re.DOTALL)
     used = set(re.findall(r'url\(#([^)]+)\)|xlink:href="#([^"]+)"', svg))
-    kept = {part for pair in used for part in pair if part}
+    referenced = {part for pair in used for part in pair if part}
 
     def identifier(match: re.Match[str]) -> str:
-        return f' id="{name}-{match[1]}"' if match[1] in kept else ""
+        return f' id="{name}-{match[1]}"' if match[1] in referenced else ""
 
     svg = re.sub(r' id="([^"]+)"', identifier, svg)
     svg = svg.replace("url(#", f"url(#{name}-").replace('xlink:href="#', f'href="#{name}-')

@@ -41,11 +41,11 @@ class Curves:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Material:
-    """All that the fragment tells.
+    """The content of the fragment.
 
     Attributes:
-        reports: run reports in the order given.
-        gate: the gate's decision, None where no report of gate was given.
+        reports: run reports in the order of the command line.
+        gate: the gate's decision, None without a report of gate.
         cases: prepared cases by id.
         masks: delivered NIfTI masks by case id.
         label, merges: of the prepared cases.
@@ -64,12 +64,12 @@ class Material:
     display: Display
 
     def results_of(self, verb: str) -> Mapping[str, Any]:
-        """Figures of the last run of a verb; empty where there was none."""
-        found: Mapping[str, Any] = {}
+        """Return the figures of the last run of a verb; empty without one."""
+        results: Mapping[str, Any] = {}
         for report in self.reports:
             if report.verb == verb:
-                found = report.results
-        return found
+                results = report.results
+        return results
 
 
 def read_evaluation(folder: Path) -> tuple[Evaluation, tuple[LesionRow, ...]]:
@@ -91,7 +91,7 @@ def read_evaluation(folder: Path) -> tuple[Evaluation, tuple[LesionRow, ...]]:
 
 
 def read_curves(folder: Path | None) -> Curves:
-    """`curves.json` of a training log; no curves where there is none.
+    """Return `curves.json` of a training log; no curves without one.
 
     Raises:
         UserInputError: it is missing or is not what `train` writes.
@@ -107,7 +107,7 @@ def read_curves(folder: Path | None) -> Curves:
         }
     except (FileNotFoundError, NotADirectoryError, KeyError, TypeError, ValueError, AttributeError) as error:
         raise _unreadable("the training log (curves.json)", error, "train") from error
-    return Curves(loss=loss, validation={name: found for name, found in validation.items() if found})
+    return Curves(loss=loss, validation={name: points for name, points in validation.items() if points})
 
 
 def read_reports(paths: Sequence[Path]) -> tuple[RunReport, ...]:
@@ -120,7 +120,7 @@ def read_reports(paths: Sequence[Path]) -> tuple[RunReport, ...]:
 
 
 def gate_decision(reports: Sequence[RunReport]) -> GateDecision | None:
-    """The gate's decision, which its run report holds as results."""
+    """Return the gate's decision, which its run report holds as results."""
     for report in reversed(reports):
         if report.verb == "gate":
             results = json.loads(json.dumps(codec.to_json(report.results)))

@@ -129,7 +129,7 @@ class Focus:
 
 
 def read_mask(path: Path, info: VolumeInfo) -> FloatArray:
-    """The delivered mask as 0 and 1 in the order of the prepared volume's axes, on the source's grid.
+    """Return the delivered mask as 0 and 1 in the order of the prepared volume's axes, on the source's grid.
 
     Raises:
         UserInputError: it cannot be read, or has not the source's shape.
@@ -150,14 +150,14 @@ def read_mask(path: Path, info: VolumeInfo) -> FloatArray:
 
 
 def on_prepared_grid(mask_RAS: FloatArray, info: VolumeInfo) -> BoolArray:
-    """The mask's nearest voxels on the prepared grid."""
+    """Return the mask's nearest voxels on the prepared grid."""
     nearest = [np.rint(_source_index(info, axis)).astype(np.intp) for axis in range(3)]
     clipped = [np.clip(index, 0, size - 1) for index, size in zip(nearest, mask_RAS.shape, strict=True)]
     return mask_RAS[np.ix_(*clipped)] > 0
 
 
 def choose_foci(found: BoolArray, truth: BoolArray, info: VolumeInfo) -> list[Focus]:
-    """What the planes go through: the largest lesion, else the largest false positive, else the middle.
+    """Return the focus of the planes: the largest lesion, else the largest false positive, else the middle.
 
     Where a smaller lesion was missed, the largest such one is the second focus, which gets a picture of its own.
     """
@@ -261,7 +261,7 @@ def _picture(view: View, scan: Scan, focus: Focus) -> Picture:
 
 
 def _zoomed(view: View, scan: Scan, focus: Focus, name: str) -> Picture:
-    """The field around the focus on a finer grid, so that a lesion of a few voxels can be judged."""
+    """Return the field around the focus on a finer grid, so that a lesion of a few voxels can be judged."""
     from scipy import ndimage
 
     layers = _layers(view, scan, focus)
@@ -289,7 +289,7 @@ def _zoomed(view: View, scan: Scan, focus: Focus, name: str) -> Picture:
 
 
 def _field(view: View, shape: tuple[int, ...], info: VolumeInfo, focus: Focus) -> list[npt.NDArray[np.float64]]:
-    """Rows and columns of the enlarged picture as indices of the plane, moved so that they stay inside where they fit."""
+    """Return rows and columns of the enlarged picture as indices of the plane, moved so that they stay inside where they fit."""
     size = round(ZOOM_FIELD_MM / ZOOM_PIXELS_MM)
     offsets_mm: npt.NDArray[np.float64] = (np.arange(size, dtype=np.float64) - (size - 1) / 2) * ZOOM_PIXELS_MM
     made = []

@@ -24,7 +24,7 @@ class Column:
     """Seconds by ranks, and the speed-up against those of one rank.
 
     Attributes:
-        one: seconds by one rank; None where nobody knows them.
+        one: seconds by one rank; None if unknown.
     """
 
     heading: str
@@ -39,7 +39,7 @@ class Column:
         return self.one / self.seconds[ranks]
 
     def texts(self, ranks: int) -> tuple[str, str]:
-        """The time, and the speed-up with its efficiency, which is 1 where twice the ranks take half the time."""
+        """Return the time, and the speed-up with its efficiency, which is 1 where twice the ranks take half the time."""
         if ranks not in self.seconds:
             return "–", "–"
         value = self.speed_up(ranks)
@@ -63,7 +63,7 @@ class Table:
 
 
 def table_of(reports: Sequence[RunReport]) -> Table | None:
-    """The table, by the run reports of `train` and `search`; None where there is nothing to compare."""
+    """Return the table, by the run reports of `train` and `search`; None where there is nothing to compare."""
     trainings, searches = measured_trainings(reports), measured_searches(reports)
     if len(trainings) < 2 and not searches:
         return None
@@ -75,8 +75,8 @@ def table_of(reports: Sequence[RunReport]) -> Table | None:
         durations = [seconds[1]] * (len(searches[0][0]) if searches else NUM_TRIALS)
     alone = sum(durations) or None
     modelled = modelled_training(seconds)
-    numbers = sorted({*steps, *of_trials, *(_number(*each) for each in searches), *DATA_PARALLEL_S})
-    share = {n: each / modelled[1] for n, each in modelled.items()} if modelled else {}
+    numbers = sorted({*steps, *of_trials, *(_number(*search) for search in searches), *DATA_PARALLEL_S})
+    share = {n: duration / modelled[1] for n, duration in modelled.items()} if modelled else {}
     columns = (
         Column(heading="Measured, one training", seconds=steps, one=steps.get(1), is_measured=True),
         *(_of_mode("Measured, grid data parallel", searches, alone, wants_alone=False),),
@@ -101,7 +101,7 @@ def table_of(reports: Sequence[RunReport]) -> Table | None:
 
 
 def measured_trainings(reports: Sequence[RunReport]) -> dict[int, Mapping[str, Any]]:
-    """What run reports of `train` say of their training, by ranks; of equal numbers the last."""
+    """Return the training facts of `train` reports by number of ranks; the last one of equal numbers."""
     trainings = [
         report.results["training"] for report in reports if report.verb == "train" and "training" in report.results
     ]
@@ -113,16 +113,16 @@ Search = tuple[Sequence[Mapping[str, Any]], Mapping[str, Any]]
 
 
 def measured_searches(reports: Sequence[RunReport]) -> list[Search]:
-    """The searches whose trials were all gathered, with those that were trained to their end."""
-    found = [report.results for report in reports if report.verb == "search" and report.results.get("best")]
-    return [([row for row in known["rows"] if row["state"] == "completed"], known) for known in found]
+    """Return the completed trials and the results of each search whose trials were all gathered."""
+    gathered = [report.results for report in reports if report.verb == "search" and report.results.get("best")]
+    return [([row for row in known["rows"] if row["state"] == "completed"], known) for known in gathered]
 
 
 def modelled_training(seconds: Mapping[int, float]) -> Mapping[int, float]:
-    """Seconds of one training by any number of ranks: its work shared, and a ring's exchange of gradients on top.
+    """Return the modelled seconds of one training by number of ranks: shared work plus a ring's exchange of gradients.
 
-    T(n) = T(1) / n + s 2 (n - 1) / n; s is the least squares fit to what was measured, 0 at least. Empty unless T(1) and another
-    were measured. What it does not know: a second node's network, and files that all ranks read.
+    T(n) = T(1) / n + s 2 (n - 1) / n; s is the least squares fit to the measurements, at least 0. Empty unless T(1) and another
+    were measured. The model ignores the network to a second node, and files that all ranks read.
     """
     shares = {ranks: 2 * (ranks - 1) / ranks for ranks in seconds if ranks > 1}
     if 1 not in seconds or not shares:
@@ -133,10 +133,10 @@ def modelled_training(seconds: Mapping[int, float]) -> Mapping[int, float]:
 
 
 def makespan(durations: Sequence[float], slots: int) -> float:
-    """Seconds that trials take, so many at once, in their order, the next one as soon as one ends."""
+    """Return the seconds that trials take in their order on a number of slots, each starting when a slot is free."""
     ends = [0.0] * slots
-    for each in durations:
-        heapq.heapreplace(ends, ends[0] + each)
+    for seconds in durations:
+        heapq.heapreplace(ends, ends[0] + seconds)
     return max(ends)
 
 
@@ -165,20 +165,20 @@ def _mean(rows: Sequence[Mapping[str, Any]]) -> float:
 
 
 def _where(trainings: Mapping[int, Mapping[str, Any]], searches: Sequence[Search]) -> str:
-    told = []
+    parts = []
     for ranks, known in sorted(trainings.items()):
         steps = plural(int(known.get("steps_done", 0)), "step")
-        told.append(f"{plural(ranks, 'rank')}: {steps} of {known.get('batch_size')} volumes or patches")
+        parts.append(f"{plural(ranks, 'rank')}: {steps} of {known.get('batch_size')} volumes or patches")
     for rows, known in searches:
         hosts = plural(len({row["host"] for row in rows}), "machine")
-        each = plural(max(row["ranks"] for row in rows), "rank")
-        told.append(
-            f"a grid of {plural(len(known['rows']), 'trial')}, {len(rows)} completed, {each} each, "
+        ranks_each = plural(max(row["ranks"] for row in rows), "rank")
+        parts.append(
+            f"a grid of {plural(len(known['rows']), 'trial')}, {len(rows)} completed, {ranks_each} each, "
             f"{known['most_at_once']} at once, on {hosts}"
         )
     cpus = sorted({str(known.get("host_cpu", "an unknown processor")) for known in trainings.values()})
     on = f" On {', '.join(cpus)}." if cpus else ""
     return (
-        f"Measured: {'; '.join(told)}.{on} Of one training the time of all its steps is told, without start-up and validation; "
+        f"Measured: {'; '.join(parts)}.{on} Of one training the time of all its steps is told, without start-up and validation; "
         "of a grid the time from the first trial’s start to the last one’s end, with both."
     )

@@ -56,12 +56,12 @@ def sections_of(material: Material) -> tuple[tuple[str, str], ...]:
 
 
 def headline(evaluation: Evaluation) -> tuple[HeadlineFigure, ...]:
-    """The figures that the report opens with."""
+    """Return the figures that the report opens with."""
     return tuple(_figure(evaluation, *row) for row in _HEADLINE)
 
 
 def all_figures(evaluation: Evaluation) -> tuple[HeadlineFigure, ...]:
-    """Every pooled figure, for the table."""
+    """Return every pooled figure, for the table."""
     rows = sorted((*_HEADLINE, *_MORE), key=lambda row: _ORDER.index(row[0].split("_")[0]))
     return tuple(_figure(evaluation, *row) for row in rows)
 
@@ -84,9 +84,9 @@ def _figure(evaluation: Evaluation, key: str, ci_key: str | None, label: str, co
 
 
 def remarks(evaluation: Evaluation) -> list[str]:
-    """What a reader must know to read the figures rightly."""
+    """Return remarks that a reader needs to interpret the figures."""
     draws = evaluation.bootstrap
-    said = [
+    sentences = [
         "Figures are computed on the grid of the source series, from the masks as delivered "
         f"({_formats(evaluation.per_case)}). A lesion is a connected component (26 neighbours) of the ground truth; it counts "
         "as found if one predicted component overlaps it. A false positive is a predicted component that overlaps no lesion.",
@@ -97,14 +97,18 @@ def remarks(evaluation: Evaluation) -> list[str]:
     ]
     if evaluation.cases_both_empty:
         count = plural(evaluation.cases_both_empty, "case")
-        said.append(f"{count} without a lesion in either mask: no Dice, NSD and HD95; counted in false positives only.")
+        sentences.append(
+            f"{count} without a lesion in either mask: no Dice, NSD and HD95; counted in false positives only."
+        )
     if evaluation.cases_one_empty:
         count = plural(evaluation.cases_one_empty, "case")
-        said.append(f"{count} with exactly one empty mask: Dice and NSD 0; HD95 counts as the worst in the median.")
+        sentences.append(
+            f"{count} with exactly one empty mask: Dice and NSD 0; HD95 counts as the worst in the median."
+        )
     if evaluation.cases_without_ground_truth:
         names = ", ".join(evaluation.cases_without_ground_truth)
-        said.append(f"Segmented but in no figure, for lack of a ground truth: {names}.")
-    return said
+        sentences.append(f"Segmented but in no figure, for lack of a ground truth: {names}.")
+    return sentences
 
 
 def _threshold(evaluation: Evaluation) -> str:
@@ -123,7 +127,7 @@ def _formats(cases: Sequence[CaseFigures]) -> str:
 
 
 def ranked_cases(evaluation: Evaluation) -> list[CaseFigures]:
-    """Cases from the worst to the best; those without a Dice come last."""
+    """Return cases from the worst to the best; those without a Dice come last."""
     return sorted(evaluation.per_case, key=lambda c: (c.dice is None, c.dice or 0.0, c.case_id))
 
 
@@ -229,7 +233,7 @@ def _known(value: Any, digits: int, unit: str = "") -> str | None:
 
 
 def model_facts(material: Material) -> list[tuple[str, str]]:
-    """What the model is and takes, and which data it saw."""
+    """Return the rows about the model, its input and its training data."""
     prepared, segmented = material.results_of("preprocess"), material.results_of("segment")
     splits = prepared.get("patients_per_split", {})
     facts = [
@@ -291,14 +295,14 @@ def _precision(segmented: Mapping[str, Any]) -> str | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cell:
-    """A figure of a table, and what stands below it."""
+    """A figure of a table, and the small text below it."""
 
     value: str
     more: str = ""
 
 
 def gate_rows(decision: GateDecision) -> list[dict[str, Any]]:
-    """One row per model that the gate measured; below the figures stands candidate minus float32, with its 95 % interval."""
+    """Return one row per model that the gate measured; below the figures is candidate minus float32, with its 95 % interval."""
     base = {"name": "float32", "verdict": "reference", "reasons": ()}
     rows = [base | {"cells": [*_figures(decision.float32_validation), *_speed(decision.float32_speed)]}]
     for candidate in decision.candidates:
@@ -309,7 +313,7 @@ def gate_rows(decision: GateDecision) -> list[dict[str, Any]]:
 
 
 def gate_test_rows(decision: GateDecision) -> list[dict[str, Any]]:
-    """The same models on the test split, which decided nothing."""
+    """Return the models' figures on the test split, which had no part in the decision."""
     if decision.float32_test is None:
         return []
     rows: list[dict[str, Any]] = [{"name": "float32", "cells": _figures(decision.float32_test)}]
@@ -346,17 +350,17 @@ def _speed(speed: GateSpeed | None) -> list[Cell]:
 
 
 def versions(material: Material) -> list[tuple[str, str]]:
-    """Name and version of every library that a step imported; two where steps differ."""
+    """Return name and version of every library that a step imported; two where steps differ."""
     seen: dict[str, list[str]] = {}
     for report in material.reports:
         for name, version in {"medweave": report.medweave_version, **report.versions}.items():
             if version not in seen.setdefault(name, []):
                 seen[name].append(version)
-    return [(name, ", ".join(found)) for name, found in sorted(seen.items())]
+    return [(name, ", ".join(versions)) for name, versions in sorted(seen.items())]
 
 
 def case_cells(case: CaseFigures) -> dict[str, str]:
-    """One row of the table of cases."""
+    """Return one row of the table of cases."""
     return {
         "dice": figure(case.dice) if case.dice is not None else "no lesion",
         "nsd": figure(case.nsd_2mm) if case.nsd_2mm is not None else "–",
@@ -370,7 +374,7 @@ def case_cells(case: CaseFigures) -> dict[str, str]:
 
 
 def shown(item: HeadlineFigure) -> dict[str, str]:
-    """A pooled figure as texts."""
+    """Return a pooled figure as texts."""
     return {
         "value": NOT_DEFINED if item.value is None else figure(item.value),
         "interval": interval(item.interval),

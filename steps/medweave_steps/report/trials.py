@@ -1,4 +1,4 @@
-"""The trials of a search, one by one: what each was, what came of it, and when and where it ran."""
+"""The table of a search's trials: options, results, times and machines."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ class Trials:
 
 
 def trials_of(reports: Sequence[RunReport]) -> list[Trials]:
-    """A table for each search whose trials were all gathered, by the run reports of `search`."""
-    found = [report.results for report in reports if report.verb == "search" and report.results.get("best")]
-    return [_of(codec.from_json(SearchTable, known, where="the run report of a search")) for known in found]
+    """Return a table for each search whose trials were all gathered, by the run reports of `search`."""
+    gathered = [report.results for report in reports if report.verb == "search" and report.results.get("best")]
+    return [_of(codec.from_json(SearchTable, known, where="the run report of a search")) for known in gathered]
 
 
 def _of(table: SearchTable) -> Trials:

@@ -14,7 +14,7 @@ def figure(value: float | None, digits: int = 2) -> str:
 
 
 def interval(bounds: Sequence[float | None] | None, digits: int = 2) -> str:
-    """`0.82 to 0.91`, or a dash where there is none."""
+    """Return `0.82 to 0.91`, or a dash without an interval."""
     if bounds is None or any(bound is None for bound in bounds):
         return NO_INTERVAL
     low, high = bounds
@@ -40,7 +40,7 @@ def triple(values: Sequence[float]) -> str:
 
 
 def mib(num_bytes: float) -> str:
-    """Bytes as MiB with one decimal."""
+    """Return bytes as MiB with one decimal."""
     return f"{num_bytes / 2**20:.1f} MiB"
 
 

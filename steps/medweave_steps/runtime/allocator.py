@@ -12,7 +12,7 @@ _TRIM_THRESHOLD_BYTES = 512 * 2**20
 
 
 def keep_freed_memory() -> bool:
-    """Lets the process keep up to 512 MiB that it freed, instead of giving it back to the system and asking again.
+    """Let the process keep up to 512 MiB that it freed, instead of giving it back to the system and asking again.
 
     Each training step takes about 50 MiB of activations; as pages fresh from the system, they cost a fault per 4 KiB.
 

@@ -1,4 +1,4 @@
-"""What every process that a step starts does first, and how those end that a library has started."""
+"""Preparation of child processes, and the end of processes that a library has started."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _KILLED_WITHIN_S = 5.0
 
 
 def prepare(parent: int) -> None:
-    """Cuts the ties to the parent's signal handling, and makes this process end when the parent does.
+    """Detach this process from the parent's signal handling, and make it end when the parent does.
 
     Args:
         parent: the parent's process id.
@@ -31,10 +31,10 @@ def prepare(parent: int) -> None:
 
 @contextlib.contextmanager
 def all_ended() -> Iterator[Callable[[], None]]:
-    """Whatever processes are started in the block, by whomever on behalf of this one, are killed at its end.
+    """Kill all processes at the end of the context that were started in it, directly or by child processes.
 
     Yields:
-        what does so before the end, from any thread.
+        a function that kills them earlier, from any thread.
     """
     before = _descendants()
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)  # those whose parent dies become children of this process
@@ -55,14 +55,14 @@ def all_ended() -> Iterator[Callable[[], None]]:
 
 
 def _descendants() -> set[int]:
-    """Processes below this one that live."""
+    """Return the ids of all living descendants of this process."""
     parents: dict[int, int] = {}
     for file in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):
             state, parent = file.read_text(errors="replace").rpartition(")")[2].split()[:2]
             if state not in "ZX":
                 parents[int(file.parent.name)] = int(parent)
-    found = {os.getpid()}
-    while more := {process for process, parent in parents.items() if parent in found} - found:
-        found |= more
-    return found - {os.getpid()}
+    descendants = {os.getpid()}
+    while more := {process for process, parent in parents.items() if parent in descendants} - descendants:
+        descendants |= more
+    return descendants - {os.getpid()}

@@ -22,7 +22,7 @@ class Counter:
     """Energy since some moment, which only grows.
 
     Attributes:
-        kind: what it counts, in words.
+        kind: in words, for reports.
         read: J; raises OSError where it cannot be read.
         begins_again_at: J, after which it counts from 0; infinite where it never does.
     """
@@ -33,9 +33,9 @@ class Counter:
 
 
 def grown(before_j: float, after_j: float, *, begins_again_at: float) -> float:
-    """What was added between two readings, J; between them a counter has begun again once at most.
+    """Return the increase between two readings, J; a counter may have wrapped around once between them.
 
-    One that never does and yet fell was reset: what it has now came since.
+    A counter that does not wrap around and yet decreased was reset: its value is the increase since then.
     """
     if after_j >= before_j:
         return after_j - before_j
@@ -43,7 +43,7 @@ def grown(before_j: float, after_j: float, *, begins_again_at: float) -> float:
 
 
 def package_counters(powercap: Path) -> tuple[list[Counter], str]:
-    """A counter for each processor package, and in words why there is none.
+    """Return a counter for each processor package, and in words why there are none.
 
     Zones below a package (its cores, its memory) and the zone of the platform, which packages are a part of, are left out.
 
@@ -72,7 +72,7 @@ def _package(zone: Path) -> Counter:
 
 
 def gpu_counters(uuid: str, nvml: Any = None) -> tuple[list[Counter], str]:
-    """The counter of one GPU, which Volta and later ones have, and in words why there is none.
+    """Return the counter of one GPU (Volta or later), and in words why there are none.
 
     Args:
         uuid: the GPU's, as torch has it.
@@ -99,7 +99,7 @@ def gpu_counters(uuid: str, nvml: Any = None) -> tuple[list[Counter], str]:
 
 
 class EnergyMeter:
-    """What some counters have counted since they were last asked; a thread sees to it that none begins again unseen.
+    """The sum of several energy counters; a thread reads them often enough to detect that a counter wraps around.
 
     Attributes:
         missing: in words, why others are not read.
@@ -118,18 +118,18 @@ class EnergyMeter:
 
     @property
     def kinds(self) -> list[str]:
-        """Of each counter that is read."""
+        """The kind of each counter in use."""
         return [counter.kind for counter in self._counters]
 
     def joules(self) -> float | None:
-        """Since this was last asked, J; None where nothing is counted."""
+        """Return the energy since the last call, J; None without any counter."""
         with self._lock:
             self._read()
             joules, self._joules = self._joules, 0.0
             return joules if self._counters else None
 
     def close(self) -> None:
-        """Ends the thread."""
+        """End the thread."""
         self._closed.set()
 
     def _watch(self, every_s: float) -> None:

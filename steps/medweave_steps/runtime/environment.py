@@ -42,7 +42,7 @@ def available_cpus() -> int:
 
 
 def limit_threads(num_threads: int) -> None:
-    """Bounds the threads of numerical libraries that read the environment when they load."""
+    """Limit the threads of numerical libraries that read the environment when they load."""
     for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
         os.environ[name] = str(num_threads)
 
@@ -61,12 +61,12 @@ def on_cpus(num_cpus: int) -> Iterator[None]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Gang:
-    """The nodes that were started with the same command line, and which of them this is; one node where nothing is said.
+class NodeGroup:
+    """The nodes that run the same command line, and the rank of this one; a single node by default.
 
     Attributes:
         node_rank: 0 … num_nodes - 1; only node 0 writes outputs.
-        rendezvous: host and port of node 0, as every node reaches it; None for a single node that was given none.
+        rendezvous: host and port of node 0, as every node reaches it; None for a single node without one.
     """
 
     node_rank: int = 0
@@ -74,43 +74,43 @@ class Gang:
     rendezvous: tuple[str, int] | None = None
 
 
-def gang() -> Gang:
-    """What the connector that started this process says about its place.
+def node_group() -> NodeGroup:
+    """Return the node group of this process, from the variables that medweave's connectors set.
 
     Raises:
-        UsageError: the three variables do not make sense together.
+        UsageError: the three variables contradict each other.
     """
     names = ("MEDWEAVE_NODE_RANK", "MEDWEAVE_NUM_NODES", "MEDWEAVE_RENDEZVOUS")
     rank, number, rendezvous = (os.environ.get(name, "") for name in names)
     if not (rank or number or rendezvous):
-        return Gang()
+        return NodeGroup()
     host, _, port = rendezvous.rpartition(":")
     reachable = bool(host) and port.isdecimal() and 0 < int(port) < 65536
     if rank.isdecimal() and number.isdecimal() and int(rank) < int(number) and (reachable or int(number) == 1):
         address = (host.strip("[]"), int(port)) if reachable else None
-        return Gang(node_rank=int(rank), num_nodes=int(number), rendezvous=address)
+        return NodeGroup(node_rank=int(rank), num_nodes=int(number), rendezvous=address)
     raise UsageError(
-        "the place of this process in its gang is not told in a way that can be used.",
+        "the variables of the node group cannot be used.",
         seen=", ".join(f"{name}={os.environ.get(name)!r}" for name in names),
         expected="a node rank from 0, below the number of nodes, and the host:port of node 0",
         do="start the step by one of medweave's connectors, or set all three variables, or none for a single node",
     )
 
 
-def gang_engine() -> str | None:
-    """How the deployment wants replicas to be spread (MEDWEAVE_ENGINE), None where it says nothing."""
+def node_group_engine() -> str | None:
+    """Return the engine that the deployment selects for replicas (MEDWEAVE_ENGINE), None by default."""
     return os.environ.get("MEDWEAVE_ENGINE") or None
 
 
 def resume_from() -> Path | None:
-    """The folder of checkpoints that an earlier attempt at this command has left (MEDWEAVE_RESUME_FROM), None for a first one."""
-    told = os.environ.get("MEDWEAVE_RESUME_FROM")
-    return Path(told) if told else None
+    """Return the checkpoint folder of an earlier attempt at this command (MEDWEAVE_RESUME_FROM), None for the first one."""
+    folder = os.environ.get("MEDWEAVE_RESUME_FROM")
+    return Path(folder) if folder else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
-    """Where torch's launcher has put this process.
+class RankPlace:
+    """The rank that torch's launcher gave this process.
 
     Attributes:
         rank: place among all processes of the training.
@@ -125,16 +125,16 @@ class Place:
     store: tuple[str, int]
 
 
-def place_of_launcher() -> Place:
-    """What torch's launcher has told the process that it started."""
+def rank_place() -> RankPlace:
+    """Return the rank of a process that torch's launcher has started."""
     rank, local_rank, world_size, port = (
         int(os.environ[name]) for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_PORT")
     )
-    return Place(rank=rank, local_rank=local_rank, world_size=world_size, store=(os.environ["MASTER_ADDR"], port))
+    return RankPlace(rank=rank, local_rank=local_rank, world_size=world_size, store=(os.environ["MASTER_ADDR"], port))
 
 
 def prefer_interface_towards(host: str) -> None:
-    """Makes gloo use the network interface over which a host is reached, unless GLOO_SOCKET_IFNAME says which.
+    """Make gloo use the network interface over which a host is reached, unless GLOO_SOCKET_IFNAME says which.
 
     Left alone it takes the address that the machine's own name has, which on many Linux systems is 127.0.1.1.
     """
@@ -152,20 +152,20 @@ def prefer_interface_towards(host: str) -> None:
 
 
 def hush_torch() -> None:
-    """Keeps torch's C++ part from printing stacks about lost connections; to be called before torch is imported."""
+    """Keep torch's C++ code from printing stacks about lost connections; call it before torch is imported."""
     if not wants_traceback():
         os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "FATAL")
 
 
-def of_trial(*, in_gang: bool) -> dict[str, str]:
-    """The environment of a training that a step starts as a process of its own, and whose progress it reads.
+def of_trial(*, in_node_group: bool) -> dict[str, str]:
+    """Return the environment of a training that a step starts as a child process, and whose progress it reads.
 
     Args:
-        in_gang: the training is this node's part of one on all nodes of the gang; else it is alone.
+        in_node_group: the training is this node's part of one on all nodes of the group; else it runs on this node only.
     """
     own = (
         "MEDWEAVE_RESUME_FROM",
-        *(() if in_gang else ("MEDWEAVE_NODE_RANK", "MEDWEAVE_NUM_NODES", "MEDWEAVE_RENDEZVOUS")),
+        *(() if in_node_group else ("MEDWEAVE_NODE_RANK", "MEDWEAVE_NUM_NODES", "MEDWEAVE_RENDEZVOUS")),
     )
     return {name: value for name, value in os.environ.items() if name not in own} | {"MEDWEAVE_PROGRESS": "json"}
 
@@ -174,7 +174,7 @@ def keep_ray_at_home(token: str) -> None:
     """Configure Ray, before its import: this machine only, a token for each connection, no usage data, trials at this priority."""
     os.environ |= {
         "RAY_USAGE_STATS_ENABLED": "0",
-        # Its name tells what it was made for; without a cluster Ray listens on the loopback interface only.
+        # Despite the name it applies here: without a cluster Ray listens on the loopback interface only.
         "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
         "RAY_AUTH_MODE": "token",
         "RAY_AUTH_TOKEN": token,
@@ -190,29 +190,29 @@ def keep_ray_at_home(token: str) -> None:
 
 
 def machine() -> str:
-    """The same for all that run under one kernel, also in several pods; not for reports."""
+    """Return an id of the machine, equal in all pods under one kernel; not for reports."""
     with contextlib.suppress(OSError):
         return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
     return host_name()
 
 
 def host_name() -> str:
-    """The machine's (or pod's) own name."""
+    """Return the name of the machine or pod."""
     return socket.gethostname()
 
 
 def wants_json_progress() -> bool:
-    """True where whoever started the verb asked for machine-readable progress lines."""
+    """Return whether the caller wants machine-readable progress lines."""
     return os.environ.get("MEDWEAVE_PROGRESS") == "json"
 
 
 def wants_traceback() -> bool:
-    """True where internal errors should show their traceback."""
+    """Return whether internal errors show their traceback."""
     return os.environ.get("MEDWEAVE_DEBUG", "") not in ("", "0")
 
 
 def cpu_model() -> str:
-    """The processor's model name, as the kernel gives it."""
+    """Return the processor's model name from the kernel."""
     try:
         for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
             if line.startswith("model name"):
@@ -223,7 +223,7 @@ def cpu_model() -> str:
 
 
 def computes_in_bfloat16() -> bool:
-    """True where the processor multiplies bfloat16 in hardware (AVX-512 BF16, AMX, or Arm's BF16)."""
+    """Return whether the processor multiplies bfloat16 in hardware (AVX-512 BF16, AMX, or Arm's BF16)."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:
@@ -233,7 +233,7 @@ def computes_in_bfloat16() -> bool:
 
 
 def peak_memory_mib() -> tuple[float, float]:
-    """Largest resident set of this process, and of the largest child it waited for, MiB."""
+    """Return the largest resident set of this process, and of the largest child it waited for, MiB."""
     own, children = (
         resource.getrusage(who).ru_maxrss / 1024 for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
     )
@@ -245,12 +245,12 @@ def peak_memory_mib() -> tuple[float, float]:
 
 
 def library_versions() -> Mapping[str, str]:
-    """Versions of the reported libraries that this process has imported, and Python's."""
-    found = {"python": platform.python_version()}
+    """Return the versions of Python and of the reported libraries that this process has imported."""
+    versions = {"python": platform.python_version()}
     for name in _REPORTED:
         if name in sys.modules:
             try:
-                found[name] = metadata.version(name)
+                versions[name] = metadata.version(name)
             except metadata.PackageNotFoundError:
                 continue
-    return found
+    return versions

@@ -20,7 +20,7 @@ def forget(path: Path) -> None:
 
 
 def remove_all() -> None:
-    """Removes whatever is still being written. Never raises."""
+    """Remove whatever is still being written. Never raises."""
     for path in list(_open_partials):
         with contextlib.suppress(OSError):
             if path.is_dir() and not path.is_symlink():

@@ -1,4 +1,4 @@
-"""Several units of work (cases) at once, each in a process of its own that ends with this one."""
+"""Units of work (cases) in parallel processes, which end with this one."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ R = TypeVar("R")
 
 
 def finished_cases(work: Callable[[J], R], jobs: Sequence[J], *, num_processes: int) -> Iterator[R]:
-    """Does the jobs and yields the results as they are finished.
+    """Run the jobs and yield their results as they are finished.
 
     With one process (or one job) the work is done in this process. The first error ends everything; no process outlives the
     iterator.
 
     Args:
-        work: a function of a module, so that it can be found in the other process; may raise StepError or OSError.
+        work: a function of a module, so that other processes can import it; may raise StepError or OSError.
         jobs: its arguments, one each.
         num_processes: at most.
     Raises:
@@ -73,7 +73,7 @@ def _attempt(work: Callable[[J], R], job: J) -> R | StepError:
 
 
 def _portable(error: StepError) -> StepError:
-    """The same error as a plain one of the contracts, whose parts survive the way between processes as they are."""
+    """Return the error as one of the contracts' classes, which can be pickled."""
     kinds = (errors.UsageError, errors.UserInputError, errors.BackendMissingError, errors.StorageError, TryAgainError)
     kind = next((kind for kind in kinds if isinstance(error, kind)), InternalError)
     return kind(error.what, error.seen, error.expected, error.do)

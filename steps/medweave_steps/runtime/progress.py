@@ -1,4 +1,4 @@
-"""One line on stderr per unit of work: plain text for people and logs, JSON where the caller asked for it."""
+"""One line on stderr per unit of work: plain text for people and logs, JSON where the caller wants it."""
 
 from __future__ import annotations
 
@@ -41,6 +41,6 @@ class Progress:
             }  # fmt: skip
             text = JSON_PREFIX + json.dumps(line)
         else:
-            told = sentence(unit=self.unit, done=self.done, total=self.total, seconds_left=left, detail=detail)
-            text = f"{self.verb}: {told}"
+            text = sentence(unit=self.unit, done=self.done, total=self.total, seconds_left=left, detail=detail)
+            text = f"{self.verb}: {text}"
         print(text, file=sys.stderr, flush=True)

@@ -18,7 +18,7 @@ GRACE_S = 1.2
 
 
 class Terminated(BaseException):
-    """Raised in the main thread when the process was asked to end."""
+    """Raised in the main thread when the process receives INT or TERM."""
 
     def __init__(self, signal_number: int) -> None:
         super().__init__(signal_number)
@@ -28,7 +28,7 @@ class Terminated(BaseException):
 _received: list[int] = []
 _cleaning: list[Callable[[], None]] = []
 _grace_s = GRACE_S
-_senders: list[socket.socket] = []  # of the watchdogs that watch; the last one is told of signals
+_senders: list[socket.socket] = []  # of the active watchdogs; signals are sent to the last one
 
 
 def _raise(signal_number: int, _frame: object) -> None:
@@ -41,8 +41,8 @@ def _raise(signal_number: int, _frame: object) -> None:
 def exit_code_of(error: BaseException) -> int | None:
     """130 or 143 if a signal is behind this error, else None.
 
-    A library may turn the `Terminated` that a signal raised inside it into an error of its own: an extension module that
-    was being imported was seen to raise ImportError.
+    A library may turn the `Terminated` that a signal raised inside it into another error: an extension module that was being
+    imported raised ImportError.
     """
     if isinstance(error, Terminated):
         return error.exit_code
@@ -50,7 +50,7 @@ def exit_code_of(error: BaseException) -> int | None:
 
 
 def install() -> Callable[[], None]:
-    """Turns INT and TERM into `Terminated`, with a watchdog for code that holds the main thread, until what it returns is called.
+    """Turn INT and TERM into `Terminated`, with a watchdog for code that blocks the main thread; return a function that undoes it.
 
     Python runs signal handlers only between two instructions of the main thread, and a call into a numerical library
     may last for minutes. The watchdog thread is woken by the interpreter's own C handler; if the process is still alive
@@ -73,7 +73,7 @@ def install() -> Callable[[], None]:
                     _leave(128 + number[0])
 
     def restore() -> None:
-        # Whoever has called a verb as a function goes on: nothing may end it later.
+        # A caller of a verb as a function continues after it: the watchdog must not end it later.
         over.set()
         signal.set_wakeup_fd(woken_before)
         for number, handler in before.items():
@@ -117,7 +117,7 @@ class Deferred:
     wants_checkpoint: bool = False
 
     def raise_if_ending(self) -> None:
-        """Raises `Terminated` if INT or TERM has arrived."""
+        """Raise `Terminated` if INT or TERM has arrived."""
         if self.ending is not None:
             raise Terminated(self.ending)
 

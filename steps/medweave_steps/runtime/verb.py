@@ -8,7 +8,7 @@ import errno
 import sys
 import time
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ REPORT_NAME = "run_report.json"
 
 @dataclass(slots=True)
 class StepContext:
-    """What a verb's `run` gets beside its configuration; what it says for the report is kept here.
+    """The context of a verb's `run`: it collects notices, figures of cases and facts for the report.
 
     Attributes:
         ranks: facts about the processes of a training.
@@ -42,24 +42,24 @@ class StepContext:
     quiet: bool = False
 
     def take(self, other: StepContext) -> None:
-        """Takes over what another process of this step has said for the report."""
+        """Add what another process of this step has collected for the report."""
         self.notices += other.notices
         self.cases += other.cases
         self.ranks += other.ranks
         self.versions |= other.versions
 
     def progress(self, *, unit: str, total: int, done: int = 0) -> Progress:
-        """A counter that prints one line per finished unit; `done` of them were finished by an earlier run."""
+        """Return a counter that prints one line per finished unit; `done` of them were finished by an earlier run."""
         return Progress(self.verb, unit=unit, total=total, done=done, quiet=self.quiet)
 
     def notice(self, text: str) -> None:
-        """Says something on stderr and keeps it for the report. Never patient data."""
+        """Print a notice on stderr and add it to the report. Never patient data."""
         self.notices.append(text)
         if not self.quiet:
             print(f"{self.verb}: note: {text}", file=sys.stderr, flush=True)
 
     def add_case(self, case_id: str, **figures: Any) -> None:
-        """Adds a case's figures to the report."""
+        """Add a case's figures to the report."""
         self.cases.append({"case_id": case_id, **figures})
 
 
@@ -69,7 +69,7 @@ class Verb:
 
     Attributes:
         name: the word after `medweave-step`.
-        description: for `--help`: what it reads, writes and refuses, with units.
+        description: for `--help`: its inputs, outputs and checks, with units.
         config: the dataclass whose fields are the options.
         run: does the work and returns the `results` of the run report; heavy imports belong inside it.
     """
@@ -80,9 +80,13 @@ class Verb:
     run: Callable[[Any, StepContext], Mapping[str, Any]]
 
 
-def add_verb_options(parser: argparse.ArgumentParser, verb: Verb) -> None:
-    """The verb's own options and those that every verb has."""
-    options.add_options(parser, verb.config)
+def add_verb_options(parser: argparse.ArgumentParser, verb: Verb, words: Sequence[str] = ()) -> None:
+    """Add the verb's own options and those that every verb has.
+
+    Args:
+        words: the verb's command line.
+    """
+    options.add_options(parser, verb.config, words)
     parser.add_argument(
         "--num-threads", type=int, default=environment.available_cpus(), metavar="N",
         help="compute threads (default: all processors this process may use, %(default)s here)",
@@ -94,14 +98,14 @@ def add_verb_options(parser: argparse.ArgumentParser, verb: Verb) -> None:
 
 
 def execute(verb: Verb, namespace: argparse.Namespace) -> int:
-    """Runs a verb and returns the process's exit code; errors are printed, never raised."""
+    """Run a verb and return the process's exit code; errors are printed, never raised."""
     restore, exit_code = signals.install(), 0
     try:
         _run_and_report(verb, namespace)
     except (Exception, signals.Terminated) as error:
         exit_code = _end(verb, error)
         if signals.exit_code_of(error) is not None:
-            return exit_code  # the watchdog stays: threads may keep a process from ending that was asked to
+            return exit_code  # the watchdog stays: threads may keep the process from ending
     restore()
     return exit_code
 
@@ -112,12 +116,12 @@ def _end(verb: Verb, error: BaseException) -> int:
         partials.remove_all()
         print(f"{verb.name}: interrupted; partial outputs were removed", file=sys.stderr)
         return signalled
-    told = as_step_error(error)
-    return _fail(verb, str(told), told.exit_code, error)
+    step_error = as_step_error(error)
+    return _fail(verb, str(step_error), step_error.exit_code, error)
 
 
 def as_step_error(error: BaseException) -> StepError:
-    """What the user is told about any failure."""
+    """Return any failure as an error for the user."""
     if isinstance(error, StepError):
         return error
     if isinstance(error, OSError):
@@ -132,7 +136,7 @@ def _run_and_report(verb: Verb, namespace: argparse.Namespace) -> None:
     from medweave_steps.runtime.write import write_text
 
     started, clock = datetime.datetime.now(datetime.UTC), time.monotonic()
-    writes = environment.gang().node_rank == 0
+    writes = environment.node_group().node_rank == 0
     environment.limit_threads(namespace.num_threads)
     config: Any = options.read_options(verb.config, namespace)
     context = StepContext(verb=verb.name, num_threads=namespace.num_threads)
@@ -168,10 +172,10 @@ def _fail(verb: Verb, text: str, exit_code: int, error: BaseException) -> int:
 
 
 def _storage_error(error: OSError) -> StorageError:
-    # pydicom raises an OSError of its own, without number and with a traceback for a text, from the one that tells.
+    # pydicom raises an OSError without number, with a traceback as its text, from the one with the cause.
     while error.errno is None and isinstance(error.__cause__, OSError):
         error = error.__cause__
-    # The file's name may be a person's name, so only its last suffix is told.
+    # The file's name may be a person's name, so only its last suffix is shown.
     suffix = Path(str(error.filename)).suffix if error.filename else ""
     reason = errno.errorcode.get(error.errno or 0, "I/O error")
     text = error.strerror or next(iter(str(error).splitlines()), "")

@@ -87,6 +87,6 @@ def atomic_directory(path: Path) -> Iterator[Path]:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Writes a UTF-8 text file, complete or not at all."""
+    """Write a UTF-8 text file, complete or not at all."""
     with atomic_file(path) as aside:
         aside.write_text(text, encoding="utf-8")

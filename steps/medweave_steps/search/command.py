@@ -20,14 +20,14 @@ from medweave_steps.search.config import SearchConfig
 from medweave_steps.search.grid import trials_of
 from medweave_steps.search.side_by_side import Spread, run_side_by_side
 from medweave_steps.search.table import TRIALS, in_order, read_rows, table_of, write_table
-from medweave_steps.search.trial import MODEL, Settings, help_to_train, train_to_its_end
+from medweave_steps.search.trial import MODEL, TrialSettings, help_to_train, train_to_its_end
 
 C = TypeVar("C")
 _OF_PROGRESS = ("verb", "unit", "done", "total", "seconds_left", "detail")
 
 
 def run(config: SearchConfig, context: StepContext) -> Mapping[str, Any]:
-    """Does the part of a search that was asked for."""
+    """Run the selected part of a search."""
     return {"all": _all, "plan": _plan, "trial": _one, "collect": _collect}[config.part](config, context)
 
 
@@ -40,11 +40,11 @@ def _plan(config: SearchConfig, context: StepContext) -> Mapping[str, Any]:
 
 
 def _one(config: SearchConfig, context: StepContext) -> Mapping[str, Any]:
-    trial, gang = _read(Trial, config.trial, "trial"), environment.gang()
+    trial, node_group = _read(Trial, config.trial, "trial"), environment.node_group()
     # A trial's threads are dealt to its ranks, wherever they are: equal numbers give equal weights on one node and on several.
-    threads = max(1, config.threads_per_trial // gang.num_nodes)
-    settings = dataclasses.replace(_settings(config), num_threads=threads, in_gang=gang.num_nodes > 1)
-    if gang.node_rank > 0:
+    threads = max(1, config.threads_per_trial // node_group.num_nodes)
+    settings = dataclasses.replace(_settings(config), num_threads=threads, in_node_group=node_group.num_nodes > 1)
+    if node_group.node_rank > 0:
         with tempfile.TemporaryDirectory() as own:  # the nodes may share their file system
             help_to_train(trial, settings, _of(Path(own), trial.trial_id))
         return {}
@@ -65,7 +65,7 @@ def _all(config: SearchConfig, context: StepContext) -> Mapping[str, Any]:
     progress = context.progress(unit="trial", total=len(trials))
     with atomic_directory(config.output) as folder, atomic_directory(config.best_model) as model:
         rows = run_side_by_side(
-            trials, _settings(config), _of(folder.resolve()), spread, lambda row: progress.step(_told(row, config))
+            trials, _settings(config), _of(folder.resolve()), spread, lambda row: progress.step(_outcome(row, config))
         )
         table = _written(folder, rows, config, context, choose=True)
         shutil.copytree(_of(folder, table.best) / MODEL, model, dirs_exist_ok=True)
@@ -75,10 +75,10 @@ def _all(config: SearchConfig, context: StepContext) -> Mapping[str, Any]:
 
 def _collect(config: SearchConfig, context: StepContext) -> Mapping[str, Any]:
     trials = trials_of(_read(SearchGrid, config.grid, "grid"))
-    found = read_rows(config.results)
-    rows = in_order(trials, found)
+    results = read_rows(config.results)
+    rows = in_order(trials, results)
     with atomic_directory(config.output) as folder, atomic_directory(config.best_model) as model:
-        for name, (_, source) in found.items():
+        for name, (_, source) in results.items():
             shutil.copytree(source, _of(folder, name))
         table = _written(folder, rows, config, context, choose=True)
         shutil.copytree(_of(folder, table.best) / MODEL, model, dirs_exist_ok=True)
@@ -101,9 +101,9 @@ def _results(table: SearchTable) -> dict[str, Any]:
     return document
 
 
-def _settings(config: SearchConfig) -> Settings:
+def _settings(config: SearchConfig) -> TrialSettings:
     assert config.training_set is not None, "checked with the options"
-    return Settings(
+    return TrialSettings(
         training_set=config.training_set.resolve(), num_threads=config.threads_per_trial, metric=config.metric
     )
 
@@ -112,14 +112,14 @@ def _of(folder: Path, trial_id: str = "") -> Path:
     return folder / TRIALS / trial_id
 
 
-def _told(row: TrialRow, config: SearchConfig) -> str:
+def _outcome(row: TrialRow, config: SearchConfig) -> str:
     varied = ", ".join(f"{name} {value}" for name, value in row.varied.items())
     score = "" if row.score is None else f", {config.metric} {row.score:.3f}"
     return f"{varied or row.trial_id}: {row.state}{score}"
 
 
 def _epochs(context: StepContext) -> Any:
-    """Hands on each epoch of the only trial as this step's own progress."""
+    """Forward each epoch of the only trial as this step's progress."""
     progress: list[Any] = []
 
     def step(point: Mapping[str, Any]) -> None:
@@ -132,7 +132,7 @@ def _epochs(context: StepContext) -> Any:
 
 
 def _read(cls: type[C], path: Path | None, what: str) -> C:
-    """A file that people or `--part plan` wrote.
+    """Return a file that people or `--part plan` wrote.
 
     Raises:
         UserInputError: it is no JSON, or another kind of file.

@@ -55,11 +55,11 @@ class SearchConfig:
     def __post_init__(self) -> None:
         taken = _TAKES[self.part]
         for name in _INPUTS:
-            given = bool(getattr(self, name))
-            if given != (name in taken):
+            is_set = bool(getattr(self, name))
+            if is_set != (name in taken):
                 raise UsageError(
-                    f"--{name.replace('_', '-')} {'has no use in' if given else 'is missing for'} --part {self.part}.",
-                    expected=f"--part {self.part} with {', '.join('--' + each.replace('_', '-') for each in taken)}",
+                    f"--{name.replace('_', '-')} {'has no use in' if is_set else 'is missing for'} --part {self.part}.",
+                    expected=f"--part {self.part} with {', '.join('--' + option.replace('_', '-') for option in taken)}",
                 )
         for name, least in (("slots", 1), ("threads_per_trial", 1), ("grace_epochs", 1), ("reduction_factor", 2)):
             if getattr(self, name) < least:

@@ -12,14 +12,14 @@ from typing import Any
 from medweave_core.contracts.search import SearchGrid, Trial
 from medweave_core.errors import UserInputError
 
-GIVEN = ("training-set", "output", "training-log", "run-report", "num-threads", "checkpoint-folder", "resume-from")
-"""What the search itself tells each trial."""
+RESERVED = ("training-set", "output", "training-log", "run-report", "num-threads", "checkpoint-folder", "resume-from")
+"""Options that the search sets for each trial."""
 _NAME = re.compile(r"[a-z][a-z0-9-]*")
 _SEED = "seed"
 
 
 def trials_of(grid: SearchGrid) -> list[Trial]:
-    """The trials in the order of the grid.
+    """Return the trials in the order of the grid.
 
     A trial's seed comes from its options, unless they name one: so it does not depend on which other trials there are.
 
@@ -29,7 +29,7 @@ def trials_of(grid: SearchGrid) -> list[Trial]:
     varied = list(_varied(grid))
     if not varied:
         raise _wrong("no trial", "`product` with at least one value for each option, or `trials`, and not both")
-    trials = [_trial(grid.options, each) for each in varied]
+    trials = [_trial(grid.options, options) for options in varied]
     ids = [trial.trial_id for trial in trials]
     for place, name in enumerate(ids):
         if name in ids[:place]:
@@ -39,7 +39,7 @@ def trials_of(grid: SearchGrid) -> list[Trial]:
 
 def _varied(grid: SearchGrid) -> Iterator[dict[str, Any]]:
     if grid.trials and not grid.product:
-        yield from (dict(each) for each in grid.trials)
+        yield from (dict(options) for options in grid.trials)
     elif grid.product and not grid.trials:
         for values in itertools.product(*grid.product.values()):
             yield dict(zip(grid.product, values, strict=True))
@@ -57,13 +57,13 @@ def _trial(common: Mapping[str, Any], varied: Mapping[str, Any]) -> Trial:
 
 
 def _plain(name: str, value: Any) -> Any:
-    """The value in the one form that equal values have (2 and 2.0)."""
+    """Return the value in a normal form, equal for equal values (2 and 2.0)."""
     if not _NAME.fullmatch(name):
         raise _wrong(f"option {name!r}", "the name of an option of `train` without the dashes, such as learning-rate")
-    if name in GIVEN:
-        raise _wrong(f"option {name!r}", f"options of a training; the search itself gives {', '.join(GIVEN)}")
-    if isinstance(value, list | tuple) and value and all(_is_scalar(each) for each in value):
-        return [_number(each) for each in value]
+    if name in RESERVED:
+        raise _wrong(f"option {name!r}", f"options of a training; the search itself gives {', '.join(RESERVED)}")
+    if isinstance(value, list | tuple) and value and all(_is_scalar(item) for item in value):
+        return [_number(item) for item in value]
     if not _is_scalar(value):
         raise _wrong(
             f"{name}: {json.dumps(value, default=str)[:60]}", "a number, a word, true or false, or a list of these"
@@ -80,7 +80,7 @@ def _number(value: Any) -> Any:
 
 
 def words_of(options: Mapping[str, Any]) -> list[str]:
-    """The options as words of a command line, in the order of their names."""
+    """Return the options as words of a command line, in the order of their names."""
     words: list[str] = []
     for name in sorted(options):
         value = options[name]

@@ -9,7 +9,7 @@ from medweave_steps.runtime import child
 
 
 def main() -> None:
-    """Runs the step command with the words that follow the parent's process id."""
+    """Run the step command with the words that follow the parent's process id."""
     child.prepare(int(sys.argv[1]))
     sys.argv = ["medweave-step", *sys.argv[2:]]
     runpy.run_module("medweave_steps", run_name="__main__")

@@ -1,4 +1,4 @@
-"""Trials side by side on this machine by Ray Tune: each in a process of its own, on cores (and a GPU) that no other has.
+"""Parallel trials on this machine by Ray Tune: each in its own process, on cores (and a GPU) that no other trial uses.
 
 Ray runs for this search alone: it listens on the loopback interface, asks for a token, sends no usage data, shows no dashboard, and
 its processes and files go when the search ends, however it ends.
@@ -25,7 +25,7 @@ from medweave_steps.runtime import environment, partials
 from medweave_steps.runtime.child import all_ended
 from medweave_steps.runtime.imports import require
 from medweave_steps.runtime.signals import before_leaving
-from medweave_steps.search.trial import ROW, Settings, Training
+from medweave_steps.search.trial import ROW, Training, TrialSettings
 
 Scheduler = Literal["all", "asha"]
 LOST = "the process that followed this training was lost: perhaps the machine was out of memory"
@@ -43,7 +43,7 @@ class Spread:
         slots: trials at the same time, where there are GPUs no more than these.
         scheduler: `all` trains every trial to its end; `asha` stops those that others are better than.
         grace_epochs: epochs with a validation that `asha` gives each trial at least.
-        reduction_factor: of the trials that reach a rung, `asha` lets one of so many go on.
+        reduction_factor: of the trials that reach a rung, `asha` continues one in so many.
     """
 
     slots: int
@@ -53,9 +53,9 @@ class Spread:
 
 
 def run_side_by_side(
-    trials: Sequence[Trial], settings: Settings, folder: Path, spread: Spread, ended: Callable[[TrialRow], None]
+    trials: Sequence[Trial], settings: TrialSettings, folder: Path, spread: Spread, ended: Callable[[TrialRow], None]
 ) -> list[TrialRow]:
-    """Does all trials; a failed one is a row, and the others go on.
+    """Run all trials; a failed one becomes a row and does not stop the others.
 
     Args:
         folder: absolute path; each trial leaves its files in a folder of its id there.
@@ -78,7 +78,7 @@ def run_side_by_side(
                 name="trials",
                 storage_path=str(home / "tune"),
                 verbose=0,
-                callbacks=[_told(tune, trials, folder, ended)],
+                callbacks=[_end_callback(tune, trials, folder, ended)],
                 checkpoint_config=tune.CheckpointConfig(checkpoint_at_end=False),
             ),
         )
@@ -113,7 +113,7 @@ def _ray(num_cpus: int) -> Iterator[tuple[Any, Path]]:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Ray tells of a lost process by stacks, on both outputs; here it is a row of the table."""
+    """Silence Ray, which prints stacks for a lost process; the loss is a row of the table."""
     if not environment.wants_traceback():
         for name in ("ray", "ray.tune"):
             logging.getLogger(name).setLevel(logging.CRITICAL + 1)
@@ -122,9 +122,9 @@ def _quiet() -> Iterator[None]:
 
 
 def _home() -> Path:
-    """A new folder with a short name: those of Ray's sockets, which lie below it, may have 107 characters."""
-    given = tempfile.gettempdir()
-    return Path(tempfile.mkdtemp(prefix="mw-", dir=given if len(given) <= 24 else "/tmp"))
+    """Return a new folder with a short name: those of Ray's sockets, which lie below it, may have 107 characters."""
+    default = tempfile.gettempdir()
+    return Path(tempfile.mkdtemp(prefix="mw-", dir=default if len(default) <= 24 else "/tmp"))
 
 
 def _scheduler(spread: Spread) -> Any:
@@ -138,10 +138,10 @@ def _scheduler(spread: Spread) -> Any:
 
 
 def _actor(tune: Any) -> Any:
-    """The class that Ray makes an object of for each trial: it follows a training from score to score."""
+    """Return the class that Ray makes an object of for each trial: it follows a training from score to score."""
 
     class TrialActor(tune.Trainable):  # type: ignore[misc]
-        def setup(self, config: dict[str, Any], trials: list[Trial], settings: Settings, folder: str) -> None:
+        def setup(self, config: dict[str, Any], trials: list[Trial], settings: TrialSettings, folder: str) -> None:
             trial = trials[config["place"]]
             self.training = Training(trial, settings, Path(folder) / trial.trial_id)
             self.row: TrialRow | None = None
@@ -166,19 +166,19 @@ def _actor(tune: Any) -> Any:
     return TrialActor
 
 
-def _told(tune: Any, trials: Sequence[Trial], folder: Path, ended: Callable[[TrialRow], None]) -> Any:
-    class Told(tune.Callback):  # type: ignore[misc]
+def _end_callback(tune: Any, trials: Sequence[Trial], folder: Path, ended: Callable[[TrialRow], None]) -> Any:
+    class EndCallback(tune.Callback):  # type: ignore[misc]
         def on_trial_complete(self, iteration: int, trials: Any, trial: Any, **info: Any) -> None:
             ended(_row(folder, listed[trial.config["place"]]))
 
         on_trial_error = on_trial_complete
 
     listed = list(trials)
-    return Told()
+    return EndCallback()
 
 
 def _row(folder: Path, trial: Trial) -> TrialRow:
-    """The row that a trial has left; one of its own where Ray lost its process."""
+    """Return the row that a trial wrote; a new one where Ray lost its process."""
     path = folder / trial.trial_id / ROW
     if path.is_file():
         return codec.from_json(TrialRow, json.loads(path.read_text(encoding="utf-8")), where="the row of a trial")

@@ -1,4 +1,4 @@
-"""The table of a search: rows gathered, the best trial chosen, all written as JSON and CSV."""
+"""The table of a search: gather the rows, choose the best trial, write all as JSON and CSV."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ NO_RESULT = "no result: the job that trained it failed, as the report of the run
 
 
 def table_of(rows: Sequence[TrialRow], metric: str, *, choose: bool) -> SearchTable:
-    """The table; of equal scores the first in the order of the grid is the best.
+    """Return the table; of equal scores the first in the order of the grid is the best.
 
     Args:
         choose: name the best.
     Raises:
-        UserInputError: no trial was completed, so there is none to choose.
+        UserInputError: no trial was completed, so none can be chosen.
     """
     done = [row for row in rows if row.state == "completed" and row.score is not None]
     if choose and not done:
@@ -43,7 +43,7 @@ def table_of(rows: Sequence[TrialRow], metric: str, *, choose: bool) -> SearchTa
 
 
 def most_at_once(times: Sequence[tuple[float, float]]) -> int:
-    """The most intervals that have a moment in common.
+    """Return the most intervals that have a moment in common.
 
     Args:
         times: start and end of each, s.
@@ -57,10 +57,10 @@ def most_at_once(times: Sequence[tuple[float, float]]) -> int:
 
 
 def read_rows(folders: Iterable[Path]) -> dict[str, tuple[TrialRow, Path]]:
-    """The rows of earlier results, each with the folder of what the trial has left.
+    """Return the rows of earlier results, each with the folder of what the trial has left.
 
     Raises:
-        UserInputError: a folder is no result of a search, or two tell of the same trial.
+        UserInputError: a folder is not a result of a search, or two are of the same trial.
     """
     found: dict[str, tuple[TrialRow, Path]] = {}
     for folder in folders:
@@ -76,14 +76,14 @@ def read_rows(folders: Iterable[Path]) -> dict[str, tuple[TrialRow, Path]]:
         for row in codec.from_json(SearchTable, document, where=f"{TABLE} of a result").rows:
             if row.trial_id in found:
                 raise UserInputError(
-                    "two of --results tell of the same trial.", seen=row.trial_id, expected="each trial once"
+                    "two of --results are of the same trial.", seen=row.trial_id, expected="each trial once"
                 )
             found[row.trial_id] = row, folder / TRIALS / row.trial_id
     return found
 
 
 def in_order(trials: Sequence[Trial], found: Mapping[str, tuple[TrialRow, Path]]) -> list[TrialRow]:
-    """The rows of a grid's trials; one whose job left nothing is a failed one.
+    """Return the rows of a grid's trials; one whose job left nothing is a failed one.
 
     Raises:
         UserInputError: a result is of no trial of the grid.
@@ -107,13 +107,13 @@ def in_order(trials: Sequence[Trial], found: Mapping[str, tuple[TrialRow, Path]]
 
 
 def write_table(folder: Path, table: SearchTable) -> None:
-    """Writes search.json, and trials.csv for spreadsheets."""
+    """Write search.json, and trials.csv for spreadsheets."""
     (folder / TABLE).write_text(codec.dumps(table), encoding="utf-8")
     names = list(dict.fromkeys(name for row in table.rows for name in row.varied if name != "seed"))
     text = io.StringIO()
     sheet = csv.writer(text, lineterminator="\n")
-    told = ("trial", *names, "state", table.metric, "seed", "started_at", "ended_at", "seconds", "epochs", "cause")
-    sheet.writerow(told)
+    header = ("trial", *names, "state", table.metric, "seed", "started_at", "ended_at", "seconds", "epochs", "cause")
+    sheet.writerow(header)
     for row in table.rows:
         values = [_cell(row.varied.get(name, "")) for name in names]
         score = "" if row.score is None else row.score

@@ -1,4 +1,4 @@
-"""One trial: `train` in a process of its own, followed by its progress lines, and what became of it as a row."""
+"""One trial: `train` in a child process, monitored by its progress lines; its result is a row of the table."""
 
 from __future__ import annotations
 
@@ -29,36 +29,36 @@ from medweave_steps.search.grid import words_of
 MODEL, LOG, REPORT, ROW = "trained_model", "training_log", "run_report.json", "trial.json"
 FIRST_WORDS = "medweave-step train: "
 GRACE_S = 5.0
-"""A training that is told to end has so long, before it is killed."""
+"""Time between SIGTERM and SIGKILL for a training."""
 _LAST_LINES = 12
 _SPLIT = "validation_"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
+class TrialSettings:
     """What all trials of a search have in common. Travels to other processes.
 
     Attributes:
         training_set: absolute path of the prepared cases.
         num_threads: compute threads of each trial.
         metric: name in the run report of `train`.
-        in_gang: every node of the gang trains its part of a trial; else a trial is this process's alone.
+        in_node_group: every node of the node group trains its part of a trial; else a trial is this process's alone.
     """
 
     training_set: Path
     num_threads: int
     metric: str
-    in_gang: bool = False
+    in_node_group: bool = False
 
 
 class Training:
-    """A trial that has begun; `next_point` follows it, `end` stops it, `row` tells what became of it.
+    """A running trial; `next_point` waits for its progress, `end` stops it, `row` returns its result.
 
     Args:
         folder: a free path, made for what the trial leaves.
     """
 
-    def __init__(self, trial: Trial, settings: Settings, folder: Path) -> None:
+    def __init__(self, trial: Trial, settings: TrialSettings, folder: Path) -> None:
         folder.mkdir(parents=True)
         self.trial, self.settings, self.folder = trial, settings, folder
         self.epochs = 0
@@ -74,7 +74,7 @@ class Training:
                 *("--run-report", REPORT, "--num-threads", str(settings.num_threads)),
             ],
             cwd=folder, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
-            errors="replace", env=environment.of_trial(in_gang=settings.in_gang),
+            errors="replace", env=environment.of_trial(in_node_group=settings.in_node_group),
         )  # fmt: skip
         assert self._process.stderr is not None
         self._reader = threading.Thread(target=self._read, args=(self._process.stderr,), daemon=True)
@@ -90,7 +90,7 @@ class Training:
         self._points.put(None)
 
     def next_point(self) -> Mapping[str, Any] | None:
-        """Waits for the next epoch and returns its figures; None when the training has ended."""
+        """Wait for the next epoch and return its figures; None when the training has ended."""
         point = self._points.get()
         if point is None:
             self._process.wait()
@@ -101,7 +101,7 @@ class Training:
         return point
 
     def end(self) -> None:
-        """Ends the training if it goes on; it leaves nothing half written."""
+        """Stop the training if it is running; it removes its partial outputs."""
         if self._process.poll() is None:
             self._process.terminate()
             try:
@@ -112,7 +112,7 @@ class Training:
         self._reader.join()
 
     def row(self, *, stopped: bool = False) -> TrialRow:
-        """What became of it, after its end; written beside its files, too.
+        """Return the result after the end of the training; also written to its folder.
 
         Args:
             stopped: it was ended because others were better.
@@ -139,7 +139,7 @@ class Training:
             weights_sha256=self._weights() if report else "", ranks=int(self.trial.options.get("ranks", 1)),
         )  # fmt: skip
         if state != "completed":
-            for path in self.folder.iterdir():  # what was half written by a killed one, too
+            for path in self.folder.iterdir():  # including partial outputs of a killed one
                 if path.is_dir():
                     shutil.rmtree(path, ignore_errors=True)
         (self.folder / ROW).write_text(codec.dumps(row), encoding="utf-8")
@@ -153,18 +153,18 @@ class Training:
         return read_card(self.folder / MODEL, verify=False).files.get(WEIGHTS_FILE, "")
 
     def _cause(self, code: int) -> str:
-        """The words of `train` about its failure; its last line where it said nothing of its own."""
+        """Return the error message of `train`; its last line where it printed none."""
         lines = list(self._last)
         first = max((place for place, line in enumerate(lines) if line.startswith(FIRST_WORDS)), default=None)
         if first is not None:
             return " ".join(" ".join(lines[first:]).removeprefix(FIRST_WORDS).split())
         if code < 0:
             return f"ended by signal {-code}" + (": perhaps the machine was out of memory" if code == -9 else "")
-        return f"exit code {code}: {lines[-1] if lines else 'nothing was said'}"
+        return f"exit code {code}: {lines[-1] if lines else 'no output'}"
 
 
-def train_to_its_end(trial: Trial, settings: Settings, folder: Path, each_epoch: Any = None) -> TrialRow:
-    """Does a trial in this process, whatever comes of it.
+def train_to_its_end(trial: Trial, settings: TrialSettings, folder: Path, each_epoch: Any = None) -> TrialRow:
+    """Run a trial and return its row, also if it fails.
 
     Args:
         each_epoch: called with the figures of each epoch.
@@ -179,8 +179,8 @@ def train_to_its_end(trial: Trial, settings: Settings, folder: Path, each_epoch:
         training.end()
 
 
-def help_to_train(trial: Trial, settings: Settings, folder: Path) -> None:
-    """Does the part of a node that is not the gang's first: that one has the row, also of a training that fails."""
+def help_to_train(trial: Trial, settings: TrialSettings, folder: Path) -> None:
+    """Run this node's part of a trial; the first node of the group returns the row, also of a training that fails."""
     training = Training(trial, settings, folder)
     try:
         while training.next_point() is not None:

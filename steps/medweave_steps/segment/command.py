@@ -9,8 +9,9 @@ import gc
 import itertools
 import time
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from medweave_core.contracts import codec
 from medweave_core.contracts.model import ModelCard
@@ -24,9 +25,9 @@ from medweave_steps.inference.windows import predict_probability
 from medweave_steps.io.cohort.prepared import CaseFolder, open_prepared
 from medweave_steps.io.cohort.source_hu import open_source_hu
 from medweave_steps.io.model.folder import card_sha256, read_card
+from medweave_steps.runtime.options import option
 from medweave_steps.runtime.verb import StepContext, Verb
 from medweave_steps.runtime.write import atomic_directory
-from medweave_steps.segment.config import SegmentConfig
 from medweave_steps.segment.deliver import Delivery, deliver_case, draft_dicom
 from medweave_steps.segment.fit import check_fits
 from medweave_steps.segment.lesions import COLUMNS
@@ -35,8 +36,29 @@ RECORD_FILE = "segmentations.json"
 STAGES = ("load", "network", "restore", "write")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SegmentConfig:
+    """Options of `segment`."""
+
+    segmentation_model: Path = option("model folder with model_card.json, as export or gate writes it")
+    case_batch: Path = option(
+        "folder of prepared cases, as preprocess writes it (prepared/inference_batches/batch-000)"
+    )
+    output: Path = option(
+        "new folder: <case_id>/lesion_mask.nii.gz, lesions.csv and, for DICOM, lesion_mask.dcm, lesions_sr.dcm"
+    )
+    backend: Literal["openvino", "onnxruntime"] = option(
+        "library that runs the network on the CPU; onnxruntime (extra segment-ort) computes float32 only",
+        default="openvino",
+    )
+    threshold: float | None = option(
+        "probability from which a voxel belongs to a lesion, between 0 and 1; without it the one on the model's card",
+        default=None,
+    )
+
+
 def run(config: SegmentConfig, context: StepContext) -> Mapping[str, Any]:
-    """Segments every case of a batch; returns the counts and the mean seconds per stage."""
+    """Segment every case of a batch; return the counts and the mean seconds per stage."""
     card = _at(config.threshold, read_card(config.segmentation_model), context)
     prepared = open_prepared(config.case_batch)
     cases = prepared.cases()
@@ -103,14 +125,14 @@ def run(config: SegmentConfig, context: StepContext) -> Mapping[str, Any]:
 
 
 def _at(threshold: float | None, card: ModelCard, context: StepContext) -> ModelCard:
-    """The card with another threshold, where one is asked for."""
+    """Return the card with the threshold of the option, if it is used."""
     if threshold is None or threshold == card.postprocessing.threshold:
         return card
     if not 0 < threshold < 1:
         raise UsageError("--threshold cannot be used.", seen=str(threshold), expected="a probability between 0 and 1")
     own = card.postprocessing.threshold
     context.notice(
-        f"threshold {threshold:g} in the place of {own:g}, at which the figures on the model's card were measured"
+        f"threshold {threshold:g} instead of {own:g}, at which the figures on the model's card were measured"
     )
     return dataclasses.replace(card, postprocessing=dataclasses.replace(card.postprocessing, threshold=threshold))
 
@@ -129,7 +151,7 @@ def _without_collection() -> Iterator[None]:
 def segment_case(
     folder: Path, case: CaseFolder, info: VolumeInfo, engine: Engine, card: ModelCard, *, model_sha256: str
 ) -> tuple[Delivery, dict[str, float]]:
-    """Segments one prepared case and writes its results; returns what was written and the seconds per stage."""
+    """Segment one prepared case and write its results; return the outputs and the seconds per stage."""
     marks = [time.perf_counter()]
     volume_CIJK, source_hu = case.volume_CIJK(), open_source_hu(case.folder, info)
     if volume_CIJK.shape[1:] != info.grid.shape:

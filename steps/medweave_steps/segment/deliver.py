@@ -86,7 +86,7 @@ def draft_dicom(case: CaseFolder, info: VolumeInfo, card: ModelCard, *, model_sh
     if not path.is_file():
         raise UserInputError(
             f"the source headers of {info.case_id} are missing.",
-            seen=f"no {HEADERS_FILE} beside its volume.npy",
+            seen=f"no {HEADERS_FILE} in the folder of its volume.npy",
             expected=f"{HEADERS_FILE}, from which the DICOM SEG takes the names of the source images",
             do="run preprocess again",
         )
@@ -141,7 +141,7 @@ def deliver_case(
     *,
     model_sha256: str,
 ) -> Delivery:
-    """Writes NIfTI, table and, where there is a draft, segmentation and structured report.
+    """Write NIfTI, table and, where there is a draft, segmentation and structured report.
 
     Args:
         folder: of the case; made here, inside a folder that appears only when it is complete.

@@ -75,7 +75,7 @@ class Source:
 
 
 def read_source(headers: Sequence[Any], info: VolumeInfo) -> Source | None:
-    """Prepares the source headers of a case for reference.
+    """Prepare the source headers of a case for reference.
 
     Args:
         headers: datasets without pixel data, changed in place.
@@ -110,7 +110,7 @@ def read_source(headers: Sequence[Any], info: VolumeInfo) -> Source | None:
 
 
 def derived_uid(*parts: str) -> str:
-    """A UID that depends on nothing but its parts, so that equal work gives equal files (DICOM PS3.5, B.2: UUID-derived)."""
+    """Return a UID that depends on nothing but its parts, so that equal work gives equal files (DICOM PS3.5, B.2: UUID-derived)."""
     return f"2.25.{uuid.uuid5(uuid.NAMESPACE_OID, chr(10).join(('medweave', *parts))).int}"
 
 
@@ -137,7 +137,7 @@ def concept(term: CodedTerm) -> Any:
 
 
 def settle_times(dataset: Any, source: Source) -> None:
-    """Puts the source's date and time in the place of the time of the run, and no time zone."""
+    """Replace the time of the run by the source's date and time, without a time zone."""
     dataset.ContentDate, dataset.ContentTime = source.date, source.time
     for keyword in ("InstanceCreationDate", "InstanceCreationTime", "TimezoneOffsetFromUTC"):
         if keyword in dataset:
@@ -152,7 +152,7 @@ def settle_times(dataset: Any, source: Source) -> None:
 def values_as_they_are() -> Iterator[None]:
     """Lets patient and study attributes pass as the source has them, too long or not, so that archives match them.
 
-    Nothing is said about them either: the remarks of pydicom and highdicom quote values, and logs may hold no patient data.
+    They are not logged either: the warnings of pydicom and highdicom quote values, and logs must not hold patient data.
     """
     validation = require("pydicom.config", extra="segment").disable_value_validation()
     loggers = [logging.getLogger(name) for name in ("pydicom", "highdicom")]

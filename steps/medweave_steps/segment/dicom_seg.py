@@ -29,9 +29,9 @@ _NOT_YET = "2.25.0"
 
 
 def draft_segmentation(source: Source, shape: Triple, card: ModelCard, *, model_sha256: str) -> Any:
-    """A DICOM Segmentation that lacks its mask and its UIDs, so that it can be made while the network still runs.
+    """Return a DICOM Segmentation that lacks its mask and its UIDs, so that it can be made while the network still runs.
 
-    BINARY, Explicit VR Little Endian, one segment, frame n for source slice n. Empty frames are kept because readers take the
+    BINARY, Explicit VR Little Endian, one segment, frame n for source slice n. Empty frames are included because readers take the
     spacing from the distance between frames: without them SimpleITK opens the mask with wrong geometry.
 
     Args:
@@ -68,7 +68,7 @@ def draft_segmentation(source: Source, shape: Triple, card: ModelCard, *, model_
 
 
 def fill_segmentation(segmentation: Any, mask: npt.NDArray[np.uint8], *, identity: tuple[str, ...]) -> None:
-    """Gives a draft its pixels and its UIDs; it is then ready to be written.
+    """Complete a draft with its pixels and UIDs; it can then be written.
 
     Args:
         segmentation: of `draft_segmentation`.
@@ -122,10 +122,10 @@ def _reference_source_frames(segmentation: Any, source: Source) -> None:
 
 
 def _put_in_slice_order(segmentation: Any) -> None:
-    """Makes frame n show slice n of the source.
+    """Make frame n show slice n of the source.
 
     highdicom stores frames against the slice normal; SimpleITK then opens a mirrored array with a left-handed direction, right in
-    space but not voxel by voxel beside the series.
+    space but not voxel by voxel with the series.
     """
     groups = list(segmentation.PerFrameFunctionalGroupsSequence)
     shared = segmentation.SharedFunctionalGroupsSequence[0]

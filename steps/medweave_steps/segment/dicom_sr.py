@@ -29,7 +29,7 @@ SERIES_NUMBER = 9002
 def build_report(
     lesions: Sequence[Lesion], segmentation: Any, source: Source, card: ModelCard, *, identity: tuple[str, ...]
 ) -> Any:
-    """A measurement report: the number of lesions, and for each its volume, longest diameter and (of CT) mean HU.
+    """Return a measurement report: the number of lesions, and for each its volume, longest diameter and (of CT) mean HU.
 
     Each lesion has a tracking identifier, the segmentation and source images that show it, and its centre (LPS, mm).
 
@@ -105,7 +105,7 @@ def _count(lesions: Sequence[Lesion], segmentation: Any, label: Label, identity:
     sr = require("highdicom.sr", extra="segment")
     codes = require("pydicom.sr.codedict", extra="segment").codes
     number = sr.CodedConcept("246206008", "SCT", "Number of lesions")
-    # Template 1500 asks for at least one group: a scan without lesions says that there are none.
+    # Template 1500 requires at least one group: a scan without lesions has one that says so.
     return sr.MeasurementsAndQualitativeEvaluations(
         tracking_identifier=sr.TrackingIdentifier(
             uid=derived_uid("all lesions", *identity), identifier=dicom_text(f"All {label.titles}")

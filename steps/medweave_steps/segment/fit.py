@@ -15,7 +15,7 @@ _SAME_MM = 1e-4
 
 
 def check_fits(card: ModelCard, cohort: PreparedCohort, infos: Sequence[VolumeInfo]) -> None:
-    """Compares the model's input contract with every case of a batch, before any work is done.
+    """Compare the model's input contract with every case of a batch, before any work is done.
 
     Raises:
         UserInputError: one does not fit, and the first such case and what differs are named; the card declares several labels.

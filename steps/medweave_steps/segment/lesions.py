@@ -48,7 +48,7 @@ class Lesion:
 
 
 def slice_axis(info: VolumeInfo) -> int:
-    """Axis of the source array that counts slices: the first for DICOM, the one nearest to Superior for NIfTI."""
+    """Return axis of the source array that counts slices: the first for DICOM, the one nearest to Superior for NIfTI."""
     return 0 if info.source_format == "dicom" else info.source_axis[2]
 
 
@@ -58,7 +58,7 @@ def measure_lesions(
     source_hu: SourceHu | None,
     instance_numbers: Sequence[int | None] = (),
 ) -> list[Lesion]:
-    """Measures every lesion of a mask on the source grid.
+    """Measure every lesion of a mask on the source grid.
 
     Args:
         mask: uint8, 0 or 1, of shape `info.source_grid.shape`.
@@ -102,7 +102,7 @@ def measure_lesions(
 
 
 def write_table(path: Path, lesions: Sequence[Lesion]) -> None:
-    """Writes `lesions.csv`: a header and one line per lesion, with the columns of `COLUMNS`."""
+    """Write `lesions.csv`: a header and one line per lesion, with the columns of `COLUMNS`."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(COLUMNS)

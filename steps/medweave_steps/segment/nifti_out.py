@@ -17,7 +17,7 @@ _SCANNER = 1  # NIFTI_XFORM_SCANNER_ANAT: the source's own coordinates
 
 
 def write_mask(path: Path, mask: npt.NDArray[np.uint8], info: VolumeInfo) -> None:
-    """Writes `lesion_mask.nii.gz`, equal bytes for equal masks.
+    """Write `lesion_mask.nii.gz`, equal bytes for equal masks.
 
     A DICOM source's array [slice, row, column] is written as [i = column, j = row, k = slice], as converters do.
 

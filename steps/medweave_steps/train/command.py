@@ -22,44 +22,45 @@ from medweave_steps.io.cohort.prepared import CaseFolder, PreparedFolder, open_p
 from medweave_steps.runtime.energy import POWERCAP
 from medweave_steps.runtime.verb import StepContext, Verb
 from medweave_steps.train.config import TrainConfig
-from medweave_steps.training.data.cases import open_sampler, open_validator, usable_cases
+from medweave_steps.training.data.cases import open_sampler, usable_cases
 from medweave_steps.training.distributed.group import Group
+from medweave_steps.training.loop.validate import open_validator
 
 
 def run(config: TrainConfig, context: StepContext) -> Mapping[str, Any]:
-    """Checks the cases, trains, chooses the postprocessing on the validation split and writes the model."""
+    """Check the cases, trains, chooses the postprocessing on the validation split and write the model."""
     from medweave_steps.runtime import environment
     from medweave_steps.runtime.imports import require
-    from medweave_steps.train.strategies import strategy_class
     from medweave_steps.training.distributed.group import Alone
     from medweave_steps.training.distributed.launch import ranks_here, run_ranks
-    from medweave_steps.training.loop.checkpoint import left_before
+    from medweave_steps.training.loop.checkpoint import checkpoint_of_earlier_attempt
     from medweave_steps.training.loop.outputs import open_outputs
+    from medweave_steps.training.strategies import strategy_class
 
     if config.resume_from is None:
-        config = dataclasses.replace(config, resume_from=left_before(context))
+        config = dataclasses.replace(config, resume_from=checkpoint_of_earlier_attempt(context))
     config = _scaled(config, context)
     prepared = open_prepared(config.training_set)
     training, _ = usable_cases(prepared)  # before any process is started
     config = config.for_cases(len(training), num_channels=len(prepared.cohort.channels))
-    gang = environment.gang()
+    node_group = environment.node_group()
     uses_ranks = strategy_class(config.strategy).uses_ranks
-    if not uses_ranks and gang.num_nodes > 1:
+    if not uses_ranks and node_group.num_nodes > 1:
         context.notice(
-            f"{gang.num_nodes} nodes were started, but --strategy {config.strategy} computes on the first one only."
+            f"{node_group.num_nodes} nodes were started, but --strategy {config.strategy} computes on the first one only."
         )
-        if gang.node_rank > 0:
+        if node_group.node_rank > 0:
             return {}
-    num_here = ranks_here(config.ranks, gang, option="ranks") if uses_ranks else 1
+    num_here = ranks_here(config.ranks, node_group, option="ranks") if uses_ranks else 1
     threads = config.threads_per_rank or max(1, context.num_threads // num_here)
-    with open_outputs(config, gang, log_stays=True) as (folder, log_folder):
+    with open_outputs(config, node_group, log_stays=True) as (folder, log_folder):
         job = TrainJob(config=config, num_threads=threads, folder=folder, log_folder=log_folder)
         if not uses_ranks:
             require("torch", extra="train").set_num_threads(threads)
             outcome = train_on_rank(job, Alone())
         else:
             outcome = run_ranks(
-                train_on_rank, job, num_here=num_here, num_threads=threads, device=config.device, gang=gang
+                train_on_rank, job, num_here=num_here, num_threads=threads, device=config.device, node_group=node_group
             )
     if outcome is None:
         return {}
@@ -81,7 +82,7 @@ def _scaled(config: TrainConfig, context: StepContext) -> TrainConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainJob:
-    """What every rank is given.
+    """The job of every rank.
 
     Attributes:
         num_threads: compute threads of each rank.
@@ -97,7 +98,7 @@ class TrainJob:
 
 
 def train_on_rank(job: TrainJob, group: Group) -> tuple[Mapping[str, Any], StepContext] | None:
-    """The training as one rank sees it; rank 0 writes the model and returns its results and what it said."""
+    """Train on one rank; rank 0 writes the model and returns the results and its context."""
     from medweave_steps.runtime import environment
     from medweave_steps.training.loop import deliver
 
@@ -108,7 +109,7 @@ def train_on_rank(job: TrainJob, group: Group) -> tuple[Mapping[str, Any], StepC
     trainer = _train(job, group, context, prepared, training, validation)
     per_case = trainer.best_tallies()
     context.ranks += group.gather(_facts(job, group, trainer))
-    energy = trainer.energy.told(trainer.state.each_wh)
+    energy = trainer.energy.counted(trainer.state.each_wh)
     if group.rank != 0:
         return None
     chosen, figures = deliver.choose(
@@ -127,17 +128,17 @@ def _train(
     from medweave_steps.runtime.signals import deferred
     from medweave_steps.train.loop import Trainer
     from medweave_steps.train.network import seeded_network
-    from medweave_steps.train.strategies import strategy_class
+    from medweave_steps.training.device import choose_device
     from medweave_steps.training.distributed.agreement import check_agreement, check_arrays
-    from medweave_steps.training.distributed.group import choose_device
-    from medweave_steps.training.loop.checkpoint import read_checkpoint, spread_before
+    from medweave_steps.training.loop.checkpoint import read_checkpoint, spread_before, strategy_of
     from medweave_steps.training.loop.energy import RanksEnergy
     from medweave_steps.training.loop.history import History
     from medweave_steps.training.loop.stepper import uses_bfloat16
+    from medweave_steps.training.strategies import resumable_options
 
     config = job.config
     content = read_checkpoint(config.resume_from) if config.resume_from else None
-    check_agreement(group, _given(config, prepared, content))
+    check_agreement(group, _facts_to_agree_on(config, prepared, content))
     check_arrays(group, [*training, *validation])
     device = choose_device(config.device, local_rank=group.local_rank)
     sampler = open_sampler(config, prepared, training, **config.of_sampler())
@@ -150,14 +151,17 @@ def _train(
         trainer = Trainer(
             config=config, network=seeded_network(config, channels=len(prepared.cohort.channels)),
             sampler=sampler, validator=validator,
-            strategy=strategy_class(config.strategy)(config=config, group=group, device=device),
+            strategy=config.open_strategy(
+                num_cases=len(training), num_channels=len(prepared.cohort.channels), group=group, device=device
+            ),
             uses_bfloat16=all(group.gather(uses_bfloat16(config, device))),
             data_sha256=prepared.cohort.data_sha256, signals=signals, num_threads=job.num_threads,
             energy=energy,
         )  # fmt: skip
         points = trainer.restore(content) if content is not None else []
         if content is not None:
-            spread = spread_before(content, trainer.identity())
+            names = resumable_options([config.strategy, strategy_of(content)])
+            spread = spread_before(content, trainer.identity(), names=names)
             context.notice(f"continued from a checkpoint at step {trainer.state.step} of {config.steps}{spread}.")
         history = History(job.log_folder if group.rank == 0 else None, points)
         trainer.run(history, lambda total, done: context.progress(unit="epoch", total=total, done=done))
@@ -170,8 +174,10 @@ def _train(
     return trainer
 
 
-def _given(config: TrainConfig, prepared: PreparedFolder, content: Mapping[str, Any] | None) -> dict[str, Any]:
-    """What every rank must have alike; a checkpoint that one of them lacks would let it begin at another step."""
+def _facts_to_agree_on(
+    config: TrainConfig, prepared: PreparedFolder, content: Mapping[str, Any] | None
+) -> dict[str, Any]:
+    """Return what must be equal on all ranks; a rank without the others' checkpoint would start at another step."""
     return {
         **{f"--{name.replace('_', '-')}": value for name, value in config.identity().items()},
         "--checkpoint-folder": config.checkpoint_folder is not None,
@@ -242,7 +248,7 @@ def _card(
             "data_wait_seconds": round(state.data_wait_seconds, 2),
             "patches_per_second": round(config.batch_size * state.step / max(state.train_seconds, 1e-9), 2),
             "synchronised_bytes": state.synchronised_bytes,
-            **trainer.chunks(),
+            **trainer.strategy.card_facts(),
             "energy": codec.to_json(energy),
             "num_threads": context.num_threads,
             "host_cpu": cpu_model(),

@@ -9,12 +9,20 @@ from pathlib import Path
 from typing import Any, Literal
 
 from medweave_core.errors import UserInputError
-from medweave_steps.networks import GROUPS, POOLINGS
-from medweave_steps.runtime.options import option
-from medweave_steps.train.strategies import STRATEGIES, strategy_class
-from medweave_steps.training.data.chunks import MIB, cases_that_fit, sample_bytes
+from medweave_steps.networks import OPTIONS as NETWORK_OPTIONS
+from medweave_steps.networks import NetworkOptions, network_names, network_type
+from medweave_steps.runtime.options import check_option, option, variant_options
 from medweave_steps.training.data.volumes import steps_of_epoch
-from medweave_steps.training.recipe import Recipe, check_option, options_of
+from medweave_steps.training.distributed.group import Group
+from medweave_steps.training.recipe import Recipe, options_of
+from medweave_steps.training.strategies import OPTIONS as STRATEGY_OPTIONS
+from medweave_steps.training.strategies import (
+    Strategy,
+    StrategyOptions,
+    TrainingFacts,
+    strategy_class,
+    strategy_names,
+)
 
 _NOT_NUMERIC = (
     "training_set",
@@ -33,8 +41,6 @@ _NOT_NUMERIC = (
 
 _NAMED_IF_USED = (
     "epochs",
-    "sync_interval",
-    "chunk_mib",
     "accumulate",
     "network",
     "norm",
@@ -61,10 +67,11 @@ class TrainConfig(Recipe):
         "once a pass, and --patch-shape holds the largest",
         default=None,
     )
-    network: Literal["unet", "distmis-as-described", "distmis-as-published"] = option(
+    network: str = option(
         "unet is MONAI's, as the next three options say; the others are DistMIS' 3-D U-Net, whose text describes another than its "
         "406,793 parameters belong to: that one is tied to the depth of --patch-shape",
         default="unet",
+        choices=network_names,
     )
     channels: tuple[int, ...] = option(
         "channels per level of the U-Net, finest first", default=(8, 16, 32, 64, 128), metavar="N"
@@ -77,6 +84,7 @@ class TrainConfig(Recipe):
         "normalisation of the network: batch is by the patches of a rank, group by up to 8 groups of channels, instance by channel",
         default="batch",
     )
+    network_options: NetworkOptions = variant_options(NETWORK_OPTIONS, default=NetworkOptions())
     learning_rate: float = option("of Adam: the peak of the schedule", default=5e-3)
     scale_by_ranks: bool = option(
         "--batch-size and --learning-rate are those of one rank: both are multiplied by --ranks", default=False
@@ -93,17 +101,12 @@ class TrainConfig(Recipe):
         "how training is spread over processes: single is one, ddp averages gradients over --ranks at every step, local-sgd "
         "averages their weights at every epoch's end and every --sync-interval steps",
         default="single",
-        choices=STRATEGIES,
+        choices=strategy_names,
     )
     ranks: int = option(
         "processes of a strategy that has several, over all nodes together; a multiple of the nodes", default=1
     )
-    sync_interval: int | None = option("steps of local-sgd between two averages; else an epoch", default=None)
-    chunk_mib: int | None = option(
-        "MiB of cases that a rank of local-sgd keeps in memory, with --epochs: its cases of an epoch are cut into as few chunks as "
-        "fit, each is trained from the last average, and the chunks of all ranks are averaged by their cases; else one chunk",
-        default=None,
-    )
+    strategy_options: StrategyOptions = variant_options(STRATEGY_OPTIONS, default=StrategyOptions())
     accumulate: int = option(
         "parts that a rank cuts its patches of a step into, to need less memory; gradients are synchronised once for all of them",
         default=1,
@@ -140,41 +143,30 @@ class TrainConfig(Recipe):
         check_option(0 <= self.overlap < 1, "overlap", self.overlap, "0 or more, below 1")
         uses_ranks = strategy_class(self.strategy).uses_ranks
         most = (math.inf if self.scale_by_ranks else self.batch_size) if uses_ranks else 1
-        told = "1, or choose --strategy ddp" if most == 1 else f"1 to {most}: every rank takes part in --batch-size"
-        check_option(1 <= self.ranks <= most, "ranks", self.ranks, told)
+        expected = "1, or choose --strategy ddp" if most == 1 else f"1 to {most}: every rank takes part in --batch-size"
+        check_option(1 <= self.ranks <= most, "ranks", self.ranks, expected)
         threads = self.threads_per_rank
         check_option(threads is None or threads >= 1, "threads_per_rank", threads, "at least 1")
-        interval = self.sync_interval
-        fits = interval is None or (interval >= 1 and self.strategy == "local-sgd")
-        check_option(fits, "sync_interval", interval, "at least 1, with --strategy local-sgd only")
-        self._check_chunks()
+        self._check_variants()
+        self.strategy_options.check(self.facts())
+        self._check_cache()
         parts, least = self.accumulate, self.batch_size // (1 if self.scale_by_ranks else self.ranks)
         check_option(
             1 <= parts <= least, "accumulate", parts, f"1 to {least}, the patches that each rank has in a step"
         )
         self._check_network()
 
-    def _check_chunks(self) -> None:
-        mib, alone = self.chunk_mib, self.sync_interval is None
-        fits = mib is None or (mib >= 1 and self.strategy == "local-sgd" and self.epochs is not None and alone)
-        expected = (
-            "at least 1, with --strategy local-sgd and --epochs, and without --sync-interval: the average is an epoch's"
-        )
-        check_option(fits, "chunk_mib", mib, expected)
-        kept = self.cache_mib
-        fits = kept is None or (kept >= 1 and self.epochs is not None and mib is None)
-        check_option(fits, "cache_mib", kept, "at least 1, with --epochs, and without --chunk-mib, which keeps a chunk")
+    def _check_variants(self) -> None:
+        assert isinstance(self.strategy_options, strategy_class(self.strategy).Options), "made by build_config"
+        assert isinstance(self.network_options, network_type(self.network).Options), "made by build_config"
+
+    def _check_cache(self) -> None:
+        mib, decided = self.cache_mib, self.strategy_options.cache_mib is not None
+        fits = mib is None or (mib >= 1 and self.epochs is not None and not decided)
+        check_option(fits, "cache_mib", mib, "at least 1, with --epochs, and without --chunk-mib, which keeps a chunk")
 
     def _check_network(self) -> None:
-        if self.network == "distmis-as-published":
-            depth, window_depth = self.patch_shape[2], self.window_shape[2]
-            check_option(
-                depth == window_depth, "window_shape", self.window_shape, f"the depth of --patch-shape, {depth}"
-            )
-            multiple = self.patch_multiple * (GROUPS["as_published"] if self.norm == "group" else 1)
-            check_option(
-                depth % multiple == 0, "patch_shape", self.patch_shape, f"a depth that is a multiple of {multiple}"
-            )
+        network_type(self.network).check(self)
         check_option(
             len(self.channels) >= 2 and min(self.channels) >= 1, "channels", self.channels, "two or more, each >= 1"
         )
@@ -188,17 +180,17 @@ class TrainConfig(Recipe):
 
     @property
     def augments(self) -> bool:
-        """Whether patches are changed; whole volumes are not, unless that was asked for."""
+        """Whether patches are augmented; by default whole volumes are not."""
         return self.epochs is None if self.augment is None else self.augment
 
     @property
     def patch_multiple(self) -> int:
-        """Every side of a patch must be a multiple of this."""
-        return math.prod(self.strides) if self.network == "unet" else 2**POOLINGS
+        """The number that every side of a patch must be a multiple of."""
+        return network_type(self.network).patch_multiple(self)
 
     def identity(self) -> dict[str, Any]:
-        """Every option that the trained weights depend on, as JSON values; equal identities train equal weights."""
-        # What is not used is not named, so that checkpoints from before these options still fit.
+        """Return every option that the trained weights depend on, as JSON values; equal identities train equal weights."""
+        # Options at their default are left out, so that checkpoints from before these options still fit.
         unused = tuple(
             field.name
             for field in dataclasses.fields(self)
@@ -207,19 +199,40 @@ class TrainConfig(Recipe):
         return options_of(self, leave_out=_NOT_NUMERIC + unused)
 
     def of_sampler(self) -> dict[str, Any]:
-        """What `open_sampler` is given of it, beside the recipe."""
-        return {"whole_volumes": self.epochs is not None, "chunk_mib": self.chunk_mib, "cache_mib": self.cache_mib}
+        """Return the arguments of `open_sampler` besides the recipe."""
+        cache_mib = self.strategy_options.cache_mib or self.cache_mib
+        return {"whole_volumes": self.epochs is not None, "cache_mib": cache_mib}
+
+    def facts(self, *, num_cases: int = 0, num_channels: int = 0) -> TrainingFacts:
+        """Return what a strategy needs to know of the training."""
+        return TrainingFacts(
+            steps=self.steps,
+            epoch_steps=self.epoch_steps,
+            epochs=self.epochs,
+            ranks=self.ranks,
+            batch_size=self.batch_size,
+            patch_shape=self.patch_shape,
+            accumulate=self.accumulate,
+            num_cases=num_cases,
+            num_channels=num_channels,
+        )
+
+    def open_strategy(self, *, num_cases: int, num_channels: int, group: Group, device: Any) -> Strategy:
+        """Return the strategy of the training on this rank."""
+        facts = self.facts(num_cases=num_cases, num_channels=num_channels)
+        return strategy_class(self.strategy)(options=self.strategy_options, training=facts, group=group, device=device)
 
     def for_cases(self, num_cases: int, *, num_channels: int) -> TrainConfig:
-        """The same training with the steps that its epochs have.
+        """Return the same training with the steps that its epochs have.
 
         Args:
             num_cases: training cases.
             num_channels: of each.
         Raises:
-            UserInputError: a rank would have no case in any step, or a chunk cannot hold those of one step.
+            UserInputError: a rank would have no case in any step, or the strategy's options do not fit the cases.
         """
         if self.epochs is None:
+            self.strategy_options.check_cases(self.facts(num_cases=num_cases, num_channels=num_channels))
             return self
         if self.ranks > num_cases:
             raise UserInputError(
@@ -228,27 +241,12 @@ class TrainConfig(Recipe):
                 expected=f"at most {num_cases} ranks: with --epochs each takes whole cases",
                 do="give fewer --ranks, or preprocess more cases",
             )
-        self._check_chunk_size(num_channels)
+        self.strategy_options.check_cases(self.facts(num_cases=num_cases, num_channels=num_channels))
         in_epoch = steps_of_epoch(num_cases, self.batch_size)
         return dataclasses.replace(self, steps=self.epochs * in_epoch, epoch_steps=in_epoch)
 
-    def _check_chunk_size(self, num_channels: int) -> None:
-        if self.chunk_mib is None:
-            return
-        in_step = -(-self.batch_size // self.ranks)
-        fitting = cases_that_fit(self.chunk_mib, self.patch_shape, num_channels)
-        if fitting < in_step:
-            needed = sample_bytes(self.patch_shape, num_channels) * in_step / MIB
-            raise UserInputError(
-                "--chunk-mib is less than the cases of one step take.",
-                seen=f"{self.chunk_mib} MiB hold {fitting} case{'' if fitting == 1 else 's'}; a rank takes {in_step} in a step",
-                expected=f"at least {math.ceil(needed)} MiB: {in_step} × ({num_channels} + 1) arrays of "
-                f"{' x '.join(map(str, self.patch_shape))} voxels in float32",
-                do="give more --chunk-mib, or a smaller --batch-size or more --ranks, so that a rank takes fewer cases in a step",
-            )
-
     def for_all_ranks(self) -> TrainConfig:
-        """The same training with the batch size and the learning rate of all ranks together."""
+        """Return the same training with the batch size and the learning rate of all ranks together."""
         if not self.scale_by_ranks:
             return self
         batch_size, learning_rate = self.batch_size * self.ranks, self.learning_rate * self.ranks

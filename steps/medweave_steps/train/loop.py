@@ -1,4 +1,4 @@
-"""The training loop: steps, validations, checkpoints, early stopping; the best weights are kept."""
+"""The training loop: steps, validations, checkpoints, early stopping, and the best weights."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from medweave_core.contracts.model import Postprocessing
+from medweave_core.errors import InternalError
 from medweave_steps.runtime.progress import Progress
 from medweave_steps.runtime.signals import Deferred
 from medweave_steps.train.config import TrainConfig
-from medweave_steps.train.strategies import Strategy
 from medweave_steps.training.data.batches import Batches
 from medweave_steps.training.data.patches import Batch, PatchSampler
 from medweave_steps.training.loop import checkpoint, memory, validate
@@ -25,11 +25,12 @@ from medweave_steps.training.loop.energy import RanksEnergy, wh_of
 from medweave_steps.training.loop.history import History
 from medweave_steps.training.loop.recompute import recompute_activations
 from medweave_steps.training.loop.stepper import Stepper
+from medweave_steps.training.strategies import Strategy, resumable_options
 
 
 @dataclass(slots=True)
 class LoopState:
-    """Where the training stands; all of it is in a checkpoint.
+    """The state of a training; all of it is in a checkpoint.
 
     Attributes:
         step: optimiser steps done.
@@ -39,7 +40,7 @@ class LoopState:
         stopped_early: patience has run out.
         train_seconds: time spent in steps, validation apart.
         data_wait_seconds: of these, in which this rank waited for its patches.
-        synchronised_bytes: that all ranks have given to be averaged.
+        synchronised_bytes: bytes that all ranks have exchanged for averages.
         epoch_joules: that were counted in the epoch so far; None where a part of it was not.
         each_wh: of each epoch before, Wh; None likewise.
     """
@@ -59,7 +60,7 @@ class LoopState:
 
 
 class Trainer:
-    """One training; `run` takes it from where it stands to its end."""
+    """One training; `run` continues it from its state to its end."""
 
     def __init__(
         self,
@@ -86,7 +87,7 @@ class Trainer:
         self._saves_alone = strategy.is_alike or strategy.group.world_size == 1
         if config.recompute:
             recompute_activations(network)
-        with memory.told(lambda: memory.exhausted_at_start(num_weights=self._num_weights(), **self._had())):
+        with memory.wrap_oom(lambda: memory.exhausted_at_start(num_weights=self._num_weights(), **self._had())):
             self.stepper = Stepper(
                 recipe=config,
                 learning_rate=config.learning_rate,
@@ -100,7 +101,7 @@ class Trainer:
     # -- the loop -------------------------------------------------------------------------------------------------
 
     def run(self, history: History, make_progress: Callable[[int, int], Progress]) -> None:
-        """Trains to the last step, or until patience runs out.
+        """Train to the last step, or until patience runs out.
 
         Raises:
             InternalError: the loss is not a number; names the step and the cases of the batch.
@@ -110,7 +111,7 @@ class Trainer:
         num_epochs = math.ceil(config.steps / config.epoch_steps)
         progress = make_progress(num_epochs, self._num_epochs())
         for epoch, wh in enumerate(state.each_wh):
-            history.tell((epoch + 1) * config.epoch_steps, "energy_wh", wh)
+            history.add_event((epoch + 1) * config.epoch_steps, "energy_wh", wh)
         self.energy.begin()
         batches = Batches(
             self.sampler,
@@ -131,10 +132,10 @@ class Trainer:
             if state.stopped_early or state.step >= config.steps:
                 break
             started, waited_before = time.monotonic(), batches.waited_s
-            together = self._train_step(batches.batch(state.step))
+            is_synchronized = self._train_step(batches.batch(state.step))
             state.train_seconds += time.monotonic() - started
             state.data_wait_seconds += batches.waited_s - waited_before
-            if together:
+            if is_synchronized:
                 self._save_if_due(history)
 
     def _epoch_is_over(self) -> bool:
@@ -142,7 +143,9 @@ class Trainer:
         return bool(state.losses) and (state.step % config.epoch_steps == 0 or state.step == config.steps)
 
     def _num_epochs(self) -> int:
-        return (self.state.step - len(self.state.losses)) // self.config.epoch_steps
+        """Return the number of finished epochs; the losses of an epoch are dropped when it is finished."""
+        state, epoch_steps = self.state, self.config.epoch_steps
+        return state.step // epoch_steps - (bool(state.losses) and state.step % epoch_steps == 0)
 
     def _count_energy(self) -> None:
         """Every rank must call it."""
@@ -160,7 +163,7 @@ class Trainer:
         self._count_energy()
         state.each_wh.append(wh_of(state.epoch_joules))
         state.epoch_joules = 0.0
-        history.tell(state.step, "energy_wh", state.each_wh[-1])
+        history.add_event(state.step, "energy_wh", state.each_wh[-1])
         loss = sum(state.losses) / len(state.losses)
         history.add(state.step, {"loss": round(loss, 6), "learning_rate": self.stepper.learning_rate})
         detail, numbers = f"loss {loss:.3f}", {"loss": round(loss, 4)}
@@ -173,21 +176,32 @@ class Trainer:
         progress.step(detail, **numbers)
 
     def _train_step(self, batch: Batch) -> bool:
-        """Returns whether the ranks hold the same weights now; signals that one of them has seen are known to all then."""
-        group, state, seen = self.strategy.group, self.state, self.signals
-        news = (float(seen.ending is not None), float(seen.wants_checkpoint))
-        with memory.told(lambda: self._exhausted(batch)):
-            met = self.strategy.take_step(self.stepper, batch, step=state.step, news=news)
+        """Take a step and return whether it ends at a synchronization point; the ranks agree on received signals there."""
+        group, state, received = self.strategy.group, self.state, self.signals
+        flags = (float(received.ending is not None), float(received.wants_checkpoint))
+        with memory.wrap_oom(lambda: self._exhausted(batch)):
+            result = self.strategy.take_step(self.stepper, batch, step=state.step, flags=flags)
         state.step += 1
-        if met is None:
+        if result is None:
+            self._check_epoch_goes_on()
             return False
-        state.losses += met.losses
-        state.synchronised_bytes += met.num_bytes
-        if group.world_size > 1 and met.news[0] > 0:
-            self.agreed.ending = seen.ending or signal.SIGTERM
-        if group.world_size > 1 and met.news[1] > 0:
-            self.agreed.wants_checkpoint, seen.wants_checkpoint = True, False
+        state.losses += result.losses
+        state.synchronised_bytes += result.num_bytes
+        if group.world_size > 1 and result.flags[0] > 0:
+            self.agreed.ending = received.ending or signal.SIGTERM
+        if group.world_size > 1 and result.flags[1] > 0:
+            self.agreed.wants_checkpoint, received.wants_checkpoint = True, False
         return True
+
+    def _check_epoch_goes_on(self) -> None:
+        state, config = self.state, self.config
+        if state.step % config.epoch_steps == 0 or state.step == config.steps:
+            raise InternalError(
+                f"the strategy '{config.strategy}' did not synchronize the ranks at the end of an epoch.",
+                seen=f"no synchronization point after step {state.step}",
+                expected=f"one after every {config.epoch_steps} steps and after the last step, {config.steps}",
+                do="report this to the authors of the strategy, or choose another --strategy",
+            )
 
     def _exhausted(self, batch: Batch) -> Exception:
         return memory.exhausted(
@@ -200,7 +214,7 @@ class Trainer:
         )
 
     def _num_weights(self) -> int:
-        return sum(each.numel() for each in self.network.parameters())
+        return sum(weight.numel() for weight in self.network.parameters())
 
     def _had(self) -> dict[str, Any]:
         device = self.strategy.device
@@ -224,16 +238,16 @@ class Trainer:
     # -- validation -----------------------------------------------------------------------------------------------
 
     def predict(self, window_BCIJK: Any) -> Any:
-        """Float32 logits of windows, in the arithmetic of the training; looks at the signals between windows."""
+        """Return Float32 logits of windows, in the arithmetic of the training; looks at the signals between windows."""
         self.signals.raise_if_ending()
         return self.stepper.predict(window_BCIJK)
 
     def tallies(self, choices: Sequence[Postprocessing], *, num_cases: int | None = None) -> list[list[validate.Tally]]:
-        """Per validation case, the tallies of each choice, by the network as it is; the ranks share the cases."""
+        """Return per validation case, the tallies of each choice, by the network as it is; the ranks share the cases."""
         self.network.eval()
         group = self.strategy.group
         window, in_bfloat16 = self.config.window_shape, self.stepper.uses_bfloat16
-        with memory.told(
+        with memory.wrap_oom(
             lambda: memory.exhausted_in_validation(window_shape=window, uses_bfloat16=in_bfloat16, **self._had())
         ):
             share = self.validator.tallies(
@@ -242,7 +256,7 @@ class Trainer:
         return validate.interleaved(group.gather(share))
 
     def best_tallies(self) -> list[list[validate.Tally]]:
-        """Per validation case, the tallies of `choices` under the best weights, which the network holds from here on."""
+        """Return per validation case, the tallies of `choices` under the best weights, which the network holds from here on."""
         self.network.load_state_dict(self.state.best_weights)
         if self._last_tallies is not None and self.state.best_step == self.state.step:
             return self._last_tallies
@@ -276,22 +290,17 @@ class Trainer:
 
     # -- checkpoints ----------------------------------------------------------------------------------------------
 
-    def chunks(self) -> dict[str, int]:
-        """How many a rank's epoch was cut into, where it was."""
-        chunk = self.sampler.chunk_of(0, world_size=self.strategy.group.world_size)
-        return {} if chunk is None else {"chunks_per_epoch": chunk.num_chunks}
-
     def identity(self) -> dict[str, Any]:
-        """What the trained weights depend on, besides the data and torch itself."""
+        """Return every option and setting that the trained weights depend on, besides the data and torch itself."""
         precision = "bfloat16" if self.stepper.uses_bfloat16 else "float32"
         return {**self.config.identity(), "precision": precision, "device": self.strategy.device.type}
 
     def _random_states(self) -> list[dict[str, Any]]:
-        """Of all ranks, in their order; every rank must call it."""
+        """Return the random states of all ranks in order; every rank must call it."""
         return self.strategy.group.gather(checkpoint.random_state(self.strategy.device))
 
     def save(self, folder: Path, history: History, *, random_states: Sequence[dict[str, Any]] = ()) -> None:
-        """Writes a checkpoint, on the first rank only: weights and statistics are the same on all when they are together.
+        """Write a checkpoint, on the first rank only: weights and statistics are the same on all when they are together.
 
         Every rank must call it, unless `_saves_alone` and what `_random_states` gave is given. Nothing in the loop draws from
         torch's random numbers, but a network may.
@@ -314,12 +323,17 @@ class Trainer:
         checkpoint.write_checkpoint(folder, content)
 
     def restore(self, content: dict[str, Any]) -> list[dict[str, Any]]:
-        """Takes over a checkpoint; returns the points of its curves.
+        """Take over a checkpoint; return the points of its curves.
 
         Raises:
             UserInputError: it belongs to another training.
         """
-        checkpoint.check_identity(content, identity=self.identity(), data_sha256=self.data_sha256)
+        checkpoint.check_identity(
+            content,
+            identity=self.identity(),
+            data_sha256=self.data_sha256,
+            may_differ=resumable_options([self.config.strategy, checkpoint.strategy_of(content)]),
+        )
         self.network.load_state_dict(content["network"])
         self.strategy.restore(self.stepper, content)
         checkpoint.restore_random_state(content, rank=self.strategy.group.rank, device=self.strategy.device)

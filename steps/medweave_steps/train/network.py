@@ -1,70 +1,43 @@
-"""The network: MONAI's 3-D U-Net as configured, or one of DistMIS' two."""
+"""The network of a training, as its options describe it."""
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 from medweave_steps.io.model.network import build_network
+from medweave_steps.networks import network_type
 from medweave_steps.runtime.imports import require
 from medweave_steps.train.config import TrainConfig
+from medweave_steps.training.loop.cpu_kernels import replace_kernels
 
 
 def architecture(config: TrainConfig, *, channels: int = 1) -> dict[str, Any]:
-    """Class and arguments of the network, as the model card and the Bundle keep them.
-
-    Batch norm unless told otherwise, because its statistics are fixed after training: the result does not depend on the window's
-    size, and inference programs fold it into the convolutions. ReLU, because it costs less than PReLU and quantises well.
+    """Return class and arguments of the network, as the model card and the Bundle have them.
 
     Args:
         channels: of an image.
-    Source: Çiçek et al. 2016, MICCAI, "3D U-Net"; Kerfoot et al. 2019, STACOM, for MONAI's form of it; `networks.distmis`.
     """
-    if config.network != "unet":
-        variant = config.network.removeprefix("distmis-").replace("-", "_")
-        arguments: dict[str, Any] = {"variant": variant, "in_channels": channels, "norm": config.norm}
-        if variant == "as_published":
-            arguments |= {"depth": config.patch_shape[2]}
-        return {"class": "medweave_steps.networks.distmis.DistMisUnet", "arguments": arguments}
-    return {
-        "class": "monai.networks.nets.UNet",
-        "arguments": {
-            "spatial_dims": 3,
-            "in_channels": channels,
-            "out_channels": 1,
-            "channels": list(config.channels),
-            "strides": list(config.strides),
-            "num_res_units": config.residual_units,
-            "norm": _norm(config),
-            "act": "RELU",
-        },
-    }
+    network = network_type(config.network)
+    return {"class": network.class_name, "arguments": network.arguments(config, channels)}
 
 
-def _norm(config: TrainConfig) -> Any:
-    """As MONAI names it. Groups of DistMIS' number, or as many as divide the channels of every level."""
-    if config.norm == "group":
-        return ["GROUP", {"num_groups": math.gcd(NUM_GROUPS, *config.channels)}]
-    return ["INSTANCE", {"affine": True}] if config.norm == "instance" else "BATCH"
-
-
-NUM_GROUPS = 8
 LESION_SHARE = 0.018
 """Lesion voxels among those of the training patches, about; its logit is -4."""
 
 
 def seeded_network(config: TrainConfig, *, channels: int = 1) -> Any:
-    """The network with weights drawn from the seed, on the CPU; the global random state of torch is set by this."""
+    """Return the network with weights drawn from the seed, on the CPU, with its CPU kernels; sets torch's global random state."""
     torch = require("torch", extra="train")
     torch.manual_seed(config.seed)
     network = build_network(architecture(config, channels=channels))
-    if config.network == "unet":  # the paper's starts from a half
+    if config.network == "unet":  # the paper's network starts from a probability of one half
         start_from_rarity(network, LESION_SHARE)
+    replace_kernels(network, network_type(config.network).cpu_kernels)
     return network
 
 
 def start_from_rarity(network: Any, share: float) -> None:
-    """Sets the bias of the output so that an untrained network says "lesion" as rarely as lesions are.
+    """Set the bias of the output so that the untrained network predicts as few lesion voxels as patches have.
 
     Args:
         network: MONAI's UNet, whose last convolution gives the logit.

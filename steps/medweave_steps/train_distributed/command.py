@@ -26,48 +26,55 @@ from medweave_steps.io.model.folder import (
     read_card,
 )
 from medweave_steps.runtime.energy import POWERCAP
+from medweave_steps.runtime.options import check_option
 from medweave_steps.runtime.verb import StepContext, Verb
 from medweave_steps.train_distributed.config import DistributedConfig
 from medweave_steps.training.data.cases import usable_cases
 from medweave_steps.training.distributed.group import Alone, Group
-from medweave_steps.training.recipe import check_option
 
 WORKERS = "COMPSs' workers compute, and their counters are not read"
 
 
 def run(config: DistributedConfig, context: StepContext) -> Mapping[str, Any]:
-    """Checks model and cases, runs the rounds, chooses the postprocessing on the validation split and writes the model."""
+    """Check model and cases, runs the rounds, chooses the postprocessing on the validation split and write the model."""
     from medweave_steps.runtime import environment
     from medweave_steps.train_distributed.engines import engine_named
     from medweave_steps.training.distributed.launch import ranks_here, run_ranks
-    from medweave_steps.training.loop.checkpoint import left_before
+    from medweave_steps.training.loop.checkpoint import checkpoint_of_earlier_attempt
     from medweave_steps.training.loop.history import read_points
     from medweave_steps.training.loop.outputs import open_outputs
 
     if config.resume_from is None:
-        config = dataclasses.replace(config, resume_from=left_before(context))
-    gang = environment.gang()
-    engine = engine_named(config.engine, by_deployment=environment.gang_engine())
+        config = dataclasses.replace(config, resume_from=checkpoint_of_earlier_attempt(context))
+    node_group = environment.node_group()
+    engine = engine_named(config.engine, by_deployment=environment.node_group_engine())
     card = usable_model(config, open_prepared(config.training_set))
     points = read_points(config.continues_log) if config.continues_log else []
     if engine == "compss":
         from medweave_steps.train_distributed.engines.compss import require_pycompss
 
         require_pycompss()
-    if engine != "ddp" and gang.num_nodes > 1:
-        context.notice(f"{gang.num_nodes} nodes were started, but --engine {engine} works from the first one only.")
-        if gang.node_rank > 0:
+    if engine != "ddp" and node_group.num_nodes > 1:
+        context.notice(
+            f"{node_group.num_nodes} nodes were started, but --engine {engine} works from the first one only."
+        )
+        if node_group.node_rank > 0:
             return {}
-    num_here = ranks_here(config.replicas, gang, option="replicas") if engine == "ddp" else 1
+    num_here = ranks_here(config.replicas, node_group, option="replicas") if engine == "ddp" else 1
     threads = config.threads_per_replica or max(1, context.num_threads // num_here)
-    with open_outputs(config, gang) as (folder, log_folder):
+    with open_outputs(config, node_group) as (folder, log_folder):
         job = DistributedJob(
             config=config, card=card, engine=engine, num_threads=threads,
             folder=folder, log_folder=log_folder, points=tuple(points),
         )  # fmt: skip
         if engine == "ddp":
             outcome = run_ranks(
-                continue_on_rank, job, num_here=num_here, num_threads=threads, device=config.device, gang=gang
+                continue_on_rank,
+                job,
+                num_here=num_here,
+                num_threads=threads,
+                device=config.device,
+                node_group=node_group,
             )
         else:
             outcome = continue_on_rank(job, Alone())
@@ -79,7 +86,7 @@ def run(config: DistributedConfig, context: StepContext) -> Mapping[str, Any]:
 
 
 def usable_model(config: DistributedConfig, prepared: PreparedFolder) -> ModelCard:
-    """The card of the model that is continued.
+    """Return the card of the model that is continued.
 
     Raises:
         UserInputError: the model is compressed, or was made for cases of another kind; or the cases cannot be trained on.
@@ -97,7 +104,7 @@ def usable_model(config: DistributedConfig, prepared: PreparedFolder) -> ModelCa
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DistributedJob:
-    """What every rank is given.
+    """The job of every rank.
 
     Attributes:
         card: of the model that is continued.
@@ -119,13 +126,13 @@ class DistributedJob:
 
 
 def continue_on_rank(job: DistributedJob, group: Group) -> tuple[Mapping[str, Any], StepContext] | None:
-    """All rounds as one rank sees them; the first one writes the model and returns its results and what it said."""
+    """Run all rounds on one rank; rank 0 writes the model and returns the results and its context."""
     from medweave_steps.io.model.network import load_plain
     from medweave_steps.runtime import environment
     from medweave_steps.train_distributed.rounds import facts_of, pace_of, run_rounds
+    from medweave_steps.training.device import choose_device
     from medweave_steps.training.distributed.agreement import check_agreement, check_arrays
     from medweave_steps.training.distributed.average import packed
-    from medweave_steps.training.distributed.group import choose_device
     from medweave_steps.training.loop import deliver
     from medweave_steps.training.loop.checkpoint import read_checkpoint
     from medweave_steps.training.loop.energy import RanksEnergy
@@ -136,13 +143,13 @@ def continue_on_rank(job: DistributedJob, group: Group) -> tuple[Mapping[str, An
     context = StepContext(verb="train-distributed", num_threads=job.num_threads, quiet=group.rank != 0)
     prepared = open_prepared(config.training_set)
     content = read_checkpoint(config.resume_from) if config.resume_from else None
-    check_agreement(group, given(job, prepared, content))
+    check_agreement(group, facts_to_agree_on(job, prepared, content))
     training, validation = usable_cases(prepared)
     check_arrays(group, [*training, *validation])
     network = load_plain(config.trained_model, job.card)
     task = replica_job(job)
     engine = open_engine(job.engine, task, group)
-    course, saves = course_of(job, group, engine, network, prepared, content)
+    course, checkpoints = course_of(job, group, engine, network, prepared, content)
     if content is not None:
         context.notice(f"continued from a checkpoint after round {len(course.rounds)} of {config.rounds}.")
     points = job.points if content is None else content["points"]
@@ -152,13 +159,13 @@ def continue_on_rank(job: DistributedJob, group: Group) -> tuple[Mapping[str, An
     energy = RanksEnergy(group, device, powercap=job.powercap, elsewhere=elsewhere)
     with contextlib.closing(energy):
         run_rounds(
-            task, engine, course, saves, history, energy,
+            task, engine, course, checkpoints, history, energy,
             lambda total, done: context.progress(unit="round", total=total, done=done),
         )  # fmt: skip
     history.close()
     choices = all_choices(task.overlap)
     per_case = interleaved(engine.tallies(packed(course.best_weights), choices, None, course.bfloat16))
-    counted = energy.told(course.each_wh)
+    counted = energy.counted(course.each_wh)
     if group.rank != 0:
         return None
     chosen, figures = deliver.choose(
@@ -166,29 +173,29 @@ def continue_on_rank(job: DistributedJob, group: Group) -> tuple[Mapping[str, An
     )
     if course.best_round == 0:
         context.notice(
-            "no round was better than the model that was given, by Dice on the validation split: it is kept as it was."
+            "no round improved the Dice of the trained model on the validation split: its weights are unchanged."
         )
     context.ranks += facts_of(task, course)
     network.load_state_dict(course.best_weights)
     seconds = time.monotonic() - started
     card = child_card(
-        job, prepared, course, {**engine.told(), **pace_of(task, course)}, chosen, figures, counted, seconds
+        job, prepared, course, {**engine.card_facts(), **pace_of(task, course)}, chosen, figures, counted, seconds
     )
     deliver.write_model(job.folder, network, card)
     context.versions |= environment.library_versions()
-    return {**deliver.results_of(card), "engine": job.engine, **engine.told(), "rounds": course.rounds}, context
+    return {**deliver.results_of(card), "engine": job.engine, **engine.card_facts(), "rounds": course.rounds}, context
 
 
 def course_of(
     job: DistributedJob, group: Group, engine: Any, network: Any, prepared: PreparedFolder,
     content: Mapping[str, Any] | None,
 ) -> tuple[Any, Any]:  # fmt: skip
-    """Where the rounds begin, and how they are kept; the engine has got what the checkpoint has of its replicas.
+    """Return the state that the rounds start from, and their checkpoints; restores the replicas' optimizers in the engine.
 
     Raises:
         UserInputError: the checkpoint belongs to another training.
     """
-    from medweave_steps.train_distributed.course import Course, Saves
+    from medweave_steps.train_distributed.course import Course, RoundCheckpoints
 
     abilities = engine.abilities()
     course = Course(
@@ -196,8 +203,9 @@ def course_of(
         bfloat16=all(able.bfloat16 for able in abilities),
         weights={name: tensor.clone() for name, tensor in network.state_dict().items()},
     )
-    saves = Saves(
-        folder=job.config.checkpoint_folder if group.rank == 0 else None,
+    checkpoints = RoundCheckpoints(
+        folder=job.config.checkpoint_folder,
+        writes=group.rank == 0,
         identity={
             **job.config.identity(),
             "precision": course.precision,
@@ -207,13 +215,15 @@ def course_of(
         data_sha256=prepared.cohort.data_sha256,
         content=content,
     )
-    if (memories := saves.restored(course)) is not None:
+    if (memories := checkpoints.restored(course)) is not None:
         engine.restore(memories)
-    return course, saves
+    return course, checkpoints
 
 
-def given(job: DistributedJob, prepared: PreparedFolder, content: Mapping[str, Any] | None) -> dict[str, Any]:
-    """What every rank must have alike; a checkpoint that one of them lacks would let it begin at another round."""
+def facts_to_agree_on(
+    job: DistributedJob, prepared: PreparedFolder, content: Mapping[str, Any] | None
+) -> dict[str, Any]:
+    """Return what must be equal on all ranks; a rank without the others' checkpoint would start at another round."""
     return {
         **{f"--{name.replace('_', '-')}": value for name, value in job.config.identity().items()},
         "--checkpoint-folder": job.config.checkpoint_folder is not None,
@@ -225,12 +235,13 @@ def given(job: DistributedJob, prepared: PreparedFolder, content: Mapping[str, A
 
 
 def replica_job(job: DistributedJob) -> Any:
-    """What the replicas are given, from the options and the card of the model."""
-    from medweave_steps.train_distributed.replica import ReplicaJob
+    """Return the job of the replicas, from the options and the card of the model."""
+    from medweave_steps.train_distributed.engines.replica import ReplicaJob
 
     return ReplicaJob(
         # Tasks may run in another working directory.
         config=dataclasses.replace(job.config, training_set=job.config.training_set.absolute()),
+        **job.config.of_replicas(),
         architecture=json.dumps(job.card.architecture),
         window_shape=job.card.input.patch_shape,
         overlap=job.card.postprocessing.overlap,
@@ -240,7 +251,7 @@ def replica_job(job: DistributedJob) -> Any:
 
 
 def open_engine(name: str, task: Any, group: Group) -> Any:
-    """Makes the engine of this name."""
+    """Make the engine of this name."""
     if name == "ddp":
         from medweave_steps.train_distributed.engines.ddp import DdpEngine
 
@@ -255,10 +266,10 @@ def open_engine(name: str, task: Any, group: Group) -> Any:
 
 
 def child_card(
-    job: DistributedJob, prepared: PreparedFolder, course: Any, told: Mapping[str, Any],
+    job: DistributedJob, prepared: PreparedFolder, course: Any, engine_facts: Mapping[str, Any],
     postprocessing: Postprocessing, figures: Mapping[str, float | None], energy: CountedEnergy, seconds: float,
 ) -> ModelCard:  # fmt: skip
-    """The parent's card with what has changed."""
+    """Return the parent's card with the changes of this training."""
     from medweave_steps.runtime.environment import cpu_model
     from medweave_steps.training.loop.deliver import metrics_of
 
@@ -277,7 +288,7 @@ def child_card(
             **config.identity(),
             "strategy": "local-sgd",
             "engine": job.engine,
-            **told,
+            **engine_facts,
             "precision": course.precision,
             "device": course.abilities[0].device,
             "steps_done": first_step + course.best_round * config.steps_per_round,

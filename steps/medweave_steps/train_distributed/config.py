@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from medweave_steps.runtime.options import option
-from medweave_steps.training.recipe import Recipe, check_option, options_of
+from medweave_steps.runtime.options import check_option, option
+from medweave_steps.training.recipe import Recipe, options_of
 
 _NOT_NUMERIC = (
     "training_set",
@@ -62,5 +62,10 @@ class DistributedConfig(Recipe):
         check_option(threads is None or threads >= 1, "threads_per_replica", threads, "at least 1")
 
     def identity(self) -> dict[str, Any]:
-        """Every option that the trained weights depend on, as JSON values; the engine is none of them."""
+        """Return every option that the trained weights depend on, as JSON values; they do not depend on the engine."""
         return options_of(self, leave_out=_NOT_NUMERIC)
+
+    def of_replicas(self) -> dict[str, Any]:
+        """Return the options that a `ReplicaJob` has besides the recipe."""
+        names = ("replicas", "rounds", "steps_per_round", "learning_rate")
+        return {name: getattr(self, name) for name in names}

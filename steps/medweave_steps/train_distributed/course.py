@@ -1,4 +1,4 @@
-"""Where the rounds stand: what the report tells of them, and what a checkpoint keeps after each."""
+"""The state of a training in rounds: figures for the report, and the content of checkpoints."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from pathlib import Path
 from typing import Any
 
 from medweave_steps.runtime.signals import deferred
-from medweave_steps.train_distributed.replica import Ability, Share
+from medweave_steps.train_distributed.engines.replica import Ability, Share
 from medweave_steps.training.distributed.average import packed, unpacked
 from medweave_steps.training.loop import checkpoint, validate
 
-_KEPT = ("weights", "best_score", "best_round", "best_weights", "rounds", "each_wh")
+_SAVED_FIELDS = ("weights", "best_score", "best_round", "best_weights", "rounds", "each_wh")
 
 
 @dataclass(slots=True)
 class Course:
-    """What came of the rounds so far.
+    """The results of the rounds so far.
 
     Attributes:
         abilities: of the process that trains each replica.
         bfloat16: the arithmetic of all of them.
-        weights: state dict of the last average, on the CPU; of the model that was given before the first round.
-        best_score, best_round, best_weights: of the best average so far; round 0 is the model that was given.
+        weights: state dict of the last average, on the CPU; before the first round that of the trained model.
+        best_score, best_round, best_weights: of the best average so far; round 0 is the trained model.
         rounds: for the report, one object per round.
         shares: what the replicas brought, without the weights, per round.
         each_wh: of each round, Wh; None where nothing was counted.
@@ -47,13 +47,13 @@ class Course:
         return "bfloat16" if self.bfloat16 else "float32"
 
     def consider(self, figures: Mapping[str, float | None]) -> None:
-        """Keeps the weights if no earlier ones were better."""
+        """Store the weights as the best ones if no earlier ones were better."""
         score = validate.score(figures)
         if score >= self.best_score:
             self.best_score, self.best_round, self.best_weights = score, len(self.rounds), self.weights
 
-    def kept(self, memories: Sequence[bytes]) -> dict[str, Any]:
-        """All that the rounds to come depend on, and all that is told of those before.
+    def saved(self, memories: Sequence[bytes]) -> dict[str, Any]:
+        """Return the content of a checkpoint: everything that later rounds and the report depend on.
 
         Args:
             memories: of the replicas, as the engine gives them.
@@ -62,38 +62,40 @@ class Course:
         for share in (share for of_round in shares for share in of_round):
             del share["weights"]
         return {
-            **{name: getattr(self, name) for name in _KEPT},
+            **{name: getattr(self, name) for name in _SAVED_FIELDS},
             "shares": shares,
             # As tensors, each of which has a checksum in the file.
             "memories": [unpacked(memory) for memory in memories],
         }
 
-    def take(self, kept: Mapping[str, Any]) -> list[bytes]:
-        """Takes over what `kept` gave; returns the memories of the replicas."""
-        for name in _KEPT:
-            setattr(self, name, kept[name])
-        self.shares = [[Share(weights=b"", **share) for share in of_round] for of_round in kept["shares"]]
-        return [packed(memory) for memory in kept["memories"]]
+    def restore(self, saved: Mapping[str, Any]) -> list[bytes]:
+        """Restore the content of a checkpoint and return the replicas' optimizer states."""
+        for name in _SAVED_FIELDS:
+            setattr(self, name, saved[name])
+        self.shares = [[Share(weights=b"", **share) for share in of_round] for of_round in saved["shares"]]
+        return [packed(memory) for memory in saved["memories"]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Saves:
-    """How a training is kept between two rounds.
+class RoundCheckpoints:
+    """The checkpoints of a training, written after each round.
 
     Attributes:
-        folder: for its checkpoints, on the rank that writes them; None on others, and where none are wanted.
+        folder: where they are written; None where none are wanted.
+        writes: this rank writes them.
         identity: what the weights depend on, besides the data and torch itself.
         data_sha256: digest of the data.
-        content: the checkpoint that it goes on from.
+        content: the checkpoint that the training resumes from.
     """
 
     folder: Path | None
+    writes: bool
     identity: Mapping[str, Any]
     data_sha256: str
     content: Mapping[str, Any] | None = None
 
     def restored(self, course: Course) -> list[bytes] | None:
-        """Takes over the checkpoint; the memories of the replicas, None where the training starts anew.
+        """Restore the course from the checkpoint and return the replicas' optimizer states; None without a checkpoint.
 
         Raises:
             UserInputError: it belongs to another training.
@@ -101,15 +103,15 @@ class Saves:
         if self.content is None:
             return None
         checkpoint.check_identity(self.content, identity=self.identity, data_sha256=self.data_sha256)
-        return course.take(self.content["state"])
+        return course.restore(self.content["state"])
 
     def write(self, course: Course, memories: Sequence[bytes], points: Sequence[Mapping[str, Any]]) -> None:
-        """Writes a checkpoint, on the rank that does; INT and TERM wait until it is whole.
+        """Write a checkpoint, if this rank writes them; INT and TERM are deferred until it is complete.
 
         Args:
             points: of the curves.
         """
-        if self.folder is None:
+        if self.folder is None or not self.writes:
             return
         with deferred():
             checkpoint.write_checkpoint(
@@ -117,7 +119,7 @@ class Saves:
                 {
                     "identity": json.dumps(dict(self.identity)),
                     "data_sha256": self.data_sha256,
-                    "state": course.kept(memories),
+                    "state": course.saved(memories),
                     "points": list(points),
                 },
             )

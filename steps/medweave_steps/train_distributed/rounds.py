@@ -1,4 +1,4 @@
-"""The rounds: train the replicas apart, average, validate; the best average is kept. The same under every engine."""
+"""The rounds: train the replicas separately, average, validate, and store the best average. The same under every engine."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any
 
 from medweave_core.contracts.report import RankFacts
 from medweave_steps.runtime.progress import Progress
-from medweave_steps.train_distributed.course import Course, Saves
-from medweave_steps.train_distributed.engines import Engine
-from medweave_steps.train_distributed.replica import ReplicaJob
+from medweave_steps.train_distributed.course import Course, RoundCheckpoints
+from medweave_steps.train_distributed.engines import ReplicaEngine
+from medweave_steps.train_distributed.engines.replica import ReplicaJob
 from medweave_steps.training.distributed.average import averaged, num_bytes_of, packed, unpacked
 from medweave_steps.training.loop import validate
 from medweave_steps.training.loop.energy import RanksEnergy, wh_of
@@ -20,14 +20,14 @@ from medweave_steps.training.loop.history import History
 
 def run_rounds(
     job: ReplicaJob,
-    engine: Engine,
+    engine: ReplicaEngine,
     course: Course,
-    saves: Saves,
+    checkpoints: RoundCheckpoints,
     history: History,
     energy: RanksEnergy,
     make_progress: Callable[[int, int], Progress],
 ) -> None:
-    """Goes through the rounds that are left, and keeps each whole one.
+    """Run the remaining rounds and write a checkpoint after each.
 
     Args:
         course: as it is before them; the engine has the memories that belong to it.
@@ -35,23 +35,22 @@ def run_rounds(
     Raises:
         StepError: a replica failed; the first one in their order.
     """
-    config = job.config
     if not course.rounds:
         course.consider(_figures(job, engine, course))
     for number, wh in enumerate(course.each_wh):
-        history.tell(_step_after(job, number), "energy_wh", wh)
-    progress = make_progress(config.rounds, len(course.rounds))
+        history.add_event(_step_after(job, number), "energy_wh", wh)
+    progress = make_progress(job.rounds, len(course.rounds))
     energy.begin()
-    for number in range(len(course.rounds), config.rounds):
+    for number in range(len(course.rounds), job.rounds):
         loss = _train(job, engine, course, history)
         figures = _figures(job, engine, course)
         course.rounds[-1] = {**course.rounds[-1], "dice": figures["dice"]}
         course.consider(figures)
         history.add(_step_after(job, number), figures)
         course.each_wh.append(wh_of(energy.joules()))
-        history.tell(_step_after(job, number), "energy_wh", course.each_wh[-1])
-        if config.checkpoint_folder is not None:
-            saves.write(course, engine.memories(), history.points)
+        history.add_event(_step_after(job, number), "energy_wh", course.each_wh[-1])
+        if checkpoints.folder is not None:  # every rank must give its optimizer state
+            checkpoints.write(course, engine.memories(), history.points)
         progress.step(
             f"loss {loss:.3f}, validation Dice {figures['dice'] or 0:.2f}, sensitivity {figures['sensitivity'] or 0:.2f}",
             loss=round(loss, 4), dice=figures["dice"] or 0.0, sensitivity=figures["sensitivity"] or 0.0,
@@ -59,18 +58,18 @@ def run_rounds(
 
 
 def _step_after(job: ReplicaJob, number: int) -> int:
-    return job.first_step + (number + 1) * job.config.steps_per_round
+    return job.first_step + (number + 1) * job.steps_per_round
 
 
-def _figures(job: ReplicaJob, engine: Engine, course: Course) -> dict[str, float | None]:
-    """Of the weights as they are, on the validation split."""
+def _figures(job: ReplicaJob, engine: ReplicaEngine, course: Course) -> dict[str, float | None]:
+    """Return the figures of the current weights on the validation split."""
     plain = [validate.plain(job.overlap)]
     shares = engine.tallies(packed(course.weights), plain, job.config.validation_cases or None, course.bfloat16)
     return validate.summary([case[0] for case in validate.interleaved(shares)])
 
 
-def _train(job: ReplicaJob, engine: Engine, course: Course, history: History) -> float:
-    """A round without its validation; the mean loss."""
+def _train(job: ReplicaJob, engine: ReplicaEngine, course: Course, history: History) -> float:
+    """Train and average one round; return the mean loss."""
     number, started = len(course.rounds), time.monotonic()
     shares = engine.train(number, packed(course.weights), course.bfloat16)
     states, samples = [unpacked(share.weights) for share in shares], [share.samples for share in shares]
@@ -93,7 +92,7 @@ def _train(job: ReplicaJob, engine: Engine, course: Course, history: History) ->
 
 
 def divergence(states: list[dict[str, Any]], mean: Mapping[str, Any]) -> float:
-    """How far the replicas had gone apart: the largest difference of one weight or running statistic from the average."""
+    """Return the divergence of the replicas: the largest difference of one weight or running statistic from the average."""
     return max(
         float((state[name] - tensor).abs().max())
         for state in states
@@ -103,7 +102,7 @@ def divergence(states: list[dict[str, Any]], mean: Mapping[str, Any]) -> float:
 
 
 def pace_of(job: ReplicaJob, course: Course) -> dict[str, Any]:
-    """Figures of all rounds, under the names that `train` gives them; validation is in none."""
+    """Return figures of all rounds under the names that `train` uses, without validation."""
     first = [shares[0] for shares in course.shares]
     patches = sum(share.samples for shares in course.shares for share in shares)
     return {
@@ -115,7 +114,7 @@ def pace_of(job: ReplicaJob, course: Course) -> dict[str, Any]:
 
 
 def facts_of(job: ReplicaJob, course: Course) -> list[RankFacts]:
-    """What each replica did, over all rounds."""
+    """Return the facts of each replica over all rounds."""
     facts = []
     for replica, able in enumerate(course.abilities):
         shares = [shares[replica] for shares in course.shares]

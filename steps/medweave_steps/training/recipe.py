@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from medweave_core.errors import UsageError
-from medweave_steps.runtime.options import option
+from medweave_steps.runtime.options import check_option, option
 
 MOST_DATA_WORKERS = 4
 
@@ -77,7 +76,7 @@ class Recipe:
         return self.augment is not False
 
     def data_processes(self, device: Any, *, num_threads: int) -> int:
-        """The processes of a rank that cut patches, for a torch.device and the rank's threads."""
+        """Return the processes of a rank that cut patches, for a torch.device and the rank's threads."""
         if self.data_workers is not None:
             return self.data_workers
         return min(num_threads, MOST_DATA_WORKERS) if device.type == "cuda" else 0
@@ -102,25 +101,25 @@ class Recipe:
 
 
 def options_of(recipe: Recipe, *, leave_out: Collection[str]) -> dict[str, Any]:
-    """The options of a verb that trains as JSON values, but for some that the weights do not depend on."""
-    values = {field.name: getattr(recipe, field.name) for field in dataclasses.fields(recipe)}
+    """Return the options of a training as JSON values.
+
+    The options of a variant (a strategy, a network) are left out where they have their default, so that checkpoints from before
+    an option existed still fit.
+
+    Args:
+        leave_out: options that the weights do not depend on.
+    """
+    values: dict[str, Any] = {}
+    for field in dataclasses.fields(recipe):
+        value = getattr(recipe, field.name)
+        if "variants" in field.metadata:
+            own = {part.name: (getattr(value, part.name), part.default) for part in dataclasses.fields(value)}
+            values |= {name: used for name, (used, default) in own.items() if used != default}
+        else:
+            values[field.name] = value
     values["augment"] = recipe.augments
     return {
         name: list(value) if isinstance(value, tuple) else value
         for name, value in values.items()
         if name not in leave_out
     }
-
-
-def check_option(holds: bool, name: str, seen: Any, expected: str) -> None:
-    """Refuses the value of an option.
-
-    Args:
-        name: the field of the configuration.
-        seen: its value.
-    Raises:
-        UsageError: unless `holds`.
-    """
-    if not holds:
-        shown = " ".join(map(str, seen)) if isinstance(seen, tuple) else str(seen)
-        raise UsageError(f"--{name.replace('_', '-')} cannot be used.", seen=shown, expected=expected)

@@ -12,7 +12,7 @@ from support.segmented import Run, segment_series, series_with
 
 @pytest.fixture(scope="session")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A model folder whose network finds what is brighter than air; copy it to change it."""
+    """A model folder whose network segments everything brighter than air; copy it to change it."""
     folder = tmp_path_factory.mktemp("model")
     write_tiny_model(folder)
     return folder

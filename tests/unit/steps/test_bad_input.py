@@ -1,6 +1,6 @@
-"""Each bad cohort as a user meets it: `check` says what was seen, what was expected and what to do, exits with 65, writes nothing.
+"""Each bad cohort from a user's view: `check` reports the error in four parts, exits with 65 and writes no file.
 
-What counts as bad, and where exactly the limits lie, is tested beside the readers (test_dicom_refusals, test_source_nifti and
+The exact limits are tested with the readers (test_dicom_refusals, test_source_nifti and
 others); here each kind goes once through the verb.
 """
 
@@ -133,16 +133,16 @@ def test_check_refuses(
     before = names_below(tmp_path)
     out = ("--output", str(tmp_path / "out/index.json"), "--run-report", str(tmp_path / "out/report.json"))
     assert main(["check", "--cohort", str(tmp_path / "cohort"), *out, "--num-threads", "1"]) == 65
-    told = capfd.readouterr().err
-    assert [word for word in words if word not in told] == []
-    assert told.count("  seen:") == told.count("  expected:") == told.count("  do:") == 1
+    message = capfd.readouterr().err
+    assert [word for word in words if word not in message] == []
+    assert message.count("  seen:") == message.count("  expected:") == message.count("  do:") == 1
     assert names_below(tmp_path) == before
-    assert not re.search(r"Doe|patient-|\.dcm|\d+\.\d+\.\d{5,}", told), "a name, a file or a UID"
-    assert str(tmp_path) not in told
+    assert not re.search(r"Doe|patient-|\.dcm|\d+\.\d+\.\d{5,}", message), "a name, a file or a UID"
+    assert str(tmp_path) not in message
 
 
 def test_an_empty_mask_is_a_case_without_lesions(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    # Not an error: healthy people are scanned too. A training set in which nobody has a lesion is refused by train.
+    # Not an error: healthy people are scanned too. A training set without any lesion is refused by train.
     SERIES.write(tmp_path / "cohort/ct")
     seg = segmentation(SERIES.datasets(), mask_of(0), keep_empty=True)
     write_datasets([seg], tmp_path / "cohort/seg")

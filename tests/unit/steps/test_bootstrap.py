@@ -1,4 +1,4 @@
-"""Bootstrap intervals: seeded, over patients, and honest about what they cannot know."""
+"""Bootstrap intervals: seeded, over patients, NaN where they are not defined."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`medweave-step bundle`: a Bundle written here with MONAI, imported, exported and run; and what is refused."""
+"""`medweave-step bundle`: a Bundle written here with MONAI, imported, exported and run; and refused Bundles."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def test_a_value_that_needs_code_is_not_run(tmp_path: Path, capfd: pytest.Captur
 
 
 @pytest.mark.parametrize(
-    ("network_def", "told"),
+    ("network_def", "message"),
     [
         ({"_target_": "scripts.my_network.Net"}, "_target_ 'scripts.my_network.Net'"),
         ({"_target_": "monai.bundle.run"}, "_target_ 'monai.bundle.run'"),
@@ -129,18 +129,18 @@ def test_a_value_that_needs_code_is_not_run(tmp_path: Path, capfd: pytest.Captur
     ],
 )
 def test_a_network_that_needs_code_of_the_bundle_is_refused(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str], network_def: Any, told: str
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], network_def: Any, message: str
 ) -> None:
     write_bundle(tmp_path / "bundle")
     path = tmp_path / "bundle/configs/inference.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"network_def": network_def}))
     assert take(tmp_path) == 65
-    assert told in capfd.readouterr().err
+    assert message in capfd.readouterr().err
     assert sorted(p.name for p in tmp_path.iterdir()) == ["bundle"]
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "message"),
     [
         ({"out_channels": 3}, "3 output channels"),
         ({"in_channels": 2}, "for an input of shape"),
@@ -148,13 +148,13 @@ def test_a_network_that_needs_code_of_the_bundle_is_refused(
     ],
 )
 def test_a_network_of_another_kind_is_refused(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str], change: dict[str, Any], told: str
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], change: dict[str, Any], message: str
 ) -> None:
     write_bundle(tmp_path / "bundle", network_def=dict(UNET) | change)
     assert take(tmp_path) == 65
     error = capfd.readouterr().err
     assert "segment cannot run" in error
-    assert told in error
+    assert message in error
 
 
 def test_two_channels_with_a_sigmoid_are_two_labels_and_refused(
@@ -273,7 +273,7 @@ files.write_bundle_configs = wait
     assert names_below(tmp_path) == []
 
 
-def test_a_full_disk_is_told_and_leaves_nothing(taken: Path, tmp_path: Path) -> None:
+def test_a_full_disk_is_reported_and_leaves_nothing(taken: Path, tmp_path: Path) -> None:
     with nearly_full_disk(tmp_path, 1000) as output:
         code = main(["bundle", "--bundle", str(taken / "bundle"), "--output", "trained", "--num-threads", "1"])
     assert (code, names_below(tmp_path)) == (74, []), output.getvalue()

@@ -1,4 +1,4 @@
-"""`medweave-step check` as people meet it: exit codes, what is printed, what is written."""
+"""`medweave-step check` from a user's view: exit codes, printed text, written files."""
 
 from __future__ import annotations
 
@@ -63,12 +63,12 @@ def test_a_good_cohort(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> No
         "num_cases": 3, "num_patients": 3, "num_labelled": 2, "num_lesions": 2, "num_errors": 0,
     }  # fmt: skip
     assert results["spacing_mm"]["between_slices"] == {"min": 1.0, "median": 2.0, "max": 3.0}
-    told = capsys.readouterr().err
-    assert "check: series 3/3" in told
-    assert "3 usable CT volumes of 3 patients (DICOM)" in told
-    assert "voxels between slices: 1.00 to 3.00 mm" in told
+    message = capsys.readouterr().err
+    assert "check: series 3/3" in message
+    assert "3 usable CT volumes of 3 patients (DICOM)" in message
+    assert "voxels between slices: 1.00 to 3.00 mm" in message
     for private in ("Doe", "patient-a", str(tmp_path), ".dcm"):
-        assert private not in told
+        assert private not in message
         assert private not in report.read_text()
 
 
@@ -108,11 +108,13 @@ def test_what_check_wrote_into_the_cohort_is_no_stranger(tmp_path: Path) -> None
     assert read_index(output).findings == read_index(folder / "cohort_index.json").findings
     (folder / "notes.txt").write_text("somebody's own")
     _, output, _ = run(folder)
-    told = [finding.what for finding in read_index(output).findings if finding.code == "other-files"]
-    assert told == ["1 file is not DICOM and left aside."]
+    message = [finding.what for finding in read_index(output).findings if finding.code == "other-files"]
+    assert message == ["1 file is not DICOM and left aside."]
 
 
-def test_all_errors_are_told_at_once_and_nothing_is_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_all_errors_are_reported_at_once_and_nothing_is_written(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     folder = cohort(tmp_path / "cohort")
     (folder / "a/002.dcm").unlink()
     (folder / "c/003.dcm").write_bytes((folder / "c/003.dcm").read_bytes()[:-100])
@@ -120,11 +122,11 @@ def test_all_errors_are_told_at_once_and_nothing_is_written(tmp_path: Path, caps
     assert code == 65
     assert not output.exists()
     assert not report.exists()
-    told = capsys.readouterr().err
-    assert "the cohort has 2 errors" in told
-    assert "1 slice is missing" in told
-    assert "its file is cut off" in told
-    assert told.count("  seen:") == told.count("  expected:") == told.count("  do:") == 2
+    message = capsys.readouterr().err
+    assert "the cohort has 2 errors" in message
+    assert "1 slice is missing" in message
+    assert "its file is cut off" in message
+    assert message.count("  seen:") == message.count("  expected:") == message.count("  do:") == 2
 
 
 def test_bad_cases_can_be_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -162,19 +164,19 @@ def test_no_images(tmp_path: Path, capsys: pytest.CaptureFixture[str], files: di
     for name, data in files.items():
         (tmp_path / "cohort" / name).write_bytes(data)
     assert run(tmp_path / "cohort")[0] == 65
-    told = capsys.readouterr().err
-    assert seen in told
-    assert "DICOM series, NIfTI volumes" in told
+    message = capsys.readouterr().err
+    assert seen in message
+    assert "DICOM series, NIfTI volumes" in message
 
 
 def test_not_dicom_under_a_dicom_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "cohort").mkdir()
     (tmp_path / "cohort/Doe.dcm").write_bytes(b"no DICOM at all")
     assert run(tmp_path / "cohort")[0] == 65
-    told = capsys.readouterr().err
-    assert "1 of 1 files is not readable as DICOM" in told
-    assert "number 1 of the files sorted by path" in told
-    assert "Doe" not in told
+    message = capsys.readouterr().err
+    assert "1 of 1 files is not readable as DICOM" in message
+    assert "number 1 of the files sorted by path" in message
+    assert "Doe" not in message
 
 
 def test_a_cohort_that_is_no_folder(tmp_path: Path) -> None:
@@ -206,9 +208,9 @@ def test_segments_that_mean_different_things_are_said(tmp_path: Path) -> None:
 def test_help_names_units(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(["check", "--help"])
-    told = capsys.readouterr().out
-    assert "mm" in told
-    assert "HU" in told
+    message = capsys.readouterr().out
+    assert "mm" in message
+    assert "HU" in message
 
 
 def big_cohort(folder: Path) -> None:

@@ -20,7 +20,7 @@ def case_id(key: str) -> str:
 
 
 def write(folder: Path, splits: Any = None, **patients: str) -> None:
-    """One series per keyword, of the patient given."""
+    """Return one series per keyword, of the patient in its value."""
     for key, patient in patients.items():
         CtSeries(key=key, patient=patient).write(folder / key)
     if splits is not None:

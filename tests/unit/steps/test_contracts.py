@@ -14,7 +14,7 @@ from medweave_core.contracts.model import InputContract, ModelCard, Postprocessi
 from medweave_core.contracts.schema import PUBLISHED, schema_of
 from medweave_core.contracts.volume import Grid, VolumeInfo
 from medweave_core.errors import InternalError, StepError, UserInputError
-from medweave_steps.io.cohort.findings import refuse
+from medweave_steps.io.findings import refuse
 
 IDENTITY = ((1.0, 0.0, 0.0, 0.0), (0.0, 1.0, 0.0, 0.0), (0.0, 0.0, 1.0, 0.0), (0.0, 0.0, 0.0, 1.0))
 

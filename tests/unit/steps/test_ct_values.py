@@ -12,7 +12,7 @@ from pydicom.dataset import Dataset
 from medweave_core.errors import UserInputError
 from medweave_steps.check.hounsfield import check_range
 from medweave_steps.io.dicom import header
-from medweave_steps.io.dicom.series import SeriesName
+from medweave_steps.io.findings import SeriesName
 from support.checked import cases_of, notices_of, only_error
 from support.dicom_builder import CtSeries, write_datasets
 

@@ -38,7 +38,7 @@ def burn(plane: np.ndarray, ink: np.ndarray, value: float) -> np.ndarray:
     return np.round(plane * (1 - ink) + value * ink).astype(plane.dtype)
 
 
-def found(planes: Iterator[np.ndarray] | list[np.ndarray]) -> bool:
+def result(planes: Iterator[np.ndarray] | list[np.ndarray]) -> bool:
     search = TextSearch()
     for plane in planes:
         search.add(plane)
@@ -52,13 +52,13 @@ def found(planes: Iterator[np.ndarray] | list[np.ndarray]) -> bool:
 def test_the_same_words_in_every_image(size: int, value: int, soft: bool, at: tuple[int, int]) -> None:
     rng = np.random.default_rng(size)
     ink = written(WORDS, (256, 256), size=size, soft=soft, at=at)
-    assert found([burn(noisy(rng), ink, value) for _ in range(6)])
+    assert result([burn(noisy(rng), ink, value) for _ in range(6)])
 
 
 def test_very_small_soft_words_of_the_highest_value() -> None:
     rng = np.random.default_rng(7)
     ink = written(WORDS, (256, 256), size=10, at=(40, 110))
-    assert found([burn(noisy(rng), ink, 4095) for _ in range(6)])
+    assert result([burn(noisy(rng), ink, 4095) for _ in range(6)])
 
 
 @pytest.mark.parametrize("size", [14, 20, 32])
@@ -66,8 +66,8 @@ def test_words_in_a_single_image(size: int) -> None:
     rng = np.random.default_rng(size)
     planes = [noisy(rng) for _ in range(6)]
     planes[3] = burn(planes[3], written(WORDS, (256, 256), size=size), 4095)
-    assert found(planes)
-    assert found(planes[3:4])
+    assert result(planes)
+    assert result(planes[3:4])
 
 
 def test_words_over_padding_and_on_eight_bits() -> None:
@@ -79,14 +79,14 @@ def test_words_over_padding_and_on_eight_bits() -> None:
         rows, columns = np.indices(plane.shape)
         plane[(rows - 128) ** 2 + (columns - 128) ** 2 > 120**2] = -2000
         padded.append(burn(plane, ink, 300))
-    assert found(padded)
-    assert found([burn((noisy(rng) // 16).astype(np.uint8), ink, 255) for _ in range(4)])
+    assert result(padded)
+    assert result([burn((noisy(rng) // 16).astype(np.uint8), ink, 255) for _ in range(4)])
 
 
 def test_dark_words() -> None:
     rng = np.random.default_rng(2)
     ink = written(WORDS, (256, 256), at=(50, 110), size=18)
-    assert found([burn(noisy(rng) + np.int16(500), ink, 3) for _ in range(5)])
+    assert result([burn(noisy(rng) + np.int16(500), ink, 3) for _ in range(5)])
 
 
 @pytest.mark.parametrize("padding", [None, -2000], ids=["whole", "padded"])
@@ -95,23 +95,23 @@ def test_no_phantom_is_refused(padding: int | None) -> None:
         seed=5, num_nodules=(4, 4), padding_value=padding, matrix_size=128, in_plane_spacing_mm=(2.8, 3.0),
         slice_spacing_mm=(4.5, 5.0), noise_hu=(10.0, 25.0),
     )  # fmt: skip
-    assert not found(list(generate_chest(spec).hu_KJI))
+    assert not result(list(generate_chest(spec).hu_KJI))
 
 
 @pytest.mark.parametrize("noise", [20.0, 0.0])
 def test_no_simple_chest_is_refused(noise: float) -> None:
     volume, _ = simple_chest(1, noise_hu=noise)
-    assert not found([volume[:, :, k] for k in range(volume.shape[2])])
-    assert not found([volume[:, :, k] for k in range(3)])
+    assert not result([volume[:, :, k] for k in range(volume.shape[2])])
+    assert not result([volume[:, :, k] for k in range(3)])
 
 
 def test_constant_images_and_noise_are_no_text() -> None:
     rng = np.random.default_rng(3)
-    assert not found([np.full((64, 64), 7, np.int16)] * 4)
-    assert not found([np.zeros((64, 64), np.uint8)])
-    assert not found([rng.integers(0, 2, (128, 128)).astype(np.uint8) for _ in range(4)])
-    assert not found([rng.integers(0, 2000, (64, 64)).astype(np.int16) for _ in range(4)])
-    assert not found([np.empty((0, 0), np.int16)])
+    assert not result([np.full((64, 64), 7, np.int16)] * 4)
+    assert not result([np.zeros((64, 64), np.uint8)])
+    assert not result([rng.integers(0, 2, (128, 128)).astype(np.uint8) for _ in range(4)])
+    assert not result([rng.integers(0, 2000, (64, 64)).astype(np.int16) for _ in range(4)])
+    assert not result([np.empty((0, 0), np.int16)])
 
 
 def test_saturated_metal_is_no_text() -> None:
@@ -124,7 +124,7 @@ def test_saturated_metal_is_no_text() -> None:
             distance = np.hypot(rows - 130 - k, columns - centre)
             plane += 6000 * np.exp(-((distance / 6) ** 2))
         planes.append(np.clip(plane, 0, 4095).astype(np.int16))
-    assert not found(planes)
+    assert not result(planes)
 
 
 def test_images_of_another_kind_do_not_hide_words() -> None:

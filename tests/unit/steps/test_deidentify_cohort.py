@@ -1,4 +1,4 @@
-"""`deidentify` on whole cohorts: what leaves home names nobody, and everything that later steps need is still there."""
+"""`deidentify` on whole cohorts: the output identifies no patient and has everything that later steps need."""
 
 from __future__ import annotations
 
@@ -53,9 +53,9 @@ def source_of(folder: Path, new: pydicom.Dataset) -> pydicom.Dataset:
 
 def test_nothing_that_names_anybody_leaves_home(cohort: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert deidentify(cohort, name="again") == 0
-    told = "".join(capsys.readouterr())
+    message = "".join(capsys.readouterr())
     outside = {
-        "stderr": told.encode(),
+        "stderr": message.encode(),
         "report": (cohort.parent / "out.json").read_bytes(),
         **tree(cohort.parent / "out"),
     }
@@ -84,7 +84,7 @@ def test_more_threads_make_the_same_bytes(cohort: Path) -> None:
 
 
 def test_pixels_and_geometry_stay_and_the_header_says_what_was_done(cohort: Path) -> None:
-    kept = (
+    retained = (
         "ImagePositionPatient",
         "ImageOrientationPatient",
         "PixelSpacing",
@@ -95,7 +95,7 @@ def test_pixels_and_geometry_stay_and_the_header_says_what_was_done(cohort: Path
     for new in files_of(cohort):
         old = source_of(cohort, new)
         assert np.array_equal(new.pixel_array, old.pixel_array)
-        assert all(new.get(keyword) == old.get(keyword) for keyword in kept)
+        assert all(new.get(keyword) == old.get(keyword) for keyword in retained)
         assert new.PatientIdentityRemoved == "YES"
         assert new.LongitudinalTemporalInformationModified == "MODIFIED"
         assert new.BurnedInAnnotation == "NO"
@@ -138,22 +138,22 @@ def test_what_stays_at_home(cohort: Path) -> None:
     assert home.stat().st_mode & 0o777 == 0o700
     assert [path.name for path in home.iterdir()] == ["way_back.json"]
     assert (home / "way_back.json").stat().st_mode & 0o777 == 0o600
-    kept = codec.from_json(WayBack, way_back(cohort), where="")
-    assert {patient.patient_id for patient in kept.patients} == {PATIENT, "HOSP-774412"}
-    assert set(kept.files) == {path.relative_to(cohort).as_posix() for path in cohort.rglob("*.dcm")}
-    assert set(kept.files.values()) == set(data(cohort.parent / "out"))
+    retained = codec.from_json(WayBack, way_back(cohort), where="")
+    assert {patient.patient_id for patient in retained.patients} == {PATIENT, "HOSP-774412"}
+    assert set(retained.files) == {path.relative_to(cohort).as_posix() for path in cohort.rglob("*.dcm")}
+    assert set(retained.files.values()) == set(data(cohort.parent / "out"))
 
 
 def test_the_report_counts(cohort: Path) -> None:
-    told = codec.from_json(Deidentification, results(cohort), where="")
-    assert (told.num_patients, told.num_cases, told.num_files) == (2, 2, 13)
-    assert told.left_aside == {"not-dicom": 1}
-    assert told.left_out == {}
+    message = codec.from_json(Deidentification, results(cohort), where="")
+    assert (message.num_patients, message.num_cases, message.num_files) == (2, 2, 13)
+    assert message.left_aside == {"not-dicom": 1}
+    assert message.left_out == {}
     # Three private elements, three of an overlay, one unknown one, in each of twelve images.
-    assert told.actions["private-removed"] == 12 * 3
-    assert told.actions["overlay-removed"] == 12 * 3
-    assert told.actions["unknown-removed"] == 12
-    assert told.actions["identifier-replaced"] >= 12
+    assert message.actions["private-removed"] == 12 * 3
+    assert message.actions["overlay-removed"] == 12 * 3
+    assert message.actions["unknown-removed"] == 12
+    assert message.actions["identifier-replaced"] >= 12
 
 
 def test_check_finds_the_same_cases(cohort: Path) -> None:
@@ -310,11 +310,11 @@ def test_plain_nifti_files_of_both_versions_and_byte_orders(tmp_path: Path, kind
     (folder / "labels").mkdir()
     mask.to_filename(folder / "labels" / f"{NAME}.nii")
     assert deidentify(folder) == 0
-    found = data(tmp_path / "out")
-    assert len(found) == 3
-    assert all(NAME.encode() not in content and NAME not in name for name, content in found.items())
+    result = data(tmp_path / "out")
+    assert len(result) == 3
+    assert all(NAME.encode() not in content and NAME not in name for name, content in result.items())
     assert {case.content_sha256 for case in cases_of(folder)} == {
         case.content_sha256 for case in cases_of(tmp_path / "out")
     }
-    for content in found.values():
+    for content in result.values():
         assert struct.unpack_from("<i", content)[0] in (348, 540, 1543569408, 469893120)

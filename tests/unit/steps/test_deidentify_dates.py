@@ -1,4 +1,4 @@
-"""Dates moved by whole days: intervals stay, no date stays where it was, what is no date is never passed on."""
+"""Dates shifted by whole days: intervals are preserved, every date changes, invalid dates are removed."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ ROWS = [
 ]
 TEXT = ("AE", "AS", "CS", "LO", "LT", "PN", "SH", "ST", "UC", "UT")
 SECRET = "SECRETWORDS"
-PLANTED: dict[str, Any] = {
+IDENTIFYING: dict[str, Any] = {
     **dict.fromkeys(TEXT, SECRET), "AS": "071Y", "UR": f"http://{SECRET}.test", "UI": "1.2.33.4455.66", "DA": "20190304",
     "DT": "20190304101500", "TM": "101500", "DS": "4711.25", "IS": "471125", "US": 47112, "UL": 4711250, "SS": 4711, "SL": 471125,
     "FD": 4711.25, "FL": 4711.25, **dict.fromkeys(("OB", "OW", "OF", "OD", "OL", "OV", "UN"), SECRET.encode() + b"!"),
@@ -43,11 +43,11 @@ def cleaner(*, retain: bool = False) -> HeaderCleaner:
     )
 
 
-def planted(tag: int) -> Any:
-    """A value that gives somebody away, in the VR of an attribute."""
+def identifying_value(tag: int) -> Any:
+    """Return a value that identifies a person, in the VR of an attribute."""
     vr = dictionary_VR(tag).split(" or ")[0]
     if vr != "SQ":
-        return PLANTED[vr]
+        return IDENTIFYING[vr]
     code = Dataset()
     code.CodeValue, code.CodingSchemeDesignator, code.CodeMeaning = SECRET[:8], "99" + SECRET, SECRET
     other = Dataset()
@@ -58,7 +58,7 @@ def planted(tag: int) -> Any:
 
 def header(tag: int) -> Dataset:
     dataset = Dataset()
-    dataset.add_new(tag, dictionary_VR(tag).split(" or ")[0], planted(tag))
+    dataset.add_new(tag, dictionary_VR(tag).split(" or ")[0], identifying_value(tag))
     return dataset
 
 
@@ -82,12 +82,12 @@ def test_nothing_of_an_attribute_of_the_profile_is_left(row: dict[str, str], nes
     rule, vr = rules(False)[tag], dictionary_VR(tag)
     action = rule.action if vr in ("DA", "DT", "TM") or rule.action != "date" else rule.otherwise
     assert (tag in inner) == (action != "remove")
-    found = as_bytes(dataset)
+    result = as_bytes(dataset)
     for secret in (SECRET.encode(), b"1.2.33.4455.66", b"20190304", b"071Y", b"4711"):
-        assert secret not in found, row
+        assert secret not in result, row
     if action in ("dummy", "uid") and vr != "SQ":
         assert not inner[tag].is_empty
-        assert inner[tag].value != planted(tag)
+        assert inner[tag].value != identifying_value(tag)
     if action == "date" and vr in ("DA", "DT"):
         assert inner[tag].value.startswith("20160607")
     if action == "date" and vr == "TM":
@@ -106,10 +106,10 @@ def test_text_that_the_table_does_not_name_stays_only_if_it_is_about_machines() 
         if dictionary_VR(tag) == "CS":
             dataset[tag].value = SECRET.lower()  # in capitals it could be a word of the standard
         cleaner().clean(dataset)
-        found = as_bytes(dataset)
+        result = as_bytes(dataset)
         if tag != 0x00180015:  # where "Chest" is usual, and only known names are looked for
-            assert SECRET.encode() not in found.upper().replace(b"REMOVED", b""), hex(tag)
-        assert b"20190304" not in found
+            assert SECRET.encode() not in result.upper().replace(b"REMOVED", b""), hex(tag)
+        assert b"20190304" not in result
 
 
 def test_what_text_stays() -> None:
@@ -202,8 +202,8 @@ def test_structured_content_keeps_codes_numbers_and_references() -> None:
     worker.clean(dataset)
     assert worker.structured
     assert SECRET.encode()[:8] not in as_bytes(dataset)
-    kept = code.ConceptNameCodeSequence[0]
-    assert (kept.CodeValue, kept.CodeMeaning) == ("27925004", "Nodule")
+    stored = code.ConceptNameCodeSequence[0]
+    assert (stored.CodeValue, stored.CodeMeaning) == ("27925004", "Nodule")
     replaced = code.ConceptCodeSequence[0]
     assert (replaced.CodingSchemeDesignator, replaced.CodeMeaning) == ("99MEDWEAVE", "REMOVED")
     assert text.TextValue == "REMOVED"
@@ -212,16 +212,16 @@ def test_structured_content_keeps_codes_numbers_and_references() -> None:
 
 
 @pytest.mark.parametrize(
-    ("age", "told"), [("071Y", "071Y"), ("089Y", "089Y"), ("093Y", "090Y"), ("011M", "011M"), ("old", None)]
+    ("age", "message"), [("071Y", "071Y"), ("089Y", "089Y"), ("093Y", "090Y"), ("011M", "011M"), ("old", None)]
 )
-def test_patient_characteristics_stay_on_demand(age: str, told: str | None) -> None:
+def test_patient_characteristics_stay_on_demand(age: str, message: str | None) -> None:
     dataset = Dataset()
     dataset.PatientSex, dataset.PatientSize, dataset.PatientBirthDate = "F", "1.7", "19480217"
     dataset.add_new(0x00101010, "AS", age)
     cleaner(retain=True).clean(dataset)
     assert (dataset.PatientSex, dataset.PatientSize) == ("F", 1.7)
     assert not dataset.PatientBirthDate
-    assert (dataset.PatientAge or None) == told
+    assert (dataset.PatientAge or None) == message
 
 
 def test_a_date_that_is_none_does_not_pass() -> None:

@@ -133,14 +133,14 @@ def test_text_in_another_character_set(tmp_path: Path) -> None:
 
 def test_values_against_the_standard(tmp_path: Path) -> None:
     folder = tmp_path / "cohort"
-    planted = (
+    identifying = (
         (0x00080020, "DA", b"Rosamund"), (0x00101010, "AS", b"of Rosamund "), (0x00080008, "CS", b"ORIGINAL\\PRIMARY\\rosamund"),
         (0x00080050, "SH", b"Rosamund" * 10), (0x00180022, "CS", b"scan of Rosamund Quillfeather!"),
         (0x00281050, "DS", b"fifty Rosamund"), (0x00200013, "IS", b"Rosamund"), (0x0020000D, "UI", b"1.2.Rosamund.4"),
         (0x00080090, "PN", b"\xff\xfeRosamund^A^B^C^D^E^F"), (0x00081090, "LO", b"\xe9\xff Rosamund\xff "),
     )  # fmt: skip
     (dataset, *_) = identified_series()
-    for number, vr, value in planted:
+    for number, vr, value in identifying:
         tag = Tag(number)
         dataset._dict[tag] = RawDataElement(tag, vr, len(value), value, 0, False, True)
     folder.mkdir()

@@ -1,4 +1,4 @@
-"""What `deidentify` refuses, what it says then, and that it leaves nothing behind."""
+"""Refusals of `deidentify`: the error messages, and no partial output."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def cut_pixels(datasets: list[Dataset]) -> None:
 
 
 def mix_patients(datasets: list[Dataset]) -> None:
-    datasets[0].PatientID = "somebody else"
+    datasets[0].PatientID = "another person"
 
 
 REFUSED = {
@@ -104,10 +104,10 @@ def test_a_bad_series_ends_the_run_and_nothing_is_written(
 ) -> None:
     folder = cohort_with(tmp_path / "cohort", REFUSED[code])
     assert deidentify(folder) == 65
-    told = capsys.readouterr().err
-    assert "series 1" in told
-    assert all(part in told for part in ("seen:", "expected:", "do:"))
-    assert names_nobody(told, folder)
+    message = capsys.readouterr().err
+    assert "series 1" in message
+    assert all(part in message for part in ("seen:", "expected:", "do:"))
+    assert names_nobody(message, folder)
     assert [path.name for path in tmp_path.iterdir()] == ["cohort"]
 
 
@@ -115,24 +115,24 @@ def test_a_bad_series_ends_the_run_and_nothing_is_written(
 def test_a_bad_series_is_left_out_on_demand(tmp_path: Path, capsys: pytest.CaptureFixture[str], code: str) -> None:
     folder = cohort_with(tmp_path / "cohort", REFUSED[code])
     assert deidentify(folder, "--on-error", "skip") == 0
-    told = capsys.readouterr().err
-    assert "left out: series 1" in told
-    assert names_nobody(told + (tmp_path / "out.json").read_text(), folder)
+    message = capsys.readouterr().err
+    assert "left out: series 1" in message
+    assert names_nobody(message + (tmp_path / "out.json").read_text(), folder)
     assert results(folder)["left_out"] == {code: 1}
     assert len(data(tmp_path / "out")) == 4
     assert len({name.split("/")[0] for name in data(tmp_path / "out")}) == 1
 
 
-def test_all_errors_are_told_at_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_all_errors_are_reported_at_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = cohort_with(tmp_path / "cohort", say_burned_in)
     more = large_series("more")
     write_text(more)
     write_datasets(more, folder / "3")
     assert deidentify(folder) == 65
-    told = capsys.readouterr().err
-    assert "the cohort has 2 errors" in told
-    assert "text is burned into its pixels" in told
-    assert "look as if text were burned into them" in told
+    message = capsys.readouterr().err
+    assert "the cohort has 2 errors" in message
+    assert "text is burned into its pixels" in message
+    assert "look as if text were burned into them" in message
 
 
 def test_text_in_compressed_pixels_is_seen(tmp_path: Path) -> None:
@@ -164,9 +164,9 @@ def test_damaged_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> No
     (folder / f"{NAME}.dcm").write_bytes(whole[:400])
     (folder / f"{NAME}2.dcm").write_bytes(b"nothing of DICOM")
     assert deidentify(folder) == 65
-    told = capsys.readouterr().err
-    assert told.count("1 of 16 files cannot be read as DICOM") == 2
-    assert names_nobody(told, folder / "none")
+    message = capsys.readouterr().err
+    assert message.count("1 of 16 files cannot be read as DICOM") == 2
+    assert names_nobody(message, folder / "none")
     assert deidentify(folder, "--on-error", "skip") == 0
     assert results(folder)["left_aside"] == {"not-dicom": 1, "unreadable": 2}
 
@@ -177,17 +177,17 @@ def test_nothing_to_do(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> No
     assert "an empty folder" in capsys.readouterr().err
     (tmp_path / "cohort" / f"{NAME}.txt").write_text("words")
     assert deidentify(tmp_path / "cohort") == 65
-    told = capsys.readouterr().err
-    assert "1 not-dicom" in told
-    assert NAME not in told
+    message = capsys.readouterr().err
+    assert "1 not-dicom" in message
+    assert NAME not in message
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "message"),
     [
         ({"--cohort": "nowhere"}, "--cohort is not a folder"),
         ({"--output": "cohort/out"}, "--output lies in --cohort"),
-        ({"--output": "home/out"}, "--home lies in --output, or the other way round"),
+        ({"--output": "home/out"}, "--home lies in --output, or --output in --home"),
         ({"--home": "out/home"}, "--home lies in --output"),
         ({"--home": "cohort/home"}, "--home lies in --cohort"),
         ({"--key": "out/key"}, "--key lies in --output"),
@@ -197,7 +197,7 @@ def test_nothing_to_do(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> No
         ({"--home": "full"}, "exists already"),
     ],
 )
-def test_wrong_usage(tmp_path: Path, capsys: pytest.CaptureFixture[str], change: dict[str, str], told: str) -> None:
+def test_wrong_usage(tmp_path: Path, capsys: pytest.CaptureFixture[str], change: dict[str, str], message: str) -> None:
     CtSeries().write(tmp_path / "cohort")
     (tmp_path / "short").write_bytes(b"1234")
     (tmp_path / "full").mkdir()
@@ -206,12 +206,12 @@ def test_wrong_usage(tmp_path: Path, capsys: pytest.CaptureFixture[str], change:
     words = [word for option, value in options.items() for word in (option, str(tmp_path / value))]
     before = names_below(tmp_path)
     code = main(["deidentify", *words, "--run-report", str(tmp_path / "report.json")])
-    assert code == (65 if told.startswith("--key does") else 2)
-    assert told in capsys.readouterr().err
+    assert code == (65 if message.startswith("--key does") else 2)
+    assert message in capsys.readouterr().err
     assert names_below(tmp_path) == before
 
 
-def test_a_key_that_others_may_read_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_key_that_others_may_read_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     CtSeries().write(tmp_path / "cohort")
     (tmp_path / "key").write_bytes(bytes(range(32)))
     (tmp_path / "key").chmod(0o644)
@@ -231,7 +231,7 @@ def test_without_a_key_one_is_made_at_home(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("file", "content", "told"),
+    ("file", "content", "message"),
     [
         ("splits.json", "{", "splits.json cannot be used"),
         ("splits.json", '{"test": "case"}', "lists of case ids"),
@@ -242,13 +242,13 @@ def test_without_a_key_one_is_made_at_home(tmp_path: Path) -> None:
     ],
 )
 def test_descriptions_that_cannot_be_used(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], file: str, content: str, told: str
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], file: str, content: str, message: str
 ) -> None:
     CtSeries().write(tmp_path / "cohort")
     (tmp_path / "cohort" / file).write_text(content)
     assert deidentify(tmp_path / "cohort") == 65
     error = capsys.readouterr().err
-    assert told in error
+    assert message in error
     assert NAME not in error
     assert not (tmp_path / "out").exists()
 
@@ -261,10 +261,10 @@ def test_bad_nifti_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     first.write_bytes(first.read_bytes()[:5000])
     second.unlink()
     assert deidentify(folder) == 65
-    told = capsys.readouterr().err
-    assert "is cut off or damaged" in told
-    assert "the mask is listed, and not there" in told
-    assert "lung_00" not in told
+    message = capsys.readouterr().err
+    assert "is cut off or damaged" in message
+    assert "the mask is listed, and not there" in message
+    assert "lung_00" not in message
     assert deidentify(folder, "--on-error", "skip") == 0
     assert results(folder)["left_out"] == {"missing-file": 1, "truncated-file": 1}
     assert len(data(tmp_path / "out")) == 3
@@ -296,20 +296,20 @@ def test_an_interrupted_run_leaves_nothing(tmp_path: Path) -> None:
     words = words_of(folder)[:-2]
     process = started(words, folder=tmp_path / "here", before=code)
     wait_for_line(process, "series 1/8")
-    ended, told = interrupted(process)
+    ended, message = interrupted(process)
     assert ended == 130
-    assert "interrupted" in told
+    assert "interrupted" in message
     assert sorted(path.name for path in tmp_path.iterdir()) == ["cohort", "here"]
 
 
-def test_a_full_disk_is_told_and_leaves_nothing(tmp_path: Path) -> None:
+def test_a_full_disk_is_reported_and_leaves_nothing(tmp_path: Path) -> None:
     folder = write_identified(tmp_path / "cohort")
     (tmp_path / "here").mkdir()
     with nearly_full_disk(tmp_path / "here", 2000) as output:
         code = main(words_of(folder))
-    told = output.getvalue()
-    assert code == 74, told
-    assert names_nobody(told, folder)
+    message = output.getvalue()
+    assert code == 74, message
+    assert names_nobody(message, folder)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["cohort", "here"]
 
 

@@ -182,7 +182,7 @@ def test_mask_with_other_rows(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("axis", "shift_mm", "seen"), [(0, 4.0, "column 5.00"), (1, 0.35, "row 0.50"), (2, 1.0, "slice 5.50")]
 )
-def test_mask_beside_its_series(tmp_path: Path, axis: int, shift_mm: float, seen: str) -> None:
+def test_mask_next_to_its_series(tmp_path: Path, axis: int, shift_mm: float, seen: str) -> None:
     series = CtSeries(shape=SHAPE)
     seg = segmentation(series.datasets(), two_lesions())
     for group in seg.PerFrameFunctionalGroupsSequence:

@@ -281,7 +281,7 @@ def test_headers_travel_in_a_zip(tmp_path: Path) -> None:
     assert frame_order(back) == [(i, 0) for i in range(6)]
 
 
-def test_content_digest_tells_scans_apart(tmp_path: Path) -> None:
+def test_content_digest_reports_scans_apart(tmp_path: Path) -> None:
     def digest(name: str, series: CtSeries) -> str:
         series.write(tmp_path / name)
         return cases_of(tmp_path / name)[0].content_sha256

@@ -1,4 +1,4 @@
-"""Series that are not one regular volume are refused, and the message tells a person where to look and nothing private."""
+"""Series that are not one regular volume are refused; the message has the position of the error and no private data."""
 
 from __future__ import annotations
 
@@ -151,7 +151,7 @@ def test_tilted_gantry(tmp_path: Path) -> None:
     assert "12.0 degrees" in refused(tmp_path, datasets, "gantry-tilt")
 
 
-def test_a_slice_beside_the_others(tmp_path: Path) -> None:
+def test_a_slice_next_to_the_others(tmp_path: Path) -> None:
     datasets = SERIES.datasets()
     datasets[4].ImagePositionPatient[0] += 5
     assert "-292.00 mm is 5.00 mm beside" in refused(tmp_path, datasets, "slices-not-in-line")

@@ -214,6 +214,6 @@ def test_odd_values_pass_unchanged_and_unsaid(tmp_path, model, capfd, caplog, re
     for file in ("lesion_mask.dcm", "lesions_sr.dcm"):
         dataset = pydicom.dcmread(run.case(file))
         assert [str(dataset[keyword].value) for keyword in list(odd)[:3]] == list(odd.values())[:3]
-    said = " ".join((*capfd.readouterr(), caplog.text, *(str(warning.message) for warning in recwarn)))
-    assert "Jane" not in said
-    assert "1234567890" not in said
+    messages = " ".join((*capfd.readouterr(), caplog.text, *(str(warning.message) for warning in recwarn)))
+    assert "Jane" not in messages
+    assert "1234567890" not in messages

@@ -28,10 +28,10 @@ def test_each_lesion_has_the_figures_of_the_table(run):
     assert len(groups) == len(rows) == 2
     for group, row in zip(groups, rows, strict=True):
         assert group.tracking_identifier == f"Lung nodule {row['lesion']}"
-        found = measurements(group)
-        assert found["Volume"] == (pytest.approx(float(row["volume_mm3"]), abs=0.006), "mm3")
-        assert found["Long axis"] == (pytest.approx(float(row["longest_diameter_mm"]), abs=0.006), "mm")
-        assert found["Attenuation Coefficient"] == (pytest.approx(float(row["mean_hu"]), abs=0.06), "[hnsf'U]")
+        result = measurements(group)
+        assert result["Volume"] == (pytest.approx(float(row["volume_mm3"]), abs=0.006), "mm3")
+        assert result["Long axis"] == (pytest.approx(float(row["longest_diameter_mm"]), abs=0.006), "mm")
+        assert result["Attenuation Coefficient"] == (pytest.approx(float(row["mean_hu"]), abs=0.06), "[hnsf'U]")
     assert len({group.tracking_uid for group in groups}) == 2
 
 

@@ -74,7 +74,7 @@ def test_groups_are_eight_of_channels_or_nineteen_along_the_depth() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "message"),
     [
         ({"variant": "as_published"}, "multiple of 8"),
         ({"variant": "as_published", "depth": 12}, "multiple of 8"),
@@ -82,8 +82,8 @@ def test_groups_are_eight_of_channels_or_nineteen_along_the_depth() -> None:
         ({"variant": "as_described", "depth": 16}, "takes no depth"),
     ],
 )
-def test_a_depth_that_does_not_fit_is_told(options: dict[str, Any], told: str) -> None:
-    with pytest.raises(ValueError, match=told):
+def test_a_depth_that_does_not_fit_is_reported(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
         DistMisUnet(**options)
 
 
@@ -128,10 +128,10 @@ def test_the_gradient_of_the_dice_loss_is_that_of_finite_differences() -> None:
 
 
 def stepper(**options: Any) -> Stepper:
-    given = config(**options)
+    values = config(**options)
     network = torch.nn.Conv3d(1, 1, 1)
     return Stepper(
-        recipe=given, learning_rate=given.learning_rate, num_steps=10, network=network, wrapped=network,
+        recipe=values, learning_rate=values.learning_rate, num_steps=10, network=network, wrapped=network,
         device=torch.device("cpu"), uses_bfloat16=False,
     )  # fmt: skip
 
@@ -174,8 +174,8 @@ def test_every_network_takes_every_normalisation(network: str, norm: str, kind: 
 
 def test_the_published_network_is_bound_to_the_depth_of_its_patches() -> None:
     shape = {"patch_shape": (16, 16, 24), "window_shape": (16, 16, 24)}
-    given = config(network="distmis-as-published", **shape)
-    assert architecture(given, channels=4)["arguments"]["depth"] == 24
+    values = config(network="distmis-as-published", **shape)
+    assert architecture(values, channels=4)["arguments"]["depth"] == 24
     with pytest.raises(UsageError, match="window-shape"):
         config(network="distmis-as-published", patch_shape=(16, 16, 24), window_shape=(16, 16, 16))
     with pytest.raises(UsageError, match="patch-shape"):
@@ -203,9 +203,9 @@ def test_a_trial_of_the_grid_is_trained_and_its_model_opens_again(tmp_path: Path
     card = read_card(tmp_path / "one")
     assert card.training.items() >= {"norm": "group", "amsgrad": True, "beta2": 0.99, "learning_rate": 5e-4}.items()
     assert trainable(load_network(tmp_path / "one", card)) == 351_809 - 3 * 8 * 27
-    assert_equal_weights(tmp_path / "one", tmp_path / "two")  # a trial alone gives what it gave before
-    said = json.loads((tmp_path / "one.json").read_text())["notices"]
-    assert any("batch size 2 × 1 = 2, learning rate 0.0005 × 1 = 0.0005" in str(notice) for notice in said)
+    assert_equal_weights(tmp_path / "one", tmp_path / "two")  # a trial alone has the same result as before
+    messages = json.loads((tmp_path / "one.json").read_text())["notices"]
+    assert any("batch size 2 × 1 = 2, learning rate 0.0005 × 1 = 0.0005" in str(notice) for notice in messages)
 
 
 @pytest.mark.slow

@@ -62,7 +62,7 @@ def test_figures_of_two_cases_are_those_worked_out_by_head(tmp_path: Path) -> No
     assert (evaluation.lesions, evaluation.lesions_10mm, evaluation.lesions_any_size) == (1, 1, 3)
     assert evaluation.lesion_sensitivity_6mm == 1.0
     assert evaluation.lesion_sensitivity_any_size == pytest.approx(2 / 3, abs=1e-6)
-    assert evaluation.lesion_sensitivity_6_to_8mm is None  # there is none, and that is no sensitivity of 0
+    assert evaluation.lesion_sensitivity_6_to_8mm is None  # no lesion of this size: undefined, not 0
     assert (evaluation.patients, evaluation.cases) == (2, 2)
     assert evaluation.synthetic
     assert b.dice <= evaluation.dice_ci[0] < evaluation.dice_mean < evaluation.dice_ci[1] <= 1.0

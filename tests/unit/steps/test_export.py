@@ -172,9 +172,9 @@ def test_weights_of_another_architecture_are_refused(tmp_path: Path, capfd: pyte
     deeper = {**TINY_UNET, "arguments": {**TINY_UNET["arguments"], "channels": [4, 8, 16], "strides": [2, 2]}}
     write_card(tmp_path / "trained", tiny_card(architecture=deeper))
     assert export(tmp_path) == 65
-    told = capfd.readouterr().err
-    assert "belong to another architecture" in told
-    assert "first difference" in told
+    message = capfd.readouterr().err
+    assert "belong to another architecture" in message
+    assert "first difference" in message
     assert [path.name for path in tmp_path.iterdir()] == ["trained"]
 
 
@@ -217,7 +217,7 @@ def test_a_patch_that_the_network_does_not_take_is_refused(tmp_path: Path, capfd
     assert "does not fit the input contract" in capfd.readouterr().err
 
 
-def test_a_machine_without_openvino_is_told_the_extra(
+def test_a_machine_without_openvino_is_reported_the_extra(
     exported: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "trained").symlink_to(exported / "trained")
@@ -232,7 +232,7 @@ def test_options_that_cannot_be_used_are_refused(exported: Path) -> None:
     assert export(exported) == 2  # the output exists
 
 
-def test_a_full_disk_is_told_and_leaves_nothing(exported: Path, tmp_path: Path) -> None:
+def test_a_full_disk_is_reported_and_leaves_nothing(exported: Path, tmp_path: Path) -> None:
     sizes = {path.name: path.stat().st_size for path in (exported / "exported/models").iterdir()}
     # The limit falls between the files that Python writes and OpenVINO's, whose writer knows no reason.
     largest = max(sizes["model.onnx"], sizes["model.pt"], sizes["model.safetensors"])

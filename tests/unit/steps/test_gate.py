@@ -1,4 +1,4 @@
-"""`medweave-step gate` as a user meets it: what is accepted, what is refused and why, and what cannot matter."""
+"""`medweave-step gate` from a user's view: accepted and refused candidates, reasons, and irrelevant differences."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def test_figures_are_those_of_the_balls(accepted: Path) -> None:
     ]
     for case in decision["float32_validation"]["cases"]:
         assert (case["dice"], case["lesions"], case["lesions_hit"], case["false_positives"]) == (1.0, 2, 2, 0)
-    assert decision["candidates"][0]["speed"]["pairs"] == 4  # a round per case, though three were asked for
+    assert decision["candidates"][0]["speed"]["pairs"] == 4  # a round per case, though the option asks for three
     assert decision["num_threads"] == 1
     assert decision["host_cpu"]
     report = json.loads((accepted / "accepted_report.json").read_text())
@@ -296,7 +296,7 @@ def test_cases_of_another_spacing_are_refused(tmp_path: Path, capfd: pytest.Capt
     assert "do not fit the model" in capfd.readouterr().err
 
 
-def test_a_machine_without_openvino_is_told_the_extra(
+def test_a_machine_without_openvino_is_reported_the_extra(
     accepted: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "openvino", None)
@@ -339,7 +339,7 @@ def test_an_interrupt_leaves_nothing(accepted: Path, tmp_path: Path) -> None:
     assert names_below(tmp_path) == []
 
 
-def test_a_full_disk_is_told_and_leaves_nothing(accepted: Path, tmp_path: Path) -> None:
+def test_a_full_disk_is_reported_and_leaves_nothing(accepted: Path, tmp_path: Path) -> None:
     with nearly_full_disk(tmp_path, 1000) as output:
         code = main([*words_of(accepted, 1), "--num-threads", "1"])
     assert (code, names_below(tmp_path)) == (74, []), output.getvalue()

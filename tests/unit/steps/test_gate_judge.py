@@ -19,7 +19,7 @@ TOLERANCES = GateTolerances(
 def cases(
     dice: Sequence[float], hits: Sequence[int], false_positives: Sequence[int], *, lesions: int = 10, patients: str = ""
 ) -> list[GateCase]:
-    """One case per place; every case has the same number of lesions, and its own patient unless told."""
+    """One case per place; every case has the same number of lesions, and by default its own patient."""
     return [
         GateCase(
             case_id=f"case-{i}", patient_key=patients[i : i + 1] or str(i), dice=d, lesions=lesions, lesions_hit=h,
@@ -35,13 +35,13 @@ BASE = cases([0.9] * 10, [9] * 10, [0] * 10)
 def judged(
     candidate: list[GateCase], *, base: list[GateCase] = BASE, speedup: float = 2.0, size: int = 50
 ) -> GateCandidate:
-    """The candidate's fate: twice as fast and half as large unless told otherwise."""
+    """Return the decision about a candidate: by default twice as fast and half as large."""
     speed = speed_of([1.0 / speedup] * 7, [1.0] * 7, size=size, base_size=100)
     return judge("int8", "0" * 64, speed, compare(base, candidate, seed=0), TOLERANCES)
 
 
 def refusals(candidate: GateCandidate) -> list[str]:
-    """What spoke against it, as the first word that tells."""
+    """Return the reason for a refusal as its first significant word."""
     return [reason.split()[1] for reason in candidate.reasons if reason.startswith("refused")]
 
 
@@ -66,7 +66,7 @@ def test_pooled_figures_are_those_of_a_calculation_by_head() -> None:
 
 
 def test_a_small_mean_loss_with_a_wide_interval_is_refused() -> None:
-    # Nine cases gain 0.005 and one loses 0.06: the mean is -0.0015, but nobody knows what the next ten would give.
+    # Nine cases gain 0.005 and one loses 0.06: the mean is -0.0015, but the interval over the next ten is wide.
     candidate = judged(cases([0.905] * 9 + [0.84], [9] * 10, [0] * 10))
     assert candidate.validation is not None
     assert candidate.validation.dice.value == pytest.approx(-0.0015)
@@ -83,7 +83,7 @@ def test_reasons_are_written_as_a_person_writes_them() -> None:
         "lesion sensitivity −0.020",
         "false positives per scan +0.10",
     )
-    # What is stored is not rounded.
+    # Stored values are not rounded.
     assert accepted.validation is not None
     assert accepted.validation.dice.value == pytest.approx(-0.0015, abs=1e-12)
     refused = judged(cases([0.8896] * 10, [8] * 3 + [9] * 7, [4] * 10))

@@ -14,7 +14,7 @@ from medweave_steps.gate.words import decimals_beside, decimals_for, signed
         ((1.5,), 2),
         ((0.0123,), 3),
         ((-0.0015,), 4),
-        ((0.00001,), 4),  # nobody reads more
+        ((0.00001,), 4),  # more digits are not readable
         ((0.0,), 2),
         ((), 2),
         ((-0.0015, -0.012, 0.004), 3),  # a value and its interval have one number of decimals
@@ -36,9 +36,9 @@ def test_a_difference_has_a_sign(value: float, decimals: int, text: str) -> None
     ("value", "bound", "decimals"),
     [
         (-0.0200, -0.01, 3),  # far from it
-        (-0.0104, -0.01, 4),  # -0.010 would stand on the bound
+        (-0.0104, -0.01, 4),  # -0.010 would equal the bound
         (-0.00996, -0.01, 5),  # so would -0.0100
-        (-0.01, -0.01, 3),  # it does stand on it
+        (-0.01, -0.01, 3),  # it equals the bound
         (0.89 - 0.9, -0.01, 3),  # so it does, but for the last bit
         (0.104, 0.1, 3),
     ],

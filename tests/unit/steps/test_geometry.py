@@ -145,12 +145,12 @@ def test_interpolation_is_that_of_numpy_with_repeated_ends(size, positions):
 @pytest.mark.parametrize("axis", [0, 1, 2])
 def test_interpolating_an_axis_leaves_the_others_and_the_input_alone(axis):
     array = np.random.default_rng(0).normal(size=(4, 5, 6)).astype(np.float32)
-    kept = array.copy()
+    retained = array.copy()
     result = interpolate_axis(array, np.asarray([0.0, 0.25, 2.5, 3.0, 99.0]), axis)
     moved = np.moveaxis(array, axis, 0)
     expected = np.stack([moved[0], 0.75 * moved[0] + 0.25 * moved[1], (moved[2] + moved[3]) / 2, moved[3], moved[-1]])
     np.testing.assert_allclose(result, np.moveaxis(expected, 0, axis), atol=1e-6)
-    np.testing.assert_array_equal(array, kept)
+    np.testing.assert_array_equal(array, retained)
     assert result.dtype == np.float32
 
 

@@ -20,8 +20,8 @@ def test_networks_come_without_what_monai_could_also_use_and_others_can_still_us
     program = f"""
 import sys
 from pathlib import Path
-from medweave_steps.runtime.imports import require
-nets = require("monai.networks.nets", extra="train")
+from medweave_steps.runtime.imports import require_lean
+nets = require_lean("monai.networks.nets", extra="train")
 print(nets.UNet.__name__, [name for name in {TAKEN} if name in sys.modules])
 import scipy.ndimage, matplotlib, nibabel
 """
@@ -34,10 +34,10 @@ def test_quantization_comes_without_torch_and_leaves_what_is_loaded() -> None:
 import sys
 from pathlib import Path
 import scipy
-from medweave_steps.runtime.imports import require, without
-require("nncf", extra="quantize")
+from medweave_steps.runtime.imports import hidden_modules, require_lean
+require_lean("nncf", extra="quantize")
 print("torch" in sys.modules)
-with without("monai"):
+with hidden_modules("monai"):
     import scipy.ndimage
     try:
         import matplotlib
@@ -54,8 +54,9 @@ def test_who_compiles_nothing_trains_without_torchs_compiler_and_who_asks_for_it
     program = f"""
 import sys
 from pathlib import Path
-from medweave_steps.runtime.imports import require
+from medweave_steps.runtime.imports import require, skip_torch_compiler
 torch = require("torch", extra="train")
+skip_torch_compiler()
 store = torch.distributed.FileStore({str(tmp_path / "store")!r}, 1)
 torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
 network = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 1))

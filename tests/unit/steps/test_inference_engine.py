@@ -40,13 +40,13 @@ def test_both_backends_compute_in_float32(model, kernel, backend, batch_size):
     first = engine.infer(batch)
     # bfloat16, which OpenVINO takes by default where the processor has it, is off by about 1e-2 here.
     np.testing.assert_allclose(first, convolved(batch, kernel, 0.25), atol=2e-5)
-    kept = first.copy()
+    retained = first.copy()
     engine.infer(np.zeros_like(batch))
-    np.testing.assert_array_equal(first, kept)
+    np.testing.assert_array_equal(first, retained)
     engine.close()
 
 
-def test_openvino_is_told_not_to_use_bfloat16(model):
+def test_openvino_is_reported_not_to_use_bfloat16(model):
     folder, card = model
     engine = open_engine(folder, card, num_threads=1)
     assert engine._compiled.get_property("INFERENCE_PRECISION_HINT").get_type_name() == "f32"
@@ -76,7 +76,7 @@ def test_a_network_that_is_none_is_refused(tmp_path, model):
 
 
 @pytest.mark.parametrize(("backend", "extra"), [("openvino", "segment"), ("onnxruntime", "segment-ort")])
-def test_a_machine_without_the_library_is_told_what_to_install(model, monkeypatch, backend, extra):
+def test_a_machine_without_the_library_is_reported_what_to_install(model, monkeypatch, backend, extra):
     monkeypatch.setitem(sys.modules, backend, None)
     with pytest.raises(BackendMissingError) as caught:
         open_engine(*model, backend=backend, num_threads=1)

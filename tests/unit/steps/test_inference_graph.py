@@ -15,9 +15,9 @@ from support.openvino_models import write_tiny_model
 def network(*, transposed: bool, patch=(8, 6, 12), side=3, pads=(1, 1, 1), stride=1, channels_out=1):
     """Three channels made from one, then a convolution with an asymmetric kernel, then a bias."""
     random = np.random.default_rng(7)
-    given = ops.parameter([2, 1, *patch], np.float32)
+    values = ops.parameter([2, 1, *patch], np.float32)
     first = random.normal(size=(3, 1, 3, 3, 3)).astype(np.float32)
-    features = ops.convolution(given, ops.constant(first), [1] * 3, [1] * 3, [1] * 3, [1] * 3)
+    features = ops.convolution(values, ops.constant(first), [1] * 3, [1] * 3, [1] * 3, [1] * 3)
     shape = (3, channels_out) if transposed else (channels_out, 3)
     weights = ops.constant(random.normal(size=(*shape, side, side, side)).astype(np.float32))
     strides = [stride] * 3
@@ -25,7 +25,7 @@ def network(*, transposed: bool, patch=(8, 6, 12), side=3, pads=(1, 1, 1), strid
         out = ops.convolution_backprop_data(features, weights, strides, None, list(pads), list(pads), [1] * 3)
     else:
         out = ops.convolution(features, weights, strides, list(pads), list(pads), [1] * 3)
-    return ov.Model([ops.add(out, ops.constant(np.float32(0.5)))], [given], "tiny")
+    return ov.Model([ops.add(out, ops.constant(np.float32(0.5)))], [values], "tiny")
 
 
 def run(model, image):
@@ -55,10 +55,10 @@ def test_other_layers_are_left_alone(transposed, options):
 
 
 def test_quantized_weights_are_left_alone():
-    given = ops.parameter([1, 1, 8, 8, 8], np.float32)
+    values = ops.parameter([1, 1, 8, 8, 8], np.float32)
     stored = ops.convert(ops.constant(np.ones((1, 1, 3, 3, 3), np.int8)), np.float32)
     weights = ops.multiply(stored, ops.constant(np.float32(0.1)))
-    model = ov.Model([ops.convolution(given, weights, [1] * 3, [1] * 3, [1] * 3, [1] * 3)], [given], "int8")
+    model = ov.Model([ops.convolution(values, weights, [1] * 3, [1] * 3, [1] * 3, [1] * 3)], [values], "int8")
     assert widen_logits(model) == 0
 
 

@@ -567,5 +567,5 @@ def test_deidentify_keeps_label_codes_of_public_schemes(tmp_path: Path) -> None:
     (tmp_path / "cohort_card.json").write_text(json.dumps({"labels": codec.to_json(labels)}))
     (tmp_path / "out").mkdir()
     write_card(tmp_path, ["cohort_card.json"], tmp_path / "out")
-    kept = json.loads((tmp_path / "out/cohort_card.json").read_text())["labels"]
-    assert parse_labels(kept, where="test") == (SPLEEN, Label(value=2, name="b", anatomy=SPLEEN.anatomy))
+    retained = json.loads((tmp_path / "out/cohort_card.json").read_text())["labels"]
+    assert parse_labels(retained, where="test") == (SPLEEN, Label(value=2, name="b", anatomy=SPLEEN.anatomy))

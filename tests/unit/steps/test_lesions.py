@@ -25,12 +25,12 @@ def test_components_are_those_of_scipy_with_26_neighbours(share: float, shape: t
     for seed in range(10):
         mask = np.random.default_rng(seed).random(shape) < share
         expected, num = ndimage.label(mask, np.ones((3, 3, 3)))
-        found = connected_components(mask)
-        assert found.num == num
-        theirs = expected.ravel()[found.voxels]
-        pairs = set(zip(theirs.tolist(), found.labels.tolist(), strict=True))
+        result = connected_components(mask)
+        assert result.num == num
+        theirs = expected.ravel()[result.voxels]
+        pairs = set(zip(theirs.tolist(), result.labels.tolist(), strict=True))
         assert len(pairs) == num  # one label of ours for each of theirs, and back
-        assert sorted(found.num_voxels()) == sorted(np.bincount(theirs)[1:])
+        assert sorted(result.num_voxels()) == sorted(np.bincount(theirs)[1:])
 
 
 def test_voxels_at_opposite_borders_are_not_neighbours() -> None:
@@ -57,7 +57,7 @@ def test_hits_misses_and_false_positives_are_counted_by_component() -> None:
     predicted = box(
         (slice(1, 3), slice(1, 3), slice(1, 3)),  # one voxel of lesion a
         (slice(6, 7), slice(6, 7), slice(6, 7)),  # inside lesion b
-        (slice(9, 10), slice(10, 12), slice(10, 12)),  # beside lesion c, sharing no voxel
+        (slice(9, 10), slice(10, 12), slice(10, 12)),  # next to lesion c, sharing no voxel
         (slice(0, 1), slice(8, 9), slice(8, 9)),  # nowhere near a lesion
     )
     match = match_lesions(predicted, reference, spacing_mm=UNIT)
@@ -136,8 +136,8 @@ def test_size_classes_are_closed_below_and_open_above() -> None:
         (slice(0, 1), slice(20, 21), slice(0, 10)),  # 10 mm
         shape=shape,
     )
-    found = box((slice(0, 1), slice(0, 1), slice(0, 1)), (slice(0, 1), slice(20, 21), slice(3, 4)), shape=shape)
-    match = match_lesions(found, lesions, spacing_mm=UNIT, plane_axis=0)
+    result = box((slice(0, 1), slice(0, 1), slice(0, 1)), (slice(0, 1), slice(20, 21), slice(3, 4)), shape=shape)
+    match = match_lesions(result, lesions, spacing_mm=UNIT, plane_axis=0)
     assert match.reference_diameters_mm == (6.0, 8.0, 10.0)
     assert match.count(at_least_mm=6, below_mm=8) == (1, 1)
     assert match.count(at_least_mm=6) == (2, 3)

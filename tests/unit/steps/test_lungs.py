@@ -1,4 +1,4 @@
-"""The lungs are found in bodies as they come: with table and arms, one lung, none, cut off, with gas elsewhere."""
+"""Lung segmentation in different bodies: with table and arms, one lung, none, cut off, with gas elsewhere."""
 
 from __future__ import annotations
 
@@ -52,8 +52,8 @@ def true_lungs(**grid):
     return ellipsoid(RIGHT, LUNG_RADII, **grid) | ellipsoid(LEFT, LUNG_RADII, **grid)
 
 
-def covers(found: LungField, mask) -> float:
-    return float((found.mask_IJK & mask).sum() / mask.sum())
+def covers(result: LungField, mask) -> float:
+    return float((result.mask_IJK & mask).sum() / mask.sum())
 
 
 def holds(box, mask, *, slack: int = 0) -> bool:
@@ -63,16 +63,16 @@ def holds(box, mask, *, slack: int = 0) -> bool:
 
 
 def test_both_lungs():
-    found = find_lungs(chest(), SPACING)
-    assert found.kind == "lungs"
-    assert covers(found, true_lungs()) > 0.99
-    assert holds(found.box, true_lungs(), slack=1)
-    assert found.lung_volume_ml == pytest.approx(true_lungs().sum() * 0.064, rel=0.15)
+    result = find_lungs(chest(), SPACING)
+    assert result.kind == "lungs"
+    assert covers(result, true_lungs()) > 0.99
+    assert holds(result.box, true_lungs(), slack=1)
+    assert result.lung_volume_ml == pytest.approx(true_lungs().sum() * 0.064, rel=0.15)
 
 
 def test_the_crop_is_the_lungs_box_and_not_the_body():
-    found = find_lungs(chest(), SPACING)
-    size = np.subtract(found.box[1], found.box[0])
+    result = find_lungs(chest(), SPACING)
+    size = np.subtract(result.box[1], result.box[0])
     width, depth = 290 + 52 - (150 - 52), 150
     np.testing.assert_allclose(size[:2] * 4, (width, depth), atol=12)
     assert size[2] * 4 == pytest.approx(240, abs=16), "slices that show the trachea only are left out"
@@ -83,11 +83,11 @@ def test_the_crop_is_the_lungs_box_and_not_the_body():
 def test_finer_grids_give_the_same_lungs(spacing):
     shape = tuple(int(n * 4 / s) for n, s in zip((110, 90, 40), spacing, strict=True))
     grid = {"spacing": spacing, "shape": shape}
-    found = find_lungs(chest(noise_hu=10, **grid), spacing)
-    assert found.kind == "lungs"
-    assert found.mask_IJK.shape == shape
-    assert covers(found, true_lungs(**grid)) > 0.98
-    assert holds(found.box, true_lungs(**grid), slack=int(np.ceil(3 / min(spacing))))
+    result = find_lungs(chest(noise_hu=10, **grid), spacing)
+    assert result.kind == "lungs"
+    assert result.mask_IJK.shape == shape
+    assert covers(result, true_lungs(**grid)) > 0.98
+    assert holds(result.box, true_lungs(**grid), slack=int(np.ceil(3 / min(spacing))))
 
 
 def test_table_with_a_hollow_top_and_arms_at_the_side():
@@ -100,9 +100,9 @@ def test_table_with_a_hollow_top_and_arms_at_the_side():
     for side in (30, 410):
         volume[cylinder((side, 180), (25, 25))] = TISSUE
         volume[cylinder((side, 180), (8, 8))] = BONE
-    plain, found = find_lungs(chest(), SPACING), find_lungs(volume, SPACING)
-    assert found.kind == "lungs"
-    assert found.box == plain.box
+    plain, result = find_lungs(chest(), SPACING), find_lungs(volume, SPACING)
+    assert result.kind == "lungs"
+    assert result.box == plain.box
 
 
 def test_arms_that_touch_the_trunk_enclose_outside_air():
@@ -112,9 +112,9 @@ def test_arms_that_touch_the_trunk_enclose_outside_air():
         volume[cylinder((side, 180), (25, 25))] = TISSUE
         bridge = ellipsoid((side, 180, 160), (40, 12, 60)) | (ellipsoid((side, 230, 160), (60, 12, 60)))
         volume[bridge & (third > 110) & (third < 200) & (second > 0)] = TISSUE
-    found = find_lungs(volume, SPACING)
-    assert covers(found, true_lungs()) > 0.98
-    assert holds(found.box, true_lungs(), slack=1)
+    result = find_lungs(volume, SPACING)
+    assert covers(result, true_lungs()) > 0.98
+    assert holds(result.box, true_lungs(), slack=1)
 
 
 @pytest.mark.parametrize("attenuation", [30.0, -600.0])
@@ -127,71 +127,71 @@ def test_nodules_on_the_pleura_are_inside(diameter_mm, attenuation):
     nodule = ellipsoid(centre, (radius,) * 3, **grid) & true_lungs(**grid)
     volume = chest(noise_hu=0, left=False, **grid)
     volume[nodule] = attenuation
-    found = find_lungs(volume, grid["spacing"])
-    assert covers(found, nodule) > 0.75
-    assert holds(crop_box(found.box, grid["shape"], grid["spacing"], 10.0), nodule)
+    result = find_lungs(volume, grid["spacing"])
+    assert covers(result, nodule) > 0.75
+    assert holds(crop_box(result.box, grid["shape"], grid["spacing"], 10.0), nodule)
 
 
 def test_vessels_and_a_nodule_deep_in_the_lung_are_filled():
     volume = chest(noise_hu=0)
     inside = ellipsoid(RIGHT, (15, 15, 15)) | ellipsoid(RIGHT, (5, 60, 5)) | ellipsoid(RIGHT, (5, 5, 100))
     volume[inside] = TISSUE
-    found = find_lungs(volume, SPACING)
-    assert covers(found, inside) == 1.0
+    result = find_lungs(volume, SPACING)
+    assert covers(result, inside) == 1.0
 
 
 @pytest.mark.parametrize("missing", ["right", "left"])
 def test_a_collapsed_lung_keeps_the_field_of_view_wide(missing):
-    found = find_lungs(chest(**{missing: False}), SPACING)
-    assert found.kind == "one-lung"
+    result = find_lungs(chest(**{missing: False}), SPACING)
+    assert result.kind == "one-lung"
     other = ellipsoid(RIGHT if missing == "right" else LEFT, LUNG_RADII)
-    in_height = other & (np.arange(SHAPE[2]) >= found.box[0][2]) & (np.arange(SHAPE[2]) < found.box[1][2])
-    assert holds(found.box, in_height), "the nodule may sit in the lung that is not aerated"
-    assert covers(found, ellipsoid(LEFT if missing == "right" else RIGHT, LUNG_RADII)) > 0.98
+    in_height = other & (np.arange(SHAPE[2]) >= result.box[0][2]) & (np.arange(SHAPE[2]) < result.box[1][2])
+    assert holds(result.box, in_height), "the nodule may sit in the lung that is not aerated"
+    assert covers(result, ellipsoid(LEFT if missing == "right" else RIGHT, LUNG_RADII)) > 0.98
 
 
 def test_a_lung_cut_off_by_the_field_of_view_is_not_lost():
     volume = chest()[35:]  # the right chest wall is outside the image, and the right lung open to its border
-    found = find_lungs(volume, SPACING)
+    result = find_lungs(volume, SPACING)
     right = (true_lungs() & (np.arange(SHAPE[0]) < 55)[:, None, None])[35:]
-    in_height = right & (np.arange(SHAPE[2]) >= found.box[0][2]) & (np.arange(SHAPE[2]) < found.box[1][2])
-    assert found.kind in ("one-lung", "body")
+    in_height = right & (np.arange(SHAPE[2]) >= result.box[0][2]) & (np.arange(SHAPE[2]) < result.box[1][2])
+    assert result.kind in ("one-lung", "body")
     assert in_height.sum() > 0.9 * right.sum()
-    assert holds(found.box, in_height, slack=1)
+    assert holds(result.box, in_height, slack=1)
 
 
 def test_lungs_cut_off_above_and_below():
     volume = chest()[:, :, 25:55]
-    found = find_lungs(volume, SPACING)
-    assert found.kind == "lungs"
-    assert (found.box[0][2], found.box[1][2]) == (0, 30)
-    assert covers(found, true_lungs()[:, :, 25:55]) > 0.98
+    result = find_lungs(volume, SPACING)
+    assert result.kind == "lungs"
+    assert (result.box[0][2], result.box[1][2]) == (0, 30)
+    assert covers(result, true_lungs()[:, :, 25:55]) > 0.98
 
 
 def test_gas_in_stomach_and_bowel_is_no_lung():
     volume = chest()
     volume[ellipsoid((300, 200, 18), (45, 40, 16))] = AIR
-    plain, found = find_lungs(chest(), SPACING), find_lungs(volume, SPACING)
-    assert found.box == plain.box
+    plain, result = find_lungs(chest(), SPACING), find_lungs(volume, SPACING)
+    assert result.box == plain.box
 
 
 def test_no_lungs_gives_the_body():
     volume = body()
-    found = find_lungs(volume, SPACING)
-    assert found.kind == "body"
-    assert found.lung_volume_ml is None
-    np.testing.assert_array_equal(found.mask_IJK, volume > -500)
-    assert holds(found.box, volume > -500)
-    assert found.box[0][0] > 0
+    result = find_lungs(volume, SPACING)
+    assert result.kind == "body"
+    assert result.lung_volume_ml is None
+    np.testing.assert_array_equal(result.mask_IJK, volume > -500)
+    assert holds(result.box, volume > -500)
+    assert result.box[0][0] > 0
 
 
 @pytest.mark.parametrize("value", [AIR, TISSUE])
 @pytest.mark.parametrize("shape", [(20, 20, 20), (2, 2, 2), (1, 5, 3)])
 def test_volumes_without_a_body_never_fail(value, shape):
-    found = find_lungs(np.full(shape, value, dtype=np.float32), SPACING)
-    assert found.kind in ("body", "everything")
-    assert found.box == ((0, 0, 0), shape)
-    assert found.mask_IJK.shape == shape
+    result = find_lungs(np.full(shape, value, dtype=np.float32), SPACING)
+    assert result.kind in ("body", "everything")
+    assert result.box == ((0, 0, 0), shape)
+    assert result.mask_IJK.shape == shape
 
 
 def test_noise_never_fails():

@@ -38,7 +38,7 @@ class Delivered:
 
 
 def spheres(spacing_mm: tuple[float, ...], noise_hu: float = 12.0) -> np.ndarray:
-    """Return float HU of three spheres in air, on a grid of the given spacing."""
+    """Return float HU of three spheres in air, on a grid of this spacing."""
     shape = tuple(round(extent / step) for extent, step in zip(EXTENT_MM, spacing_mm, strict=True))
     places = np.stack(
         np.meshgrid(*[np.arange(n) * s for n, s in zip(shape, spacing_mm, strict=True)], indexing="ij"), -1

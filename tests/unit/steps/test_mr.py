@@ -1,4 +1,4 @@
-"""MR with several contrasts through check, preprocess and train: what is refused, what is prepared, what is dealt to ranks."""
+"""MR with several contrasts through check, preprocess and train: refusals, prepared cases, and their distribution over ranks."""
 
 from __future__ import annotations
 
@@ -79,14 +79,14 @@ def test_the_label_is_the_whole_tumour(brains: Path) -> None:
     for case in prepared(brains).cases():
         source = nibabel.load(brains / "cohort" / "labelsTr" / f"{case.case.case_id}.nii.gz").get_fdata()
         assert sorted(np.unique(case.label_IJK())) == [0, 1]
-        assert int(case.label_IJK().sum()) == int((source[:, :, 2:18] > 0).sum()), "slices 2 to 17 of 20 are kept"
+        assert int(case.label_IJK().sum()) == int((source[:, :, 2:18] > 0).sum()), "slices 2 to 17 of 20 are included"
 
 
 def test_voxels_are_where_they_were(brains: Path) -> None:
     case = prepared(brains).cases()[0]
     source = nibabel.load(brains / "cohort" / "imagesTr" / f"{case.case.case_id}.nii.gz").get_fdata()
-    kept = source[::-1, ::-1, 2:18, 2]  # the files run to the left and to the back
-    expected = (kept - kept.mean()) / kept.std()
+    retained = source[::-1, ::-1, 2:18, 2]  # the files run to the left and to the back
+    expected = (retained - retained.mean()) / retained.std()
     np.testing.assert_allclose(case.volume_CIJK()[2], expected, atol=1e-4)
     assert case.info().crop_start == (0, 0, 2)
 
@@ -102,7 +102,7 @@ def test_volumes_are_cut_to_multiples_of_8(shape: Triple, box: tuple[Triple, Tri
     assert box_of_multiples(shape, case_id="case-0") == box
 
 
-def test_a_volume_that_is_too_small_to_be_cut_is_told() -> None:
+def test_a_volume_that_is_too_small_to_be_cut_is_reported() -> None:
     with pytest.raises(UserInputError, match="too small"):
         box_of_multiples((7, 64, 64), case_id="case-0")
 
@@ -119,15 +119,15 @@ def changed(folder: Path, change: Any, number: int = 2) -> None:
     nibabel.save(nibabel.Nifti1Image(change(np.asarray(image.dataobj)), image.affine), path)
 
 
-def told(capsys: pytest.CaptureFixture[str], *parts: str) -> None:
-    said = capsys.readouterr().err
-    assert all(part in said for part in parts), said
+def message(capsys: pytest.CaptureFixture[str], *parts: str) -> None:
+    messages = capsys.readouterr().err
+    assert all(part in messages for part in parts), messages
 
 
 def test_a_case_that_lacks_a_contrast_is_named(one: Path, capsys: pytest.CaptureFixture[str]) -> None:
     changed(one, lambda values: values[..., :3])
     assert checked(one) == 65
-    told(capsys, "BRATS_002", "32 x 32 x 20 x 3 voxels", "a fourth axis of 4: FLAIR, T1w, T1gd, T2w")
+    message(capsys, "BRATS_002", "32 x 32 x 20 x 3 voxels", "a fourth axis of 4: FLAIR, T1w, T1gd, T2w")
 
 
 def test_a_case_with_an_empty_contrast_is_left_out(one: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -139,14 +139,14 @@ def test_a_case_with_an_empty_contrast_is_left_out(one: Path, capsys: pytest.Cap
     changed(one, without_t1gd)
     assert checked(one) == 0
     assert preprocess(one, "--spacing-mm", "7.5", "7.5", "7.5") == 0
-    told(capsys, "left out: BRATS_002: a contrast is empty", "T1gd has the value 7 everywhere")
+    message(capsys, "left out: BRATS_002: a contrast is empty", "T1gd has the value 7 everywhere")
     assert json.loads((one / "preprocess.json").read_text())["results"]["num_failed_cases"] == 1
 
 
 @pytest.mark.parametrize("options", [("--window-hu", "-1000", "400"), ("--crop", "lungs")])
 def test_what_is_for_ct_is_refused(brains: Path, options: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
     assert preprocess(brains, *options, output="none") == 2
-    told(capsys, "the cohort is MR")
+    message(capsys, "the cohort is MR")
 
 
 def test_a_cohort_that_changed_after_check_is_refused(one: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -159,11 +159,11 @@ def test_a_cohort_that_changed_after_check_is_refused(one: Path, capsys: pytest.
 
     changed(one, other_t2w)
     assert preprocess(one, "--spacing-mm", "7.5", "7.5", "7.5") == 65
-    told(capsys, "BRATS_002", "the cohort is not the one that `check` saw")
+    message(capsys, "BRATS_002", "the cohort is not the one that `check` saw")
 
 
 def card_for(folder: Path, **changes: Any) -> ModelCard:
-    """Of a model that takes what was prepared there, but for the changes."""
+    """Return the card of a model that accepts the prepared cases, with changes."""
     cohort = prepared(folder).cohort
     contract = InputContract(
         spacing_mm=cohort.spacing_mm, window_hu=None, patch_shape=PREPARED_SHAPE, patch_multiple=8, crop=cohort.crop,
@@ -204,7 +204,7 @@ def test_a_cohort_is_prepared_as_the_model_takes_it_or_not_at_all(
     batch = open_prepared(brains / "inference" / "inference_batches" / "batch-000")
     assert (batch.cohort.channels, batch.cohort.spacing_mm) == (("FLAIR", "T1w", "T1gd", "T2w"), (SPACING_MM,) * 3)
     assert preprocess(brains, *options, str(tmp_path / "ct"), output="none") == 65
-    told(capsys, "input.channels 1", "4: FLAIR, T1w, T1gd, T2w, as the cohort has")
+    message(capsys, "input.channels 1", "4: FLAIR, T1w, T1gd, T2w, as the cohort has")
 
 
 def test_a_bundle_of_it_makes_contrasts_standard_too(brains: Path) -> None:

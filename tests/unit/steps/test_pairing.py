@@ -1,4 +1,4 @@
-"""Masks of plain NIfTI folders belong to volumes of their own folder; what is ambiguous is refused."""
+"""Masks of plain NIfTI folders belong to volumes of the same folder; ambiguous names are refused."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_two_that_fit_are_ambiguous(names):
 
 class _Name:
     def refuse(self, *words, **texts):
-        from medweave_steps.io.cohort.findings import refuse
+        from medweave_steps.io.findings import refuse
 
         return refuse(*words, **texts)
 

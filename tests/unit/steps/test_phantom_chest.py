@@ -186,11 +186,11 @@ def threshold_baseline(phantom: ChestPhantom) -> tuple[float, int]:
     filled = np.stack([ndimage.binary_fill_holes(plane) for plane in is_lung[parts]])
     candidates, _ = ndimage.label(filled & (phantom.hu_KJI > -400))
     volume = np.bincount(candidates.ravel()) * voxel_mm3
-    kept = (volume >= 20) & (volume <= 15_000)
-    kept[0] = False
-    predicted, truth = kept[candidates], phantom.label_KJI > 0
+    retained = (volume >= 20) & (volume <= 15_000)
+    retained[0] = False
+    predicted, truth = retained[candidates], phantom.label_KJI > 0
     dice = 2 * float((predicted & truth).sum()) / float(predicted.sum() + truth.sum())
-    return dice, int(kept.sum()) - len(np.unique(candidates[predicted & truth]))
+    return dice, int(retained.sum()) - len(np.unique(candidates[predicted & truth]))
 
 
 @pytest.mark.slow

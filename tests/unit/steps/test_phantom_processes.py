@@ -27,7 +27,7 @@ def words_of(*words: str, processes: int) -> list[str]:
 
 
 def started(folder: Path, *words: str, processes: int) -> subprocess.Popen[str]:
-    """Starts the verb in a process group of its own, its standard error piped.
+    """Start the verb in a new process group, with its standard error piped.
 
     Args:
         folder: where `cohort` and the report go.
@@ -41,15 +41,15 @@ def started(folder: Path, *words: str, processes: int) -> subprocess.Popen[str]:
 
 def living(group: int) -> list[int]:
     """Processes of a process group, zombies left out."""
-    found = []
+    result = []
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:
             fields = stat.read_text().rpartition(")")[2].split()
         except OSError:
             continue
         if int(fields[2]) == group and fields[0] != "Z":
-            found.append(int(stat.parent.name))
-    return found
+            result.append(int(stat.parent.name))
+    return result
 
 
 def gone(group: int) -> bool:
@@ -67,8 +67,8 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Mapping[int, Path]:
     folders = {number: tmp_path_factory.mktemp(f"by-{number}") for number in (1, 2, 3)}
     for number, folder in folders.items():
         process = started(folder, *words, processes=number)
-        _, told = process.communicate()
-        assert process.returncode == 0, told
+        _, message = process.communicate()
+        assert process.returncode == 0, message
     return folders
 
 
@@ -97,21 +97,21 @@ def test_any_number_of_processes_reports_the_same(written: Mapping[int, Path], p
     assert {"pydicom", "highdicom", "nibabel"} <= set(alone["versions"])
     for key in ("versions", "results", "cases"):
         assert together[key] == alone[key]
-    # A volume was held in another process: the work was shared.
+    # A volume was in another process: the work was shared.
     assert together["peak_memory_children_mib"] > 100 > alone["peak_memory_children_mib"]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("cohort_format", ["dicom", "msd"])
 @pytest.mark.parametrize("processes", [1, 2])
-def test_a_full_disk_is_told_the_same(tmp_path: Path, cohort_format: str, processes: int) -> None:
+def test_a_full_disk_is_reported_the_same(tmp_path: Path, cohort_format: str, processes: int) -> None:
     with nearly_full_disk(tmp_path, 50_000) as output:
         code = main(words_of("--cases", "2", "--format", cohort_format, processes=processes))
-    told = output.getvalue()
-    assert code == 74, told
-    assert "a file could not be read or written" in told
-    assert "EFBIG: File too large" in told
-    assert "Traceback" not in told
+    message = output.getvalue()
+    assert code == 74, message
+    assert "a file could not be read or written" in message
+    assert "EFBIG: File too large" in message
+    assert "Traceback" not in message
     assert multiprocessing.active_children() == []
     assert names_below(tmp_path) == []
 
@@ -130,9 +130,9 @@ def test_a_signal_ends_all_processes_and_leaves_nothing(
     if whole_group:
         for worker in set(living(process.pid)) - {process.pid}:
             os.kill(worker, number)
-    code, told = interrupted(process, number)
+    code, message = interrupted(process, number)
     assert code == 128 + number
-    assert "interrupted" in told
-    assert "Traceback" not in told
+    assert "interrupted" in message
+    assert "Traceback" not in message
     assert gone(process.pid)
     assert names_below(tmp_path) == []

@@ -1,4 +1,4 @@
-"""`medweave-step preprocess` on real files: what it writes, and that it can be followed back to the source."""
+"""`medweave-step preprocess` on real files: its outputs, and their inverse transform to the source."""
 
 from __future__ import annotations
 
@@ -65,14 +65,14 @@ def check_way_back(cohort: Path, entry: CaseEntry, case: CaseFolder) -> None:
     source = open_source(cohort, entry).volume().astype(np.float64)
     expected = map_coordinates(source, on_source[:3], order=1, mode="nearest").reshape(volume.shape)
     assert np.abs(volume - np.clip(expected, *info.window_hu)).max() < 1e-2
-    # The same through the indices that the way back uses.
+    # The same through the indices that the inverse transform uses.
     turned = to_ras_order(source, info.source_axis, info.source_flipped)
     assert ras_axes(entry.grid) == (info.source_axis, info.source_flipped)
     on_volume = np.stack(np.meshgrid(*[source_positions(info, a) for a in range(3)], indexing="ij"))
     inside = np.all([(p >= 0) & (p <= n - 1) for p, n in zip(on_volume, volume.shape, strict=True)], axis=0)
     back = map_coordinates(volume.astype(np.float64), on_volume, order=1, mode="nearest")
     flat = (turned > -900) & (turned < 400) & inside
-    assert np.median(np.abs(back - turned)[flat]) < 40, "up to noise, what comes back lies where it was"
+    assert np.median(np.abs(back - turned)[flat]) < 40, "up to noise, the restored values are at the same place"
 
 
 @pytest.fixture(scope="module")
@@ -252,7 +252,7 @@ def with_lesion_below_the_lungs(cohort: Path) -> None:
 
 @pytest.mark.slow
 def test_a_lesion_outside_the_lungs_widens_the_crop_in_training_only(tmp_path):
-    """Elsewhere the ground truth must not help: at inference nobody knows about the lesion."""
+    """Elsewhere the ground truth must not help: at inference the lesion is unknown."""
     with_lesion_below_the_lungs(tmp_path / "cohort")
     assert preprocess(tmp_path / "cohort", tmp_path / "out") == 0
     cases = all_cases(tmp_path / "out")

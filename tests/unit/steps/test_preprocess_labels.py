@@ -1,4 +1,4 @@
-"""Ground truth on the prepared grid: shapes are kept and no lesion is lost."""
+"""Ground truth on the prepared grid: shapes are preserved and no lesion is lost."""
 
 from __future__ import annotations
 

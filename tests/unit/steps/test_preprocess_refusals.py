@@ -21,7 +21,7 @@ import pytest
 from medweave_core.contracts.cohort import CohortIndex, Finding
 from medweave_steps.cli import main
 from medweave_steps.io.model.folder import CARD_FILE, write_card
-from medweave_steps.preprocess.write import save_array
+from medweave_steps.preprocess.case import save_array
 from support.chest_cohort import index_of, save_index, write_dicom, write_msd
 from support.model_folders import tiny_card
 from support.processes import names_below, nearly_full_disk
@@ -49,7 +49,7 @@ def words_for(cohort: Path, folder: Path, *words: str) -> list[str]:
 
 
 def refused(cohort: Path, folder: Path, capsys, *words: str, code: int) -> str:
-    """Runs the verb, which must end with this code and leave neither output nor report; returns what it said."""
+    """Run the verb, which must exit with this code and write neither output nor report; return its standard error."""
     assert main(words_for(cohort, folder, "--spacing-mm", "6", "6", "6", *words)) == code
     assert not (folder / "report.json").exists()
     leftovers = [path.name for path in folder.iterdir() if path.name.startswith((".", "out"))]
@@ -133,7 +133,7 @@ def test_an_index_without_cases(source, tmp_path, capsys):
     assert "lists no case" in refused(changed(source, tmp_path, cases=()), tmp_path, capsys, code=65)
 
 
-def test_missing_files_are_told_by_case(source, tmp_path, capsys):
+def test_missing_files_are_reported_by_case(source, tmp_path, capsys):
     cases = list(source[1].cases)
     cases[2] = dataclasses.replace(cases[2], files=("imagesTr/gone.nii.gz",))
     text = refused(changed(source, tmp_path, cases=tuple(cases)), tmp_path, capsys, code=65)
@@ -142,7 +142,7 @@ def test_missing_files_are_told_by_case(source, tmp_path, capsys):
     assert "gone" not in text
 
 
-def test_a_missing_mask_is_told_too(source, tmp_path, capsys):
+def test_a_missing_mask_is_reported_too(source, tmp_path, capsys):
     cases = (dataclasses.replace(source[1].cases[0], ground_truth="labelsTr/gone.nii.gz"), *source[1].cases[1:])
     assert "lung_000" in refused(changed(source, tmp_path, cases=cases), tmp_path, capsys, code=65)
 
@@ -179,7 +179,7 @@ def test_a_slice_cut_off_after_the_check(tmp_path, capsys):
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["dicom", "jpeg2000", "nifti"])
 def test_other_voxels_under_the_same_names(tmp_path, capsys, kind):
-    """Same geometry, other content: what was checked (and what the model card will name) is not what is here."""
+    """Same geometry, other content: the cohort is not the one that was checked and that the model card would name."""
     cohort = tmp_path / "cohort"
     if kind == "nifti":
         write_msd(cohort, 3)
@@ -288,7 +288,7 @@ def test_fractions_are_not_ignored_in_silence(source, tmp_path, capsys):
 # A full disk.
 
 
-def test_a_full_device_is_told_by_its_errno():
+def test_a_full_device_is_reported_by_its_errno():
     with pytest.raises(OSError) as caught:  # noqa: PT011
         save_array(Path("/dev/full"), np.zeros((64, 64, 64), dtype=np.float32))
     assert caught.value.errno == errno.ENOSPC
@@ -297,16 +297,16 @@ def test_a_full_device_is_told_by_its_errno():
 @pytest.mark.slow
 @pytest.mark.parametrize("threads", [1, 2])
 def test_a_disk_that_takes_no_more(source, tmp_path, threads):
-    """The limit on file size stands for the full disk: the same writes fail in the same way."""
+    """A limit on file size simulates a full disk: the same writes fail with the same error class."""
     cohort = changed(source, tmp_path)
     (tmp_path / "here").mkdir()
     words = words_for(cohort, tmp_path, "--spacing-mm", "3", "3", "3", "--num-threads", str(threads))
     with nearly_full_disk(tmp_path / "here", 200_000) as output:
         code = main(words)
-    told = output.getvalue()
-    assert code == 74, told
-    assert "could not be read or written" in told
-    assert "Traceback" not in told
+    message = output.getvalue()
+    assert code == 74, message
+    assert "could not be read or written" in message
+    assert "Traceback" not in message
     assert multiprocessing.active_children() == []
     assert names_below(tmp_path) == []
 
@@ -315,7 +315,7 @@ def test_a_disk_that_takes_no_more(source, tmp_path, threads):
 
 
 def started(source, folder: Path, *, threads: int) -> subprocess.Popen:
-    """A run of two hundred cases that has finished one of them, in a process group of its own."""
+    """A run of two hundred cases that has finished one of them, in its own process group."""
     many = [
         dataclasses.replace(entry, case_id=f"case-{i:04d}", patient_key=str(i))
         for i in range(200)
@@ -334,7 +334,7 @@ def started(source, folder: Path, *, threads: int) -> subprocess.Popen:
 
 def processes_of_group(group: int) -> list[int]:
     """Living processes of a process group, zombies left out."""
-    found = []
+    result = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             try:
@@ -342,8 +342,8 @@ def processes_of_group(group: int) -> list[int]:
             except OSError:
                 continue
             if int(fields[2]) == group and fields[0] != "Z":
-                found.append(int(entry.name))
-    return found
+                result.append(int(entry.name))
+    return result
 
 
 def gone(group: int) -> bool:

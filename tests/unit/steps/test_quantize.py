@@ -1,4 +1,4 @@
-"""`medweave-step quantize`: what it calibrates on, what it writes, and what it refuses."""
+"""`medweave-step quantize`: calibration data, outputs and refusals."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ def test_every_case_gives_windows_of_both_kinds(tmp_path: Path, num_cases: int) 
 
 
 def test_validation_cases_cannot_reach_the_calibration(made: Path) -> None:
-    # The same training cases beside another validation case give the same candidate.
+    # The same training cases with another validation case give the same candidate.
     shutil.copytree(made / "data", made / "changed")
     path = made / "changed/cases/case-2/volume.npy"
     np.save(path, np.load(path) + 300)
@@ -170,11 +170,11 @@ def test_the_libraries_print_nothing_and_write_nothing_at_home(made: Path, tmp_p
     home = tmp_path / "home"
     home.mkdir()
     process = started(words_of(made, 2), folder=tmp_path, before=f"import os; os.environ['HOME'] = {str(home)!r}")
-    out, told = process.communicate(timeout=120)
-    assert process.returncode == 0, told
+    out, message = process.communicate(timeout=120)
+    assert process.returncode == 0, message
     assert list(home.iterdir()) == []
     assert out == ""
-    assert all(line.startswith("quantize: ") for line in told.splitlines()), told
+    assert all(line.startswith("quantize: ") for line in message.splitlines()), message
 
 
 def test_a_training_set_without_training_cases_is_refused(
@@ -201,14 +201,14 @@ def test_a_training_set_on_another_grid_is_refused(
 
 
 @pytest.mark.parametrize(
-    ("model", "told"),
+    ("model", "message"),
     [("trained", "has no models/float32.xml"), ("int8", "cannot be quantized"), ("data", "model_card")],
 )
 def test_a_model_that_was_not_exported_is_refused(
-    made: Path, capfd: pytest.CaptureFixture[str], model: str, told: str
+    made: Path, capfd: pytest.CaptureFixture[str], model: str, message: str
 ) -> None:
     assert quantize(made, model=model, output="none") == 65
-    assert told in capfd.readouterr().err
+    assert message in capfd.readouterr().err
 
 
 def test_a_flipped_byte_in_the_graph_is_refused(made: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -231,7 +231,7 @@ def test_a_truncated_volume_names_the_case(made: Path, tmp_path: Path, capfd: py
 
 
 @pytest.mark.parametrize("library", ["openvino", "nncf"])
-def test_a_machine_without_the_libraries_is_told_the_extra(
+def test_a_machine_without_the_libraries_is_reported_the_extra(
     made: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, library: str
 ) -> None:
     for name in ("data", "exported"):
@@ -264,7 +264,7 @@ def test_an_interrupt_leaves_nothing(made: Path, tmp_path: Path) -> None:
     assert names_below(tmp_path) == []
 
 
-def test_a_full_disk_is_told_and_leaves_nothing(made: Path, tmp_path: Path) -> None:
+def test_a_full_disk_is_reported_and_leaves_nothing(made: Path, tmp_path: Path) -> None:
     with nearly_full_disk(tmp_path, 2000) as output:
         code = main([*words_of(made, 2), "--num-threads", "1"])
     assert (code, names_below(tmp_path)) == (74, [])

@@ -1,4 +1,4 @@
-"""`report`: one fragment that stands alone, says what was measured, and is the same for the same inputs."""
+"""`report`: one self-contained fragment with the measurements, equal for equal inputs."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_fragment_stands_alone_and_says_what_was_measured(tmp_path: Path) -> Non
 
 
 @pytest.mark.slow
-def test_a_model_that_was_trained_further_is_told_with_its_last_figures(tmp_path: Path) -> None:
+def test_a_model_that_was_trained_further_is_reported_with_its_last_figures(tmp_path: Path) -> None:
     _, options = evaluated(tmp_path)
     further = {
         "postprocessing": {"threshold": 0.35, "min_peak": 0.5, "min_volume_mm3": 10.0},
@@ -122,17 +122,17 @@ def test_outlines_lie_on_their_lesions_with_patient_right_on_the_left(tmp_path: 
     spec = CaseSpec(case_id="case-00000000", reference=lesion, predicted=lesion, source_format=source_format)
     _, options = evaluated(tmp_path, [spec], prepared_spacing_mm=(2.0, 2.0, 2.0))
     html, _ = report(tmp_path, options)
-    truth, found = (re.findall(rf'class="{name}" d="(M\d[^"]+Z)"', html) for name in ("truth", "found"))
+    truth, result = (re.findall(rf'class="{name}" d="(M\d[^"]+Z)"', html) for name in ("truth", "found"))
     boxes = re.findall(r'<svg viewBox="0 0 ([\d.]+) ([\d.]+)" preserveAspectRatio="none"', html)
-    assert len(truth) == len(found) == len(boxes) == 4
-    # Columns run to the patient's left, rows to the back: index 30 of 40 is 3/4 of the way to the left.
+    assert len(truth) == len(result) == len(boxes) == 4
+    # Columns run to the patient's left, rows to the back: index 30 of 40 is at 3/4 towards the left.
     for place, expected in ((0, (30 / 40, 10 / 44)), (1, (30 / 40, 1 - 22 / 30)), (2, (10 / 44, 1 - 22 / 30))):
         size = np.array([float(v) for v in boxes[place]])
-        for paths in (truth, found):
+        for paths in (truth, result):
             np.testing.assert_allclose(path_points(paths[place]).mean(axis=0) / size, expected, atol=0.06)
     # The enlarged field has the lesion in its middle unless the border is near, and shows it in quarters of a millimetre.
     assert boxes[3] == ("200", "200")
-    span = np.ptp(path_points(found[3]), axis=0) * 0.25
+    span = np.ptp(path_points(result[3]), axis=0) * 0.25
     np.testing.assert_allclose(span, 8, atol=2.5)
 
 
@@ -156,9 +156,9 @@ def test_best_median_and_worst_are_always_among_the_cases_shown(tmp_path: Path) 
     lesion = balls((16, 16, 16), (8, 8, 8), radius=5)
     specs = []
     for i in range(7):
-        found = lesion.copy()
-        found[: 3 + i] = False
-        specs.append(CaseSpec(case_id=f"case-{i}", reference=lesion, predicted=found))
+        result = lesion.copy()
+        result[: 3 + i] = False
+        specs.append(CaseSpec(case_id=f"case-{i}", reference=lesion, predicted=result))
     evaluated(tmp_path, specs)
     data = json.loads((tmp_path / "evaluation" / "metrics.json").read_text())
     evaluation = codec.from_json(Evaluation, data, where="metrics.json")

@@ -1,4 +1,4 @@
-"""Charts: inline SVG that follows the page's colours, keeps to itself, and is told in words."""
+"""Charts: inline SVG with the page's colors, unique ids, and alternative text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The table of ranks: the paper's figures recomputed, what was measured, and a model that says no more than it can."""
+"""The table of ranks: the paper's figures recomputed, the measurements, and a model limited to its range."""
 
 from __future__ import annotations
 
@@ -35,43 +35,43 @@ def training(ranks: int, seconds: float, verb: str = "train") -> RunReport:
 
 
 def search(seconds: list[float], *, ranks: int = 1, at_once: int = 1, wall: float, best: str = "a") -> RunReport:
-    rows = [{"state": "completed", "ranks": ranks, "seconds": each, "host": "h"} for each in seconds]
+    rows = [{"state": "completed", "ranks": ranks, "seconds": item, "host": "h"} for item in seconds]
     rows.append({"state": "failed", "ranks": 1, "seconds": 1.0, "host": "h"})
     return report("search", {"rows": rows, "best": best, "most_at_once": at_once, "seconds": wall})
 
 
 def table(*reports: RunReport) -> Table:
-    found = table_of(reports)
-    assert found is not None
-    return found
+    result = table_of(reports)
+    assert result is not None
+    return result
 
 
-def column(found: Table, heading: str) -> Column:
-    return next(column for column in found.columns if column.heading == heading)
+def column(result: Table, heading: str) -> Column:
+    return next(column for column in result.columns if column.heading == heading)
 
 
 def test_the_papers_speed_ups_follow_from_its_times() -> None:
-    found = table(training(1, 100.0), training(2, 60.0))
-    assert found.ranks == (1, 2, 4, 8, 12, 16, 32)
+    result = table(training(1, 100.0), training(2, 60.0))
+    assert result.ranks == (1, 2, 4, 8, 12, 16, 32)
     for place, heading in enumerate(("DistMIS, data parallel", "DistMIS, experiment parallel")):
         for ranks, printed in PRINTED.items():
-            assert column(found, heading).speed_up(ranks) == pytest.approx(printed[place], abs=0.01)
-    assert column(found, "DistMIS, data parallel").texts(32) == ("3 h 21 min", "13.18 (0.41)")
+            assert column(result, heading).speed_up(ranks) == pytest.approx(printed[place], abs=0.01)
+    assert column(result, "DistMIS, data parallel").texts(32) == ("3 h 21 min", "13.18 (0.41)")
 
 
 @pytest.mark.parametrize("seconds", [{1: 100.0, 2: 55.0}, {1: 100.0, 2: 55.0, 4: 33.0}])
 def test_modelled_speed_ups_grow_stay_below_the_ranks_and_favour_experiments(seconds: dict[int, float]) -> None:
-    found = table(*(training(ranks, each) for ranks, each in seconds.items()))
+    result = table(*(training(ranks, item) for ranks, item in seconds.items()))
     data, experiments = (
-        [column(found, f"Modelled, grid {mode} parallel").speed_up(ranks) or 0 for ranks in found.ranks]
+        [column(result, f"Modelled, grid {mode} parallel").speed_up(ranks) or 0 for ranks in result.ranks]
         for mode in ("data", "experiment")
     )
     for speeds in (data, experiments):
         assert speeds == sorted(speeds)
-        assert all(speed <= ranks + 1e-9 for speed, ranks in zip(speeds, found.ranks, strict=True))
+        assert all(speed <= ranks + 1e-9 for speed, ranks in zip(speeds, result.ranks, strict=True))
     assert all(e >= d for e, d in zip(experiments, data, strict=True))
-    assert found.num_trials == 32
-    assert [column(found, "Modelled, grid experiment parallel").seconds[n] for n in (1, 8, 12, 32)] == [
+    assert result.num_trials == 32
+    assert [column(result, "Modelled, grid experiment parallel").seconds[n] for n in (1, 8, 12, 32)] == [
         3200,
         400,
         300,
@@ -94,25 +94,25 @@ def test_trials_are_done_no_sooner_than_they_can_be(slots: int) -> None:
     assert makespan(durations, 1) == sum(durations)
 
 
-def test_both_modes_of_a_search_are_measured_beside_each_other() -> None:
+def test_both_modes_of_a_search_are_measured_next_to_each_other() -> None:
     alone, spread = search([10.0, 12.0, 8.0], at_once=2, wall=19.0), search([6.0, 7.0, 5.0], ranks=2, wall=20.0)
-    found = table(alone, spread)
-    assert found.num_trials == 3
-    assert column(found, "Measured, grid experiment parallel").texts(2) == ("19 s", "1.58 (0.79)")
-    assert column(found, "Measured, grid data parallel").texts(2) == ("20 s", "1.50 (0.75)")
-    assert column(found, "Modelled, grid experiment parallel").seconds[32] == 12.0
-    assert column(found, "Modelled, grid data parallel").seconds[2] == pytest.approx(18.0), "the trials' own times"
-    assert "a grid of 4 trials, 3 completed, 2 ranks each, 1 at once, on 1 machine" in found.where
+    result = table(alone, spread)
+    assert result.num_trials == 3
+    assert column(result, "Measured, grid experiment parallel").texts(2) == ("19 s", "1.58 (0.79)")
+    assert column(result, "Measured, grid data parallel").texts(2) == ("20 s", "1.50 (0.75)")
+    assert column(result, "Modelled, grid experiment parallel").seconds[32] == 12.0
+    assert column(result, "Modelled, grid data parallel").seconds[2] == pytest.approx(18.0), "the trials' own times"
+    assert "a grid of 4 trials, 3 completed, 2 ranks each, 1 at once, on 1 machine" in result.where
 
 
-def test_what_was_not_measured_is_not_told() -> None:
+def test_what_was_not_measured_is_not_reported() -> None:
     assert table_of([training(2, 60.0), training(4, 35.0, verb="train-distributed")]) is None
-    assert table_of([search([1.0], wall=1.0, best="")]) is None, "one trial of a search is none"
-    found = table(training(2, 60.0), training(4, 35.0))
-    assert [column.heading for column in found.columns] == [
+    assert table_of([search([1.0], wall=1.0, best="")]) is None, "one trial of a search is not a search"
+    result = table(training(2, 60.0), training(4, 35.0))
+    assert [column.heading for column in result.columns] == [
         "Measured, one training", "DistMIS, data parallel", "DistMIS, experiment parallel",
     ]  # fmt: skip
-    assert found.columns[0].texts(2) == ("1 min 00 s", "–"), "nothing is known of one rank"
-    assert found.columns[0].texts(8) == ("–", "–")
-    assert "1 rank" not in found.where
-    assert "2 ranks: 10 steps of 4 volumes or patches" in found.where
+    assert result.columns[0].texts(2) == ("1 min 00 s", "–"), "nothing is known of one rank"
+    assert result.columns[0].texts(8) == ("–", "–")
+    assert "1 rank" not in result.where
+    assert "2 ranks: 10 steps of 4 volumes or patches" in result.where

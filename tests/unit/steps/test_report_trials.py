@@ -1,4 +1,4 @@
-"""The report's table of trials: each with its options, what came of it, and its start and end."""
+"""The report's table of trials: options, result, start and end of each."""
 
 from __future__ import annotations
 
@@ -32,19 +32,19 @@ def test_each_trial_has_its_start_and_its_end() -> None:
     lost = row(
         "c", state="failed", score=None, cause="the node was lost", started_at="", ended_at="", seconds=0.0, host=""
     )
-    (found,) = trials_of([report(row("a", ranks=2), row("b"), lost, best="b")])
+    (result,) = trials_of([report(row("a", ranks=2), row("b"), lost, best="b")])
     start, end = "2026-11-25 19:38:07.125", "2026-11-25 19:40:07.250"
-    assert found.rows == (
+    assert result.rows == (
         ("norm a", "completed", "0.5000", "2", start, end, "2 min 00 s", "node-a"),
         ("norm b", "completed", "0.5000", "1", start, end, "2 min 00 s", "node-a"),
         ("norm c", "failed: the node was lost", "–", "1", "–", "–", "–", "–"),
     )
-    assert (found.metric, found.best) == ("validation_dice", 1)
-    assert found.caption.startswith("Data parallel, 2 ranks each: 3 trials, 2 at the same time at the most, ")
+    assert (result.metric, result.best) == ("validation_dice", 1)
+    assert result.caption.startswith("Data parallel, 2 ranks each: 3 trials, 2 at the same time at the most, ")
 
 
 def test_every_search_has_a_table_and_a_single_trial_none() -> None:
     whole, single = report(row("a"), best="a"), report(row("a"), best="")
-    assert [found.caption.partition(":")[0] for found in trials_of([whole, single, whole])] == [
+    assert [result.caption.partition(":")[0] for result in trials_of([whole, single, whole])] == [
         "Experiment parallel"
     ] * 2

@@ -1,4 +1,4 @@
-"""The way back: inside boxes as on the whole volume, and in the right place."""
+"""The inverse transform: inside boxes as on the whole volume, and at the right position."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def dicom_like(spacing_mm, *, feet_first=False):
 
 
 def whole_volume(probability, info, threshold):
-    """The plain way: zeros around the crop, interpolation of everything, threshold, source order."""
+    """The reference: zeros around the crop, interpolation of everything, threshold, source order."""
     ras = ras_grid(info.source_grid, info.source_axis, info.source_flipped)
     full_shape = resampled_shape(ras.shape, ras.spacing_mm, info.grid.spacing_mm)
     full = np.zeros(full_shape, np.float32)

@@ -103,7 +103,7 @@ def test_each_failure_has_its_exit_code_and_leaves_no_report(
     assert "jane-doe" not in shown
 
 
-def test_a_full_disk_is_told_through_a_library_that_hides_its_number(
+def test_a_full_disk_is_reported_through_a_library_that_hides_its_number(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     import pydicom
@@ -262,7 +262,7 @@ def test_a_second_signal_adds_nothing_to_the_first(tmp_path: Path) -> None:
     assert "interrupted" in process.stderr.readline()
     os.kill(process.pid, signal.SIGINT)
     _, errors = process.communicate(timeout=20)
-    # The interpreter's last act gives the signal its default back, which ends the process in the same way for whoever waits for it.
+    # The interpreter's last act gives the signal its default back, which ends the process with the same status for its parent.
     assert process.returncode in (130, -signal.SIGINT)
     assert errors == ""
 
@@ -284,7 +284,7 @@ def test_the_peak_of_memory_is_the_programs_own() -> None:
 
 @pytest.mark.slow
 def test_a_signal_to_a_forked_child_does_not_end_its_parent() -> None:
-    # As the processes that cut patches: one that was asked to end had the training's own watchdog end the training.
+    # Like the processes that cut patches: SIGTERM to one of them made the training's watchdog end the training.
     code = (
         "import os, signal, time\n"
         "from medweave_steps.runtime import signals\n"
@@ -315,6 +315,6 @@ def test_who_has_called_a_verb_as_a_function_is_not_ended_by_it_later(tmp_path: 
     assert {number: signal.getsignal(number) for number in before} == before
     assert signal.set_wakeup_fd(-1) == -1
     deadline = time.monotonic() + 10
-    while any(each.name == "signal-watchdog" for each in threading.enumerate()) and time.monotonic() < deadline:
+    while any(item.name == "signal-watchdog" for item in threading.enumerate()) and time.monotonic() < deadline:
         time.sleep(0.05)
-    assert not [each for each in threading.enumerate() if each.name == "signal-watchdog"]
+    assert not [item for item in threading.enumerate() if item.name == "signal-watchdog"]

@@ -17,7 +17,7 @@ from medweave_core.errors import UsageError, UserInputError
 from medweave_steps.cli import build_parser, load_verb, main
 from medweave_steps.runtime.options import read_options
 from medweave_steps.search.config import SearchConfig
-from medweave_steps.search.grid import GIVEN, trials_of, words_of
+from medweave_steps.search.grid import RESERVED, trials_of, words_of
 from medweave_steps.search.side_by_side import LOST, _row
 from medweave_steps.search.table import in_order, most_at_once, table_of, write_table
 from support.cwl_files import WORKFLOWS
@@ -26,8 +26,8 @@ GRID = SearchGrid(options={"steps": 6}, product={"learning-rate": (0.1, 0.2), "c
 
 
 def row(trial_id: str, **changes: Any) -> TrialRow:
-    told = {"varied": {"learning-rate": 0.1}, "seed": 1, "state": "completed", "score": 0.5}
-    return TrialRow(trial_id=trial_id, **told | changes)
+    message = {"varied": {"learning-rate": 0.1}, "seed": 1, "state": "completed", "score": 0.5}
+    return TrialRow(trial_id=trial_id, **message | changes)
 
 
 def test_the_last_option_changes_fastest_and_each_trial_is_whole() -> None:
@@ -63,16 +63,16 @@ def test_a_seed_that_is_named_counts() -> None:
         (SearchGrid(options={"steps": 1}, product={"steps": (2,)}), "option 'steps' in `options`"),
         (SearchGrid(product={"learning_rate": (1,)}), "option 'learning_rate'"),
         (SearchGrid(product={"--steps": (1,)}), "option '--steps'"),
-        *((SearchGrid(product={name: ("x",)}), f"option '{name}'") for name in GIVEN),
+        *((SearchGrid(product={name: ("x",)}), f"option '{name}'") for name in RESERVED),
         (SearchGrid(product={"steps": ({"a": 1},)}), 'steps: {"a": 1}'),
         (SearchGrid(product={"steps": (None,)}), "steps: null"),
         (SearchGrid(product={"learning-rate": (math.nan,)}), "learning-rate: NaN"),
     ],
 )
-def test_a_grid_that_cannot_be_used_is_told(grid: SearchGrid, seen: str) -> None:
-    with pytest.raises(UserInputError, match="grid of the search") as told:
+def test_a_grid_that_cannot_be_used_is_reported(grid: SearchGrid, seen: str) -> None:
+    with pytest.raises(UserInputError, match="grid of the search") as message:
         trials_of(grid)
-    assert seen in told.value.seen
+    assert seen in message.value.seen
 
 
 def test_options_become_words_that_train_reads_as_they_were() -> None:
@@ -98,8 +98,8 @@ def test_each_trial_of_a_committed_grid_is_valid_for_train(path: Path) -> None:
         words = [*words_of(trial.options), "--training-set", "t", "--output", "o"]
         config = read_options(verb.config, build_parser(verb).parse_args(words))
         for name, value in trial.options.items():
-            given = getattr(config, name.replace("-", "_"))
-            assert (list(given) if isinstance(given, tuple) else given) == value
+            arguments = getattr(config, name.replace("-", "_"))
+            assert (list(arguments) if isinstance(arguments, tuple) else arguments) == value
 
 
 def test_most_at_once_counts_moments_and_not_touches() -> None:
@@ -120,24 +120,24 @@ def test_the_best_is_the_highest_of_those_that_have_a_model_and_the_first_of_equ
     assert lines[0].startswith("trial,learning-rate,state,validation_dice,seed,")
     assert lines[1].startswith("a,0.1,completed,0.5,1,")
     assert lines[5].endswith(",no")
-    with pytest.raises(UserInputError, match="no trial of the search was completed") as told:
+    with pytest.raises(UserInputError, match="no trial of the search was completed") as message:
         table_of(rows[4:], "validation_dice", choose=True)
-    assert told.value.seen == "no"
+    assert message.value.seen == "no"
 
 
 def test_a_trial_whose_job_left_nothing_is_a_failed_row(tmp_path: Path) -> None:
     trials = trials_of(GRID)
-    found = {trial.trial_id: (row(trial.trial_id), tmp_path) for trial in trials[1:]}
-    rows = in_order(trials, found)
-    assert [each.state for each in rows] == ["failed", "completed", "completed", "completed"]
+    result = {trial.trial_id: (row(trial.trial_id), tmp_path) for trial in trials[1:]}
+    rows = in_order(trials, result)
+    assert [item.state for item in rows] == ["failed", "completed", "completed", "completed"]
     assert rows[0].cause.startswith("no result")
     assert _row(tmp_path, trials[0]).cause == LOST
     with pytest.raises(UserInputError, match="no trial of this grid"):
-        in_order(trials[:1], found)
+        in_order(trials[:1], result)
 
 
 @pytest.mark.parametrize(
-    ("changes", "told"),
+    ("changes", "message"),
     [
         ({"part": "all", "training_set": Path("t")}, "--grid is missing for --part all"),
         ({"part": "plan", "grid": Path("g"), "training_set": Path("t")}, "--training-set has no use in --part plan"),
@@ -149,19 +149,21 @@ def test_a_trial_whose_job_left_nothing_is_a_failed_row(tmp_path: Path) -> None:
         ({"part": "plan", "grid": Path("g"), "best_model": Path("o")}, "the same folder"),
     ],
 )
-def test_options_that_do_not_belong_together_are_refused(changes: dict[str, Any], told: str) -> None:
-    with pytest.raises(UsageError, match=re.escape(told)):
+def test_options_that_do_not_belong_together_are_refused(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError, match=re.escape(message)):
         SearchConfig(**{"output": Path("o"), **changes})
 
 
-@pytest.mark.parametrize(("text", "told"), [("{", "is no JSON"), ('{"produkt": {}}', "produkt"), ("[]", "an object")])
-def test_a_grid_file_that_is_none_is_told(
-    tmp_path: Path, text: str, told: str, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("text", "message"), [("{", "is no JSON"), ('{"produkt": {}}', "produkt"), ("[]", "an object")]
+)
+def test_a_grid_file_that_is_none_is_reported(
+    tmp_path: Path, text: str, message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "grid.json").write_text(text)
     code = main(["search", "--part", "plan", "--grid", str(tmp_path / "grid.json"), "--output", str(tmp_path / "o")])
     assert code == UserInputError.exit_code
-    assert told in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
 def test_plan_writes_a_file_per_trial_in_the_order_of_the_grid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -49,7 +49,7 @@ def test_a_dicom_case_gets_four_files_and_a_record(run, model):
     assert set(record.table_columns) == set(rows(run.case("lesions.csv"))[0])
 
 
-def test_the_report_tells_seconds_per_stage_and_lesions(run):
+def test_the_report_reports_seconds_per_stage_and_lesions(run):
     report = json.loads(run.report.read_text())
     assert report["results"]["num_lesions"] == 2
     assert report["cases"][0]["seconds"].keys() == {"load", "network", "restore", "write"}
@@ -154,13 +154,13 @@ def test_small_lesions_are_dropped_as_the_card_says(tmp_path, run):
     assert [float(row["volume_mm3"]) for row in rows(filtered.case("lesions.csv"))] == volumes[:1]
 
 
-def test_another_threshold_gives_other_outlines_and_is_told(tmp_path, model, run, capsys):
+def test_another_threshold_gives_other_outlines_and_is_reported(tmp_path, model, run, capsys):
     batch = prepare(tmp_path / "batch", [scan_of(series_with())])
     assert segment(tmp_path, model, batch, "--threshold", "1", output="none").exit_code == 2
     other = segment(tmp_path, model, batch, "--threshold", "0.9")
     assert other.exit_code == 0
-    assert "threshold 0.9 in the place of 0.5" in capsys.readouterr().err
-    volumes = [sum(float(row["volume_mm3"]) for row in rows(each.case("lesions.csv"))) for each in (run, other)]
+    assert "threshold 0.9 instead of 0.5" in capsys.readouterr().err
+    volumes = [sum(float(row["volume_mm3"]) for row in rows(item.case("lesions.csv"))) for item in (run, other)]
     assert 0 < volumes[1] < volumes[0]
 
 
@@ -179,7 +179,7 @@ sys.exit(code or sorted({"torch", "monai", "SimpleITK", "onnxruntime"} & set(sys
     assert ended.returncode == 0, ended.stderr
 
 
-def test_an_empty_batch_is_told(tmp_path, model, capsys):
+def test_an_empty_batch_is_reported(tmp_path, model, capsys):
     run = segment(tmp_path, model, prepare(tmp_path / "batch", []))
     assert run.exit_code == 0
     assert json.loads((run.output / "segmentations.json").read_text())["cases"] == []

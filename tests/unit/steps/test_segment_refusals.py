@@ -31,7 +31,7 @@ def batch(tmp_path):
 
 
 def left_behind(folder: Path) -> list[str]:
-    """Whatever lies beside the inputs."""
+    """Return the files next to the inputs."""
     return sorted(path.name for path in folder.iterdir() if path.name not in ("batch", "model"))
 
 
@@ -58,8 +58,8 @@ def refused(tmp_path, model, batch, capsys, *words: str, exit_code: int = 65, ex
     ],
 )
 def test_a_model_whose_contract_does_not_fit(tmp_path, batch, capsys, contract, words):
-    given = dataclasses.replace(tiny_card().input, **contract)
-    write_tiny_model(tmp_path / "model", input=given)
+    values = dataclasses.replace(tiny_card().input, **contract)
+    write_tiny_model(tmp_path / "model", input=values)
     text = refused(tmp_path, tmp_path / "model", batch, capsys, *words)
     assert f"medweave-step segment: the model 'tiny-nodules' does not fit {CASE}." in text
     assert "run preprocess on the cohort with --segmentation-model" in text
@@ -211,8 +211,8 @@ def test_a_write_that_fails_half_way(tmp_path, model, batch):
 def test_an_interrupt_ends_it_in_the_middle_of_a_case(tmp_path, number, exit_code):
     # Windows of 64³ voxels with a kernel of 9³: a case takes seconds, so the signal comes while the network runs.
     kernel = np.full((9, 9, 9), 40 / 729)
-    given = dataclasses.replace(tiny_card().input, patch_shape=(64, 64, 64))
-    write_tiny_model(tmp_path / "model", kernel=kernel, input=given, postprocessing=Postprocessing(overlap=0.9))
+    values = dataclasses.replace(tiny_card().input, patch_shape=(64, 64, 64))
+    write_tiny_model(tmp_path / "model", kernel=kernel, input=values, postprocessing=Postprocessing(overlap=0.9))
     small = scan_of(series_with(), case_id="case-00000001")
     large = Scan(
         case_id="case-00000002",

@@ -1,4 +1,4 @@
-"""Patients into splits: no leakage, nobody forgotten, fixed splits kept, the same draw every time."""
+"""Patients into splits: no leakage, every patient once, fixed splits unchanged, the same draw every time."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ def split(cases, *, fractions=FRACTIONS, seed=0):
 
 
 def patients_in(cases, splits) -> dict[str, set[str]]:
-    found: dict[str, set[str]] = {"train": set(), "validation": set(), "test": set()}
+    result: dict[str, set[str]] = {"train": set(), "validation": set(), "test": set()}
     for entry in cases:
-        found[splits[entry.case_id]].add(entry.patient_key)
-    return found
+        result[splits[entry.case_id]].add(entry.patient_key)
+    return result
 
 
 cohorts = st.lists(st.integers(1, 4), min_size=3, max_size=60).map(
@@ -69,7 +69,7 @@ def test_sizes_are_within_one_patient_of_the_shares(number, fractions, seed):
     groups = patients_in(cases, split(cases, fractions=fractions, seed=seed))
     for name, share in zip(("train", "validation", "test"), fractions, strict=True):
         assert (share > 0) == bool(groups[name])
-        # A split that would round to nobody takes its one patient from the largest.
+        # A split that would round to zero patients takes one from the largest.
         if min(number * other for other in fractions if other > 0) >= 1:
             assert abs(len(groups[name]) - number * share) < 1
 
@@ -85,8 +85,8 @@ def test_the_cases_of_msd_task01_are_split_as_the_explanation_says():
     # DistMIS has 484 patients and 70/15/15; its code cuts off to 338, 73 and 73.
     splits = list(split([case(patient) for patient in range(484)]).values())
     assert [splits.count(name) for name in ("train", "validation", "test")] == [339, 73, 72]
-    told = (ROOT / "docs" / "explanation" / "brain-pipeline.md").read_text(encoding="utf-8")
-    assert "339, 73 and 72 of 484" in told
+    message = (ROOT / "docs" / "explanation" / "brain-pipeline.md").read_text(encoding="utf-8")
+    assert "339, 73 and 72 of 484" in message
 
 
 def test_the_seed_decides():
@@ -129,7 +129,7 @@ def test_everything_fixed_needs_no_draw():
     assert split(cases) == {"case-a-0": "train", "case-b-0": "validation", "case-c-0": "test"}
 
 
-def test_patients_beside_three_fixed_splits_are_for_training():
+def test_patients_next_to_three_fixed_splits_are_for_training():
     cases = [case("a", fixed="train"), case("b", fixed="validation"), case("c", fixed="test"), case("d")]
     assert split(cases)["case-d-0"] == "train"
 
@@ -142,7 +142,7 @@ def test_too_few_patients(number):
     assert "at least 3" in caught.value.expected
 
 
-def test_too_few_beside_a_fixed_test_split():
+def test_too_few_next_to_a_fixed_test_split():
     with pytest.raises(UserInputError) as caught:
         split([case("a", fixed="test"), case("b", fixed="test"), case("c")])
     assert "1 left for train, validation" in caught.value.seen

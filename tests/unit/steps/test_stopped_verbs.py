@@ -1,6 +1,6 @@
-"""A signal or a full disk in the verbs whose own tests show neither: what they end with, and that they leave nothing behind.
+"""A signal or a full disk in the verbs whose own tests have neither: exit codes, and no partial outputs.
 
-The others, beside their tests: check and evaluate (signals); phantom (both, several processes), preprocess, train, export, bundle,
+The others, in their tests: check and evaluate (signals); phantom (both, several processes), preprocess, train, export, bundle,
 quantize, gate and segment (both).
 """
 
@@ -30,9 +30,9 @@ def test_a_phantom_runs_on_after_the_announcement_of_its_time_limit_and_an_inter
     assert names_below(tmp_path), "the first patient is written"
     process.send_signal(signal.SIGUSR1)  # a training writes a checkpoint; this step has nothing to save
     wait_for_line(process, "patient 2/500")
-    code, told = interrupted(process)
+    code, message = interrupted(process)
     assert code == 130
-    assert "interrupted" in told
+    assert "interrupted" in message
     assert names_below(tmp_path) == []
 
 
@@ -49,10 +49,10 @@ def test_an_interrupted_report_leaves_nothing(tmp_path: Path) -> None:
         with contextlib.suppress(OSError):
             writer = os.open(blocked, os.O_WRONLY | os.O_NONBLOCK)
         time.sleep(0.01)
-    code, told = interrupted(process)
+    code, message = interrupted(process)
     os.close(writer)
     assert code == 130
-    assert "interrupted" in told
+    assert "interrupted" in message
     assert names_below(tmp_path / "here") == []
 
 
@@ -67,15 +67,15 @@ def words_of(verb: str, folder: Path) -> list[str]:
 
 
 @pytest.mark.parametrize(("verb", "largest_file"), [("check", 500), ("evaluate", 500), ("report", 5_000)])
-def test_a_full_disk_is_told_and_leaves_nothing(tmp_path: Path, verb: str, largest_file: int) -> None:
+def test_a_full_disk_is_reported_and_leaves_nothing(tmp_path: Path, verb: str, largest_file: int) -> None:
     words = words_of(verb, tmp_path / "inputs")
     (tmp_path / "here").mkdir()
     with nearly_full_disk(tmp_path / "here", largest_file) as output:
         code = main([*words, "--num-threads", "1"])
-    told = output.getvalue()
-    assert code == 74, told
-    assert "a file could not be read or written" in told
-    assert "Traceback" not in told
+    message = output.getvalue()
+    assert code == 74, message
+    assert "a file could not be read or written" in message
+    assert "Traceback" not in message
     assert names_below(tmp_path / "here") == []
 
 
@@ -83,7 +83,7 @@ def test_a_process_on_a_full_disk_ends_with_its_exit_code(tmp_path: Path) -> Non
     words = words_of("check", tmp_path / "inputs")
     (tmp_path / "here").mkdir()
     process = started(words, folder=tmp_path / "here", largest_file=500)
-    _, told = process.communicate(timeout=120)
-    assert process.returncode == 74, told
-    assert "a file could not be read or written" in told
+    _, message = process.communicate(timeout=120)
+    assert process.returncode == 74, message
+    assert "a file could not be read or written" in message
     assert names_below(tmp_path / "here") == []

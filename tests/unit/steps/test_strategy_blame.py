@@ -35,7 +35,7 @@ def batch_of(*values: float) -> Batch:
     )  # fmt: skip
 
 
-def told_of(stepper: Stepper, batch: Batch) -> str:
+def reported_of(stepper: Stepper, batch: Batch) -> str:
     value = float(stepper.loss_of(batch).detach())
     error = not_a_number(value, step=3, blames=[stepper.blame_of(batch)], learning_rate=0.1)
     assert isinstance(error, InternalError)
@@ -43,7 +43,7 @@ def told_of(stepper: Stepper, batch: Batch) -> str:
 
 
 def test_of_two_patches_the_bad_one_is_named(stepper: Stepper) -> None:
-    seen = told_of(stepper, batch_of(0.0, math.nan))
+    seen = reported_of(stepper, batch_of(0.0, math.nan))
     assert seen == (
         "loss nan on patches of case-1 (1 of 2 patches); the volume of case-1 holds values that are not finite"
     )
@@ -56,4 +56,6 @@ def test_where_each_patch_alone_is_finite_the_largest_is_named(
         return torch.tensor(math.inf if len(batch.case_ids) > 1 else float(batch.image_BCIJK.mean()))
 
     monkeypatch.setattr(Stepper, "_loss", loss)
-    assert told_of(stepper, batch_of(1.0, 5.0)).startswith("loss inf on patches of case-1, whose loss is the largest: ")
+    assert reported_of(stepper, batch_of(1.0, 5.0)).startswith(
+        "loss inf on patches of case-1, whose loss is the largest: "
+    )

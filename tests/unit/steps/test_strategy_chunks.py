@@ -16,19 +16,20 @@ from medweave_core.errors import UsageError, UserInputError
 from medweave_steps.cli import main
 from medweave_steps.io.cohort.prepared import open_prepared
 from medweave_steps.train.network import architecture, seeded_network
-from medweave_steps.train_distributed import replica
 from medweave_steps.train_distributed.config import DistributedConfig
+from medweave_steps.train_distributed.engines import replica
 from medweave_steps.train_distributed.engines.compss import CompssEngine
-from medweave_steps.train_distributed.replica import ReplicaJob
+from medweave_steps.train_distributed.engines.replica import ReplicaJob
 from medweave_steps.training.data.batches import Batches
+from medweave_steps.training.data.case_cache import MIB, sample_bytes
 from medweave_steps.training.data.cases import open_sampler, usable_cases
-from medweave_steps.training.data.chunks import MIB, Chunk, chunk_of, sample_bytes
 from medweave_steps.training.data.volumes import VolumeSampler
 from medweave_steps.training.distributed.average import averaged, packed, unpacked
 from medweave_steps.training.distributed.group import Alone
 from medweave_steps.training.loop.checkpoint import read_checkpoint
+from medweave_steps.training.loop.chunks import Chunk, chunk_of
 from support import fake_pycompss, strategy_work
-from support.rank_work import run_to_its_end
+from support.rank_work import OneOfTwo, run_to_its_end
 from support.strategy_work import Case, by_two_ranks, largest_difference, options
 from support.training_set import training_set
 from support.weights import weights
@@ -43,10 +44,10 @@ VALIDATED_LAST = {"window_shape": SHAPE, "validation_interval": 3}
 
 def volumes(data: Path, num_cases: int = 8, **changes: Any) -> Any:
     """Three epochs of whole cases, two a step."""
-    given = {
+    arguments = {
         "epochs": 3, "batch_size": 2, "patch_shape": SHAPE, "schedule": "constant", "learning_rate": 1e-3, **VALIDATED_LAST,
     }  # fmt: skip
-    return options(data, **given | changes).for_cases(num_cases, num_channels=1)
+    return options(data, **arguments | changes).for_cases(num_cases, num_channels=1)
 
 
 @pytest.fixture(scope="module")
@@ -117,14 +118,19 @@ def sampler_of(config: Any) -> VolumeSampler:
     return sampler
 
 
+def strategy_of(config: Any, group: Any) -> Any:
+    return config.open_strategy(num_cases=8, num_channels=1, group=group, device=torch.device("cpu"))
+
+
 def test_each_case_comes_once_an_epoch_over_ranks_and_chunks(seven: Path) -> None:
-    sampler = sampler_of(volumes(seven, 7, ranks=2, **ONE_MIB))
+    config = volumes(seven, 7, ranks=2, **ONE_MIB)
+    sampler, strategies = sampler_of(config), [strategy_of(config, OneOfTwo(rank)) for rank in range(2)]
     for epoch in range(3):
         seen, padding, chunks = [], 0, []
         for step in range(4 * epoch, 4 * epoch + 4):
             for rank in range(2):
                 batch = sampler.batch(step, rank=rank, world_size=2)
-                chunks.append(batch.chunk)
+                chunks.append(strategies[rank].chunk_of(step))
                 padding += batch.is_padding
                 seen += [] if batch.is_padding else list(batch.case_ids)
         assert sorted(seen) == [f"case-{place}" for place in range(7)]
@@ -136,23 +142,24 @@ def test_each_case_comes_once_an_epoch_over_ranks_and_chunks(seven: Path) -> Non
 
 
 def test_never_more_than_fits_is_kept_and_the_batches_are_the_same(data: Path) -> None:
-    config = volumes(data, ranks=2, augment=True, **ONE_MIB)
-    kept, read = sampler_of(config), sampler_of(dataclasses.replace(config, chunk_mib=None))
+    retained, read = (
+        sampler_of(volumes(data, ranks=2, augment=True, **changes)) for changes in (ONE_MIB, {"strategy": "local-sgd"})
+    )
     assert sample_bytes(SHAPE, 1) * 2 == MIB
     most = 0
     for step in range(12):
-        one, other = (sampler.batch(step, rank=1, world_size=2) for sampler in (kept, read))
+        one, other = (sampler.batch(step, rank=1, world_size=2) for sampler in (retained, read))
         assert np.array_equal(one.image_BCIJK, other.image_BCIJK)
         assert np.array_equal(one.label_BCIJK, other.label_BCIJK)
-        assert (one.case_ids, other.chunk, read.kept.num_bytes()) == (other.case_ids, None, 0)
-        most = max(most, kept.kept.num_bytes())
-        assert kept.kept.num_bytes() <= MIB
+        assert (one.case_ids, read.cache.num_bytes()) == (other.case_ids, 0)
+        most = max(most, retained.cache.num_bytes())
+        assert retained.cache.num_bytes() <= MIB
     assert most == MIB
 
 
-@pytest.mark.parametrize("given", [{"strategy": "local-sgd", "chunk_mib": 4}, {"cache_mib": 4}])
-def test_what_fits_is_read_once(data: Path, monkeypatch: pytest.MonkeyPatch, given: dict[str, Any]) -> None:
-    sampler, read = sampler_of(volumes(data, **given)), []
+@pytest.mark.parametrize("arguments", [{"strategy": "local-sgd", "chunk_mib": 4}, {"cache_mib": 4}])
+def test_what_fits_is_read_once(data: Path, monkeypatch: pytest.MonkeyPatch, arguments: dict[str, Any]) -> None:
+    sampler, read = sampler_of(volumes(data, **arguments)), []
     plain = VolumeSampler._plain
     monkeypatch.setattr(
         VolumeSampler, "_plain", lambda self, case, middle: read.append(case.case_id) or plain(self, case, middle)
@@ -167,31 +174,33 @@ def test_a_cache_that_holds_some_cases_changes_nothing(data: Path, strategy: str
     config = volumes(data, strategy=strategy, augment=True)
     cached = dataclasses.replace(config, cache_mib=1)
     assert cached.identity() == config.identity()
-    results = [strategy_work.trained(Case(config=given, recipe=True), Alone()) for given in (config, cached)]
+    results = [strategy_work.trained(Case(config=arguments, recipe=True), Alone()) for arguments in (config, cached)]
     assert largest_difference(*results) == 0
     assert results[0]["loss"] == results[1]["loss"]
     sampler = sampler_of(cached)
     for step in range(8):
-        assert sampler.batch(step).chunk is None
-        assert 0 < sampler.kept.num_bytes() <= MIB
+        sampler.batch(step)
+        assert 0 < sampler.cache.num_bytes() <= MIB
+    if strategy == "local-sgd":
+        assert strategy_of(cached, Alone()).chunk_of(0) is None
 
 
 def test_processes_that_cut_batches_share_the_memory(data: Path) -> None:
     sampler = sampler_of(volumes(data, strategy="local-sgd", chunk_mib=4))
     batches = Batches(sampler, rank=0, world_size=1, num_workers=2, device=torch.device("cpu"))
     try:
-        assert sampler.kept.limit_bytes == 2 * MIB
+        assert sampler.cache.limit_bytes == 2 * MIB
         cut = [batches.batch(step) for step in range(5)]
     finally:
         batches.close()
     for step, batch in enumerate(cut):
         expected = sampler.batch(step)
         assert np.array_equal(batch.image_BCIJK, expected.image_BCIJK)
-        assert (batch.case_ids, batch.chunk) == (expected.case_ids, expected.chunk)
+        assert batch.case_ids == expected.case_ids
 
 
 class PartOfARank:
-    """The cases of the chunks of two ranks, as if each chunk were a replica: what `train-distributed` is to be given."""
+    """The cases of the chunks of two ranks, as if each chunk were a replica: the input for `train-distributed`."""
 
     def __init__(self, sampler: VolumeSampler) -> None:
         self.sampler = sampler
@@ -211,8 +220,8 @@ def test_its_average_is_that_of_compss_for_the_same_partition_bit_for_bit(
         batch_size=4, patch_shape=SHAPE, learning_rate=config.learning_rate, schedule="constant", precision="float32",
     )  # fmt: skip
     job = ReplicaJob(
-        config=further, architecture=json.dumps(architecture(config)), window_shape=SHAPE, overlap=config.overlap,
-        first_step=0, num_threads=1,
+        config=further, **further.of_replicas(), architecture=json.dumps(architecture(config)), window_shape=SHAPE,
+        overlap=config.overlap, first_step=0, num_threads=1,
     )  # fmt: skip
     bench = dataclasses.replace(replica._bench(job), sampler=PartOfARank(sampler_of(config)))
     monkeypatch.setattr(replica, "_bench", lambda _: bench)
@@ -246,7 +255,9 @@ def test_a_resumed_training_equals_an_uninterrupted_one(
 
 
 @pytest.mark.parametrize("name", ["on one rank", "by ddp", "padding alone"])
-def test_it_goes_on_in_another_way_and_where_a_rank_has_nothing(by_ranks: dict[str, dict[str, Any]], name: str) -> None:
+def test_it_continues_in_another_way_and_where_a_rank_has_nothing(
+    by_ranks: dict[str, dict[str, Any]], name: str
+) -> None:
     assert len(by_ranks[name]["loss"]) == 3
     assert all(np.isfinite(by_ranks[name]["loss"]))
     assert all(np.isfinite(array).all() for array in by_ranks[name].values() if isinstance(array, np.ndarray))
@@ -262,10 +273,10 @@ def test_the_chunks_of_all_ranks_are_sent_once_an_epoch(data: Path, by_ranks: di
 
 def test_from_the_middle_of_a_chunk_another_way_begins_with_the_average(data: Path, tmp_path: Path) -> None:
     saved = tmp_path / "saved"
-    given = {"checkpoint_folder": saved, "checkpoint_interval": 5, "epochs": 2}
+    arguments = {"checkpoint_folder": saved, "checkpoint_interval": 5, "epochs": 2}
     # One rank with a MiB takes one step of two cases in a chunk; with two MiB two steps.
     trainer = strategy_work.trainer_of(
-        Case(config=volumes(data, **ONE_MIB | {"chunk_mib": 2}, **given), recipe=True), Alone()
+        Case(config=volumes(data, **ONE_MIB | {"chunk_mib": 2}, **arguments), recipe=True), Alone()
     )
     run_to_its_end(trainer)
     content = read_checkpoint(saved)
@@ -280,7 +291,7 @@ def test_from_the_middle_of_a_chunk_another_way_begins_with_the_average(data: Pa
             assert torch.equal(tensor, own["weights"][0][0][name]), name
 
 
-def test_the_verb_trains_in_chunks_and_the_card_tells_it(data: Path, tmp_path: Path) -> None:
+def test_the_verb_trains_in_chunks_and_the_card_reports_it(data: Path, tmp_path: Path) -> None:
     words = [
         "train", "--training-set", str(data), "--output", str(tmp_path / "model"), "--training-log", str(tmp_path / "log"),
         "--run-report", str(tmp_path / "report.json"), "--epochs", "1", "--batch-size", "2", "--patch-shape", "32", "32", "64",

@@ -1,4 +1,4 @@
-"""`ddp` trains what one process trains, where nothing is a rank's own; ranks that were given other things say so at the start."""
+"""`ddp` equals one process where no layer depends on a rank's patches; ranks with different options or data are refused."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def as_mr(data: Path) -> Path:
 
 
 def replaced(name: str, by: Callable[[np.ndarray], np.ndarray]) -> Callable[[Path, str], None]:
-    """Writes another array in the place of a case's."""
+    """Replace the array of a case by another one."""
 
     def change(cases: Path, case_id: str) -> None:
         array = np.load(cases / case_id / name)
@@ -79,19 +79,19 @@ def volumes(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @dataclass(frozen=True, kw_only=True)
 class ByRanks:
-    """What two ranks did and said.
+    """The results of two ranks.
 
     Attributes:
         trained: the weights of each kind of training.
-        said: the error of each rank where they were given other things.
+        refusals: the error of each rank where the ranks have different options.
         not_a_number: the error of each rank of a training whose first loss is not a number.
         facts: what the report of a training has of each rank.
-        energy: what a training of two epochs told of a counter of the machine, and its folder.
+        energy: the energy that a training of two epochs reports, and its folder.
         added_j: by how much the counter rose.
     """
 
     trained: dict[str, Any]
-    said: dict[str, Any]
+    refusals: dict[str, Any]
     not_a_number: list[dict[str, str]]
     facts: list[RankFacts]
     energy: tuple[CountedEnergy, Path]
@@ -128,10 +128,10 @@ def by_ranks(data: Path, volumes: Path, tmp_path_factory: pytest.TempPathFactory
     )
     with consuming(package, each_uj=50_000, range_uj=262_143_328_850) as added:
         work = (cases, others, [job, measured])
-        trained, said, ((_, facts), (results, _)) = by_two_ranks(strategy_work.trained_and_refused, work)
+        trained, refusals, ((_, facts), (results, _)) = by_two_ranks(strategy_work.trained_and_refused, work)
     energy = codec.from_json(CountedEnergy, results["training"]["energy"], where="energy")
     return ByRanks(
-        trained=trained, not_a_number=said.pop("not a number"), said=said, facts=facts, energy=(energy, counted),
+        trained=trained, not_a_number=refusals.pop("not a number"), refusals=refusals, facts=facts, energy=(energy, counted),
         added_j=added[0] / 1e6,
     )  # fmt: skip
 
@@ -159,7 +159,7 @@ def test_a_rank_that_has_no_case_at_the_end_of_an_epoch_changes_nothing(volumes:
     assert shared["volumes"]["loss"] == pytest.approx(alone["loss"], abs=2e-6)
 
 
-def test_the_report_has_the_padding_of_each_rank_beside_its_samples(by_ranks: ByRanks) -> None:
+def test_the_report_has_the_padding_of_each_rank_next_to_its_samples(by_ranks: ByRanks) -> None:
     # Ten epochs of three cases, two at a time: the second rank has none in the second step of each.
     assert [(facts.rank, facts.samples, facts.padding) for facts in by_ranks.facts] == [(0, 20, 0), (1, 10, 10)]
 
@@ -167,16 +167,16 @@ def test_the_report_has_the_padding_of_each_rank_beside_its_samples(by_ranks: By
 def test_ranks_that_were_given_other_things_say_so_before_the_first_step(
     by_ranks: ByRanks,
 ) -> None:
-    said = by_ranks.said
-    for told in said.values():
-        assert told[0] == told[1], "every rank ends with the same words"
-        assert told[0]["what"] == "the ranks were not given the same training."
-    assert said["options"][0]["seen"] == "rank 1 has --learning-rate = 0.25; --seed = 3"
-    assert said["options"][0]["expected"] == "--learning-rate = 0.005; --seed = 0, as rank 0 has"
+    refusals = by_ranks.refusals
+    for message in refusals.values():
+        assert message[0] == message[1], "every rank ends with the same words"
+        assert message[0]["what"] == "the ranks have different options or data."
+    assert refusals["options"][0]["seen"] == "rank 1 has --learning-rate = 0.25; --seed = 3"
+    assert refusals["options"][0]["expected"] == "--learning-rate = 0.005; --seed = 0, as rank 0 has"
     for name, (case_id, _) in OTHER_ARRAYS.items():
-        seen = said[name][0]["seen"]
+        seen = refusals[name][0]["seen"]
         assert re.fullmatch(rf'rank 1 has digest of the arrays of {case_id} = "\w{{16}}"', seen), f"{name}: {seen}"
-    assert said["checkpoints"][0]["seen"] == "rank 1 has --checkpoint-folder = true"
+    assert refusals["checkpoints"][0]["seen"] == "rank 1 has --checkpoint-folder = true"
 
 
 def test_a_loss_that_is_not_a_number_names_the_cases_of_all_ranks(by_ranks: ByRanks) -> None:
@@ -213,7 +213,7 @@ class Scripted(Alone):
         return [item, self.other if isinstance(item, dict) else "another digest"]
 
 
-def test_a_checkpoint_that_one_rank_lacks_is_told() -> None:
+def test_a_checkpoint_that_one_rank_lacks_is_reported() -> None:
     with pytest.raises(UserInputError) as caught:
         check_agreement(Scripted({"step of the checkpoint": None, "a": [1]}), {"step of the checkpoint": 40, "a": [1]})
     assert caught.value.seen == "rank 1 has step of the checkpoint = nothing"
@@ -241,7 +241,7 @@ def test_of_a_large_set_a_rank_reads_blocks_of_each_file(tmp_path: Path, monkeyp
     array = np.random.default_rng(0).normal(size=(64, 64, 64)).astype(np.float32)  # 1 MiB, of which a quarter is read
     assert array.nbytes > 2 * agreement.NUM_BLOCKS * agreement.BLOCK_BYTES
 
-    def told(array: np.ndarray, *, cut_bytes: int = 0) -> str:
+    def message(array: np.ndarray, *, cut_bytes: int = 0) -> str:
         np.save(case.folder / "volume.npy", array)
         with (case.folder / "volume.npy").open("r+b") as file:
             file.truncate(file.seek(0, 2) - cut_bytes)
@@ -251,16 +251,16 @@ def test_of_a_large_set_a_rank_reads_blocks_of_each_file(tmp_path: Path, monkeyp
 
     voxel = array.copy()
     voxel[2, 0, 0] += 1  # 32 KiB after the start: between the first block and the second
-    assert told(array) != told(voxel), "a small set is read whole"
+    assert message(array) != message(voxel), "a small set is read whole"
     monkeypatch.setattr(agreement, "WHOLE_BYTES", array.nbytes // 2)
-    first = told(array)
-    assert told(array) == first
-    assert told(voxel) == first, "this is what the blocks cannot see"
+    first = message(array)
+    assert message(array) == first
+    assert message(voxel) == first, "this is what the blocks cannot see"
     noise = np.random.default_rng(1).normal(size=array.shape).astype(np.float32)
     late = np.where(np.arange(64)[:, None, None] < 60, array, 0)
     for other in (array + 5, noise, np.zeros_like(array), late):
-        assert told(other) != first
-    assert told(array, cut_bytes=1) != first
+        assert message(other) != first
+    assert message(array, cut_bytes=1) != first
 
 
 def test_many_cases_that_differ_are_counted() -> None:

@@ -25,9 +25,9 @@ pytestmark = pytest.mark.slow  # each starts training processes, or waits for a 
 
 
 def words(folder: Path, *options: str, name: str = "model", data: Path | None = None) -> list[str]:
-    given = ["train", "--training-set", str(data or folder / "data"), "--output", str(folder / name)]
-    given += ["--training-log", str(folder / f"{name}_log"), "--run-report", str(folder / f"{name}_report.json")]
-    return [*given, *TINY, "--num-threads", "1", *options]
+    values = ["train", "--training-set", str(data or folder / "data"), "--output", str(folder / name)]
+    values += ["--training-log", str(folder / f"{name}_log"), "--run-report", str(folder / f"{name}_report.json")]
+    return [*values, *TINY, "--num-threads", "1", *options]
 
 
 def node(
@@ -73,7 +73,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_the_report_tells_what_each_rank_did(trained: Path) -> None:
+def test_the_report_reports_what_each_rank_did(trained: Path) -> None:
     report = json.loads((trained / "model_report.json").read_text())
     assert [facts["rank"] for facts in report["ranks"]] == [0, 1, 2, 3]
     for facts in report["ranks"]:
@@ -93,14 +93,14 @@ def test_two_nodes_resume_to_the_weights_of_an_uninterrupted_training_and_one_no
     # The checkpoint is that of step 4 of 6. test_strategy_search.py trains on two nodes from the first step.
     resumed = ("--threads-per-rank", "1", "--resume-from", str(trained / "saved"))
     nodes = two_nodes(tmp_path, *FOUR, *resumed, data=trained / "data")
-    told = [process.communicate(timeout=180)[1] for process in nodes]
-    assert [process.returncode for process in nodes] == [0, 0], told
+    outputs = [process.communicate(timeout=180)[1] for process in nodes]
+    assert [process.returncode for process in nodes] == [0, 0], outputs
     assert_equal_weights(trained / "model", tmp_path / "model")
     curves = [(folder / "model_log" / "curves.json").read_text() for folder in (trained, tmp_path)]
     assert curves[0] == curves[1]
     assert read_card(trained / "model").metrics == read_card(tmp_path / "model").metrics
-    assert "epoch 3/3" in told[0]
-    assert told[1] == ""
+    assert "epoch 3/3" in outputs[0]
+    assert outputs[1] == ""
     assert sorted(path.name for path in tmp_path.iterdir()) == ["model", "model_log", "model_report.json"]
 
 
@@ -130,8 +130,8 @@ def test_a_signal_to_one_node_ends_both_with_a_checkpoint(trained: Path, tmp_pat
     nodes = two_nodes(tmp_path, *LONG, "--checkpoint-folder", str(tmp_path / "saved"), data=trained / "data")
     wait_for_line(nodes[0], "epoch 2/")
     nodes[1].send_signal(signal.SIGTERM)
-    told = [process.communicate(timeout=60)[1] for process in nodes]
-    assert [process.returncode for process in nodes] == [143, 143], told
+    outputs = [process.communicate(timeout=60)[1] for process in nodes]
+    assert [process.returncode for process in nodes] == [143, 143], outputs
     assert sorted(path.name for path in tmp_path.iterdir()) == ["model_log", "saved"]
 
     from medweave_steps.training.loop.checkpoint import read_checkpoint
@@ -144,11 +144,11 @@ def test_a_node_that_is_killed_ends_the_other_within_a_minute_with_its_error(tra
     wait_for_line(nodes[0], "epoch 1/")
     nodes[1].kill()
     killed = time.monotonic()
-    told = nodes[0].communicate(timeout=60)[1]
+    outputs = nodes[0].communicate(timeout=60)[1]
     assert time.monotonic() - killed < 60
     assert nodes[0].returncode == 75
-    assert "medweave-step train: rank 0 on " in told
-    assert "lost the other ranks" in told
+    assert "medweave-step train: rank 0 on " in outputs
+    assert "lost the other ranks" in outputs
     assert [path.name for path in tmp_path.iterdir()] == ["model_log"], "the curves so far"
 
 

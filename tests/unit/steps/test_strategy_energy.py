@@ -1,4 +1,4 @@
-"""What machines take while a model is trained, by their own counters: those are planted, for few machines show any."""
+"""The energy of machines during a training, by simulated counters, because few machines have readable ones."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_why_a_machine_is_not_measured(tmp_path: Path) -> None:
     assert package_counters(tmp_path) == ([], "RAPL (this machine's counters cannot be read)")
 
 
-def test_what_is_for_root_only_is_told_as_such(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_for_root_only_is_reported_as_such(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     zone(tmp_path, "intel-rapl:0", "package-0", energy_uj=1)
     read = Path.read_text
 
@@ -199,7 +199,7 @@ def test_a_resumed_training_has_what_its_attempts_took_together(data: Path, pack
     first, second = results[0]["training"]["energy"]["each_wh"]
     assert first == state["each_wh"][0]
     assert second >= state["epoch_joules"] / 3600
-    # On a machine that shows nothing the epoch that goes on there is not measured, and so not the whole.
+    # On a machine without counters the running epoch is not measured, and so the whole training is not.
     dark = job_of(data, tmp_path / "dark", resume_from=tmp_path / "saved")
     results = train_on_rank(dark, Alone())
     assert results is not None
@@ -210,10 +210,10 @@ def test_a_resumed_training_has_what_its_attempts_took_together(data: Path, pack
 def test_where_there_is_no_counter_the_report_says_so(data: Path, tmp_path: Path) -> None:
     outcome = train_on_rank(job_of(data, tmp_path), Alone())
     assert outcome is not None
-    told = outcome[0]["training"]["energy"]
-    assert told == {"each_wh": [None, None], "counters": {}, "missing": [NO_PACKAGE]}
+    counted = outcome[0]["training"]["energy"]
+    assert counted == {"each_wh": [None, None], "counters": {}, "missing": [NO_PACKAGE]}
     assert read_card(tmp_path / "model").energy_wh is None
-    assert codec.from_json(CountedEnergy, told, where="energy").told() == f"not measured: {NO_PACKAGE}"
+    assert codec.from_json(CountedEnergy, counted, where="energy").told() == f"not measured: {NO_PACKAGE}"
 
 
 def test_each_round_of_replicas_has_its_energy(package: Path, tmp_path: Path) -> None:
@@ -230,7 +230,7 @@ def test_each_round_of_replicas_has_its_energy(package: Path, tmp_path: Path) ->
     with consuming(package, each_uj=50_000, range_uj=RANGE_UJ):
         outcome = continue_on_rank(job, Alone())
     assert outcome is not None
-    told = outcome[0]["training"]["energy"]
-    assert len(told["each_wh"]) == 2
-    assert min(told["each_wh"]) > 0
-    assert read_card(folder / "model").energy_wh == sum(told["each_wh"])
+    counted = outcome[0]["training"]["energy"]
+    assert len(counted["each_wh"]) == 2
+    assert min(counted["each_wh"]) > 0
+    assert read_card(folder / "model").energy_wh == sum(counted["each_wh"])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import math
 from pathlib import Path
@@ -17,12 +16,12 @@ from medweave_steps.cli import main
 from medweave_steps.io.model.folder import read_card
 from medweave_steps.train.command import TrainJob
 from medweave_steps.train.network import architecture, seeded_network
-from medweave_steps.train.strategies import STRATEGIES, Strategy, strategy_class
 from medweave_steps.train_distributed.config import DistributedConfig
 from medweave_steps.train_distributed.engines.in_order import InOrderEngine
-from medweave_steps.train_distributed.replica import ReplicaJob
+from medweave_steps.train_distributed.engines.replica import ReplicaJob
 from medweave_steps.training.distributed.average import averaged, packed, unpacked
 from medweave_steps.training.distributed.group import Alone
+from medweave_steps.training.strategies import STRATEGIES, Strategy, strategy_class
 from support import strategy_work
 from support.rank_work import run_to_its_end
 from support.strategy_work import KINDS, Case, by_two_ranks, case_of, largest_difference, options
@@ -86,7 +85,7 @@ def test_it_averages_as_train_distributed_does_bit_for_bit(data: Path, shared: d
         batch_size=config.batch_size, patch_shape=config.patch_shape, learning_rate=config.learning_rate,
     )  # fmt: skip
     job = ReplicaJob(
-        config=further, architecture=json.dumps(architecture(config)), window_shape=config.window_shape,
+        config=further, **further.of_replicas(), architecture=json.dumps(architecture(config)), window_shape=config.window_shape,
         overlap=config.overlap, first_step=0, num_threads=1,
     )  # fmt: skip
     engine, content = InOrderEngine(job), packed(seeded_network(config).state_dict())
@@ -141,39 +140,39 @@ def saved_weights(folder: Path) -> dict[str, torch.Tensor]:
 
 
 @pytest.mark.parametrize(
-    ("changes", "told"),
+    ("changes", "message"),
     [
         ({"strategy": "ddp", "sync_interval": 2}, "with --strategy local-sgd only"),
         ({"strategy": "local-sgd", "sync_interval": 0}, "at least 1"),
         ({"strategy": "local-sgd", "ranks": 5}, "1 to 4: every rank takes part in --batch-size"),
     ],
 )
-def test_values_that_cannot_be_used_are_refused(data: Path, changes: dict[str, Any], told: str) -> None:
+def test_values_that_cannot_be_used_are_refused(data: Path, changes: dict[str, Any], message: str) -> None:
     with pytest.raises(UsageError) as caught:
         options(data, **changes)
-    assert told in caught.value.expected
+    assert message in caught.value.expected
 
 
 def test_the_interval_is_part_of_what_the_weights_depend_on_where_there_is_one(data: Path) -> None:
     assert "sync_interval" not in options(data).identity()
     config = options(data, **EVERY_FIVE)
     assert config.identity()["sync_interval"] == 5
-    assert dataclasses.replace(config, sync_interval=None).identity() != config.identity()
+    assert options(data, **LOCAL).identity() != config.identity()
 
 
 @pytest.mark.parametrize(
-    ("name", "told"),
+    ("name", "message"),
     [("local_sgd", "write --strategy local-sgd (closest name)"), ("horovod", "choose one of these")],
 )
 def test_a_name_that_no_strategy_has_is_refused_with_the_closest_one(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, told: str
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, message: str
 ) -> None:
     words = ["--training-set", str(tmp_path / "none"), "--output", str(tmp_path / "m"), "--strategy", name]
     assert main(["train", *words]) == UsageError.exit_code, "before the data are looked at"
     shown = capsys.readouterr().err
     assert f"there is no strategy '{name}'" in shown
     assert f"one of {', '.join(STRATEGIES)}" in shown
-    assert told in shown
+    assert message in shown
 
 
 def test_the_help_lists_every_strategy(capsys: pytest.CaptureFixture[str]) -> None:

@@ -29,8 +29,8 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def weights(data: Path, **changes: Any) -> dict[str, Any]:
-    given = {"steps": 4, "epoch_steps": 4, "validation_interval": 1} | changes
-    return trained(Case(config=options(data, **given), recipe=True), Alone())
+    arguments = {"steps": 4, "epoch_steps": 4, "validation_interval": 1} | changes
+    return trained(Case(config=options(data, **arguments), recipe=True), Alone())
 
 
 @pytest.mark.slow
@@ -46,9 +46,9 @@ def weights(data: Path, **changes: Any) -> dict[str, Any]:
     ids=str,
 )
 def test_what_is_computed_again_trains_the_same_weights_bit_for_bit(data: Path, network: dict[str, Any]) -> None:
-    kept, again = weights(data, **network), weights(data, recompute=True, **network)
-    assert kept.keys() == again.keys()
-    for name, value in kept.items():
+    retained, again = weights(data, **network), weights(data, recompute=True, **network)
+    assert retained.keys() == again.keys()
+    for name, value in retained.items():
         np.testing.assert_array_equal(again[name], value, err_msg=name)
 
 
@@ -56,23 +56,23 @@ def test_what_is_computed_again_trains_the_same_weights_bit_for_bit(data: Path, 
 @pytest.mark.parametrize(("name", "channels"), [("unet", 1), ("distmis-as-described", 4)])
 def test_what_is_computed_again_is_not_kept(name: str, channels: int) -> None:
     shape = (32, 32, 32)
-    given: Any = {"network": name, "patch_shape": shape, "window_shape": shape}
-    config = TrainConfig(training_set=Path("a"), output=Path("b"), **given)
+    arguments: Any = {"network": name, "patch_shape": shape, "window_shape": shape}
+    config = TrainConfig(training_set=Path("a"), output=Path("b"), **arguments)
 
     def kept_bytes(*, recompute: bool) -> int:
         network = seeded_network(config, channels=channels)
         if recompute:
             recompute_activations(network)
-        found: dict[int, int] = {}
+        result: dict[int, int] = {}
 
         def keep(tensor: Any) -> Any:
-            found[tensor.data_ptr()] = tensor.numel() * tensor.element_size()
+            result[tensor.data_ptr()] = tensor.numel() * tensor.element_size()
             return tensor
 
         with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
             loss = network(torch.zeros(1, channels, *shape)).sum()
         loss.backward()
-        return sum(found.values())
+        return sum(result.values())
 
     share = kept_bytes(recompute=True) / kept_bytes(recompute=False)
     least, most = memory.RECOMPUTED_SHARE
@@ -89,9 +89,9 @@ def test_processes_that_cut_patches_change_no_weight(data: Path) -> None:
 def test_the_time_that_a_training_waits_for_its_patches_is_counted(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cut = PatchSampler.batch
 
-    def slowly(self: PatchSampler, *given: Any, **more: Any) -> Any:
+    def slowly(self: PatchSampler, *arguments: Any, **more: Any) -> Any:
         time.sleep(0.2)
-        return cut(self, *given, **more)
+        return cut(self, *arguments, **more)
 
     monkeypatch.setattr(PatchSampler, "batch", slowly)
     trainer = trainer_of(Case(config=options(data, steps=3, epoch_steps=3), recipe=True), Alone())
@@ -125,15 +125,15 @@ def out_of_memory(*_: Any, **__: Any) -> Any:
     raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
 
 
-def test_torchs_own_error_in_a_step_is_told_with_amounts(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_torchs_own_error_in_a_step_is_reported_with_amounts(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Stepper, "loss_of", out_of_memory)
     trainer = trainer_of(Case(config=options(data), recipe=True), Alone())
     with pytest.raises(TryAgainError, match=r"^train ran out of memory\.") as raised:
         run_to_its_end(trainer, [])
-    told = raised.value.do
-    assert "--accumulate 2, which keeps 50% less of activations at a time" in told
-    assert "50% to 65% less of activations" in told
-    assert "--precision bfloat16, which keeps activations of half the bytes" in told
+    message = raised.value.do
+    assert "--accumulate 2, which keeps 50% less of activations at a time" in message
+    assert "50% to 65% less of activations" in message
+    assert "--precision bfloat16, which keeps activations of half the bytes" in message
 
 
 def test_a_validation_that_does_not_fit_says_which_setting_makes_it_smaller(
@@ -145,12 +145,14 @@ def test_a_validation_that_does_not_fit_says_which_setting_makes_it_smaller(
     )
     with pytest.raises(TryAgainError, match=r"^train ran out of memory in a validation\.") as raised:
         run_to_its_end(trainer, [])
-    assert raised.value.seen == "a window of 24 x 20 x 16 voxels at a time, beside a whole case and its result"
+    assert raised.value.seen == "a window of 24 x 20 x 16 voxels at a time, in addition to a whole case and its result"
     assert "smaller --window-shape: half of a side is half of a window's activations" in raised.value.do
     assert "--accumulate" not in raised.value.do
 
 
-def test_a_network_that_does_not_fit_is_told_before_the_first_step(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_network_that_does_not_fit_is_reported_before_the_first_step(
+    data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(torch.nn.Module, "to", out_of_memory)
     with pytest.raises(TryAgainError, match=r"^train ran out of memory before its first step\.") as raised:
         trainer_of(Case(config=options(data), recipe=True), Alone())
@@ -164,30 +166,30 @@ def test_another_error_of_torch_is_another_error(data: Path, monkeypatch: pytest
         run_to_its_end(trainer, [])
 
 
-GIVEN: dict[str, Any] = {
+FACTS: dict[str, Any] = {
     "patches": 8, "parts": 1, "recomputes": False, "uses_bfloat16": True, "num_weights": 2**28, "peak_bytes": 20 * 2**30,
     "on_a_gpu": True,
 }  # fmt: skip
 
 
 def test_on_a_gpu_it_says_by_how_much() -> None:
-    told = str(memory.exhausted(**GIVEN))
-    assert "train ran out of GPU memory." in told
-    assert "8 patches at a time; 20.0 GiB were in use" in told
-    assert "with 4.00 GiB of weights, gradients and Adam's means" in told
-    assert "--accumulate 2, which keeps 50% less of activations at a time, about 8.0 GiB" in told
+    message = str(memory.exhausted(**FACTS))
+    assert "train ran out of GPU memory." in message
+    assert "8 patches at a time; 20.0 GiB were in use" in message
+    assert "with 4.00 GiB of weights, gradients and Adam's means" in message
+    assert "--accumulate 2, which keeps 50% less of activations at a time, about 8.0 GiB" in message
 
 
 def test_what_is_at_its_least_is_not_proposed() -> None:
-    told = str(memory.exhausted(**GIVEN | {"parts": 8, "recomputes": True}))
-    assert "1 patch at a time" in told
-    assert "--accumulate" not in told
-    assert "--recompute" not in told
-    assert "--precision" not in told
-    assert "--patch-shape" in told
+    message = str(memory.exhausted(**FACTS | {"parts": 8, "recomputes": True}))
+    assert "1 patch at a time" in message
+    assert "--accumulate" not in message
+    assert "--recompute" not in message
+    assert "--precision" not in message
+    assert "--patch-shape" in message
 
 
-def test_running_out_is_told_from_other_errors() -> None:
+def test_running_out_is_reported_from_other_errors() -> None:
     assert memory.is_exhausted(MemoryError())
     assert memory.is_exhausted(torch.OutOfMemoryError("CUDA out of memory."))
     assert not memory.is_exhausted(ValueError("memory"))

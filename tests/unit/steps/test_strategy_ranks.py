@@ -1,4 +1,4 @@
-"""Several ranks on one node or two: how they are started, what they agree on, and how they end when one is lost."""
+"""Several ranks on one node or two: start, agreement on options, and end when one is lost."""
 
 from __future__ import annotations
 
@@ -18,9 +18,10 @@ import torch
 
 from medweave_core.errors import TryAgainError, UsageError, UserInputError
 from medweave_steps.runtime import environment
-from medweave_steps.runtime.environment import Gang, Place
+from medweave_steps.runtime.environment import NodeGroup, RankPlace
+from medweave_steps.training.device import choose_device
 from medweave_steps.training.distributed import failures, launch, ranks, watch
-from medweave_steps.training.distributed.group import Alone, choose_device
+from medweave_steps.training.distributed.group import Alone
 from medweave_steps.training.distributed.launch import ranks_here, run_ranks
 from support import rank_work
 from support.engine import wait_until
@@ -28,7 +29,7 @@ from support.processes import alive
 
 
 def run(work: Any, job: Any, *, num: int = 2) -> Any:
-    return run_ranks(work, job, num_here=num, num_threads=1, device="cpu", gang=Gang())
+    return run_ranks(work, job, num_here=num, num_threads=1, device="cpu", node_group=NodeGroup())
 
 
 @pytest.mark.slow
@@ -69,9 +70,10 @@ def test_the_error_of_one_rank_is_the_error_of_all(tmp_path: Path, monkeypatch: 
 def test_a_rank_ends_with_the_process_that_started_it(tmp_path: Path) -> None:
     code = (
         "import sys; from pathlib import Path; from support import rank_work\n"
-        "from medweave_steps.runtime.environment import Gang; from medweave_steps.training.distributed.launch import run_ranks\n"
+        "from medweave_steps.runtime.environment import NodeGroup\n"
+        "from medweave_steps.training.distributed.launch import run_ranks\n"
         "if __name__ == '__main__':\n"
-        " run_ranks(rank_work.stall, Path(sys.argv[1]), num_here=1, num_threads=1, device='cpu', gang=Gang())"
+        " run_ranks(rank_work.stall, Path(sys.argv[1]), num_here=1, num_threads=1, device='cpu', node_group=NodeGroup())"
     )
     (tmp_path / "main.py").write_text(code)
     paths = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
@@ -89,12 +91,12 @@ def test_a_rank_ends_with_the_process_that_started_it(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("ranks", "nodes", "here"), [(4, 2, 2), (3, 1, 3), (2, 2, 1)])
 def test_ranks_are_spread_evenly(ranks: int, nodes: int, here: int) -> None:
-    assert ranks_here(ranks, Gang(num_nodes=nodes), option="ranks") == here
+    assert ranks_here(ranks, NodeGroup(num_nodes=nodes), option="ranks") == here
 
 
 def test_ranks_that_cannot_be_spread_evenly_are_refused() -> None:
     with pytest.raises(UsageError, match="--replicas cannot be spread over the nodes") as caught:
-        ranks_here(3, Gang(num_nodes=2), option="replicas")
+        ranks_here(3, NodeGroup(num_nodes=2), option="replicas")
     assert caught.value.seen == "3 for 2 nodes"
 
 
@@ -113,18 +115,18 @@ GANG = ("MEDWEAVE_NODE_RANK", "MEDWEAVE_NUM_NODES", "MEDWEAVE_RENDEZVOUS")
 @pytest.mark.parametrize(
     ("values", "expected"),
     [
-        (("", "", ""), Gang()),
-        (("1", "2", "node-a:29500"), Gang(node_rank=1, num_nodes=2, rendezvous=("node-a", 29500))),
-        (("0", "2", "[fd00::1]:29500"), Gang(num_nodes=2, rendezvous=("fd00::1", 29500))),
-        (("0", "1", ""), Gang()),
+        (("", "", ""), NodeGroup()),
+        (("1", "2", "node-a:29500"), NodeGroup(node_rank=1, num_nodes=2, rendezvous=("node-a", 29500))),
+        (("0", "2", "[fd00::1]:29500"), NodeGroup(num_nodes=2, rendezvous=("fd00::1", 29500))),
+        (("0", "1", ""), NodeGroup()),
     ],
 )
 def test_the_place_in_the_gang_is_read_from_the_environment(
-    monkeypatch: pytest.MonkeyPatch, values: tuple[str, ...], expected: Gang
+    monkeypatch: pytest.MonkeyPatch, values: tuple[str, ...], expected: NodeGroup
 ) -> None:
     for name, value in zip(GANG, values, strict=True):
         monkeypatch.setenv(name, value)
-    assert environment.gang() == expected
+    assert environment.node_group() == expected
 
 
 @pytest.mark.parametrize(
@@ -134,8 +136,8 @@ def test_the_place_in_the_gang_is_read_from_the_environment(
 def test_a_place_that_makes_no_sense_is_refused(monkeypatch: pytest.MonkeyPatch, values: tuple[str, ...]) -> None:
     for name, value in zip(GANG, values, strict=True):
         monkeypatch.setenv(name, value)
-    with pytest.raises(UsageError, match="the place of this process in its gang") as caught:
-        environment.gang()
+    with pytest.raises(UsageError, match="the variables of the node group") as caught:
+        environment.node_group()
     assert f"MEDWEAVE_NUM_NODES={values[1]!r}" in caught.value.seen
 
 
@@ -153,16 +155,16 @@ def store() -> Any:
     return torch.distributed.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
 
 
-def watched(store: Any, told: list[failures.Failure]) -> watch.Watch:
+def watched(store: Any, message: list[failures.Failure]) -> watch.Watch:
     """A watch of rank 0 of two."""
-    place = Place(rank=0, local_rank=0, world_size=2, store=("127.0.0.1", store.port))
-    return watch.Watch(place, who="rank 0 on here", on_failure=told.append)
+    place = RankPlace(rank=0, local_rank=0, world_size=2, store=("127.0.0.1", store.port))
+    return watch.Watch(place, who="rank 0 on here", on_failure=message.append)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("beats", "told"), [(True, "for 0 s"), (False, "for 1 s")])
-def test_a_rank_that_falls_silent_or_never_comes_is_told(
-    monkeypatch: pytest.MonkeyPatch, store: Any, beats: bool, told: str
+@pytest.mark.parametrize(("beats", "message"), [(True, "for 0 s"), (False, "for 1 s")])
+def test_a_rank_that_falls_silent_or_never_comes_is_reported(
+    monkeypatch: pytest.MonkeyPatch, store: Any, beats: bool, message: str
 ) -> None:
     monkeypatch.setattr(watch, "BEAT_S", 0.02)
     monkeypatch.setattr(watch, "SILENCE_S", 0.2)
@@ -174,7 +176,7 @@ def test_a_rank_that_falls_silent_or_never_comes_is_told(
     watched(store, seen)._thread.join(10)
     assert (time.monotonic() - started > 0.9) is not beats
     assert [failure.what for failure in seen] == ["rank 1 was lost."]
-    assert seen[0].seen == f"no sign of life {told}, as rank 0 on here saw it"
+    assert seen[0].seen == f"no sign of life {message}, as rank 0 on here saw it"
     assert seen[0].is_cause
 
 
@@ -189,8 +191,8 @@ def test_a_rank_shows_at_once_that_it_has_come(monkeypatch: pytest.MonkeyPatch, 
 def test_a_rank_that_freezes_has_ended_the_others_within_a_minute() -> None:
     """Of the times that follow one another; a rank that gets SIGSTOP was seen to end the other after 45 s."""
     noticed_s = watch.SILENCE_S + 2 * watch.BEAT_S  # its last beat is seen late, and so is that none follows
-    assert noticed_s + launch.LAST_WORDS_S + launch.LINGER_S <= 60
-    assert noticed_s + ranks.HEARSAY_S + launch.LINGER_S <= 60
+    assert noticed_s + launch.EXIT_GRACE_S + launch.LINGER_S <= 60
+    assert noticed_s + ranks.CAUSE_WAIT_S + launch.LINGER_S <= 60
 
 
 def test_a_rank_that_has_finished_may_be_silent(monkeypatch: pytest.MonkeyPatch, store: Any) -> None:
@@ -210,8 +212,8 @@ def test_the_first_failure_stands_and_reaches_a_rank_that_waits_for_nothing(
 ) -> None:
     monkeypatch.setattr(watch, "BEAT_S", 0.02)
     first = failures.failure_of(UserInputError("bad mask."), who="rank 1 on there")
-    failures.tell(store, first)
-    failures.tell(store, failures.died("rank 0 on here", -9))
+    failures.publish(store, first)
+    failures.publish(store, failures.died("rank 0 on here", -9))
     seen: list[failures.Failure] = []
     watched(store, seen)._thread.join(10)
     assert seen == [first]
@@ -225,7 +227,7 @@ def test_a_node_that_meets_nobody_says_so(monkeypatch: pytest.MonkeyPatch) -> No
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         address = free.getsockname()
-    gang = Gang(node_rank=1, num_nodes=2, rendezvous=address)
+    gang = NodeGroup(node_rank=1, num_nodes=2, rendezvous=address)
     with pytest.raises(TryAgainError, match="the nodes of the training did not meet") as caught:
-        run_ranks(rank_work.talk, "", num_here=1, num_threads=1, device="cpu", gang=gang)
+        run_ranks(rank_work.talk, "", num_here=1, num_threads=1, device="cpu", node_group=gang)
     assert f"2 nodes at 127.0.0.1:{address[1]}" in caught.value.expected

@@ -1,4 +1,4 @@
-"""How a replica of `train-distributed` gets its patches, what its process keeps between rounds, and what it says without memory."""
+"""The patches of a replica of `train-distributed`, the state of its process between rounds, and its errors without memory."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import torch
 
 from medweave_steps.cli import main
 from medweave_steps.io.model.folder import read_card
-from medweave_steps.train_distributed import replica
 from medweave_steps.train_distributed.config import DistributedConfig
+from medweave_steps.train_distributed.engines import replica
 from medweave_steps.training.data.patches import Batch, PatchSampler
 from medweave_steps.training.loop.stepper import Stepper
 from support import fake_pycompss
@@ -31,11 +31,11 @@ def continued(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def report_of(folder: Path) -> dict[str, dict[str, dict[str, float]]]:
-    found: dict[str, dict[str, dict[str, float]]] = json.loads((folder / "model_report.json").read_text())
-    return found
+    result: dict[str, dict[str, dict[str, float]]] = json.loads((folder / "model_report.json").read_text())
+    return result
 
 
-def test_a_replica_tells_how_long_it_waited_for_its_patches(
+def test_a_replica_reports_how_long_it_waited_for_its_patches(
     continued: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     waits = 0.05
@@ -48,9 +48,9 @@ def test_a_replica_tells_how_long_it_waited_for_its_patches(
     monkeypatch.setattr(PatchSampler, "batch", late)
     assert main(words(tmp_path, data=continued)) == 0
     assert_equal_weights(continued / "model", tmp_path / "model")
-    told = report_of(tmp_path)["results"]["training"]
+    message = report_of(tmp_path)["results"]["training"]
     # Nothing is cut ahead of the first step of a replica that takes turns with another one in a process.
-    assert told["step_seconds"] >= told["data_wait_seconds"] >= 3 * waits
+    assert message["step_seconds"] >= message["data_wait_seconds"] >= 3 * waits
 
 
 @pytest.mark.parametrize("engine", ["in-order", "compss"])
@@ -59,9 +59,9 @@ def test_data_are_opened_once_for_all_rounds_of_a_process(
 ) -> None:
     opened: list[object] = []
 
-    def noted(*given: object, **named: object) -> object:
-        opened.append(given)
-        return open_sampler(*given, **named)
+    def noted(*values: object, **named: object) -> object:
+        opened.append(values)
+        return open_sampler(*values, **named)
 
     open_sampler = replica.open_sampler
     monkeypatch.setattr(replica, "open_sampler", noted)
@@ -73,11 +73,12 @@ def test_data_are_opened_once_for_all_rounds_of_a_process(
 
 
 def test_batches_of_a_replica_are_cut_ahead_of_its_next_round(continued: Path, tmp_path: Path) -> None:
+    config = DistributedConfig(
+        training_set=continued / "data", output=tmp_path / "m", trained_model=continued / "parent", replicas=2,
+        batch_size=3, patch_shape=(8, 8, 8),
+    )  # fmt: skip
     job = replica.ReplicaJob(
-        config=DistributedConfig(
-            training_set=continued / "data", output=tmp_path / "m", trained_model=continued / "parent", replicas=2,
-            batch_size=3, patch_shape=(8, 8, 8),
-        ),
+        config=config, **config.of_replicas(),
         architecture=json.dumps(read_card(continued / "parent").architecture),
         window_shape=(24, 20, 16), overlap=0.0, first_step=0, num_threads=1,
     )  # fmt: skip
@@ -102,13 +103,13 @@ def test_a_replica_without_memory_says_what_lowers_its_need(
     monkeypatch.setattr(Stepper, "loss_of", exhausted)
     calls = fake_pycompss.install(monkeypatch)
     assert main(words(tmp_path, "--engine", engine, data=continued)) == code
-    told = capfd.readouterr().err
-    assert "train-distributed ran out of memory." in told
-    assert "2 patches at a time" in told
+    message = capfd.readouterr().err
+    assert "train-distributed ran out of memory." in message
+    assert "2 patches at a time" in message
     assert (
         "more --replicas, or a smaller --batch-size: with 1 instead of 2 patches each replica keeps 50% less of activations; "
-        "or smaller --patch-shape" in told
+        "or smaller --patch-shape" in message
     )
-    assert "--accumulate" not in told
+    assert "--accumulate" not in message
     assert calls.count("task train_task") == (2 if engine == "compss" else 0), "it is not tried again as it is"
     assert list(tmp_path.iterdir()) == []

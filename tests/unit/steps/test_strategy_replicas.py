@@ -1,4 +1,4 @@
-"""`medweave-step train-distributed`: what it makes, under each engine the same, and what it refuses."""
+"""`medweave-step train-distributed`: the same outputs under each engine, and refusals."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ def continued(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def report_of(folder: Path, name: str = "model") -> dict[str, object]:
-    found: dict[str, object] = json.loads((folder / f"{name}_report.json").read_text())
-    return found
+    result: dict[str, object] = json.loads((folder / f"{name}_report.json").read_text())
+    return result
 
 
 def test_the_card_names_its_parent_and_how_it_was_trained(continued: Path) -> None:
@@ -42,9 +42,14 @@ def test_the_card_names_its_parent_and_how_it_was_trained(continued: Path) -> No
     assert (card.architecture, card.input, card.labels) == (parent.architecture, parent.input, parent.labels)
     assert card.data_sha256 == "ab" * 32
     assert card.synthetic_data is True
-    told = card.training
-    assert (told["strategy"], told["engine"], told["rounds"], told["replicas"]) == ("local-sgd", "in-order", 3, 2)
-    assert told["steps_done"] == 40 + 2 * told["best_round"]
+    message = card.training
+    assert (message["strategy"], message["engine"], message["rounds"], message["replicas"]) == (
+        "local-sgd",
+        "in-order",
+        3,
+        2,
+    )
+    assert message["steps_done"] == 40 + 2 * message["best_round"]
     assert "validation_dice" in card.metrics
     assert any(
         (weights(continued / "parent")[n] != weights(continued / "model")[n]).any()
@@ -52,7 +57,7 @@ def test_the_card_names_its_parent_and_how_it_was_trained(continued: Path) -> No
     )
 
 
-def test_the_report_tells_rounds_and_replicas(continued: Path) -> None:
+def test_the_report_reports_rounds_and_replicas(continued: Path) -> None:
     report = report_of(continued)
     ranks, results = report["ranks"], report["results"]
     num_bytes = sum(array.nbytes for array in weights(continued / "model").values())
@@ -67,15 +72,15 @@ def test_the_report_tells_rounds_and_replicas(continued: Path) -> None:
         assert record["divergence"] > 0
         assert record["synchronised_bytes"] == 2 * num_bytes, "what two replicas give, once"
     assert [case["case_id"] for case in report["cases"]] == ["case-2", "case-3", "case-4"]
-    told = results["training"]
-    assert told["synchronised_bytes"] == 3 * 2 * num_bytes
-    assert told["step_seconds"] == pytest.approx(ranks[0]["seconds"], abs=1e-3)
-    assert 0 <= told["data_wait_seconds"] <= told["step_seconds"]
+    message = results["training"]
+    assert message["synchronised_bytes"] == 3 * 2 * num_bytes
+    assert message["step_seconds"] == pytest.approx(ranks[0]["seconds"], abs=1e-3)
+    assert 0 <= message["data_wait_seconds"] <= message["step_seconds"]
     in_rounds = sum(record["seconds"] for record in results["rounds"])
-    assert told["patches_per_second"] == pytest.approx(18 / in_rounds, rel=1e-2)
+    assert message["patches_per_second"] == pytest.approx(18 / in_rounds, rel=1e-2)
 
 
-def test_the_optimiser_of_a_replica_goes_on_from_round_to_round(
+def test_the_optimiser_of_a_replica_continues_from_round_to_round(
     continued: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # With one replica there is nothing to average: six rounds of a step are one round of six.
@@ -91,7 +96,7 @@ def test_the_optimiser_of_a_replica_goes_on_from_round_to_round(
     assert [point["step"] for point in points if "dice" in point] == [41, 42, 43, 44, 45, 46]
 
 
-def test_curves_go_on_where_the_parents_ended(continued: Path, tmp_path: Path) -> None:
+def test_curves_continue_where_the_parents_ended(continued: Path, tmp_path: Path) -> None:
     before = [{"step": 40, "loss": 0.5, "learning_rate": 1e-4}, {"step": 40, "dice": 0.1}]
     (tmp_path / "log").mkdir()
     (tmp_path / "log/curves.json").write_text(json.dumps(before))
@@ -130,8 +135,8 @@ def test_ranks_on_two_nodes_give_the_weights_of_in_order_bit_for_bit(continued: 
         )
         for rank in range(2)
     ]
-    told = [process.communicate(timeout=180)[1] for process in nodes]
-    assert [process.returncode for process in nodes] == [0, 0], told
+    message = [process.communicate(timeout=180)[1] for process in nodes]
+    assert [process.returncode for process in nodes] == [0, 0], message
     assert_equal_weights(continued / "model", tmp_path / "model")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["model", "model_log", "model_report.json"]
     report, in_order = report_of(tmp_path), report_of(continued)
@@ -140,8 +145,8 @@ def test_ranks_on_two_nodes_give_the_weights_of_in_order_bit_for_bit(continued: 
     assert report["results"]["metrics"] == in_order["results"]["metrics"]
     assert report["cases"] == in_order["cases"]
     assert (tmp_path / "model_log/curves.json").read_text() == (continued / "model_log/curves.json").read_text()
-    assert "round 3/3" in told[0]
-    assert told[1] == ""
+    assert "round 3/3" in message[0]
+    assert message[1] == ""
 
 
 def test_compss_submits_a_round_before_it_waits_and_gives_the_same_weights(
@@ -181,9 +186,9 @@ def test_the_error_of_a_task_is_raised_on_the_master_and_not_tried_again(
     volume[:] = np.nan
     np.save(folder / "data/cases/case-0/volume.npy", volume)
     assert main(words(folder, "--engine", "compss", "--batch-size", "16")) == 70
-    told = capfd.readouterr().err
-    assert "the loss is not a number at step 41." in told
-    assert "do:       run preprocess again on these cases" in told, "all that was said comes from the task's process"
+    message = capfd.readouterr().err
+    assert "the loss is not a number at step 41." in message
+    assert "do:       run preprocess again on these cases" in message, "the message comes from the task's process"
     assert calls.count("task train_task") == 2
     assert sorted(path.name for path in tmp_path.iterdir()) == ["data", "parent"]
 
@@ -193,9 +198,9 @@ def test_compss_that_is_not_installed_is_never_replaced(
 ) -> None:
     monkeypatch.setitem(sys.modules, "pycompss", None)
     assert main(words(tmp_path, "--engine", "compss", data=continued)) == 69
-    told = capfd.readouterr().err
-    assert "--engine compss cannot be used on this machine" in told
-    assert "choose --engine ddp or in-order" in told
+    message = capfd.readouterr().err
+    assert "--engine compss cannot be used on this machine" in message
+    assert "choose --engine ddp or in-order" in message
     assert list(tmp_path.iterdir()) == []
 
 
@@ -225,7 +230,7 @@ def test_other_engines_on_several_nodes_work_from_the_first_one(
 
 
 @pytest.mark.parametrize(
-    ("options", "code", "told"),
+    ("options", "code", "message"),
     [
         (("--rounds", "0"), 2, "--rounds cannot be used"),
         (("--steps-per-round", "0"), 2, "--steps-per-round cannot be used"),
@@ -237,10 +242,15 @@ def test_other_engines_on_several_nodes_work_from_the_first_one(
     ],
 )
 def test_values_that_cannot_be_used_are_refused(
-    continued: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str], options: tuple[str, ...], code: int, told: str
+    continued: Path,
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
+    options: tuple[str, ...],
+    code: int,
+    message: str,
 ) -> None:
     assert main(words(tmp_path, *options, data=continued)) == code
-    assert told in capfd.readouterr().err
+    assert message in capfd.readouterr().err
     assert list(tmp_path.iterdir()) == []
 
 
@@ -253,14 +263,14 @@ def test_an_engine_that_the_deployment_misspells_is_refused(
 
 
 @pytest.mark.parametrize(
-    ("changes", "told"),
+    ("changes", "message"),
     [
         ({"precision": "int8"}, "precision int8"),
         ({"input": {"spacing_mm": (1.0, 1.0, 1.0)}}, "spacing (2.0, 2.0, 2.0) mm"),
     ],
 )
 def test_models_that_cannot_be_continued_are_refused(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str], changes: dict[str, object], told: str
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], changes: dict[str, object], message: str
 ) -> None:
     folder = folder_to_continue(tmp_path)
     card = read_card(folder / "parent")
@@ -268,7 +278,7 @@ def test_models_that_cannot_be_continued_are_refused(
         changes = {"input": dataclasses.replace(card.input, **changes["input"])}
     write_card(folder / "parent", dataclasses.replace(card, **changes))
     assert main(words(folder)) == 65
-    assert told in capfd.readouterr().err
+    assert message in capfd.readouterr().err
 
 
 def test_a_changed_file_of_the_model_is_refused(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -280,7 +290,7 @@ def test_a_changed_file_of_the_model_is_refused(tmp_path: Path, capfd: pytest.Ca
 
 
 def test_a_network_with_two_channels_is_continued_with_both(tmp_path: Path) -> None:
-    # A Bundle's softmax network: what is trained is the difference of its channels, what is written is the network.
+    # A Bundle's softmax network: the difference of its channels is trained, the network is written.
     folder = folder_to_continue(tmp_path)
     from support.model_folders import TINY_UNET, trained_model
 
@@ -325,7 +335,7 @@ def test_help_needs_no_torch() -> None:
 
 
 def test_what_runcompss_starts_can_be_imported_without_running(tmp_path: Path) -> None:
-    # The runtime imports the file by itself, under its file's name, and then runs its text as the main program.
+    # The runtime imports the file under its name, and then runs its text as the main program.
     from medweave_steps.compss import application
 
     code = (

@@ -1,4 +1,4 @@
-"""A training goes on from its checkpoint under another strategy, on another number of ranks, and after it was killed."""
+"""A training resumes from its checkpoint under another strategy, on another number of ranks, and after it was killed."""
 
 from __future__ import annotations
 
@@ -21,12 +21,13 @@ from medweave_steps.runtime.signals import Terminated
 from medweave_steps.training.distributed.average import mean_state
 from medweave_steps.training.loop.checkpoint import (
     check_identity,
-    newest_whole,
+    newest_complete,
     random_state,
     read_checkpoint,
     restore_random_state,
     spread_before,
 )
+from medweave_steps.training.strategies import resumable_options
 from support import strategy_work
 from support.processes import KILLED_AT, started
 from support.strategy_work import VOLUMES, Case, Stop, by_two_ranks, case_of, largest_difference, options
@@ -74,7 +75,7 @@ def stopped(patches: Path, tmp_path_factory: pytest.TempPathFactory) -> Stopped:
         with pytest.raises((TryAgainError, Terminated)) as caught:
             by_two_ranks(strategy_work.stopped, stop)
         assert not multiprocessing.active_children(), "all ranks have ended"
-        saved = newest_whole(folder / name)
+        saved = newest_complete(folder / name)
         assert saved is not None, str(stop)
         stops[name] = stop, caught.value, read_checkpoint(saved)["state"]["step"]
         cases |= {name: whole, f"{name}, resumed": dataclasses.replace(whole, resume=saved)}
@@ -125,7 +126,7 @@ def test_two_ranks_one_and_two_again_train_what_two_ranks_do(resumed: Resumed, k
 @pytest.mark.parametrize("strategy", ["ddp", "local-sgd"])
 def test_every_rank_draws_on_where_it_was(resumed: Resumed, strategy: str) -> None:
     of_ranks = resumed[1][strategy]
-    assert of_ranks[0][0] != of_ranks[1][0], "each rank has random numbers of its own"
+    assert of_ranks[0][0] != of_ranks[1][0], "each rank has its own random numbers"
     assert [again for _, again in of_ranks] == [drawn for drawn, _ in of_ranks]
 
 
@@ -153,7 +154,7 @@ def test_a_checkpoint_from_before_every_ranks_state_was_kept_is_taken() -> None:
         assert torch.rand(3).tolist() != drawn
 
 
-def test_the_gpus_random_numbers_go_on_too(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_gpus_random_numbers_continue_too(monkeypatch: pytest.MonkeyPatch) -> None:
     gpu, put_back = torch.device("cuda", 1), []
     monkeypatch.setattr(torch.cuda, "get_rng_state", lambda device: torch.tensor([device.index], dtype=torch.uint8))
     monkeypatch.setattr(torch.cuda, "set_rng_state", lambda state, device: put_back.append((state.item(), device)))
@@ -163,24 +164,31 @@ def test_the_gpus_random_numbers_go_on_too(monkeypatch: pytest.MonkeyPatch) -> N
     assert put_back == [(1, gpu)]
 
 
-def test_another_number_of_ranks_is_told() -> None:
+def test_another_number_of_ranks_is_reported() -> None:
+    names = resumable_options(["local-sgd"])
     by_two = {"identity": json.dumps({"strategy": "local-sgd", "ranks": 2, "sync_interval": 5, "seed": 0})}
-    assert spread_before(by_two, {"strategy": "local-sgd", "ranks": 2, "sync_interval": 5, "seed": 0}) == ""
-    told = ", written by 2 ranks under --strategy local-sgd"
-    assert spread_before(by_two, {"strategy": "local-sgd", "ranks": 4, "sync_interval": 5}) == told
-    assert spread_before(by_two, {"strategy": "single", "ranks": 1}) == told
+    assert (
+        spread_before(by_two, {"strategy": "local-sgd", "ranks": 2, "sync_interval": 5, "seed": 0}, names=names) == ""
+    )
+    message = ", written by 2 ranks under --strategy local-sgd"
+    assert spread_before(by_two, {"strategy": "local-sgd", "ranks": 4, "sync_interval": 5}, names=names) == message
+    assert spread_before(by_two, {"strategy": "single", "ranks": 1}, names=names) == message
 
 
 def test_a_checkpoint_of_another_recipe_is_refused_on_another_number_of_ranks() -> None:
     content = {"identity": json.dumps({"strategy": "ddp", "ranks": 2, "seed": 0}), "data_sha256": "ab"}
-    check_identity(content, identity={"strategy": "single", "ranks": 1, "seed": 0}, data_sha256="ab")
+    differing = resumable_options(["ddp"])
+    one = {"strategy": "single", "ranks": 1}
+    check_identity(content, identity={**one, "seed": 0}, data_sha256="ab", may_differ=differing)
     with pytest.raises(UserInputError) as caught:
-        check_identity(content, identity={"strategy": "single", "ranks": 1, "seed": 3}, data_sha256="ab")
+        check_identity(content, identity={**one, "seed": 3}, data_sha256="ab", may_differ=differing)
     assert (caught.value.seen, caught.value.expected) == ("seed = 0", "seed = 3")
 
 
 @pytest.mark.parametrize("epochs", [None, 6])
-def test_a_batch_that_went_by_the_ranks_is_named_with_the_options_to_go_on(tmp_path: Path, epochs: int | None) -> None:
+def test_a_batch_that_went_by_the_ranks_is_named_with_the_options_to_continue(
+    tmp_path: Path, epochs: int | None
+) -> None:
     def identity(**more: Any) -> dict[str, Any]:
         config = options(tmp_path, epochs=epochs, batch_size=2, learning_rate=0.0001, **more)
         return {**config.for_all_ranks().for_cases(7, num_channels=1).identity(), "precision": "float32"}
@@ -191,16 +199,16 @@ def test_a_batch_that_went_by_the_ranks_is_named_with_the_options_to_go_on(tmp_p
         check_identity(content, identity=identity(scale_by_ranks=True), data_sha256="ab")
     assert "batch_size = 6; " in caught.value.seen
     assert "batch_size = 2; " in caught.value.expected
-    told = re.search(r"give --batch-size (\d+) --learning-rate (\S+) without --scale-by-ranks", caught.value.do)
-    assert told, caught.value.do
-    batch_size, learning_rate = int(told[1]), float(told[2])
+    message = re.search(r"give --batch-size (\d+) --learning-rate (\S+) without --scale-by-ranks", caught.value.do)
+    assert message, caught.value.do
+    batch_size, learning_rate = int(message[1]), float(message[2])
     assert (batch_size, learning_rate) == (6, 0.0001 * 3)
     config = options(tmp_path, epochs=epochs, batch_size=batch_size, learning_rate=learning_rate)
-    goes_on = {**config.for_cases(7, num_channels=1).identity(), "precision": "float32"}
-    check_identity(content, identity=goes_on, data_sha256="ab")
+    continues = {**config.for_cases(7, num_channels=1).identity(), "precision": "float32"}
+    check_identity(content, identity=continues, data_sha256="ab")
 
 
-def test_another_batch_that_did_not_go_by_the_ranks_is_told_without_them() -> None:
+def test_another_batch_that_did_not_go_by_the_ranks_is_reported_without_them() -> None:
     content = {"identity": json.dumps({"strategy": "ddp", "ranks": 2, "batch_size": 4}), "data_sha256": "ab"}
     with pytest.raises(UserInputError) as caught:
         check_identity(content, identity={"strategy": "single", "ranks": 1, "batch_size": 8}, data_sha256="ab")
@@ -232,20 +240,20 @@ def test_a_rank_without_a_state_of_its_own_takes_the_mean() -> None:
     assert (mean["optimiser"]["param_groups"], mean["step"]) == ([{"lr": 0.1}], 4)
 
 
-def test_a_training_that_is_killed_at_any_step_goes_on_to_the_same_weights(
+def test_a_training_that_is_killed_at_any_step_continues_to_the_same_weights(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     data, saved, interval, step = training_set(tmp_path / "data"), tmp_path / "saved", 4, random.randint(5, 24)
     print(f"killed in step {step}")  # pytest shows it if the test fails
 
     def words(name: str) -> list[str]:
-        given = ["train", "--training-set", str(data), "--output", str(tmp_path / name), *TINY, "--steps", "24"]
-        given += ["--training-log", str(tmp_path / f"{name}_log"), "--run-report", str(tmp_path / f"{name}.json")]
-        return [*given, "--checkpoint-folder", str(saved), "--checkpoint-interval", str(interval)]
+        values = ["train", "--training-set", str(data), "--output", str(tmp_path / name), *TINY, "--steps", "24"]
+        values += ["--training-log", str(tmp_path / f"{name}_log"), "--run-report", str(tmp_path / f"{name}.json")]
+        return [*values, "--checkpoint-folder", str(saved), "--checkpoint-interval", str(interval)]
 
     process = started(words("killed"), folder=tmp_path, before=KILLED_AT.format(step=step))
-    _, told = process.communicate(timeout=180)
-    assert process.returncode == -signal.SIGKILL, told
+    _, message = process.communicate(timeout=180)
+    assert process.returncode == -signal.SIGKILL, message
     done = read_checkpoint(saved)["state"]["step"]
     assert 0 <= step - 1 - done < interval, f"killed in step {step}, but the checkpoint is that of step {done}"
     assert not (tmp_path / "killed").exists()
@@ -261,23 +269,23 @@ def test_a_training_that_is_killed_at_any_step_goes_on_to_the_same_weights(
 
 
 @pytest.mark.parametrize("strategy", ["ddp", "local-sgd"])
-def test_ranks_that_a_signal_stops_in_any_step_go_on_to_the_same_bits(
+def test_ranks_that_a_signal_stops_in_any_step_continue_to_the_same_bits(
     stopped: Stopped, resumed: Resumed, strategy: str
 ) -> None:
     stop, error, done = stopped[0][strategy]
-    told = str(stop)
+    message = str(stop)
     between = STEPS_BETWEEN[strategy]
     if stop.number == signal.SIGKILL:
-        assert isinstance(error, TryAgainError), told
-        assert re.match(rf"rank {stop.rank} on .* ended before its work was done", str(error)), told
-        assert "killed by signal 9" in error.seen, told
-        assert done == (stop.step - 1) // between * between, told
+        assert isinstance(error, TryAgainError), message
+        assert re.match(rf"rank {stop.rank} on .* ended before its work was done", str(error)), message
+        assert "killed by signal 9" in error.seen, message
+        assert done == (stop.step - 1) // between * between, message
     else:
-        assert isinstance(error, Terminated), told
-        assert error.exit_code == 143, told
+        assert isinstance(error, Terminated), message
+        assert error.exit_code == 143, message
         averages = {*range(between, 20, between), 10, 20}  # an epoch has ten steps
-        # What a rank has to tell goes out with the step after; the last step's checkpoint is due anyway.
-        assert done == min((step for step in averages if step > stop.step), default=20), told
+        # A rank's flags are sent with the next step; the last step's checkpoint is due anyway.
+        assert done == min((step for step in averages if step > stop.step), default=20), message
     further, whole = resumed[0][f"{strategy}, resumed"], resumed[0][strategy]
-    assert largest_difference(further, whole) == 0, told
-    assert (further["loss"], further["bytes"]) == (whole["loss"], whole["bytes"]), told
+    assert largest_difference(further, whole) == 0, message
+    assert (further["loss"], further["bytes"]) == (whole["loss"], whole["bytes"]), message

@@ -1,4 +1,4 @@
-"""`train-distributed` keeps every whole round, and goes on from the last one, under whatever engine, to the same bits."""
+"""`train-distributed` writes a checkpoint after every round, and resumes from the last one under any engine to the same bits."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from medweave_steps.cli import main
-from medweave_steps.training.loop.checkpoint import newest_whole, read_checkpoint
+from medweave_steps.training.loop.checkpoint import newest_complete, read_checkpoint
 from support import fake_pycompss
 from support.continued import folder_to_continue, words
 from support.engine import wait_until
@@ -28,7 +28,7 @@ ROUNDS, APPLIED = 4, 4
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with data/, parent/, model/ of four rounds that nothing has cut, and saved/ with what they have kept."""
+    """A folder with data/, parent/, model/ of four uninterrupted rounds, and saved/ with their checkpoints."""
     folder = folder_to_continue(tmp_path_factory.mktemp("whole"))
     assert main(saving(folder, folder / "saved", data=folder)) == 0
     return folder
@@ -40,36 +40,36 @@ def saving(folder: Path, saved: Path, *options: str, data: Path, name: str = "mo
 
 @pytest.fixture(scope="module")
 def killed(whole: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """By engine, what rounds have kept that were killed anywhere after the first; copy it to write into it."""
-    kept = {}
+    """Checkpoints by engine of rounds that were killed at any time after the first; copy it to write into it."""
+    retained = {}
     with pytest.MonkeyPatch.context() as patch:
         fake_pycompss.install(patch)
         for engine in ("in-order", "compss"):
             folder, at = tmp_path_factory.mktemp(engine), random.randint(APPLIED + 1, ROUNDS * APPLIED)
             command = saving(folder, folder / "saved", "--engine", engine, data=whole, name="killed")
             process = started(command, folder=folder, before=KILLED_AT.format(step=at))
-            _, told = process.communicate(timeout=180)
-            assert process.returncode == -signal.SIGKILL, told
+            _, message = process.communicate(timeout=180)
+            assert process.returncode == -signal.SIGKILL, message
             done = len(read_checkpoint(folder / "saved")["state"]["rounds"])
             assert done == (at - 1) // APPLIED, f"killed at the {at}th change of the weights"
             assert not (folder / "killed").exists()
-            kept[engine] = folder / "saved"
-    return kept
+            retained[engine] = folder / "saved"
+    return retained
 
 
 def assert_the_same(folder: Path, whole: Path) -> None:
     assert_equal_weights(folder / "model", whole / "model")
-    curves = [(each / "model_log" / "curves.json").read_text() for each in (folder, whole)]
+    curves = [(item / "model_log" / "curves.json").read_text() for item in (folder, whole)]
     assert curves[0] == curves[1]
-    told = [json.loads((each / "model_report.json").read_text()) for each in (folder, whole)]
-    rounds = [[{**record, "seconds": 0} for record in report["results"]["rounds"]] for report in told]
+    message = [json.loads((item / "model_report.json").read_text()) for item in (folder, whole)]
+    rounds = [[{**record, "seconds": 0} for record in report["results"]["rounds"]] for report in message]
     assert rounds[0] == rounds[1]
-    assert [facts["samples"] for facts in told[0]["ranks"]] == [facts["samples"] for facts in told[1]["ranks"]]
-    assert told[0]["results"]["metrics"] == told[1]["results"]["metrics"]
+    assert [facts["samples"] for facts in message[0]["ranks"]] == [facts["samples"] for facts in message[1]["ranks"]]
+    assert message[0]["results"]["metrics"] == message[1]["results"]["metrics"]
 
 
 @pytest.mark.parametrize(("engine", "then"), [("in-order", "compss"), ("compss", "in-order"), ("compss", "compss")])
-def test_rounds_that_are_killed_anywhere_go_on_to_the_same_weights(
+def test_rounds_that_are_killed_anywhere_continue_to_the_same_weights(
     whole: Path, killed: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, engine: str, then: str
 ) -> None:
     fake_pycompss.install(monkeypatch)
@@ -80,14 +80,14 @@ def test_rounds_that_are_killed_anywhere_go_on_to_the_same_weights(
     assert_the_same(tmp_path, whole)
 
 
-def test_a_rank_per_replica_goes_on_from_what_one_process_has_kept(
+def test_a_rank_per_replica_continues_from_what_one_process_has_kept(
     whole: Path, killed: dict[str, Path], tmp_path: Path
 ) -> None:
-    given = ("--resume-from", str(killed["in-order"]), "--engine", "ddp", "--threads-per-replica", "1")
-    assert main(saving(tmp_path, tmp_path / "saved", *given, data=whole)) == 0
+    values = ("--resume-from", str(killed["in-order"]), "--engine", "ddp", "--threads-per-replica", "1")
+    assert main(saving(tmp_path, tmp_path / "saved", *values, data=whole)) == 0
     assert_the_same(tmp_path, whole)
-    kept, before = read_checkpoint(tmp_path / "saved")["state"], read_checkpoint(whole / "saved")["state"]
-    for own, other in zip(kept["memories"], before["memories"], strict=True):
+    retained, before = read_checkpoint(tmp_path / "saved")["state"], read_checkpoint(whole / "saved")["state"]
+    for own, other in zip(retained["memories"], before["memories"], strict=True):
         for name, tensor in own["optimiser"]["state"][0].items():
             assert torch.equal(tensor, other["optimiser"]["state"][0][name]), name
 
@@ -104,15 +104,15 @@ def test_the_round_before_the_newest_is_kept(whole: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("cut", "told"),
+    ("cut", "message"),
     [
         (("checkpoint.pt",), f"continued from a checkpoint after round {ROUNDS - 1} of {ROUNDS}"),
-        (("checkpoint.pt", "checkpoint-before.pt"), "no whole checkpoint; the training starts anew"),
+        (("checkpoint.pt", "checkpoint-before.pt"), "no complete checkpoint; the training starts from the beginning"),
     ],
 )
 def test_a_checkpoint_that_was_cut_is_passed_over(
     whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str],
-    cut: tuple[str, ...], told: str,
+    cut: tuple[str, ...], message: str,
 ) -> None:  # fmt: skip
     saved = tmp_path / "saved"
     shutil.copytree(whole / "saved", saved)
@@ -121,11 +121,11 @@ def test_a_checkpoint_that_was_cut_is_passed_over(
     monkeypatch.setenv("MEDWEAVE_RESUME_FROM", str(saved))
     assert main(saving(tmp_path, saved, data=whole)) == 0
     assert_the_same(tmp_path, whole)
-    assert told in capfd.readouterr().err
+    assert message in capfd.readouterr().err
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "message"),
     [
         (("--seed", "1"), "seed = 0"),
         (("--rounds", "5"), f"rounds = {ROUNDS}"),
@@ -133,13 +133,13 @@ def test_a_checkpoint_that_was_cut_is_passed_over(
     ],
 )
 def test_a_checkpoint_of_other_rounds_is_refused(
-    whole: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str], options: tuple[str, ...], told: str
+    whole: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str], options: tuple[str, ...], message: str
 ) -> None:
-    given = saving(tmp_path, tmp_path / "saved", "--resume-from", str(whole / "saved"), *options, data=whole)
-    assert main(given) == 65
-    said = capfd.readouterr().err
-    assert "the checkpoint belongs to another training" in said
-    assert told in said
+    values = saving(tmp_path, tmp_path / "saved", "--resume-from", str(whole / "saved"), *options, data=whole)
+    assert main(values) == 65
+    messages = capfd.readouterr().err
+    assert "the checkpoint belongs to another training" in messages
+    assert message in messages
     assert list(tmp_path.iterdir()) == []
 
 
@@ -147,9 +147,9 @@ def test_a_damaged_checkpoint_that_was_asked_for_is_refused(
     whole: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "cut.pt").write_bytes((whole / "saved" / "checkpoint.pt").read_bytes()[:-100])
-    given = saving(tmp_path, tmp_path / "saved", "--resume-from", str(tmp_path / "cut.pt"), data=whole)
-    assert main(given) == 65
-    assert "the checkpoint given by --resume-from cannot be used" in capfd.readouterr().err
+    values = saving(tmp_path, tmp_path / "saved", "--resume-from", str(tmp_path / "cut.pt"), data=whole)
+    assert main(values) == 65
+    assert "the checkpoint of --resume-from cannot be used" in capfd.readouterr().err
 
 
 def test_checkpoints_of_train_and_of_rounds_are_not_taken_for_each_other(
@@ -170,14 +170,14 @@ def test_term_ends_rounds_and_usr1_does_not(whole: Path, tmp_path: Path, monkeyp
     command = saving(tmp_path, saved, "--rounds", "100000", data=whole, name="ended")
     process = started(command, folder=tmp_path)
     wait_for_line(process, "round 1/")
-    wait_until(lambda: newest_whole(saved) is not None, 30)
+    wait_until(lambda: newest_complete(saved) is not None, 30)
     process.send_signal(signal.SIGUSR1)
-    wait_for_line(process, "round ")  # it may have been on its way
+    wait_for_line(process, "round ")  # it may have been in transit
     wait_for_line(process, "round ")
     wait_for_line(process, "round ")
-    code, told = interrupted(process, signal.SIGTERM)
-    assert code == 128 + signal.SIGTERM, told
-    assert newest_whole(saved) == saved / "checkpoint.pt"
+    code, message = interrupted(process, signal.SIGTERM)
+    assert code == 128 + signal.SIGTERM, message
+    assert newest_complete(saved) == saved / "checkpoint.pt"
     assert [name for name in names_below(tmp_path) if not name.startswith("saved/checkpoint")] == []
 
 

@@ -23,7 +23,7 @@ from medweave_steps.cli import main
 from medweave_steps.io.model.folder import WEIGHTS_FILE, read_card
 from medweave_steps.search.grid import trials_of, words_of
 from medweave_steps.search.side_by_side import LOST, Spread, run_side_by_side
-from medweave_steps.search.trial import Settings, Training, train_to_its_end
+from medweave_steps.search.trial import Training, TrialSettings, train_to_its_end
 from support.engine import wait_until
 from support.processes import interrupted, started
 from support.searches import TINY, parent_of_the_training_with, table_in, write_grid
@@ -40,13 +40,13 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return training_set(tmp_path_factory.mktemp("data"))
 
 
-def settings(data: Path, **changes: Any) -> Settings:
-    return Settings(**{"training_set": data, "num_threads": 1, "metric": METRIC} | changes)
+def settings(data: Path, **changes: Any) -> TrialSettings:
+    return TrialSettings(**{"training_set": data, "num_threads": 1, "metric": METRIC} | changes)
 
 
 def trial(**options: Any) -> Trial:
-    (found,) = trials_of(SearchGrid(trials=(TINY | options,)))
-    return found
+    (result,) = trials_of(SearchGrid(trials=(TINY | options,)))
+    return result
 
 
 def below(process: int) -> set[int]:
@@ -57,10 +57,10 @@ def below(process: int) -> set[int]:
             parents[int(path.parent.name)] = int(path.read_text().rpartition(")")[2].split()[1])
         except OSError:
             continue
-    found = {process}
-    while more := {child for child, parent in parents.items() if parent in found} - found:
-        found |= more
-    return found - {process}
+    result = {process}
+    while more := {child for child, parent in parents.items() if parent in result} - result:
+        result |= more
+    return result - {process}
 
 
 def listening(processes: set[int]) -> set[str]:
@@ -72,7 +72,7 @@ def listening(processes: set[int]) -> set[str]:
                 owned.add(str(file.readlink()).removeprefix("socket:[").removesuffix("]"))
             except OSError:
                 continue
-    found = set()
+    result = set()
     for table, family in (("tcp", socket.AF_INET), ("tcp6", socket.AF_INET6)):
         for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]:
             words = line.split()
@@ -81,8 +81,8 @@ def listening(processes: set[int]) -> set[str]:
                 packed = b"".join(
                     struct.pack("=I", *struct.unpack(">I", digits[i : i + 4])) for i in range(0, len(digits), 4)
                 )
-                found.add(socket.inet_ntop(family, packed))
-    return found
+                result.add(socket.inet_ntop(family, packed))
+    return result
 
 
 # -- one trial --------------------------------------------------------------------------------------------------------
@@ -100,7 +100,7 @@ def test_a_killed_training_is_a_failed_row_and_leaves_no_half_model(data: Path, 
     assert [path.name for path in (tmp_path / "t").iterdir()] == ["trial.json"]
 
 
-def test_a_trial_on_two_nodes_has_the_weights_of_one_and_one_node_tells_of_it(data: Path, tmp_path: Path) -> None:
+def test_a_trial_on_two_nodes_has_the_weights_of_one_and_one_node_reports_of_it(data: Path, tmp_path: Path) -> None:
     on_two = trial(**SHORT_EPOCHS | {"strategy": "ddp", "ranks": 2})
     # The same on one node, where each rank has one of two threads, too.
     alone = ["train", *words_of(on_two.options), "--training-set", str(data), "--output", str(tmp_path / "alone")]
@@ -121,8 +121,8 @@ def test_a_trial_on_two_nodes_has_the_weights_of_one_and_one_node_tells_of_it(da
         )
         for rank in range(2)
     ]  # fmt: skip
-    told = [node.communicate(timeout=240)[1] for node in nodes]
-    assert [node.returncode for node in nodes] == [0, 0], told
+    message = [node.communicate(timeout=240)[1] for node in nodes]
+    assert [node.returncode for node in nodes] == [0, 0], message
     (row,) = table_in(tmp_path / "gang" / "found").rows
     assert (row.state, row.ranks) == ("completed", 2), row.cause
     assert row.weights_sha256 == read_card(tmp_path / "alone").files[WEIGHTS_FILE] != ""
@@ -159,11 +159,11 @@ def test_collect_refuses_what_is_no_result_and_the_same_trial_twice(
     assert main([*one, "--output", "one"]) == 0
     assert "note: trial" in capsys.readouterr().err
     collect = ["search", "--part", "collect", "--grid", grid, "--output", "all", "--results"]
-    for results, told in (
+    for results, message in (
         (["planned"], "no result of a search"), (["one", "one"], "the same trial"), (["one"], "no trial of the search was"),
     ):  # fmt: skip
         assert main([*collect, *results]) == UserInputError.exit_code
-        assert told in capsys.readouterr().err
+        assert message in capsys.readouterr().err
     assert not Path("all").exists()
     report = json.loads(Path("run_report.json").read_text())
     (row,) = report["results"]["rows"]
@@ -174,16 +174,18 @@ def test_collect_refuses_what_is_no_result_and_the_same_trial_twice(
 # -- side by side -----------------------------------------------------------------------------------------------------
 
 
-def test_without_ray_it_is_told_what_to_install(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_ray_it_is_reported_what_to_install(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
     spread = Spread(slots=1, scheduler="all", grace_epochs=1, reduction_factor=2)
-    with pytest.raises(BackendMissingError, match="ray") as told:
+    with pytest.raises(BackendMissingError, match="ray") as message:
         run_side_by_side([trial()], settings(data), tmp_path, spread, lambda _: None)
-    assert "medweave[search]" in told.value.do
+    assert "medweave[search]" in message.value.do
 
 
 def test_asha_stops_what_others_are_better_than_and_a_lost_process_is_a_row(data: Path, tmp_path: Path) -> None:
-    # One after the other: the first would go on for ever; the last learns nothing, which shows after its first epoch.
+    # One after the other: the first would never end; the last learns nothing, which is visible after its first epoch.
     options = {name: value for name, value in TINY.items() if name != "steps"}
     endless = {"steps": 10**6, "learning-rate": 1e-9, "seed": 123456}
     grid = {
@@ -194,9 +196,9 @@ def test_asha_stops_what_others_are_better_than_and_a_lost_process_is_a_row(data
     words = ["search", "--grid", "grid.json", "--training-set", str(data), "--output", "o"]
     process = started([*words, "--scheduler", "asha", "--reduction-factor", "2"], folder=tmp_path)
     os.kill(parent_of_the_training_with("--seed=123456", process), signal.SIGKILL)
-    _, told = process.communicate(timeout=400)
-    assert process.returncode == 0, told
-    assert "Traceback" not in told
+    _, message = process.communicate(timeout=400)
+    assert process.returncode == 0, message
+    assert "Traceback" not in message
     table = table_in(tmp_path / "o")
     lost, learnt, stopped = table.rows
     assert (lost.state, lost.cause) == ("failed", LOST)
@@ -225,13 +227,13 @@ def test_ray_is_heard_on_this_machine_only_keeps_the_priority_and_ctrl_c_leaves_
     heard = listening(family)
     worker = parent_of_the_training_with("--learning-rate=0.001", process)
     assert os.getpriority(os.PRIO_PROCESS, worker) == os.getpriority(os.PRIO_PROCESS, 0)
-    code, told = interrupted(process)
-    assert code == 130, told
-    assert "interrupted; partial outputs were removed" in told
+    code, message = interrupted(process)
+    assert code == 130, message
+    assert "interrupted; partial outputs were removed" in message
     assert heard
     assert all(ipaddress.ip_address(address).is_loopback for address in map(plain, heard)), heard
-    wait_until(lambda: not any(map(lives, family)), timeout_s=30)  # who is killed takes a moment to go
-    assert [each for each in family if lives(each)] == []
+    wait_until(lambda: not any(map(lives, family)), timeout_s=30)  # a killed process takes a moment to end
+    assert [item for item in family if lives(item)] == []
     assert sorted(path.name for path in tmp_path.iterdir()) == ["grid.json"]
     assert not session.parent.exists()
 

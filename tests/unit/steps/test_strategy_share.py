@@ -10,7 +10,7 @@ import pytest
 
 from medweave_core.errors import UsageError, UserInputError
 from medweave_steps.io.cohort.prepared import open_prepared
-from medweave_steps.runtime.environment import Gang
+from medweave_steps.runtime.environment import NodeGroup
 from medweave_steps.train.config import TrainConfig
 from medweave_steps.training.data.cases import open_sampler
 from medweave_steps.training.data.volumes import VolumeSampler
@@ -27,7 +27,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run(work: Any, job: Any) -> Any:
-    return run_ranks(work, job, num_here=2, num_threads=1, device="cpu", gang=Gang())
+    return run_ranks(work, job, num_here=2, num_threads=1, device="cpu", node_group=NodeGroup())
 
 
 def plain(**options: Any) -> TrainConfig:
@@ -69,8 +69,8 @@ def test_over_all_ranks_each_case_is_used_once_an_epoch(data: Path, batch_size: 
         assert sorted(seen) == names
     by_rank = [sampler.num_counted(3 * in_epoch, rank=rank, world_size=world_size) for rank in range(world_size)]
     assert sum(by_rank) == counted == 3 * len(names)
-    told = [sampler.num_padding(3 * in_epoch, rank=rank, world_size=world_size) for rank in range(world_size)]
-    assert told == padding
+    message = [sampler.num_padding(3 * in_epoch, rank=rank, world_size=world_size) for rank in range(world_size)]
+    assert message == padding
 
 
 def test_ranks_share_one_global_batch(data: Path) -> None:
@@ -87,17 +87,17 @@ def test_ranks_share_one_global_batch(data: Path) -> None:
 
 
 def test_more_ranks_than_cases_are_refused() -> None:
-    given = TrainConfig(
+    arguments = TrainConfig(
         training_set=Path("a"), output=Path("b"), epochs=2, strategy="ddp", ranks=4, batch_size=2, scale_by_ranks=True
     ).for_all_ranks()
-    assert given.for_cases(9, num_channels=4).steps == 4
+    assert arguments.for_cases(9, num_channels=4).steps == 4
     with pytest.raises(UserInputError, match="more ranks than training cases"):
-        given.for_cases(3, num_channels=4)
+        arguments.for_cases(3, num_channels=4)
 
 
 def test_what_is_of_one_rank_is_multiplied_by_the_ranks() -> None:
-    given = plain(strategy="ddp", ranks=4, batch_size=2, learning_rate=1e-4, scale_by_ranks=True)
-    together = given.for_all_ranks()
+    arguments = plain(strategy="ddp", ranks=4, batch_size=2, learning_rate=1e-4, scale_by_ranks=True)
+    together = arguments.for_all_ranks()
     assert (together.batch_size, together.learning_rate) == (8, pytest.approx(4e-4))
     assert together.for_all_ranks() is together
     with pytest.raises(UsageError, match="ranks"):

@@ -133,20 +133,20 @@ def test_another_seed_gives_other_weights(trained: Path, tmp_path: Path) -> None
 
 @pytest.fixture(scope="module")
 def checkpoints(trained: Path, tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    """The checkpoints of steps 3 and 6 of a training like `trained`, each kept under its own name.
+    """The checkpoints of steps 3 and 6 of a training like `trained`, each under its own name.
 
-    The one of step 3 lies between the ends of two epochs: losses are under way and Adam has moments.
+    The one of step 3 lies between the ends of two epochs: losses are pending and Adam has moments.
     """
     import medweave_steps.training.loop.checkpoint as checkpoint
 
     folder = tmp_path_factory.mktemp("checkpoints")
-    kept: list[Path] = []
+    retained: list[Path] = []
     original = checkpoint.write_checkpoint
 
     def keep(into: Path, content: Mapping[str, Any]) -> Path:
         path = original(into, content)
-        kept.append(folder / f"step-{content['state']['step']}.pt")
-        kept[-1].write_bytes(path.read_bytes())
+        retained.append(folder / f"step-{content['state']['step']}.pt")
+        retained[-1].write_bytes(path.read_bytes())
         return path
 
     with pytest.MonkeyPatch.context() as patch:
@@ -154,7 +154,7 @@ def checkpoints(trained: Path, tmp_path_factory: pytest.TempPathFactory) -> list
         options = ("--checkpoint-folder", str(folder), "--checkpoint-interval", "3")
         assert train(folder, *options, data=trained / "data") == 0
     assert_equal_weights(trained / "model", folder / "model")
-    return kept
+    return retained
 
 
 def test_a_resumed_training_equals_an_uninterrupted_one(trained: Path, checkpoints: list[Path], tmp_path: Path) -> None:
@@ -211,7 +211,7 @@ def other_archive() -> bytes:
 
 
 @pytest.mark.parametrize(
-    ("broken", "told"),
+    ("broken", "message"),
     [
         (lambda whole: b"", "damaged or cut off"),
         (lambda whole: b"no zip", "damaged or cut off"),
@@ -223,13 +223,13 @@ def other_archive() -> bytes:
 )
 def test_a_checkpoint_that_cannot_be_read_is_refused(
     trained: Path, checkpoints: list[Path], tmp_path: Path, capfd: pytest.CaptureFixture[str],
-    broken: Callable[[bytes], bytes], told: str,
+    broken: Callable[[bytes], bytes], message: str,
 ) -> None:  # fmt: skip
     (tmp_path / "broken.pt").write_bytes(broken(checkpoints[0].read_bytes()))
     assert train(tmp_path, "--resume-from", str(tmp_path / "broken.pt"), data=trained / "data") == 65
-    said = capfd.readouterr().err
-    assert "--resume-from cannot be used" in said
-    assert told in said
+    messages = capfd.readouterr().err
+    assert "--resume-from cannot be used" in messages
+    assert message in messages
 
 
 def test_a_missing_checkpoint_is_refused(trained: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -238,14 +238,14 @@ def test_a_missing_checkpoint_is_refused(trained: Path, tmp_path: Path, capfd: p
 
 
 @pytest.mark.parametrize(
-    ("splits", "told"), [(("validation",), "no training case"), (("train", "train"), "no validation case")]
+    ("splits", "message"), [(("validation",), "no training case"), (("train", "train"), "no validation case")]
 )
 def test_an_empty_split_is_refused(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str], splits: tuple[str, ...], told: str
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], splits: tuple[str, ...], message: str
 ) -> None:
     training_set(tmp_path / "data", splits)
     assert train(tmp_path) == 65
-    assert told in capfd.readouterr().err
+    assert message in capfd.readouterr().err
     assert not (tmp_path / "model").exists()
 
 
@@ -267,11 +267,11 @@ def test_a_loss_that_is_not_a_number_names_step_and_cases(tmp_path: Path, capfd:
     volume[:] = np.nan
     np.save(tmp_path / "data/cases/case-0/volume.npy", volume)
     assert train(tmp_path, "--batch-size", "8") == 70
-    told = capfd.readouterr().err
-    assert "the loss is not a number at step 1." in told
+    message = capfd.readouterr().err
+    assert "the loss is not a number at step 1." in message
     assert re.search(
-        r"on patches of case-0 \(\d of 8 patches\); the volume of case-0 holds values that are not finite", told
-    ), told
+        r"on patches of case-0 \(\d of 8 patches\); the volume of case-0 holds values that are not finite", message
+    ), message
     assert sorted(path.name for path in tmp_path.iterdir()) == ["data"]
 
 
@@ -279,10 +279,10 @@ def test_a_loss_that_explodes_names_step_cases_and_rate(
     trained: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     assert train(tmp_path, "--learning-rate", "1e38", "--schedule", "constant", data=trained / "data") == 70
-    told = capfd.readouterr().err
-    assert re.search(r"the loss is not a number at step [2-6]\.", told), "the first step's weights are still good"
-    assert re.search(r"seen: +loss (nan|inf) on patches of case-[01]", told)
-    assert "do:       lower --learning-rate (1.00e+38 here)" in told
+    message = capfd.readouterr().err
+    assert re.search(r"the loss is not a number at step [2-6]\.", message), "the first step's weights are still good"
+    assert re.search(r"seen: +loss (nan|inf) on patches of case-[01]", message)
+    assert "do:       lower --learning-rate (1.00e+38 here)" in message
     assert {path.name for path in tmp_path.iterdir()} <= {"model_log"}, "curves of the epochs before"
 
 
@@ -294,7 +294,7 @@ def test_arrays_of_different_shapes_are_refused(tmp_path: Path, capfd: pytest.Ca
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "message"),
     [
         (("--steps", "0"), "--steps cannot be used"),
         (("--patch-shape", "9", "8", "8"), "--patch-shape cannot be used"),
@@ -305,14 +305,14 @@ def test_arrays_of_different_shapes_are_refused(tmp_path: Path, capfd: pytest.Ca
     ],
 )
 def test_values_that_cannot_be_used_are_refused(
-    trained: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str], options: tuple[str, ...], told: str,
+    trained: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str], options: tuple[str, ...], message: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     import torch
 
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert train(tmp_path, *options, data=trained / "data") == 2
-    assert told in capfd.readouterr().err
+    assert message in capfd.readouterr().err
 
 
 def test_an_output_that_exists_is_not_overwritten(trained: Path, capfd: pytest.CaptureFixture[str]) -> None:

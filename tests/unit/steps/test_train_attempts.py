@@ -1,4 +1,4 @@
-"""A training that a scheduler ends and starts again: checkpoints when it is told to, and the next attempt goes on from them."""
+"""A training that a scheduler stops and restarts: checkpoints on signals, and the next attempt resumes from them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from medweave_steps.cli import main
-from medweave_steps.training.loop.checkpoint import newest_whole, read_checkpoint, write_checkpoint
+from medweave_steps.training.loop.checkpoint import newest_complete, read_checkpoint, write_checkpoint
 from support.damaged import with_a_flipped_bit
 from support.engine import wait_until
 from support.processes import started, wait_for_line
@@ -18,8 +18,8 @@ from support.weights import assert_equal_weights
 
 
 def words(folder: Path, data: Path, *options: str) -> list[str]:
-    given = ["train", "--training-set", str(data), "--output", str(folder / "model"), *TINY]
-    return [*given, "--training-log", str(folder / "log"), "--run-report", str(folder / "report.json"), *options]
+    values = ["train", "--training-set", str(data), "--output", str(folder / "model"), *TINY]
+    return [*values, "--training-log", str(folder / "log"), "--run-report", str(folder / "report.json"), *options]
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +43,7 @@ def test_the_checkpoint_before_the_newest_is_kept(trained: Path) -> None:
     ("newest", "before", "step"),
     [("whole", "whole", 6), (None, "whole", 3), ("damaged", "whole", 3), ("cut", "whole", 3), ("cut", "damaged", None)],
 )
-def test_another_attempt_goes_on_from_the_newest_whole_checkpoint(
+def test_another_attempt_continues_from_the_newest_whole_checkpoint(
     trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str],
     newest: str | None, before: str | None, step: int | None,
 ) -> None:  # fmt: skip
@@ -58,17 +58,17 @@ def test_another_attempt_goes_on_from_the_newest_whole_checkpoint(
     monkeypatch.setenv("MEDWEAVE_RESUME_FROM", str(saved))
     assert main(words(tmp_path, trained / "data", "--num-threads", "1")) == 0
     assert_equal_weights(trained / "model", tmp_path / "model")
-    told = capfd.readouterr().err
-    assert (f"continued from a checkpoint at step {step} of 6" in told) is (step is not None)
-    assert ("the training starts anew" in told) is (step is None)
+    message = capfd.readouterr().err
+    assert (f"continued from a checkpoint at step {step} of 6" in message) is (step is not None)
+    assert ("the training starts from the beginning" in message) is (step is None)
 
 
 def test_what_the_command_line_says_comes_first(
     trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("MEDWEAVE_RESUME_FROM", str(trained / "saved"))
-    given = ("--resume-from", str(trained / "saved" / "checkpoint-before.pt"), "--num-threads", "1")
-    assert main(words(tmp_path, trained / "data", *given)) == 0
+    values = ("--resume-from", str(trained / "saved" / "checkpoint-before.pt"), "--num-threads", "1")
+    assert main(words(tmp_path, trained / "data", *values)) == 0
     assert "continued from a checkpoint at step 3" in capfd.readouterr().err
 
 
@@ -83,7 +83,7 @@ def test_a_checkpoint_that_cannot_be_written_leaves_the_one_before(
     monkeypatch.setattr(Path, "write_bytes", full)
     with pytest.raises(OSError, match="No space"):
         write_checkpoint(tmp_path, {"step": 2})
-    assert newest_whole(tmp_path) == tmp_path / "checkpoint.pt"
+    assert newest_complete(tmp_path) == tmp_path / "checkpoint.pt"
     assert read_checkpoint(tmp_path)["step"] == 1
 
 
@@ -96,9 +96,9 @@ def test_a_scheduler_that_announces_its_time_limit_gets_a_checkpoint_and_ends_no
     wait_for_line(process, "epoch 2/")
     assert not saved.exists()
     process.send_signal(signal.SIGUSR1)
-    wait_until(lambda: newest_whole(saved) is not None, 30)
+    wait_until(lambda: newest_complete(saved) is not None, 30)
     assert read_checkpoint(saved)["state"]["step"] >= 10
-    for _ in range(3):  # it goes on; a line may have been on its way
+    for _ in range(3):  # it is running; a line may have been in transit
         wait_for_line(process, "epoch ")
     process.kill()
     process.communicate()

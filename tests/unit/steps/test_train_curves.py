@@ -1,4 +1,4 @@
-"""The curves of a training while it goes on and after it failed, as TensorBoard reads them."""
+"""The curves of a running and of a failed training, as TensorBoard reads them."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from support.training_set import TINY, training_set
 
 
 def words(folder: Path, *options: str) -> list[str]:
-    given = ["train", "--training-set", str(folder / "data"), "--output", str(folder / "model")]
-    given += ["--training-log", str(folder / "log"), "--run-report", str(folder / "report.json"), "--num-threads", "1"]
-    return [*given, *TINY, *options]
+    values = ["train", "--training-set", str(folder / "data"), "--output", str(folder / "model")]
+    values += ["--training-log", str(folder / "log"), "--run-report", str(folder / "report.json"), "--num-threads", "1"]
+    return [*values, *TINY, *options]
 
 
 def steps_of(log: Path, name: str) -> list[int]:
@@ -46,7 +46,7 @@ def failing_at(step: int, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.slow
-def test_events_can_be_read_while_the_training_goes_on_and_after_it_was_killed(tmp_path: Path) -> None:
+def test_events_can_be_read_while_the_training_continues_and_after_it_was_killed(tmp_path: Path) -> None:
     training_set(tmp_path / "data")
     process = subprocess.Popen(
         [sys.executable, "-m", "medweave_steps", *words(tmp_path, "--steps", "1000000", "--epoch-steps", "2")],
@@ -55,7 +55,7 @@ def test_events_can_be_read_while_the_training_goes_on_and_after_it_was_killed(t
     try:
         # After the loss of an epoch comes what its validation found.
         wait_until(lambda: len(steps_of(tmp_path / "log", "validation/dice")) >= 2 or process.poll() is not None, 120)
-        assert process.poll() is None, "it goes on"
+        assert process.poll() is None, "it is running"
     finally:
         process.kill()
         process.wait()

@@ -28,7 +28,7 @@ from support.training_set import WINDOW_HU, training_set
 
 
 def sampler(folder: Path, **changes: Any) -> PatchSampler:
-    """Over the training cases of a folder: no augmentation, lesions only, unless told otherwise."""
+    """Over the training cases of a folder: by default no augmentation, lesions only."""
     values: dict[str, Any] = {
         "patch_shape": (10, 10, 10), "batch_size": 4, "window_hu": WINDOW_HU, "lesion_share": 1.0, "bright_share": 0.0,
         "thick_share": 0.0,
@@ -107,7 +107,7 @@ def test_batches_cut_ahead_are_those_of_their_steps(tmp_path: Path, num_workers:
         assert batch.case_ids == wanted.case_ids
     ahead.close()
     assert ahead.waited_s > 0
-    assert torch.equal(torch.get_rng_state(), random_state), "a resumed training makes its workers anew"
+    assert torch.equal(torch.get_rng_state(), random_state), "a resumed training starts new workers"
 
 
 def test_steps_and_seeds_give_other_patches(tmp_path: Path) -> None:
@@ -277,7 +277,7 @@ def test_where_no_choice_is_good_enough_the_fewest_false_positives_win() -> None
     assert figures["false_positives_per_scan"] == 1.0
 
 
-def test_bfloat16_is_told_from_the_processors_flags(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bfloat16_is_reported_from_the_processors_flags(monkeypatch: pytest.MonkeyPatch) -> None:
     answers = {"fpu avx512f avx512_bf16": True, "fpu avx2": False, "fpu amx_bf16": True, "": False}
     for flags, expected in answers.items():
         monkeypatch.setattr(

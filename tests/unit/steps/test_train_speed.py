@@ -1,4 +1,4 @@
-"""What makes training quicker must not change what it computes."""
+"""Faster CPU kernels and the allocator setting do not change results."""
 
 from __future__ import annotations
 
@@ -9,11 +9,13 @@ import numpy as np
 import pytest
 
 from medweave_steps.io.model.network import build_network
+from medweave_steps.networks import BUILT_IN
 from medweave_steps.runtime.allocator import keep_freed_memory
-from medweave_steps.training.loop.convolutions import compute_quickly
+from medweave_steps.training.loop.cpu_kernels import replace_kernels
 
 torch = pytest.importorskip("torch")
 
+KERNELS = BUILT_IN["unet"].cpu_kernels
 ARCHITECTURE = {
     "class": "monai.networks.nets.UNet",
     "arguments": {
@@ -28,7 +30,7 @@ def test_values_and_gradients_are_those_of_the_plain_network() -> None:
     torch.manual_seed(3)
     plain = build_network(ARCHITECTURE).double()
     quick = copy.deepcopy(plain)
-    compute_quickly(quick)
+    replace_kernels(quick, KERNELS)
     images = [torch.randn(2, 1, 8, 10, 6, dtype=torch.float64, requires_grad=True)]
     images.append(images[0].detach().clone().requires_grad_())
     results = [network(image) for network, image in zip((plain, quick), images, strict=True)]
@@ -47,7 +49,7 @@ def test_other_kernels_and_paddings(options: dict[str, int]) -> None:
     layer = torch.nn.ConvTranspose3d(3, 2, **{"kernel_size": 3, **options}).double()
     image = torch.randn(1, 3, 6, 7, 8, dtype=torch.float64)
     expected = layer(image)
-    compute_quickly(layer)
+    replace_kernels(layer, KERNELS)
     torch.testing.assert_close(layer(image), expected)
 
 
@@ -60,7 +62,7 @@ def test_one_channel_with_other_kernels(kind: str, kernel: int | tuple[int, ...]
     layer = getattr(torch.nn, kind)(*channels, sizes, padding=tuple(size // 2 for size in sizes)).double()
     image = torch.randn(2, channels[0], 6, 7, 8, dtype=torch.float64)
     expected = layer(image)
-    compute_quickly(layer)
+    replace_kernels(layer, KERNELS)
     assert "forward" in vars(layer)
     torch.testing.assert_close(layer(image), expected)
 
@@ -70,7 +72,7 @@ def test_mixed_precision_is_as_near_to_float64_as_the_plain_network() -> None:
     exact = build_network(ARCHITECTURE)
     plain, quick = copy.deepcopy(exact), copy.deepcopy(exact)
     exact.double()
-    compute_quickly(quick)
+    replace_kernels(quick, KERNELS)
     image = torch.randn(2, 1, 16, 16, 16)
 
     def gradients(network: torch.nn.Module, image: torch.Tensor, enabled: bool) -> list[torch.Tensor]:
@@ -90,7 +92,7 @@ def test_mixed_precision_is_as_near_to_float64_as_the_plain_network() -> None:
 
 def test_a_layer_with_a_stride_or_groups_is_left_alone() -> None:
     for layer in (torch.nn.ConvTranspose3d(2, 2, 3, stride=2), torch.nn.ConvTranspose3d(2, 2, 3, groups=2)):
-        compute_quickly(layer)
+        replace_kernels(layer, KERNELS)
         assert "forward" not in vars(layer)
 
 

@@ -1,4 +1,4 @@
-"""What a folder holds: DICOM series grouped by SeriesInstanceUID, or NIfTI volumes, and what is left aside and why."""
+"""The content of a folder: DICOM series grouped by SeriesInstanceUID, or NIfTI volumes, and the files left out with reasons."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from pathlib import Path
 import numpy as np
 
 from medweave_core.contracts.cohort import Finding
-from medweave_steps.io.cohort.findings import first_of, notice, refuse
 from medweave_steps.io.cohort.patients import Issuers, issuers_by_patient_id, without_absent_issuers
 from medweave_steps.io.dicom.duplicates import find_same_uids
 from medweave_steps.io.dicom.frames import has_colors, is_slice
@@ -24,8 +23,8 @@ from medweave_steps.io.dicom.header import (
     Plane,
     read_file,
 )
-from medweave_steps.io.dicom.series import SeriesName
 from medweave_steps.io.dicom.uids import ImageUids
+from medweave_steps.io.findings import SeriesName, first_of, notice, refuse
 
 _DICOM_SUFFIXES = (".dcm", ".dicom", ".ima")
 _IMAGE_MODALITIES = (
@@ -59,7 +58,7 @@ def case_id_of_path(relative_path: str) -> str:
 
 
 def patient_key_of(identity: str) -> str:
-    """Digest that stands for a patient, 16 hex digits."""
+    """Return the digest that identifies a patient, 16 hex digits."""
     return hashlib.sha256(_encoded(identity)).hexdigest()[:16]
 
 
@@ -144,7 +143,7 @@ def walk(folder: Path) -> Iterator[str]:
 
 
 def is_scan_plane(plane: Plane) -> bool:
-    """True for a slice of the scan; see `dicom_frames`."""
+    """Return True for a slice of the scan; see `dicom_frames`."""
     return is_slice(plane.frame_type, plane.layout.samples, plane.layout.photometric)
 
 
@@ -153,7 +152,7 @@ def _is_color_plane(plane: Plane) -> bool:
 
 
 def is_reformat(plane: Plane) -> bool:
-    """True for a slice computed from others that is not axial (sagittal, coronal): its scan is there as axial slices too."""
+    """Return True for a slice computed from others that is not axial (sagittal, coronal): its scan is there as axial slices too."""
     if plane.orientation is None or plane.frame_type[:1] != ("DERIVED",):
         return False
     normal = np.abs(np.cross(plane.orientation[:3], plane.orientation[3:]))
@@ -161,14 +160,14 @@ def is_reformat(plane: Plane) -> bool:
 
 
 def discover_dicom(folder: Path, names: list[str], *, tick: Callable[[int], None] = lambda number: None) -> FoundDicom:
-    """Reads the headers of files and groups the CT images by series.
+    """Read the headers of files and group the CT images by series.
 
     Args:
         folder: the cohort.
         names: paths relative to it, in the order of discovery.
-        tick: told the number of each file before it is read.
+        tick: called with the number of each file before it is read.
     Returns:
-        the series in the order in which their first file was met, and notices about what was left aside.
+        the series in the order of their first files, and notices about files that were left out.
     """
     found = FoundDicom()
     others: list[DicomFile] = []
@@ -260,7 +259,7 @@ def _add(series: dict[str, FoundSeries], file: DicomFile) -> None:
 
 
 def _scans(candidates: list[FoundSeries], findings: list[Finding]) -> list[FoundSeries]:
-    """Numbers the series that hold slices of a scan; a notice for pictures that are none."""
+    """Number the series that hold slices of a scan; return a notice for other pictures."""
     scans = []
     left_out = colors = 0
     for series in candidates:

@@ -14,7 +14,7 @@ from medweave_steps.io.nifti.volume import stem
 
 DATASET_FILE = "dataset.json"
 CARD_FILE = "cohort_card.json"
-DEIDENTIFIED: Final = "de-identified"  # data_class of the card of a cohort that names nobody
+DEIDENTIFIED: Final = "de-identified"  # data_class of the card of a cohort without identifiers
 SPLITS_FILE = "splits.json"
 
 _CHANNEL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9 _.+-]{0,31}")
@@ -23,7 +23,7 @@ Pairs = list[tuple[str, str | None]]
 
 
 def listed_volumes(dataset: Mapping[str, Any]) -> tuple[Pairs, Pairs]:
-    """Volumes and masks of a `dataset.json` of the Medical Segmentation Decathlon: those with a mask, and those of `test`.
+    """Return volumes and masks of a `dataset.json` of the Medical Segmentation Decathlon: those with a mask, and those of `test`.
 
     Raises:
         AttributeError, KeyError, TypeError, ValueError: the lists have another form, or name a path outside of the data set.
@@ -50,7 +50,7 @@ def declared_channels(dataset: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def case_id_of_stem(image: str) -> str:
-    """The file's stem, since names in a public data set are public, where it can name a folder."""
+    """Return the file's stem, since names in a public data set are public, where it can name a folder."""
     return stem(image) if re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", stem(image)) else case_id_of_path(image)
 
 

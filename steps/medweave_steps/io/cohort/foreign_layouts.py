@@ -9,7 +9,7 @@ from typing import Any
 
 from medweave_core.contracts.cohort import Finding
 from medweave_steps.io.cohort.files import DATASET_FILE
-from medweave_steps.io.cohort.findings import FindingError, notice, refuse
+from medweave_steps.io.findings import FindingError, notice, refuse
 from medweave_steps.io.nifti.pairing import Pairing
 from medweave_steps.io.nifti.volume import SUFFIXES, stem
 

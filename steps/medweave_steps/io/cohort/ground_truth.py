@@ -15,15 +15,15 @@ import numpy.typing as npt
 
 from medweave_core.contracts.labels import LabelMerge
 from medweave_core.contracts.volume import Grid
-from medweave_steps.io.cohort.findings import FindingError
 from medweave_steps.io.cohort.labels import LabelArray, merge_values, value_table
 from medweave_steps.io.dicom.header import NATIVE, Plane, described_segments, load_pydicom
-from medweave_steps.io.dicom.series import SIDEWAYS_TOLERANCE, SeriesName
+from medweave_steps.io.dicom.series import SIDEWAYS_TOLERANCE
 from medweave_steps.io.dicom.values import has_other_cause
+from medweave_steps.io.findings import FindingError, SeriesName
 from medweave_steps.io.geometry import lps_to_ras
 from medweave_steps.io.nifti.volume import open_nifti
 
-SAME_PLACE_VOXELS = 0.1  # share of a voxel by which a mask may lie beside its volume: rounding in headers
+SAME_PLACE_VOXELS = 0.1  # share of a voxel by which the grids of mask and volume may differ: rounding in headers
 COSINE_TOLERANCE = 1e-3
 FRACTION = 0.5
 
@@ -62,7 +62,7 @@ def read_nifti_mask(path: Path, grid: Grid, name: SeriesName, merges: Sequence[L
 
 
 def check_same_grid(mask: Grid, grid: Grid, name: SeriesName) -> None:
-    """Refuses a mask whose voxels do not lie on those of its volume.
+    """Refuse a mask whose voxels do not lie on those of its volume.
 
     Raises:
         FindingError: the shapes differ, or a corner lies elsewhere by more than a tenth of a voxel.

@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 
 def read_contract(cls: type[T], path: Path, *, where: str) -> T:
-    """Reads one JSON contract.
+    """Read one JSON contract.
 
     Raises:
         UserInputError: the file is missing, is not JSON, or does not fit the contract.
@@ -39,19 +39,19 @@ def read_contract(cls: type[T], path: Path, *, where: str) -> T:
 
 
 def read_index(path: Path) -> CohortIndex:
-    """Reads `cohort_index.json`, the result of `check`."""
+    """Read `cohort_index.json`, the result of `check`."""
     return read_contract(CohortIndex, path, where="the cohort index (cohort_index.json)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CaseFolder:
-    """One prepared case on disk; arrays are memory-mapped when asked for."""
+    """One prepared case on disk; its methods return memory-mapped arrays."""
 
     case: PreparedCase
     folder: Path
 
     def info(self) -> VolumeInfo:
-        """Geometry and the way back to the source."""
+        """Return the geometry, with the inverse transform to the source."""
         return read_contract(
             VolumeInfo, self.folder / "volume_info.json", where=f"volume_info.json of {self.case.case_id}"
         )
@@ -100,11 +100,11 @@ class PreparedFolder:
     folder: Path
 
     def digest(self) -> str:
-        """SHA-256 of what cohort.json says of all cases; the arrays are not read."""
+        """Return the SHA-256 of what cohort.json says of all cases; the arrays are not read."""
         return hashlib.sha256(codec.dumps(self.cohort).encode()).hexdigest()
 
     def cases(self, split: Split | None = None) -> list[CaseFolder]:
-        """The cases of one split, or all, in the order of the cohort file."""
+        """Return the cases of one split, or all, in the order of the cohort file."""
         return [
             CaseFolder(case=case, folder=self.folder / "cases" / case.case_id)
             for case in self.cohort.cases
@@ -113,7 +113,7 @@ class PreparedFolder:
 
 
 def open_prepared(folder: Path) -> PreparedFolder:
-    """Opens a folder that `preprocess` wrote.
+    """Open a folder that `preprocess` wrote.
 
     Raises:
         UserInputError: there is no cohort file in it, or it does not fit.

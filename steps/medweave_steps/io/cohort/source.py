@@ -15,13 +15,13 @@ from medweave_core.contracts.cohort import CaseEntry
 from medweave_core.contracts.labels import Label, LabelMerge
 from medweave_core.contracts.volume import Grid
 from medweave_steps.io.cohort import ground_truth
+from medweave_steps.io.cohort.digest import digest_of_plane, joined_digest, nifti_digest, update_nifti
 from medweave_steps.io.cohort.discovery import is_scan_plane
-from medweave_steps.io.cohort.findings import FindingError
 from medweave_steps.io.dicom import pixels
 from medweave_steps.io.dicom.header import Plane, read_file
-from medweave_steps.io.dicom.series import SeriesName, assemble, place_text
+from medweave_steps.io.dicom.series import assemble, place_text
 from medweave_steps.io.dicom.source_headers import read_source_header
-from medweave_steps.io.digest import digest_of_plane, joined_digest, nifti_digest, update_nifti
+from medweave_steps.io.findings import FindingError, SeriesName
 from medweave_steps.io.geometry import FloatArray
 from medweave_steps.io.nifti.volume import NiftiVolume, open_nifti
 
@@ -64,7 +64,7 @@ class VolumeSource(Protocol):
         """
 
     def volume(self, *, num_workers: int = 1) -> FloatArray:
-        """The whole array in source order, float32, HU; of MR the first channel."""
+        """Return the whole array in source order, float32, HU; of MR the first channel."""
 
     def headers(self) -> list[Any]:
         """DICOM datasets without pixel data in the order of the slices (one for a multi-frame file); [] for NIfTI."""
@@ -99,7 +99,7 @@ class DicomSource:
             raise pixel_refusal(name, error) from error
 
     def _verified(self, planes: Iterator[FloatArray]) -> Iterator[FloatArray]:
-        """Hands planes on while a thread digests the files, which the system has in memory then."""
+        """Yield planes while a thread digests the files, which are in the file cache then."""
         ranges = pixels.locate(self.folder, self.slices)
         executor = ThreadPoolExecutor(1, thread_name_prefix="digest")
         try:
@@ -165,7 +165,7 @@ class NiftiSource:
 
 
 def pixel_refusal(name: SeriesName, error: pixels.PixelError) -> FindingError:
-    """The error about one plane's pixels, with the case and the place of the slice."""
+    """Return the error about one plane's pixels, with the case and the place of the slice."""
     where = "a slice" if error.plane is None else place_text(error.plane)
     what = f"{where}: {error.what}"
     return name.refuse(error.code, what, seen=error.seen, expected=error.expected, do=error.do)
@@ -177,12 +177,12 @@ def _check_content(entry: CaseEntry, digest: str) -> None:
 
 
 def name_of(entry: CaseEntry) -> SeriesName:
-    """What messages call a case."""
+    """Return the name of a case in messages."""
     return SeriesName(case_id=entry.case_id, ordinal=entry.series_ordinal)
 
 
 def open_source(cohort: Path, entry: CaseEntry) -> VolumeSource:
-    """Opens one volume of a cohort; reads headers only.
+    """Open one volume of a cohort; read headers only.
 
     Args:
         cohort: the folder that `check` was given.

@@ -14,7 +14,7 @@ from medweave_steps.io.dicom import decode_worker
 
 Request = tuple[str, Sequence[tuple[int, int]], str, Mapping[str, Any]]
 
-LOOK_AHEAD = 3  # planes per process on their way, so that none waits for the reader; 512 x 512 x 2 bytes each
+LOOK_AHEAD = 3  # queued planes per process, so that no process waits for the reader; 512 x 512 x 2 bytes each
 WORTH_A_PROCESS = 8  # planes per process below which starting it (a third of a second) costs more than it saves
 
 
@@ -23,7 +23,7 @@ class DecodeError(Exception):
 
 
 def decode_in_order(requests: Sequence[Request], *, num_workers: int) -> Generator[decode_worker.Decoded, None, None]:
-    """Decodes planes in parallel and yields them in the order of the requests.
+    """Decode planes in parallel and yield them in the order of the requests.
 
     Args:
         requests: path, byte ranges, transfer syntax and pixel description of each plane.
@@ -56,7 +56,7 @@ def decode_in_order(requests: Sequence[Request], *, num_workers: int) -> Generat
 
 @contextlib.contextmanager
 def _worker() -> Iterator[subprocess.Popen[bytes]]:
-    # A process group of its own: Ctrl-C reaches the parent only, which then closes the pipes.
+    # Another process group: Ctrl-C reaches the parent only, which then closes the pipes.
     process = subprocess.Popen(
         [sys.executable, "-P", decode_worker.__file__],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, process_group=0,

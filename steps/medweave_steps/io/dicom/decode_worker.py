@@ -1,4 +1,4 @@
-"""Decompresses planes, in this process or as a program of its own (`python decode_worker.py`).
+"""Decompression of planes, in this process or as a separate program (`python decode_worker.py`).
 
 JPEG 2000 and RLE decoders hold Python's global lock, so threads do not help. As a program this file imports nothing of
 medweave: it starts in a fresh interpreter whatever threads the parent runs, reads requests on its standard input, and ends
@@ -22,7 +22,7 @@ Decoded = tuple[str, int, bytes | bytearray]
 
 
 def read_ranges(path: str, ranges: Sequence[tuple[int, int]]) -> bytes:
-    """Bytes of a file, from (offset, length) pairs put together.
+    """Return bytes of a file, from (offset, length) pairs put together.
 
     Raises:
         EOFError: the file ends before.
@@ -44,7 +44,7 @@ def read_ranges(path: str, ranges: Sequence[tuple[int, int]]) -> bytes:
 
 
 def decode(frame: bytes, syntax: str, options: Mapping[str, Any]) -> Decoded:
-    """Decompresses one frame.
+    """Decompress one frame.
 
     Args:
         frame: the code stream.
@@ -53,7 +53,7 @@ def decode(frame: bytes, syntax: str, options: Mapping[str, Any]) -> Decoded:
     Returns:
         numpy dtype of the values as the code stream has them, their bits that count, and their bytes in row order.
     Raises:
-        ValueError: the stream is damaged or has another size; the decoders add exceptions of their own.
+        ValueError: the stream is damaged or has another size; the decoders may raise other exceptions.
     """
     if syntax == RLE:
         dtype = f"<{'i' if options['pixel_representation'] else 'u'}{options['bits_allocated'] // 8}"

@@ -26,7 +26,7 @@ _SHORT_VR = frozenset(b"AE AS AT CS DA DS DT FL FD IS LO LT PN SH SL SS ST TM UI
 _TEXT_VR = frozenset(b"AE AS CS DA DS DT IS LO LT PN SH ST TM UI UT".split())
 _LONG_VR = frozenset(b"OB OD OF OL OV OW SQ SV UC UN UR UT UV".split())
 
-# VRs that an attribute may have for each way to read its value; pydicom reads any other.
+# VRs of an attribute for each parser of its value; pydicom reads any other.
 _VR_OF_KIND = {"text": _TEXT_VR, "words": _TEXT_VR, "numbers": frozenset((b"DS",)), "short": frozenset((b"US",)),
                "bytes": frozenset((b"US", b"SS"))}  # fmt: skip
 
@@ -75,12 +75,12 @@ _TOO_MUCH |= {0x0018937C, 0x00209241}
 
 
 class _GiveUp(Exception):
-    """Something out of the ordinary, or the end of what was read."""
+    """Raised for anything unusual, or at the end of the bytes that were read."""
 
 
 @dataclass(frozen=True, slots=True)
 class QuickHeader:
-    """What was found; `get` as pydicom's Dataset has it.
+    """The elements that were read; `get` works as in pydicom's Dataset.
 
     Attributes:
         meta: group 0002.
@@ -94,7 +94,7 @@ class QuickHeader:
     pixel_bytes: int | None
 
     def get(self, keyword: str, default: Any = None) -> Any:
-        """The value of an attribute: text, a list of texts, an int, or bytes."""
+        """Return the value of an attribute: text, a list of texts, an int, or bytes."""
         return self.values.get(keyword, default)
 
     def __getattr__(self, keyword: str) -> Any:
@@ -105,7 +105,7 @@ class QuickHeader:
 
 
 def quick_header(descriptor: int) -> QuickHeader | None:
-    """Reads the header of an open file from its beginning.
+    """Read the header of an open file from its beginning.
 
     Args:
         descriptor: of a file opened for reading; its position does not move.

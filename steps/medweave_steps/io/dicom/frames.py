@@ -99,7 +99,7 @@ def frames_of(values: HeaderValues) -> list[Frame]:
 
 
 def is_multi_frame(dataset: Any) -> bool:
-    """True for an object with per-frame functional groups."""
+    """Return True for an object with per-frame functional groups."""
     return bool(HeaderValues(dataset).items("PerFrameFunctionalGroupsSequence"))
 
 
@@ -109,7 +109,7 @@ def has_colors(num_samples: int, photometric: str) -> bool:
 
 
 def is_slice(frame_type: Sequence[str], num_samples: int, photometric: str) -> bool:
-    """True for a slice of the scan; False for a localizer, a projection or a color picture."""
+    """Return True for a slice of the scan; False for a localizer, a projection or a color picture."""
     words = {part for word in frame_type for part in (word.upper(), *word.upper().split())}  # "CSA MIP" is a projection
     return not words & _NOT_A_SLICE and not has_colors(num_samples, photometric)
 

@@ -1,4 +1,4 @@
-"""One DICOM file: what it is, where its planes lie in the patient, and where their pixels lie in the file."""
+"""One DICOM file: its kind, the positions of its planes in the patient, and of their pixels in the file."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ class DicomFile:
 
 
 def load_pydicom() -> Any:
-    """pydicom, told not to warn: its warnings quote values, and values may be names or UIDs."""
+    """Return pydicom with warnings disabled: they quote values, which may be names or UIDs."""
     pydicom = require("pydicom", extra="dicom")
     pydicom.config.settings.reading_validation_mode = pydicom.config.IGNORE
     logging.getLogger("pydicom").setLevel(logging.CRITICAL)
@@ -92,14 +92,14 @@ def load_pydicom() -> Any:
 
 
 def looks_like_dicom(stream: BinaryIO) -> bool:
-    """True for a Part 10 file, and for one without preamble that begins with group 0008."""
+    """Return True for a Part 10 file, and for one without preamble that begins with group 0008."""
     head = stream.read(132)
     stream.seek(0)
     return head[128:132] == b"DICM" or head[:2] == b"\x08\x00"
 
 
 def read_file(folder: Path, name: str) -> DicomFile | None:
-    """Reads one file's header, without its pixels.
+    """Read one file's header, without its pixels.
 
     Args:
         folder: the cohort.
@@ -161,7 +161,7 @@ def _read_quickly(descriptor: int, name: str, file_bytes: int) -> DicomFile | No
 
 
 def _locate_pixels(stream: BinaryIO, syntax: str, file_bytes: int) -> tuple[int, int | None] | None:
-    """Byte offset and length of the pixel data's value; the stream stands where pydicom stopped, before that element."""
+    """Return byte offset and length of the pixel data's value; the stream is where pydicom stopped, before that element."""
     if syntax == DEFLATED:
         return (-1, None)
     here = stream.tell()

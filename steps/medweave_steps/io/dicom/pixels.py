@@ -26,7 +26,7 @@ Ranges = tuple[tuple[int, int], ...]
 
 
 class PixelError(Exception):
-    """The pixels of one plane cannot be had; told in the parts of a finding, without naming the file."""
+    """Raised where the pixels of one plane cannot be read; has the parts of a finding, without the file's name."""
 
     def __init__(self, code: str, what: str, *, seen: str, expected: str, do: str) -> None:
         super().__init__(what)
@@ -147,7 +147,7 @@ def _frame_table(path: Path, plane: Plane, offset: int) -> list[Ranges]:
 
 
 def check_decodable(layout: PixelLayout) -> None:
-    """Refuses pixels that no decoder on this machine reads, or that are not grey values.
+    """Refuse pixels that no decoder on this machine reads, or that are not grey values.
 
     Raises:
         PixelError: says the transfer syntax in words, and what helps.
@@ -181,7 +181,7 @@ def check_decodable(layout: PixelLayout) -> None:
 
 
 def unsupported_syntax(uid: Any) -> PixelError:
-    """The error for pixels that cannot be decompressed here."""
+    """Return the error for pixels that cannot be decompressed here."""
     words = uid.name if uid.name != str(uid) else "a private or unknown transfer syntax"
     convert = "or convert the series to Explicit VR Little Endian (dcmtk: dcmdjpeg; GDCM: gdcmconv --raw)"
     package = "pyjpegls" if "JPEG-LS" in words else "pylibjpeg-libjpeg" if words.startswith("JPEG ") else None
@@ -195,7 +195,7 @@ def unsupported_syntax(uid: Any) -> PixelError:
 
 
 def stored_values(data: bytes, layout: PixelLayout) -> npt.NDArray[Any]:
-    """An uncompressed plane as a read-only array of stored values [row, column], as they stand in the file."""
+    """Return an uncompressed plane as a read-only array of the stored values [row, column]."""
     order = ">" if layout.transfer_syntax == EXPLICIT_BIG_ENDIAN else "<"
     kind = "i" if layout.signed else "u"
     dtype = np.dtype(f"{order}{kind}{layout.bits_allocated // 8}")
@@ -203,9 +203,9 @@ def stored_values(data: bytes, layout: PixelLayout) -> npt.NDArray[Any]:
 
 
 def _decoded_values(decoded: decode_worker.Decoded, layout: PixelLayout) -> npt.NDArray[Any]:
-    """A decompressed plane as stored values of the signedness that the header states.
+    """Return a decompressed plane as stored values of the signedness that the header states.
 
-    Some writers code signed values as unsigned ones and the other way round; then the header is right.
+    Some writers encode signed values as unsigned ones or unsigned ones as signed; then the header is right.
     """
     dtype, precision, data = decoded
     values = np.frombuffer(data, dtype=dtype).reshape(layout.rows, layout.columns)
@@ -251,7 +251,7 @@ def stored_numbers(stored: npt.NDArray[Any], layout: PixelLayout) -> npt.NDArray
 def iterate(
     folder: Path, planes: Sequence[Plane], *, num_workers: int, padding_hu: float = AIR_HU
 ) -> Iterator[FloatArray]:
-    """HU planes in the order given; a few are read or decoded ahead.
+    """Yield HU planes in order; a few are read or decoded in advance.
 
     Args:
         num_workers: threads for reading, or processes for decompressing.

@@ -96,7 +96,7 @@ class Plane:
         real_world: "" without a map to real-world values, "HU" for one that agrees with slope and intercept, else why it
             does not.
         acquisition: values of `ACQUISITION_ATTRIBUTES`, in their order; empty texts where the header lacks them.
-        pixel_offset: byte in the file where the file's pixel data begin; None where there are none.
+        pixel_offset: byte in the file where the pixel data begin; None without pixel data.
         pixel_bytes: length of the file's pixel data; None where encapsulated (compressed).
     """
 

@@ -10,13 +10,13 @@ import numpy as np
 import numpy.typing as npt
 
 from medweave_core.contracts.volume import Grid
-from medweave_steps.io.cohort.findings import FindingError, refuse
 from medweave_steps.io.dicom.header import Plane
+from medweave_steps.io.findings import SeriesName
 from medweave_steps.io.geometry import affine_rows, lps_to_ras
 
 SAME_PLACE_MM = 0.01
 GAP_TOLERANCE = 0.05  # share of the spacing by which one gap may differ: rounding of positions in the header
-LATTICE_TOLERANCE = 0.1  # share of the spacing by which a slice may lie beside the regular lattice
+LATTICE_TOLERANCE = 0.1  # share of the spacing by which a slice may deviate from the regular lattice
 COSINE_TOLERANCE = 1e-3
 SPACING_RANGE_MM = (0.001, 50.0)
 MAX_EXTENT_MM = 3000.0
@@ -33,23 +33,8 @@ class DicomVolume:
     grid: Grid
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SeriesName:
-    """How messages call a series: never by UID, name or path."""
-
-    case_id: str
-    ordinal: int
-
-    def __str__(self) -> str:
-        return f"{self.case_id} (series {self.ordinal})"
-
-    def refuse(self, code: str, what: str, *, seen: str, expected: str, do: str) -> FindingError:
-        """An error about this series."""
-        return refuse(code, f"{self}: {what}", seen=seen, expected=expected, do=do, case_id=self.case_id)
-
-
 def assemble(planes: Sequence[Plane], name: SeriesName) -> DicomVolume:
-    """Sorts the planes of one series along the slice normal and checks that they are one regular volume.
+    """Sort the planes of one series along the slice normal and check that they are one regular volume.
 
     Raises:
         FindingError: the planes lack geometry, differ in size, orientation, spacing or frame of reference, lie on a tilted
@@ -94,7 +79,7 @@ def place_text(plane: Plane) -> str:
 
 
 def _height_mm(plane: Plane) -> float | None:
-    """Position of a slice along its own normal, None where the header does not say it."""
+    """Return the position of a slice along its own normal, None where the header does not say it."""
     if plane.orientation is None or plane.position_lps is None:
         return None
     normal = np.cross(plane.orientation[:3], plane.orientation[3:])
@@ -102,7 +87,7 @@ def _height_mm(plane: Plane) -> float | None:
 
 
 def is_stack(planes: Sequence[Plane]) -> bool:
-    """False for a single image and for repeated images of one place (bolus tracking): no volume is meant."""
+    """Return False for a single image and for repeated images of one place (bolus tracking): no volume is meant."""
     points = [plane.position_lps for plane in planes if plane.position_lps is not None]
     if len(planes) < 2:
         return False
@@ -261,7 +246,7 @@ def _check_sideways(
 
 
 def _check_gaps(along: FloatVector, name: SeriesName) -> float:
-    """The mean distance between slices, mm, once they are known to be regular."""
+    """Return the mean distance between slices, mm, once they are known to be regular."""
     gaps = np.diff(along)
     usual = float(np.sort(gaps)[(len(gaps) - 1) // 2])
     tolerance = max(2 * SAME_PLACE_MM, GAP_TOLERANCE * usual)
@@ -287,14 +272,14 @@ def _check_gaps(along: FloatVector, name: SeriesName) -> float:
             do="export the series again, or resample it to an even spacing outside medweave",
         )
     mean = float(along[-1] - along[0]) / len(gaps)
-    beside = along - (along[0] + mean * np.arange(len(along)))
-    worst = int(np.argmax(np.abs(beside)))
-    if abs(beside[worst]) > max(2 * SAME_PLACE_MM, LATTICE_TOLERANCE * mean):
+    deviation = along - (along[0] + mean * np.arange(len(along)))
+    worst = int(np.argmax(np.abs(deviation)))
+    if abs(deviation[worst]) > max(2 * SAME_PLACE_MM, LATTICE_TOLERANCE * mean):
         raise name.refuse(
             "non-uniform-spacing",
             "its slices are not evenly spaced: the distance drifts along the series.",
             seen=f"gaps from {gaps.min():.3f} to {gaps.max():.3f} mm; "
-            f"the slice at {along[worst]:.2f} mm is {beside[worst]:+.2f} mm off",
+            f"the slice at {along[worst]:.2f} mm is {deviation[worst]:+.2f} mm off",
             expected=f"a slice every {mean:.3f} mm",
             do="export the series again, or resample it to an even spacing outside medweave",
         )

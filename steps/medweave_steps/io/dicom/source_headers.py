@@ -30,7 +30,7 @@ def read_source_header(path: Path) -> Any:
 
 
 def write_headers(path: Path, datasets: Sequence[Any]) -> None:
-    """Writes header-only datasets, in order, as DICOM files in a zip. The headers hold patient data.
+    """Write header-only datasets, in order, as DICOM files in a zip. The headers hold patient data.
 
     Args:
         path: the zip file.
@@ -40,7 +40,7 @@ def write_headers(path: Path, datasets: Sequence[Any]) -> None:
 
 
 def copy_headers(path: Path, folder: Path, slices: Sequence[Plane]) -> None:
-    """Writes the headers of a series as `write_headers` does, but takes their bytes from the files as they are.
+    """Write the headers of a series as `write_headers` does, but take their bytes from the files as they are.
 
     Reading and encoding a header takes milliseconds, and a series has hundreds. Headers that cannot be copied (big endian,
     deflated, no preamble) are read and encoded.
@@ -79,7 +79,7 @@ def _encoded(dataset: Any) -> bytes:
 
 
 def _copied(folder: Path, plane: Plane) -> bytes | None:
-    """The bytes of a file before its pixel data, None where they are no file of their own."""
+    """Return the bytes of a file before its pixel data, None where they do not form a file."""
     syntax = plane.layout.transfer_syntax
     if plane.pixel_offset is None or syntax in (EXPLICIT_BIG_ENDIAN, DEFLATED):
         return None

@@ -90,7 +90,7 @@ class HeaderValues:
 
 
 def has_other_cause(error: BaseException) -> bool:
-    """True for an error that no value of a header causes: one of medweave's own, of the system, or of too little memory.
+    """Return True for an error that no value of a header causes: one of medweave's own, of the system, or of too little memory.
 
     pydicom raises OSErrors without a number for damaged values, and wraps those of the system in such ones.
     """

@@ -21,7 +21,7 @@ _LIBRARIES = {"monai_version": "monai", "pytorch_version": "torch", "numpy_versi
 
 
 def write_bundle_configs(folder: Path, card: ModelCard) -> None:
-    """Writes both configuration files of a model folder from its card; call it before `write_card`."""
+    """Write both configuration files of a model folder from its card; call it before `write_card`."""
     for name, document in ((METADATA_FILE, metadata(card)), (INFERENCE_FILE, inference_config(card))):
         write_text(folder / name, json.dumps(document, indent=2, ensure_ascii=False) + "\n")
 

@@ -26,17 +26,17 @@ AS_TRAINED = "precision float32: the model as train or bundle wrote it"
 
 
 def openvino_file(precision: Precision) -> str:
-    """Path of the OpenVINO IR of one precision inside a model folder."""
+    """Return the path of the OpenVINO IR of one precision inside a model folder."""
     return f"models/{precision}.xml"
 
 
 def openvino_weights_file(precision: Precision) -> str:
-    """Path of the weights that belong to `openvino_file`."""
+    """Return the path of the weights that belong to `openvino_file`."""
     return f"models/{precision}.bin"
 
 
 def read_card(folder: Path, *, verify: bool = True) -> ModelCard:
-    """Reads `model_card.json` and, unless told otherwise, checks every file that it lists.
+    """Return the model card; with `verify`, check every file that it lists.
 
     Args:
         folder: a model folder.
@@ -51,7 +51,7 @@ def read_card(folder: Path, *, verify: bool = True) -> ModelCard:
 
 
 def verify_files(folder: Path, card: ModelCard) -> None:
-    """Checks that every file the card lists is in the folder, unchanged.
+    """Check that every file the card lists is in the folder, unchanged.
 
     Raises:
         UserInputError: a file is missing, differs from its digest, or would lie outside the folder.
@@ -76,7 +76,7 @@ def verify_files(folder: Path, card: ModelCard) -> None:
 
 
 def listed_file(folder: Path, card: ModelCard, name: str, *, made_by: str) -> Path:
-    """The path of a file that the card must list, so that nothing without a digest is ever opened.
+    """Return the path of a file that the card must list, so that nothing without a digest is ever opened.
 
     Args:
         name: path inside the model folder.
@@ -95,7 +95,7 @@ def listed_file(folder: Path, card: ModelCard, name: str, *, made_by: str) -> Pa
 
 
 def check_cohort_fits(card: ModelCard, cohort: PreparedCohort) -> None:
-    """Refuses prepared cases that were made for another input contract.
+    """Refuse prepared cases that were made for another input contract.
 
     Raises:
         UserInputError: spacing, window or crop differ; the message gives both.
@@ -119,10 +119,10 @@ def _shown(spacing_mm: object, window_hu: object, crop: str, channels: tuple[str
 
 
 def check_float32(card: ModelCard, cannot: str, *, expected: str = "precision float32", do: str) -> None:
-    """Refuses a model that is quantized already.
+    """Refuse a model that is quantized already.
 
     Args:
-        cannot: what is not possible with it: `be exported`.
+        cannot: the impossible operation, for the message: `be exported`.
     Raises:
         UserInputError: the model's precision is another.
     """
@@ -136,11 +136,11 @@ def check_float32(card: ModelCard, cannot: str, *, expected: str = "precision fl
 
 
 def write_card(folder: Path, card: ModelCard) -> ModelCard:
-    """Writes the card with the digests of all files that lie in the folder now; call it last.
+    """Write the card with the digests of all files that lie in the folder now; call it last.
 
     Args:
         folder: the folder being written.
-        card: the card; what it says in `files` is replaced.
+        card: the card; its `files` are replaced.
     Returns:
         the card as written.
     """
@@ -150,7 +150,7 @@ def write_card(folder: Path, card: ModelCard) -> ModelCard:
 
 
 def copy_files(source: Path, card: ModelCard, target: Path, *, leave_out: Iterable[str] = ()) -> None:
-    """Copies the files that a card lists, and no other, into a folder that is being written."""
+    """Copy the files that a card lists, and no other, into a folder that is being written."""
     left_out = set(leave_out)
     for name in card.files:
         if name not in left_out:
@@ -160,7 +160,7 @@ def copy_files(source: Path, card: ModelCard, target: Path, *, leave_out: Iterab
 
 
 def card_sha256(model: ModelCard | Path) -> str:
-    """Digest of a card, which through its `files` is the digest of the whole model; children name it as their parent."""
+    """Return the digest of a card, which through its `files` is the digest of the whole model; children name it as their parent."""
     card = read_card(model, verify=False) if isinstance(model, Path) else model
     return hashlib.sha256(codec.dumps(card).encode()).hexdigest()
 

@@ -12,28 +12,36 @@ from typing import Any
 from medweave_core.contracts.model import ModelCard
 from medweave_core.errors import UserInputError
 from medweave_steps.io.model.folder import BUNDLE_WEIGHTS_FILE, WEIGHTS_FILE, listed_file
-from medweave_steps.runtime.imports import require
+from medweave_steps.networks import type_of_class
+from medweave_steps.runtime.imports import require, require_lean, skip_torch_compiler
 
-# A card is data that may come from elsewhere: it may choose among MONAI's networks and ours, never name other code to run.
+# A card may come from another institution: it may select MONAI's networks, medweave's and those of installed packages that register
+# them as networks of medweave; it must never name other code to run.
 _ALLOWED_CLASS = re.compile(r"(monai\.networks\.nets|medweave_steps\.networks\.distmis)\.[A-Za-z][A-Za-z0-9_]*")
 
 
 def build_network(architecture: Mapping[str, Any]) -> Any:
-    """The torch network that a card's `architecture` describes, with fresh weights, on the CPU.
+    """Return the torch network that a card's `architecture` describes, with fresh weights, on the CPU.
 
     Args:
         architecture: `{"class": "monai.networks.nets.UNet", "arguments": {...}}`.
     Returns:
         a torch.nn.Module.
     Raises:
-        UserInputError: the class is none of `monai.networks.nets` or `medweave_steps.networks`, or does not take these arguments.
+        UserInputError: the class is none of MONAI, medweave or an installed package, or does not take these arguments.
         BackendMissingError: torch or MONAI is not installed.
     """
     name, arguments = architecture.get("class"), architecture.get("arguments")
-    if not isinstance(name, str) or not _ALLOWED_CLASS.fullmatch(name) or not isinstance(arguments, Mapping):
+    known = type_of_class(name) if isinstance(name, str) else None
+    allowed = isinstance(name, str) and (known or _ALLOWED_CLASS.fullmatch(name))
+    if not isinstance(name, str) or not allowed or not isinstance(arguments, Mapping):
         raise _bad_architecture(f"class {name!r}, arguments of type {type(arguments).__name__}")
     torch = require("torch", extra="export")
-    require("monai", extra="export")
+    if known and known.has_lean_imports:
+        skip_torch_compiler()
+        require_lean("monai", extra="export")
+    else:
+        require("monai", extra="export")
     module, _, word = name.rpartition(".")
     network_class = getattr(importlib.import_module(module), word, None)
     if not isinstance(network_class, type) or not issubclass(network_class, torch.nn.Module):
@@ -45,7 +53,7 @@ def build_network(architecture: Mapping[str, Any]) -> Any:
 
 
 def load_network(folder: Path, card: ModelCard) -> Any:
-    """The card's network with the folder's weights (`models/model.safetensors`), in evaluation mode, float32, on the CPU.
+    """Return the card's network with the folder's weights (`models/model.safetensors`), in evaluation mode, float32, on the CPU.
 
     Returns:
         a torch.nn.Module from [B, 1, I, J, K] to [B, 1, I, J, K] logits; see `one_logit` for networks that end in two channels.
@@ -56,7 +64,7 @@ def load_network(folder: Path, card: ModelCard) -> Any:
 
 
 def load_plain(folder: Path, card: ModelCard) -> Any:
-    """The network as its architecture has it, with the folder's weights; what is trained on and saved again.
+    """Return the network as its architecture has it, with the folder's weights; it can be trained further and saved again.
 
     Raises:
         UserInputError: the weights cannot be read, or belong to another architecture; names the first key that differs.
@@ -76,7 +84,7 @@ def load_plain(folder: Path, card: ModelCard) -> Any:
 
 
 def one_logit(network: Any, architecture: Mapping[str, Any]) -> Any:
-    """A network whose single output channel is the logit of the lesion's probability.
+    """Return a network whose single output channel is the logit of the lesion's probability.
 
     A network that ends in softmax over (background, lesion) says so in its architecture, `"output": "softmax"`. Its lesion
     probability exp(b) / (exp(a) + exp(b)) is sigmoid(b - a), so the difference of the two channels takes their place.
@@ -103,12 +111,12 @@ def one_logit(network: Any, architecture: Mapping[str, Any]) -> Any:
 
 
 def save_weights(folder: Path, network: Any) -> None:
-    """Writes a network's weights into a model folder: safetensors, which we read, and `model.pt`, which Bundle users read."""
+    """Write a network's weights into a model folder: safetensors, which we read, and `model.pt`, which Bundle users read."""
     torch = require("torch", extra="train")
     safetensors = require("safetensors.torch", extra="train")
     state = {name: tensor.detach().cpu().contiguous() for name, tensor in network.state_dict().items()}
     (folder / WEIGHTS_FILE).parent.mkdir(parents=True, exist_ok=True)
-    # By plain writes: the libraries' own tell a full disk as errors of their own, without the reason.
+    # By plain writes: the errors of the libraries' own functions hide the cause, such as a full disk.
     (folder / WEIGHTS_FILE).write_bytes(safetensors.save(state))
     buffer = io.BytesIO()
     torch.save(state, buffer)
@@ -116,7 +124,7 @@ def save_weights(folder: Path, network: Any) -> None:
 
 
 def check_weights(weights: Mapping[str, Any], network: Any, *, model: str) -> None:
-    """Compares the names and shapes of weights with those of a network.
+    """Compare the names and shapes of weights with those of a network.
 
     Raises:
         UserInputError: they differ; the message names the first differing key in order of name.

@@ -10,7 +10,7 @@ from medweave_steps.runtime.imports import require
 
 
 def save_ir(model: Any, xml_path: Path, *, extra: str) -> None:
-    """Writes `.xml` and, beside it, `.bin`; weights keep their type (no float16).
+    """Write `.xml` and, in the same folder, `.bin`; weights keep their type (no float16).
 
     Args:
         model: an openvino.Model; its operations are renamed by type and place.
@@ -20,7 +20,7 @@ def save_ir(model: Any, xml_path: Path, *, extra: str) -> None:
         StorageError: the files could not be written.
     """
     openvino = require("openvino", extra=extra)
-    # Converters number what they add through the life of the process; names by place make the files comparable.
+    # Converters number added nodes per process; names by position make the files comparable.
     for number, operation in enumerate(model.get_ordered_ops()):
         operation.set_friendly_name(f"{operation.get_type_name()}_{number}")
     xml_path.parent.mkdir(parents=True, exist_ok=True)

@@ -15,8 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from medweave_core.contracts.cohort import Finding
-from medweave_steps.io.cohort.findings import FindingError, notice
-from medweave_steps.io.dicom.series import SeriesName
+from medweave_steps.io.findings import FindingError, SeriesName, notice
 from medweave_steps.runtime.imports import require
 
 UNITS = {0: "unknown", 1: "meter", 2: "mm", 3: "micron"}

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from medweave_core.contracts.cohort import Finding
-from medweave_steps.io.dicom.series import SeriesName
+from medweave_steps.io.findings import SeriesName
 from medweave_steps.io.nifti.volume import stem
 
 MASK_FOLDERS = {"label", "mask", "masks", "seg", "segmentation", "segmentations", "annotations", "instances"}

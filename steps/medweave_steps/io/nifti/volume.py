@@ -16,8 +16,7 @@ import numpy.typing as npt
 
 from medweave_core.contracts.cohort import Finding
 from medweave_core.contracts.volume import CT_CHANNELS, Grid
-from medweave_steps.io.cohort.findings import FindingError, notice
-from medweave_steps.io.dicom.series import SeriesName
+from medweave_steps.io.findings import FindingError, SeriesName, notice
 from medweave_steps.io.geometry import FloatArray, affine_rows
 from medweave_steps.io.nifti.header import check_fields, compare_forms, read_raw_header
 from medweave_steps.runtime.imports import require
@@ -38,8 +37,8 @@ class NiftiVolume:
         slope, intercept: stored value to value (HU for images).
         offset: byte of the uncompressed file where the voxels begin.
         num_channels: volumes in the file, one after the other.
-        background: value of what is no number: air in CT, nothing in MR.
-        notices: what is odd but usable.
+        background: value for voxels that are not numbers: air in CT, 0 in MR.
+        notices: about unusual but usable properties.
     """
 
     path: Path
@@ -119,7 +118,7 @@ def _open(path: Path) -> BinaryIO:
 
 
 def is_nifti(name: str) -> bool:
-    """True for a file that should be NIfTI; macOS' `._` companions are not."""
+    """Return True for a file that should be NIfTI; macOS' `._` companions are not."""
     return name.endswith(SUFFIXES) and not name.rpartition("/")[2].startswith(".")
 
 
@@ -135,7 +134,7 @@ def open_nifti(
     """Read the header of a NIfTI file.
 
     Args:
-        role: what it is called in messages ("volume", "mask").
+        role: its name in messages ("volume", "mask").
         channels: contrasts that the file must hold; several are the fourth axis. None: any number of them.
     Raises:
         FileNotFoundError: it is not there.

@@ -7,47 +7,47 @@ from typing import Any, Literal, Protocol
 
 from medweave_core.contracts.model import Postprocessing
 from medweave_core.errors import UsageError
-from medweave_steps.train_distributed.replica import Ability, Share
+from medweave_steps.train_distributed.engines.replica import Ability, Share
 from medweave_steps.training.loop.validate import Tally
 
 EngineName = Literal["in-order", "ddp", "compss"]
 ENGINES: tuple[EngineName, ...] = ("in-order", "ddp", "compss")
 
 
-class Engine(Protocol):
-    """What the rounds ask of an engine; each answer has one entry per replica, in their order."""
+class ReplicaEngine(Protocol):
+    """The contract between the rounds and an engine; every returned list has one entry per replica, in their order."""
 
     def abilities(self) -> list[Ability]:
-        """What the process of each replica can do; opens the data there."""
+        """Return the abilities of each replica's process; opens the data there."""
 
     def train(self, round_number: int, weights: bytes, bfloat16: bool) -> list[Share]:
-        """Trains every replica for one round from the same weights; each remembers the state of its optimiser."""
+        """Train every replica for one round from the same weights; the engine stores the states of their optimizers."""
 
     def tallies(
         self, weights: bytes, choices: Sequence[Postprocessing], num_cases: int | None, bfloat16: bool
     ) -> list[list[list[Tally]]]:
-        """The replicas' shares of the validation cases by these weights."""
+        """Return the tallies of each replica's share of the validation cases by these weights."""
 
     def memories(self) -> list[bytes]:
-        """What the replicas remember of the rounds so far: packed states of their optimisers, empty before the first round."""
+        """Return the packed optimizer states of the replicas, empty before the first round."""
 
     def restore(self, memories: Sequence[bytes]) -> None:
-        """Takes over what `memories` gave, of whatever engine."""
+        """Restore the result of `memories`, of any engine."""
 
-    def told(self) -> dict[str, Any]:
-        """What the report should say about the engine beside its name."""
+    def card_facts(self) -> dict[str, Any]:
+        """Return facts about the engine for the model card and the report."""
 
 
-def engine_named(asked: str, *, by_deployment: str | None) -> EngineName:
-    """The engine to use.
+def engine_named(option: str, *, by_deployment: str | None) -> EngineName:
+    """Return the engine to use.
 
     Args:
-        asked: the value of --engine.
+        option: the value of --engine.
         by_deployment: what the deployment says, for `auto`.
     Raises:
         UsageError: the deployment names none that is known.
     """
-    chosen = (by_deployment or "in-order") if asked == "auto" else asked
+    chosen = (by_deployment or "in-order") if option == "auto" else option
     for name in ENGINES:
         if chosen == name:
             return name

@@ -1,7 +1,7 @@
 """Tasks of the COMPSs runtime: one per replica and round, averaged on the master.
 
 Started by `runcompss` (see `medweave_steps.compss`) they run on its workers. Started by plain Python, pycompss runs them here, in
-order; the report tells which it was.
+order; the report says which one it was.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 
 from medweave_core.contracts.model import Postprocessing
 from medweave_core.errors import BackendMissingError, StepError
-from medweave_steps.train_distributed.replica import Ability, ReplicaJob, Share
+from medweave_steps.train_distributed.engines.replica import Ability, ReplicaJob, Share
 from medweave_steps.training.loop.validate import Tally
 
 
@@ -20,7 +20,7 @@ def require_pycompss() -> None:
     """Fails at once where the binding is not installed.
 
     Raises:
-        BackendMissingError: it is not; nothing else is used in its place.
+        BackendMissingError: it is not; no other engine is used instead.
     """
     try:
         importlib.import_module("pycompss.api.task")
@@ -41,15 +41,15 @@ class CompssEngine:
         require_pycompss()
         self._tasks = importlib.import_module("medweave_steps.train_distributed.engines.compss_tasks")
         self._api = importlib.import_module("pycompss.api.api")
-        self.job, self._replicas = job, range(job.config.replicas)
+        self.job, self._replicas = job, range(job.replicas)
         self._memories = [self._tasks.Parcel(b"") for _ in self._replicas]
 
     def abilities(self) -> list[Ability]:
-        """Of the processes that took the first tasks; others may take later ones."""
+        """Return the abilities of the processes that run the first tasks; others may run later ones."""
         return self._collected([self._tasks.ability_task(self.job, number) for number in self._replicas], spent=[])
 
     def train(self, round_number: int, weights: bytes, bfloat16: bool) -> list[Share]:
-        """All tasks of a round are submitted before the first is waited for."""
+        """Train all replicas: submit all tasks of a round, then wait for them in order."""
         parcel, before, submitted = self._tasks.Parcel(weights), list(self._memories), []
         for number in self._replicas:
             share, self._memories[number] = self._tasks.train_task(
@@ -61,27 +61,27 @@ class CompssEngine:
     def tallies(
         self, weights: bytes, choices: Sequence[Postprocessing], num_cases: int | None, bfloat16: bool
     ) -> list[list[list[Tally]]]:
-        """As in `train`."""
+        """Return the tallies; submits all tasks before it waits for the first."""
         parcel, how = self._tasks.Parcel(weights), self._tasks.Parcel((tuple(choices), num_cases))
         submitted = [self._tasks.tally_task(self.job, number, parcel, how, bfloat16) for number in self._replicas]
         return self._collected(submitted, spent=[parcel, how])
 
     def memories(self) -> list[bytes]:
-        """Fetched to the master; what was waited for takes the place of its future, for the next round's task and for good."""
+        """Fetch the optimizer states to the master; each replaces its future, also for the next round's task."""
         self._memories = [self._api.compss_wait_on(memory) for memory in self._memories]
         return [memory.content for memory in self._memories]
 
     def restore(self, memories: Sequence[bytes]) -> None:
-        """They travel with the tasks of the next round."""
+        """Store the optimizer states; they are sent with the tasks of the next round."""
         self._memories = [self._tasks.Parcel(memory) for memory in memories]
 
-    def told(self) -> dict[str, Any]:
-        """Whether the runtime was there, or the tasks ran in this process."""
+    def card_facts(self) -> dict[str, Any]:
+        """Return whether the runtime ran the tasks, or this process did."""
         context = importlib.import_module("pycompss.util.context").CONTEXT
         return {"compss_runtime": bool(context.in_pycompss())}
 
     def _collected(self, submitted: Sequence[Any], *, spent: Sequence[Any]) -> list[Any]:
-        """The results in order; what no later task reads is deleted on all machines."""
+        """Return the results in order; objects that no later task reads are deleted on all machines."""
         contents = [self._api.compss_wait_on(future).content for future in submitted]
         for parcel in spent:
             self._api.compss_delete_object(parcel)

@@ -15,8 +15,8 @@ from pycompss.api.task import task
 from medweave_core.contracts.model import Postprocessing
 from medweave_core.errors import StepError
 from medweave_steps.runtime.verb import as_step_error
-from medweave_steps.train_distributed import replica
-from medweave_steps.train_distributed.replica import ReplicaJob
+from medweave_steps.train_distributed.engines import replica
+from medweave_steps.train_distributed.engines.replica import ReplicaJob
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +24,7 @@ class Parcel:
     """Something on its way to or from a task.
 
     Attributes:
-        content: what is sent.
+        content: the object that is sent.
     """
 
     content: Any

@@ -1,4 +1,4 @@
-"""A process per replica on the nodes of the gang, joined by torch.distributed; every rank computes the same average."""
+"""A process per replica on the nodes of the node group, joined by torch.distributed; every rank computes the same average."""
 
 from __future__ import annotations
 
@@ -7,23 +7,23 @@ from collections.abc import Sequence
 from typing import Any
 
 from medweave_core.contracts.model import Postprocessing
-from medweave_steps.train_distributed import replica
-from medweave_steps.train_distributed.replica import Ability, ReplicaJob, Share
+from medweave_steps.train_distributed.engines import replica
+from medweave_steps.train_distributed.engines.replica import Ability, ReplicaJob, Share
 from medweave_steps.training.distributed.agreement import check_agreement
 from medweave_steps.training.distributed.group import Group
 from medweave_steps.training.loop.validate import Tally
 
 
 class DdpEngine:
-    """Replica = rank. What replicas bring is gathered on all ranks, so that no rank waits for another one's arithmetic."""
+    """Replica = rank. The results of the replicas are gathered on all ranks, so that no rank waits for another one's arithmetic."""
 
     def __init__(self, job: ReplicaJob, group: Group) -> None:
-        assert group.world_size == job.config.replicas
+        assert group.world_size == job.replicas
         self.job, self.group = dataclasses.replace(job, local_rank=group.local_rank), group
         self._memory = b""
 
     def abilities(self) -> list[Ability]:
-        """Of all ranks.
+        """Return the abilities of all ranks.
 
         Raises:
             UserInputError: they have opened other cases.
@@ -32,24 +32,24 @@ class DdpEngine:
         return self.group.gather(replica.ability(self.job))
 
     def train(self, round_number: int, weights: bytes, bfloat16: bool) -> list[Share]:
-        """All at once."""
+        """Train all replicas at once and return the shares of all ranks."""
         share, self._memory = replica.train(self.job, round_number, self.group.rank, weights, self._memory, bfloat16)
         return self.group.gather(share)
 
     def tallies(
         self, weights: bytes, choices: Sequence[Postprocessing], num_cases: int | None, bfloat16: bool
     ) -> list[list[list[Tally]]]:
-        """All at once."""
+        """Return the tallies of all ranks."""
         return self.group.gather(replica.tally(self.job, self.group.rank, weights, choices, num_cases, bfloat16))
 
     def memories(self) -> list[bytes]:
-        """Of all ranks; every rank must call it."""
+        """Return the optimizer states of all ranks; every rank must call it."""
         return self.group.gather(self._memory)
 
     def restore(self, memories: Sequence[bytes]) -> None:
-        """Each rank takes its own."""
+        """Restore this rank's optimizer state."""
         self._memory = memories[self.group.rank]
 
-    def told(self) -> dict[str, Any]:
-        """Nothing more."""
+    def card_facts(self) -> dict[str, Any]:
+        """Return no facts."""
         return {}

@@ -6,24 +6,24 @@ from collections.abc import Sequence
 from typing import Any
 
 from medweave_core.contracts.model import Postprocessing
-from medweave_steps.train_distributed import replica
-from medweave_steps.train_distributed.replica import Ability, ReplicaJob, Share
+from medweave_steps.train_distributed.engines import replica
+from medweave_steps.train_distributed.engines.replica import Ability, ReplicaJob, Share
 from medweave_steps.training.loop.validate import Tally
 
 
 class InOrderEngine:
-    """Needs nothing but this process; what every other engine is compared with."""
+    """The engine that needs only this process; the reference for all others."""
 
     def __init__(self, job: ReplicaJob) -> None:
-        self.job, self._replicas = job, range(job.config.replicas)
+        self.job, self._replicas = job, range(job.replicas)
         self._memories = [b"" for _ in self._replicas]
 
     def abilities(self) -> list[Ability]:
-        """This process's, once per replica."""
+        """Return the abilities of this process, once per replica."""
         return [replica.ability(self.job)] * len(self._replicas)
 
     def train(self, round_number: int, weights: bytes, bfloat16: bool) -> list[Share]:
-        """One replica after the other."""
+        """Train one replica after the other and return their shares."""
         shares = []
         for number in self._replicas:
             share, self._memories[number] = replica.train(
@@ -35,17 +35,17 @@ class InOrderEngine:
     def tallies(
         self, weights: bytes, choices: Sequence[Postprocessing], num_cases: int | None, bfloat16: bool
     ) -> list[list[list[Tally]]]:
-        """One share after the other."""
+        """Return the tallies of the shares, computed one after the other."""
         return [replica.tally(self.job, number, weights, choices, num_cases, bfloat16) for number in self._replicas]
 
     def memories(self) -> list[bytes]:
-        """As they are."""
+        """Return the optimizer states."""
         return list(self._memories)
 
     def restore(self, memories: Sequence[bytes]) -> None:
-        """As they are."""
+        """Restore the optimizer states."""
         self._memories = list(memories)
 
-    def told(self) -> dict[str, Any]:
-        """Nothing more."""
+    def card_facts(self) -> dict[str, Any]:
+        """Return no facts."""
         return {}

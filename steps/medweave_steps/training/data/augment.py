@@ -15,7 +15,7 @@ NOISE_CHANCE, NOISE = 0.3, 0.02
 
 
 def augmented(image_CIJK: FloatArray, label_IJK: FloatArray, rng: np.random.Generator) -> tuple[FloatArray, FloatArray]:
-    """Mirrors each axis with chance one half and, where the sides agree, turns the axial plane by a multiple of 90°."""
+    """Mirror each axis with chance one half and, where the sides agree, turns the axial plane by a multiple of 90°."""
     for axis in range(-3, 0):
         if rng.random() < 0.5:
             image_CIJK, label_IJK = np.flip(image_CIJK, axis), np.flip(label_IJK, axis)

@@ -1,4 +1,4 @@
-"""One rank's batches, cut while the steps before are computed, and the time that the training waited for them."""
+"""The batches of one rank, cut in the background, and the time that the training waited for them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Protocol
 
 from medweave_steps.runtime.imports import require
-from medweave_steps.training.data.chunks import Chunk
 from medweave_steps.training.data.patches import Batch, PatchSampler
 
 AHEAD = 2
@@ -17,10 +16,10 @@ AHEAD = 2
 
 class _Source(Protocol):
     def batch(self, step: int) -> Batch:
-        """The batch of a step, whichever step was asked for before."""
+        """Return the batch of a step; steps may come in any order."""
 
     def close(self) -> None:
-        """Ends what cuts them."""
+        """End what cuts them."""
 
 
 class Batches:
@@ -44,14 +43,14 @@ class Batches:
         )
 
     def batch(self, step: int) -> Batch:
-        """The batch of a step."""
+        """Return the batch of a step."""
         started = time.monotonic()
         batch = self._source.batch(step)
         self.waited_s += time.monotonic() - started
         return batch
 
     def close(self) -> None:
-        """Ends what cuts them."""
+        """End what cuts them."""
         self._source.close()
 
 
@@ -88,10 +87,10 @@ class _Processes:
         if step != self._expected:  # a resumed training starts anywhere
             self._coming = iter(self._loader(step))
         self._expected = step + 1
-        image, label, case_ids, num_together, is_padding, chunk = next(self._coming)
+        image, label, case_ids, num_together, is_padding = next(self._coming)
         return Batch(
             image_BCIJK=image.numpy(), label_BCIJK=label.numpy(), case_ids=tuple(case_ids), num_together=num_together,
-            is_padding=is_padding, chunk=chunk,
+            is_padding=is_padding,
         )  # fmt: skip
 
     def close(self) -> None:
@@ -108,7 +107,7 @@ class _Processes:
             prefetch_factor=AHEAD,
             pin_memory=self._pinned,
             multiprocessing_context="fork",
-            # For seeds that nobody asks the workers for: drawn from torch's own, a resumed training's would be ahead by one.
+            # The workers' seeds are not used. Drawn from torch's global generator, they would shift a resumed training's by one.
             generator=require("torch", extra="train").Generator(),
         )
 
@@ -119,11 +118,11 @@ class _Patches:
     def __init__(self, sampler: PatchSampler, rank: int, world_size: int) -> None:
         self._sampler, self._rank, self._world_size = sampler, rank, world_size
 
-    def __getitem__(self, step: int) -> tuple[Any, Any, list[str], int, bool, Chunk | None]:
+    def __getitem__(self, step: int) -> tuple[Any, Any, list[str], int, bool]:
         torch = require("torch", extra="train")
         batch = self._sampler.batch(step, rank=self._rank, world_size=self._world_size)
         image, label = torch.from_numpy(batch.image_BCIJK), torch.from_numpy(batch.label_BCIJK)
-        return image, label, list(batch.case_ids), batch.num_together, batch.is_padding, batch.chunk
+        return image, label, list(batch.case_ids), batch.num_together, batch.is_padding
 
 
 class _From:

@@ -1,4 +1,4 @@
-"""From a training set and a recipe to what a training needs: a sampler of patches and a validator."""
+"""The usable cases of a training set, and the sampler that cuts patches from them."""
 
 from __future__ import annotations
 
@@ -6,13 +6,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from medweave_core.contracts.labels import only_label
-from medweave_core.contracts.volume import Triple
 from medweave_core.errors import UserInputError
-from medweave_steps.io.cohort.findings import first_of
 from medweave_steps.io.cohort.prepared import CaseFolder, PreparedFolder
+from medweave_steps.io.findings import first_of
 from medweave_steps.training.data.patches import PatchSampler, open_training_case
 from medweave_steps.training.data.volumes import VolumeSampler
-from medweave_steps.training.loop.validate import Validator
 from medweave_steps.training.recipe import Recipe
 
 
@@ -29,7 +27,7 @@ def usable_cases(prepared: PreparedFolder) -> tuple[list[CaseFolder], list[CaseF
         if not cases:
             raise UserInputError(
                 f"the training set has no {'training' if name == 'train' else name} case.",
-                seen=", ".join(f"{len(found)} {split}" for split, found in splits.items()),
+                seen=", ".join(f"{len(listed)} {split}" for split, listed in splits.items()),
                 expected="at least one case in each of train and validation",
                 do="give preprocess more cases, or larger --fractions for the split that is empty",
             )
@@ -58,14 +56,13 @@ def open_sampler(
     training: Sequence[CaseFolder],
     *,
     whole_volumes: bool = False,
-    chunk_mib: int | None = None,
     cache_mib: int | None = None,
 ) -> PatchSampler:
-    """Reads the training cases once and keeps their arrays memory-mapped.
+    """Return the sampler of a training set; reads every case once and leaves its arrays memory-mapped.
 
     Args:
         whole_volumes: a patch is a case, and an epoch each of them once.
-        chunk_mib, cache_mib: of these, memory for those that a rank keeps, MiB; with chunks or without.
+        cache_mib: with whole volumes, memory for cases that a rank has read, MiB.
     """
     cohort = prepared.cohort
     has_lungs = cohort.crop == "lungs"
@@ -73,27 +70,13 @@ def open_sampler(
         open_training_case(case, spacing_mm=cohort.spacing_mm, seed=recipe.seed + place, has_lungs=has_lungs)
         for place, case in enumerate(training)
     ]
-    given: dict[str, Any] = {
+    options: dict[str, Any] = {
         "patch_shape": recipe.patch_shape, "batch_size": recipe.batch_size, "window_hu": cohort.window_hu,
         "lesion_share": recipe.lesion_share, "bright_share": recipe.bright_share, "thick_share": recipe.thick_share,
         "augment": recipe.augments, "seed": recipe.seed,
     }  # fmt: skip
     if not whole_volumes:
-        return PatchSampler(opened, **given)
-    sampler = VolumeSampler(opened, chunk_mib=chunk_mib, cache_mib=cache_mib, **given)
+        return PatchSampler(opened, **options)
+    sampler = VolumeSampler(opened, cache_mib=cache_mib, **options)
     sampler.check_shapes()
     return sampler
-
-
-def open_validator(
-    prepared: PreparedFolder, validation: Sequence[CaseFolder], *, window_shape: Triple, overlap: float, device: Any
-) -> Validator:
-    """Sliding windows over the validation cases."""
-    return Validator(
-        cases=validation,
-        spacing_mm=prepared.cohort.spacing_mm,
-        window_hu=prepared.cohort.window_hu,
-        window_shape=window_shape,
-        overlap=overlap,
-        device=device,
-    )

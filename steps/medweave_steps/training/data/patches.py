@@ -21,14 +21,14 @@ from medweave_steps.io.cohort.prepared import CaseFolder
 from medweave_steps.metrics.components import connected_components
 from medweave_steps.runtime.imports import require
 from medweave_steps.training.data.augment import augmented, changed_intensity
-from medweave_steps.training.data.chunks import Chunk, Sample
+from medweave_steps.training.data.case_cache import Sample
 
 FloatArray = npt.NDArray[np.float32]
 Patch = tuple[FloatArray, FloatArray, str]
 """Image [channel, I, J, K], label [I, J, K], and the case."""
 
 BRIGHT_HU = -400.0
-"""Half way between aerated lung (-850 HU) and blood (45 HU): a bright voxel is mostly vessel, airway wall or nodule."""
+"""Midway between aerated lung (-850 HU) and blood (45 HU): a bright voxel is mostly vessel, airway wall or nodule."""
 THICK_HU, THICK_MM, THICK_SHARE = -300.0, 4.0, 0.85
 """A voxel is in a thick structure if this share of a box of about this width around it is brighter than that."""
 MAX_POINTS = 4000
@@ -77,7 +77,6 @@ class Batch:
     case_ids: tuple[str, ...]
     num_together: int
     is_padding: bool = False
-    chunk: Chunk | None = None
 
     @property
     def num_counted(self) -> int:
@@ -97,11 +96,11 @@ class Batch:
 
 
 def open_training_case(case: CaseFolder, *, spacing_mm: Triple_mm, seed: int, has_lungs: bool = True) -> TrainingCase:
-    """Reads a case's arrays once to find its lesions and bright structures, and keeps them memory-mapped.
+    """Return a case with its lesions and bright structures; reads its arrays once and leaves them memory-mapped.
 
     Args:
         has_lungs: the cases were cropped to the lungs, in which bright structures are searched.
-        seed: of the draw of points, where there are more than are kept.
+        seed: for the choice of points, where there are more than `MAX_POINTS`.
     Raises:
         UserInputError: volume, label and lung mask differ in shape.
     """
@@ -140,10 +139,10 @@ def _thick(volume_IJK: FloatArray, spacing_mm: Triple_mm) -> npt.NDArray[np.bool
 
 
 def _some_points(mask_IJK: npt.NDArray[np.bool_], rng: np.random.Generator) -> npt.NDArray[np.int16]:
-    found = np.flatnonzero(mask_IJK)
-    if len(found) > MAX_POINTS:
-        found = np.sort(rng.choice(found, MAX_POINTS, replace=False))
-    return np.stack(np.unravel_index(found, mask_IJK.shape), axis=1).astype(np.int16)
+    voxels = np.flatnonzero(mask_IJK)
+    if len(voxels) > MAX_POINTS:
+        voxels = np.sort(rng.choice(voxels, MAX_POINTS, replace=False))
+    return np.stack(np.unravel_index(voxels, mask_IJK.shape), axis=1).astype(np.int16)
 
 
 def lesion_boxes(label_IJK: npt.NDArray[np.uint8]) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
@@ -185,26 +184,23 @@ class PatchSampler:
         self.lesions = [(c, n) for c, case in enumerate(self.cases) for n in range(len(case.lesion_centres))]
 
     def batch(self, step: int, *, rank: int = 0, world_size: int = 1) -> Batch:
-        """This rank's patches of a step's global batch."""
+        """Return this rank's patches of a step's global batch."""
         patches = [self._patch(step, place) for place in range(rank, self.batch_size, world_size)]
         return joined(patches, num_together=self.batch_size)
 
-    def chunk_of(self, step: int, *, world_size: int) -> Chunk | None:
-        """Where a step is in the chunks of its epoch; patches have none."""
-
     def divide_memory(self, num_processes: int) -> None:
-        """Called before so many processes cut a rank's batches; patches are not kept."""
+        """Divide the memory for cases among processes that cut a rank's batches; this sampler caches no case."""
 
     def num_counted(self, steps: int, *, rank: int, world_size: int) -> int:
-        """Patches that a rank has seen in the first steps."""
+        """Return the number of patches that a rank has trained on in the first steps."""
         return len(range(rank, self.batch_size, world_size)) * steps
 
     def num_padding(self, steps: int, *, rank: int, world_size: int) -> int:
-        """Patches that count nothing, which a rank has got in the first steps; each has patches of its own in every step."""
+        """Return the number of padding patches of a rank in the first steps: none, because every rank has patches in every step."""
         return 0
 
     def digest(self) -> str:
-        """SHA-256 of where patches can lie: lesions and bright structures, found by looking at every voxel of the cases."""
+        """Return the SHA-256 of lesions and bright structures, from all voxels of the cases."""
         digest = hashlib.sha256()
         for case in self.cases:
             digest.update(f"{case.case_id} {case.volume_CIJK.shape[-3:]}".encode())
@@ -259,9 +255,7 @@ class PatchSampler:
         return case, rng.uniform(0, 1, 3) * np.array(case.label_IJK.shape)
 
 
-def joined(
-    patches: Sequence[Patch], *, num_together: int, is_padding: bool = False, chunk: Chunk | None = None
-) -> Batch:
+def joined(patches: Sequence[Patch], *, num_together: int, is_padding: bool = False) -> Batch:
     """Patches as a batch."""
     return Batch(
         image_BCIJK=np.stack([image for image, _, _ in patches]),
@@ -269,12 +263,11 @@ def joined(
         case_ids=tuple(case_id for _, _, case_id in patches),
         num_together=num_together,
         is_padding=is_padding,
-        chunk=chunk,
     )
 
 
 def scaled(volume: npt.NDArray[np.floating], window_hu: tuple[float, float] | None) -> FloatArray:
-    """The network's input: HU clipped to the window, scaled to 0 to 1, float32; MR, which has no window, as it is."""
+    """Return the network's input: HU clipped to the window, scaled to 0 to 1, float32; MR, which has no window, as it is."""
     if window_hu is None:
         return np.asarray(volume, dtype=np.float32)
     low, high = window_hu

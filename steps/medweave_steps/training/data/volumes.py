@@ -1,4 +1,4 @@
-"""Whole volumes instead of patches: every case exactly once an epoch, in an order that is drawn anew for each."""
+"""Whole volumes instead of patches: every case exactly once per epoch, in another random order in each epoch."""
 
 from __future__ import annotations
 
@@ -8,64 +8,52 @@ import numpy as np
 
 from medweave_core.contracts.volume import Triple
 from medweave_core.errors import UserInputError
-from medweave_steps.training.data.chunks import MIB, Chunk, KeptSamples, cases_that_fit, chunk_of, sample_bytes
+from medweave_steps.training.data.case_cache import MIB, CaseCache, sample_bytes
 from medweave_steps.training.data.patches import Batch, Patch, PatchSampler, joined
 
 
 def steps_of_epoch(num_cases: int, batch_size: int) -> int:
-    """Steps in which each case is seen once."""
+    """Return the number of steps in which each case is used once."""
     return -(-num_cases // batch_size)
 
 
 class VolumeSampler(PatchSampler):
-    """Deals each epoch's cases to its steps; the last step of an epoch has what is left.
+    """Distributes each epoch's cases over its steps; the last step of an epoch has the remaining ones.
 
-    A rank that is left without a case in that step gets one that counts nothing, since it must take part in the exchange of
-    gradients. The order does not depend on the ranks, nor on the chunks: each rank goes through its own part of it.
+    A rank without a case in that step gets one that has no weight, because it must take part in the exchange of gradients. The
+    order does not depend on the number of ranks: each rank takes its own part of it.
 
     Args:
-        chunk_mib: memory for the cases that a rank keeps, MiB; an epoch is cut into chunks that fit.
-        cache_mib: the same memory where epochs are not cut. None of the two keeps nothing.
+        cache_mib: memory for cases that were read, MiB; None caches no case.
     """
 
-    def __init__(self, *given: Any, chunk_mib: int | None = None, cache_mib: int | None = None, **named: Any) -> None:
-        super().__init__(*given, **named)
-        self.chunk_mib = chunk_mib
-        self.kept = KeptSamples((chunk_mib or cache_mib or 0) * MIB)
+    def __init__(self, *args: Any, cache_mib: int | None = None, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.cache = CaseCache((cache_mib or 0) * MIB)
 
     def divide_memory(self, num_processes: int) -> None:
-        """For so many processes that each cut some of a rank's batches: what all keep must fit."""
-        self.kept.limit_bytes //= num_processes
-
-    def chunk_of(self, step: int, *, world_size: int) -> Chunk | None:
-        """Where a step is in the chunks of its epoch."""
-        if self.chunk_mib is None:
-            return None
-        num_steps = steps_of_epoch(len(self.cases), self.batch_size)
-        fitting = cases_that_fit(self.chunk_mib, self._shape(), len(self.cases[0].volume_CIJK))
-        most_steps = fitting // -(-self.batch_size // world_size)
-        return chunk_of(step % num_steps, num_steps=num_steps, most_steps=most_steps)
+        """Divide the cache among processes that each cut some of a rank's batches."""
+        self.cache.limit_bytes //= num_processes
 
     def batch(self, step: int, *, rank: int = 0, world_size: int = 1) -> Batch:
-        """This rank's cases of a step."""
+        """Return this rank's cases of a step."""
         cases = self._cases_of(step)
         places = range(rank, len(cases), world_size)
         volumes = [self._volume(cases[place], step, place) for place in places]
-        chunk = self.chunk_of(step, world_size=world_size)
         if volumes:
-            return joined(volumes, num_together=len(cases), chunk=chunk)
-        return joined([self._volume(cases[0], step, rank)], num_together=len(cases), is_padding=True, chunk=chunk)
+            return joined(volumes, num_together=len(cases))
+        return joined([self._volume(cases[0], step, rank)], num_together=len(cases), is_padding=True)
 
     def num_counted(self, steps: int, *, rank: int, world_size: int) -> int:
-        """Cases that a rank has seen in the first steps."""
+        """Return the number of cases that a rank has trained on in the first steps."""
         return sum(len(range(rank, len(self._cases_of(step)), world_size)) for step in range(steps))
 
     def num_padding(self, steps: int, *, rank: int, world_size: int) -> int:
-        """Cases that count nothing, one for each of the first steps that has none for a rank."""
+        """Return the number of padding cases: one for each of the first steps that has no case for the rank."""
         return sum(rank >= len(self._cases_of(step)) for step in range(steps))
 
     def check_shapes(self) -> None:
-        """Refuses cases of which a patch would not hold the whole.
+        """Refuse cases that do not fit into a patch.
 
         Raises:
             UserInputError: names the first such case.
@@ -87,7 +75,7 @@ class VolumeSampler(PatchSampler):
     def _volume(self, number: int, step: int, place: int) -> Patch:
         case = self.cases[number]
         num_bytes = sample_bytes(self._shape(), len(case.volume_CIJK))
-        sample = self.kept.get(number, num_bytes, lambda: self._plain(case, np.array(case.label_IJK.shape) / 2))
+        sample = self.cache.get(number, num_bytes, lambda: self._plain(case, np.array(case.label_IJK.shape) / 2))
         return self._changed(sample, case, np.random.default_rng((self.seed, step, place)))
 
     def _shape(self) -> Triple:

@@ -1,4 +1,4 @@
-"""At the start the ranks compare what each was given: with other data or options they would wait for each other for ever."""
+"""A check at the start that all ranks have the same options and data: with different ones they would wait forever."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ MOST_NAMES = 40
 """All options have their place in a message; not all cases of a large set."""
 
 
-def check_agreement(group: Group, given: Mapping[str, Any]) -> None:
-    """Compares digests, and only if they differ the values; every rank must call it.
+def check_agreement(group: Group, facts: Mapping[str, Any]) -> None:
+    """Check that all ranks have equal facts; compares digests, and only if they differ the values. Every rank must call it.
 
     Args:
-        given: JSON values under the names that the user knows; no paths, which may differ.
+        facts: JSON values under the names that the user knows; no paths, which may differ.
     Raises:
         UserInputError: on every rank; names what differs, with the values of rank 0 and of the first rank that has others.
     """
-    digests = group.gather(hashlib.sha256(json.dumps(given, sort_keys=True).encode()).hexdigest())
+    digests = group.gather(hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest())
     if len(set(digests)) == 1:
         return
-    values: list[Mapping[str, Any]] = group.gather(dict(given))
+    values: list[Mapping[str, Any]] = group.gather(dict(facts))
     other = next(rank for rank, digest in enumerate(digests) if digest != digests[0])
     names = sorted(n for n in values[0].keys() | values[other].keys() if values[0].get(n) != values[other].get(n))
     raise UserInputError(
-        "the ranks were not given the same training.",
+        "the ranks have different options or data.",
         seen=f"rank {other} has {_listed(names, values[other])}",
         expected=f"{_listed(names, values[0])}, as rank 0 has",
         do="give every node the same command line and the same files, and run the step again",
@@ -44,11 +44,10 @@ def check_agreement(group: Group, given: Mapping[str, Any]) -> None:
 
 
 def check_arrays(group: Group, cases: Sequence[CaseFolder]) -> None:
-    """Compares the files of the cases' arrays, byte by byte up to `WHOLE_BYTES` together; every rank must call it.
+    """Check that all ranks have equal files of the cases' arrays, byte by byte up to `WHOLE_BYTES`; every rank must call it.
 
-    Of a larger set each file's size and `NUM_BLOCKS` evenly spread blocks of it are compared: so a volume or a label is seen that
-    is another one, was scaled or shifted, is empty, or was cut off or not copied to its end. A change of some voxels that lie
-    between the blocks is not.
+    For a larger set, each file's size and `NUM_BLOCKS` evenly spread blocks are compared. That detects a volume or label that is
+    another one, was scaled or shifted, is empty, or was truncated. It does not detect a change of a few voxels between the blocks.
 
     Args:
         cases: for training and validation; on all ranks the same ones, of which the files may differ.
@@ -58,7 +57,7 @@ def check_arrays(group: Group, cases: Sequence[CaseFolder]) -> None:
     if group.world_size == 1:
         return
     files = {case.case.case_id: case.array_files() for case in cases}
-    # All read in the same way: else every case would seem to differ where one does.
+    # All ranks compute the digests in the same way: otherwise every case would seem to differ where one does.
     is_whole = max(group.gather(sum(path.stat().st_size for paths in files.values() for path in paths))) <= WHOLE_BYTES
 
     def digest(path: Path) -> str:
@@ -66,16 +65,16 @@ def check_arrays(group: Group, cases: Sequence[CaseFolder]) -> None:
             sha256_of_file(path) if is_whole else sha256_of_blocks(path, num_blocks=NUM_BLOCKS, block_bytes=BLOCK_BYTES)
         )
 
-    given = {
+    digests = {
         f"digest of the arrays of {case_id}": sha256_of_text(f"{path.name} {digest(path)}" for path in paths)[:16]
         for case_id, paths in files.items()
     }
-    check_agreement(group, given)
+    check_agreement(group, digests)
 
 
 def _listed(names: Sequence[str], values: Mapping[str, Any]) -> str:
-    told = [f"{name} = {_shown(values.get(name))}" for name in names[:MOST_NAMES]]
-    return "; ".join([*told, *([f"and {len(names) - MOST_NAMES} more"] if len(names) > MOST_NAMES else [])])
+    parts = [f"{name} = {_shown(values.get(name))}" for name in names[:MOST_NAMES]]
+    return "; ".join([*parts, *([f"and {len(names) - MOST_NAMES} more"] if len(names) > MOST_NAMES else [])])
 
 
 def _shown(value: Any) -> str:

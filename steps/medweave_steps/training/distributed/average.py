@@ -1,4 +1,4 @@
-"""Weights on their way between processes, and their average: the same bits whoever computes it, in whatever order they came."""
+"""Serialized weights, and their average: the same bits in every process, in whatever order the weights arrive."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ State = Mapping[str, Any]
 
 
 def packed(content: Mapping[str, Any]) -> bytes:
-    """Tensors, numbers and nested dicts of these as bytes."""
+    """Return tensors, numbers and nested dicts of these as bytes."""
     torch = require("torch", extra="train")
     buffer = io.BytesIO()
     torch.save(dict(content), buffer)
@@ -20,22 +20,22 @@ def packed(content: Mapping[str, Any]) -> bytes:
 
 
 def unpacked(content: bytes) -> dict[str, Any]:
-    """What `packed` made, on the CPU; only data is read, never code."""
+    """Return the content of `packed` bytes, on the CPU; only data is read, never code."""
     torch = require("torch", extra="train")
-    found: dict[str, Any] = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
-    return found
+    state: dict[str, Any] = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
+    return state
 
 
 def num_bytes_of(state: State) -> int:
-    """What one rank or replica gives to be averaged: bytes of its tensors, whatever way they take and however often."""
+    """Return the bytes of the tensors that one rank or replica contributes to an average, however they are transferred."""
     return sum(tensor.numel() * tensor.element_size() for tensor in state.values())
 
 
 def averaged(states: Sequence[State], samples: Sequence[int]) -> dict[str, Any]:
-    """Mean of weights and running statistics, each weighted by the samples its replica trained on.
+    """Return the mean of weights and running statistics, weighted by the samples that each replica trained on.
 
     Sums are taken in the order of the replicas and in float64, where the product of a float32 and a count below 2²⁹ is exact;
-    so the result does not depend on the processor either. Counters of batches are equal in all replicas and are kept.
+    so the result does not depend on the processor either. Batch counters are equal in all replicas and are copied.
 
     Args:
         states: state dicts of one network, float32 and int64 tensors.
@@ -58,7 +58,7 @@ def averaged(states: Sequence[State], samples: Sequence[int]) -> dict[str, Any]:
 
 
 def mean_state(states: Sequence[Any]) -> Any:
-    """Mean of states of one kind of optimiser and schedule: of each tensor of fractions; all else is that of the first."""
+    """Return the mean of optimizer and schedule states: of each floating-point tensor; everything else is that of the first."""
     torch = require("torch", extra="train")
     first = states[0]
     if isinstance(first, Mapping):

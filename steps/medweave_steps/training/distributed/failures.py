@@ -1,4 +1,4 @@
-"""The failure of one rank, as the others and the user are told of it."""
+"""The failure of one rank, as it is reported to the other ranks and to the user."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Failure:
     Attributes:
         kind: name of the error's class, which decides the exit code.
         what, seen, expected, do: its four parts.
-        signal_number: of the signal that asked the rank to end, else 0.
+        signal_number: of the signal that ended the rank, else 0.
         is_cause: False where this rank only lost the others and does not know why.
     """
 
@@ -48,36 +48,36 @@ class Failure:
     is_cause: bool = True
 
     def error(self) -> BaseException:
-        """The exception that ends the verb with the right words and exit code."""
+        """Return the exception that ends the verb with this message and exit code."""
         if self.kind == _TERMINATED:
             return Terminated(self.signal_number)
         return _KINDS[self.kind](self.what, self.seen, self.expected, self.do)
 
     def dumps(self) -> str:
-        """As one line of JSON."""
+        """Return the failure as one line of JSON."""
         return json.dumps(dataclasses.asdict(self))
 
 
 def loads(text: str) -> Failure:
-    """The failure that `dumps` wrote."""
+    """Return the failure that `dumps` wrote."""
     return Failure(**json.loads(text))
 
 
 def failure_of(error: BaseException, *, who: str) -> Failure:
-    """From the exception that ended a rank.
+    """Return the failure for the exception that ended a rank.
 
     Args:
         who: `rank 1 on node-b`.
     """
     if isinstance(error, Terminated):
         return Failure(kind=_TERMINATED, what=f"{who} was asked to end.", signal_number=error.exit_code - 128)
-    told = as_step_error(error)
-    kind = next((name for name, cls in _KINDS.items() if isinstance(told, cls)), InternalError.__name__)
-    return Failure(kind=kind, what=f"{who}: {told.what}", seen=told.seen, expected=told.expected, do=told.do)
+    cause = as_step_error(error)
+    kind = next((name for name, cls in _KINDS.items() if isinstance(cause, cls)), InternalError.__name__)
+    return Failure(kind=kind, what=f"{who}: {cause.what}", seen=cause.seen, expected=cause.expected, do=cause.do)
 
 
 def lost_contact(who: str, seen: str) -> Failure:
-    """For a rank that lost the others and was not told why."""
+    """Return the failure of a rank that lost its connection to the others and does not know the cause."""
     return Failure(
         kind=TryAgainError.__name__,
         what=f"{who} lost the other ranks.",
@@ -89,7 +89,7 @@ def lost_contact(who: str, seen: str) -> Failure:
 
 
 def silent(who: str, rank: int, seconds: float) -> Failure:
-    """For a rank that has heard nothing of another one."""
+    """Return the failure of a rank that another rank has received no heartbeat from."""
     return Failure(
         kind=TryAgainError.__name__,
         what=f"rank {rank} was lost.",
@@ -100,17 +100,17 @@ def silent(who: str, rank: int, seconds: float) -> Failure:
 
 
 def first_line(error: BaseException) -> str:
-    """What an error of torch says, without the place in torch's source, its advice and its stack."""
+    """Return the message of torch's error without its source location, advice and stack."""
     line = (str(error).splitlines() or [type(error).__name__])[0]
     return re.sub(r"^\[\S+\]\s*", "", line).partition(". This is ")[0][:300]
 
 
 def died(who: str, exit_code: int | None) -> Failure:
-    """For a process that ended without a word."""
+    """Return the failure of a process that ended without reporting an error."""
     if exit_code is not None and exit_code < 0:
         seen = f"killed by signal {-exit_code}" + ("; the usual reason is too little memory" if exit_code == -9 else "")
     else:
-        seen = f"exit code {exit_code}, without an error of its own"
+        seen = f"exit code {exit_code}, without an error message"
     return Failure(
         kind=TryAgainError.__name__,
         what=f"{who} ended before its work was done.",
@@ -120,8 +120,8 @@ def died(who: str, exit_code: int | None) -> Failure:
     )
 
 
-def tell(store: Any, failure: Failure) -> None:
-    """Lets all ranks know; the first failure stands.
+def publish(store: Any, failure: Failure) -> None:
+    """Publish a failure to all ranks; only the first one is stored.
 
     Args:
         store: torch.distributed store that all ranks can reach.
@@ -129,6 +129,6 @@ def tell(store: Any, failure: Failure) -> None:
     store.compare_set(_KEY, "", failure.dumps())
 
 
-def told(store: Any) -> Failure | None:
-    """The failure that some rank has told, if any."""
+def read(store: Any) -> Failure | None:
+    """Return the failure that a rank has published, if any."""
     return loads(store.get(_KEY).decode()) if store.check([_KEY]) else None

@@ -1,7 +1,7 @@
-"""Starts the ranks of a training on this node, by torch's own launcher, and tells why they ended if they failed.
+"""Start the ranks of a training on this node with torch's launcher, and report why they ended if they failed.
 
-Nodes are started by a connector, each with the same command line (`runtime.environment.gang`); nothing here reaches for another
-machine. The launcher runs in a thread, because in the main thread it would take over the handling of signals.
+Nodes are started by a connector, each with the same command line (`runtime.environment.node_group`); this module does not
+connect to other machines. The launcher runs in a thread, because in the main thread it would take over the handling of signals.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import Any, Literal
 
 from medweave_core.errors import TryAgainError, UsageError
 from medweave_steps.runtime import environment, partials
-from medweave_steps.runtime.environment import Gang
+from medweave_steps.runtime.environment import NodeGroup
 from medweave_steps.runtime.imports import require
 from medweave_steps.runtime.signals import Deferred, deferred
 from medweave_steps.training.distributed import failures, ranks
@@ -30,33 +30,33 @@ from medweave_steps.training.distributed.failures import Failure, first_line
 from medweave_steps.training.distributed.watch import ARRIVAL_S, BEAT_S, open_store
 
 GRACE_S = 10.0
-"""After INT or TERM the ranks have so long to agree, write a checkpoint and end."""
-LAST_WORDS_S = 5.0
-"""So long the other ranks of a node may go on after one of them has failed."""
+"""Time for the ranks to agree, write a checkpoint and exit after INT or TERM."""
+EXIT_GRACE_S = 5.0
+"""Time for the other ranks of a node to exit after one of them has failed."""
 LINGER_S = 4.0
-"""So long node 0 keeps the store after a failure, so that the other nodes learn the reason."""
+"""Time that node 0 keeps the store open after a failure, so that the other nodes can read the cause."""
 
 
 MORE_PORTS = 3
-"""Another training on this machine may take a port between the look for a free one and its use."""
+"""Retries with other ports: another process may take a free port before it is used."""
 
 
-def ranks_here(num_ranks: int, gang: Gang, *, option: str) -> int:
-    """How many of the ranks run on this node.
+def ranks_here(num_ranks: int, node_group: NodeGroup, *, option: str) -> int:
+    """Return the number of ranks that run on this node.
 
     Args:
         option: name of the option that says how many there are in all, for the error.
     Raises:
         UsageError: they cannot be spread evenly over the nodes.
     """
-    if num_ranks % gang.num_nodes:
+    if num_ranks % node_group.num_nodes:
         raise UsageError(
             f"--{option} cannot be spread over the nodes.",
-            seen=f"{num_ranks} for {gang.num_nodes} nodes",
-            expected=f"a multiple of {gang.num_nodes}, as many on each node",
+            seen=f"{num_ranks} for {node_group.num_nodes} nodes",
+            expected=f"a multiple of {node_group.num_nodes}, as many on each node",
             do=f"choose another --{option}, or bind the step to another number of nodes",
         )
-    return num_ranks // gang.num_nodes
+    return num_ranks // node_group.num_nodes
 
 
 def run_ranks(
@@ -66,13 +66,13 @@ def run_ranks(
     num_here: int,
     num_threads: int,
     device: Literal["auto", "cpu", "cuda"],
-    gang: Gang,
+    node_group: NodeGroup,
 ) -> Any:
-    """Runs a function in `num_here` processes on each node of the gang, joined to one group.
+    """Run a function in `num_here` processes on each node of the node group, joined to one group.
 
     Args:
         work: a function of a module, of the job and its `RankGroup`; it must end on all ranks, or on none.
-        job: what it needs; travels by pickle to processes of this node.
+        job: first argument of `work`; pickled for the processes of this node.
         num_threads: compute threads of each rank.
     Returns:
         what rank 0's work returned; None on every node but the first.
@@ -91,32 +91,32 @@ def run_ranks(
             work=work, job=job, device=device, num_threads=num_threads, folder=folder, parent=os.getpid()
         )
         for is_last in (*[False] * MORE_PORTS, True):
-            address = gang.rendezvous or ("127.0.0.1", _free_port())
-            config = _config(address, gang, num_here=num_here, folder=folder)
-            listen_to = address if gang.node_rank > 0 else None
+            address = node_group.rendezvous or ("127.0.0.1", _free_port())
+            config = _config(address, node_group, num_here=num_here, folder=folder)
+            listen_to = address if node_group.node_rank > 0 else None
             attempt = _Attempt(partial(launcher.elastic_launch(config, ranks.main), task), listen_to=listen_to)
             attempt.attend()
-            if is_last or gang.rendezvous or not _is_taken(attempt.error):
+            if is_last or node_group.rendezvous or not _is_taken(attempt.error):
                 break
         partials.forget(folder)
         if attempt.error is not None:
-            raise _reason(attempt.error, attempt.lost, folder, address, gang)
+            raise _reason(attempt.error, attempt.lost, folder, address, node_group)
     return attempt.results.get(0)
 
 
-def _config(address: tuple[str, int], gang: Gang, *, num_here: int, folder: Path) -> Any:
+def _config(address: tuple[str, int], node_group: NodeGroup, *, num_here: int, folder: Path) -> Any:
     """How the ranks of this node meet those of others, or each other, at an address."""
     launcher = require("torch.distributed.launcher.api", extra="train")
     logs = require("torch.distributed.elastic.multiprocessing", extra="train")
     return launcher.LaunchConfig(
-        min_nodes=gang.num_nodes,
-        max_nodes=gang.num_nodes,
+        min_nodes=node_group.num_nodes,
+        max_nodes=node_group.num_nodes,
         nproc_per_node=num_here,
         run_id="medweave",
         rdzv_backend="static",
         rdzv_endpoint=f"[{address[0]}]:{address[1]}" if ":" in address[0] else f"{address[0]}:{address[1]}",
-        rdzv_configs={"rank": gang.node_rank, "timeout": int(ARRIVAL_S)},
-        local_addr=None if gang.rendezvous else address[0],
+        rdzv_configs={"rank": node_group.node_rank, "timeout": int(ARRIVAL_S)},
+        local_addr=None if node_group.rendezvous else address[0],
         max_restarts=0,
         monitor_interval=0.2,
         start_method="spawn",
@@ -125,11 +125,11 @@ def _config(address: tuple[str, int], gang: Gang, *, num_here: int, folder: Path
 
 
 class _Attempt:
-    """The launcher in its thread; the main thread hands on signals and ends what does not end by itself.
+    """The launcher in a thread; the main thread forwards signals and kills ranks that do not exit.
 
     Attributes:
         results: what each rank of this node returned.
-        error: why there are none.
+        error: the error of the launcher, if it failed.
         lost: a failure on another node; ranks that are frozen would not heed it.
     """
 
@@ -157,12 +157,12 @@ class _Attempt:
                 continue  # the nodes have not met yet
             try:
                 store = store or open_store(address)
-                self.lost = failures.told(store)
+                self.lost = failures.read(store)
             except RuntimeError as error:
                 self.lost = failures.lost_contact(f"node {environment.host_name()}", first_line(error))
 
     def attend(self) -> None:
-        """Waits for the end.
+        """Wait for the end.
 
         Raises:
             Terminated: INT or TERM arrived; the ranks have ended.
@@ -194,7 +194,7 @@ class _Attempt:
             self._signal(signal.SIGTERM)
             return time.monotonic() + GRACE_S
         if deadline is None and (self.lost is not None or any(rank.exitcode for rank in self._ranks)):
-            return time.monotonic() + LAST_WORDS_S
+            return time.monotonic() + EXIT_GRACE_S
         return deadline
 
     def _signal(self, number: signal.Signals) -> None:
@@ -207,9 +207,9 @@ class _Attempt:
 
 
 def _reason(
-    error: Exception, lost: Failure | None, folder: Path, address: tuple[str, int], gang: Gang
+    error: Exception, lost: Failure | None, folder: Path, address: tuple[str, int], node_group: NodeGroup
 ) -> BaseException:
-    """What the user is told, from the failures that ranks left, else from how their processes ended."""
+    """Return the error for the user, from the failures that ranks wrote, else from the exit of their processes."""
     left = {path: failures.loads(path.read_text()) for path in folder.glob("rank-*.json")}
     causes = sorted((path.stat().st_mtime, path) for path, failure in left.items() if failure.is_cause)
     silent = {
@@ -227,37 +227,37 @@ def _reason(
     elif left:
         failure = next(iter(left.values()))
     else:
-        return _did_not_meet(error, address, gang)
-    if gang.num_nodes > 1:
+        return _did_not_meet(error, address, node_group)
+    if node_group.num_nodes > 1:
         _tell_others(failure, address)
-        if gang.node_rank == 0:
+        if node_group.node_rank == 0:
             time.sleep(LINGER_S)
     return failure.error()
 
 
 def _tell_others(failure: Failure, address: tuple[str, int]) -> None:
     try:
-        failures.tell(open_store(address), failure)
+        failures.publish(open_store(address), failure)
     except RuntimeError:
         return  # the store has gone, and with it the others
 
 
 def _is_taken(error: Exception | None) -> bool:
-    """Whether somebody else on this machine has taken the port since it was found free, before any rank began."""
+    """Return whether another process took the port after it was found free, before any rank started."""
     return error is not None and "EADDRINUSE" in str(error)
 
 
-def _did_not_meet(error: Exception, address: tuple[str, int], gang: Gang) -> BaseException:
+def _did_not_meet(error: Exception, address: tuple[str, int], node_group: NodeGroup) -> BaseException:
     return TryAgainError(
         "the nodes of the training did not meet.",
         seen=first_line(error),
-        expected=f"{gang.num_nodes} nodes at {address[0]}:{address[1]} within {ARRIVAL_S:.0f} s",
+        expected=f"{node_group.num_nodes} nodes at {address[0]}:{address[1]} within {ARRIVAL_S:.0f} s",
         do="look whether every node was started, and whether node 0 can be reached under this name and port",
     )
 
 
 def _hush_launcher() -> None:
-    """The user is told once, in our words; torch's loggers each have a level of their own."""
+    """Silence torch's loggers, each of which has its own level: the user gets one message, from medweave."""
     families = ("torch.distributed.elastic", "torch.distributed.launcher", "torch.multiprocessing")
     for name in (*families, *logging.root.manager.loggerDict):
         if name.startswith(families):

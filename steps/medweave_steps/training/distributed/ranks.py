@@ -1,4 +1,4 @@
-"""One rank from its first line to its last, in a process of its own that `launch` started."""
+"""The program of one rank, in a process that `launch` has started."""
 
 from __future__ import annotations
 
@@ -16,18 +16,19 @@ from typing import Any, Literal
 from medweave_core.errors import StepError
 from medweave_steps.runtime import child, environment, write
 from medweave_steps.runtime.imports import require
+from medweave_steps.training.device import choose_device
 from medweave_steps.training.distributed import failures
 from medweave_steps.training.distributed.failures import Failure
-from medweave_steps.training.distributed.group import RankGroup, choose_device
+from medweave_steps.training.distributed.group import RankGroup
 from medweave_steps.training.distributed.watch import Watch
 
-HEARSAY_S = 8.0
+CAUSE_WAIT_S = 8.0
 """A rank that lost the others waits so long for the word of the one that failed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankTask:
-    """What a rank's process is given.
+    """The task of a rank's process.
 
     Attributes:
         work: a function of a module, of `job` and the group; what rank 0's returns is handed back.
@@ -52,10 +53,12 @@ def failure_file(folder: Path, rank: int) -> Path:
 
 
 def main(task: RankTask) -> Any:
-    """What torch's launcher calls in the new process; returns rank 0's result, None on all others."""
+    """Run a rank in the process that torch's launcher started; return rank 0's result, None on all others."""
     child.prepare(task.parent)
-    signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # until the loop asks for it: a checkpoint of nothing is none
-    place = environment.place_of_launcher()
+    signal.signal(
+        signal.SIGUSR1, signal.SIG_IGN
+    )  # until the training loop handles it: there is nothing to write before
+    place = environment.rank_place()
     leave = _Leave(place, task.folder)
     try:
         leave.watch = Watch(place, who=leave.who, on_failure=leave.by)
@@ -73,15 +76,15 @@ def main(task: RankTask) -> Any:
 class _Leave:
     """Ends this process with an error that the launcher, the other ranks and the user understand."""
 
-    def __init__(self, place: environment.Place, folder: Path) -> None:
+    def __init__(self, place: environment.RankPlace, folder: Path) -> None:
         self.watch: Watch | None = None
         self.who = f"rank {place.rank} on {environment.host_name()}"
         self._file = failure_file(folder, place.rank)
 
     def after(self, error: BaseException) -> None:
-        """Ends it after an exception of its own, or for the reason why the others are gone."""
+        """End the process after an exception, with the failure of the rank that caused it if that can be read."""
         if self._is_loss(error):
-            failure = self._hearsay() or failures.lost_contact(self.who, failures.first_line(error))
+            failure = self._cause_from_others() or failures.lost_contact(self.who, failures.first_line(error))
         else:
             failure = failures.failure_of(error, who=self.who)
             if environment.wants_traceback() and not isinstance(error, StepError):
@@ -89,25 +92,25 @@ class _Leave:
         self.by(failure)
 
     def by(self, failure: Failure) -> None:
-        """Ends it at once: other threads may wait in a collective that never returns."""
+        """End it at once: other threads may wait in a collective that never returns."""
         write.write_text(self._file, failure.dumps())
         if self.watch is not None and failure.is_cause:
-            with contextlib.suppress(RuntimeError):  # nobody is there to listen
-                failures.tell(self.watch.store, failure)
+            with contextlib.suppress(RuntimeError):  # no other rank is left
+                failures.publish(self.watch.store, failure)
         sys.stderr.flush()
         os._exit(1)
 
     def _is_loss(self, error: BaseException) -> bool:
-        """Gloo and NCCL tell a lost connection as RuntimeError, or one of its kind, and name themselves."""
+        """Return whether an error is a lost connection: Gloo and NCCL raise RuntimeError, with their name in it."""
         if not isinstance(error, RuntimeError) or isinstance(error, StepError):
             return False
         return any(word in str(error).lower() for word in ("gloo", "nccl", "connection", "peer", "socket"))
 
-    def _hearsay(self) -> Failure | None:
-        deadline = time.monotonic() + HEARSAY_S
+    def _cause_from_others(self) -> Failure | None:
+        deadline = time.monotonic() + CAUSE_WAIT_S
         while self.watch is not None and time.monotonic() < deadline:
             try:
-                failure = failures.told(self.watch.store)
+                failure = failures.read(self.watch.store)
             except RuntimeError:
                 return None
             if failure is not None:

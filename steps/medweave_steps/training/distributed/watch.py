@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from medweave_steps.runtime.environment import Place
+from medweave_steps.runtime.environment import RankPlace
 from medweave_steps.runtime.imports import require
 from medweave_steps.training.distributed import failures
 from medweave_steps.training.distributed.failures import Failure, first_line
@@ -29,7 +29,7 @@ _FINISHED = "finished"
 
 
 def open_store(address: tuple[str, int]) -> Any:
-    """A connection to the store that node 0's launcher keeps.
+    """Return a connection to the store that node 0's launcher keeps.
 
     Raises:
         RuntimeError: it cannot be reached.
@@ -49,7 +49,7 @@ class Watch:
         store: the thread's own connection.
     """
 
-    def __init__(self, place: Place, *, who: str, on_failure: Callable[[Failure], None]) -> None:
+    def __init__(self, place: RankPlace, *, who: str, on_failure: Callable[[Failure], None]) -> None:
         self.store = open_store(place.store)
         self._place, self._who, self._on_failure = place, who, on_failure
         self._finished = threading.Event()
@@ -71,7 +71,7 @@ class Watch:
             number += 1
             try:
                 self.store.set(_beat(self._place.rank), str(number))
-                failure = failures.told(self.store) or self._silent(beats)
+                failure = failures.read(self.store) or self._silent(beats)
             except RuntimeError as error:  # whatever torch makes of a store that has gone
                 failure = failures.lost_contact(
                     self._who, f"the node of rank 0 cannot be reached ({first_line(error)})"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import json
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,19 +17,19 @@ from medweave_steps.runtime.write import atomic_file
 
 CHECKPOINT_FILE, BEFORE_FILE = "checkpoint.pt", "checkpoint-before.pt"
 VERSION = 1
-SPREAD = ("strategy", "ranks", "sync_interval", "chunk_mib")
-"""How a training is spread; it may go on spread in another way."""
+SPREAD = ("strategy", "ranks")
+"""Options that say how a training is spread over processes; a training may be resumed under other values."""
 
 
 def write_checkpoint(folder: Path, content: Mapping[str, Any]) -> Path:
-    """Writes `checkpoint.pt`, replacing an older one only when the new one is complete; that becomes `checkpoint-before.pt`.
+    """Write `checkpoint.pt`, replacing an older one only when the new one is complete; that becomes `checkpoint-before.pt`.
 
     Args:
         folder: made if missing.
         content: tensors, numbers, strings, lists and dicts of these.
     """
     torch = require("torch", extra="train")
-    # Into memory first: torch tells a full disk as RuntimeError, a plain write as OSError with its reason.
+    # Into memory first: torch raises RuntimeError for a full disk, a plain write OSError with its cause.
     buffer = io.BytesIO()
     torch.save({"version": VERSION, **content}, buffer)
     path = folder / CHECKPOINT_FILE
@@ -40,7 +40,7 @@ def write_checkpoint(folder: Path, content: Mapping[str, Any]) -> Path:
     return path
 
 
-def newest_whole(folder: Path) -> Path | None:
+def newest_complete(folder: Path) -> Path | None:
     """The newest checkpoint of a folder whose every record has the checksum that was written with it; None where none has."""
     for name in (CHECKPOINT_FILE, BEFORE_FILE):
         try:
@@ -61,26 +61,26 @@ def _is_whole(content: bytes) -> bool:
         return False
 
 
-def left_before(context: StepContext) -> Path | None:
-    """The newest whole checkpoint that an earlier attempt at the same command has left; None where there is none."""
+def checkpoint_of_earlier_attempt(context: StepContext) -> Path | None:
+    """Return the newest complete checkpoint of an earlier attempt at the same command; None where it wrote none."""
     folder = environment.resume_from()
     if folder is None:
         return None
-    found = newest_whole(folder)
+    found = newest_complete(folder)
     if found is None:
-        context.notice("an earlier attempt has left no whole checkpoint; the training starts anew.")
+        context.notice("the earlier attempt left no complete checkpoint; the training starts from the beginning.")
     return found
 
 
 def read_checkpoint(path: Path) -> dict[str, Any]:
-    """Reads a checkpoint, or the one in a folder; only data is read from it, never code.
+    """Read a checkpoint, or the one in a folder; only data is read from it, never code.
 
     Raises:
-        UserInputError: there is none, it is not complete, or not what was written.
+        UserInputError: it does not exist, is not complete, or was changed.
     """
     torch = require("torch", extra="train")
     file = path / CHECKPOINT_FILE if path.is_dir() else path
-    older = f"use an older checkpoint, such as {BEFORE_FILE} beside it, or start anew"
+    older = f"use an older checkpoint, such as {BEFORE_FILE} in the same folder, or start from the beginning"
     try:
         written = file.read_bytes()
     except FileNotFoundError as error:
@@ -97,7 +97,7 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
 
 
 def random_state(device: Any) -> dict[str, Any]:
-    """The state of torch's random numbers in this process: of the CPU, and of the GPU if it computes on one."""
+    """Return the state of torch's random numbers in this process: of the CPU, and of the GPU if it computes on one."""
     torch = require("torch", extra="train")
     state = {"cpu": torch.get_rng_state()}
     if device.type == "cuda":
@@ -106,14 +106,14 @@ def random_state(device: Any) -> dict[str, Any]:
 
 
 def restore_random_state(content: Mapping[str, Any], *, rank: int, device: Any) -> None:
-    """Puts back what `random_state` gave on the rank of this number.
+    """Put back what `random_state` gave on the rank of this number.
 
     A rank that there was none of keeps the state it has begun with, which comes from the seed; what the ranks had of which there
     are none now is lost.
     """
     torch = require("torch", extra="train")
     own = content["random_state"].get(str(rank), {})
-    if torch.is_tensor(own):  # a checkpoint from before every rank's was kept has that of rank 0's CPU
+    if torch.is_tensor(own):  # an older checkpoint has the state of rank 0's CPU only
         own = {"cpu": own}
     if "cpu" in own:
         torch.set_rng_state(own["cpu"])
@@ -121,32 +121,35 @@ def restore_random_state(content: Mapping[str, Any], *, rank: int, device: Any) 
         torch.cuda.set_rng_state(own["cuda"], device)
 
 
-def check_identity(content: Mapping[str, Any], *, identity: Mapping[str, Any], data_sha256: str) -> None:
-    """Refuses a checkpoint that another configuration, another architecture or other data wrote; `SPREAD` may differ.
+def check_identity(
+    content: Mapping[str, Any], *, identity: Mapping[str, Any], data_sha256: str, may_differ: Collection[str] = SPREAD
+) -> None:
+    """Refuse a checkpoint that was written with another configuration, another architecture or other data.
 
     Args:
         content: the checkpoint.
         identity: what this run's weights depend on, as the verb's options and the arithmetic in use give it.
         data_sha256: digest of this run's data.
+        may_differ: names in `identity` that may have another value in the checkpoint.
     Raises:
         UserInputError: names each option that differs, with both values.
     """
     before = json.loads(content["identity"])
-    compared = (before.keys() | identity.keys()) - set(SPREAD)
+    compared = (before.keys() | identity.keys()) - set(may_differ)
     names = sorted(name for name in compared if before.get(name) != identity.get(name))
     if names:
         raise UserInputError(
             "the checkpoint belongs to another training.",
             seen="; ".join(f"{name} = {before.get(name)!r}" for name in names),
             expected="; ".join(f"{name} = {identity.get(name)!r}" for name in names),
-            do=f"{_options_to_go_on(before, identity)}, or start anew without --resume-from",
+            do=f"{_options_to_go_on(before, identity)}, or start from the beginning without --resume-from",
         )
     if content["data_sha256"] != data_sha256:
         raise UserInputError(
             "the checkpoint belongs to a training on other data.",
             seen=f"data digest {content['data_sha256'][:16]}…",
             expected=f"data digest {data_sha256[:16]}…, as cohort.json says",
-            do="resume with the training set that the checkpoint was written with, or start anew without --resume-from",
+            do="resume with the training set of the checkpoint, or start from the beginning without --resume-from",
         )
 
 
@@ -155,15 +158,25 @@ def _options_to_go_on(before: Mapping[str, Any], identity: Mapping[str, Any]) ->
     if ranks[0] == ranks[1] or not sizes[0] or sizes[0] * ranks[1] != sizes[1] * ranks[0]:
         return "resume with the options that the checkpoint was written with"
     return (
-        f"the batch goes by the ranks here, and with {ranks[1]} it is another training than with {ranks[0]}: to go on with "
+        f"the batch goes by the ranks here, and with {ranks[1]} it is another training than with {ranks[0]}: to continue "
         f"that one, give --batch-size {sizes[0]} --learning-rate {before['learning_rate']!r} without --scale-by-ranks"
     )
 
 
-def spread_before(content: Mapping[str, Any], identity: Mapping[str, Any]) -> str:
-    """What to add to a sentence about a checkpoint that was written under another strategy or by another number of ranks."""
+def strategy_of(content: Mapping[str, Any]) -> str:
+    """Return the name of the strategy that a checkpoint of `train` was written under."""
+    name: str = json.loads(content["identity"]).get("strategy", "single")
+    return name
+
+
+def spread_before(content: Mapping[str, Any], identity: Mapping[str, Any], *, names: Collection[str]) -> str:
+    """Return the end of a sentence about a checkpoint that was written under another strategy or by another number of ranks.
+
+    Args:
+        names: options by which a training is spread over processes; empty text is returned if all of them are equal.
+    """
     before = json.loads(content["identity"])
-    if all(before.get(name) == identity.get(name) for name in SPREAD):
+    if all(before.get(name) == identity.get(name) for name in names):
         return ""
     number = before["ranks"]
     return f", written by {number} rank{'s' if number > 1 else ''} under --strategy {before['strategy']}"
@@ -171,7 +184,7 @@ def spread_before(content: Mapping[str, Any], identity: Mapping[str, Any]) -> st
 
 def _unusable(seen: str, do: str) -> UserInputError:
     return UserInputError(
-        "the checkpoint given by --resume-from cannot be used.",
+        "the checkpoint of --resume-from cannot be used.",
         seen=seen,
         expected=f"a complete {CHECKPOINT_FILE}, or a folder that holds one",
         do=do,

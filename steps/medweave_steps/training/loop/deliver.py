@@ -20,7 +20,7 @@ def choose(
     *,
     max_false_positives: float,
 ) -> tuple[Postprocessing, dict[str, float | None]]:
-    """Chooses the postprocessing on all validation cases; puts the cases' figures into the report.
+    """Choose the postprocessing on all validation cases and add the cases' figures to the report.
 
     Args:
         per_case: for each validation case, the tallies in the order of the choices.
@@ -39,22 +39,22 @@ def choose(
             lesions_found=sum(tally.hit),
             false_positives=tally.num_false_positives,
         )
-    found = figures["false_positives_per_scan"] or 0.0
-    if found > max_false_positives:
+    false_positives = figures["false_positives_per_scan"] or 0.0
+    if false_positives > max_false_positives:
         context.notice(
             f"no choice of threshold, peak and size keeps false positives at {max_false_positives:g} per validation scan: "
-            f"{found:.2f} with the best one."
+            f"{false_positives:.2f} with the best one."
         )
     return chosen, figures
 
 
 def metrics_of(figures: Mapping[str, float | None]) -> dict[str, float | None]:
-    """The figures under the names that a model card gives them."""
+    """Return the figures under their names in a model card."""
     return {f"validation_{name}": value for name, value in figures.items()}
 
 
 def write_model(folder: Path, network: Any, card: ModelCard) -> ModelCard:
-    """Writes weights, the Bundle's configuration and the card; returns the card as written."""
+    """Write weights, the Bundle's configuration and the card; return the card as written."""
     from medweave_steps.io.model.bundle_files import write_bundle_configs
     from medweave_steps.io.model.folder import write_card
     from medweave_steps.io.model.network import save_weights
@@ -65,7 +65,7 @@ def write_model(folder: Path, network: Any, card: ModelCard) -> ModelCard:
 
 
 def results_of(card: ModelCard) -> dict[str, Any]:
-    """What a run report tells about a trained model."""
+    """Return the results about a trained model for the run report."""
     return {
         "postprocessing": {
             "threshold": card.postprocessing.threshold,

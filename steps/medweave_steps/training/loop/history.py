@@ -1,4 +1,4 @@
-"""Training curves: kept in memory and in checkpoints, written as TensorBoard events and as curves.json."""
+"""Training curves: held in memory and in checkpoints, written as TensorBoard events and as curves.json."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ EVENTS = "events.out.tfevents.*.medweave"
 
 
 def rename_events(folder: Path) -> None:
-    """Gives the events of a training that is over a name that holds no machine's."""
+    """Return the events of a training that is over a name that holds no machine's."""
     for path in folder.glob(EVENTS):
         path.rename(folder / EVENTS_FILE)
 
 
 def read_points(folder: Path) -> list[dict[str, Any]]:
-    """The points of a training log that another training wrote.
+    """Return the points of a training log that another training wrote.
 
     Raises:
         UserInputError: it has none that can be read.
@@ -51,7 +51,7 @@ class History:
 
     Training points hold `loss` (mean since the point before) and `learning_rate`; validation points hold `dice`,
     `sensitivity`, `false_positives_per_scan` and the like. Only the first rank has a folder; the others write nothing.
-    Events are on the disk as soon as they are told, so that the training can be followed.
+    Events are on the disk as soon as they are added, so that the training can be followed.
     """
 
     def __init__(self, folder: Path | None, points: list[dict[str, Any]]) -> None:
@@ -61,17 +61,17 @@ class History:
             self._write_events(point)
 
     def add(self, step: int, figures: Mapping[str, float | None]) -> None:
-        """Adds one point."""
+        """Add one point."""
         point = {"step": step, **figures}
         self.points.append(point)
         self._write_events(point)
 
-    def tell(self, step: int, name: str, value: float | None) -> None:
-        """Adds a figure of the training to the events alone: one that differs where equal trainings have equal curves."""
+    def add_event(self, step: int, name: str, value: float | None) -> None:
+        """Add a figure of the training to the events alone: one that differs where equal trainings have equal curves."""
         self._write({f"training/{name}": value}, step)
 
     def close(self) -> None:
-        """Writes curves.json and finishes the events file."""
+        """Write curves.json and finishes the events file."""
         if self.folder is None:
             return
         if self._events is not None:

@@ -1,4 +1,4 @@
-"""What a training says that has run out of memory: which setting lowers what it needs, and by how much."""
+"""The errors of a training that runs out of memory: which options lower its memory use, and by how much."""
 
 from __future__ import annotations
 
@@ -13,13 +13,17 @@ _GIB = 2**30
 _ON_A_CPU = ("DefaultCPUAllocator", "not enough memory")  # torch has no class for it
 _COPIES = 4  # of each weight: itself, its gradient, and Adam's two means
 RECOMPUTED_SHARE = (0.35, 0.5)
-"""Of the bytes kept for the backward pass, those still kept with --recompute: bounds of what was measured (0.39 to 0.47) on both
-networks at their defaults, in patches of 32 x 32 x 32 and 48 x 48 x 40 voxels."""
+"""Share of the activations stored for the backward pass that --recompute still stores: bounds of the measured values (0.39 to 0.47)
+on both networks at their defaults, in patches of 32 x 32 x 32 and 48 x 48 x 40 voxels."""
 
 
 @contextlib.contextmanager
-def told(error_of: Callable[[], Exception]) -> Iterator[None]:
-    """Tells that the block has run out of memory in the words of the error that is made then."""
+def wrap_oom(error_of: Callable[[], Exception]) -> Iterator[None]:
+    """Raise another error where the code within the context runs out of memory.
+
+    Args:
+        error_of: makes that error when it is needed.
+    """
     try:
         yield
     except (RuntimeError, MemoryError) as error:
@@ -29,7 +33,7 @@ def told(error_of: Callable[[], Exception]) -> Iterator[None]:
 
 
 def is_exhausted(error: BaseException) -> bool:
-    """Whether torch, or Python, could not get the memory that it wanted."""
+    """Return whether an error means that torch or Python could not allocate memory."""
     if isinstance(error, MemoryError):
         return True
     if not isinstance(error, RuntimeError):
@@ -39,7 +43,7 @@ def is_exhausted(error: BaseException) -> bool:
 
 
 def peak_bytes(device: Any) -> int | None:
-    """The most that torch has had on a GPU in this process; None elsewhere."""
+    """Return the most memory that torch has allocated on a GPU in this process; None on other devices."""
     if device.type != "cuda":
         return None
     torch = require("torch", extra="train")
@@ -56,47 +60,47 @@ def exhausted(
     peak_bytes: int | None,
     on_a_gpu: bool,
 ) -> TryAgainError:
-    """The error of a training step of `train`.
+    """Return the error for a training step of `train`.
 
     Args:
         patches: of this rank in a step.
-        parts: --accumulate: it takes them in so many parts.
-        recomputes: whether --recompute is given.
+        parts: --accumulate, the number of parts of a rank's patches.
+        recomputes: --recompute is used.
         uses_bfloat16: whether activations are in bfloat16.
         num_weights: numbers in the network.
-        peak_bytes: what it has had at the most, of which the weights need `4 * 4` bytes each; None where that is not known.
+        peak_bytes: the most memory allocated, of which each weight takes `4 * 4` bytes; None if unknown.
     """
-    more, ways = min(2 * parts, patches), []
+    more, remedies = min(2 * parts, patches), []
     if more > parts:
         share = 1 - parts / more
         saved = _saved(share, peak_bytes, num_weights)
-        ways.append(
+        remedies.append(
             f"--accumulate {more}, which keeps {share:.0%} less of activations at a time{saved}; the weights stay the same"
         )
     if not recomputes:
         least, most = (1 - share for share in reversed(RECOMPUTED_SHARE))
-        ways.append(
+        remedies.append(
             "--recompute, which keeps what goes into each block of the network and computes the rest twice: measured on the "
             f"networks at their defaults, {least:.0%} to {most:.0%} less of activations"
         )
     if not uses_bfloat16:
-        ways.append(
+        remedies.append(
             "--precision bfloat16, which keeps activations of half the bytes, but for what torch computes in float32 all the same"
         )
-    return _in_a_step("train", ways, -(-patches // parts), num_weights, peak_bytes, on_a_gpu)
+    return _in_a_step("train", remedies, -(-patches // parts), num_weights, peak_bytes, on_a_gpu)
 
 
 def exhausted_replica(*, patches: int, num_weights: int, peak_bytes: int | None, on_a_gpu: bool) -> TryAgainError:
-    """The error of `train-distributed`; arguments as in `exhausted`, of a replica."""
-    ways = []
+    """Return the error for a replica of `train-distributed`; arguments as in `exhausted`."""
+    remedies = []
     if patches > 1:
         share = 1 - (patches // 2) / patches
         saved = _saved(share, peak_bytes, num_weights)
-        ways.append(
+        remedies.append(
             f"more --replicas, or a smaller --batch-size: with {patches // 2} instead of {patches} patches each replica "
             f"keeps {share:.0%} less of activations{saved}"
         )
-    return _in_a_step("train-distributed", ways, patches, num_weights, peak_bytes, on_a_gpu)
+    return _in_a_step("train-distributed", remedies, patches, num_weights, peak_bytes, on_a_gpu)
 
 
 def _saved(share: float, peak: int | None, num_weights: int) -> str:
@@ -104,55 +108,56 @@ def _saved(share: float, peak: int | None, num_weights: int) -> str:
 
 
 def _in_a_step(
-    verb: str, ways: Sequence[str], patches: int, num_weights: int, peak_bytes: int | None, on_a_gpu: bool
+    verb: str, remedies: Sequence[str], patches: int, num_weights: int, peak_bytes: int | None, on_a_gpu: bool
 ) -> TryAgainError:
     return _error(
         verb,
         "",
         seen=f"{patches} patch{'es' if patches > 1 else ''} at a time",
         expected=f"a step that fits, with {_COPIES * 4 * num_weights / _GIB:.2f} GiB of weights, gradients and Adam's means",
-        ways=[*ways, "smaller --patch-shape: half of a side is half of the activations"], peak_bytes=peak_bytes, on_a_gpu=on_a_gpu,
+        remedies=[*remedies, "smaller --patch-shape: half of a side is half of the activations"],
+        peak_bytes=peak_bytes, on_a_gpu=on_a_gpu,
     )  # fmt: skip
 
 
 def exhausted_in_validation(
     *, window_shape: Sequence[int], uses_bfloat16: bool, peak_bytes: int | None, on_a_gpu: bool
 ) -> TryAgainError:
-    """The error of a validation, which computes one window at a time and keeps nothing for a backward pass.
+    """Return the error for a validation, which computes one window at a time and stores no activations.
 
     Args:
         window_shape: voxels along I, J, K.
     """
-    ways = [
+    remedies = [
         "smaller --window-shape: half of a side is half of a window's activations; the model card keeps it for segment"
     ]
     if not uses_bfloat16:
-        ways.append(
+        remedies.append(
             "--precision bfloat16, which halves the bytes of what torch does not compute in float32 all the same"
         )
     return _error(
         "train",
         " in a validation",
-        seen=f"a window of {' x '.join(map(str, window_shape))} voxels at a time, beside a whole case and its result",
+        seen=f"a window of {' x '.join(map(str, window_shape))} voxels at a time, in addition to a whole case and its result",
         expected="a window that fits",
-        ways=ways, peak_bytes=peak_bytes, on_a_gpu=on_a_gpu,
+        remedies=remedies, peak_bytes=peak_bytes, on_a_gpu=on_a_gpu,
     )  # fmt: skip
 
 
 def exhausted_at_start(*, num_weights: int, on_a_gpu: bool, peak_bytes: int | None) -> TryAgainError:
-    """The error of a network that cannot be put where it is to be trained."""
+    """Return the error for a network that does not fit on its device."""
     return _error(
         "train",
         " before its first step",
         seen=f"{4 * num_weights / _GIB:.2f} GiB of weights in float32, and as much for the gradients of several ranks",
         expected=f"room for {_COPIES * 4 * num_weights / _GIB:.2f} GiB of weights, gradients and Adam's means",
-        ways=["half of --channels, which has a quarter of the weights (of --network unet)"],
+        remedies=["half of --channels, which has a quarter of the weights (of --network unet)"],
         peak_bytes=peak_bytes, on_a_gpu=on_a_gpu,
     )  # fmt: skip
 
 
 def _error(
-    verb: str, when: str, *, seen: str, expected: str, ways: Sequence[str], peak_bytes: int | None, on_a_gpu: bool
+    verb: str, when: str, *, seen: str, expected: str, remedies: Sequence[str], peak_bytes: int | None, on_a_gpu: bool
 ) -> TryAgainError:
     had = "" if peak_bytes is None else f"; {peak_bytes / _GIB:.1f} GiB were in use"
     more = "; or end what else computes on this GPU" if on_a_gpu else "; or give the step more (ramMin in the workflow)"
@@ -160,7 +165,7 @@ def _error(
         f"{verb} ran out of {'GPU memory' if on_a_gpu else 'memory'}{when}.",
         seen=f"{seen}{had}",
         expected=expected,
-        do=f"choose {'; or '.join(ways)}{more}",
+        do=f"choose {'; or '.join(remedies)}{more}",
     )
 
 

@@ -7,19 +7,19 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from medweave_core.errors import UsageError
-from medweave_steps.runtime.environment import Gang
+from medweave_steps.runtime.environment import NodeGroup
 from medweave_steps.runtime.write import atomic_directory
 from medweave_steps.training.loop.history import CURVES_FILE, EVENTS, rename_events
 from medweave_steps.training.recipe import Recipe
 
 
 @contextlib.contextmanager
-def open_outputs(recipe: Recipe, gang: Gang, *, log_stays: bool = False) -> Iterator[tuple[Path, Path]]:
+def open_outputs(recipe: Recipe, node_group: NodeGroup, *, log_stays: bool = False) -> Iterator[tuple[Path, Path]]:
     """Folders for the model and the training log; they appear under their own names when the block ends well.
 
     Args:
         log_stays: the log has its own name from the start, so that it can be followed, and stays after a failure, without the
-            curves.json of a whole one. The next training in its place removes it.
+            curves.json of a whole one. The next training in the same folder removes it.
 
     On other nodes than the first nothing is made, and nothing may be written: the nodes may share their file system.
 
@@ -28,7 +28,7 @@ def open_outputs(recipe: Recipe, gang: Gang, *, log_stays: bool = False) -> Iter
     """
     if recipe.output.resolve() == recipe.training_log.resolve():
         raise UsageError("--output and --training-log name the same folder.", expected="two folders")
-    if gang.node_rank > 0:
+    if node_group.node_rank > 0:
         yield recipe.output, recipe.training_log
         return
     opened = _open_log if log_stays else atomic_directory

@@ -1,4 +1,4 @@
-"""One optimiser step: network, loss, optimiser and learning rate together, whoever decides when a step is taken."""
+"""One optimizer step: network, loss, optimizer and learning rate. A strategy decides when steps are taken."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ from medweave_core.errors import InternalError
 from medweave_steps.runtime.allocator import keep_freed_memory
 from medweave_steps.runtime.imports import require
 from medweave_steps.training.data.patches import Batch
-from medweave_steps.training.loop.convolutions import compute_quickly
 from medweave_steps.training.loop.loss import dice_cross_entropy
 from medweave_steps.training.recipe import Recipe
 
@@ -28,7 +27,7 @@ class Stepper:
 
     Attributes:
         network: the module whose weights change.
-        wrapped: what is called in training; the network itself, or what a strategy has put around it.
+        wrapped: the module called in training: the network itself, or a strategy's wrapper around it.
         device: torch.device.
         uses_bfloat16: the forward pass is in mixed bfloat16; weights and loss stay as they are.
         dtype: of weights and loss, float32 unless the network is of another one.
@@ -47,10 +46,9 @@ class Stepper:
     ) -> None:
         torch = require("torch", extra="train")
         keep_freed_memory()
-        compute_quickly(network)
         self.network, self.wrapped, self.device, self.uses_bfloat16 = network, wrapped, device, uses_bfloat16
         self.dtype = next(network.parameters()).dtype
-        self._told = torch.empty((), dtype=self.dtype, pin_memory=device.type == "cuda")
+        self._loss_buffer = torch.empty((), dtype=self.dtype, pin_memory=device.type == "cuda")
         self._statistics = [buffer for buffer in network.buffers() if buffer.is_floating_point()]
         self.loss = dice_cross_entropy(
             dice_weight=recipe.dice_weight,
@@ -64,7 +62,7 @@ class Stepper:
             self.schedule = schedules.ConstantLR(self.optimiser, factor=1.0)
         else:
             # Smith and Topin 2019, Proc. SPIE 11006, "Super-convergence": one rise, one fall to almost zero. The momentum goes
-            # the other way, and with it beta1; beta2 stays.
+            # opposite to it, and with it beta1; beta2 is constant.
             # A rise of exactly one step is divided by zero in torch.
             rise = recipe.warm_up * (1.001 if math.isclose(recipe.warm_up * num_steps, 1) else 1)
             self.schedule = schedules.OneCycleLR(self.optimiser, learning_rate, total_steps=num_steps, pct_start=rise)
@@ -76,11 +74,11 @@ class Stepper:
         return rate
 
     def loss_of(self, batch: Batch) -> Any:
-        """The loss of a batch, a scalar tensor that `backward` takes; running statistics of the network move."""
+        """Return the loss of a batch, a scalar tensor that `backward` takes; running statistics of the network move."""
         return self._loss(self.wrapped, batch)
 
     def blame_of(self, batch: Batch) -> Blame:
-        """What a rank's batch has to do with a loss that is not finite: its patches again, each alone; other ranks take no part."""
+        """Return the losses of a batch's patches, computed one by one after a loss that is not finite; local to this rank."""
         torch = require("torch", extra="train")
         losses = []
         with torch.no_grad():
@@ -104,7 +102,7 @@ class Stepper:
         return self.loss(logits_BCIJK.to(self.dtype), label_BCIJK)
 
     def _on_device(self, array: npt.NDArray[np.float32]) -> Any:
-        """A copy out of pinned memory is only begun: what is computed with it waits for it, this process does not.
+        """Return a tensor on the device; the copy out of pinned memory is asynchronous.
 
         The array must stay until a figure of that computation, such as the loss, has been read.
         """
@@ -113,10 +111,10 @@ class Stepper:
         return tensor.to(self.device, self.dtype, non_blocking=pinned)
 
     def statistics(self, *, are_shared: bool) -> FloatVector:
-        """The running statistics of all normalisations, one after the other; `set_statistics` takes them.
+        """Return the running statistics of all normalisations, one after the other; `set_statistics` takes them.
 
         Args:
-            are_shared: else there is nobody to average them with, and none are given.
+            are_shared: there are several ranks; else an empty array is returned.
         """
         if not are_shared or not self._statistics:
             return np.zeros(0)
@@ -126,7 +124,7 @@ class Stepper:
         return found
 
     def set_statistics(self, values: FloatVector) -> None:
-        """Replaces the running statistics, if any are given."""
+        """Replace the running statistics, unless the array is empty."""
         if not len(values):
             return
         together = require("torch", extra="train").from_numpy(values.astype(np.float32)).to(self.device)
@@ -135,7 +133,7 @@ class Stepper:
             buffer.copy_(part.reshape(buffer.shape))
 
     def begin(self, parts: Sequence[Batch] = (), weights: Sequence[float] = ()) -> float:
-        """Begins a step with the gradient of some batches, to which `backward` adds; returns their loss.
+        """Begin a step with the gradient of some batches, to which `backward` adds; return their loss.
 
         It is averaged over no other rank before that.
 
@@ -151,7 +149,7 @@ class Stepper:
         return total
 
     def backward(self, loss: Any, weight: float = 1.0) -> float:
-        """Adds the gradient of a loss to that of the step; returns the loss.
+        """Add the gradient of a loss to that of the step; return the loss.
 
         On a GPU it returns when the forward pass is over: the backward pass, which takes longer, goes on while the ranks tell each
         other their losses and the next step is prepared.
@@ -165,16 +163,16 @@ class Stepper:
         return value_of()
 
     def _value_of(self, loss: Any) -> Callable[[], float]:
-        """What gives a loss as a number. Its copy is begun here; begun later it would queue behind the backward pass."""
+        """Return a function that returns the loss as a number; its copy starts before the backward pass, not after it."""
         if self.device.type != "cuda":
             return lambda: float(loss)
-        told = self._told
-        told.copy_(loss, non_blocking=True)
+        buffer = self._loss_buffer
+        buffer.copy_(loss, non_blocking=True)
         copied = require("torch", extra="train").cuda.current_stream(self.device).record_event()
 
         def value() -> float:
             copied.synchronize()
-            return float(told)
+            return float(buffer)
 
         return value
 
@@ -184,11 +182,11 @@ class Stepper:
         self.schedule.step()
 
     def skip(self) -> None:
-        """Goes to the next step without a change of the weights."""
+        """Go to the next step without a change of the weights."""
         self.schedule.step()
 
     def predict(self, window_BCIJK: Any) -> Any:
-        """Float32 logits of windows, in the arithmetic of the training; the network must be in evaluation mode."""
+        """Return Float32 logits of windows, in the arithmetic of the training; the network must be in evaluation mode."""
         torch = require("torch", extra="train")
         with torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self.uses_bfloat16):
             return self.network(window_BCIJK.to(self.dtype)).float()
@@ -198,17 +196,17 @@ class Stepper:
         return {"optimiser": self.optimiser.state_dict(), "schedule": self.schedule.state_dict()}
 
     def moments(self) -> dict[Any, Any]:
-        """A copy of what the optimiser knows of each weight; the learning rate is not in it."""
+        """Return a copy of the optimizer's moments of each weight, without the learning rate."""
         copied: dict[Any, Any] = copy.deepcopy(self.optimiser.state_dict()["state"])
         return copied
 
     def set_moments(self, moments: Mapping[Any, Any]) -> None:
-        """Takes over what `moments` gave; nothing is an optimiser before its first step."""
+        """Take over what `moments` gave; nothing is an optimiser before its first step."""
         groups = self.optimiser.state_dict()["param_groups"]
         self._set_optimiser({"state": copy.deepcopy(dict(moments)), "param_groups": groups})
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Takes over what `state` gave."""
+        """Take over what `state` gave."""
         self._set_optimiser(state["optimiser"])
         self.schedule.load_state_dict(state["schedule"])
 
@@ -216,21 +214,21 @@ class Stepper:
         """One kernel goes through weights and moments: both must lie in memory alike, which an average does not keep."""
         torch = require("torch", extra="train")
         self.optimiser.load_state_dict(state)
-        for weight, kept in self.optimiser.state.items():
-            for name, moment in kept.items():
+        for weight, moments in self.optimiser.state.items():
+            for name, moment in moments.items():
                 if moment.shape == weight.shape and moment.stride() != weight.stride():
-                    kept[name] = torch.empty_like(weight, dtype=moment.dtype).copy_(moment)
+                    moments[name] = torch.empty_like(weight, dtype=moment.dtype).copy_(moment)
 
 
 def _adam(recipe: Recipe, network: Any, learning_rate: float) -> Any:
     # One kernel for all weights: the weights are many and small.
-    given = {
+    options = {
         "lr": learning_rate, "betas": (0.9, recipe.beta2), "amsgrad": recipe.amsgrad, "fused": True,
     }  # fmt: skip
     optimisers = require("torch", extra="train").optim
     if recipe.weight_decay:
-        return optimisers.AdamW(network.parameters(), weight_decay=recipe.weight_decay, **given)
-    return optimisers.Adam(network.parameters(), **given)
+        return optimisers.AdamW(network.parameters(), weight_decay=recipe.weight_decay, **options)
+    return optimisers.Adam(network.parameters(), **options)
 
 
 def uses_bfloat16(recipe: Recipe, device: Any) -> bool:
@@ -258,24 +256,24 @@ class Blame:
 
 
 def not_a_number(value: float, *, step: int, blames: Sequence[Blame], learning_rate: float) -> InternalError:
-    """The error for a loss that is not finite; names the step, and the cases of the patches that make it so.
+    """Return the error for a loss that is not finite; names the step, and the cases of the patches that make it so.
 
     Args:
         value: the loss.
         step: steps done before.
         blames: `Stepper.blame_of` every batch of the step.
     """
-    losses = [each for blame in blames for each in blame.losses]
-    worst = [each for each in losses if not math.isfinite(each[1])]
-    told = f" ({len(worst)} of {len(losses)} patches)"
+    losses = [pair for blame in blames for pair in blame.losses]
+    worst = [pair for pair in losses if not math.isfinite(pair[1])]
+    detail = f" ({len(worst)} of {len(losses)} patches)"
     if not worst and losses:
-        worst = [max(losses, key=lambda each: each[1])]
-        told = f", whose loss is the largest: {worst[0][1]:g} alone, as each other one's finite"
+        worst = [max(losses, key=lambda pair: pair[1])]
+        detail = f", whose loss is the largest: {worst[0][1]:g} alone, as each other one's finite"
     bad = sorted(frozenset().union(*(blame.bad_volumes for blame in blames)))
     blame = f"; the volume of {', '.join(bad)} holds values that are not finite" if bad else ""
     return InternalError(
         f"the loss is not a number at step {step + 1}.",
-        seen=f"loss {value} on patches of {', '.join(sorted({name for name, _ in worst}))}{told}{blame}",
+        seen=f"loss {value} on patches of {', '.join(sorted({name for name, _ in worst}))}{detail}{blame}",
         expected="a finite loss",
         do="run preprocess again on these cases" if bad else f"lower --learning-rate ({learning_rate:.2e} here)",
     )

@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from medweave_core.contracts.model import Postprocessing
 from medweave_core.contracts.volume import Triple, Triple_mm
-from medweave_steps.io.cohort.prepared import CaseFolder
+from medweave_steps.io.cohort.prepared import CaseFolder, PreparedFolder
 from medweave_steps.metrics.components import connected_components
 from medweave_steps.metrics.lesions import longest_diameters_mm
 from medweave_steps.runtime.imports import require
@@ -62,7 +62,7 @@ def predict_probability(
     overlap: float,
     device: Any,
 ) -> FloatArray:
-    """Probability of a lesion in each voxel, by MONAI's Gaussian-weighted sliding window, as `segment` computes it.
+    """Return the probability of a lesion in each voxel, by MONAI's Gaussian-weighted sliding window, as `segment` computes it.
 
     Args:
         predictor: from scaled windows [1, C, I, J, K] to float32 logits [1, 1, I, J, K].
@@ -94,10 +94,10 @@ def tallies(
     *,
     choices: Sequence[Postprocessing],
 ) -> list[Tally]:
-    """Counts for each choice of threshold, lowest peak and smallest volume, one labelling per threshold.
+    """Count for each choice of threshold, lowest peak and smallest volume, one labelling per threshold.
 
-    A lesion is a 26-connected component of the label, hit if a kept component of the mask overlaps it; a kept component that
-    overlaps none is a false positive.
+    A lesion is a 26-connected component of the label, hit if a component of the mask that passes the filters overlaps it. Such a
+    component that overlaps no lesion is a false positive.
     """
     lesions = connected_components(np.asarray(label_IJK) > 0)
     diameters = tuple(longest_diameters_mm(lesions, spacing_mm=spacing_mm, plane_axis=2))
@@ -114,11 +114,11 @@ def tallies(
             np.maximum.at(peaks[choice.threshold], components.labels, probability_IJK.reshape(-1)[components.voxels])
         components = found[choice.threshold]
         volume_mm3 = components.num_voxels() * float(np.prod(spacing_mm))
-        kept = volume_mm3 >= choice.min_volume_mm3 * (1 - 1e-9)
-        kept &= peaks[choice.threshold] >= np.float32(choice.min_peak)
-        is_kept = kept[components.labels]
+        passes = volume_mm3 >= choice.min_volume_mm3 * (1 - 1e-9)
+        passes &= peaks[choice.threshold] >= np.float32(choice.min_peak)
+        is_predicted = passes[components.labels]
         under = lesion_of[components.voxels]
-        common = is_kept & (under >= 0)
+        common = is_predicted & (under >= 0)
         hit = np.zeros(lesions.num, np.bool_)
         hit[under[common]] = True
         is_true = np.zeros(components.num, np.bool_)
@@ -126,9 +126,9 @@ def tallies(
         results.append(
             Tally(
                 num_common=int(common.sum()),
-                num_predicted=int(is_kept.sum()),
+                num_predicted=int(is_predicted.sum()),
                 num_reference=len(lesions.voxels),
-                num_false_positives=int((kept & ~is_true).sum()),
+                num_false_positives=int((passes & ~is_true).sum()),
                 diameters_mm=diameters,
                 hit=tuple(bool(x) for x in hit),
             )
@@ -149,7 +149,7 @@ def summary(cases: Sequence[Tally]) -> dict[str, float | None]:
 
 
 def score(figures: Mapping[str, float | None]) -> float:
-    """Mean Dice, 0 where undefined: what "better" means for weights.
+    """Return mean Dice, 0 where undefined: what "better" means for weights.
 
     Sensitivity must not enter before a threshold is chosen: weights that see lesions everywhere would win.
     """
@@ -157,7 +157,7 @@ def score(figures: Mapping[str, float | None]) -> float:
 
 
 def all_choices(overlap: float) -> list[Postprocessing]:
-    """The thresholds, peaks and size filters that are tried."""
+    """Return the thresholds, peaks and size filters that are tried."""
     return [
         Postprocessing(threshold=threshold, min_peak=peak, min_volume_mm3=volume, overlap=overlap)
         for threshold in THRESHOLDS
@@ -169,13 +169,13 @@ def all_choices(overlap: float) -> list[Postprocessing]:
 def choose_postprocessing(
     choices: Sequence[Postprocessing], per_case: Sequence[Sequence[Tally]], *, max_false_positives: float
 ) -> tuple[Postprocessing, dict[str, float | None]]:
-    """The outline first, then what counts as a lesion.
+    """Choose the threshold of the outline first, then the filters of lesions.
 
     The threshold is the one with the best Dice while nothing is filtered out: false positives must not pay with outlines. Among
     the filters at that threshold, the one with the best mean of Dice and sensitivity that keeps false positives below the limit.
 
     Args:
-        choices: what was tried; some without filters.
+        choices: the tried postprocessings; some without filters.
         per_case: for each case, the tallies in the order of the choices.
         max_false_positives: per scan; where no choice stays below, the one with the fewest is taken.
     """
@@ -184,9 +184,9 @@ def choose_postprocessing(
     def rank(number: int) -> tuple[float, ...]:
         false_positives = figures[number]["false_positives_per_scan"] or 0.0
         excess = max(false_positives - max_false_positives, 0.0)
-        found = ((figures[number]["dice"] or 0.0) + (figures[number]["sensitivity"] or 0.0)) / 2
+        quality = ((figures[number]["dice"] or 0.0) + (figures[number]["sensitivity"] or 0.0)) / 2
         # Where that is equal: the weaker filters.
-        return (-excess, found, -choices[number].min_volume_mm3, -choices[number].min_peak)
+        return (-excess, quality, -choices[number].min_volume_mm3, -choices[number].min_peak)
 
     def outline(number: int) -> tuple[float, ...]:
         # Where Dice is equal: the threshold nearest to one half.
@@ -223,7 +223,7 @@ class Validator:
         rank: int = 0,
         world_size: int = 1,
     ) -> list[list[Tally]]:
-        """Per case, in order, the tallies of each choice.
+        """Return per case, in order, the tallies of each choice.
 
         Args:
             num_cases: only the first ones; None for all.
@@ -244,12 +244,26 @@ class Validator:
         return results
 
 
+def open_validator(
+    prepared: PreparedFolder, validation: Sequence[CaseFolder], *, window_shape: Triple, overlap: float, device: Any
+) -> Validator:
+    """Return the validator of a training set: sliding windows over its validation cases."""
+    return Validator(
+        cases=validation,
+        spacing_mm=prepared.cohort.spacing_mm,
+        window_hu=prepared.cohort.window_hu,
+        window_shape=window_shape,
+        overlap=overlap,
+        device=device,
+    )
+
+
 def plain(overlap: float) -> Postprocessing:
-    """A threshold of one half without a size filter: what weights are compared under."""
+    """Return the postprocessing under which weights are compared: a threshold of one half without a size filter."""
     return dataclasses.replace(Postprocessing(), overlap=overlap)
 
 
 def interleaved(shares: Sequence[Sequence[T]]) -> list[T]:
-    """The cases' results in order, from those of all ranks."""
+    """Return the cases' results in order, from those of all ranks."""
     total = sum(len(share) for share in shares)
     return [shares[place % len(shares)][place // len(shares)] for place in range(total)]

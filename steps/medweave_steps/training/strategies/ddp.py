@@ -1,4 +1,4 @@
-"""Data parallel: every rank holds the whole network and takes its share of the patches; gradients are averaged at every step."""
+"""Data parallel: every rank has the whole network and its share of the patches; gradients are averaged at every step."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import warnings
 from typing import Any
 
 from medweave_steps.runtime.imports import require
-from medweave_steps.train.strategies import Strategy
-from medweave_steps.training.loop.convolutions import on_device
+from medweave_steps.training.device import move_to_device
+from medweave_steps.training.strategies import Strategy
 
 
 class DdpStrategy(Strategy):
@@ -18,21 +18,21 @@ class DdpStrategy(Strategy):
     """
 
     def wrap(self, network: Any) -> Any:
-        """Moves the network to the device; its buffers are left alone."""
+        """Move the network to the device and wrap it; its buffers are not synchronized."""
         weights = [weight for weight in network.parameters() if weight.requires_grad]
         self.gradient_bytes = sum(weight.numel() * weight.element_size() for weight in weights)
         parallel = require("torch.nn.parallel", extra="train")
         on_gpu = self.device.type == "cuda"
         with warnings.catch_warnings():
-            # torch 2.13 and later have a new name for the option, which older ones do not know.
+            # torch 2.13 renamed the option; older versions do not have the new name.
             warnings.filterwarnings("ignore", "`broadcast_buffers` is deprecated", FutureWarning)
             wrapped = parallel.DistributedDataParallel(
-                on_device(network, self.device),
+                move_to_device(network, self.device),
                 device_ids=[self.device.index] if on_gpu else None,
                 broadcast_buffers=False,
             )
         if not on_gpu:
-            # torch refuses a hook whose annotations are not its own types.
+            # torch rejects a hook whose annotations are not its own types.
             wrapped.register_comm_hook(self.group.world_size, lambda number, bucket: mean_in_order(number, bucket))
         return wrapped
 
@@ -41,10 +41,10 @@ STRATEGY = DdpStrategy
 
 
 def mean_in_order(world_size: int, bucket: Any) -> Any:
-    """Averages some gradients over the ranks, summed in their order; a hook of DistributedDataParallel.
+    """Average gradients over the ranks, summed in order of rank; a communication hook of DistributedDataParallel.
 
-    Gloo's own sum goes round a ring that begins elsewhere in each part of a bucket, and after the first step torch deals the
-    gradients to buckets anew: a resumed training would differ in the last bit. A rank receives `world_size` times its gradients.
+    Gloo sums along a ring that starts at another rank in each part of a bucket, and after the first step torch redistributes the
+    gradients over buckets: a resumed training would differ in the last bit. A rank receives `world_size` times its gradients.
 
     Args:
         bucket: torch's GradBucket.

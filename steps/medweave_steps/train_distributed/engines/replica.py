@@ -1,4 +1,4 @@
-"""What one replica does in one round, from bytes to bytes: the same function under every engine, in whatever process.
+"""One round of one replica, from bytes to bytes: the same functions under every engine, in any process.
 
 A process keeps for the next round what it has opened: the training cases, mapped into memory, with the places of lesions and
 vessels in them, the validation cases, the network, and the batches cut ahead for the replica that it has trained last.
@@ -21,33 +21,43 @@ from medweave_core.contracts.volume import Triple
 from medweave_core.errors import TryAgainError
 from medweave_steps.io.cohort.prepared import open_prepared
 from medweave_steps.io.model.network import build_network, one_logit
+from medweave_steps.networks import type_of_class
 from medweave_steps.runtime import environment
 from medweave_steps.runtime.imports import require
-from medweave_steps.train_distributed.config import DistributedConfig
 from medweave_steps.training.data.batches import Batches
-from medweave_steps.training.data.cases import open_sampler, open_validator, usable_cases
+from medweave_steps.training.data.cases import open_sampler, usable_cases
 from medweave_steps.training.data.patches import Batch, PatchSampler
+from medweave_steps.training.device import choose_device, move_to_device
 from medweave_steps.training.distributed.average import packed, unpacked
-from medweave_steps.training.distributed.group import choose_device
 from medweave_steps.training.loop import memory
-from medweave_steps.training.loop.convolutions import on_device
+from medweave_steps.training.loop.cpu_kernels import replace_kernels
 from medweave_steps.training.loop.stepper import Stepper, not_a_number, uses_bfloat16
-from medweave_steps.training.loop.validate import Tally, Validator
+from medweave_steps.training.loop.validate import Tally, Validator, open_validator
+from medweave_steps.training.recipe import Recipe
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaJob:
-    """What all replicas are given; the same for the whole training.
+    """What every replica gets; the same for the whole training.
 
     Attributes:
+        config: options of the training that it shares with `train`.
+        replicas: number of replicas.
+        rounds: of the training.
+        steps_per_round: optimizer steps of each replica in a round.
+        learning_rate: peak of the schedule over all rounds.
         architecture: of the model card, as JSON.
         window_shape, overlap: of the sliding window, as the model card says.
-        first_step: steps that the model was trained for before: the patches go on from there.
+        first_step: steps that the model was trained for before; the sequence of patches continues from there.
         num_threads: compute threads of a replica.
         local_rank: place among the processes of a node; picks the GPU.
     """
 
-    config: DistributedConfig
+    config: Recipe
+    replicas: int
+    rounds: int
+    steps_per_round: int
+    learning_rate: float
     architecture: str
     window_shape: Triple
     overlap: float
@@ -95,7 +105,7 @@ class Share:
 
 
 def ability(job: ReplicaJob) -> Ability:
-    """Opens the data, so that what is wrong with it is told before the first round."""
+    """Return the abilities of this process; opens the data, so that errors in it are reported before the first round."""
     bench = _bench(job)
     return Ability(
         host=environment.host_name(),
@@ -105,14 +115,14 @@ def ability(job: ReplicaJob) -> Ability:
 
 
 def digest(job: ReplicaJob) -> str:
-    """Of the training cases that this process has opened."""
+    """Return the digest of the training cases that this process has opened."""
     return _bench(job).sampler.digest()
 
 
 def train(
     job: ReplicaJob, round_number: int, replica: int, weights: bytes, remembered: bytes, bfloat16: bool
 ) -> tuple[Share, bytes]:
-    """Trains one replica for one round.
+    """Train one replica for one round.
 
     Args:
         round_number: from 0.
@@ -121,7 +131,7 @@ def train(
         remembered: what this replica returned in the round before, state of its optimiser; empty in the first.
         bfloat16: the forward pass is in mixed bfloat16.
     Returns:
-        what it brings, and its memory for the next round.
+        its result, and the state of its optimizer for the next round.
     Raises:
         InternalError: the loss is not a number.
         TryAgainError: the memory does not hold a step.
@@ -130,18 +140,18 @@ def train(
     bench, config = _bench(job), job.config
     torch.set_num_threads(job.num_threads)
     bench.network.load_state_dict(unpacked(weights))
-    stepper = bench.stepper(config, bfloat16)
+    stepper = bench.stepper(job, bfloat16)
     if remembered:
         stepper.restore(unpacked(remembered))
-    # For networks that draw, as dropout does: else the weights would depend on who trains it, and on what it did before.
+    # For networks with random layers, such as dropout: otherwise the weights would depend on the process and its earlier work.
     torch.manual_seed(int(np.random.SeedSequence((config.seed, round_number, replica)).generate_state(1)[0]))
     batches = bench.batches.of(replica, job, bench)
     losses, samples, started, waited_before = [], 0, time.monotonic(), batches.waited_s
-    for number in range(config.steps_per_round):
-        step = job.first_step + round_number * config.steps_per_round + number
+    for number in range(job.steps_per_round):
+        step = job.first_step + round_number * job.steps_per_round + number
         rate = stepper.learning_rate
         batch = batches.batch(step)
-        with memory.told(functools.partial(_exhausted, bench, batch)):
+        with memory.wrap_oom(functools.partial(_exhausted, bench, batch)):
             losses.append(_take_step(stepper, batch, step=step))
         samples += len(batch.case_ids)
     seconds = time.monotonic() - started
@@ -158,7 +168,7 @@ def train(
 
 
 def _take_step(stepper: Stepper, batch: Batch, *, step: int) -> float:
-    """The loss."""
+    """Return the loss."""
     rate = stepper.learning_rate
     stepper.begin()
     value = stepper.backward(stepper.loss_of(batch))
@@ -171,7 +181,7 @@ def _take_step(stepper: Stepper, batch: Batch, *, step: int) -> float:
 def _exhausted(bench: _Bench, batch: Batch) -> TryAgainError:
     return memory.exhausted_replica(
         patches=len(batch.case_ids),
-        num_weights=sum(each.numel() for each in bench.network.parameters()),
+        num_weights=sum(weight.numel() for weight in bench.network.parameters()),
         peak_bytes=memory.peak_bytes(bench.device),
         on_a_gpu=bench.device.type == "cuda",
     )
@@ -191,10 +201,8 @@ def tally(
     torch.set_num_threads(job.num_threads)
     bench.network.load_state_dict(unpacked(weights))
     bench.network.eval()
-    stepper = bench.stepper(job.config, bfloat16)
-    return bench.validator.tallies(
-        stepper.predict, choices, num_cases=num_cases, rank=replica, world_size=job.config.replicas
-    )
+    stepper = bench.stepper(job, bfloat16)
+    return bench.validator.tallies(stepper.predict, choices, num_cases=num_cases, rank=replica, world_size=job.replicas)
 
 
 class _Ahead:
@@ -217,7 +225,7 @@ class _Ahead:
                 Batches(
                     bench.sampler,
                     rank=replica,
-                    world_size=job.config.replicas,
+                    world_size=job.replicas,
                     num_workers=job.config.data_processes(bench.device, num_threads=job.num_threads),
                     device=bench.device,
                 ),
@@ -236,11 +244,11 @@ class _Bench:
     device: Any
     batches: _Ahead
 
-    def stepper(self, config: DistributedConfig, bfloat16: bool) -> Stepper:
+    def stepper(self, job: ReplicaJob, bfloat16: bool) -> Stepper:
         return Stepper(
-            recipe=config,
-            learning_rate=config.learning_rate,
-            num_steps=config.rounds * config.steps_per_round,
+            recipe=job.config,
+            learning_rate=job.learning_rate,
+            num_steps=job.rounds * job.steps_per_round,
             network=self.whole,
             wrapped=self.whole,
             device=self.device,
@@ -255,7 +263,9 @@ def _bench(job: ReplicaJob) -> _Bench:
     prepared = open_prepared(job.config.training_set)
     training, validation = usable_cases(prepared)
     architecture = json.loads(job.architecture)
-    network = on_device(build_network(architecture), device)
+    network = move_to_device(build_network(architecture), device)
+    known = type_of_class(architecture["class"])
+    replace_kernels(network, known.cpu_kernels if known else ())
     return _Bench(
         network=network,
         whole=one_logit(network, architecture),

@@ -1,15 +1,16 @@
-"""What is wrong with a series, as a value that `check` collects and as an error that a later step raises."""
+"""Errors in a series, as values that `check` collects and as exceptions that later steps raise; names of series in messages."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from medweave_core.contracts.cohort import Finding
 from medweave_core.errors import UserInputError
 
 
 class FindingError(UserInputError):
-    """Bad data, told as a `Finding`: `check` lists it, every other verb ends with exit code 65."""
+    """An error in the data with its `Finding`: `check` lists it, every other verb ends with exit code 65."""
 
     def __init__(self, finding: Finding) -> None:
         super().__init__(finding.what, finding.seen, finding.expected, finding.do)
@@ -17,15 +18,30 @@ class FindingError(UserInputError):
 
 
 def refuse(code: str, what: str, *, seen: str, expected: str, do: str, case_id: str | None = None) -> FindingError:
-    """An error about a case (or the cohort), ready to raise."""
+    """Return an error about a case or the cohort, to be raised."""
     return FindingError(
         Finding(severity="error", code=code, what=what, seen=seen, expected=expected, do=do, case_id=case_id)
     )
 
 
 def notice(code: str, what: str, *, seen: str = "", do: str = "", case_id: str | None = None) -> Finding:
-    """Something worth saying that stops nothing."""
+    """Return a notice, which does not stop the step."""
     return Finding(severity="notice", code=code, what=what, seen=seen, do=do, case_id=case_id)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SeriesName:
+    """The name of a series in messages: never its UID, patient or path."""
+
+    case_id: str
+    ordinal: int
+
+    def __str__(self) -> str:
+        return f"{self.case_id} (series {self.ordinal})"
+
+    def refuse(self, code: str, what: str, *, seen: str, expected: str, do: str) -> FindingError:
+        """Return an error about this series."""
+        return refuse(code, f"{self}: {what}", seen=seen, expected=expected, do=do, case_id=self.case_id)
 
 
 def first_of(values: Sequence[object], most: int = 8) -> str:

@@ -1,8 +1,8 @@
-"""One process, one device: the case world_size = 1 of every other strategy."""
+"""One process, one device: every other strategy with world_size = 1."""
 
 from __future__ import annotations
 
-from medweave_steps.train.strategies import Strategy
+from medweave_steps.training.strategies import Strategy
 
 
 class SingleStrategy(Strategy):

@@ -28,7 +28,7 @@ def _grid_text(grid: Grid) -> str:
 
 
 def digest_of_plane(plane: Plane, data: bytes) -> bytes:
-    """SHA-256 of one plane's rescaling and stored bytes."""
+    """Return the SHA-256 of one plane's rescaling and stored bytes."""
     layout = plane.layout
     how = f"{plane.slope} {plane.intercept} {layout.signed} {layout.bits_stored} {layout.padding} {layout.native}"
     if layout.high_bit != layout.bits_stored - 1:
@@ -37,7 +37,7 @@ def digest_of_plane(plane: Plane, data: bytes) -> bytes:
 
 
 def joined_digest(grid: Grid, planes: Iterable[bytes]) -> str:
-    """Hex digest of a series from its geometry and the digests of its planes, in order."""
+    """Return the hex digest of a series from its geometry and the digests of its planes, in order."""
     digest = hashlib.sha256(_grid_text(grid).encode())
     for plane in planes:
         digest.update(plane)
@@ -47,7 +47,7 @@ def joined_digest(grid: Grid, planes: Iterable[bytes]) -> str:
 def digest_of_series(
     folder: Path, planes: Sequence[Plane], ranges: Sequence[Ranges], grid: Grid, *, num_threads: int
 ) -> tuple[str, int]:
-    """SHA-256 over geometry, rescaling and stored bytes of a DICOM series, and the number of pixel bytes read.
+    """Return the SHA-256 over geometry, rescaling and stored bytes of a DICOM series, and the number of pixel bytes read.
 
     Compressed planes are digested as stored, so a scan and its compressed copy differ.
     """
@@ -62,14 +62,14 @@ def digest_of_series(
 
 
 def nifti_digest(nifti: NiftiVolume) -> Any:
-    """A SHA-256 that has taken in geometry and scaling; `update_nifti` adds the planes."""
+    """Return a SHA-256 object of geometry and scaling; `update_nifti` adds the planes."""
     digest = hashlib.sha256(_grid_text(nifti.grid).encode())
     digest.update(f"{nifti.dtype.str} {nifti.slope} {nifti.intercept}".encode())
     return digest
 
 
 def update_nifti(digest: Any, stored: npt.NDArray[Any]) -> None:
-    """Adds one plane of stored values [i, j] to a `nifti_digest`."""
+    """Add one plane of stored values [i, j] to a `nifti_digest`."""
     digest.update(stored.T.data)  # planes are in Fortran order: transposed, their bytes are those of the file
 
 

@@ -1,0 +1,245 @@
+"""Strategies: how one training is spread over processes. The model and the data do not know which one is used.
+
+A strategy is a class derived from `Strategy`. Each module of this package has one, `STRATEGY`, under the module's name with dashes
+(`local_sgd` is `local-sgd`). Other packages register theirs as entry points of the group `medweave.strategies`:
+
+    [project.entry-points."medweave.strategies"]
+    my-strategy = "my_package.strategy:MyStrategy"
+
+`medweave-step train --strategy my-strategy` then uses it, with the options of its `Options` class. A class is imported only when
+its strategy is selected.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import math
+import pkgutil
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from medweave_core.contracts.volume import Triple
+from medweave_core.errors import StepError, UsageError
+from medweave_steps.runtime import plugins
+from medweave_steps.runtime.options import Variants
+from medweave_steps.training.device import move_to_device
+from medweave_steps.training.distributed.average import mean_state
+from medweave_steps.training.distributed.group import Group
+
+if TYPE_CHECKING:
+    from medweave_steps.training.data.patches import Batch
+    from medweave_steps.training.loop.stepper import Stepper
+
+GROUP: plugins.Group = "medweave.strategies"
+STRATEGIES = tuple(sorted(module.name.replace("_", "-") for module in pkgutil.iter_modules(__path__)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingFacts:
+    """What a strategy needs to know of the training that it spreads.
+
+    Attributes:
+        steps: optimizer steps.
+        epoch_steps: steps of an epoch.
+        epochs: passes over whole cases; None where patches are drawn at random.
+        ranks: processes.
+        batch_size: patches of a step, over all ranks together.
+        patch_shape: voxels of a patch along I, J, K.
+        accumulate: parts that a rank cuts its patches of a step into.
+        num_cases: training cases; 0 before they are opened.
+        num_channels: of a case; 0 before the cases are opened.
+    """
+
+    steps: int
+    epoch_steps: int
+    epochs: int | None
+    ranks: int
+    batch_size: int
+    patch_shape: Triple
+    accumulate: int
+    num_cases: int = 0
+    num_channels: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StrategyOptions:
+    """The options of a strategy; a strategy with options has a subclass, with one `option` per field.
+
+    Their names become options of `medweave-step train`, and keys of the run report. In checkpoints and model cards those are named
+    that differ from their default. A training may be resumed under other values of them.
+    """
+
+    def check(self, training: TrainingFacts) -> None:
+        """Check the options before any case is opened.
+
+        Raises:
+            UsageError: they do not fit the training.
+        """
+
+    def check_cases(self, training: TrainingFacts) -> None:
+        """Check the options when the number of cases is known.
+
+        Raises:
+            UserInputError: they do not fit the cases.
+        """
+
+    @property
+    def cache_mib(self) -> int | None:
+        """Memory in MiB for cases that a rank reads again in each epoch, if the strategy decides it."""
+        return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SyncResult:
+    """What every rank knows at a synchronization point: after it all ranks hold equal weights.
+
+    Attributes:
+        losses: mean losses of the ranks, one for each step since the synchronization point before.
+        flags: mean over the ranks of the flags that each has passed to `take_step`.
+        num_bytes: of gradients, weights and running statistics that the ranks have exchanged, summed over the ranks.
+    """
+
+    losses: list[float]
+    flags: Sequence[float]
+    num_bytes: int
+
+
+class Strategy:
+    """The contract between the training loop and a strategy; this base class has equal gradients on all ranks at every step.
+
+    The loop calls `wrap` once, then `take_step` for every step. A step may end without a synchronization point, but the last step
+    of an epoch and the last step of the training must not: the loop validates, writes checkpoints and obeys signals only at
+    synchronization points.
+
+    Attributes:
+        Options: class of the strategy's own options.
+        uses_ranks: it may be spread over several processes.
+        is_alike: the optimizer is in the same state on all ranks at a synchronization point.
+        options: the options in use, an `Options`.
+        training: facts about the training.
+        group: the ranks.
+        device: torch.device that this process computes on.
+    """
+
+    Options: ClassVar[type[StrategyOptions]] = StrategyOptions
+    uses_ranks: ClassVar[bool] = True
+    is_alike: ClassVar[bool] = True
+
+    def __init__(self, *, options: Any, training: TrainingFacts, group: Group, device: Any) -> None:
+        self.options, self.training, self.group, self.device = options, training, group, device
+        self.gradient_bytes = 0
+
+    def wrap(self, network: Any) -> Any:
+        """Move the network to the device and return what is called in training, whose backward pass averages gradients."""
+        return move_to_device(network, self.device)
+
+    def take_step(self, stepper: Stepper, batch: Batch, *, step: int, flags: Sequence[float]) -> SyncResult | None:
+        """Take this rank's part of a step.
+
+        Args:
+            batch: this rank's patches.
+            step: steps done before.
+            flags: finite numbers that this rank reports to the others at the next synchronization point.
+        Returns:
+            None if the step does not end at a synchronization point.
+        Raises:
+            InternalError: the loss is not a number; names the step and the cases.
+        """
+        from medweave_steps.training.loop.stepper import not_a_number
+
+        *parts, last = batch.parts(self.training.accumulate)
+        before = stepper.begin(parts, [self.share(part) for part in parts])
+        loss, world_size = stepper.loss_of(last), self.group.world_size
+        statistics = stepper.statistics(are_shared=world_size > 1)
+        mean = self.group.mean(_joined([before + stepper.backward(loss, self.share(last)), *flags], statistics))
+        value = float(mean[0])
+        if not math.isfinite(value):
+            blames = self.group.gather(stepper.blame_of(batch))
+            raise not_a_number(value, step=step, blames=blames, learning_rate=stepper.learning_rate)
+        stepper.apply()
+        stepper.set_statistics(mean[1 + len(flags) :])
+        num_bytes = world_size * (self.gradient_bytes + statistics.nbytes) if world_size > 1 else 0
+        return SyncResult(losses=[value], flags=mean[1 : 1 + len(flags)].tolist(), num_bytes=num_bytes)
+
+    def share(self, batch: Batch) -> float:
+        """Return the weight of a batch by its number of patches: the mean over the ranks is then that of the global batch."""
+        return batch.num_counted * self.group.world_size / batch.num_together
+
+    def card_facts(self) -> dict[str, Any]:
+        """Return facts about the strategy for `training` in the model card, as JSON values."""
+        return {}
+
+    def state(self, stepper: Stepper) -> dict[str, Any]:
+        """Return what a checkpoint holds besides the weights; if not `is_alike`, every rank calls it."""
+        return stepper.state()
+
+    def restore(self, stepper: Stepper, content: Mapping[str, Any]) -> None:
+        """Restore the state in a checkpoint, written by any strategy on any number of ranks.
+
+        A rank without a state in it gets the mean of the ranks' states.
+        """
+        states = content.get("of_ranks", [content])
+        has_own = not self.is_alike and len(states) == self.group.world_size
+        stepper.restore(states[self.group.rank] if has_own else mean_state(states))
+
+
+def strategy_names() -> tuple[str, ...]:
+    """Return the names of all installed strategies, sorted."""
+    return tuple(sorted({*STRATEGIES, *plugins.names_of(GROUP)}))
+
+
+def strategy_class(name: str) -> type[Strategy]:
+    """Return the strategy of this name.
+
+    Raises:
+        UsageError: it does not exist; the message names the closest match.
+        BackendMissingError: another package defines it and cannot be imported.
+    """
+    if name in STRATEGIES:
+        found: type[Strategy] = importlib.import_module(f"{__name__}.{name.replace('-', '_')}").STRATEGY
+        return found
+    names = strategy_names()
+    if name in names:
+        found = plugins.load(GROUP, name, expected=f"a class derived from {__name__}.Strategy", is_valid=_is_strategy)
+        return found
+    close = difflib.get_close_matches(name, names, n=1)
+    raise UsageError(
+        f"there is no strategy '{name}'.",
+        seen=f"--strategy {name}",
+        expected=f"one of {', '.join(names)}",
+        do=f"write --strategy {close[0]} (closest name)" if close else "choose one of these",
+    )
+
+
+def _is_strategy(value: Any) -> bool:
+    return isinstance(value, type) and issubclass(value, Strategy) and issubclass(value.Options, StrategyOptions)
+
+
+def resumable_options(names: Iterable[str]) -> frozenset[str]:
+    """Return the options that may change when a training is resumed: strategy, ranks, and the options of these strategies.
+
+    Args:
+        names: of strategies; one that is not installed any more is left out.
+    """
+    options = {"strategy", "ranks"}
+    for name in {*STRATEGIES, *names}:
+        try:
+            options |= set(strategy_class(name).Options.__dataclass_fields__)
+        except StepError:
+            continue
+    return frozenset(options)
+
+
+OPTIONS = Variants(
+    selector="strategy",
+    built_in=lambda: {name: strategy_class(name).Options for name in STRATEGIES},
+    options_of=lambda name: strategy_class(name).Options,
+)
+
+
+def _joined(numbers: Sequence[float], statistics: Any) -> Any:
+    import numpy as np
+
+    return np.concatenate([np.array(numbers, np.float64), statistics])
