@@ -1,4 +1,4 @@
-"""What is run at both ends of a copy, for a POSIX shell and the tools that each site has. Pure."""
+"""Shell commands for both ends of a copy, with the tools that each site has. Pure."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 
 REFUSED = 46
-KEEP_S = 20  # for a rename by another place that sees the same files
-BLOCK_BYTES = 2**16  # in which the end of a file is counted whose beginning is there
+WAIT_S = 20  # for a rename by another location that shares the files
+BLOCK_BYTES = 2**16  # unit of the offset at which an incomplete file is continued
 _PLACE = re.compile(r"^medweave-place (new|below) ([0-9]{1,19}|unknown)\.$", re.MULTILINE)
 _KIB = 1024
 _PART = ".part"
-_LINE_CHARACTERS = 25_000  # of at most four bytes each: Linux takes 128 KiB in one word
-_C = "export LC_ALL=C; "  # reasons are known by their words
-# Only folders get rights: a file may be one of the store's, which others use. A far end whose stream was cut may still be writing.
+_LINE_CHARACTERS = 25_000  # of at most four bytes each: Linux allows 128 KiB in one argument
+_C = "export LC_ALL=C; "  # error messages are matched in English
+# Modes of folders only: files may be shared with the store. A program whose stream was cut may still be writing.
 _REMOVE = (
     'find "$part" -type d ! -perm -700 -exec chmod u+rwx {} \\; 2>/dev/null; '
     'rm -rf "$part" 2>/dev/null || { sleep 1; rm -rf "$part"; } 2>/dev/null || :;'
 )
-OLD = ".medweave-old"  # what stood at the destination, until the copy stands there
+OLD = ".medweave-old"  # previous content of the destination, until the copy is published
 _RESTORE = (
     f'for old in "$part/{OLD}"/* "$part/{OLD}"/.[!.]* "$part/{OLD}"/..?*; do there=${{part%/*}}/${{old##*/}}; '
     'if { [ -e "$old" ] || [ -L "$old" ]; } && [ ! -e "$there" ] && [ ! -L "$there" ]; then mv "$old" "${part%/*}/"; fi; done;'
@@ -30,24 +30,24 @@ _RESTORE = (
 
 
 def _script(text: str, values: Mapping[str, str]) -> str:
-    """One line of a shell, whose variables have these values whatever stands in them."""
-    given = "".join(f"{name}={shlex.quote(value)}; " for name, value in values.items())
-    return _C + given + " ".join(line.strip() for line in text.strip().splitlines())
+    """Return one shell line, with variables that have these values, quoted."""
+    assignments = "".join(f"{name}={shlex.quote(value)}; " for name, value in values.items())
+    return _C + assignments + " ".join(line.strip() for line in text.strip().splitlines())
 
 
 def _in_subshell(text: str, **values: str) -> list[str]:
-    """The same in a shell of its own: its `exit` is not that of the shell that runs it."""
+    """Return the line in a subshell: its `exit` does not end the shell that runs it."""
     return [f"( {_script(text, values)} )"]
 
 
 @dataclass(frozen=True, slots=True)
 class StagingPlace:
-    """Where a copy is put together, and where it will stand.
+    """Where a copy is staged, and its final path.
 
     Attributes:
-        part: a folder with a hidden name, in the folder of the destination: a rename from there is at once and costs nothing.
-        final: path of the copy once it is whole.
-        tries: how often its stream was cut: what had arrived by then stands in another folder inside of `part` each time.
+        part: the staging folder, with a hidden name, in the folder of the destination: publishing is a rename.
+        final: path of the complete copy.
+        tries: number of cuts of its stream; after each cut, the copy is staged in another folder inside `part`.
     """
 
     part: str
@@ -56,29 +56,29 @@ class StagingPlace:
 
     @property
     def folder(self) -> str:
-        """Where it is put together now."""
+        """Return the current staging folder."""
         return posixpath.join(self.part, staging_name(str(self.tries))) if self.tries else self.part
 
     def inside(self, name: str) -> str:
-        """The path of the copy while it is not whole."""
+        """Return the path of the staged copy."""
         return posixpath.join(self.folder, name)
 
     def after_cut(self) -> StagingPlace:
-        """The same after another cut."""
+        """Return the place after another cut."""
         return replace(self, tries=self.tries + 1)
 
     def earlier(self, name: str) -> list[str]:
-        """Where the copy may stand that was put together before, the latest path first."""
+        """Return earlier paths of the staged copy, the latest first."""
         return [replace(self, tries=tries).inside(name) for tries in reversed(range(self.tries))]
 
 
 @dataclass(frozen=True, slots=True)
 class PreparedFolder:
-    """What `prepare` found.
+    """The result of `prepare`.
 
     Attributes:
-        below: the destination is a folder, and the copy will stand in it.
-        free_bytes: room there; None where the file system does not say.
+        below: the destination is a folder, and the copy goes into it.
+        free_bytes: free space; None where the file system does not report it.
     """
 
     below: bool
@@ -86,21 +86,22 @@ class PreparedFolder:
 
 
 def staging_name(token: str) -> str:
-    """The hidden name of a copy that is not whole."""
+    """Return the hidden name of a staging folder."""
     return f".medweave-{token}{_PART}"
 
 
 def is_staging_path(path: str) -> bool:
-    """Whether a path lies in a folder that `prepare` made: nobody else has anything there."""
+    """Return whether a path is in a staging folder, which only its copy uses."""
     parent = posixpath.basename(posixpath.dirname(path))
     return parent.startswith(staging_name("")[: -len(_PART)]) and parent.endswith(_PART)
 
 
 def staging_place(destination: str, name: str, token: str, *, below: bool) -> StagingPlace:
-    """Where a copy goes, once it is known whether the destination is a folder already.
+    """Return the staging place of a copy.
 
     Args:
-        name: the source's own, which the copy bears in such a folder.
+        name: the source's own name, which the copy gets in an existing folder.
+        below: the destination is an existing folder.
     """
     folder, final = (destination, posixpath.join(destination, name)) if below else _split(destination)
     return StagingPlace(posixpath.join(folder, staging_name(token)), final)
@@ -111,12 +112,12 @@ def _split(destination: str) -> tuple[str, str]:
 
 
 def prepare(destination: str, token: str) -> list[str]:
-    """Words that make the folder for a copy and ask for the room, all in one: nothing is sent to where it cannot lie.
+    """Return the command that makes the staging folder and prints the free space.
 
-    They end with `REFUSED`, after the reason, where nothing can be written; then nothing has been made but folders above it.
+    It ends with `REFUSED`, after the reason, where nothing can be written; then only parent folders may have been made.
 
     Args:
-        token: of this try; places that share a file system make the folder together.
+        token: of this attempt; locations that share a file system use one staging folder.
     """
     numbers = "2s/.* \\([0-9][0-9]*\\)  *[0-9][0-9]*  *\\([0-9][0-9]*\\)  *[0-9]*% .*/\\1 \\2/p"
     text = f"""
@@ -131,25 +132,25 @@ def prepare(destination: str, token: str) -> list[str]:
 
 
 def parse_prepared(text: str) -> PreparedFolder | None:
-    """What `prepare` printed; None where it did not come to its end."""
-    found = _PLACE.search(text)
-    if found is None:
+    """Return the result in the output of `prepare`; None where the output is incomplete."""
+    match = _PLACE.search(text)
+    if match is None:
         return None
-    return PreparedFolder(found[1] == "below", None if found[2] == "unknown" else int(found[2]) * _KIB)
+    return PreparedFolder(match[1] == "below", None if match[2] == "unknown" else int(match[2]) * _KIB)
 
 
 def least_free(places: Iterable[PreparedFolder]) -> int | None:
-    """Free bytes where there are fewest; None where no place says it."""
+    """Return the least free space; None where no location reports it."""
     return min((each.free_bytes for each in places if each.free_bytes is not None), default=None)
 
 
 def sync(word: str) -> str:
-    """Words after which what was written beside a path is on the disk, where the place has a `sync` that knows file systems.
+    """Return a shell line that flushes the file system of a path, where the site's `sync` supports that.
 
-    They end the shell with `REFUSED` where the disk tells that it is not.
+    It ends the shell with `REFUSED` where the disk reports an error.
 
     Args:
-        word: of the shell.
+        word: the path, as a word of the shell.
     """
     return (
         f"{{ sync=sync; why=$(LC_ALL=C sync -f {word} 2>&1) || "
@@ -158,11 +159,11 @@ def sync(word: str) -> str:
 
 
 def publish(place: StagingPlace, name: str) -> list[str]:
-    """Words that put a copy into its place by a rename, and remove what was there before.
+    """Return the command that publishes a copy by a rename, and removes the previous content.
 
-    Places that share a file system may all do it: one renames, the others wait until it has. Where it fails, or is cut off and
-    `drop` comes after it, what was there before is there again. What it says has arrived is on the disk, where the place has a
-    `sync` that knows file systems: many files by one call, and a disk that was full or broken behind the cache is told.
+    Locations that share a file system may all run it: one renames, the others wait. Where it fails, or is interrupted and
+    `discard` follows, the previous content is restored. The copy is flushed to the disk first, where the site's `sync` supports
+    that: one call for many files, which reports write errors that the cache has hidden.
     """
     # A folder that its owner may not write to cannot change its parent. Moved to the folder above, not to the name: nothing goes
     # into a folder of that name that another one has made meanwhile.
@@ -177,37 +178,37 @@ def publish(place: StagingPlace, name: str) -> list[str]:
         [ -z "$lock" ] || chmod u-w "$to"; $sync "${{to%/*}}/" 2>/dev/null || :;
         {_REMOVE}
         else seconds=0;
-        while [ -e "$part" ] && [ $seconds -lt {KEEP_S} ]; do sleep 1; seconds=$((seconds + 1)); done;
+        while [ -e "$part" ] && [ $seconds -lt {WAIT_S} ]; do sleep 1; seconds=$((seconds + 1)); done;
         [ ! -e "$part" ] && [ -e "$to" ] || exit {REFUSED}; fi
     """
     return _in_subshell(text, part=place.part, new=place.inside(name), to=place.final)
 
 
 def discard(destination: str, token: str) -> list[str]:
-    """Words that remove a copy which is not whole, wherever `prepare` has put it, and put back what `keep` had moved away."""
+    """Return the command that removes a staged copy, and restores what `publish` had moved away."""
     parts = (staging_place(destination, "", token, below=below).part for below in (False, True))
     return _in_subshell(f"for part in {' '.join(map(shlex.quote, parts))}; do {_RESTORE} {_REMOVE} done")
 
 
 def pack(path: str) -> list[str]:
-    """Words that write an archive of a file or folder, by its own name, to standard output. Links are followed."""
+    """Return the command that writes an archive of a file or folder to standard output. Links are followed."""
     folder, name = posixpath.split(path)
-    # Tar takes what begins with a dash for an option; and a connector that is not ours puts words into a line as they are.
+    # Tar takes a name with a leading dash for an option; StreamFlow's own connectors do not quote arguments.
     return [*_tar([name]), "chf", "-", "-C", folder or "/", *(["--"] if name.startswith("-") else []), name]
 
 
 def unpack(name: str, destination: str, token: str, *, own: bool = False) -> list[str]:
-    """Words that read an archive of `name` from standard input: into the destination if that is a folder, else it gets that name.
+    """Return the command that unpacks an archive of `name`: into the destination if it is a folder, else under its path.
 
-    It asks nothing beforehand, and an archive that is no whole one is removed. What is put together aside already, in the
-    folder that `prepare` made, gets its name from `keep`; places that share a file system may all write there.
+    An incomplete archive is removed. A copy in a staging folder is published by `publish`; locations that share a file system may
+    all write there.
 
     Args:
-        token: another one for each place.
-        own: the files belong to who unpacks them, not to the number of their owner elsewhere.
+        token: different for each location.
+        own: the files get the owner who unpacks them, not the numeric owner of the archive.
     """
     tar = f"tar {'xpof' if own else 'xpf'} - -C"
-    # Moved to the folder above, not to the name: nothing goes into a folder of that name that another place has made meanwhile.
+    # The target of the move is the parent folder: a folder of that name may have been made by another location.
     text = f"""
         case $to in */{staging_name("*")}/"$name") exec {tar} "${{to%/*}}";; esac;
         if [ -d "$to" ]; then exec {tar} "$to"; fi;
@@ -222,17 +223,17 @@ def unpack(name: str, destination: str, token: str, *, own: bool = False) -> lis
 
 
 def pack_files(folder: str, names: Sequence[str]) -> list[str]:
-    """Words that write an archive of some files, by paths relative to a folder, to standard output. Links are followed."""
+    """Return the command that writes an archive of some files, named relative to a folder, with links followed."""
     return [*_tar(names), "chf", "-", "-C", folder, "--", *names]
 
 
 def _tar(names: Sequence[str]) -> list[str]:
-    # GNU tar takes a backslash and what follows for one sign, also in the names of its command line; others do not look here.
+    # GNU tar unescapes backslashes in file arguments; other tars ignore this variable.
     return ["env", "TAR_OPTIONS=--no-unquote", "tar"] if any("\\" in name for name in names) else ["tar"]
 
 
 def unpack_files(part: str, *, own: bool = False) -> list[str]:
-    """Words that read such an archive from standard input, into the folder of a copy that is put together; `own`: see `unpack`."""
+    """Return the command that unpacks such an archive from standard input into a staging folder; `own`: see `unpack`."""
     return ["tar", "xpof" if own else "xpf", "-", "-C", part]
 
 
@@ -240,12 +241,12 @@ def unpack_files(part: str, *, own: bool = False) -> list[str]:
 
 
 def set_aside(place: StagingPlace, name: str, *, keeps: bool) -> list[str]:
-    """Words that move what has arrived into the place's new folder; or remove it.
+    """Return the command that moves what has arrived into the place's new folder, or removes it.
 
-    A program whose connection was cut may still write. Its paths lead to the folder before, which is looked at no more; and to a
-    file that it has open it can only write what belongs there: the same bytes at the same places, while the source is unchanged.
+    A program whose connection was cut may still write. Its paths lead to the previous folder, which is not used any more. Into an
+    open file it can write only the same bytes at the same offsets, while the source is unchanged.
 
-    Places that share a file system may all do it: one moves, the others wait until it has.
+    Locations that share a file system may all run it: one moves, the others wait.
     """
     # A folder that its owner may not write to cannot change its parent.
     do = f'mv "$old" "$new/" || exit {REFUSED}; break;' if keeps else 'rm -rf "$old";'
@@ -256,21 +257,21 @@ def set_aside(place: StagingPlace, name: str, *, keeps: bool) -> list[str]:
         {do} fi; done; mkdir "$new.moved";
         elif [ ! -d "$new" ]; then mkdir "$new"; exit {REFUSED};
         else seconds=0;
-        while [ ! -e "$new.moved" ] && [ $seconds -lt {KEEP_S} ]; do sleep 1; seconds=$((seconds + 1)); done;
+        while [ ! -e "$new.moved" ] && [ $seconds -lt {WAIT_S} ]; do sleep 1; seconds=$((seconds + 1)); done;
         [ -e "$new.moved" ] || exit {REFUSED}; fi
     """
     return _in_subshell(text, new=place.folder)
 
 
-# A file that has more names may be one of the store's, which others use.
+# A file with several names may be shared with the store.
 _STAMP = 'stamp() { [ "$(stat -c %h "$3")" = 1 ] || return 0; chmod "$1" "$3"; TZ=UTC0 touch -m -t "$2" "$3"; }; '
 
 
 def batch_commands(steps: Iterable[tuple[str, str]]) -> Iterator[list[str]]:
-    """Words, in as many commands as are needed, that do something to each path. What is refused is no error.
+    """Yield commands that apply steps to paths, several in one command. A failed step is ignored.
 
     Args:
-        steps: a command and a path; `stamp MODE TIME` gives a file its mode and time.
+        steps: a command and a path; `stamp MODE TIME` sets the mode and time of a file.
     """
     lines: list[str] = []
     num_characters = 0
@@ -288,13 +289,13 @@ def batch_commands(steps: Iterable[tuple[str, str]]) -> Iterator[list[str]]:
 
 
 def read_from(path: str, begins: int) -> list[str]:
-    """Words that write a file to standard output, without its first blocks."""
+    """Return the command that writes a file to standard output, without its first blocks."""
     return ["dd", f"if={path}", f"bs={BLOCK_BYTES}", f"skip={begins // BLOCK_BYTES}"]
 
 
 def write_from(path: str, begins: int) -> list[str]:
-    """Words that write standard input into a file which has its first blocks; others of its names are not written to."""
-    # Short pieces from a pipe are written as they are, one after the other.
+    """Return the command that continues a file that has its first blocks; a file with several names is refused."""
+    # dd writes short reads from a pipe one after the other.
     text = f"""
         [ "$(stat -c %h "$file")" = 1 ] || exit {REFUSED}; chmod u+rw "$file" 2>/dev/null;
         exec dd of="$file" bs={BLOCK_BYTES} seek={begins // BLOCK_BYTES} conv=notrunc
@@ -303,7 +304,7 @@ def write_from(path: str, begins: int) -> list[str]:
 
 
 def link_or_copy(source: str, destination: str, *, read_only: bool) -> list[str]:
-    """Words that give a site's own file another name there, or copy it."""
+    """Return the command that links or copies a file within a site."""
     paths = [shlex.quote(source), shlex.quote(destination)]
-    # What came from a site's store may not be written to; a copy of it may.
+    # Files of the store are read-only; a copy may be written to.
     return ["ln", "-snf", *paths] if read_only else ["cp", "-rf", *paths, "&&", "chmod", "-R", "u+w", paths[1]]

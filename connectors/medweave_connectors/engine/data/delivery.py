@@ -1,4 +1,4 @@
-"""Results that are delivered where an earlier run, or a driver that was killed, has delivered before."""
+"""Results whose destination has the results of an earlier run, or of a driver that was killed."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ class Delivery:
     async def is_delivered(
         self, source: ExecutionLocation, path: str, destinations: Sequence[ExecutionLocation], destination: str
     ) -> bool:
-        """Whether a result of the workflow stands at its destination already: a folder with the same content in all.
+        """Return whether the destination already has a result of the workflow: a folder with the same content.
 
-        The engine copies a folder into one that has its name, and not over it. What a killed driver was putting together goes.
+        StreamFlow copies a folder into an existing one of its name. Staging folders of a killed driver are removed.
         """
         if not delivers() or not all(each.local for each in destinations):
             return False

@@ -1,4 +1,4 @@
-"""StreamFlow's transfer of a step's inputs: those of several jobs at once, and a folder's parts not after the folder itself."""
+"""StreamFlow's transfer of a step's inputs: for several jobs at once, and a folder without sending its entries again."""
 
 from __future__ import annotations
 
@@ -22,29 +22,29 @@ from medweave_connectors.policy.transfer_rules import carrying
 from medweave_connectors.policy.web_inputs import scheme_of
 from medweave_core.documents.file_locations import location_of
 
-AT_ONCE = 8  # jobs of a step whose input is on its way; each connector has a limit of its own
+AT_ONCE = 8  # jobs of a step whose input is transferred; each connector has its own limit
 
 
 class MedweaveTransferStep(CWLTransferStep):
-    """Sends an input to several jobs of a scatter at once. What lies below a folder that was sent or linked is there.
+    """Sends an input to several jobs of a scatter at once. The entries of a folder that was sent or linked are not sent again.
 
-    The stock step sends to one job after the other: those that wait hold the places where they would run.
+    StreamFlow's step sends to one job after the other, while the waiting jobs occupy their locations.
 
-    Where a site has a folder already, the stock step links it, does not find its parts registered there, and sends each of them
-    once more through the link: folders end up inside themselves, in the very data that an earlier step was given.
+    Where a site already has a folder, StreamFlow's step links it, finds its entries unregistered, and sends each of them through
+    the link: folders end up inside themselves, in the inputs of an earlier step.
     """
 
     async def run(self) -> None:
-        """Sends until there is no more input, or a transfer fails.
+        """Transfer inputs until there are no more, or a transfer fails.
 
-        The engine pairs what comes out here with the jobs in their order: inputs are sent at once, and handed on in turn.
+        StreamFlow pairs the results with jobs by their order: inputs are sent at the same time, and passed on in order.
         """
         self._begun: dict[str, asyncio.Task[Any]] = {}
         waiting: asyncio.Queue[tuple[Any, Any, str] | None] = asyncio.Queue()
         taking, status = asyncio.create_task(self._take(waiting)), Status.SKIPPED
         try:
-            while (each := await waiting.get()) is not None:
-                job, inputs, port_name = each
+            while (item := await waiting.get()) is not None:
+                job, inputs, port_name = item
                 await self._run_transfer(job=job, inputs=inputs, port_name=port_name, token=inputs[port_name])
             status = await taking
         except asyncio.CancelledError:
@@ -60,13 +60,13 @@ class MedweaveTransferStep(CWLTransferStep):
         await self.terminate(self._get_status(status))
 
     async def transfer(self, job: Any, token: Any) -> Any:
-        """Sends an input, unless that has begun."""
+        """Transfer an input, or wait for its transfer that has begun."""
         begun = self._begun.pop(job.name, None)
         with carrying(port_of(self.name)):
             return await (super().transfer(job, token) if begun is None else begun)
 
     async def _take(self, waiting: asyncio.Queue[tuple[Any, Any, str] | None]) -> Status:
-        """Begins the transfer of each input, and tells how there came to be no more."""
+        """Start the transfer of each input; return the status once there are no more."""
         (port_name,) = (name for name in self.get_input_ports() if name != "__job__")
         ports, places = {port_name: self.get_input_port(port_name)}, asyncio.Semaphore(AT_ONCE)
 
@@ -87,7 +87,7 @@ class MedweaveTransferStep(CWLTransferStep):
             waiting.put_nowait(None)
 
     async def _update_file_token(self, job: Any, token_value: Any, dst_path: Any = None) -> Any:
-        if scheme := scheme_of(token_value.get("location")):  # the stock step does not look how a download ends
+        if scheme := scheme_of(token_value.get("location")):  # StreamFlow's step ignores failed downloads
             raise SiteConfigError(
                 f"{job.name}: medweave fetches nothing from the web.",
                 seen=f"an input whose location begins with {scheme}://",
@@ -96,15 +96,15 @@ class MedweaveTransferStep(CWLTransferStep):
             )
         manager, places = self.workflow.context.data_manager, self.workflow.context.scheduler.get_locations(job.name)
         if "path" not in token_value and isinstance(manager, MedweaveDataManager):
-            manager.guard.admit([], places)  # its content is in the token, and is written there by no copy
+            manager.guard.admit([], places)  # its content is in the token: no copy writes it
         token = await super()._update_file_token(job, token_value, dst_path)
-        # The engine takes `%41` in the name of a file for a letter.
+        # StreamFlow decodes `%41` in a file name.
         return {**token, "location": location_of(token["path"])} if "path" in token else token
 
     async def _update_listing(
         self, job: Any, token_value: Any, dst_path: Any = None, src_location: Any = None
     ) -> list[Any]:
-        if src_location is None:  # the folder was made empty: its parts lie elsewhere
+        if src_location is None:  # the folder was made empty: its entries are elsewhere
             return list(await super()._update_listing(job, token_value, dst_path, src_location))
         below = [part for part in token_value["listing"] if _lies_below(part, token_value["path"])]
         others = [part for part in token_value["listing"] if part not in below]

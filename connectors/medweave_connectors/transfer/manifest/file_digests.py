@@ -1,8 +1,7 @@
-"""How a site's files get their SHA-256: by `sha256sum`; where they are large or many, by python3 if it is there. Pure.
+"""SHA-256 of files at a site: by `sha256sum`, or by python3 for large and many files where the site has it. Pure.
 
-coreutils' own code does not know the processor's instructions for SHA-256, OpenSSL's behind python3 does: 1.3 GiB/s instead of
-0.2 GiB/s, which is more than the rest of a copy takes. Python needs some hundredths of a second to begin, and reads many files in
-several processes.
+coreutils does not use the processor's SHA-256 instructions, OpenSSL behind python3 does: 1.3 GiB/s instead of 0.2 GiB/s. Python
+needs some hundredths of a second to start, and reads many files in several processes.
 """
 
 from __future__ import annotations
@@ -17,11 +16,11 @@ _PYTHON = 'python3 -I -S -c "$medweave_files"'
 
 
 def choose(found: str, *, many: bool = False) -> str:
-    """Words of a POSIX shell before `of_files` and `of_one`.
+    """Return the shell line that has to precede `of_files` and `of_one`.
 
     Args:
-        found: arguments of `find`, for a POSIX shell, by which the files will be looked up.
-        many: there are so many of them that nobody looks whether they are large.
+        found: arguments of `find` that select the files.
+        many: there are many files, whatever their size.
     """
     large = f'[ -n "$(find -L {found} -type f -size +{_LARGE_BLOCKS} 2>/dev/null | head -n 1)" ] && '
     return (
@@ -31,13 +30,13 @@ def choose(found: str, *, many: bool = False) -> str:
 
 
 def of_files(found: str) -> str:
-    """A command that prints lines of `sha256sum`, in any order.
+    """Return a command that prints lines of `sha256sum`, in any order.
 
-    All or nothing is written by python3: where it fails, sha256sum does the same work, and says why it cannot. Python does not
-    escape names: `manifest` reads both, and no name that `seal` takes would be.
+    Where python3 fails, it prints nothing, and sha256sum does the same work. Python does not escape names: `manifest` parses both
+    forms, and names that `tree_digest` accepts need no escaping.
 
     Args:
-        found: arguments of `find` that tell the files.
+        found: arguments of `find` that select the files.
     """
     return (
         f'{{ [ -n "$medweave_files" ] && ( find {found} {_NAMES} | {_PYTHON} sums ) 2>/dev/null || '
@@ -46,7 +45,7 @@ def of_files(found: str) -> str:
 
 
 def of_one(path: str) -> str:
-    """A command that does so for one file, as if it were its standard input.
+    """Return a command that does so for one file, as standard input.
 
     Args:
         path: a word of the shell.

@@ -1,4 +1,4 @@
-"""What lies below a path: kind, size, mode, times and SHA-256 of each entry, listed at the far end. No streamflow in here."""
+"""The entries below a path: kind, size, mode, times and SHA-256 of each, listed at its site. No streamflow in here."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from medweave_connectors.host.transfer_reasons import reason_in
 from medweave_connectors.transfer.manifest import file_digests
 
 ROOT = "."  # the path asked about
-# No path that `find` prints below `.//` has two slashes elsewhere: whatever a name holds, no record begins inside it.
+# Paths that `find` prints below `.//` have two slashes nowhere else: no name can look like the start of a record.
 _HEAD = b".//"
 _ENTRY = re.compile(rb"(?:\A|\n)([0-9a-f]{1,8}) (\d{1,19}) (-?\d{1,19}) ([0-9:.+ -]+) (?=\.//)")
 _DIGEST = re.compile(rb"(?:\A|\n)(\\?)([0-9a-f]{64}) [ *](?=\.//)")  # a backslash in front: the name is escaped
@@ -27,14 +27,14 @@ _ESCAPE = re.compile(rb"\\(.)", re.DOTALL)
 _ESCAPED = {b"n": b"\n", b"r": b"\r", b"\\": b"\\"}
 _END = re.compile(rb"end (\d{1,3})\n")
 _NOT_THERE = 44
-_STEPS = frozenset(("", ".", ".."))  # no names, in a path
+_STEPS = frozenset(("", ".", ".."))  # components that are no names
 TOOLS = ("readlink", "find", "stat", "sha256sum", "gzip", "base64")
 MOST_BYTES = 2**30  # of a listing; ten million files have less
 _LACKS = "medweave-lacks-"
 
 
 class Kind(StrEnum):
-    """What an entry is once links are followed; a symlink is one that leads nowhere."""
+    """The kind of an entry with links followed; a symlink is a dangling one."""
 
     FILE = "file"
     FOLDER = "folder"
@@ -46,11 +46,11 @@ _KINDS = {stat.S_IFREG: Kind.FILE, stat.S_IFDIR: Kind.FOLDER, stat.S_IFLNK: Kind
 
 
 class ManifestError(ValueError):
-    """The far end could not list the entries; the words name none of them."""
+    """The entries could not be listed; the message names none of them."""
 
 
 class ManifestEntry(NamedTuple):
-    """One file, folder or link. There may be millions: a tuple is made in a third of a dataclass's time.
+    """One file, folder or link. There may be millions: a tuple takes a third of a dataclass's time.
 
     Attributes:
         size: bytes.
@@ -68,16 +68,16 @@ class ManifestEntry(NamedTuple):
     sha256: str = ""
 
     def with_digest(self, sha256: str) -> ManifestEntry:
-        """The same, once it was read. `_replace` takes twice as long."""
+        """Return the entry with a digest. `_replace` takes twice as long."""
         return ManifestEntry(*self[:-1], sha256)
 
 
 class FolderState(NamedTuple):
-    """What a folder of this machine is known by: see `looked_here`.
+    """The state of a folder of this machine, see `local_scan`.
 
     Attributes:
         folder: its device and inode.
-        state: a digest of all that shows whether a file of it has changed.
+        state: a digest of all facts that change with a file in it.
     """
 
     folder: str
@@ -92,8 +92,8 @@ class Manifest:
         real: the path itself, without links.
         entries: by path, relative to the path asked about, which is `ROOT`. Bytes that are no UTF-8 are in there as
             `os.fsdecode` has them.
-        known_by: how it would be known again; None where that cannot be told.
-        tree: of a folder that was known again, what `many.tree_of` says of it.
+        known_by: the state by which its digests are found again; None where that is not possible.
+        tree: the listing digest of a folder whose digests were found again, see `many_files.listing_digest`.
     """
 
     real: str
@@ -103,29 +103,29 @@ class Manifest:
 
     @functools.cached_property
     def files(self) -> list[str]:
-        """Paths of the files."""
-        return [path for path, each in self.entries.items() if each.kind is Kind.FILE]
+        """Return the paths of the files."""
+        return [path for path, entry in self.entries.items() if entry.kind is Kind.FILE]
 
     @functools.cached_property
     def num_bytes(self) -> int:
-        """Of all files together."""
+        """Return the bytes of all files together."""
         return sum(self.entries[path].size for path in self.files)
 
     @property
     def num_files(self) -> int:
-        """The files."""
+        """Return the number of files."""
         return len(self.files)
 
     def count(self, kind: Kind) -> int:
-        """The entries of a kind."""
+        """Return the number of entries of a kind."""
         return self._kinds.count(kind)
 
     @functools.cached_property
     def _kinds(self) -> list[Kind]:
-        return [each.kind for each in self.entries.values()]
+        return [entry.kind for entry in self.entries.values()]
 
     def unsendable(self) -> str:
-        """What no copy can hold, in counts only; empty where there is nothing of the kind."""
+        """Return what cannot be copied, in counts only; empty where everything can."""
         words = {
             Kind.SYMLINK: "links that lead nowhere",
             Kind.SPECIAL: "entries that are neither files nor folders nor links",
@@ -135,9 +135,9 @@ class Manifest:
         return seen and f"{seen}, of {len(self.entries)}"
 
     def difference(self, arrived: Manifest) -> str:
-        """What is wrong with a copy, in counts only (file names may tell about patients); empty where nothing is.
+        """Return how a copy differs, in counts only (file names may identify patients); empty where it does not.
 
-        Times are not compared: two clocks may differ. Nor are modes: not every file system has them.
+        Times and modes are not compared: clocks differ, and not every file system has modes.
         """
         pairs = [(mine, arrived.entries.get(path)) for path, mine in self.entries.items()]
         missing = [mine.kind for mine, other in pairs if other is None]
@@ -159,9 +159,9 @@ class Manifest:
         return ", ".join(words for count, words in counts if count)
 
     def unchanged(self, later: Manifest) -> bool:
-        """Whether the same site shows the same entries later: same files, none of them written to meanwhile."""
-        return {path: _stamp(each) for path, each in self.entries.items()} == {
-            path: _stamp(each) for path, each in later.entries.items()
+        """Return whether a later manifest of the same site has the same entries, and no file was written to."""
+        return {path: _stamp(entry) for path, entry in self.entries.items()} == {
+            path: _stamp(entry) for path, entry in later.entries.items()
         }
 
 
@@ -170,15 +170,15 @@ def _content(entry: ManifestEntry) -> tuple[int, str]:
 
 
 def _stamp(entry: ManifestEntry) -> tuple[object, ...]:
-    # A folder's own times change with what is made and removed in it, which its entries show.
+    # The times of a folder change with its entries, which are compared themselves.
     return (entry.kind,) if entry.kind == Kind.FOLDER else (entry.kind, entry.size, entry.modified_s, entry.changed)
 
 
 def command(path: str, *, digests: bool = True, many: bool = False) -> list[str]:
-    """Words for a POSIX shell that print the manifest of an absolute path. Links are followed, as the transfer follows them.
+    """Return the command that prints the manifest of an absolute path, with links followed.
 
-    It needs `TOOLS`, of GNU or of busybox. What it prints is compressed and in base64: the way back has no NUL, no byte that is no
-    UTF-8, and nothing to strip. Sections end with a NUL: the path, the entries, the digests, the end.
+    It needs `TOOLS`, of GNU or of busybox. Its output is compressed and in base64, since connectors may strip or decode text.
+    Sections end with a NUL: the path, the entries, the digests, the end.
 
     Args:
         digests: without them, no file is read.
@@ -206,10 +206,10 @@ def command(path: str, *, digests: bool = True, many: bool = False) -> list[str]
 
 
 def parse(text: str, *, digests: bool = True) -> Manifest:
-    """Reads what `command` printed.
+    """Return the manifest in the output of `command`.
 
     Raises:
-        ManifestError: it is cut, or is no listing, or the far end says why there is none.
+        ManifestError: the output is incomplete or no listing, or the site reports why there is none.
     """
     if lacks := next((tool for tool in TOOLS if f"{_LACKS}{tool}" in text), ""):
         raise ManifestError(f"the site has no program `{lacks}`")
@@ -221,8 +221,10 @@ def parse(text: str, *, digests: bool = True) -> Manifest:
     if ended is None:
         raise ManifestError("the listing of the files is cut")
     if code := int(ended[1]):
-        told = "there is no such file or folder" if code == _NOT_THERE else ""
-        raise ManifestError(told or reason_in(b"".join(sections).decode(errors="replace")) or f"it ended with {code}")
+        missing = "there is no such file or folder" if code == _NOT_THERE else ""
+        raise ManifestError(
+            missing or reason_in(b"".join(sections).decode(errors="replace")) or f"it ended with {code}"
+        )
     if len(sections) != 3:
         raise ManifestError("the listing of the files has not its three parts")
     root, listing, hashes = sections
@@ -251,9 +253,9 @@ def _unpacked(text: str) -> bytes:
 
 
 def _check_tree(entries: Mapping[str, ManifestEntry], first: bytes, root: bytes) -> None:
-    """Each entry lies in a folder that is listed too; what is no folder is alone. No path leads out of its folder.
+    """Check that each entry is in a listed folder, a single file is alone, and no path leads out of its folder.
 
-    They become paths at the other end: a listing is as little to be trusted as the site that made it.
+    The entries become paths at the other end, so a listing is checked like anything from an untrusted site.
     """
     if any(_STEPS.intersection(path.split("/")) for path in entries if path != ROOT) or not _is_plain(
         os.fsdecode(root)

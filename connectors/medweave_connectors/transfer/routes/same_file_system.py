@@ -1,8 +1,8 @@
-"""Two deployments that see the same files: what shows that they do, and a copy that only one of them makes. Pure.
+"""Two deployments that see the same files: the proof that they do, and a copy without sending. Pure.
 
-A path that both have proves nothing: two machines have a `/tmp` each. The folder in which the destination puts a copy together has
-a random name; a source that sees a folder of this name, with the same inode, sees the destination's files. And what the destination
-sees under the source's path has to be the inode, size and time that the source sees there.
+A common path proves nothing: two machines both have a `/tmp`. The staging folder of a copy has a random name: a source that sees a
+folder of this name, with the same inode, sees the destination's files. In the other direction, the destination has to see the same
+inode, size and time at the source's path as the source.
 """
 
 from __future__ import annotations
@@ -17,30 +17,28 @@ from enum import StrEnum
 from medweave_connectors.host.read_only_commands import READ_ONLY
 from medweave_connectors.transfer.shell_commands import REFUSED, pack_files, unpack_files
 
-_FACTS = "stat -L -c '%i %s %Y'"  # device numbers are each machine's own
+_FACTS = "stat -L -c '%i %s %Y'"  # device numbers differ between machines
 _SEEN = re.compile(r"^medweave-sees ([0-9]+) of ([0-9]+ [0-9]+ -?[0-9]+)\.$", re.MULTILINE)
 _TAKEN = re.compile(r"^medweave-took ([a-z]+)\.$", re.MULTILINE)
-# What nobody may write to is shared by a store already; what its owner may write to is copied, since a link shares each change.
+# Read-only files may be shared, as in the store; writable files are copied, since a link shares each change.
 _OPEN = '\\( -perm -200 -o -perm -020 -o -perm -002 -o ! -user "$(id -u)" \\)'
 _COUNT = "awk '{ n++; sum += $1 } END { printf \"%d %.0f\", n, sum }'"
 
-_REMOVE = (
-    'find "$new" -type d ! -perm -700 -exec chmod u+rwx {} \\; 2>/dev/null; rm -rf "$new";'  # what links have begun
-)
+_REMOVE = 'find "$new" -type d ! -perm -700 -exec chmod u+rwx {} \\; 2>/dev/null; rm -rf "$new";'  # incomplete links
 
 
 class SharedCopyResult(StrEnum):
-    """What became of a copy at a place that sees the source's files."""
+    """The result of a copy at a location that may see the source's files."""
 
     LINKED = "linked"
     COPIED = "copied"
-    SHARED = "shared"  # another place of the same copy has it in the same folder
-    APART = "apart"  # it does not see them, or not as they are
+    SHARED = "shared"  # another location has made the copy in the same folder
+    APART = "apart"  # it does not see the files, or not in the same state
 
 
 @dataclass(frozen=True, slots=True)
 class SourceView:
-    """What the source sees.
+    """What the source sees of the destination's folder and of its own path.
 
     Attributes:
         part: inode of the destination's folder.
@@ -52,7 +50,7 @@ class SourceView:
 
 
 def probe(path: str, part: str) -> list[str]:
-    """Words for the source: does it see the folder in which the destination puts its copy together?"""
+    """Return the command for the source that prints whether it sees the destination's staging folder."""
     own = f"own=$({_FACTS} {shlex.quote(path)} 2>/dev/null)"
     return [
         f"{READ_ONLY}( part=$(stat -c %i {shlex.quote(part)} 2>/dev/null); {own}; "
@@ -61,19 +59,19 @@ def probe(path: str, part: str) -> list[str]:
 
 
 def parse_probe(text: str) -> SourceView | None:
-    """What `ask` printed; None where it sees no such folder."""
-    found = _SEEN.search(text)
-    return None if found is None else SourceView(found[1], found[2])
+    """Return the result in the output of `probe`; None where the source sees no such folder."""
+    match = _SEEN.search(text)
+    return None if match is None else SourceView(match[1], match[2])
 
 
 def copy_or_link(seen: SourceView, path: str, target: str, *, holds: tuple[int, int], links: bool) -> list[str]:
-    """Words for the destination: a copy of the source's path under its own, if it sees the very same.
+    """Return the command for the destination that copies the source's path, if it sees the same file or folder.
 
-    They end with `REFUSED`, after the reason, where it could not be made; then nothing of it is left.
+    It ends with `REFUSED`, after the reason, where the copy fails; then nothing of it is left.
 
     Args:
         holds: files, and their bytes, of the source. A file server may show something older for some seconds.
-        links: a further name of each file will do, if it is the user's own and nobody may write to it.
+        links: hard links will do, for files that are owned by the account and read-only.
     """
     script = f"""
         how={SharedCopyResult.COPIED};
@@ -91,7 +89,7 @@ def copy_or_link(seen: SourceView, path: str, target: str, *, holds: tuple[int, 
 
 
 def copy_some(seen: SourceView, folder: str, names: Sequence[str], part: str) -> list[str]:
-    """The same for some files of a folder whose other files are in place.
+    """Return the same for some files of a folder whose other files have been copied.
 
     Args:
         folder: the one above it.
@@ -104,13 +102,13 @@ def copy_some(seen: SourceView, folder: str, names: Sequence[str], part: str) ->
 
 
 def parse_result(text: str) -> SharedCopyResult:
-    """What they printed."""
-    found = _TAKEN.search(text)
-    return SharedCopyResult.APART if found is None else SharedCopyResult(found[1])
+    """Return the result in the output of these commands."""
+    match = _TAKEN.search(text)
+    return SharedCopyResult.APART if match is None else SharedCopyResult(match[1])
 
 
 def _only_read(path: str) -> str:
-    """A test that succeeds where nobody may write to any of the files, and all are the user's own."""
+    """Return a shell condition: all files are read-only and owned by the account."""
     return f'[ -z "$(find -L "{path}" -type f {_OPEN} 2>&1 | head -n 1)" ]'
 
 

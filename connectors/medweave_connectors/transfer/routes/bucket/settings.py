@@ -1,4 +1,4 @@
-"""The bucket that a site file declares, and the account for it: from a file or the environment, never from the site file."""
+"""The bucket of a site file, and its credentials from a file or the environment, never from the site file."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ _OTHERS = stat.S_IRWXG | stat.S_IRWXO
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BucketSettings:
-    """A bucket that copies may go through.
+    """The bucket that copies may use.
 
     Attributes:
-        url: https, with the bucket's name as the last part of its path.
+        url: https; the last part of its path is the bucket's name.
         prefix: before the keys of all objects; no slash at its ends.
-        ca: certificates in PEM that vouch for the endpoint; empty for those that each machine trusts.
+        ca: PEM certificates that sign the endpoint's; empty for the authorities that each machine trusts.
     """
 
     url: str
@@ -42,22 +42,22 @@ class BucketSettings:
     ca: str
 
     def url_of(self, key: str) -> str:
-        """Of an object, without a signature."""
+        """Return the URL of an object, without a signature."""
         return "/".join(filter(None, (self.url, self.prefix, key)))
 
 
 def parse_bucket(
-    given: Mapping[str, Any], *, folder: Path, environment: Mapping[str, str] = os.environ
+    settings: Mapping[str, Any], *, folder: Path, environment: Mapping[str, str] = os.environ
 ) -> BucketSettings:
-    """The bucket that a file declares (its schema has been checked).
+    """Return the bucket that a site file declares (its schema has been checked).
 
     Args:
-        folder: of the file; relative paths begin there.
+        folder: of the site file; relative paths start there.
 
     Raises:
-        UsageError: the account, or the certificates, are not where the file says; the message names the key.
+        UsageError: the credentials or certificates are missing; the message names the key.
     """
-    ca_file = _path(given["ca"], folder, environment) if given.get("ca") else None
+    ca_file = _path(settings["ca"], folder, environment) if settings.get("ca") else None
     ca = _text(ca_file, f"{WHERE}.ca") if ca_file else ""
     try:
         tls(ca)
@@ -69,37 +69,39 @@ def parse_bucket(
             do="name the file of the CA that signed the endpoint's certificate",
         ) from None
     return BucketSettings(
-        url=f"{given['endpoint'].rstrip('/')}/{given['bucket']}",
-        prefix=given.get("prefix", PREFIX).strip("/"),
-        region=given.get("region", REGION),
-        credentials=_credentials(given.get("credentials", VARIABLES), folder, environment),
+        url=f"{settings['endpoint'].rstrip('/')}/{settings['bucket']}",
+        prefix=settings.get("prefix", PREFIX).strip("/"),
+        region=settings.get("region", REGION),
+        credentials=_credentials(settings.get("credentials", VARIABLES), folder, environment),
         ca=ca,
     )
 
 
 def tls(ca: str) -> ssl.SSLContext:
-    """How this machine trusts an endpoint."""
+    """Return the TLS context for an endpoint."""
     return ssl.create_default_context(cadata=ca or None)
 
 
-def _credentials(given: str | Mapping[str, str], folder: Path, environment: Mapping[str, str]) -> BucketCredentials:
-    if isinstance(given, str):
-        found, names, where = _in_file(_path(given, folder, environment)), _IN_FILE, "in the file, in [default]"
+def _credentials(source: str | Mapping[str, str], folder: Path, environment: Mapping[str, str]) -> BucketCredentials:
+    if isinstance(source, str):
+        values, names, where = _in_file(_path(source, folder, environment)), _IN_FILE, "in the file, in [default]"
     else:
-        names, where = {**VARIABLES, **given}, "variables of the environment"
-        found = {key: environment.get(name, "") for key, name in names.items()}
-    if missing := [names[key] for key in ("accessKey", "secretKey") if not found[key]]:
+        names, where = {**VARIABLES, **source}, "variables of the environment"
+        values = {key: environment.get(name, "") for key, name in names.items()}
+    if missing := [names[key] for key in ("accessKey", "secretKey") if not values[key]]:
         raise UsageError(
             f"{WHERE}.credentials: there is no account for the bucket.",
             seen=f"no {' and no '.join(missing)}",
             expected=f"{names['accessKey']} and {names['secretKey']}, {where}",
             do="set them where medweave runs, or name a file that has them",
         )
-    return BucketCredentials(access_key=found["accessKey"], secret_key=found["secretKey"], token=found["sessionToken"])
+    return BucketCredentials(
+        access_key=values["accessKey"], secret_key=values["secretKey"], token=values["sessionToken"]
+    )
 
 
 def _in_file(path: Path) -> dict[str, str]:
-    """What a file in the form of ~/.aws/credentials says."""
+    """Return the values of a file in the format of ~/.aws/credentials."""
     text, what = _text(path, f"{WHERE}.credentials"), f"{WHERE}.credentials: {path}"
     if (mode := path.stat().st_mode) & _OTHERS:
         raise UsageError(
@@ -111,7 +113,7 @@ def _in_file(path: Path) -> dict[str, str]:
     parser = configparser.ConfigParser(interpolation=None)
     try:
         parser.read_string(text)
-    except configparser.Error:  # its words have lines of the file
+    except configparser.Error:  # its message quotes lines of the file
         raise UsageError(
             f"{what} is not in the form of an AWS credentials file.",
             seen="something else",
@@ -122,10 +124,10 @@ def _in_file(path: Path) -> dict[str, str]:
     return {key: section.get(name, "") for key, name in _IN_FILE.items()}
 
 
-def _path(given: str, folder: Path, environment: Mapping[str, str]) -> Path:
+def _path(text: str, folder: Path, environment: Mapping[str, str]) -> Path:
     for name, value in environment.items():
-        given = given.replace(f"${{{name}}}", value)
-    return folder / Path(given).expanduser()
+        text = text.replace(f"${{{name}}}", value)
+    return folder / Path(text).expanduser()
 
 
 def _text(path: Path, where: str) -> str:

@@ -1,4 +1,4 @@
-"""URLs that allow one request of S3 for some minutes (AWS Signature Version 4, in the query). Pure.
+"""URLs that authorize one request of S3 for some minutes (AWS Signature Version 4, in the query). Pure.
 
 Source: AWS, "Authenticating Requests: Using Query Parameters (AWS Signature Version 4)", whose example is a test.
 """
@@ -17,7 +17,7 @@ _UNRESERVED = "-_.~"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BucketCredentials:
-    """An account of the bucket's service; none of it is shown where this object is.
+    """The credentials of an account; the representation of the object shows none of them.
 
     Attributes:
         token: of a temporary account; empty for others.
@@ -31,10 +31,10 @@ class BucketCredentials:
 def presigned(
     method: str, url: str, credentials: BucketCredentials, *, region: str, now: datetime.datetime, valid_s: int
 ) -> str:
-    """The URL of an object, signed for one method.
+    """Return the URL of an object, signed for one method.
 
     Args:
-        url: https, without a query; its path as it is, not quoted.
+        url: https, without a query; its path unquoted.
         now: in UTC.
         valid_s: seconds from now, at most a week.
     """
