@@ -16,7 +16,7 @@ from medweave_connectors.host.command_size import MAX_WORD_BYTES, checked, measu
 from medweave_connectors.host.stdin_script import WORDS, encode
 from medweave_connectors.jobs.remote_environment import shell_line
 from medweave_connectors.jobs.worker_environment import NOTHING, WorkerEnvironment
-from medweave_connectors.sites.kubernetes import job_script
+from medweave_connectors.sites.kubernetes.job import script as job_script
 from medweave_connectors.sites.local import utility
 from medweave_connectors.sites.local.process import Command
 from medweave_connectors.sites.pods.exec.commands import start
@@ -143,7 +143,7 @@ def test_a_long_line_reaches_a_pod_by_standard_input(tmp_path: Path) -> None:
 
 
 def test_a_long_line_reaches_a_job_of_kubernetes_by_a_file(tmp_path: Path) -> None:
-    files = job_script.JobFiles(str(tmp_path / "job"))
+    files = job_script.KubernetesJobFiles(str(tmp_path / "job"))
     script = "\n".join(
         ("code=7", shell_line([*COUNT, *NAMES], environment={}, workdir=str(tmp_path), stdout="out.txt"))
     )

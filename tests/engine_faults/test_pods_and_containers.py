@@ -37,7 +37,7 @@ def words_of_install() -> list[str]:
     from medweave_connectors.sites.helm import commands
 
     access = commands.Access(namespace="tenant-a", kubeconfig=None, context=None)
-    chart = commands.Chart(reference="/c")
+    chart = commands.HelmChart(reference="/c")
     return list(commands.install("r", chart, access, values=[], labels={"run": "1"}, timeout_s=60))
 
 
@@ -60,8 +60,8 @@ def stock_destinations(mounts: list[tuple[str, str]] | None, path: str) -> int:
 
 
 def our_destinations(mounts: list[tuple[str, str]], volumes: list[dict[str, Any]], path: str) -> int:
-    from medweave_connectors.sites.pods.startup.pod import parse_pod
-    from medweave_connectors.sites.pods.startup.volumes import distinct
+    from medweave_connectors.sites.pods.objects.pod import parse_pod
+    from medweave_connectors.sites.pods.objects.volumes import distinct
 
     container = {"name": "worker", "volumeMounts": [{"name": name, "mountPath": at} for name, at in mounts]}
     pods = [
@@ -187,7 +187,7 @@ def test_k6_statefulsets_and_daemonsets(stock_only: bool) -> None:
         shown("update_trategy" in str(told), told)
     if stock_only:
         return
-    from medweave_connectors.sites.pods.startup.workloads import workloads
+    from medweave_connectors.sites.pods.objects.workloads import workloads
 
     labels = {"app": "w"}
     found = workloads(

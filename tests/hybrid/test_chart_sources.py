@@ -73,7 +73,7 @@ def test_a_registry_that_wants_a_login_is_told(tmp_path: Path, tenant: Tenant, r
     known = {"SSL_CERT_FILE": str(registry.authority), "HELM_REGISTRY_CONFIG": str(registry.without_login)}
     ended = go(tmp_path, tenant, **known)
     assert "deployments.pods.config.chart: the release cannot be installed." in ended.stderr
-    assert "wants a login: `helm registry login localhost:" in ended.stderr
+    assert "requires a login: `helm registry login localhost:" in ended.stderr
 
 
 def test_a_registry_of_an_unknown_authority_is_told(tmp_path: Path, tenant: Tenant, registry: ChartRegistry) -> None:

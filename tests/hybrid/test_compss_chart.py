@@ -9,8 +9,8 @@ import pytest
 import yaml
 
 from medweave_connectors.sites.compss import xml
-from medweave_connectors.sites.pods.startup.pod import parse_pod
-from medweave_connectors.sites.pods.startup.workloads import workloads
+from medweave_connectors.sites.pods.objects.pod import parse_pod
+from medweave_connectors.sites.pods.objects.workloads import workloads
 from support.api_server import pod_of
 from support.compss_cluster import CHART
 from support.helm_release import Tenant

@@ -17,7 +17,7 @@ import yaml
 from medweave_connectors.host.errors import JobEndedBySite, TimeLimitExceeded
 from medweave_connectors.sites.helm import commands
 from medweave_connectors.sites.kubernetes.connector import MedweaveKubernetesConnector
-from medweave_connectors.sites.pods.errors import DeploymentRefused
+from medweave_connectors.sites.pods.api.errors import DeploymentRefused
 from support import pod_runs
 from support.both_clusters import (
     at,

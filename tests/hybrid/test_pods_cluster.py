@@ -287,7 +287,7 @@ def test_a_release_that_is_taken_away_while_its_pods_are_waited_for(tmp_path: Pa
     before = time.monotonic()
     ended = going.wait()
     told_s = time.monotonic() - before
-    assert f"somebody has deleted StatefulSet {name}-worker, whose pods were waited for" in ended.stderr, ended.stderr
+    assert f"StatefulSet {name}-worker was deleted while medweave waited for its pods" in ended.stderr, ended.stderr
     assert told_s < 10, f"told after {told_s:.1f} s"
     print(f"told after {told_s:.1f} s")
     assert not releases(tenant)

@@ -277,7 +277,7 @@ def test_a_job_of_a_killed_driver_is_gone_on_with(tmp_path: Path, tenant: Tenant
     going.wait()
     (tmp_path / "stderr.txt").unlink()
     second = begin(tmp_path, tenant)
-    second.wait_for_line(f"goes on with Job {job['metadata']['name']}", 120)
+    second.wait_for_line(f"re-attaches to Job {job['metadata']['name']}", 120)
     (same,) = tenant.get("jobs", "medweave.dev/submission")
     assert same["metadata"]["uid"] == job["metadata"]["uid"]
     assert same["metadata"]["labels"]["medweave.dev/run"] != job["metadata"]["labels"]["medweave.dev/run"]

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 import pytest
 
 from medweave_connectors.sites.pods.api.channels import STDERR, STDOUT, WebsocketChannels
+from medweave_connectors.sites.pods.api.errors import PodLost
 from medweave_connectors.sites.pods.api.spdy import SpdyChannels
-from medweave_connectors.sites.pods.errors import PodLost
 from medweave_connectors.sites.pods.exec.execution import execute
 from support.helm_release import Tenant
 from support.pod_runs import pods_of

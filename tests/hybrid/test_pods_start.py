@@ -14,7 +14,7 @@ import yaml
 
 from support.engine import Run
 from support.helm_release import Tenant
-from support.pod_runs import begin, pods_of, told_after_s, write
+from support.pod_runs import begin, pods_of, reported_after_s, write
 from support.testbed import priority_class, sites, unique
 
 NAME = "start-test"
@@ -51,7 +51,7 @@ def left(tenant: Tenant) -> list[str]:
 
 def assert_never(going: Run, tenant: Tenant, words: str) -> None:
     """The run ends with an error in time, in the cluster's words, and its objects are gone."""
-    told_s = told_after_s(going, "ERROR")
+    told_s = reported_after_s(going, "ERROR")
     ended = going.wait()
     assert ended.exit_code == 1
     assert "deployments.pods.config.files: " in ended.stderr
@@ -63,7 +63,7 @@ def assert_never(going: Run, tenant: Tenant, words: str) -> None:
 
 def assert_waited_for(going: Run, tenant: Tenant, words: str) -> None:
     """The reason is told in time, and becomes an error when the time of waiting is over."""
-    told_s = told_after_s(going, words)
+    told_s = reported_after_s(going, words)
     assert "ERROR" not in going.stderr, "it may still start"
     ended = going.wait()
     assert ended.exit_code == 1
@@ -108,7 +108,7 @@ def test_a_quota_that_is_exceeded(tmp_path: Path, tenant: Tenant) -> None:
 def test_an_external_release_without_pods(tmp_path: Path, tenant: Tenant) -> None:
     config = {"chart": ".", "releaseName": "nobodys"}
     write(tmp_path, {"first": GOOD}, kind="medweave.helm", config=config, external=True)
-    told_s = told_after_s(begin(tmp_path, tenant), "ERROR")
+    told_s = reported_after_s(begin(tmp_path, tenant), "ERROR")
     told = (tmp_path / "stderr.txt").read_text()
     assert "deployments.pods.config.releaseName: the external release 'nobodys' has no pods." in told
     assert f"no pods with app.kubernetes.io/instance=nobodys in namespace '{tenant.namespace}'" in told
@@ -118,7 +118,7 @@ def test_an_external_release_without_pods(tmp_path: Path, tenant: Tenant) -> Non
 def test_a_context_that_the_kubeconfig_has_not(tmp_path: Path, tenant: Tenant) -> None:
     config = {"selector": "app=x", "kubeContext": "tenant-x"}
     write(tmp_path, {"first": GOOD}, kind="medweave.kubernetes", config=config)
-    told_s = told_after_s(begin(tmp_path, tenant), "ERROR")
+    told_s = reported_after_s(begin(tmp_path, tenant), "ERROR")
     told = (tmp_path / "stderr.txt").read_text()
     assert "deployments.pods.config.kubeContext: the kubeconfig has no context 'tenant-x'." in told
     assert f"expected: one of its contexts: {tenant.namespace}" in told
@@ -207,6 +207,9 @@ def test_a_deployment_that_is_taken_away_while_its_pods_are_waited_for(tmp_path:
     taken = time.monotonic()
     ended = going.wait()
     told_s = time.monotonic() - taken
-    assert f"deployments.pods.config.files: somebody has deleted Deployment {NAME}, whose pods" in ended.stderr
+    assert (
+        f"deployments.pods.config.files: Deployment {NAME} was deleted while medweave waited for its pods"
+        in ended.stderr
+    )
     assert told_s < TOLD_S, f"told after {told_s:.1f} s"
     print(f"told after {told_s:.1f} s")

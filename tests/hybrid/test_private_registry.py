@@ -20,7 +20,7 @@ from support.cwl_files import ROOT
 from support.engine import Run
 from support.helm_release import Tenant
 from support.images import buildah
-from support.pod_runs import begin, go, pods_of, told_after_s, write
+from support.pod_runs import begin, go, pods_of, reported_after_s, write
 from support.testbed import BASE_IMAGE, Sites, unique, wait_for
 
 USER = "puller"
@@ -120,7 +120,7 @@ def test_manifests_pull_with_the_namespaces_secret(
 
 def told_in_time(going: Run, text: str) -> None:
     """The run ends with an error about the image, in time, and with the node's own words."""
-    told_s = told_after_s(going, "deployments.private.config.values.image: its pods cannot start.")
+    told_s = reported_after_s(going, "deployments.private.config.values.image: its pods cannot start.")
     ended = going.wait()
     assert ended.exit_code == 1
     assert re.search(f"failed to resolve reference .*({text})", ended.stderr), ended.stderr
@@ -150,7 +150,7 @@ def test_a_registry_that_is_overloaded_is_waited_for(
     config = {"pendingTimeout": 12}
     release(tmp_path, registry.image("busy"), config=config, imagePullSecrets=[{"name": secret}])
     going = begin(tmp_path, tenant)
-    told_s = told_after_s(going, "503 Service Unavailable")
+    told_s = reported_after_s(going, "503 Service Unavailable")
     assert "ERROR" not in going.stderr, "it may come back"
     ended = going.wait()
     assert ended.exit_code == 1

@@ -22,7 +22,7 @@ from medweave.schedule.definition import definition_files
 from medweave.schedule.document import WHAT, Schedule
 from medweave.schedule.in_pod import lines_of
 from medweave.schedule.rights import rights_of, rules_of
-from medweave_connectors.sites.helm.commands import Access, Chart, failure, install, listed, uninstall
+from medweave_connectors.sites.helm.commands import Access, HelmChart, failure, install, listed, uninstall
 from medweave_core.documents.field_errors import fault_at
 from medweave_core.documents.line_numbers import shown
 from medweave_core.documents.yaml_documents import read_mapping
@@ -109,7 +109,7 @@ class Kubernetes:
         archive, file = self._packed()
         rights = rules_of(rights_of(self._schedule.file))
         values = values_of(self._schedule, archive=archive, file=file, rights=rights, suspended=suspended)
-        chart = Chart(reference=self._chart())
+        chart = HelmChart(reference=self._chart())
         words = install(
             self._schedule.name, chart, self._access, values=["-"], labels=OWN, timeout_s=TIMEOUT_S, replaces=True
         )

@@ -75,6 +75,6 @@ def test_a_step_whose_node_is_lost_is_told_as_that(
     (pod,) = site["pods"]
     assert site["failure"] == "NodeFail", ended.stderr
     assert f"node {pod['node']} is lost, and with it what ran in pod {pod['pod']}." in ended.stderr
-    assert "tell the operators of the cluster if it happens again" in ended.stderr
+    assert "inform the operators of the cluster if it happens again" in ended.stderr
     assert told - known < TOLD_S[mode]
     until(lambda: not left(tenant), limit_s=90, what="the end of all that the run has made")

@@ -34,7 +34,7 @@ def test_project_names_each_worker_with_its_folders() -> None:
     assert [child.tag for child in root] == ["MasterNode", "ComputeNode", "ComputeNode"]
     assert [node.get("Name") for node in root.iter("ComputeNode")] == WORKERS
     node = root.findall("ComputeNode")[1]
-    assert [(each.tag, each.text) for each in node.iter() if (each.text or "").strip()] == [
+    assert [(element.tag, element.text) for element in node.iter() if (element.text or "").strip()] == [
         ("InstallDir", "/opt/COMPSs"),
         ("WorkingDir", "/work/j/compss"),
         ("AppDir", "/a&b"),
@@ -42,7 +42,7 @@ def test_project_names_each_worker_with_its_folders() -> None:
     ]
     application = node.find("Application")
     assert application is not None
-    assert [each.tag for each in application] == ["AppDir", "Pythonpath"]
+    assert [element.tag for element in application] == ["AppDir", "Pythonpath"]
 
 
 def test_resources_name_ports_that_compss_accepts() -> None:
@@ -55,7 +55,7 @@ def test_resources_name_ports_that_compss_accepts() -> None:
         assert adaptor is not None
         assert adaptor.get("Name") == "es.bsc.compss.nio.master.NIOAdaptor"
         assert adaptor.find("SubmissionSystem/Interactive") is not None
-        ports = {each.tag: int(each.text or "") for each in adaptor.find("Ports") or []}
+        ports = {element.tag: int(element.text or "") for element in adaptor.find("Ports") or []}
         assert ports["MinPort"] != ports["MaxPort"], "COMPSs refuses equal ones"
         assert ports["SpawnerPort"] == 2222
 
@@ -108,7 +108,7 @@ def test_a_pod_tells_what_it_has(tmp_path: Path) -> None:
         "POD_SSH_PORT": "2222",
         "COMPSS_HOME": str(tmp_path / "COMPSs"),
     }
-    facts = commands.parse_facts(asked(environment))
+    facts = commands.parse_facts(printed_facts(environment))
     assert not facts.missing()
     assert (facts.python, facts.port, facts.runcompss) == (sys.executable, "2222", str(runcompss))
     assert facts.java == str(tmp_path / "jvm")
@@ -117,12 +117,14 @@ def test_a_pod_tells_what_it_has(tmp_path: Path) -> None:
 
 
 def test_a_pod_tells_what_is_missing() -> None:
-    facts = commands.parse_facts(asked({"PATH": "/bin", "POD_PYTHON": "/nowhere/python", "COMPSS_HOME": "/nowhere"}))
+    facts = commands.parse_facts(
+        printed_facts({"PATH": "/bin", "POD_PYTHON": "/nowhere/python", "COMPSS_HOME": "/nowhere"})
+    )
     assert facts.missing()[-1] == "runcompss on the PATH"
     assert facts.missing()[0] == "the package medweave_steps in /nowhere/python"
 
 
-def asked(environment: dict[str, str]) -> str:
+def printed_facts(environment: dict[str, str]) -> str:
     script = " ".join(commands.ask_facts())
     return subprocess.run(["/bin/sh", "-c", script], env=environment, capture_output=True, text=True, check=True).stdout
 
@@ -135,10 +137,10 @@ def test_workers_that_do_not_answer_are_named(tmp_path: Path) -> None:
     )
     ssh.chmod(0o755)
     script = " ".join(commands.reach(WORKERS, "2222"))
-    told = subprocess.run(
+    output = subprocess.run(
         ["sh", "-c", script], env={"PATH": f"{tmp_path}:/usr/bin:/bin"}, capture_output=True, text=True, check=True
     ).stdout
-    assert commands.unreached(told, WORKERS) == {"r-worker-1.r-pods": "Host key verification failed."}
+    assert commands.unreached(output, WORKERS) == {"r-worker-1.r-pods": "Host key verification failed."}
     assert commands.unreached("", WORKERS) == dict.fromkeys(WORKERS, "no answer")
 
 
@@ -155,9 +157,9 @@ def test_only_what_compss_left_is_cleared(tmp_path: Path) -> None:
         assert other.poll() is None
         assert serves.poll() is None
     finally:
-        for each in (left, other, serves):
-            each.kill()
-            each.wait()
+        for process in (left, other, serves):
+            process.kill()
+            process.wait()
 
 
 @pytest.mark.parametrize(("stays", "names_release"), [(True, True), (False, False)])

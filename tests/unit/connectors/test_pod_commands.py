@@ -51,7 +51,7 @@ def test_a_kill_is_judged_by_the_counter() -> None:
     assert verdict(137, before, after) == (
         "out of memory: 1 of its processes were killed at the container's memory limit of 512 MiB."
     )
-    assert "out of memory" in verdict(1, before, after), "a child was killed, and the step said something else"
+    assert "out of memory" in verdict(1, before, after), "a child was killed, and the step reported something else"
     assert "counts no kill for memory" in verdict(137, before, Counters(oom_kills=1))
     assert "not readable" in verdict(137, Counters(), Counters())
     assert verdict(65, before, Counters(oom_kills=1)) == ""
@@ -130,11 +130,11 @@ def started(pid: int) -> str:
 
 
 def marked(key: str) -> list[str]:
-    found = []
-    for each in Path("/proc").glob("[0-9]*"):
+    processes = []
+    for path in Path("/proc").glob("[0-9]*"):
         try:
-            if f"MEDWEAVE_JOB={key}".encode() in (each / "environ").read_bytes():
-                found.append(each.name)
+            if f"MEDWEAVE_JOB={key}".encode() in (path / "environ").read_bytes():
+                processes.append(path.name)
         except OSError:
             continue
-    return found
+    return processes

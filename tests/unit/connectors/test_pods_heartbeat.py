@@ -12,7 +12,7 @@ import pytest
 from kubernetes_asyncio.client import CoreV1Api
 
 from medweave_connectors.sites.pods.api.api_client import clients_of, configuration_of
-from medweave_connectors.sites.pods.errors import PodLost
+from medweave_connectors.sites.pods.api.errors import PodLost
 from medweave_connectors.sites.pods.exec.execution import execute
 from support.api_server import NAMESPACE, ApiServer, pod_document
 

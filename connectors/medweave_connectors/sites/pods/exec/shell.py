@@ -25,7 +25,7 @@ class PodShell:
         return not self._listener.done()
 
     async def write(self, data: bytes) -> None:
-        """Sends to its input."""
+        """Send to its input."""
         await self._execution.write(data)
 
     async def read(self) -> bytes:
