@@ -139,12 +139,12 @@ def _pod(
 
 def _kind_standing(pod: Pod) -> str:
     before = _pod("Running", conditions={"Ready": ("True", "")})
-    return f"`{pod_states.loss_kind(before, pod, 'worker')}`" if pod_states.loss(before, pod, "worker") else ""
+    return f"`{pod_states.loss_kind(before, pod, 'worker')}`" if pod_states.describe_loss(before, pod, "worker") else ""
 
 
 def _kind_own(pod: Pod) -> str:
     over = pod_states.judge(pod)[0] is pod_states.PodState.GONE or pod.containers[0].ended
-    return f"`{pod_states.end_kind(pod, 'worker')}`" if over else ""
+    return f"`{pod_states.failure_kind(pod, 'worker')}`" if over else ""
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

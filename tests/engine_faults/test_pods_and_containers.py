@@ -38,7 +38,7 @@ def words_of_install() -> list[str]:
 
     access = commands.Access(namespace="tenant-a", kubeconfig=None, context=None)
     chart = commands.HelmChart(reference="/c")
-    return list(commands.install("r", chart, access, values=[], labels={"run": "1"}, timeout_s=60))
+    return list(commands.build_install_command("r", chart, access, values=[], labels={"run": "1"}, timeout_s=60))
 
 
 def stock_pod(name: str, mounts: list[tuple[str, str]] | None) -> Any:
@@ -63,7 +63,7 @@ def stock_destinations(mounts: list[tuple[str, str]] | None, path: str) -> int:
 
 def our_destinations(mounts: list[tuple[str, str]], volumes: list[dict[str, Any]], path: str) -> int:
     from medweave_connectors.sites.pods.objects.pod import parse_pod
-    from medweave_connectors.sites.pods.objects.volumes import distinct
+    from medweave_connectors.sites.pods.objects.volumes import one_per_storage
 
     container = {"name": "worker", "volumeMounts": [{"name": name, "mountPath": at} for name, at in mounts]}
     pods = [
@@ -76,7 +76,7 @@ def our_destinations(mounts: list[tuple[str, str]], volumes: list[dict[str, Any]
         )
         for n in range(2)
     ]
-    return len(distinct([(pod, "worker") for pod in pods], path))
+    return len(one_per_storage([(pod, "worker") for pod in pods], path))
 
 
 def test_n1_a_container_over_a_queue_is_refused(tmp_path: Path, stock_only: bool) -> None:
@@ -189,10 +189,10 @@ def test_k6_statefulsets_and_daemonsets(stock_only: bool) -> None:
         shown("update_trategy" in str(result), result)
     if stock_only:
         return
-    from medweave_connectors.sites.pods.objects.workloads import workloads
+    from medweave_connectors.sites.pods.objects.workloads import find_workloads
 
     labels = {"app": "w"}
-    expected_workloads = workloads(
+    expected_workloads = find_workloads(
         [
             {
                 "kind": kind,

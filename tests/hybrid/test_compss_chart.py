@@ -10,7 +10,7 @@ import yaml
 
 from medweave_connectors.sites.compss import xml
 from medweave_connectors.sites.pods.objects.pod import parse_pod
-from medweave_connectors.sites.pods.objects.workloads import workloads
+from medweave_connectors.sites.pods.objects.workloads import find_workloads
 from support.api_server import pod_of
 from support.compss_cluster import CHART
 from support.helm_release import Tenant
@@ -52,7 +52,7 @@ def test_the_pods_know_each_other_by_the_names_that_the_connector_reads(
 ) -> None:
     objects = rendered(tenant, engine, workers)
     masters = {"ci-master": 1} if engine == "compss" else {}
-    in_release = workloads(document for document in objects if not is_hook(document))
+    in_release = find_workloads(document for document in objects if not is_hook(document))
     assert {workload.name: workload.replicas for workload in in_release} == {"ci-worker": workers, **masters}
     assert len({workload.selector for workload in in_release}) == len(in_release), "no part's pods are another's"
     worker = named(objects, "StatefulSet", "ci-worker")
@@ -69,8 +69,8 @@ def test_project_and_resources_are_those_of_the_pods(tenant: Tenant, workers: in
     (port,) = [port["containerPort"] for port in container["ports"] if port["name"] == "ssh"]
     names = [parse_pod(pod_of(worker, number)).address for number in range(workers)]
     folders = {"install_dir": "/opt/COMPSs", "working_dir": "/work/j", "app_dir": "/a", "python_path": "/p"}
-    resources = xml.resources(names, ssh_port=port)
-    assert compute_nodes(xml.project(names, **folders)) == compute_nodes(resources) == names
+    resources = xml.build_resources(names, ssh_port=port)
+    assert compute_nodes(xml.build_project(names, **folders)) == compute_nodes(resources) == names
     ports = {element.text for element in ElementTree.fromstring(resources).iter("SpawnerPort")}
     assert ports == {str(SSH_PORT)}
 

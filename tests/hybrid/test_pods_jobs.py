@@ -151,7 +151,7 @@ def test_an_evicted_pod_is_replaced_and_finds_a_clean_folder(tmp_path: Path, ten
     assert ended.exit_code == 0, ended.stderr
     (winner,) = (tmp_path / "results" / "result.txt").read_text().split()
     assert winner != pod
-    assert "its pod was taken away; Kubernetes starts it again" in ended.stderr
+    assert "its pod was disrupted; Kubernetes replaces it" in ended.stderr
     assert_nothing_left(tenant)
 
 

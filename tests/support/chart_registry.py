@@ -15,7 +15,7 @@ from pathlib import Path
 
 import yaml
 
-from support.cluster_way import certificate, tls
+from support.cluster_connections import certificate, tls
 from support.helm_release import Tenant
 from support.private_registry import Registry
 

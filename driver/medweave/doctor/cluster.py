@@ -27,7 +27,7 @@ from medweave.doctor.pod_speed import NotMeasured, measured
 from medweave.doctor.rights import FILES, HELM, JOBS, PODS, Right, of_kinds
 from medweave.doctor.storage import Storage
 from medweave.doctor.trial_pods import new_name, pod_of, templates, trial, with_claim
-from medweave_connectors.sites.pods.api.api_client import kubeconfig_path
+from medweave_connectors.sites.pods.api.api_client import find_kubeconfig
 
 HOOK = "helm.sh/hook"
 ASK_PAUSE_S = 0.5
@@ -306,7 +306,7 @@ class Cluster:
     def _way(self) -> tuple[str, str | None, bool]:
         """As the connectors take it: kubeconfig, context, and whether it is the cluster in which this runs."""
         given = self._given
-        return kubeconfig_path(given.get("kubeconfig")), given.get("kubeContext") or None, bool(given.get("inCluster"))
+        return find_kubeconfig(given.get("kubeconfig")), given.get("kubeContext") or None, bool(given.get("inCluster"))
 
     def _came(self, name: str, image: str) -> Hop:
         began, reason = time.monotonic(), ""

@@ -26,7 +26,7 @@ FACTS = Facts(
 
 
 def test_project_names_each_worker_with_its_folders() -> None:
-    text = xml.project(
+    text = xml.build_project(
         WORKERS, install_dir="/opt/COMPSs", working_dir="/work/j/compss", app_dir="/a&b", python_path="/site"
     )
     root = ElementTree.fromstring(text)
@@ -46,7 +46,7 @@ def test_project_names_each_worker_with_its_folders() -> None:
 
 
 def test_resources_name_ports_that_compss_accepts() -> None:
-    root = ElementTree.fromstring(xml.resources(WORKERS, ssh_port=2222))
+    root = ElementTree.fromstring(xml.build_resources(WORKERS, ssh_port=2222))
     assert root.tag == "ResourcesList"
     for node, name in zip(root.findall("ComputeNode"), WORKERS, strict=True):
         assert node.get("Name") == name
@@ -62,7 +62,7 @@ def test_resources_name_ports_that_compss_accepts() -> None:
 
 def test_the_step_becomes_an_application() -> None:
     command = ["medweave-step train-distributed", "--output", shlex.quote("it's-a-model")]
-    words = commands.runcompss(
+    words = commands.build_runcompss_command(
         command, FACTS, project="/w/project.xml", resources="/w/resources.xml", master="r-master-0.r-pods"
     )
     assert shlex.split(" ".join(words)) == [
@@ -92,7 +92,7 @@ def test_the_step_becomes_an_application() -> None:
 )
 def test_what_runcompss_would_take_apart_is_refused(command: list[str], words: str) -> None:
     with pytest.raises(ValueError, match=words):
-        commands.runcompss(command, FACTS, project="p", resources="r", master="m")
+        commands.build_runcompss_command(command, FACTS, project="p", resources="r", master="m")
 
 
 def test_a_pod_tells_what_it_has(tmp_path: Path) -> None:
@@ -125,7 +125,7 @@ def test_a_pod_tells_what_is_missing() -> None:
 
 
 def printed_facts(environment: dict[str, str]) -> str:
-    script = " ".join(commands.ask_facts())
+    script = " ".join(commands.build_facts_command())
     return subprocess.run(["/bin/sh", "-c", script], env=environment, capture_output=True, text=True, check=True).stdout
 
 
@@ -136,12 +136,12 @@ def test_workers_that_do_not_answer_are_named(tmp_path: Path) -> None:
         'echo "Host key verification failed." >&2; exit 255\n'
     )
     ssh.chmod(0o755)
-    script = " ".join(commands.reach(WORKERS, "2222"))
+    script = " ".join(commands.build_reach_command(WORKERS, "2222"))
     output = subprocess.run(
         ["sh", "-c", script], env={"PATH": f"{tmp_path}:/usr/bin:/bin"}, capture_output=True, text=True, check=True
     ).stdout
-    assert commands.unreached(output, WORKERS) == {"r-worker-1.r-pods": "Host key verification failed."}
-    assert commands.unreached("", WORKERS) == dict.fromkeys(WORKERS, "no answer")
+    assert commands.parse_unreachable(output, WORKERS) == {"r-worker-1.r-pods": "Host key verification failed."}
+    assert commands.parse_unreachable("", WORKERS) == dict.fromkeys(WORKERS, "no answer")
 
 
 def test_only_what_compss_left_is_cleared(tmp_path: Path) -> None:
@@ -152,7 +152,7 @@ def test_only_what_compss_left_is_cleared(tmp_path: Path) -> None:
     server.symlink_to(shutil.which("sleep") or "")
     serves = subprocess.Popen([f"sshd -o SetEnv=COMPSS_HOME={home}", "60"], executable=server)
     try:
-        subprocess.run(["sh", "-c", " ".join(commands.clear(home))], check=True)
+        subprocess.run(["sh", "-c", " ".join(commands.build_kill_command(home))], check=True)
         assert left.wait(timeout=5) == -9
         assert other.poll() is None
         assert serves.poll() is None
@@ -162,8 +162,8 @@ def test_only_what_compss_left_is_cleared(tmp_path: Path) -> None:
             process.wait()
 
 
-@pytest.mark.parametrize(("stays", "names_release"), [(True, True), (False, False)])
-def test_a_release_that_is_removed_is_not_named_for_a_test(stays: bool, names_release: bool) -> None:
-    advice = commands.test_release("cluster-1a2b3c", "research", stays=stays)
+@pytest.mark.parametrize(("is_external", "names_release"), [(True, True), (False, False)])
+def test_a_release_that_is_removed_is_not_named_for_a_test(is_external: bool, names_release: bool) -> None:
+    advice = commands.describe_release_test("cluster-1a2b3c", "research", is_external=is_external)
     assert "helm test" in advice
     assert ("cluster-1a2b3c" in advice) is names_release

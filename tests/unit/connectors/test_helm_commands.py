@@ -6,7 +6,7 @@ import pytest
 
 from medweave_connectors.sites.helm import commands
 from medweave_connectors.sites.helm.commands import Access, HelmChart, parse_releases
-from medweave_connectors.sites.pods.objects.workloads import container_names, documents, selectors, workloads
+from medweave_connectors.sites.pods.objects.workloads import container_names, find_workloads, parse_documents, selectors
 
 ACCESS = Access(namespace="tenant-a", kubeconfig="/home/me/kube config", context=None)
 MANIFEST = """
@@ -35,7 +35,7 @@ spec:
 
 
 def test_an_install_has_our_labels_and_takes_no_name_that_is_taken() -> None:
-    words = commands.install(
+    words = commands.build_install_command(
         "r", HelmChart(reference="/c"), ACCESS, values=["a.yml", "b.yml"], labels={"b": "2", "a": "1"}, timeout_s=60
     )
     assert words[:4] == ["helm", "install", "r", "/c"]
@@ -46,7 +46,7 @@ def test_an_install_has_our_labels_and_takes_no_name_that_is_taken() -> None:
 
 
 def test_a_release_is_looked_up_by_name_and_label_in_all_states() -> None:
-    words = commands.listed("my.release", ACCESS, {"medweave.dev/driver": "host_7-1"})
+    words = commands.build_list_command("my.release", ACCESS, {"medweave.dev/driver": "host_7-1"})
     assert words[:5] == ["helm", "list", "--short", "--filter", "^my\\.release$"]
     assert words[words.index("--selector") + 1] == "medweave.dev/driver=host_7-1"
     assert {"--failed", "--pending", "--deployed"} < set(words)
@@ -55,16 +55,16 @@ def test_a_release_is_looked_up_by_name_and_label_in_all_states() -> None:
 def test_every_command_names_the_same_namespace() -> None:
     # Fault K3 of the engine: helm used the context's, the search for pods `default`.
     for words in (
-        commands.install("r", HelmChart(reference="/c"), ACCESS, values=[], labels={}, timeout_s=60),
-        commands.uninstall("r", ACCESS),
-        commands.manifest("r", ACCESS),
-        commands.listed("r", ACCESS, {}),
+        commands.build_install_command("r", HelmChart(reference="/c"), ACCESS, values=[], labels={}, timeout_s=60),
+        commands.build_uninstall_command("r", ACCESS),
+        commands.build_manifest_command("r", ACCESS),
+        commands.build_list_command("r", ACCESS, {}),
     ):
         assert words[words.index("--namespace") + 1] == "tenant-a"
 
 
 def test_charts_of_registries_and_repositories() -> None:
-    words = commands.install(
+    words = commands.build_install_command(
         "r",
         HelmChart(reference="segment", repository="https://charts.example.org", version="1.2.0"),
         Access(namespace="n", kubeconfig=None, context="hospital"),
@@ -88,7 +88,7 @@ def test_versions(text: str, number: tuple[int, int] | None) -> None:
     [("pods", "pods-1a2b3c"), ("My.Pods_2", "my-pods-2-1a2b3c"), ("a" * 80, "a" * 46 + "-1a2b3c")],
 )
 def test_release_names(deployment: str, name: str) -> None:
-    assert commands.release_name(deployment, "1a2b3c") == name
+    assert commands.build_release_name(deployment, "1a2b3c") == name
     assert len(name) <= 53
 
 
@@ -101,13 +101,13 @@ compss-cluster:
 
 
 def test_the_reason_of_a_failure() -> None:
-    reason = commands.failure(SCHEMA_ERROR)
+    reason = commands.parse_failure(SCHEMA_ERROR)
     assert reason.startswith("values don't meet")
     assert "- at '/worker/replicas': got string, want integer" in reason
-    assert commands.failing_key('secrets is forbidden: User "u" cannot list resource "secrets"', {}) == "namespace"
-    assert commands.failing_key("Kubernetes cluster unreachable: dial tcp", {}) == "kubeconfig"
-    assert commands.failing_key('path "/c" not found', {}) == "chart"
-    assert commands.failure("") == "helm printed no message"
+    assert commands.find_failing_key('secrets is forbidden: User "u" cannot list resource "secrets"', {}) == "namespace"
+    assert commands.find_failing_key("Kubernetes cluster unreachable: dial tcp", {}) == "kubeconfig"
+    assert commands.find_failing_key('path "/c" not found', {}) == "chart"
+    assert commands.parse_failure("") == "helm printed no message"
 
 
 @pytest.mark.parametrize(
@@ -123,7 +123,7 @@ def test_the_reason_of_a_failure() -> None:
 )
 def test_a_refused_value_is_a_key_of_the_site_file(values: dict[str, object], pointer: str, key: str) -> None:
     reason = f"values don't meet the specifications of the schema(s):\n- at '{pointer}': got string, want integer"
-    assert commands.failing_key(reason, values) == key
+    assert commands.find_failing_key(reason, values) == key
 
 
 FETCH = 'failed to perform "FetchReference" on source: '
@@ -186,7 +186,7 @@ FETCH = 'failed to perform "FetchReference" on source: '
     ],
 )
 def test_a_chart_that_does_not_come_is_told_with_its_key(chart: HelmChart, reason: str, key: str, do: str) -> None:
-    result = commands.chart_trouble(reason, chart)
+    result = commands.explain_chart_failure(reason, chart)
     assert result is not None
     assert result[0] == key
     assert do in result[1]
@@ -194,8 +194,8 @@ def test_a_chart_that_does_not_come_is_told_with_its_key(chart: HelmChart, reaso
 
 def test_what_is_no_trouble_with_a_chart() -> None:
     chart = HelmChart(reference="oci://r.test/x/seg")
-    assert commands.chart_trouble("values don't meet the specifications of the schema", chart) is None
-    assert commands.chart_trouble('path "/c" not found', HelmChart(reference="/c")) is None
+    assert commands.explain_chart_failure("values don't meet the specifications of the schema", chart) is None
+    assert commands.explain_chart_failure('path "/c" not found', HelmChart(reference="/c")) is None
 
 
 @pytest.mark.parametrize(
@@ -210,7 +210,7 @@ def test_what_is_no_trouble_with_a_chart() -> None:
     ],
 )
 def test_an_image_is_a_key_of_the_site_file(values: dict[str, object], image: str, key: str) -> None:
-    assert commands.key_of_image(values, image) == key
+    assert commands.find_image_key(values, image) == key
 
 
 def record(name: str, revision: int, status: str, **labels: str) -> dict[str, object]:
@@ -225,7 +225,7 @@ def test_the_newest_revision_of_a_release_counts() -> None:
 
 
 def test_a_manifest_tells_the_pods_to_expect() -> None:
-    result = workloads(documents(MANIFEST))
+    result = find_workloads(parse_documents(MANIFEST))
     assert [(workload.kind, workload.name, workload.replicas) for workload in result] == [
         ("StatefulSet", "r-worker", 2),
         ("Deployment", "r-web", 1),
@@ -240,9 +240,9 @@ def test_a_manifest_tells_the_pods_to_expect() -> None:
 @pytest.mark.parametrize("text", ["a: [", "just words", "kind: Pod"])
 def test_what_is_no_manifest(text: str) -> None:
     with pytest.raises(ValueError, match=r"YAML|apiVersion"):
-        documents(text)
+        parse_documents(text)
 
 
 def test_lists_are_opened() -> None:
     text = "apiVersion: v1\nkind: List\nitems: [{apiVersion: v1, kind: Secret, metadata: {name: s}}]"
-    assert [document["kind"] for document in documents(text)] == ["Secret"]
+    assert [document["kind"] for document in parse_documents(text)] == ["Secret"]

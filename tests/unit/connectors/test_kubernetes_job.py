@@ -12,10 +12,16 @@ import pytest
 
 from medweave_connectors.jobs.job_requests import JobRequest, StepHints
 from medweave_connectors.jobs.retries.policy import FailureKind
-from medweave_connectors.sites.kubernetes.job.manifest import SUBMISSION, build_job, job_name
-from medweave_connectors.sites.kubernetes.job.script import KubernetesJobFiles, follow, job_script, read_end, show_end
+from medweave_connectors.sites.kubernetes.job.manifest import SUBMISSION, build_job, build_job_name
+from medweave_connectors.sites.kubernetes.job.script import (
+    KubernetesJobFiles,
+    build_end_command,
+    build_follow_command,
+    build_job_script,
+    read_end,
+)
 from medweave_connectors.sites.kubernetes.job.states import JobStatus, KubernetesJobState, judge_job
-from medweave_connectors.sites.pods.exec.commands import StepCommand
+from medweave_connectors.sites.pods.exec.commands import PodStep
 from medweave_connectors.sites.pods.objects.pod import Pod, parse_pod
 from support.api_server import pod_document
 from support.engine import wait_until
@@ -135,7 +141,7 @@ def test_kubernetes_puts_no_variables_into_the_command() -> None:
     ],
 )
 def test_the_name_of_a_job(name: str, expected: str) -> None:
-    assert job_name(name, "ab") == expected
+    assert build_job_name(name, "ab") == expected
 
 
 # ---- the script
@@ -153,7 +159,7 @@ def script(
     output = folder / "my out"
     output.mkdir(exist_ok=True)
     files = KubernetesJobFiles.next_to(str(output), token)
-    step = StepCommand(
+    step = PodStep(
         name="/segment/0",
         words=["sh", "-c", f"'{command}'"],
         environment={"TMPDIR": str(folder / "tmp"), "VALUE": "a $HOME 'b'"},
@@ -162,11 +168,13 @@ def script(
         limit_s=limit_s,
     )
     home = KubernetesJobFiles.next_to(str(output), "ab").folder
-    return job_script(step, files, home=home, checkpoint_folder=checkpoint_folder, signal_lead_s=1), files
+    return build_job_script(step, files, home=home, checkpoint_folder=checkpoint_folder, signal_lead_s=1), files
 
 
 def end_of(files: KubernetesJobFiles) -> int:
-    end = read_end(subprocess.run(["sh", "-c", show_end(files)], capture_output=True, text=True, check=True).stdout)
+    end = read_end(
+        subprocess.run(["sh", "-c", build_end_command(files)], capture_output=True, text=True, check=True).stdout
+    )
     assert end is not None
     return end.exit_code
 
@@ -235,11 +243,11 @@ def test_a_step_with_checkpoints_is_told_before_its_time_limit(
 def test_what_a_command_says_is_read_from_where_reading_stopped(tmp_path: Path) -> None:
     (tmp_path / "a file").write_bytes(b"12345\xff6")
     followed = subprocess.run(
-        ["sh", "-c", follow(str(tmp_path / "a file"), 4)], capture_output=True, text=True, check=True
+        ["sh", "-c", build_follow_command(str(tmp_path / "a file"), 4)], capture_output=True, text=True, check=True
     )
     assert followed.stdout == "Nf82\n"
     missing = subprocess.run(
-        ["sh", "-c", follow(str(tmp_path / "none"), 0)], capture_output=True, text=True, check=True
+        ["sh", "-c", build_follow_command(str(tmp_path / "none"), 0)], capture_output=True, text=True, check=True
     )
     assert (missing.stdout, missing.stderr) == ("", "")
 

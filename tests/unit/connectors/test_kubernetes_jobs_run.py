@@ -108,7 +108,7 @@ def test_an_evicted_pod_is_replaced_and_finds_a_clean_folder(tmp_path: Path, ser
     assert ended.exit_code == 0, ended.stderr
     assert (tmp_path / "seen").read_text() == ""
     assert (tmp_path / "results" / "result.txt").read_text().endswith("-1\n"), "the second pod's"
-    assert "its pod was taken away; Kubernetes starts it again" in ended.stderr
+    assert "its pod was disrupted; Kubernetes replaces it" in ended.stderr
     assert len(server.made) == 1
 
 

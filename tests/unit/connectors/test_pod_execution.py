@@ -6,7 +6,7 @@ import subprocess
 
 import pytest
 
-from medweave_connectors.sites.pods.exec.commands import report_exit_code
+from medweave_connectors.sites.pods.exec.commands import build_exit_code_wrapper
 from medweave_connectors.sites.pods.exec.execution import ExitCodeFilter
 
 MARK = b"medweave-pod end 0a1b "
@@ -38,7 +38,7 @@ def test_the_own_end_is_taken_out(pieces: tuple[bytes, ...], own: bytes, code: i
     ("script", "code"), [("exit 0", 0), ("exit 7", 7), ("kill -9 $$", 137), ("kill -s TERM -- -$PPID; sleep 9", 143)]
 )
 def test_a_shell_tells_the_end(script: str, code: int) -> None:
-    words = report_exit_code(["sh", "-c", script], MARK.decode())
+    words = build_exit_code_wrapper(["sh", "-c", script], MARK.decode())
     ended = subprocess.run(words, capture_output=True, check=False, start_new_session=True)
     assert ended.stderr.endswith(MARK + f"{code}\n".encode())
     assert ended.returncode == code

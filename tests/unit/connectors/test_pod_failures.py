@@ -9,9 +9,9 @@ import pytest
 from medweave_connectors.jobs.retries.policy import FailureKind
 from medweave_connectors.runlog.job_output import JobOutput
 from medweave_connectors.sites.pods.exec.commands import Counters
-from medweave_connectors.sites.pods.exec.member import Member, outcome_of
+from medweave_connectors.sites.pods.exec.member import Member, build_outcome
 from medweave_connectors.sites.pods.objects.pod import Pod, parse_pod
-from medweave_connectors.sites.pods.objects.pod_states import describe, loss, loss_kind
+from medweave_connectors.sites.pods.objects.pod_states import describe, describe_loss, loss_kind
 from support.api_server import NODE_MISSED, pod_document
 
 
@@ -51,7 +51,7 @@ def restarted(reason: str) -> Pod:
     ],
 )
 def test_each_loss_has_a_kind(now: Pod | None, kind: FailureKind) -> None:
-    assert loss(pod(), now, "worker")
+    assert describe_loss(pod(), now, "worker")
     assert loss_kind(pod(), now, "worker") == kind
 
 
@@ -77,7 +77,7 @@ def member(exit_code: int | None, *, oom_kills: int | None = None) -> Member:
 
 def failure(member: Member, limit_s: int | None = None) -> object:
     facts = {"seconds": 1.0, "kept_at": "", "reports": None, "site": {"namespace": "n"}}
-    site = outcome_of([member], member, limit_s=limit_s, **facts).site  # type: ignore[arg-type]
+    site = build_outcome([member], member, limit_s=limit_s, **facts).site  # type: ignore[arg-type]
     assert site["namespace"] == "n"
     return site.get("failure")
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from medweave_connectors.sites.pods.objects.pod import ClusterEvent, Pod, parse_pod, quantity
-from medweave_connectors.sites.pods.objects.pod_states import PodState, describe, judge, loss
-from medweave_connectors.sites.pods.objects.volumes import distinct, kept_at
+from medweave_connectors.sites.pods.objects.pod_states import PodState, describe, describe_loss, judge
+from medweave_connectors.sites.pods.objects.volumes import describe_location, one_per_storage
 from medweave_connectors.sites.pods.startup.messages import describe_events, describe_pods
 from support.api_server import NODE_MISSED
 
@@ -159,15 +159,15 @@ def restarted(reason: str, code: int) -> Pod:
     ],
 )
 def test_a_loss_is_described(now: Pod | None, words: str) -> None:
-    assert words in loss(pod(), now, "worker")
+    assert words in describe_loss(pod(), now, "worker")
 
 
 def test_what_is_no_loss() -> None:
-    assert loss(pod(), pod(), "worker") == ""
+    assert describe_loss(pod(), pod(), "worker") == ""
     slow = pod(conditions=[{"type": "Ready", "status": "False", "reason": "ContainersNotReady"}])
-    assert loss(pod(), slow, "worker") == "", "a probe that is late under load is no loss"
+    assert describe_loss(pod(), slow, "worker") == "", "a probe that is late under load is no loss"
     unsaid = pod(conditions=[{"type": "ContainersReady", "status": "False"}, {"type": "Ready", "status": "False"}])
-    assert loss(pod(), unsaid, "worker") == "", "its containers say why"
+    assert describe_loss(pod(), unsaid, "worker") == "", "its containers say why"
 
 
 def test_a_missed_node_is_told_of_a_pod_that_is_waited_for() -> None:
@@ -184,13 +184,13 @@ def names(chosen: list[tuple[Pod, str]]) -> list[str]:
 
 def test_equal_names_of_volumes_are_not_equal_volumes() -> None:
     # Fault K4 of the engine: it compares names, and so leaves all pods but one without the data.
-    assert names(distinct(places(pod("w-0"), pod("w-1")), "/work/job/in")) == ["w-0", "w-1"]
+    assert names(one_per_storage(places(pod("w-0"), pod("w-1")), "/work/job/in")) == ["w-0", "w-1"]
 
 
 def test_pods_that_share_a_claim_get_one_copy() -> None:
     both = places(pod("w-0"), pod("w-1"))
-    assert names(distinct(both, "/work/cohort/case")) == ["w-0"]
-    assert names(distinct(both, "/work/cohort/case", first="w-1")) == ["w-1"], "the source has it already"
+    assert names(one_per_storage(both, "/work/cohort/case")) == ["w-0"]
+    assert names(one_per_storage(both, "/work/cohort/case", first="w-1")) == ["w-1"], "the source has it already"
 
 
 @pytest.mark.parametrize(
@@ -205,26 +205,26 @@ def test_pods_that_share_a_claim_get_one_copy() -> None:
 def test_files_are_said_to_be_kept_where_they_are_after_the_run(
     path: str, removed: frozenset[str] | None, expected: str
 ) -> None:
-    assert kept_at("here", pod("w-0"), "worker", path, removed) == expected
+    assert describe_location("here", pod("w-0"), "worker", path, removed) == expected
 
 
 def test_a_mount_is_a_folder_and_no_prefix_of_a_name() -> None:
     # Fault K4: `/work/cohort` matched `/work/cohort-2`.
-    assert names(distinct(places(pod("w-0"), pod("w-1")), "/work/cohort-2")) == ["w-0", "w-1"]
+    assert names(one_per_storage(places(pod("w-0"), pod("w-1")), "/work/cohort-2")) == ["w-0", "w-1"]
 
 
 def test_a_pod_without_mounts() -> None:
     # Fault K4: TypeError.
     bare = copy.deepcopy(RUNNING["spec"]["containers"])
     del bare[0]["volumeMounts"]
-    assert names(distinct(places(pod("w-0", spec={"containers": bare}), pod("w-1")), "/tmp/x")) == ["w-0", "w-1"]
+    assert names(one_per_storage(places(pod("w-0", spec={"containers": bare}), pod("w-1")), "/tmp/x")) == ["w-0", "w-1"]
 
 
 def test_folders_of_a_node_are_shared_on_that_node_only() -> None:
     volumes = [{"name": "work", "hostPath": {"path": "/data"}}, {"name": "cohort", "emptyDir": {}}]
     here, too = pod("w-0", spec={"volumes": volumes}), pod("w-1", spec={"volumes": volumes})
     there = pod("w-2", spec={"volumes": volumes, "nodeName": "node-2"})
-    assert names(distinct(places(here, too, there), "/work/x")) == ["w-0", "w-2"]
+    assert names(one_per_storage(places(here, too, there), "/work/x")) == ["w-0", "w-2"]
 
 
 def test_pods_with_one_reason_are_told_in_one_line() -> None:

@@ -20,14 +20,14 @@ from medweave_connectors.sites.pods.api.masking import without_secrets
 from medweave_connectors.sites.pods.api.namespace_client import ApiServerError, NamespaceClient
 from medweave_connectors.sites.pods.exec.execution import execute
 from support.api_server import NAMESPACE, ApiServer, pod_document
-from support.cluster_way import HOST, GuardedServer, Relay, certificate, tls, write_kubeconfig
+from support.cluster_connections import HOST, GuardedServer, Relay, certificate, tls, write_kubeconfig
 from support.engine import run
 from support.small_cluster import write
 
 VERSION = "client.authentication.k8s.io/v1"
 # A token says until when it is good: the server needs no clock of the script's.
 LASTING = """#!/bin/sh
-echo run >> "$(dirname "$0")/runs"
+echo run >> "$(dirname "$0")/plugin-runs"
 end=$(( $(date +%s) + {seconds} ))
 printf '{answer}' $end "$(date -u -d @$end +%Y-%m-%dT%H:%M:%SZ)"
 """
@@ -84,7 +84,7 @@ async def command(websocket: Any) -> str:
 
 
 def num_runs(folder: Path) -> int:
-    return len((folder / "runs").read_text().splitlines())
+    return len((folder / "plugin-runs").read_text().splitlines())
 
 
 @pytest.mark.slow

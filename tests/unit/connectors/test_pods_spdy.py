@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from medweave_connectors.sites.pods.api import spdy
 from medweave_connectors.sites.pods.api.channels import STATUS, STDERR, STDOUT
-from medweave_connectors.sites.pods.api.spdy import Frames, SpdyChannels, opening
+from medweave_connectors.sites.pods.api.spdy import Frames, SpdyChannels, build_opening_frames
 
 STREAM_OF = {STATUS: 1, STDOUT: 5, STDERR: 7}
 
@@ -43,8 +43,13 @@ def streams(frames: bytes) -> list[tuple[int, bytes]]:
 
 
 def test_a_command_has_a_stream_for_each_channel() -> None:
-    assert streams(opening(takes_input=True)) == [(1, b"error"), (3, b"stdin"), (5, b"stdout"), (7, b"stderr")]
-    assert streams(opening(takes_input=False)) == [(1, b"error"), (5, b"stdout"), (7, b"stderr")]
+    assert streams(build_opening_frames(takes_input=True)) == [
+        (1, b"error"),
+        (3, b"stdin"),
+        (5, b"stdout"),
+        (7, b"stderr"),
+    ]
+    assert streams(build_opening_frames(takes_input=False)) == [(1, b"error"), (5, b"stdout"), (7, b"stderr")]
 
 
 PIECES = st.lists(st.tuples(st.sampled_from([STATUS, STDOUT, STDERR]), st.binary(min_size=1, max_size=40)), max_size=8)

@@ -265,7 +265,7 @@ def test_a_status_that_is_nested_deeply_is_an_unknown_end() -> None:
 )
 def test_counters_of_a_container(text: list[str]) -> None:
     counters = pod_commands.parse_counters([pod_commands.MARK + " ".join(text)])
-    assert pod_commands.verdict(137, pod_commands.Counters(), counters) is not None
+    assert pod_commands.explain_failure(137, pod_commands.Counters(), counters) is not None
     job_script.read_end(f"code {' '.join(text)}\n{pod_commands.MARK}{' '.join(text)}")
 
 

@@ -147,7 +147,7 @@ def test_a_folder_on_a_claim_that_no_pod_sees_is_told(
     assert not server.objects, "a run that ended has taken its pods away"
     told = clean(going, capsys, 75)
     folder = f"{tmp_path}/in-pods/{going.record.name}"
-    assert f"pods: {folder} on claim scratch: there is no ready pod of {tmp_path}/pods.yaml, which sees it" in told
+    assert f"pods: {folder} on claim scratch: no ready pod of {tmp_path}/pods.yaml mounts it" in told
     assert (going.record / "work").is_dir(), "clean it again"
     other = standing_pod("segment-2")
     other["metadata"]["labels"] = {"app": "segment"}

@@ -65,7 +65,7 @@ class Facts:
         return [words for name, words in needed.items() if not getattr(self, name)]
 
 
-def ask_facts() -> list[str]:
+def build_facts_command() -> list[str]:
     """Return a shell command that prints the facts, one per line: `python /env/bin/python`."""
     lines = (
         "python=${POD_PYTHON:-$(command -v python3)}",
@@ -86,7 +86,7 @@ def parse_facts(text: str) -> Facts:
     return Facts(**{label: fields.get(label, "").strip() for label in _LABELS})
 
 
-def reach(workers: Sequence[str], port: str) -> list[str]:
+def build_reach_command(workers: Sequence[str], port: str) -> list[str]:
     """Return a shell command for the master that logs in to every worker as COMPSs does: over ssh, in batch mode."""
     check = (
         f'message=$(timeout {REACH_S} ssh -p {shlex.quote(port)} -o BatchMode=yes "$worker" true </dev/null 2>&1); '
@@ -96,7 +96,7 @@ def reach(workers: Sequence[str], port: str) -> list[str]:
     return [f"for worker in {names}; do ( {check} ) & done; wait"]
 
 
-def unreached(text: str, workers: Sequence[str]) -> dict[str, str]:
+def parse_unreachable(text: str, workers: Sequence[str]) -> dict[str, str]:
     """Return the workers that did not answer, by name, with the message of ssh, from the output of `reach`."""
     answers = {
         words[0]: words[1:] for words in (line.split(maxsplit=2) for line in text.splitlines()) if len(words) > 1
@@ -109,9 +109,9 @@ def unreached(text: str, workers: Sequence[str]) -> dict[str, str]:
     return failed
 
 
-def test_release(release: str, namespace: str, *, stays: bool) -> str:
+def describe_release_test(release: str, namespace: str, *, is_external: bool) -> str:
     """Return an instruction for testing the release by hand; a release of this run is uninstalled when the run ends."""
-    if stays:
+    if is_external:
         return f"helm test {release} --namespace {namespace}"
     return (
         f"install the chart in namespace {namespace} by hand, with the values of this deployment, and run helm test "
@@ -119,7 +119,9 @@ def test_release(release: str, namespace: str, *, stays: bool) -> str:
     )
 
 
-def runcompss(command: Sequence[str], facts: Facts, *, project: str, resources: str, master: str) -> list[str]:
+def build_runcompss_command(
+    command: Sequence[str], facts: Facts, *, project: str, resources: str, master: str
+) -> list[str]:
     """Return the shell-quoted words that run a step's command as a COMPSs application.
 
     Args:
@@ -151,7 +153,7 @@ def runcompss(command: Sequence[str], facts: Facts, *, project: str, resources: 
     return [shlex.quote(facts.runcompss), *(shlex.quote(word) for word in options), *command[1:]]
 
 
-def clear(compss: str) -> list[str]:
+def build_kill_command(compss: str) -> list[str]:
     """Return a shell command for a worker that kills the remaining processes of a failed run: COMPSs' runtime and its Python tasks.
 
     All of them have the path of the installation in their command line. Process 1, which keeps the pod running, and the ssh

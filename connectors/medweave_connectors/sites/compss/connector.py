@@ -33,7 +33,7 @@ from medweave_connectors.sites.pods.api.namespace_client import ApiServerError
 from medweave_connectors.sites.pods.connector import RENDEZVOUS_PORT
 from medweave_connectors.sites.pods.exec.member import Member
 from medweave_connectors.sites.pods.objects.pod import Pod, pod_facts
-from medweave_connectors.sites.pods.objects.pod_states import loss, loss_kind
+from medweave_connectors.sites.pods.objects.pod_states import describe_loss, loss_kind
 from medweave_connectors.transfer.manifest import manifest
 
 MASTER, WORKER = "master", "worker"
@@ -74,7 +74,7 @@ class MedweaveCompssConnector(MedweaveHelmConnector):
         """Return the closed schema of the deployment's `config`."""
         return files(__package__).joinpath("schema.json").read_text("utf-8")
 
-    async def brought_up(self, pods: Sequence[Pod]) -> None:
+    async def on_pods_ready(self, pods: Sequence[Pod]) -> None:
         """Store which pods are the master and the workers.
 
         Raises:
@@ -164,8 +164,6 @@ class MedweaveCompssConnector(MedweaveHelmConnector):
         """Return the pods that get a copy of everything that is copied to this location."""
         return self._others(location)
 
-    # ---- jobs
-
     @reusing
     async def run(
         self,
@@ -191,14 +189,14 @@ class MedweaveCompssConnector(MedweaveHelmConnector):
     async def worker_of(self, location: ExecutionLocation, job_name: str) -> Worker:
         """Return the worker as in other pods, with the engine and the number of workers of a distributed job."""
         worker, distributed = await super().worker_of(location, job_name), job_requests.hints_of(job_name).gang
-        facts = {"engine": self.engine, "workers": len(self._taking_part(job_name)) if distributed else 1}
+        facts = {"engine": self.engine, "workers": len(self._participants(job_name)) if distributed else 1}
         return dataclasses.replace(worker, facts={**worker.facts, **facts})
 
     def places_of(self, job_name: str, location: ExecutionLocation) -> list[str]:
         """Return all participating workers under ddp; otherwise the first pod."""
         if self.engine == "compss" or not job_requests.hints_of(job_name).gang:
             return super().places_of(job_name, location)
-        return self._taking_part(job_name)
+        return self._participants(job_name)
 
     async def members(
         self,
@@ -212,7 +210,7 @@ class MedweaveCompssConnector(MedweaveHelmConnector):
         """Return the command on the master under runcompss, or in every worker; without the gang hint, in the first pod."""
         if not job_requests.hints_of(job_name).gang:
             return await super().members(job_name, location, command, variables, workdir, streams)
-        workers = await asyncio.gather(*(self.pod_at(place) for place in self._taking_part(job_name)))
+        workers = await asyncio.gather(*(self.pod_at(place) for place in self._participants(job_name)))
         variables = variables | {ENGINE: self.engine}
         if self.engine == "compss":
             return [await self._application(job_name, workers, command, variables, workdir, streams)]
@@ -244,7 +242,7 @@ class MedweaveCompssConnector(MedweaveHelmConnector):
         pods = await replacement_pods.wait_until_ready(
             self.cluster, before, within_s=within_s, deployment=self.deployment_name, closing=lambda: self._closing
         )
-        await self.brought_up(pods)
+        await self.on_pods_ready(pods)
         new = {f"{pod.name}:" for pod in pods if pod.uid not in {pod.uid for pod in before}}
         places = [_named(location, place) for place in self._places()]
         work = [_named(location, place) for place in self.places_of(job_name, location)]
@@ -258,7 +256,7 @@ class MedweaveCompssConnector(MedweaveHelmConnector):
         for before in self._watched_workers:
             with contextlib.suppress(ApiServerError):  # no answer: unknown until the next check
                 now = await self.cluster.pod(before.name)
-                if why := loss(before, now, WORKER):
+                if why := describe_loss(before, now, WORKER):
                     return f"COMPSs worker lost: {why}", loss_kind(before, now, WORKER)
         return "", FailureKind.UNKNOWN
 
@@ -281,10 +279,10 @@ class MedweaveCompssConnector(MedweaveHelmConnector):
     def _all(self, locations: Sequence[ExecutionLocation]) -> list[ExecutionLocation]:
         return [member for location in locations for member in (location, *self._others(location))]
 
-    def _taking_part(self, job_name: str) -> list[str]:
+    def _participants(self, job_name: str) -> list[str]:
         request = job_requests.request_of(job_name)
-        wanted = request.num_nodes if request is not None and request.num_nodes > 1 else len(self.workers)
-        return [f"{pod.name}:{WORKER}" for pod in self.workers[:wanted]]
+        num_workers = request.num_nodes if request is not None and request.num_nodes > 1 else len(self.workers)
+        return [f"{pod.name}:{WORKER}" for pod in self.workers[:num_workers]]
 
     async def _application(
         self,
@@ -303,7 +301,7 @@ class MedweaveCompssConnector(MedweaveHelmConnector):
         # COMPSs writes its logs below HOME, which StreamFlow sets to the output folder.
         home = f"{variables.get('TMPDIR', '/tmp')}/compss"
         self._homes[job_name] = home
-        project = xml.project(
+        project = xml.build_project(
             names,
             install_dir=facts.compss,
             working_dir=f"{home}/work",
@@ -311,11 +309,14 @@ class MedweaveCompssConnector(MedweaveHelmConnector):
             python_path=facts.python_path,
         )
         await self.run(place, ["mkdir", "-p", shlex.quote(f"{home}/work")])
-        for name, text in (("project.xml", project), ("resources.xml", xml.resources(names, ssh_port=int(facts.port)))):
+        for name, text in (
+            ("project.xml", project),
+            ("resources.xml", xml.build_resources(names, ssh_port=int(facts.port))),
+        ):
             async with await self.get_stream_writer(["tee", f"{home}/{name}", ">", "/dev/null"], place) as writer:
                 await writer.write(text.encode())
         try:
-            words = commands.runcompss(
+            words = commands.build_runcompss_command(
                 command,
                 facts,
                 project=f"{home}/project.xml",
@@ -337,7 +338,7 @@ class MedweaveCompssConnector(MedweaveHelmConnector):
         return member
 
     async def _facts(self, place: ExecutionLocation) -> Facts:
-        text, _ = await self.alone(place, commands.ask_facts(), timeout=ASK_S)
+        text, _ = await self.alone(place, commands.build_facts_command(), timeout=ASK_S)
         facts = commands.parse_facts(text)
         if missing := facts.missing():
             raise self._refused(
@@ -349,13 +350,14 @@ class MedweaveCompssConnector(MedweaveHelmConnector):
         return facts
 
     async def _reach(self, place: ExecutionLocation, names: Sequence[str], port: str) -> None:
-        text, _ = await self.alone(place, commands.reach(names, port), timeout=ASK_S)
-        if failed := commands.unreached(text, names):
+        text, _ = await self.alone(place, commands.build_reach_command(names, port), timeout=ASK_S)
+        if failed := commands.parse_unreachable(text, names):
+            is_external = self.removed_claims() is None
             raise PodLost(
                 f"deployment '{self.deployment_name}': the master cannot reach its workers over ssh.\n"
                 f"  seen:     {'; '.join(f'{name}: {message}' for name, message in failed.items())}\n"
                 f"  expected: a login on port {port} with the release's key\n"
-                f"  do:       {commands.test_release(self.release, self.namespace, stays=self.removed_claims() is None)}"
+                f"  do:       {commands.describe_release_test(self.release, self.namespace, is_external=is_external)}"
             )
 
     async def after_attempt(self, job_name: str, location: ExecutionLocation) -> None:
@@ -379,7 +381,7 @@ class MedweaveCompssConnector(MedweaveHelmConnector):
                 outcome = run.jobs[job_name].outcome
                 if outcome is not None and outcome.exit_code:
                     console.say(f"medweave: COMPSs' own logs: {short_path(target)}")
-        words = commands.clear(facts.compss)
+        words = commands.build_kill_command(facts.compss)
         with contextlib.suppress(PodLost, TimeoutError):
             await asyncio.gather(
                 *(self.alone(other, words, timeout=ASK_S) for other in self._others(location)), return_exceptions=True

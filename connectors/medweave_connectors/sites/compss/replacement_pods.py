@@ -102,7 +102,7 @@ async def copy_missing_files(
             f"deployment '{connector.deployment_name}': all its pods are new, and none has what the step reads"
         )
     for replacement in (location for location in places if location not in surviving):
-        await connector.forget(replacement.name)
+        await connector.close_shells(replacement.name)
         await copy_folder(connector, surviving[0], replacement, posixpath.dirname(folder.rstrip("/")))
     if not checkpoint_folder or len(work) < 2:
         return

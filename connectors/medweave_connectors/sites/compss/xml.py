@@ -14,7 +14,7 @@ WORKER_PORTS = (
 REPLICAS_AT_ONCE = 1  # a replica trains with all cores of its worker; so as many replicas as workers use all of them
 
 
-def project(workers: Sequence[str], *, install_dir: str, working_dir: str, app_dir: str, python_path: str) -> str:
+def build_project(workers: Sequence[str], *, install_dir: str, working_dir: str, app_dir: str, python_path: str) -> str:
     """Return project.xml: where the workers have COMPSs, the application and a work folder.
 
     Args:
@@ -30,7 +30,7 @@ def project(workers: Sequence[str], *, install_dir: str, working_dir: str, app_d
     return _text(root)
 
 
-def resources(workers: Sequence[str], *, ssh_port: int) -> str:
+def build_resources(workers: Sequence[str], *, ssh_port: int) -> str:
     """Return resources.xml: the computing units of the workers and the ports that reach them.
 
     Args:

@@ -52,7 +52,7 @@ class HelmChart:
         return [*words, "--version", self.version] if self.version else words
 
 
-def install(
+def build_install_command(
     release: str,
     chart: HelmChart,
     access: Access,
@@ -82,7 +82,7 @@ def install(
     ]
 
 
-def listed(release: str, access: Access, labels: Mapping[str, str]) -> list[str]:
+def build_list_command(release: str, access: Access, labels: Mapping[str, str]) -> list[str]:
     """Return the words that print the name of a release, in whatever state, if it has these labels."""
     # Helm 3 shows some states only by default; Helm 4 has no `--all`.
     states = ("deployed", "failed", "pending", "superseded", "uninstalled", "uninstalling")
@@ -93,17 +93,17 @@ def listed(release: str, access: Access, labels: Mapping[str, str]) -> list[str]
     ]  # fmt: skip
 
 
-def uninstall(release: str, access: Access) -> list[str]:
+def build_uninstall_command(release: str, access: Access) -> list[str]:
     """Return the words that remove a release; a missing release is no error."""
     return ["helm", "uninstall", release, "--ignore-not-found", *access.words()]
 
 
-def manifest(release: str, access: Access) -> list[str]:
+def build_manifest_command(release: str, access: Access) -> list[str]:
     """Return the words that print the manifest of a release."""
     return ["helm", "get", "manifest", release, *access.words()]
 
 
-def version() -> list[str]:
+def build_version_command() -> list[str]:
     """Return the words that print helm's version, `v4.3.1`."""
     return ["helm", "version", "--template", "{{.Version}}"]
 
@@ -114,7 +114,7 @@ def parse_version(text: str) -> tuple[int, int] | None:
     return (int(match[1]), int(match[2])) if match else None
 
 
-def release_name(deployment: str, suffix: str) -> str:
+def build_release_name(deployment: str, suffix: str) -> str:
     """Return a release name for one run: lower-case letters, digits and `-`, at most 53 characters."""
     stem = re.sub(r"[^a-z0-9-]+", "-", deployment.lower()).strip("-") or "medweave"
     return f"{stem[: NAME_LENGTH - len(suffix) - 1].rstrip('-')}-{suffix}"
@@ -148,7 +148,7 @@ def parse_releases(records: Iterable[Mapping[str, Any]]) -> list[Release]:
     ]
 
 
-def failure(stderr: str) -> str:
+def parse_failure(stderr: str) -> str:
     """Return helm's reason, without its usage text and warnings."""
     lines = [line for line in stderr.splitlines() if line.strip() and not line.startswith(("WARNING", "level="))]
     start = next((number for number, line in enumerate(lines) if line.lower().startswith("error:")), 0)
@@ -156,7 +156,7 @@ def failure(stderr: str) -> str:
     return re.sub(r"^error:\s*", "", reason, flags=re.IGNORECASE) or "helm printed no message"
 
 
-def failing_key(reason: str, values: Mapping[str, Any]) -> str:
+def find_failing_key(reason: str, values: Mapping[str, Any]) -> str:
     """Return the key of the deployment's config that probably caused the error: `values.worker.replicas`.
 
     Args:
@@ -173,7 +173,7 @@ def failing_key(reason: str, values: Mapping[str, Any]) -> str:
     return "chart"
 
 
-def chart_trouble(reason: str, chart: HelmChart) -> tuple[str, str] | None:
+def explain_chart_failure(reason: str, chart: HelmChart) -> tuple[str, str] | None:
     """Return the config key and advice for a chart that could not be fetched from its repository or registry; None otherwise."""
     source = chart.repository or (chart.reference if "://" in chart.reference else "")
     host = urlsplit(source).netloc.rpartition("@")[2]
@@ -194,7 +194,7 @@ def chart_trouble(reason: str, chart: HelmChart) -> tuple[str, str] | None:
     return key, f"correct the address, or look whether this machine reaches {host} (network, HTTPS_PROXY)"
 
 
-def key_of_image(values: Mapping[str, Any], image: str) -> str:
+def find_image_key(values: Mapping[str, Any], image: str) -> str:
     """Return the config key that names an image: `values.image`; `values` if no key does.
 
     Args:

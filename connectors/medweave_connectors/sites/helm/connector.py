@@ -24,17 +24,17 @@ from medweave_connectors.sites.pods import owner
 from medweave_connectors.sites.pods.api.errors import DeploymentRefused
 from medweave_connectors.sites.pods.api.masking import without_secrets
 from medweave_connectors.sites.pods.api.namespace_client import ApiServerError
-from medweave_connectors.sites.pods.cleanup import Cleaned, GoneRun, pods_with, remove_folders, until_gone
+from medweave_connectors.sites.pods.cleanup import Cleaned, GoneRun, list_pods, remove_folders, wait_until_gone
 from medweave_connectors.sites.pods.connector import PodsConnector
 from medweave_connectors.sites.pods.exec.member import Member
 from medweave_connectors.sites.pods.objects.pod import Pod
 from medweave_connectors.sites.pods.objects.workloads import (
     Workload,
-    claims,
+    claim_names,
     container_names,
-    documents,
+    find_workloads,
+    parse_documents,
     selectors,
-    workloads,
 )
 from medweave_connectors.sites.pods.startup.readiness import Readiness
 
@@ -61,7 +61,7 @@ class MedweaveHelmConnector(PodsConnector):
         super().__init__(deployment_name, config_dir, **access)
         self.chart = HelmChart(reference=self._reference(chart, repo), repository=repo, version=chartVersion)
         self.configured_name = releaseName
-        self.release = releaseName or commands.release_name(deployment_name, secrets.token_hex(3))
+        self.release = releaseName or commands.build_release_name(deployment_name, secrets.token_hex(3))
         self.values: dict[str, Any] = dict(values or {})
         self.value_files = list(yamlValues or [])
         self._container_names: list[str] = []
@@ -105,9 +105,9 @@ class MedweaveHelmConnector(PodsConnector):
                 self.workloads,
                 timeout_s=self.timeout_s,
                 pending_timeout_s=self.pending_timeout_s,
-                key_of=lambda image: commands.key_of_image(self.values, image),
+                key_of=lambda image: commands.find_image_key(self.values, image),
             ).wait()
-            await self.brought_up(pods)
+            await self.on_pods_ready(pods)
         except BaseException:
             # Runs synchronously, so that neither a second signal nor the engine's shutdown interrupts it.
             self._uninstall_now()
@@ -117,7 +117,7 @@ class MedweaveHelmConnector(PodsConnector):
             f"medweave: {self.deployment_name}: release {self.release}, {len(pods)} pods ready after {seconds:.0f} s"
         )
 
-    async def brought_up(self, pods: Sequence[Pod]) -> None:
+    async def on_pods_ready(self, pods: Sequence[Pod]) -> None:
         """Hook that is called once with the ready pods."""
 
     async def find(self) -> None:
@@ -142,27 +142,27 @@ class MedweaveHelmConnector(PodsConnector):
                 do="install it, correct releaseName or namespace, or remove `external: true`",
             )
         self._container_names = list(dict.fromkeys(container.name for pod in pods for container in pod.containers))
-        await self.brought_up(pods)
+        await self.on_pods_ready(pods)
 
     async def take_down(self) -> None:
         """Uninstall the release, and wait up to `GONE_S` for its pods to end."""
         if not self._installed:
             return
         try:
-            if self.release not in (await process.run(self._look_up_words(), timeout_s=HELM_S)).split():
+            if self.release not in (await process.run_helm(self._look_up_words(), timeout_s=HELM_S)).split():
                 console.say(
                     f"medweave: {self.deployment_name}: release {self.release} does not belong to this run; it is not removed"
                 )
-                self._forget()
+                self._mark_uninstalled()
                 return
-            await process.run(commands.uninstall(self.release, self.access), timeout_s=HELM_S)
-            self._forget()
+            await process.run_helm(commands.build_uninstall_command(self.release, self.access), timeout_s=HELM_S)
+            self._mark_uninstalled()
         except FileNotFoundError:
-            self._forget()
+            self._mark_uninstalled()
         except HelmFailed as error:
             console.say(
                 f"medweave: {self.deployment_name}: release {self.release} could not be uninstalled: "
-                f"{commands.failure(str(error))}\n  do:       helm uninstall {self.release} --namespace {self.namespace}"
+                f"{commands.parse_failure(str(error))}\n  do:       helm uninstall {self.release} --namespace {self.namespace}"
             )
             return
         finally:
@@ -182,13 +182,13 @@ class MedweaveHelmConnector(PodsConnector):
             await self._check_helm()
             self.release = release.name
             self.workloads = await self._read_workloads()
-            pods = await pods_with(self.cluster, self.selectors())
+            pods = await list_pods(self.cluster, self.selectors())
             await remove_folders(self, gone, pods, cleaned, pods_go=True)
-            await self._helm(commands.uninstall(release.name, self.access))
+            await self._helm(commands.build_uninstall_command(release.name, self.access))
             cleaned.removed.append(f"release {release.name}")
-            cleaned.stays += [f"pod {name}" for name in await until_gone(self.cluster, self.selectors())]
+            cleaned.stays += [f"pod {name}" for name in await wait_until_gone(self.cluster, self.selectors())]
         if not own and self.configured_name is not None:  # of others
-            pods = await pods_with(self.cluster, self.selectors())
+            pods = await list_pods(self.cluster, self.selectors())
             await remove_folders(self, gone, pods, cleaned, pods_go=False)
             cleaned.stays += [f"{folder}: no pod of {self.release} is ready" for folder in cleaned.unreached if pods]
         return cleaned
@@ -225,7 +225,7 @@ class MedweaveHelmConnector(PodsConnector):
 
     async def _check_helm(self) -> None:
         try:
-            output = await process.run(commands.version(), timeout_s=HELM_S)
+            output = await process.run_helm(commands.build_version_command(), timeout_s=HELM_S)
         except (FileNotFoundError, HelmFailed) as error:
             raise self._refused(
                 "chart", str(error), "helm on the PATH of this machine", "install Helm 3.13 or newer"
@@ -248,14 +248,14 @@ class MedweaveHelmConnector(PodsConnector):
             if whose == "ended" or (whose == "me" and release.name == self.release):
                 run = release.labels.get(owner.RUN, "?")
                 console.say(f"medweave: {self.deployment_name}: removing release {release.name}, left by run {run}")
-                await self._helm(commands.uninstall(release.name, self.access))
+                await self._helm(commands.build_uninstall_command(release.name, self.access))
             elif release.name == self.release:
                 raise self._name_taken(release, whose)
 
     async def _releases(self) -> list[Release]:
         mine = f"owner=helm,{DEPLOYMENT}={owner.label(self.deployment_name)}"
         try:
-            named, left = await asyncio.gather(
+            named, of_deployment = await asyncio.gather(
                 self.cluster.secrets(f"owner=helm,name={self.release}"), self.cluster.secrets(mine)
             )
         except ApiServerError as error:
@@ -265,7 +265,7 @@ class MedweaveHelmConnector(PodsConnector):
                 f"an account that may read and write secrets in namespace '{self.namespace}', where helm keeps its records",
                 "ask the administrator of the namespace for that right",
             ) from error
-        return parse_releases([*named, *left])
+        return parse_releases([*named, *of_deployment])
 
     def _name_taken(self, release: Release, whose: owner.Owner) -> DeploymentRefused:
         run = release.labels.get(owner.RUN, "?")
@@ -288,7 +288,7 @@ class MedweaveHelmConnector(PodsConnector):
             values = Path(temporary) / "values.yml"
             values.write_text(yaml.safe_dump(self.values), encoding="utf-8")
             await self._helm(
-                commands.install(
+                commands.build_install_command(
                     self.release,
                     self.chart,
                     self.access,
@@ -299,21 +299,21 @@ class MedweaveHelmConnector(PodsConnector):
             )
 
     async def _read_workloads(self) -> list[Workload]:
-        text = await self._helm(commands.manifest(self.release, self.access))
-        objects = documents(text)
-        self._claims = claims(objects)
-        chart_workloads = workloads(objects)
+        text = await self._helm(commands.build_manifest_command(self.release, self.access))
+        objects = parse_documents(text)
+        self._claims = claim_names(objects)
+        chart_workloads = find_workloads(objects)
         if not chart_workloads:
             raise self._refused("chart", "a chart without pods", "a chart with a workload", "name another chart")
         return chart_workloads
 
     async def _helm(self, words: Sequence[str]) -> str:
         try:
-            return await process.run(words, timeout_s=HELM_S)
+            return await process.run_helm(words, timeout_s=HELM_S)
         except HelmFailed as error:
-            reason = commands.failure(str(error))
-            key, do = commands.chart_trouble(reason, self.chart) or (
-                commands.failing_key(reason, self.values),
+            reason = commands.parse_failure(str(error))
+            key, do = commands.explain_chart_failure(reason, self.chart) or (
+                commands.find_failing_key(reason, self.values),
                 "correct the key that the message names, and run again",
             )
             raise self._refused(
@@ -329,22 +329,24 @@ class MedweaveHelmConnector(PodsConnector):
 
     async def _wait_until_gone(self) -> None:
         with contextlib.suppress(ApiServerError):
-            await until_gone(self.cluster, self.selectors(), within_s=GONE_S)
+            await wait_until_gone(self.cluster, self.selectors(), within_s=GONE_S)
 
     def _uninstall_now(self) -> None:
         if self._installed:
-            self._forget()
+            self._mark_uninstalled()
             try:
-                if self.release in process.run_now(self._look_up_words()).split():
-                    process.run_now(commands.uninstall(self.release, self.access))
+                if self.release in process.run_helm_now(self._look_up_words()).split():
+                    process.run_helm_now(commands.build_uninstall_command(self.release, self.access))
             except HelmFailed as error:
-                console.say(f"medweave: {self.deployment_name}: release {self.release}: {commands.failure(str(error))}")
+                console.say(
+                    f"medweave: {self.deployment_name}: release {self.release}: {commands.parse_failure(str(error))}"
+                )
 
     def _look_up_words(self) -> list[str]:
         """Return the words that print the release's name if this driver created it: another run may use the name by now."""
-        return commands.listed(self.release, self.access, {owner.DRIVER: owner.labels()[owner.DRIVER]})
+        return commands.build_list_command(self.release, self.access, {owner.DRIVER: owner.labels()[owner.DRIVER]})
 
-    def _forget(self) -> None:
+    def _mark_uninstalled(self) -> None:
         self._installed = False
         _in_use.discard((self.namespace, self.release))
         atexit.unregister(self._uninstall_now)

@@ -14,7 +14,7 @@ class HelmFailed(Exception):
     """Helm ended with an error; the text is its standard error."""
 
 
-async def run(words: Sequence[str], *, timeout_s: float) -> str:
+async def run_helm(words: Sequence[str], *, timeout_s: float) -> str:
     """Run helm and return its standard output.
 
     Raises:
@@ -31,7 +31,7 @@ async def run(words: Sequence[str], *, timeout_s: float) -> str:
     return ended.stdout.decode(errors="replace")
 
 
-def run_now(words: Sequence[str]) -> str:
+def run_helm_now(words: Sequence[str]) -> str:
     """Run helm without the event loop, where cancellation is not allowed; return its standard output.
 
     Raises:

@@ -9,10 +9,10 @@ from medweave_connectors.sites.kubernetes.job.client import JobCluster
 from medweave_connectors.sites.kubernetes.job.manifest import SUBMISSION
 from medweave_connectors.sites.kubernetes.manifest_objects import ManifestObjects, title
 from medweave_connectors.sites.pods import owner
-from medweave_connectors.sites.pods.cleanup import Cleaned, GoneRun, pods_with, remove_folders, until_gone
+from medweave_connectors.sites.pods.cleanup import Cleaned, GoneRun, list_pods, remove_folders, wait_until_gone
 from medweave_connectors.sites.pods.objects import volumes
 from medweave_connectors.sites.pods.objects.pod import Pod, parse_pod
-from medweave_connectors.sites.pods.objects.workloads import pod_templates, selectors, workloads
+from medweave_connectors.sites.pods.objects.workloads import find_workloads, pod_templates, selectors
 
 
 async def remove_left(connector: Any, gone: GoneRun) -> Cleaned:
@@ -33,11 +33,13 @@ async def remove_left(connector: Any, gone: GoneRun) -> Cleaned:
     objects = ManifestObjects(connector.cluster)
     own = [manifest for manifest in reversed(manifests) if gone.made(await objects.labels(manifest))]
     await remove_folders(connector, gone, await _pods(connector, manifests), cleaned, pods_go=bool(own))
-    cleaned.stays += [why for folder in cleaned.unreached if (why := _why_it_stays(connector, folder, manifests))]
+    cleaned.stays += [
+        why for folder in cleaned.unreached if (why := _reason_for_remaining(connector, folder, manifests))
+    ]
     for document in own:
         if await objects.delete(document, is_own=gone.made):
             cleaned.removed.append(title(document))
-    alive = await until_gone(connector.cluster, [gone.selector], is_own=lambda pod: gone.made(pod.labels))
+    alive = await wait_until_gone(connector.cluster, [gone.selector], is_own=lambda pod: gone.made(pod.labels))
     cleaned.stays += [f"pod {name}" for name in alive]
     return cleaned
 
@@ -62,7 +64,7 @@ async def _end_jobs(connector: Any, gone: GoneRun, cleaned: Cleaned) -> bool:
     for metadata, key in zip(own, keys, strict=True):
         await jobs.remove(metadata["name"], key)
     cleaned.stays += [
-        f"pod {name}" for name in await until_gone(connector.cluster, [f"{SUBMISSION}={key}" for key in keys])
+        f"pod {name}" for name in await wait_until_gone(connector.cluster, [f"{SUBMISSION}={key}" for key in keys])
     ]
     cleaned.removed += [f"Job {metadata['name']}" for metadata in own]
     return not cleaned.stays
@@ -81,19 +83,19 @@ def _is_adopted_elsewhere(job: Mapping[str, Any], gone: GoneRun) -> bool:
 
 async def _pods(connector: Any, manifests: Sequence[Mapping[str, Any]]) -> list[Pod]:
     """Return the pods of the deployment, including those that another run created from the same files, without those of Jobs."""
-    wanted = [connector.selector] if connector.selector is not None else selectors(workloads(manifests))
-    return await pods_with(connector.cluster, [f"{selector},!{SUBMISSION}" for selector in wanted])
+    label_selectors = [connector.selector] if connector.selector is not None else selectors(find_workloads(manifests))
+    return await list_pods(connector.cluster, [f"{selector},!{SUBMISSION}" for selector in label_selectors])
 
 
-def _why_it_stays(connector: Any, folder: str, manifests: Sequence[Mapping[str, Any]]) -> str:
+def _reason_for_remaining(connector: Any, folder: str, manifests: Sequence[Mapping[str, Any]]) -> str:
     """Return why an unreachable folder may still exist; empty if it was removed with its pods or their claim."""
     if not connector.files:
-        return f"{folder}: there is no ready pod {connector.selector}, which sees it"
+        return f"{folder}: no ready pod with {connector.selector} mounts it"
     made = {manifest["metadata"]["name"] for manifest in manifests if manifest["kind"] == "PersistentVolumeClaim"}
     for spec in pod_templates(manifests):
         pod = parse_pod({"metadata": {"name": ""}, "spec": spec})
         for storage in (volumes.storage_at(pod, container, folder) for container in pod.mounts):
             if storage is not None and not (storage[0] == "claim" and storage[1] in made):
                 volume = " ".join(part for part in storage[:3] if part)
-                return f"{folder} on {volume}: there is no ready pod of {', '.join(connector.files)}, which sees it"
+                return f"{folder} on {volume}: no ready pod of {', '.join(connector.files)} mounts it"
     return ""

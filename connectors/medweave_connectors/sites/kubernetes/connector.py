@@ -22,20 +22,20 @@ from medweave_connectors.runlog import console
 from medweave_connectors.sites.kubernetes import cleanup
 from medweave_connectors.sites.kubernetes.job.manifest import SUBMISSION
 from medweave_connectors.sites.kubernetes.job.mode import JobMode
-from medweave_connectors.sites.kubernetes.manifest_objects import ManifestObjects, labelled, title
+from medweave_connectors.sites.kubernetes.manifest_objects import ManifestObjects, add_labels, title
 from medweave_connectors.sites.pods import owner
 from medweave_connectors.sites.pods.api.errors import DeploymentRefused
 from medweave_connectors.sites.pods.api.namespace_client import ApiServerError
 from medweave_connectors.sites.pods.cleanup import Cleaned, GoneRun
 from medweave_connectors.sites.pods.connector import PodsConnector, streams_of
-from medweave_connectors.sites.pods.exec.commands import StepCommand
+from medweave_connectors.sites.pods.exec.commands import PodStep
 from medweave_connectors.sites.pods.objects.pod import Pod
 from medweave_connectors.sites.pods.objects.workloads import (
-    claims,
+    claim_names,
     container_names,
-    documents,
+    find_workloads,
+    parse_documents,
     selectors,
-    workloads,
 )
 from medweave_connectors.sites.pods.startup.readiness import Readiness
 
@@ -85,12 +85,12 @@ class MedweaveKubernetesConnector(PodsConnector):
         self._check_keys()
         started = time.monotonic()
         manifests = self.read_files()
-        self.workloads = workloads(manifests)
+        self.workloads = find_workloads(manifests)
         if not self.workloads:
             raise self._refused("files", "no workload in the files", "an object that has pods", "add one")
         try:
             for document in manifests:
-                await self._apply(labelled(document, owner.labels()))
+                await self._apply(add_labels(document, owner.labels()))
             pods = await Readiness(
                 self.deployment_name,
                 self.cluster,
@@ -134,7 +134,7 @@ class MedweaveKubernetesConnector(PodsConnector):
 
     def removed_claims(self) -> frozenset[str] | None:
         """Return the claims among the applied objects, which are deleted at the end of the run; None if nothing was applied."""
-        return claims(self._applied) if self._applied else None
+        return claim_names(self._applied) if self._applied else None
 
     async def take_down(self) -> None:
         """Delete the applied objects in reverse order; retry for `UNDO_S` if the API server does not answer."""
@@ -161,10 +161,14 @@ class MedweaveKubernetesConnector(PodsConnector):
         """Return the label selectors of the deployment's pods."""
         # The run's label excludes pods of other owners with the same labels; pods of Jobs are no locations.
         mine = f"{owner.RUN}={owner.labels()[owner.RUN]}"
-        wanted = [self.selector] if self.selector is not None else [
+        selectors_of_pods = [self.selector] if self.selector is not None else [
             f"{selector},{mine}" if selector else mine for selector in selectors(self.workloads)
         ]  # fmt: skip
-        return wanted if self.mode == "exec" else [f"{selector},!{SUBMISSION}" for selector in wanted]
+        return (
+            selectors_of_pods
+            if self.mode == "exec"
+            else [f"{selector},!{SUBMISSION}" for selector in selectors_of_pods]
+        )
 
     def containers(self) -> list[str]:
         """Return the names of the deployment's containers."""
@@ -214,7 +218,7 @@ class MedweaveKubernetesConnector(PodsConnector):
             return await super().run(
                 location, command, environment, workdir, stdin, stdout, stderr, capture_output, timeout, job_name
             )
-        step = StepCommand(
+        step = PodStep(
             name=job_name,
             words=command,
             environment=step_variables(location.environment, environment or {}),
@@ -261,7 +265,7 @@ class MedweaveKubernetesConnector(PodsConnector):
         objects = []
         for file in self.files:
             try:
-                objects += documents(Path(file).read_text(encoding="utf-8"))
+                objects += parse_documents(Path(file).read_text(encoding="utf-8"))
             except (OSError, ValueError) as error:
                 raise self._refused("files", f"{file}: {error}", "Kubernetes objects in YAML", "correct it") from error
         return objects
@@ -274,7 +278,7 @@ class MedweaveKubernetesConnector(PodsConnector):
                 raise self._refused(
                     "files",
                     f"{title(document)} exists in namespace '{self.namespace}' and has another owner ({whose})",
-                    "names that are free, or left by a run that has ended",
+                    "unused names, or names of objects of an ended run",
                     "give it another name, or use it as it is through `selector`",
                 )
             self._applied.append(document)

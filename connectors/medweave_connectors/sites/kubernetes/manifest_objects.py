@@ -15,7 +15,7 @@ MANAGER, CLAIM = "medweave", "PersistentVolumeClaim"
 GONE_S = 30.0
 
 
-def labelled(document: Mapping[str, Any], labels: Mapping[str, str]) -> dict[str, Any]:
+def add_labels(document: Mapping[str, Any], labels: Mapping[str, str]) -> dict[str, Any]:
     """Return a copy of the object with the labels, which its pod template gets too."""
     marked = copy.deepcopy(dict(document))
     _label(marked, labels)

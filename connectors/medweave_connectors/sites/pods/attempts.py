@@ -27,10 +27,10 @@ from medweave_connectors.jobs.retries.policy import Checkpoint, Failed, FailureK
 from medweave_connectors.runlog import current
 from medweave_connectors.runlog.job import CommandOutcome
 from medweave_connectors.sites.pods.api.errors import PodLost
-from medweave_connectors.sites.pods.exec.commands import StepCommand
-from medweave_connectors.sites.pods.exec.member import outcome_of
+from medweave_connectors.sites.pods.exec.commands import PodStep
+from medweave_connectors.sites.pods.exec.member import build_outcome
 from medweave_connectors.sites.pods.exec.pod_group import NODE_S, PodGroup
-from medweave_connectors.sites.pods.objects.volumes import kept_at
+from medweave_connectors.sites.pods.objects.volumes import describe_location
 
 _ORDER = (Checkpoint.NONE, Checkpoint.OLD, Checkpoint.NEW)
 
@@ -49,7 +49,7 @@ class PodAttempts(Attempts):
     def __init__(
         self,
         connector: Any,
-        step: StepCommand,
+        step: PodStep,
         location: ExecutionLocation,
         *,
         groups: set[PodGroup],
@@ -81,14 +81,14 @@ class PodAttempts(Attempts):
     async def left(self) -> Checkpoint:
         """Return the checkpoints that all places of the step have, or will have: a group must resume from the same files."""
         line = "; ".join(look_for_checkpoint(self._checkpoints, since=self._begun))
-        looks = [self._connector.alone(place, [line]) for place in self._places]
+        readings = [self._connector.alone(place, [line]) for place in self._places]
         if not self._connector.COPIES_FILES:
             return min(
-                (read_checkpoint(text.splitlines()) for text, _ in await asyncio.gather(*looks)), key=_ORDER.index
+                (read_checkpoint(text.splitlines()) for text, _ in await asyncio.gather(*readings)), key=_ORDER.index
             )
         answers = [
             answer
-            for answer in await asyncio.gather(*looks, return_exceptions=True)
+            for answer in await asyncio.gather(*readings, return_exceptions=True)
             if not isinstance(answer, BaseException)
         ]
         return max(
@@ -131,7 +131,7 @@ class PodAttempts(Attempts):
         if (run := current()) is not None:
             run.command_ended(self.name, outcome)
         if self._closing():
-            raise asyncio.CancelledError  # ended by us: the job did not fail
+            raise asyncio.CancelledError  # the run is ending: the job did not fail
         if not in_time:
             raise TimeLimitExceeded(f"{self.name}: {outcome.cause}")
         if group.culprit().lost:
@@ -152,12 +152,12 @@ class PodAttempts(Attempts):
     async def _outcome(self, group: PodGroup, seconds: float, limit_s: int | None) -> CommandOutcome:
         connector, culprit, folder = self._connector, group.culprit(), self._step.output_directory
         reports = None if culprit.failed else await fetch_reports(connector, self._location, folder, self.name)
-        outcome = outcome_of(
+        outcome = build_outcome(
             group.members,
             culprit,
             seconds=seconds,
             limit_s=limit_s,
-            kept_at=kept_at(
+            kept_at=describe_location(
                 connector.deployment_name, culprit.pod, culprit.container, folder, connector.removed_claims()
             ),
             reports=reports,

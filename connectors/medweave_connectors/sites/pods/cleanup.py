@@ -80,8 +80,8 @@ async def remove_folders(
         standing = [pod for pod in ready if pod.container(container)]
         reaching = [pod for pod in standing if not pods_go or volumes.storage_at(pod, container, folder) is not None]
         for pod in reaching:
-            await connector.alone(_location(connector, pod, container), [end_commands(folder)])
-        for pod, _ in volumes.distinct([(pod, container) for pod in reaching], folder):
+            await connector.alone(_location(connector, pod, container), [build_kill_command(folder)])
+        for pod, _ in volumes.one_per_storage([(pod, container) for pod in reaching], folder):
             location = _location(connector, pod, container)
             output, code = await connector.alone(location, [remove_traces(workdir, gone.owner)])
             if code:
@@ -96,7 +96,7 @@ def _location(connector: Any, pod: Pod, container: str) -> ExecutionLocation:
     return ExecutionLocation(name=f"{pod.name}:{container}", deployment=connector.deployment_name)
 
 
-def end_commands(folder: str) -> str:
+def build_kill_command(folder: str) -> str:
     """Return a shell line that kills the commands in a container that work in the folder of a run.
 
     Such commands have variables (HOME, TMPDIR) with paths in it. A killed driver leaves commands of `exec` running.
@@ -104,7 +104,7 @@ def end_commands(folder: str) -> str:
     return f"{{ {kill_lines(f'={folder}/')}; }} 2> /dev/null; :"
 
 
-async def pods_with(cluster: NamespaceClient, selectors: Sequence[str]) -> list[Pod]:
+async def list_pods(cluster: NamespaceClient, selectors: Sequence[str]) -> list[Pod]:
     """Return the pods that match one of the selectors.
 
     Raises:
@@ -114,7 +114,7 @@ async def pods_with(cluster: NamespaceClient, selectors: Sequence[str]) -> list[
     return list({pod.uid: pod for group in groups for pod in group}.values())
 
 
-async def until_gone(
+async def wait_until_gone(
     cluster: NamespaceClient,
     selectors: Sequence[str],
     *,
@@ -131,7 +131,7 @@ async def until_gone(
     """
     deadline = time.monotonic() + within_s
     while True:
-        names = [pod.name for pod in await pods_with(cluster, selectors) if is_own(pod)]
+        names = [pod.name for pod in await list_pods(cluster, selectors) if is_own(pod)]
         if not names or time.monotonic() > deadline:
             return names
         await asyncio.sleep(PAUSE_S)

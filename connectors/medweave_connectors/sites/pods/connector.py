@@ -32,11 +32,11 @@ from medweave_connectors.jobs.retries.policy import STANDING, FailureKind, Table
 from medweave_connectors.runlog import current
 from medweave_connectors.runlog.job_output import JobOutput
 from medweave_connectors.sites.pods.api.access import connect
-from medweave_connectors.sites.pods.api.api_client import kubeconfig_path
+from medweave_connectors.sites.pods.api.api_client import find_kubeconfig
 from medweave_connectors.sites.pods.api.errors import DeploymentRefused
 from medweave_connectors.sites.pods.attempts import PodAttempts
 from medweave_connectors.sites.pods.cleanup import Cleaned, GoneRun
-from medweave_connectors.sites.pods.exec.commands import StepCommand
+from medweave_connectors.sites.pods.exec.commands import PodStep
 from medweave_connectors.sites.pods.exec.containers import BUFFER_BYTES, ContainerConnector
 from medweave_connectors.sites.pods.exec.member import Member
 from medweave_connectors.sites.pods.exec.pod_group import PodGroup
@@ -88,7 +88,7 @@ class PodsConnector(ContainerConnector):
         folder = Path(config_dir)
         self.folder = folder.parent if folder.is_file() else folder
         self.namespace = namespace or ""
-        self.kubeconfig, self.kube_context, self.in_cluster = kubeconfig_path(kubeconfig), kubeContext, inCluster
+        self.kubeconfig, self.kube_context, self.in_cluster = find_kubeconfig(kubeconfig), kubeContext, inCluster
         self.timeout_s, self.pending_timeout_s = timeout, pendingTimeout
         self.table, self.signal_lead_s = read_table(reactions or {}, self.TABLE), signalLeadTime
         self.workloads: list[Workload] = []
@@ -254,7 +254,7 @@ class PodsConnector(ContainerConnector):
         streams = streams_of(stdin, stdout, stderr)
         self.has_outputs(location, workdir)
         variables = step_variables(location.environment, environment or {})
-        step = StepCommand(
+        step = PodStep(
             name=job_name,
             words=command,
             environment=variables,

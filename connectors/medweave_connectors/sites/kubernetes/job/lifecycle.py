@@ -22,15 +22,15 @@ from medweave_connectors.sites.kubernetes.job import messages as job_messages
 from medweave_connectors.sites.kubernetes.job import reattach
 from medweave_connectors.sites.kubernetes.job import script as job_script
 from medweave_connectors.sites.kubernetes.job.client import GRACE_S, JobSite, JobSnapshot
-from medweave_connectors.sites.kubernetes.job.manifest import WORK, build_job, job_name, labels
+from medweave_connectors.sites.kubernetes.job.manifest import WORK, build_job, build_job_name, build_labels
 from medweave_connectors.sites.kubernetes.job.messages import UNKNOWN_CODE
 from medweave_connectors.sites.kubernetes.job.script import KubernetesJobFiles, ScriptEnd
 from medweave_connectors.sites.kubernetes.job.states import JobStatus, KubernetesJobState, judge_job
 from medweave_connectors.sites.pods.api.errors import DeploymentRefused, PodLost
 from medweave_connectors.sites.pods.api.namespace_client import ApiServerError
-from medweave_connectors.sites.pods.exec.commands import Counters, StepCommand
+from medweave_connectors.sites.pods.exec.commands import Counters, PodStep
 from medweave_connectors.sites.pods.objects.pod import ClusterEvent, Pod, pod_facts
-from medweave_connectors.sites.pods.objects.pod_states import node_lost, silent_node
+from medweave_connectors.sites.pods.objects.pod_states import describe_lost_node, unresponsive_node
 from medweave_connectors.sites.pods.startup.deadlines import (
     StartState,
     WaitEnd,
@@ -57,10 +57,10 @@ class KubernetesJob:
         failure: set if the Job has failed and is over; input of the retry policy.
     """
 
-    def __init__(self, step: StepCommand, site: JobSite, *, home: str = "", was_empty: bool = False) -> None:
+    def __init__(self, step: PodStep, site: JobSite, *, home: str = "", was_empty: bool = False) -> None:
         """`home` is the folder of the step's first Job; empty in that Job. `was_empty` is passed to the script."""
         token = secrets.token_hex(4)
-        self.key, self.job_name = token, job_name(step.name, token)
+        self.key, self.job_name = token, build_job_name(step.name, token)
         self.gone = self.over = False
         self.failure: Failed | None = None
         self._step, self._site = step, site
@@ -90,7 +90,7 @@ class KubernetesJob:
             if self._left is not None and (
                 status.state is KubernetesJobState.COMPLETED or status.kind is not FailureKind.UNKNOWN
             ):
-                await reattach.take_outputs(self._site, self._left, self.job_name)
+                await reattach.move_outputs(self._site, self._left, self.job_name)
             outcome = await self._outcome(status)
         finally:
             # In a separate task: the current one may be being cancelled.
@@ -112,7 +112,7 @@ class KubernetesJob:
         """Submit the Job, or re-attach to an equal Job of a dead driver."""
         with of_the_file():
             request = job_requests.must_know(self._step.name, where=f"deployments.{self._site.deployment}")
-        self._script = job_script.job_script(
+        self._script = job_script.build_job_script(
             self._step,
             self.files,
             home=self._home,
@@ -124,9 +124,9 @@ class KubernetesJob:
         document = build_job(
             standing,
             self._container,
-            job_script.command(self._script, self.files),
+            job_script.build_container_command(self._script, self.files),
             name=self.job_name,
-            own_labels=labels(self._site.deployment, self.key),
+            own_labels=build_labels(self._site.deployment, self.key),
             job=self._step.name,
             request=request,
             limit_s=self._step.limit_s,
@@ -142,12 +142,16 @@ class KubernetesJob:
             await self._make(document, submission)
         self._made = time.monotonic()
 
-    def _adopt(self, left: Submission) -> None:
-        self.key, self.job_name, self.files = left.key, job_name(left.job, left.key), KubernetesJobFiles(left.folder)
+    def _adopt(self, submission: Submission) -> None:
+        self.key, self.job_name, self.files = (
+            submission.key,
+            build_job_name(submission.job, submission.key),
+            KubernetesJobFiles(submission.folder),
+        )
         self._notice(f"re-attaches to Job {self.job_name} of an earlier driver")
 
     async def _make(self, document: dict[str, Any], submission: Submission | None) -> None:
-        output, code = await self._site.ask(job_script.make_folder(self.files, self._script))
+        output, code = await self._site.ask(job_script.build_folder_command(self.files, self._script))
         if code:
             raise PodLost(f"the folder of the job could not be made in {self._site.place}: {known_reason(output)}")
         if submission is not None:
@@ -171,7 +175,7 @@ class KubernetesJob:
         if error.may_pass and error.status not in (401, 403):
             return SiteUnreachable(f"{self._site.deployment}: Job {self.job_name}: {error}")
         self._fail(FailureKind.SUBMIT_REJECTED, UNKNOWN_CODE)
-        return job_messages.rejected(error, self._site, self._step.name)
+        return job_messages.rejected_error(error, self._site, self._step.name)
 
     # ---- while it waits and runs
 
@@ -179,7 +183,7 @@ class KubernetesJob:
         answered = time.monotonic()
         while True:
             if self._site.closing():
-                raise asyncio.CancelledError  # ended by us: the job did not fail
+                raise asyncio.CancelledError  # the run is ending: the job did not fail
             try:
                 status = self._judge(await self._site.jobs.look())
             except ApiServerError as error:  # unknown until the next request
@@ -214,18 +218,18 @@ class KubernetesJob:
         self._last = status.pod or self._last
         if status.num_disrupted > self._num_disrupted:
             self._num_disrupted, self._offset = status.num_disrupted, 0
-            self._notice(f"its pod was taken away; Kubernetes starts it again ({status.num_disrupted} so far)")
+            self._notice(f"its pod was disrupted; Kubernetes replaces it ({status.num_disrupted} so far)")
         return self._with_lost_node(status)
 
     def _with_lost_node(self, status: JobStatus) -> JobStatus:
         pod = status.pod
-        if status.ended or pod is None or not silent_node(pod):
+        if status.ended or pod is None or not unresponsive_node(pod):
             self._silent_since = None
             return status
         self._silent_since = self._silent_since or time.monotonic()
         if time.monotonic() - self._silent_since < LOST_NODE_S:
             return status
-        word = node_lost(
+        word = describe_lost_node(
             pod,
             f"its node has not answered for {LOST_NODE_S:.0f} s since the cluster missed it; it may still run there",
         )
@@ -247,7 +251,7 @@ class KubernetesJob:
             self._notice(f"waits for up to {self._site.pending_timeout_s:.0f} s: {start[1]}")
 
     def _never_started(self, end: WaitEnd, status: JobStatus, reason: str) -> DeploymentRefused:
-        error = job_messages.never_started(
+        error = job_messages.never_started_error(
             end, status, self._site, step=self._step.name, job_name=self.job_name, reason=reason, events=self._events
         )
         self._fail(FailureKind.SUBMIT_REJECTED, UNKNOWN_CODE)
@@ -268,7 +272,7 @@ class KubernetesJob:
             return
         self._followed = time.monotonic()
         for _ in range(READS):
-            data = await self._read(job_script.follow(self.files.stderr, self._offset))
+            data = await self._read(job_script.build_follow_command(self.files.stderr, self._offset))
             self._offset += len(data)
             self._output.stderr(data)
             if len(data) < job_script.TAIL_BYTES:
@@ -280,7 +284,9 @@ class KubernetesJob:
         end = await self._read_script_end(patient=status.state is KubernetesJobState.COMPLETED)
         completed = status.state is KubernetesJobState.COMPLETED and end is not None and end.exit_code == 0
         code, word = (
-            (0, "") if completed else job_messages.failure(status, end, self._step.limit_s, place=self._site.place)
+            (0, "")
+            if completed
+            else job_messages.describe_failure(status, end, self._step.limit_s, place=self._site.place)
         )
         counters = end.counters if end else Counters()
         kind = status.kind
@@ -304,7 +310,7 @@ class KubernetesJob:
         deadline = time.monotonic() + (MISSING_S if patient else 0.0)
         while True:
             with contextlib.suppress(PodLost):
-                text, code = await self._site.ask(job_script.show_end(self.files))
+                text, code = await self._site.ask(job_script.build_end_command(self.files))
                 if code == 0 and (end := job_script.read_end(text)) is not None:
                     return end
             if time.monotonic() >= deadline:
@@ -314,9 +320,9 @@ class KubernetesJob:
     async def _read_final_output(self, *, failed: bool) -> None:
         if failed:
             if not self._step.streams["stderr"]:
-                self._output.tell_instead(await self._read(job_script.tail(self.files.stderr)))
+                self._output.tell_instead(await self._read(job_script.build_tail_command(self.files.stderr)))
             if not self._step.streams["stdout"]:
-                self._output.stdout(await self._read(job_script.tail(self.files.stdout)))
+                self._output.stdout(await self._read(job_script.build_tail_command(self.files.stdout)))
         else:
             self._followed = 0.0
             await self._follow()
@@ -339,7 +345,7 @@ class KubernetesJob:
                 if self.gone:
                     return
                 seen = ", ".join(f"pod {pod.name} on {pod.node}" for pod in remaining)
-                if all(map(silent_node, remaining)):
+                if all(map(unresponsive_node, remaining)):
                     self.over = True  # a node that comes back ends the pod
                     break
             except ApiServerError as error:
@@ -353,7 +359,7 @@ class KubernetesJob:
         )
 
     @property
-    def taken_over(self) -> bool:
+    def is_adopted(self) -> bool:
         """Whether an earlier driver submitted the Job."""
         return self._left is not None
 

@@ -38,13 +38,13 @@ _OF_CONTAINER = ("name", "image", "imagePullPolicy", "env", "envFrom", "security
 _TOKEN_VOLUME = "kube-api-access-"  # the admission plugin adds a new one
 
 
-def job_name(name: str, token: str) -> str:
+def build_job_name(name: str, token: str) -> str:
     """Return the Job's name for the engine's job name: `segment-0-3-1f2e3d4c`, at most 63 characters."""
     stem = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
     return f"{stem[: 62 - len(token)].rstrip('-') or 'job'}-{token}"
 
 
-def labels(deployment: str, token: str) -> dict[str, str]:
+def build_labels(deployment: str, token: str) -> dict[str, str]:
     """Return the labels of a Job and of its pods: owner, deployment and submission."""
     return owner.labels() | {DEPLOYMENT: owner.label(deployment), SUBMISSION: token}
 

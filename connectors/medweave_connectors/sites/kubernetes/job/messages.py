@@ -10,7 +10,7 @@ from medweave_connectors.sites.kubernetes.job.script import ScriptEnd
 from medweave_connectors.sites.kubernetes.job.states import JobStatus, KubernetesJobState
 from medweave_connectors.sites.pods.api.errors import DeploymentRefused
 from medweave_connectors.sites.pods.api.namespace_client import ApiServerError
-from medweave_connectors.sites.pods.exec.commands import Counters, verdict
+from medweave_connectors.sites.pods.exec.commands import Counters, explain_failure
 from medweave_connectors.sites.pods.objects.pod import ClusterEvent
 from medweave_connectors.sites.pods.startup.deadlines import WaitEnd
 from medweave_connectors.sites.pods.startup.messages import describe_events, describe_pods
@@ -18,18 +18,18 @@ from medweave_connectors.sites.pods.startup.messages import describe_events, des
 UNKNOWN_CODE = 75  # "may succeed when run again"
 
 
-def rejected(error: ApiServerError, site: JobSite, step: str) -> DeploymentRefused:
+def rejected_error(error: ApiServerError, site: JobSite, step: str) -> DeploymentRefused:
     """Return the error for a Job that the cluster rejects."""
     return DeploymentRefused(
         f"deployments.{site.deployment}.config.{'namespace' if error.status == 403 else 'mode'}: "
-        f"the cluster does not take the Job of {step}.",
+        f"the cluster rejects the Job of {step}.",
         seen=str(error),
         expected=f"a namespace '{site.cluster.namespace}' in which this account may list, create and delete Jobs",
         do="ask its administrator for that right or more quota, or leave `mode: job` out",
     )
 
 
-def never_started(
+def never_started_error(
     end: WaitEnd,
     status: JobStatus,
     site: JobSite,
@@ -59,7 +59,7 @@ def never_started(
     )
 
 
-def failure(status: JobStatus, end: ScriptEnd | None, limit_s: int | None, *, place: str) -> tuple[int, str]:
+def describe_failure(status: JobStatus, end: ScriptEnd | None, limit_s: int | None, *, place: str) -> tuple[int, str]:
     """Return the exit code, and the site's part of the cause."""
     if status.kind is FailureKind.TIMEOUT:
         return UNKNOWN_CODE, f"the time limit of {limit_s} s was reached; the step was ended."
@@ -69,5 +69,5 @@ def failure(status: JobStatus, end: ScriptEnd | None, limit_s: int | None, *, pl
     if status.kind is FailureKind.OUT_OF_MEMORY:
         return code, status.word and f"out of memory: the container was killed at its memory limit. {status.word}"
     if status.kind is FailureKind.STEP_FAILED:
-        return code, verdict(code, Counters(oom_kills=0), end.counters if end else Counters())
+        return code, explain_failure(code, Counters(oom_kills=0), end.counters if end else Counters())
     return UNKNOWN_CODE, status.word

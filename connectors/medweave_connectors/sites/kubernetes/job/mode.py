@@ -21,9 +21,9 @@ from medweave_connectors.sites.kubernetes.job.manifest import SUBMISSION
 from medweave_connectors.sites.pods import owner
 from medweave_connectors.sites.pods.api.errors import DeploymentRefused
 from medweave_connectors.sites.pods.api.namespace_client import ApiServerError
-from medweave_connectors.sites.pods.exec.commands import StepCommand
+from medweave_connectors.sites.pods.exec.commands import PodStep
 from medweave_connectors.sites.pods.objects.pod import Pod
-from medweave_connectors.sites.pods.objects.volumes import kept_at, storage_at
+from medweave_connectors.sites.pods.objects.volumes import describe_location, storage_at
 
 SHARED = ("claim", "nfs")  # volumes that a pod on any node can mount
 SWEEPS = 3  # repetitions, for Jobs that change while they are read
@@ -63,7 +63,7 @@ class JobMode:
                 do="ask the administrator of the namespace for it, or leave `mode: job` out",
             ) from error
 
-    async def run(self, step: StepCommand, location: ExecutionLocation) -> tuple[str, int]:
+    async def run(self, step: PodStep, location: ExecutionLocation) -> tuple[str, int]:
         """Run a command as a Job, with retries by the policy; return the cause of a failure and the exit code.
 
         Raises:
@@ -86,7 +86,9 @@ class JobMode:
             deployment=self._deployment,
             template=self._template,
             place=location.name,
-            kept_at=kept_at(self._deployment, pod, container, step.output_directory, self._connector.removed_claims()),
+            kept_at=describe_location(
+                self._deployment, pod, container, step.output_directory, self._connector.removed_claims()
+            ),
             cluster=self._connector.cluster,
             jobs=self._jobs,
             timeout_s=self._connector.timeout_s,
@@ -134,7 +136,7 @@ class JobMode:
                 if await self._jobs.remove_unchanged(job):
                     run = metadata["labels"].get(owner.RUN, "?")
                     console.say(f"medweave: {self._deployment}: removing Job {metadata['name']}, left by run {run}")
-                    await reattach.end(self._jobs, self._deployment, metadata["name"], _key(job))
+                    await reattach.end_job(self._jobs, self._deployment, metadata["name"], _key(job))
             if not orphans:
                 return
 
@@ -146,16 +148,16 @@ class JobMode:
         run = current()
         try:
             if run is not None and run.engine_verdict == "completed" and run.signal_number is None:
-                await self._sweep(reattach.in_hands)
+                await self._sweep(reattach.attended_keys)
                 return
-            known = reattach.reusable_keys(self._deployment) - reattach.in_hands()
+            known = reattach.reusable_keys(self._deployment) - reattach.attended_keys()
             for job in (candidate for candidate in await self._jobs.orphans() if _key(candidate) in known):
                 name, earlier = job["metadata"]["name"], job["metadata"]["labels"].get(owner.RUN, "?")
                 console.say(
                     f"medweave: {self._deployment}: Job {name}, left by run {earlier}, is available to a resumed run"
                 )
         except ApiServerError as error:
-            console.say(f"medweave: {self._deployment}: Jobs that earlier runs have left were not looked for: {error}")
+            console.say(f"medweave: {self._deployment}: Jobs of earlier runs could not be listed: {error}")
 
     def _needs_claim(self, key: str, seen: str) -> DeploymentRefused:
         return DeploymentRefused(
@@ -171,7 +173,7 @@ class JobAttempts(Attempts):
 
     def __init__(
         self,
-        step: StepCommand,
+        step: PodStep,
         site: JobSite,
         table: Table,
         submit: Callable[[KubernetesJob], Awaitable[tuple[str, int]]],
@@ -190,7 +192,7 @@ class JobAttempts(Attempts):
         finally:
             self.failure = job.failure
             if not self._home:
-                self._home, self._was_empty = job.files.folder, job.taken_over
+                self._home, self._was_empty = job.files.folder, job.is_adopted
 
     async def left(self) -> Checkpoint:
         """Return which checkpoints of the last Job the standing pod sees."""

@@ -22,13 +22,13 @@ from medweave_connectors.jobs.reattach import journal, same_work
 from medweave_connectors.jobs.reattach.journal import KUBERNETES, Submission
 from medweave_connectors.runlog import console, current
 from medweave_connectors.sites.kubernetes.job.client import JobCluster, JobSite
-from medweave_connectors.sites.kubernetes.job.manifest import JOB, WORK, job_name
+from medweave_connectors.sites.kubernetes.job.manifest import JOB, WORK, build_job_name
 from medweave_connectors.sites.kubernetes.job.script import KubernetesJobFiles
 from medweave_connectors.sites.kubernetes.job.states import KubernetesJobState, judge_job
 from medweave_connectors.sites.pods import owner
 from medweave_connectors.sites.pods.api.errors import PodLost
 from medweave_connectors.sites.pods.api.namespace_client import ApiServerError, read_pod
-from medweave_connectors.sites.pods.exec.commands import StepCommand
+from medweave_connectors.sites.pods.exec.commands import PodStep
 
 SILENT_S, PAUSE_S = 600.0, 2.0  # of an API server or a standing pod that does not answer
 LEFT_S, LEFT_PAUSE_S = 60.0, 1.0
@@ -38,7 +38,7 @@ T = TypeVar("T")
 
 
 def describe_submission(
-    step: StepCommand,
+    step: PodStep,
     site: JobSite,
     document: Mapping[str, Any],
     standing: Mapping[str, Any],
@@ -88,7 +88,7 @@ async def find_job(site: JobSite, submission: Submission, notice: Callable[[str]
     """
     notice_of_missing = ""
     for candidate in _submissions_of_step(_runs(), submission):
-        name = job_name(candidate.job, candidate.key)
+        name = build_job_name(candidate.job, candidate.key)
         mismatch = await _retried(site, name, partial(_mismatch, site, candidate, submission))
         if mismatch == GONE:
             notice_of_missing = (
@@ -107,7 +107,7 @@ async def find_job(site: JobSite, submission: Submission, notice: Callable[[str]
         if not mismatch:
             return own
         notice(f"Job {name} of run {candidate.run_id} is ended, and the step runs again: {mismatch}")
-        await _retried(site, name, partial(end, site.jobs, site.deployment, name, candidate.key))
+        await _retried(site, name, partial(end_job, site.jobs, site.deployment, name, candidate.key))
     if notice_of_missing:
         notice(notice_of_missing)
     return None
@@ -118,16 +118,16 @@ def reusable_keys(deployment: str) -> set[str]:
     run = current()
     if run is None:
         return set()
-    left = journal.left_behind(_runs(), KUBERNETES)
-    mine = {
+    earlier = journal.left_behind(_runs(), KUBERNETES)
+    keys = {
         submission.key
-        for submission in left
+        for submission in earlier
         if (submission.deployment, submission.workflow) == (deployment, run.workflow)
     }
-    return mine | in_hands()
+    return keys | attended_keys()
 
 
-def in_hands() -> set[str]:
+def attended_keys() -> set[str]:
     """Return the keys of Jobs with live drivers."""
     return journal.in_hands(_runs(), KUBERNETES) if current() is not None else set()
 
@@ -143,7 +143,7 @@ async def record(submission: Submission | None, *, uid: str) -> None:
         await asyncio.to_thread(journal.of(_runs() / submission.run_id, KUBERNETES).write, known)
 
 
-async def take_outputs(site: JobSite, submission: Submission, name: str) -> None:
+async def move_outputs(site: JobSite, submission: Submission, name: str) -> None:
     """Move the output folder of a re-attached Job to the path that this run expects.
 
     Raises:
@@ -158,7 +158,7 @@ async def take_outputs(site: JobSite, submission: Submission, name: str) -> None
     await _retried(site, name, move)
 
 
-async def end(jobs: JobCluster, deployment: str, name: str, key: str) -> None:
+async def end_job(jobs: JobCluster, deployment: str, name: str, key: str) -> None:
     """Delete a Job and wait until its pods are gone.
 
     Raises:
@@ -199,7 +199,7 @@ async def _mismatch(site: JobSite, candidate: Submission, submission: Submission
     Raises:
         ApiServerError, PodLost: the API server did not answer.
     """
-    name = job_name(candidate.job, candidate.key)
+    name = build_job_name(candidate.job, candidate.key)
     job, pods = await site.jobs.find(name, candidate.key)
     if job is None and not candidate.job_id:
         await asyncio.sleep(PAUSE_S)  # the request that creates it may still be in transit
@@ -208,29 +208,29 @@ async def _mismatch(site: JobSite, candidate: Submission, submission: Submission
         return GONE
     metadata = job["metadata"]
     if candidate.job_id not in ("", metadata.get("uid")) or metadata.get("deletionTimestamp"):
-        return "it is another one of that name, or is being deleted"
+        return "it is another Job of that name, or is being deleted"
     annotations = metadata.get("annotations") or {}
     if (annotations.get(JOB), annotations.get(WORK)) != (candidate.job, candidate.fingerprint):
         return "it was changed"
     if candidate.fingerprint != submission.fingerprint or len(candidate.inputs) != len(submission.inputs):
-        return "its command, image or place is another one"
+        return "its command, image or place differs"
     if (whose := owner.owner(metadata["labels"])) not in ("ended", "elsewhere"):
         return f"it has another owner ({whose})"
     state = judge_job(job, pods, site.container)
     if state.state is KubernetesJobState.FAILED:
         return f"it has failed ({state.word or f'exit code {state.exit_code}'})"
     _, code = await site.ask(same_work.is_there(candidate, submission))
-    return "its inputs are others, or its folders are not there" if code else ""
+    return "its inputs differ, or its folders are missing" if code else ""
 
 
-async def _claim_ownership(site: JobSite, name: str, left: Submission) -> str:
+async def _claim_ownership(site: JobSite, name: str, candidate: Submission) -> str:
     """Label the Job as this run's; return why that failed, empty on success.
 
     Raises:
         ApiServerError: the API server did not answer.
     """
     try:
-        await site.jobs.adopt(name, left.key, uid=left.job_id)
+        await site.jobs.adopt(name, candidate.key, uid=candidate.job_id)
     except ApiServerError as error:
         if error.status == 403:
             return f"this account may not patch Jobs ({error})"
@@ -244,7 +244,7 @@ async def _retried(site: JobSite, name: str, ask: Callable[[], Awaitable[T]]) ->
     began = time.monotonic()
     while True:
         if site.closing():
-            raise asyncio.CancelledError  # ended by us
+            raise asyncio.CancelledError  # the run is ending
         try:
             return await ask()
         except (ApiServerError, PodLost) as error:

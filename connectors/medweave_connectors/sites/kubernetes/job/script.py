@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from medweave_connectors.host.stdin_script import is_long
 from medweave_connectors.jobs.remote_environment import shell_line
 from medweave_connectors.jobs.retries.attempt_script import SIGNAL, clean_start, lead_s
-from medweave_connectors.sites.pods.exec.commands import COUNTERS, Counters, StepCommand, parse_counters
+from medweave_connectors.sites.pods.exec.commands import COUNTERS, Counters, PodStep, parse_counters
 from medweave_core.errors import TryAgainError
 from medweave_core.untrusted_text import whole_number
 
@@ -65,8 +65,8 @@ class ScriptEnd:
     counters: Counters
 
 
-def job_script(
-    step: StepCommand,
+def build_job_script(
+    step: PodStep,
     files: KubernetesJobFiles,
     *,
     home: str,
@@ -121,28 +121,28 @@ def _signal(limit_s: int | None, wanted_s: int) -> tuple[str, ...]:
     return (f'( sleep {wait_s}; kill -s {SIGNAL} "$command" ) > /dev/null 2>&1 &',)
 
 
-def make_folder(files: KubernetesJobFiles, script: str) -> str:
+def build_folder_command(files: KubernetesJobFiles, script: str) -> str:
     """Return a shell line that creates the job's folder before its pod exists, and a long script as a file in it."""
     make = f"mkdir -p {shlex.quote(files.folder)} && : > {shlex.quote(files.begun)}"
     return f"{make} && printf '%s\\n' {shlex.quote(script)} > {shlex.quote(files.script)}" if is_long(script) else make
 
 
-def command(script: str, files: KubernetesJobFiles) -> str:
+def build_container_command(script: str, files: KubernetesJobFiles) -> str:
     """Return the command of the container's shell: the script, or the file that `make_folder` wrote."""
     return f". {shlex.quote(files.script)}" if is_long(script) else script
 
 
-def follow(file: str, offset: int) -> str:
+def build_follow_command(file: str, offset: int) -> str:
     """Return a shell line that prints at most `TAIL_BYTES` of a file from an offset, in base64."""
     return f"tail -c +{offset + 1} {shlex.quote(file)} 2> /dev/null | head -c {TAIL_BYTES} | base64"
 
 
-def tail(file: str) -> str:
+def build_tail_command(file: str) -> str:
     """Return a shell line that prints the last bytes of a file in base64."""
     return f"tail -c {TAIL_BYTES} {shlex.quote(file)} 2> /dev/null | base64"
 
 
-def show_end(files: KubernetesJobFiles) -> str:
+def build_end_command(files: KubernetesJobFiles) -> str:
     """Return a shell line that prints the end file."""
     return f"cat {shlex.quote(files.end)}"
 

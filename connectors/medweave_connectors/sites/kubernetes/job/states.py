@@ -12,7 +12,7 @@ from typing import Any
 
 from medweave_connectors.jobs.retries.policy import FailureKind
 from medweave_connectors.sites.pods.objects.pod import Pod
-from medweave_connectors.sites.pods.objects.pod_states import PodState, describe, end_kind, judge
+from medweave_connectors.sites.pods.objects.pod_states import PodState, describe, failure_kind, judge
 from medweave_core.untrusted_text import plain_line
 
 _TOO_OFTEN = "BackoffLimitExceeded"
@@ -114,7 +114,7 @@ def _failed(condition: tuple[str, str], pod: Pod | None, container: str, *, is_g
     if pod is None:
         return JobStatus(state=KubernetesJobState.FAILED, word=condition_text)
     spec = pod.container(container)
-    kind, code = end_kind(pod, container), spec.ended_code if spec is not None else None
+    kind, code = failure_kind(pod, container), spec.ended_code if spec is not None else None
     if is_gone and code is None:
         # It was running in the last snapshot and has been deleted since; Kubernetes only replaces disrupted pods.
         kind = FailureKind.PREEMPTED if reason == _TOO_OFTEN else FailureKind.CANCELLED

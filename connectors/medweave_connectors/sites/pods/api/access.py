@@ -12,7 +12,7 @@ import yaml  # type: ignore[import-untyped]  # comes with StreamFlow
 from kubernetes_asyncio.client import Configuration
 from kubernetes_asyncio.config import ConfigException, load_incluster_config
 
-from medweave_connectors.sites.pods.api.api_client import UnknownContext, clients_of, configuration_of
+from medweave_connectors.sites.pods.api.api_client import UnknownContext, create_clients, load_configuration
 from medweave_connectors.sites.pods.api.credentials import PluginFailed
 from medweave_connectors.sites.pods.api.errors import DeploymentRefused
 from medweave_connectors.sites.pods.api.masking import without_secrets
@@ -25,7 +25,7 @@ CONNECTIONS = 256
 _IN_CLUSTER_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 
 
-def namespace_of(kubeconfig: str, context: str | None, in_cluster: bool) -> str:
+def find_namespace(kubeconfig: str, context: str | None, in_cluster: bool) -> str:
     """Return the default namespace of the account or of the kubeconfig's context."""
     if in_cluster:
         with contextlib.suppress(OSError):
@@ -56,9 +56,9 @@ async def connect(
             configuration = Configuration()
             load_incluster_config(client_configuration=configuration)  # type: ignore[no-untyped-call]
         else:
-            configuration = await configuration_of(kubeconfig, context)
+            configuration = await load_configuration(kubeconfig, context)
         configuration.connection_pool_maxsize = CONNECTIONS
-        plain, websocket = clients_of(configuration, heartbeat_s=HEARTBEAT_S)
+        plain, websocket = create_clients(configuration, heartbeat_s=HEARTBEAT_S)
     except PluginFailed as error:
         raise _no_credential(deployment, error, kubeconfig) from error
     except UnknownContext as error:
@@ -66,7 +66,7 @@ async def connect(
     except (ConfigException, OSError, ValueError, KeyError, TypeError, AssertionError, yaml.YAMLError) as error:
         raise _unreachable(deployment, error, kubeconfig=kubeconfig, namespace=namespace) from error
     clients = [plain, websocket]
-    cluster = NamespaceClient(plain, namespace or namespace_of(kubeconfig, context, in_cluster))
+    cluster = NamespaceClient(plain, namespace or find_namespace(kubeconfig, context, in_cluster))
     try:
         await _first_answer(cluster)
     except ApiServerError as error:

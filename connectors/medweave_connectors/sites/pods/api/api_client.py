@@ -18,7 +18,7 @@ from kubernetes_asyncio.stream import WsApiClient
 from kubernetes_asyncio.stream.ws_client import get_websocket_url
 
 from medweave_connectors.sites.pods.api.channels import WebsocketChannels
-from medweave_connectors.sites.pods.api.credentials import TOKEN, ExecCredentials, read_plugin, renewed
+from medweave_connectors.sites.pods.api.credentials import TOKEN, ExecCredentials, read_plugin, renew_token
 from medweave_connectors.sites.pods.api.namespace_client import REQUEST_S
 from medweave_connectors.sites.pods.api.spdy import UPGRADE, SpdyChannels
 
@@ -60,12 +60,12 @@ class UnknownContext(Exception):
     """A kubeconfig has no context of that name; the arguments are its contexts."""
 
 
-def kubeconfig_path(configured: str | None) -> str:
+def find_kubeconfig(configured: str | None) -> str:
     """Return the kubeconfig of a deployment: the configured one, else `KUBECONFIG`, else that of the home folder."""
     return configured or os.environ.get("KUBECONFIG") or str(Path("~/.kube/config").expanduser())
 
 
-async def configuration_of(kubeconfig: str, context: str | None) -> Configuration:
+async def load_configuration(kubeconfig: str, context: str | None) -> Configuration:
     """Return the configuration of the clients, with the proxy that applies.
 
     Raises:
@@ -84,7 +84,7 @@ async def configuration_of(kubeconfig: str, context: str | None) -> Configuratio
     configuration = Configuration()
     await loader.load_and_set(configuration)
     configuration.refresh_api_key_hook = loader.credentials
-    configuration.proxy = configuration.proxy or proxy_of(str(configuration.host), os.environ)
+    configuration.proxy = configuration.proxy or find_proxy(str(configuration.host), os.environ)
     if configuration.proxy and urlsplit(configuration.proxy).scheme not in _PROXIES:
         raise ConfigException(
             f"a proxy of the kind {urlsplit(configuration.proxy).scheme}: is not known, http and https are"
@@ -92,7 +92,7 @@ async def configuration_of(kubeconfig: str, context: str | None) -> Configuratio
     return configuration
 
 
-def clients_of(configuration: Configuration, *, heartbeat_s: float) -> tuple[ApiClient, WsApiClient]:
+def create_clients(configuration: Configuration, *, heartbeat_s: float) -> tuple[ApiClient, WsApiClient]:
     """Return the client for requests and the one for commands."""
     plain, websocket = ApiClient(configuration=configuration), _WebsocketClient(configuration, heartbeat_s=heartbeat_s)
     for client in (plain, websocket):
@@ -105,7 +105,7 @@ def clients_of(configuration: Configuration, *, heartbeat_s: float) -> tuple[Api
     return plain, websocket
 
 
-def proxy_of(server: str, environment: Mapping[str, str]) -> str | None:
+def find_proxy(server: str, environment: Mapping[str, str]) -> str | None:
     """Return the proxy of the environment for a server, by the rules of kubectl and helm; None for none.
 
     Args:
@@ -153,7 +153,7 @@ class _WebsocketClient(WsApiClient):
             return await connect(url, headers)
         except aiohttp.ClientResponseError as error:
             # Refused before the command was started.
-            if error.status != 401 or not await renewed(self.configuration):
+            if error.status != 401 or not await renew_token(self.configuration):
                 raise
         token = self.configuration.api_key[TOKEN]
         return await connect(

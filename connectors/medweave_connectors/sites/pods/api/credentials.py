@@ -57,7 +57,7 @@ class Plugin:
 
     Attributes:
         where: its field and file, for messages.
-        environment: variables that it gets besides ours.
+        environment: variables that are added to the driver's.
         hint: how to install it.
     """
 
@@ -207,7 +207,7 @@ class ExecCredentials:
             self._due = credential.expires - min(EARLY_S, max(credential.expires - now, 0.0) / 5)
 
 
-async def renewed(configuration: Any) -> bool:
+async def renew_token(configuration: Any) -> bool:
     """Renew the token after an answer 401; return False if no plugin provides tokens.
 
     Raises:

@@ -12,7 +12,7 @@ from typing import Any
 import aiohttp
 from kubernetes_asyncio.client import ApiException
 
-from medweave_connectors.sites.pods.api.credentials import renewed
+from medweave_connectors.sites.pods.api.credentials import renew_token
 from medweave_connectors.sites.pods.api.masking import without_secrets
 from medweave_connectors.sites.pods.objects.pod import ClusterEvent, Pod, parse_pod
 from medweave_core.untrusted_text import load_json, plain_line
@@ -78,7 +78,7 @@ class NamespaceClient:
             try:
                 response = await self._client.call_api(path, method, **keys)
             except ApiException as error:
-                if error.status != 401 or not await renewed(self._client.configuration):
+                if error.status != 401 or not await renew_token(self._client.configuration):
                     raise
                 response = await self._client.call_api(path, method, **keys)
         except ApiException as error:

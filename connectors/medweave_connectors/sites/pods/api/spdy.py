@@ -32,7 +32,7 @@ _BUFFER_BYTES = 2**20  # received bytes that are not read yet
 _FRAME_BYTES = 2**20  # of input; the kubelet buffers some frames in memory
 
 
-def opening(*, takes_input: bool) -> bytes:
+def build_opening_frames(*, takes_input: bool) -> bytes:
     """Return the frames that open the streams of a command."""
     deflate = zlib.compressobj()  # one for all: the header blocks of a connection are one stream of zlib
     frames = b""
@@ -59,7 +59,7 @@ class Frames:
         self._pieces = deque[tuple[int, bytes]]()
         self._held, self._over = 0, False
         self._something = asyncio.Event()
-        self.num_heard = 0
+        self.num_received = 0
 
     @property
     def full(self) -> bool:
@@ -68,7 +68,7 @@ class Frames:
 
     def feed_data(self, data: bytes) -> tuple[bool, bytes]:
         """Parse received bytes; the parser never ends before the connection."""
-        self.num_heard += len(data)
+        self.num_received += len(data)
         self._rest += data
         start = 0
         while len(self._rest) - start >= _HEAD.size:
@@ -137,7 +137,7 @@ class SpdyChannels:
         Raises:
             aiohttp.ClientError, ConnectionError: the connection is over.
         """
-        await self._writer.write(opening(takes_input=takes_input))
+        await self._writer.write(build_opening_frames(takes_input=takes_input))
 
     async def pieces(self) -> AsyncIterator[tuple[int, bytes]]:
         """Yield channel and bytes until the connection ends."""
@@ -184,7 +184,7 @@ class SpdyChannels:
         moved, silent_s = (-1, -1), 0.0
         while silent_s < UNRESPONSIVE_S and (transport := self._protocol.transport) is not None:
             unsent = transport.get_write_buffer_size()
-            now = (self._frames.num_heard, self._num_sent - unsent)
+            now = (self._frames.num_received, self._num_sent - unsent)
             silent_s = silent_s + every_s if now == moved and not self._frames.full else 0.0
             moved = now
             if not unsent:

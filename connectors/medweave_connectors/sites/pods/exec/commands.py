@@ -30,7 +30,7 @@ COUNTERS = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StepCommand:
+class PodStep:
     """Command of one step, as the engine passes it.
 
     Attributes:
@@ -91,14 +91,14 @@ class Counters:
 
 
 def parse_counters(lines: Iterable[str]) -> Counters:
-    """Return the counters that `read_counters` printed."""
+    """Return the counters in the output of `build_counters_command`."""
     counters = Counters()
     for line in lines:
         counters.take(line)
     return counters
 
 
-def report_exit_code(words: Sequence[str], mark: str) -> list[str]:
+def build_exit_code_wrapper(words: Sequence[str], mark: str) -> list[str]:
     """Return words that run a command, then write the mark and its exit code to standard error.
 
     Their shell leads the process group, and survives a signal to the group that ends the command.
@@ -107,7 +107,7 @@ def report_exit_code(words: Sequence[str], mark: str) -> list[str]:
     return ["sh", "-c", script, "sh", *words]
 
 
-def start(line: str) -> list[str]:
+def build_start_command(line: str) -> list[str]:
     """Return words that print the process group and the counters on stderr, then exec the command.
 
     A long line is sent by standard input, since words become part of a URL.
@@ -121,24 +121,24 @@ def start(line: str) -> list[str]:
     return ["sh", "-c", f"{before}; {line}"]
 
 
-def signal(process_id: int) -> list[str]:
+def build_signal_command(process_id: int) -> list[str]:
     """Return words that send the command the signal to write a checkpoint."""
     return ["kill", "-s", SIGNAL, str(process_id)]
 
 
-def read_counters() -> list[str]:
+def build_counters_command() -> list[str]:
     """Return words that print the counters of the container."""
     return ["sh", "-c", COUNTERS]
 
 
-def oom_kills(before: Counters, after: Counters) -> int:
+def count_oom_kills(before: Counters, after: Counters) -> int:
     """Return how many processes of a container were killed for lack of memory between two readings; 0 if unknown."""
     return max((after.oom_kills or 0) - (before.oom_kills or 0), 0)
 
 
-def verdict(exit_code: int, before: Counters, after: Counters) -> str:
+def explain_failure(exit_code: int, before: Counters, after: Counters) -> str:
     """Return the explanation of a failure by the container's counters; empty if they do not explain it."""
-    killed = oom_kills(before, after)
+    killed = count_oom_kills(before, after)
     limit = "" if after.limit_mib is None else f" of {after.limit_mib:.0f} MiB"
     if killed > 0:
         return f"out of memory: {killed} of its processes were killed at the container's memory limit{limit}."

@@ -31,7 +31,7 @@ from medweave_connectors.sites.pods.exec.shell import COMMAND as SHELL
 from medweave_connectors.sites.pods.exec.shell import PodShell
 from medweave_connectors.sites.pods.objects import volumes
 from medweave_connectors.sites.pods.objects.pod import Pod
-from medweave_connectors.sites.pods.objects.pod_states import PodState, judge, silent_node
+from medweave_connectors.sites.pods.objects.pod_states import PodState, judge, unresponsive_node
 from medweave_connectors.transfer.routes.direct.endpoints import End
 from medweave_connectors.transfer.routes.via_driver import TarCopies
 from medweave_connectors.transfer.shell_commands import is_aside, link_or_copy
@@ -215,7 +215,7 @@ class ContainerConnector(TarCopies, BaseConnector):  # type: ignore[misc]
                 ends=[*others, source_location],
             )
 
-    async def forget(self, place: str) -> None:
+    async def close_shells(self, place: str) -> None:
         """Close the shells of a place whose pod was replaced."""
         if (shells := self._open_shells.pop(place, None)) is not None:
             await shells.close()
@@ -239,7 +239,7 @@ class ContainerConnector(TarCopies, BaseConnector):  # type: ignore[misc]
         """Return whether the pod of a place has ended, or its node is lost."""
         with contextlib.suppress(ApiServerError):  # a server that has just started refuses requests for a moment
             pod = await self.cluster.pod(place.partition(":")[0])
-            return pod is None or judge(pod)[0] == PodState.GONE or bool(silent_node(pod))
+            return pod is None or judge(pod)[0] == PodState.GONE or bool(unresponsive_node(pod))
         return False
 
     async def while_there(self, places: Sequence[str], work: Coroutine[Any, Any, Value]) -> Value:
@@ -332,4 +332,6 @@ class ContainerConnector(TarCopies, BaseConnector):  # type: ignore[misc]
             raise PodLost(f"nothing can be copied to {', '.join(lost)}: the pod is gone")
         places = [(known[name.partition(":")[0]], name.partition(":")[2]) for name in by_place]
         first = source.name.partition(":")[0] if source is not None and source.name in by_place else ""
-        return [by_place[f"{pod.name}:{container}"] for pod, container in volumes.distinct(places, path, first=first)]
+        return [
+            by_place[f"{pod.name}:{container}"] for pod, container in volumes.one_per_storage(places, path, first=first)
+        ]

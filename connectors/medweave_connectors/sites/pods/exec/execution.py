@@ -17,7 +17,7 @@ from medweave_connectors.host.stdin_command import given_to
 from medweave_connectors.host.transfer_reasons import known_reason
 from medweave_connectors.sites.pods.api.channels import PROTOCOL, STATUS, STDERR, STDOUT, Channels
 from medweave_connectors.sites.pods.api.errors import PodLost, StreamLost
-from medweave_connectors.sites.pods.exec.commands import MARK, report_exit_code
+from medweave_connectors.sites.pods.exec.commands import MARK, build_exit_code_wrapper
 from medweave_core.untrusted_text import load_json, plain_line, whole_number
 
 _TAIL_BYTES = 2000
@@ -154,7 +154,7 @@ async def execute(
         "name": pod,
         "namespace": namespace,
         "container": container,
-        "command": report_exit_code(command, mark),
+        "command": build_exit_code_wrapper(command, mark),
         "stdin": takes_input,
         "stdout": True,
         "stderr": True,

@@ -13,7 +13,12 @@ from medweave_connectors.runlog.job_output import JobOutput
 from medweave_connectors.sites.pods.exec import commands
 from medweave_connectors.sites.pods.exec.commands import Counters
 from medweave_connectors.sites.pods.objects.pod import Pod
-from medweave_connectors.sites.pods.objects.pod_states import kind_of_event, loss, loss_kind, node_lost
+from medweave_connectors.sites.pods.objects.pod_states import (
+    describe_loss,
+    describe_lost_node,
+    event_loss_kind,
+    loss_kind,
+)
 from medweave_core.contracts.progress import JSON_PREFIX
 
 LOST_CODE = 75  # "may succeed when run again"
@@ -66,17 +71,19 @@ class Member:
         """The kind of its failure."""
         if self.lost or self.exit_code is None:
             return self.lost_kind
-        return FailureKind.OUT_OF_MEMORY if commands.oom_kills(self.before, self.after) else FailureKind.STEP_FAILED
+        return (
+            FailureKind.OUT_OF_MEMORY if commands.count_oom_kills(self.before, self.after) else FailureKind.STEP_FAILED
+        )
 
     def look_at(self, pod: Pod | None) -> bool:
         """Check the current state of its pod; return True if the pod is lost."""
-        if why := loss(self.pod, pod, self.container):
+        if why := describe_loss(self.pod, pod, self.container):
             self.lost, self.lost_kind = why, loss_kind(self.pod, pod, self.container)
         return bool(why)
 
     def record_event(self, reason: str, text: str) -> None:
         """Record the reason in an event of its lost pod."""
-        if (kind := kind_of_event(reason)) is not None:
+        if (kind := event_loss_kind(reason)) is not None:
             self.lost, self.lost_kind = f"pod {self.pod.name}: {reason}: {text}", kind
 
     def take(self, line: str) -> None:
@@ -87,7 +94,7 @@ class Member:
             self.output.stderr(f"{line}\n".encode())
 
 
-def outcome_of(
+def build_outcome(
     members: Sequence[Member],
     culprit: Member,
     *,
@@ -113,9 +120,9 @@ def outcome_of(
     code = LOST_CODE if culprit.lost or culprit.exit_code is None else culprit.exit_code
     if limit_s is not None:
         code = code or LOST_CODE
-    word = culprit.lost or commands.verdict(code, culprit.before, culprit.after)
+    word = culprit.lost or commands.explain_failure(code, culprit.before, culprit.after)
     if culprit.lost and culprit.failure is FailureKind.NODE_FAIL:
-        word = node_lost(culprit.pod, culprit.lost)
+        word = describe_lost_node(culprit.pod, culprit.lost)
     if len(members) > 1:
         word = f"node {culprit.rank} of {len(members)} ({culprit.place}) failed first. {word}".rstrip()
     if limit_s is not None:

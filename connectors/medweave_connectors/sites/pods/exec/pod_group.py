@@ -133,7 +133,7 @@ class PodGroup:
     async def _run(self, member: Member) -> None:
         lines = Lines(member.take)
         try:
-            words = commands.start(member.line)
+            words = commands.build_start_command(member.line)
             script, place = given_to(words), member.place
             execution = await execute(self._websocket, member.pod.namespace, place, words, takes_input=bool(script))
             self._executions[member.rank] = execution
@@ -203,7 +203,9 @@ class PodGroup:
         """Return the counters of its container; None if it does not run any more."""
         with contextlib.suppress(PodLost, TimeoutError):
             async with asyncio.timeout(ASK_S):
-                execution = await execute(self._websocket, member.pod.namespace, member.place, commands.read_counters())
+                execution = await execute(
+                    self._websocket, member.pod.namespace, member.place, commands.build_counters_command()
+                )
                 text, _ = await execution.collect()
                 return commands.parse_counters(text.decode(errors="replace").splitlines())
         return None
@@ -245,7 +247,7 @@ class PodGroup:
             return  # not started yet
         with contextlib.suppress(PodLost, TimeoutError):
             async with asyncio.timeout(ASK_S):
-                words = commands.signal(first.before.command)
+                words = commands.build_signal_command(first.before.command)
                 execution = await execute(self._websocket, first.pod.namespace, first.place, words)
                 await execution.collect()
 

@@ -60,13 +60,13 @@ def judge(pod: Pod) -> tuple[PodState, str]:
         status, reason, message = pod.conditions.get("Ready", ("", "", ""))
         if status == "True":
             return PodState.READY, ""
-        if node := silent_node(pod):
+        if node := unresponsive_node(pod):
             return PodState.STARTING, f"its node {node} does not answer"
         return PodState.STARTING, _with_message(reason or "not ready", message)
     return PodState.UNKNOWN, _with_message(pod.phase or "no phase", pod.message)
 
 
-def silent_node(pod: Pod) -> str:
+def unresponsive_node(pod: Pod) -> str:
     """Return the node of a pod if the node has not answered the cluster for a while (40 or 50 s as a rule); empty otherwise.
 
     The cluster then sets the pod's condition Ready to False without a reason; a kubelet always states a reason.
@@ -81,7 +81,7 @@ def missing_image(pod: Pod) -> str:
     return next((container.image or "?" for container in containers if container.waiting in _NO_IMAGE), "")
 
 
-def loss(before: Pod, now: Pod | None, container: str) -> str:
+def describe_loss(before: Pod, now: Pod | None, container: str) -> str:
     """Return why a pod can no longer run its command; empty if it can.
 
     Args:
@@ -96,7 +96,7 @@ def loss(before: Pod, now: Pod | None, container: str) -> str:
     state, reason = judge(now)
     if state == PodState.GONE:
         return f"pod {before.name} {reason}" if reason.startswith(("is ", "has ")) else f"pod {before.name}: {reason}"
-    if node := silent_node(now):
+    if node := unresponsive_node(now):
         return f"pod {before.name}: its node {node} does not answer"
     then, current = before.container(container), now.container(container)
     if then is not None and current is not None and current.restarts > then.restarts:
@@ -128,13 +128,13 @@ def loss_kind(before: Pod, now: Pod | None, container: str) -> FailureKind:
     if now.deleting or now.phase == "Failed":
         known = _KINDS.get(disruption) or _KINDS.get(now.reason)
         return known or (FailureKind.CANCELLED if now.deleting else FailureKind.UNKNOWN)
-    if silent_node(now):
+    if unresponsive_node(now):
         return FailureKind.NODE_FAIL
     current = now.container(container)
     return FailureKind.OUT_OF_MEMORY if current and current.ended == "OOMKilled" else FailureKind.UNKNOWN
 
 
-def node_lost(pod: Pod, why: str) -> str:
+def describe_lost_node(pod: Pod, why: str) -> str:
     """Return the message about a command whose pod was lost with its node.
 
     Args:
@@ -148,7 +148,7 @@ def node_lost(pod: Pod, why: str) -> str:
     )
 
 
-def end_kind(pod: Pod, container: str) -> FailureKind:
+def failure_kind(pod: Pod, container: str) -> FailureKind:
     """Return the kind of failure of a pod that ran one command; a command that failed without the site's doing is STEP_FAILED."""
     known = _KINDS.get(_disruption(pod)[1]) or _KINDS.get(pod.reason)
     spec = pod.container(container)
@@ -161,7 +161,7 @@ def end_kind(pod: Pod, container: str) -> FailureKind:
     return FailureKind.STEP_FAILED if spec.ended_code else FailureKind.UNKNOWN
 
 
-def kind_of_event(reason: str) -> FailureKind | None:
+def event_loss_kind(reason: str) -> FailureKind | None:
     """Return the kind of loss that an event of a pod reports; None for any other event."""
     return _KINDS.get(reason)
 

@@ -20,7 +20,9 @@ def storage_at(pod: Pod, container: str, path: str) -> tuple[str, ...] | None:
     return None if storage is None else (*storage, *parts[depth:])
 
 
-def kept_at(deployment: str, pod: Pod, container: str, path: str, removed_claims: Collection[str] | None) -> str:
+def describe_location(
+    deployment: str, pod: Pod, container: str, path: str, removed_claims: Collection[str] | None
+) -> str:
     """Return where the files at a path are after the run, for messages; empty if they are removed with the pod.
 
     Args:
@@ -34,7 +36,7 @@ def kept_at(deployment: str, pod: Pod, container: str, path: str, removed_claims
     return f"{deployment}:{' '.join(storage[:2])}:{path}"
 
 
-def distinct(places: Sequence[tuple[Pod, str]], path: str, *, first: str = "") -> list[tuple[Pod, str]]:
+def one_per_storage(places: Sequence[tuple[Pod, str]], path: str, *, first: str = "") -> list[tuple[Pod, str]]:
     """Return the places to write to so that all of them have the path: one per storage.
 
     Args:

@@ -33,7 +33,7 @@ class Workload:
         return f"{base}/namespaces/{namespace}/{self.kind.lower()}s/{self.name}"
 
 
-def documents(text: str) -> list[dict[str, Any]]:
+def parse_documents(text: str) -> list[dict[str, Any]]:
     """Return the objects of a YAML stream; lists are flattened, empty documents dropped.
 
     Raises:
@@ -51,12 +51,12 @@ def documents(text: str) -> list[dict[str, Any]]:
     return opened
 
 
-def claims(objects: Iterable[Mapping[str, Any]]) -> frozenset[str]:
+def claim_names(objects: Iterable[Mapping[str, Any]]) -> frozenset[str]:
     """Return the names of the volume claims among the objects."""
     return frozenset(object["metadata"]["name"] for object in objects if object["kind"] == "PersistentVolumeClaim")
 
 
-def workloads(objects: Iterable[Mapping[str, Any]]) -> list[Workload]:
+def find_workloads(objects: Iterable[Mapping[str, Any]]) -> list[Workload]:
     """Return the objects that create pods, in their order."""
     return [_workload(object) for object in objects if object["kind"] in _KINDS]
 

@@ -25,7 +25,7 @@ from medweave_connectors.sites.pods.startup.messages import describe_events, des
 from medweave_connectors.sites.pods.startup.settling import RecentStarts
 
 POLL_S = 0.5
-GONE_S = 2.0  # between two looks for workloads that are short of pods; less than `NEVER_S`, so that one look alone ends nothing
+GONE_S = 2.0  # between two checks for deleted workloads; less than `NEVER_S`, so that a single check ends nothing
 MAKING_S = 1.0  # after this time, events explain why a workload has no pods
 SAY_AFTER_S = 10.0
 LAST_EVENTS = 6

@@ -11,7 +11,7 @@ from streamflow.core.deployment import ExecutionLocation
 from medweave_connectors.jobs.retries.policy import STANDING, Checkpoint
 from medweave_connectors.sites.pods.api.errors import PodLost
 from medweave_connectors.sites.pods.attempts import PodAttempts
-from medweave_connectors.sites.pods.exec.commands import StepCommand
+from medweave_connectors.sites.pods.exec.commands import PodStep
 
 PLACES = [f"w-{number}:worker" for number in range(4)]
 
@@ -60,7 +60,7 @@ def test_the_places_are_looked_at_together_and_the_worst_counts_where_none_gives
     gives_files: bool, found: Checkpoint
 ) -> None:
     streams: dict[str, str | None] = {"stdin": None, "stdout": None, "stderr": None}
-    step = StepCommand(
+    step = PodStep(
         name="/train/0", words=["true"], environment={}, output_directory="/work/out", streams=streams, limit_s=None
     )
     first = ExecutionLocation(name=PLACES[0], deployment="pods")

@@ -47,7 +47,7 @@ class Pods:
     async def while_there(self, places: Sequence[str], work: Coroutine[Any, Any, None]) -> None:
         await work
 
-    async def forget(self, place: str) -> None:
+    async def close_shells(self, place: str) -> None:
         self.forgotten.append(place)
 
 

@@ -12,11 +12,11 @@ import pytest
 from kubernetes_asyncio.client import CoreV1Api
 
 from medweave_connectors.sites.pods.api.access import connect
-from medweave_connectors.sites.pods.api.api_client import proxy_of
+from medweave_connectors.sites.pods.api.api_client import find_proxy
 from medweave_connectors.sites.pods.api.errors import DeploymentRefused
 from medweave_connectors.sites.pods.exec.execution import execute
 from support.api_server import NAMESPACE, ApiServer, pod_document
-from support.cluster_way import HOST, Relay, certificate, tls, write_kubeconfig
+from support.cluster_connections import HOST, Relay, certificate, tls, write_kubeconfig
 
 Certificate = tuple[Path, Path]
 
@@ -158,5 +158,5 @@ def test_a_proxy_of_another_kind_is_refused(tmp_path: Path, own: Certificate) ->
     ],
 )
 def test_when_the_environments_proxy_is_used(server: str, without: str, proxied: bool) -> None:
-    proxy = proxy_of(server, {"HTTPS_PROXY": "proxy.example.org:3128", "no_proxy": without})
+    proxy = find_proxy(server, {"HTTPS_PROXY": "proxy.example.org:3128", "no_proxy": without})
     assert proxy == ("http://proxy.example.org:3128" if proxied else None)

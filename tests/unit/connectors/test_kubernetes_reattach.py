@@ -136,7 +136,7 @@ def test_a_job_over_other_data_is_ended_before_another_is_made(tmp_path: Path, s
     killed(tmp_path)
     (tmp_path / "data.txt").write_text("new!")  # as long as before
     again = begin(tmp_path)
-    again.wait_for_line(f"{RUNS_AGAIN}its inputs are others")
+    again.wait_for_line(f"{RUNS_AGAIN}its inputs differ")
     wait_until(lambda: len(server.made) == 2)
     assert len(server.pods_of_jobs()) == 1
     (tmp_path / "go").touch()
@@ -147,11 +147,11 @@ def test_a_job_over_other_data_is_ended_before_another_is_made(tmp_path: Path, s
 @pytest.mark.parametrize(
     ("change", "why"),
     [
-        ("image", "its command, image or place is another one"),
-        ("tag", "its command, image or place is another one"),
+        ("image", "its command, image or place differs"),
+        ("tag", "its command, image or place differs"),
         ("work", "it was changed"),
-        ("uid", "it is another one of that name"),
-        ("folder", "its inputs are others, or its folders are not there"),
+        ("uid", "it is another Job of that name"),
+        ("folder", "its inputs differ, or its folders are missing"),
         ("patch", "this account may not patch Jobs (jobs.batch is forbidden)"),
     ],
 )
