@@ -17,7 +17,7 @@ from medweave_connectors.host.errors import SiteConfigError, SiteUnreachable
 from medweave_connectors.sites.compss.connector import MedweaveCompssConnector
 from medweave_connectors.sites.helm.connector import MedweaveHelmConnector
 from medweave_connectors.sites.kubernetes.connector import MedweaveKubernetesConnector
-from medweave_connectors.sites.pods.api.cluster import Refused
+from medweave_connectors.sites.pods.api.namespace_client import ApiServerError
 from medweave_connectors.sites.pods.cleanup import Cleaned, GoneRun
 from medweave_core.runlog.run_ownership import RunOwner
 
@@ -42,7 +42,7 @@ async def clean(request: Mapping[str, Any]) -> dict[str, dict[str, list[str]]]:
         try:
             async with connector.reached():
                 cleaned = await connector.remove_left(gone)
-        except (Refused, SiteConfigError, SiteUnreachable) as error:
+        except (ApiServerError, SiteConfigError, SiteUnreachable) as error:
             cleaned = Cleaned(stays=[str(error)])
         answer["removed"][deployment["name"]] = cleaned.removed
         answer["stays"][deployment["name"]] = cleaned.stays

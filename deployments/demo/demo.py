@@ -25,7 +25,7 @@ ROOT = Path(__file__).resolve().parents[2]
 DEMO = ROOT / "build" / "demo"
 COHORT, RESULTS, REPORT = DEMO / "cohort", DEMO / "output", DEMO / "report.html"
 
-# The development cohort chose every setting. The held-out cohort's seed was looked at by no setting, threshold or filter:
+# The development cohort chose every setting. The held-out cohort's seed was used for no setting, threshold or filter:
 # it is used for the figures printed here and in docs/benchmarks.md, and for nothing else.
 DEVELOPMENT_CASES, DEVELOPMENT_SEED = 50, 20
 DEVELOPMENT_NODULES = (
@@ -33,16 +33,16 @@ DEVELOPMENT_NODULES = (
     9,
 )  # more to learn from in each volume; held-out patients have 2 to 6, as the phantom draws them
 HELD_OUT_CASES, HELD_OUT_SEED = 24, 67867967
-FEWEST_CASES = 12  # a third of them is held out, and some of the others validate
+FEWEST_CASES = 12  # a third are test cases, and some of the others validate
 
 
 def command(name: str) -> str:
-    """The program of that name in the environment that runs this script."""
+    """Return the program of that name in the environment that runs this script."""
     return str(Path(sys.executable).parent / name)
 
 
 def run(words: Sequence[str], *, environment: Mapping[str, str], output: int | IO[bytes] | None = None) -> None:
-    """Runs a program in the foreground, its standard output to a file if one is given; leaves with its exit code if it fails."""
+    """Run a program in the foreground, with its standard output in a file if set; exit with its exit code if it fails."""
     process = subprocess.Popen(words, cwd=ROOT, env=dict(environment), stdout=output)
     try:
         exit_code = process.wait()
@@ -56,12 +56,12 @@ def run(words: Sequence[str], *, environment: Mapping[str, str], output: int | I
 
 
 def held_out_of(cases: int) -> int:
-    """How many of that many cases are held out."""
+    """Return the number of held-out cases."""
     return round(cases * HELD_OUT_CASES / (DEVELOPMENT_CASES + HELD_OUT_CASES))
 
 
 def make_cohort(environment: Mapping[str, str], cases: int = DEVELOPMENT_CASES + HELD_OUT_CASES) -> None:
-    """Chest CT of two synthetic cohorts: one to train and validate on, one of about a third of the cases, held out."""
+    """Chest CT of two synthetic cohorts: one to train and validate on, one of about a third of the cases for the test."""
     held_out = held_out_of(cases)
     print(
         f"make demo: writing {cases - held_out} + {held_out} synthetic chest CT series to build/demo/cohort",
@@ -85,7 +85,7 @@ def make_cohort(environment: Mapping[str, str], cases: int = DEVELOPMENT_CASES +
 
 
 def with_steps(steps: int) -> Path:
-    """Writes streamflow.yml, and the job file that it names, with another number of training steps; returns the first."""
+    """Write streamflow.yml, and the job file that it names, with another number of training steps; return the first."""
     document = YAML(typ="safe").load(ROOT / "streamflow.yml")
     config = document["workflows"]["lung"]["config"]
     job = YAML(typ="safe").load(ROOT / config["settings"])
@@ -98,12 +98,12 @@ def with_steps(steps: int) -> Path:
 
 
 def dicom_segs() -> list[str]:
-    """The delivered DICOM SEG files, relative to the repository."""
+    """Return the delivered DICOM SEG files, relative to the repository."""
     return sorted(str(path.relative_to(ROOT)) for path in RESULTS.rglob("lesion_mask.dcm"))
 
 
 def summary_of(metrics: Mapping[str, Any], seconds: float) -> dict[str, Any]:
-    """What machines read of a demo; the keys are part of the project's contract."""
+    """Return what machines read of a demo; the keys are part of the project's contract."""
     return {
         "dice_mean": metrics["dice_mean"],
         "lesion_sensitivity_10mm": metrics["lesion_sensitivity_10mm"],
@@ -154,7 +154,7 @@ def print_table(metrics: Mapping[str, Any], summary: Mapping[str, Any]) -> None:
 
 
 def number(text: str, *, least: int, example: int) -> int:
-    """Reads --steps and --cases; raises `ArgumentTypeError` for what is no such number."""
+    """Parse --steps and --cases; raise `ArgumentTypeError` for other text than such a number."""
     if not text.isdecimal() or int(text) < least:
         raise argparse.ArgumentTypeError(
             f"seen: {text!r}; expected: a whole number from {least}, for example {example}"
@@ -163,7 +163,7 @@ def number(text: str, *, least: int, example: int) -> int:
 
 
 def main() -> int:
-    """Runs the demo; returns the exit code."""
+    """Run the demo; return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
         "--steps",
@@ -174,10 +174,10 @@ def main() -> int:
         "--cases",
         type=partial(number, least=FEWEST_CASES, example=30),
         default=DEVELOPMENT_CASES + HELD_OUT_CASES,
-        help="patients, a third of them held out (default: %(default)s)",
+        help="patients, a third of them for the test (default: %(default)s)",
     )
-    asked = parser.parse_args()
-    steps, cases = asked.steps, asked.cases
+    options = parser.parse_args()
+    steps, cases = options.steps, options.cases
     started = time.monotonic()
     shutil.rmtree(DEMO, ignore_errors=True)
     DEMO.mkdir(parents=True)
@@ -199,8 +199,8 @@ def main() -> int:
     aside.replace(DEMO / "summary.json")
     print_table(metrics, summary)
     if steps or cases != parser.get_default("cases"):
-        told = f"{f'{steps} training steps, ' if steps else ''}{cases} patients"
-        print(f"  {told}, as asked for; the figures in docs/benchmarks.md are those of the recipe.")
+        size = f"{f'{steps} training steps, ' if steps else ''}{cases} patients"
+        print(f"  {size}, as requested; the figures in docs/benchmarks.md are those of the recipe.")
     return 0
 
 

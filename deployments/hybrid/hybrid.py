@@ -3,7 +3,7 @@
     make hybrid [STEPS=N] [COMPSS_HOME=/path/of/an/installation]
 
 `make` brings the testbed up before. Everything runs as the laptop's user behind the laptop's walls; what the sites themselves
-answer (sacct, the API server) is kept in build/hybrid/evidence/, and build/hybrid/summary.json is made from it. With COMPSS_HOME,
+answer (sacct, the API server) is stored in build/hybrid/evidence/, and build/hybrid/summary.json is made from it. With COMPSS_HOME,
 PyCOMPSs spreads train-distributed over the release's pods; without it, torch.distributed does.
 """
 
@@ -48,12 +48,12 @@ def say(text: str) -> None:
 
 
 def testbed(*words: str | Path) -> list[str]:
-    """The command line of a testbed command."""
+    """Return the command line of a testbed command."""
     return [sys.executable, str(TESTBED), *map(str, words)]
 
 
 def on_laptop(*words: str | Path) -> list[str]:
-    """The command line that runs a program as the laptop's user."""
+    """Return the command line that runs a program as the laptop's user."""
     return testbed("laptop", "--", *words)
 
 
@@ -82,7 +82,7 @@ def build_images(roles: Sequence[str]) -> None:
 def compss_installation(named: str) -> Path | None:
     """Return the installation that COMPSS_HOME names; None if it names none.
 
-    Leaves with an error where there is none, or pods cannot see it: later, the images would have been built for nothing.
+    Exit with an error if there is none, or pods cannot mount it: later, the images would have been built for nothing.
     """
     if not named:
         return None
@@ -110,7 +110,7 @@ def compss_installation(named: str) -> Path | None:
 
 
 def bind_to_compss(folder: Path, compss_home: Path) -> None:
-    """Gives the pods an installation of COMPSs, and binds train-distributed to the release that runs it."""
+    """Give the pods an installation of COMPSs, and bind train-distributed to the release that runs it."""
     answer(testbed("volume", COMPSS_CLAIM, compss_home))
     checkout = folder / "checkout"
     pipeline = checkout / "workflows" / "lung-nodule-segmentation"
@@ -124,17 +124,17 @@ def bind_to_compss(folder: Path, compss_home: Path) -> None:
 
 
 def bound_file(folder: Path, site: str) -> Path:
-    """The file that `streamflow run` reads."""
+    """Return the file that `streamflow run` reads."""
     return folder / "checkout" / "deployments" / "bindings" / f"streamflow.{site}-hybrid.yml"
 
 
 def laptop_folder() -> Path:
-    """The folder of this run at the laptop's home."""
+    """Return the folder of this run at the laptop's home."""
     return Path(answer(on_laptop("pwd")).strip()) / "hybrid"
 
 
 def stage(folder: Path) -> None:
-    """Puts the checkout's files and the cohort where the laptop's user can read them."""
+    """Put the checkout's files and the cohort where the laptop's user can read them."""
     shutil.rmtree(folder, ignore_errors=True)
     checkout = folder / "checkout"
     for name in ("workflows", "helm", "deployments"):
@@ -148,7 +148,7 @@ def stage(folder: Path) -> None:
 
 
 def shorten(folder: Path, steps: int) -> None:
-    """Writes another number of training steps into the staged job file, for both runs; of the second training, as large a part."""
+    """Write another number of training steps into the staged job file, for both runs; of the second training, as large a part."""
     path = folder / "checkout" / "workflows" / "lung-nodule-segmentation" / "jobs" / "hybrid-train.yml"
     job = YAML(typ="safe").load(path)
     for name in ("distributed_steps_per_round", "training_steps"):
@@ -157,7 +157,7 @@ def shorten(folder: Path, steps: int) -> None:
 
 
 def stream(folder: Path, site: str) -> float:
-    """Runs the pipeline bound to a site; returns its seconds. Ctrl-C reaches the engine, which undoes what it started."""
+    """Run the pipeline bound to a site; return its seconds. Ctrl-C reaches the engine, which removes its pods and jobs."""
     words = on_laptop(
         "env", "--unset=MEDWEAVE_RUN_ID", f"MEDWEAVE_RUNS_DIR={folder / site / 'runs'}",
         "streamflow", "run", "--quiet", bound_file(folder, site), "--outdir", folder / site / "output",
@@ -183,10 +183,10 @@ def run_folder(site: Path) -> Path:
 
 @contextmanager
 def watched_pods(namespace: str) -> Iterator[None]:
-    """Keeps every state of every pod of a namespace, as the API server sends it, in the evidence."""
+    """Keep every state of every pod of a namespace, as the API server sends it, in the evidence."""
     kubectl = ["kubectl", "get", "pods", "--namespace", namespace, "--watch", "--output", "json"]
-    with (EVIDENCE / "pods.json").open("wb") as kept:
-        process = subprocess.Popen(on_laptop(*kubectl), stdout=kept, start_new_session=True)
+    with (EVIDENCE / "pods.json").open("wb") as evidence:
+        process = subprocess.Popen(on_laptop(*kubectl), stdout=evidence, start_new_session=True)
         try:
             yield
         finally:
@@ -195,7 +195,7 @@ def watched_pods(namespace: str) -> Iterator[None]:
 
 
 def slurm_evidence(since: str) -> list[dict[str, str]]:
-    """What sacct says about the jobs since a moment; kept in the evidence."""
+    """Return the answer of sacct about the jobs since a time, and store it in the evidence."""
     fields = ",".join(summary.SACCT_FIELDS)
     sacct = f"sacct --allocations --starttime {since} --parsable2 --noheader --format {fields}"
     text = answer(on_laptop("ssh", "testbed-login", sacct))
@@ -204,25 +204,26 @@ def slurm_evidence(since: str) -> list[dict[str, str]]:
 
 
 def hostnames(jobs: Sequence[dict[str, str]]) -> dict[str, list[str]]:
-    """Names behind each host list expression, by Slurm itself."""
+    """Return the names behind each host list expression, by Slurm itself."""
     lists = sorted({job["NodeList"] for job in jobs if job["NodeList"] != "None assigned"})
     return {
-        each: answer(on_laptop("ssh", "testbed-login", f"scontrol show hostnames '{each}'")).split() for each in lists
+        nodes: answer(on_laptop("ssh", "testbed-login", f"scontrol show hostnames '{nodes}'")).split()
+        for nodes in lists
     }
 
 
 def rank_nodes(run: Path) -> dict[str, list[dict[str, Any]]]:
     """Per step with several ranks, each rank's own word about where it ran."""
-    found = {}
+    ranks_by_step = {}
     for report in sorted(run.glob("reports/*/run_report.json")):
         ranks = json.loads(report.read_text(encoding="utf-8")).get("ranks")
         if ranks:
-            found[report.parent.name] = ranks
-    return found
+            ranks_by_step[report.parent.name] = ranks
+    return ranks_by_step
 
 
 def compose(folder: Path, seconds: dict[str, float], jobs: Sequence[dict[str, str]]) -> dict[str, Any]:
-    """The summary, from the event logs, the sites' answers and the delivered masks."""
+    """Return the summary, from the event logs, the sites' answers and the delivered masks."""
     run = run_folder(folder / "testbed")
     events = summary.read_events(run)
     pods = summary.pods_seen(summary.json_stream((EVIDENCE / "pods.json").read_text(encoding="utf-8")))
@@ -238,7 +239,7 @@ def compose(folder: Path, seconds: dict[str, float], jobs: Sequence[dict[str, st
         "slurm_jobs": [{key: job[key] for key in ("JobID", "State", "NodeList", "Elapsed")} for job in jobs],
         "slurm_nodes": summary.slurm_nodes(ran, hostnames(ran)),
         "pods": sorted(parts),
-        "pods_by_component": {name: sum(each == name for each in parts.values()) for name in sorted(set(parts.values()))},
+        "pods_by_component": {name: sum(part == name for part in parts.values()) for name in sorted(set(parts.values()))},
         "compss_workers": sorted(uid for uid, name in parts.items() if name == "compss-cluster/worker"),
         "compss_engine": engine_of(run),
         "ranks": rank_nodes(run),
@@ -258,14 +259,14 @@ def compose(folder: Path, seconds: dict[str, float], jobs: Sequence[dict[str, st
 
 
 def engine_of(run: Path) -> str | None:
-    """The engine that train-distributed says it used."""
+    """Return the engine that train-distributed says it used."""
     report = run / "reports" / "train_distributed" / "run_report.json"
     engine: str | None = json.loads(report.read_text(encoding="utf-8"))["results"].get("engine")
     return engine
 
 
 def publish(folder: Path) -> None:
-    """Copies runs and outputs to build/hybrid, and writes the HTML report of the hybrid run."""
+    """Copy runs and outputs to build/hybrid, and write the HTML report of the hybrid run."""
     for site in SITES:
         shutil.copytree(folder / site, OUTPUT / site, dirs_exist_ok=True, symlinks=False)
     medweave = Path(sys.executable).with_name("medweave")
@@ -295,7 +296,7 @@ def show(result: dict[str, Any]) -> None:
 
 
 def main() -> int:
-    """Runs everything; returns the exit code."""
+    """Run everything; return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
         "--steps",

@@ -16,7 +16,7 @@ Event = Mapping[str, Any]
 
 
 def read_events(folder: Path) -> list[dict[str, Any]]:
-    """The events of a run's folder, in order."""
+    """Return the events of a run's folder, in order."""
     lines = (folder / "events.jsonl").read_text(encoding="utf-8").splitlines()
     return [json.loads(line) for line in lines if line.strip()]
 
@@ -53,7 +53,7 @@ def own_pods(events: Iterable[Event], step: str = "") -> set[str]:
 
 
 def shortfalls(result: Mapping[str, Any], segment_pods: Collection[str]) -> list[str]:
-    """What a run lacks that is to have crossed all three sites, a sentence for each; none if it did.
+    """Return what a run lacks that is to have crossed all three sites, a sentence for each; none if it did.
 
     Args:
         result: the summary.
@@ -63,11 +63,9 @@ def shortfalls(result: Mapping[str, Any], segment_pods: Collection[str]) -> list
     nodes, train = set(result["slurm_nodes"]), hosts.get("train", set())
     wrong = []
     if not result["model_equal_laptop"]:
-        wrong.append(
-            f"the model differs from the laptop's: {', '.join(result['weights_that_differ']) or 'there is none'}"
-        )
+        wrong.append(f"the model differs from the laptop's: {', '.join(result['weights_that_differ']) or 'no model'}")
     if not result["masks_equal_laptop"]:
-        wrong.append(f"masks differ from the laptop's: {', '.join(result['masks_that_differ']) or 'there are none'}")
+        wrong.append(f"masks differ from the laptop's: {', '.join(result['masks_that_differ']) or 'no masks'}")
     if len(nodes) < 2 or len(train) < 2 or not train <= nodes:
         wrong.append(f"train: ranks on {_names(train)}, Slurm's nodes are {_names(nodes)}; two or more were to train")
     workers, trained = result["compss_workers"], hosts.get("train_distributed", set())
@@ -84,7 +82,7 @@ def shortfalls(result: Mapping[str, Any], segment_pods: Collection[str]) -> list
 
 
 def slurm_nodes(jobs: Iterable[Mapping[str, str]], expand: Mapping[str, Sequence[str]]) -> list[str]:
-    """Names of the nodes that jobs ran on.
+    """Return the names of the nodes that jobs ran on.
 
     Args:
         expand: host list expression, as sacct writes it (`n[1-2]`), to names, as `scontrol show hostnames` gives them.
@@ -93,7 +91,7 @@ def slurm_nodes(jobs: Iterable[Mapping[str, str]], expand: Mapping[str, Sequence
 
 
 def pods_seen(objects: Iterable[Any]) -> dict[str, dict[str, Any]]:
-    """Pods that ran, by their UID: the last state that the API server told of each.
+    """Pods that ran, by their UID: the last state that the API server reported.
 
     Args:
         objects: Pods, or Lists of them, as the API server sent them.
@@ -161,7 +159,7 @@ def weight_digests(folder: Path) -> dict[str, str]:
 
 
 def equal(digests: Mapping[str, Mapping[str, str]]) -> tuple[bool, list[str]]:
-    """Whether there is something and it is the same at both places, and the names of what is not.
+    """Return whether there is something and it is the same at both places, and the names of differing files.
 
     Args:
         digests: of each of two places, by name.

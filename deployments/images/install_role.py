@@ -1,4 +1,4 @@
-"""Installs one role of this checkout into a virtual environment of its own, with the versions and hashes of constraints.txt.
+"""Installs one role of this checkout into a separate virtual environment, with the versions and hashes of constraints.txt.
 
 usage: install_role.py ROLE TARGET     ROLE: an extra of pyproject.toml, such as segment; TARGET: the new environment's folder
 Runs while an image is built, as root, in a folder that holds pyproject.toml, constraints.txt and the three packages' source.
@@ -17,14 +17,14 @@ from pathlib import Path
 
 
 def canonical(name: str) -> str:
-    """A package's name as the packaging standard compares it."""
+    """Return a package's name as the packaging standard compares it."""
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def pinned_blocks(constraints: str) -> dict[str, list[str]]:
     """Package name -> its blocks in constraints.txt, an exact version and every accepted hash each.
 
-    A package has several where its version depends on Python's; the markers in them tell pip which one counts.
+    A package has several if its version depends on Python's; pip chooses one by their markers.
     """
     found: dict[str, list[str]] = {}
     for block in re.split(r"\n(?=\S)", constraints):
@@ -34,12 +34,14 @@ def pinned_blocks(constraints: str) -> dict[str, list[str]]:
 
 
 def versions(blocks: Iterable[list[str]]) -> str:
-    """The same without hashes, as pip takes constraints beside a local project."""
-    return "".join(re.sub(r" \\\n.*", "", block, flags=re.DOTALL) + "\n" for each in blocks for block in each)
+    """Return the same without hashes, as pip requires for constraints of a local project."""
+    return "".join(
+        re.sub(r" \\\n.*", "", block, flags=re.DOTALL) + "\n" for alternatives in blocks for block in alternatives
+    )
 
 
 def closure(resolution: str, blocks: dict[str, list[str]]) -> str:
-    """The pinned lines of what pip resolved, medweave itself left out.
+    """Return the pinned lines of what pip resolved, medweave itself left out.
 
     Args:
         resolution: what `pip install --dry-run --report` wrote.
@@ -51,14 +53,14 @@ def closure(resolution: str, blocks: dict[str, list[str]]) -> str:
 
 
 def call(*words: str | Path) -> None:
-    """Runs a program; its failure ends this one."""
+    """Run a program; its failure ends this one."""
     ended = subprocess.run([str(word) for word in words], check=False)
     if ended.returncode:
         sys.exit(f"install_role: {' '.join(str(word) for word in words[:6])} … ended with {ended.returncode}.")
 
 
 def install(pip: list[str | Path], requirement: str, folder: Path) -> None:
-    """Installs what a requirement needs, hashes checked, and last the requirement itself where it is our wheel."""
+    """Install what a requirement needs, hashes checked, and last the requirement itself where it is our wheel."""
     blocks = pinned_blocks(Path("constraints.txt").read_text())
     wanted, report, pinned = folder / "versions.txt", folder / "resolution.json", folder / "pinned.txt"
     wanted.write_text(versions(blocks.values()))
@@ -70,7 +72,7 @@ def install(pip: list[str | Path], requirement: str, folder: Path) -> None:
 
 
 def make_venv(folder: Path, *options: str) -> None:
-    """A virtual environment; a bare Debian keeps Python's venv in a package of its own."""
+    """A virtual environment; a bare Debian has Python's venv in a separate package."""
     command = [sys.executable, "-m", "venv", *options, str(folder)]
     if subprocess.run([sys.executable, "-c", "import ensurepip"], check=False, capture_output=True).returncode:
         call("apt-get", "update", "-qq")
@@ -79,7 +81,7 @@ def make_venv(folder: Path, *options: str) -> None:
 
 
 def main(role: str, target: Path) -> None:
-    """Builds the wheel with tools that are thrown away, then the environment without pip."""
+    """Build the wheel with tools that are thrown away, then the environment without pip."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         make_venv(folder / "tools")

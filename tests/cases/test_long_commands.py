@@ -16,10 +16,10 @@ from medweave_connectors.host.command_size import MAX_WORD_BYTES, checked, measu
 from medweave_connectors.host.stdin_script import WORDS, encode
 from medweave_connectors.jobs.remote_environment import shell_line
 from medweave_connectors.jobs.worker_environment import NOTHING, WorkerEnvironment
-from medweave_connectors.sites.kubernetes import job_script
+from medweave_connectors.sites.kubernetes.job import script as job_script
 from medweave_connectors.sites.local import utility
 from medweave_connectors.sites.local.process import LocalCommand
-from medweave_connectors.sites.pods.exec.commands import start
+from medweave_connectors.sites.pods.exec.commands import build_start_command
 from medweave_connectors.sites.slurm import commands
 from medweave_connectors.sites.slurm.script import SlurmJobFiles
 from support.engine import run
@@ -137,7 +137,7 @@ def by_shell(words: list[str], script: bytes) -> subprocess.CompletedProcess[byt
 
 def test_a_long_line_reaches_a_pod_by_standard_input(tmp_path: Path) -> None:
     line = shell_line([*COUNT, *NAMES], environment={"A": "1\n2"}, workdir=str(tmp_path), stdout="out.txt")
-    words = start(line)
+    words = build_start_command(line)
     assert sum(map(len, words)) < 4096, "words become part of a URL"
     done = by_shell(list(words), words.stdin)  # type: ignore[attr-defined]
     assert done.returncode == 0, done.stderr
@@ -145,16 +145,16 @@ def test_a_long_line_reaches_a_pod_by_standard_input(tmp_path: Path) -> None:
 
 
 def test_a_long_line_reaches_a_job_of_kubernetes_by_a_file(tmp_path: Path) -> None:
-    files = job_script.JobFiles(str(tmp_path / "job"))
+    files = job_script.KubernetesJobFiles(str(tmp_path / "job"))
     script = "\n".join(
         ("code=7", shell_line([*COUNT, *NAMES], environment={}, workdir=str(tmp_path), stdout="out.txt"))
     )
-    assert by_shell(WORDS, encode(job_script.make_folder(files, script))).returncode == 0
-    command = job_script.command(script, files)
+    assert by_shell(WORDS, encode(job_script.build_folder_command(files, script))).returncode == 0
+    command = job_script.build_container_command(script, files)
     assert len(command) < 4096
     assert by_shell(["sh", "-c", command], b"").returncode == 0
     assert (tmp_path / "out.txt").read_text() == f"3000 {NUM_BYTES} 0\n"
-    assert job_script.command("exit 3", files) == "exit 3", "a short one needs no file"
+    assert job_script.build_container_command("exit 3", files) == "exit 3", "a short one needs no file"
 
 
 def test_a_long_line_reaches_an_image(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""What can be said of a chart from its files alone; tests/hybrid/test_charts.py installs them."""
+"""Checks of the charts' files; tests/hybrid/test_charts.py installs the charts."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 import jsonschema
 import pytest
 
-from support.charts import CHARTS, chart_name, ci_values, given, keys, schema, templates, used, values
+from support.charts import CHARTS, chart_name, ci_values, keys, leaf_keys, schema, templates, used, values
 from support.cwl_files import load
 
 UNITS = {
@@ -40,8 +40,8 @@ def merged(base: Any, over: Any) -> Any:
 
 
 def errors(chart: Path, document: dict[str, Any]) -> list[str]:
-    found = jsonschema.Draft7Validator(schema(chart)).iter_errors(merged(values(chart), document))
-    return [f"{'.'.join(map(str, error.absolute_path))}: {error.message}" for error in found]
+    problems = jsonschema.Draft7Validator(schema(chart)).iter_errors(merged(values(chart), document))
+    return [f"{'.'.join(map(str, error.absolute_path))}: {error.message}" for error in problems]
 
 
 def test_all_charts_are_seen() -> None:
@@ -62,12 +62,12 @@ def test_schema_and_templates_know_the_same_keys(chart: Path) -> None:
     known, read = {key for key, _ in keys(schema(chart))}, used(chart)
     assert read - known == set(), "read by a template, unknown to the schema"
     # A key counts as used when a template reads it, the block that it lies in, or a part of it.
-    blocks = {each for each in read if not any(inner.startswith(f"{each}.") for inner in read)}
+    blocks = {path for path in read if not any(inner.startswith(f"{path}.") for inner in read)}
     leaves = {key for key in known if not any(other.startswith(f"{key}.") for other in known)}
     unread = {
         key
         for key in leaves
-        if not any(key == each or key.startswith(f"{each}.") for each in blocks) and not key.startswith("image.")
+        if not any(key == block or key.startswith(f"{block}.") for block in blocks) and not key.startswith("image.")
     }
     assert unread == set(), "in the schema, read by no template"
     helper = (chart / "templates" / "_helpers.tpl").read_text()
@@ -77,7 +77,7 @@ def test_schema_and_templates_know_the_same_keys(chart: Path) -> None:
 
 def test_every_key_has_a_default_or_must_be_said(chart: Path) -> None:
     known = {key for key, _ in keys(schema(chart))}
-    without = known - set(given(values(chart), known))
+    without = known - set(leaf_keys(values(chart), known))
     assert without <= {"image.repository", "image.digest", "image.tag"}
     assert values(chart).get("engine", "") == "", "the engine is never a silent choice"
 
@@ -92,7 +92,7 @@ def test_the_ci_files_are_valid_and_switch_every_key(chart: Path) -> None:
     switched: set[str] = set()
     for path in ci_values(chart):
         assert errors(chart, load(path)) == [], path.name
-        switched |= set(given(load(path), known))
+        switched |= set(leaf_keys(load(path), known))
     quantities = {key for key, inner in keys(schema(chart)) if "integer" in inner["type"] or "pattern" in inner}
     plain = {key for key in known if key.startswith(("worker.resources", "master.resources", "resources"))}
     assert known - switched - quantities - plain <= {"image.pullPolicy", "user"}
@@ -159,14 +159,14 @@ def test_container_names_are_unique_in_the_chart(chart: Path) -> None:
 
 
 def scripts() -> list[Path]:
-    found = [path for chart in CHARTS for path in sorted((chart / "files").iterdir())]
-    return [path for path in found if path.read_text().startswith(("#!/usr/bin/env bash", "# shellcheck"))]
+    paths = [path for chart in CHARTS for path in sorted((chart / "files").iterdir())]
+    return [path for path in paths if path.read_text().startswith(("#!/usr/bin/env bash", "# shellcheck"))]
 
 
 @pytest.mark.parametrize("script", scripts(), ids=lambda path: f"{path.parents[1].name}/{path.name}")
 def test_scripts_are_sound(script: Path) -> None:
     assert subprocess.run(["bash", "-n", script], check=False, capture_output=True).returncode == 0
-    assert "{{" not in script.read_text(), "a script is a file of its own and no template"
+    assert "{{" not in script.read_text(), "a script is a separate file and no template"
     if shutil.which("shellcheck") is None:
         pytest.skip("there is no shellcheck: apt-get install shellcheck")
     ended = subprocess.run(

@@ -85,7 +85,7 @@ def test_the_context_holds_what_a_build_reads() -> None:
     allowed = {line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")}
     assert all((ROOT / name).exists() for name in allowed)
     project = (ROOT / "pyproject.toml").read_text()
-    packages = {each.partition("/")[0] for each in re.findall(r'"((?:steps|connectors|driver)/\w+)"', project)}
+    packages = {path.partition("/")[0] for path in re.findall(r'"((?:steps|connectors|driver)/\w+)"', project)}
     assert packages | {"pyproject.toml", "constraints.txt", "README.md", "LICENSE"} <= allowed
 
 

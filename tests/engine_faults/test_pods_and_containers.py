@@ -1,6 +1,6 @@
 """Faults of the engine's containers (N1), Kubernetes and Helm (K2 to K13) that can be shown without a cluster.
 
-The two sides are asked the same by direct calls. That real clusters behave so is shown on the testbed (tests/hybrid).
+Both connectors get the same direct calls. The behavior of real clusters is tested on the testbed (tests/hybrid).
 """
 
 from __future__ import annotations
@@ -37,14 +37,16 @@ def words_of_install() -> list[str]:
     from medweave_connectors.sites.helm import commands
 
     access = commands.Access(namespace="tenant-a", kubeconfig=None, context=None)
-    chart = commands.Chart(reference="/c")
-    return list(commands.install("r", chart, access, values=[], labels={"run": "1"}, timeout_s=60))
+    chart = commands.HelmChart(reference="/c")
+    return list(commands.build_install_command("r", chart, access, values=[], labels={"run": "1"}, timeout_s=60))
 
 
 def stock_pod(name: str, mounts: list[tuple[str, str]] | None) -> Any:
-    """A container of a pod as the client of the API tells it: volume names and mount paths."""
-    found = [SimpleNamespace(name=volume, mount_path=path) for volume, path in mounts] if mounts is not None else None
-    return SimpleNamespace(name="worker", volume_mounts=found)
+    """Return a container of a pod as the API client returns it: volume names and mount paths."""
+    volume_mounts = (
+        [SimpleNamespace(name=volume, mount_path=path) for volume, path in mounts] if mounts is not None else None
+    )
+    return SimpleNamespace(name="worker", volume_mounts=volume_mounts)
 
 
 def stock_destinations(mounts: list[tuple[str, str]] | None, path: str) -> int:
@@ -60,8 +62,8 @@ def stock_destinations(mounts: list[tuple[str, str]] | None, path: str) -> int:
 
 
 def our_destinations(mounts: list[tuple[str, str]], volumes: list[dict[str, Any]], path: str) -> int:
-    from medweave_connectors.sites.pods.startup.pod import parse_pod
-    from medweave_connectors.sites.pods.startup.volumes import distinct
+    from medweave_connectors.sites.pods.objects.pod import parse_pod
+    from medweave_connectors.sites.pods.objects.volumes import one_per_storage
 
     container = {"name": "worker", "volumeMounts": [{"name": name, "mountPath": at} for name, at in mounts]}
     pods = [
@@ -74,7 +76,7 @@ def our_destinations(mounts: list[tuple[str, str]], volumes: list[dict[str, Any]
         )
         for n in range(2)
     ]
-    return len(distinct([(pod, "worker") for pod in pods], path))
+    return len(one_per_storage([(pod, "worker") for pod in pods], path))
 
 
 def test_n1_a_container_over_a_queue_is_refused(tmp_path: Path, stock_only: bool) -> None:
@@ -108,14 +110,14 @@ def test_k2_an_install_replaces_what_a_killed_run_has_left(stock_only: bool) -> 
 
 
 def test_k3_helm_and_the_search_for_pods_use_one_namespace(stock_only: bool) -> None:
-    connector, asked = stock_helm(), {}
+    connector, keywords = stock_helm(), {}
 
     async def listed(**keys: Any) -> None:
-        asked.update(keys)
+        keywords.update(keys)
 
     connector.client = SimpleNamespace(list_namespaced_pod=listed)
     asyncio.run(connector._get_running_pods())
-    shown("--namespace" not in connector._get_deploy_command() and asked["namespace"] == "default", asked)
+    shown("--namespace" not in connector._get_deploy_command() and keywords["namespace"] == "default", keywords)
     if stock_only:
         return
     words = words_of_install()
@@ -151,12 +153,12 @@ def test_k5_a_binding_may_leave_the_only_container_unnamed(stock_only: bool) -> 
         return SimpleNamespace(items=[pod])
 
     connector._get_running_pods = pods
-    told: Any = None
+    result: Any = None
     try:
-        told = asyncio.run(connector.get_available_locations())
+        result = asyncio.run(connector.get_available_locations())
     except TypeError as error:
-        told = error
-    shown(isinstance(told, TypeError), told)
+        result = error
+    shown(isinstance(result, TypeError), result)
     if stock_only:
         return
     from medweave_connectors.sites.kubernetes.connector import MedweaveKubernetesConnector
@@ -179,18 +181,18 @@ def test_k6_statefulsets_and_daemonsets(stock_only: bool) -> None:
         status=SimpleNamespace(desired_number_scheduled=1, updated_number_scheduled=1),
     )
     for workload in (stateful, daemons):
-        told: Any = None
+        result: Any = None
         try:
-            told = asyncio.run(stock_kubernetes()._is_ready(workload))
+            result = asyncio.run(stock_kubernetes()._is_ready(workload))
         except AttributeError as error:
-            told = error
-        shown("update_trategy" in str(told), told)
+            result = error
+        shown("update_trategy" in str(result), result)
     if stock_only:
         return
-    from medweave_connectors.sites.pods.startup.workloads import workloads
+    from medweave_connectors.sites.pods.objects.workloads import find_workloads
 
     labels = {"app": "w"}
-    found = workloads(
+    expected_workloads = find_workloads(
         [
             {
                 "kind": kind,
@@ -205,21 +207,21 @@ def test_k6_statefulsets_and_daemonsets(stock_only: bool) -> None:
             for kind in ("StatefulSet", "DaemonSet")
         ]
     )
-    assert [(each.kind, each.containers) for each in found] == [
+    assert [(workload.kind, workload.containers) for workload in expected_workloads] == [
         ("StatefulSet", ("worker",)),
         ("DaemonSet", ("worker",)),
     ]
 
 
 def test_k7_pods_of_strangers_are_not_used(stock_only: bool) -> None:
-    connector, asked = stock_kubernetes(namespace="a"), {}
+    connector, keywords = stock_kubernetes(namespace="a"), {}
 
     async def listed(**keys: Any) -> None:
-        asked.update(keys)
+        keywords.update(keys)
 
     connector.client = SimpleNamespace(list_namespaced_pod=listed)
     asyncio.run(connector._get_running_pods())
-    shown("label_selector" not in asked, asked)
+    shown("label_selector" not in keywords, keywords)
     if stock_only:
         return
     from medweave_connectors.sites.kubernetes.connector import MedweaveKubernetesConnector
@@ -242,8 +244,8 @@ def test_k8_keys_of_helm_can_be_set(tmp_path: Path, stock_only: bool) -> None:
 
 def test_k9_charts_of_registries_keep_their_address(stock_only: bool) -> None:
     address = "oci://registry.example.org/charts/segment"
-    told = stock_helm(chart=address).chart
-    shown(told != address, told)
+    result = stock_helm(chart=address).chart
+    shown(result != address, result)
     if stock_only:
         return
     from medweave_connectors.sites.helm.connector import MedweaveHelmConnector
@@ -252,8 +254,8 @@ def test_k9_charts_of_registries_keep_their_address(stock_only: bool) -> None:
 
 
 def test_k10_an_installation_has_minutes_and_not_hours(stock_only: bool) -> None:
-    told = stock_helm().timeout
-    shown(told == "1000m", told)
+    result = stock_helm().timeout
+    shown(result == "1000m", result)
     if stock_only:
         return
     from medweave_connectors.sites.helm.connector import MedweaveHelmConnector
@@ -273,7 +275,7 @@ def test_k12_the_buffer_of_streams_is_the_documented_one(stock_only: bool) -> No
 
     documented = json.loads(MedweaveHelmConnector.get_schema())["properties"]["transferBufferSize"]["default"]
     assert MedweaveHelmConnector("pods", "/site", chart="/c").transferBufferSize == documented
-    assert MedweaveHelmConnector.CHECKED_AT_START, "so no stand-in hands its own buffer on"
+    assert MedweaveHelmConnector.CHECKED_AT_START, "so no placeholder passes its own buffer on"
 
 
 def test_k13_helm_3_and_4(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stock_only: bool) -> None:
@@ -282,12 +284,12 @@ def test_k13_helm_3_and_4(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stock
     (tmp_path / "helm").write_text("#!/bin/sh\necho v3.18.0\n")
     (tmp_path / "helm").chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-    told: Any = None
+    result: Any = None
     try:
         asyncio.run(stock_helm()._check_version())
     except WorkflowExecutionException as error:
-        told = error
-    shown("not compatible with Helm4Connector" in str(told), told)
+        result = error
+    shown("not compatible with Helm4Connector" in str(result), result)
     if stock_only:
         return
     from medweave_connectors.sites.helm import commands

@@ -1,4 +1,4 @@
-"""`medweave.helm` with a chart of a repository, of a registry, and of places where there is none; helm and the cluster are real."""
+"""`medweave.helm` with charts of a repository, of a registry, and of wrong addresses; helm and the cluster are real."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_a_chart_of_a_repository_is_installed(tmp_path: Path, tenant: Tenant, re
     assert ended.exit_code == 0, ended.stderr
 
 
-def test_a_version_that_the_repository_has_not_is_told(tmp_path: Path, tenant: Tenant, repository: str) -> None:
+def test_a_version_that_the_repository_lacks_is_an_error(tmp_path: Path, tenant: Tenant, repository: str) -> None:
     prepare(tmp_path, chart="compss-cluster", repo=repository, chartVersion="0.9.2")
     ended = go(tmp_path, tenant)
     assert "deployments.pods.config.chartVersion: the release cannot be installed." in ended.stderr
@@ -68,15 +68,17 @@ def test_a_chart_of_an_oci_registry_is_installed(tmp_path: Path, tenant: Tenant,
     assert ended.exit_code == 0, ended.stderr
 
 
-def test_a_registry_that_wants_a_login_is_told(tmp_path: Path, tenant: Tenant, registry: ChartRegistry) -> None:
+def test_a_registry_that_requires_a_login_is_an_error(tmp_path: Path, tenant: Tenant, registry: ChartRegistry) -> None:
     prepare(tmp_path, chart=registry.url, chartVersion="0.9.1")
     known = {"SSL_CERT_FILE": str(registry.authority), "HELM_REGISTRY_CONFIG": str(registry.without_login)}
     ended = go(tmp_path, tenant, **known)
     assert "deployments.pods.config.chart: the release cannot be installed." in ended.stderr
-    assert "wants a login: `helm registry login localhost:" in ended.stderr
+    assert "requires a login: `helm registry login localhost:" in ended.stderr
 
 
-def test_a_registry_of_an_unknown_authority_is_told(tmp_path: Path, tenant: Tenant, registry: ChartRegistry) -> None:
+def test_a_registry_of_an_unknown_authority_is_an_error(
+    tmp_path: Path, tenant: Tenant, registry: ChartRegistry
+) -> None:
     prepare(tmp_path, chart=registry.url, chartVersion="0.9.1")
     ended = go(tmp_path, tenant, HELM_REGISTRY_CONFIG=str(registry.login))
     assert "deployments.pods.config.chart: the release cannot be installed." in ended.stderr
@@ -90,7 +92,7 @@ def test_a_registry_of_an_unknown_authority_is_told(tmp_path: Path, tenant: Tena
         ("repo", {"chart": "seg", "repo": "http://127.0.0.1:1"}),
     ],
 )
-def test_where_nothing_answers_is_told(tmp_path: Path, tenant: Tenant, key: str, config: dict[str, str]) -> None:
+def test_an_unreachable_source_is_an_error(tmp_path: Path, tenant: Tenant, key: str, config: dict[str, str]) -> None:
     prepare(tmp_path, **config)
     ended = go(tmp_path, tenant)
     assert ended.exit_code == 1

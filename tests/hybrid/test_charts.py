@@ -29,7 +29,7 @@ KINDS = (
     "pods,services,configmaps,secrets,persistentvolumeclaims,deployments,statefulsets,"
     "networkpolicies,poddisruptionbudgets,horizontalpodautoscalers,cronjobs,jobs"
 )
-INSTALLATION = "stand-in-installation"
+INSTALLATION = "fake-installation"
 # A Helm that was built without a version stamp takes an unknown cluster for a very old one.
 OFFLINE = ("--kube-version", "1.34.4")
 
@@ -105,19 +105,23 @@ def compss(installation: Values, workers: int) -> Values:
 
 def objects(tenant: Tenant, name: str) -> list[str]:
     """Kind and name of everything that bears a release's label, and of what Helm keeps of it."""
-    found = tenant.get(KINDS, f"app.kubernetes.io/instance={name}") + tenant.get("secrets", f"owner=helm,name={name}")
-    return [f"{each['kind']} {each['metadata']['name']}" for each in found]
+    objects_found = tenant.get(KINDS, f"app.kubernetes.io/instance={name}") + tenant.get(
+        "secrets", f"owner=helm,name={name}"
+    )
+    return [f"{document['kind']} {document['metadata']['name']}" for document in objects_found]
 
 
 def scale(
     tenant: Tenant, name: str, chart: Path, key: str, number: int, *, others: int = 0
 ) -> dict[str, dict[str, Any]]:
-    """Upgrades a release to a number of pods beside others; gives its pods once there are no more and no fewer."""
+    """Upgrade a release to a number of pods; return its pods once exactly that many exist."""
     pods = number + others
     words = ["--reuse-values", "--set", f"{key}={number}", "--wait", "--timeout", "5m"]
     tenant.call("helm", "upgrade", name, chart, *words, limit_s=400)
     return until(
-        lambda: found if len(found := tenant.pods(name)) == pods else None, limit_s=60, what=f"{pods} pods of {name}"
+        lambda: ready if len(ready := tenant.pods(name)) == pods else None,
+        limit_s=60,
+        what=f"{pods} pods of {name}",
     )
 
 
@@ -134,7 +138,7 @@ def test_helm_and_the_api_server_accept_every_ci_file(tenant: Tenant, chart: Pat
 
 @pytest.fixture
 def helm(tenant: Tenant, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The real Helm on the PATH, told which cluster it is for, as one with a version stamp knows by itself."""
+    """The real Helm on the PATH, with the cluster's version, which a Helm with a version stamp has built in."""
     program = tmp_path / "bin" / "helm"
     program.parent.mkdir()
     words = shlex.join([str(tenant.binaries / "helm")])
@@ -146,8 +150,8 @@ def helm(tenant: Tenant, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
 @pytest.mark.usefixtures("helm")
 def test_validate_asks_helm_itself_and_finds_nothing_in_this_repository(capsys: pytest.CaptureFixture[str]) -> None:
     code = main(["validate", "--helm", str(ROOT)])
-    told = capsys.readouterr().out
-    assert (code, told.splitlines()[-1].partition(": ")[2]) == (0, "0 errors, 0 warnings"), told
+    stdout = capsys.readouterr().out
+    assert (code, stdout.splitlines()[-1].partition(": ")[2]) == (0, "0 errors, 0 warnings"), stdout
 
 
 @pytest.mark.usefixtures("helm")
@@ -172,8 +176,8 @@ def test_the_api_server_accepts_what_medweave_new_writes_for_it(tenant: Tenant) 
 def test_every_pod_has_the_registrys_login_and_the_priority(tenant: Tenant, chart: Path) -> None:
     values = chart / "ci" / "everything-on.yaml"
     rendered = tenant.call("helm", "template", "ci", *OFFLINE, chart, "--values", values)
-    found = [each for each in yaml.safe_load_all(rendered) if each]
-    specs = [pod for each in found if (pod := pod_of(each)) is not None]
+    objects_found = [document for document in yaml.safe_load_all(rendered) if document]
+    specs = [pod for document in objects_found if (pod := pod_of(document)) is not None]
     assert len(specs) >= 2
     for spec in specs:
         assert spec["imagePullSecrets"] == [{"name": "registry-login"}]
@@ -203,13 +207,17 @@ GPU_NODE, GPU_TAINT = {"example.org/gpu": "a100"}, [{"key": GPU, "operator": "Ex
 )
 def test_gpus_nodes_and_tolerations_are_those_of_each_part(tenant: Tenant, chart: Path, parts: Values) -> None:
     rendered = tenant.call("helm", "template", "ci", *OFFLINE, chart, "--values", chart / "ci" / "everything-on.yaml")
-    found = {}
-    for each in filter(None, yaml.safe_load_all(rendered)):
-        if (pod := pod_of(each)) is not None:
+    objects_found = {}
+    for document in filter(None, yaml.safe_load_all(rendered)):
+        if (pod := pod_of(document)) is not None:
             (container,) = pod["containers"]
             gpus = str(container["resources"]["limits"].get(GPU, 0))
-            found[f"{each['kind']} {each['metadata']['name']}"] = (gpus, pod["nodeSelector"], pod["tolerations"])
-    assert found == parts
+            objects_found[f"{document['kind']} {document['metadata']['name']}"] = (
+                gpus,
+                pod["nodeSelector"],
+                pod["tolerations"],
+            )
+    assert objects_found == parts
 
 
 @pytest.mark.parametrize("chart", CHARTS, ids=chart_name)
@@ -219,8 +227,8 @@ def test_kube_score_finds_nothing_critical_but_what_the_readme_justifies(tenant:
     scored = tenant.scored(rendered)
     critical = {
         check["check"]["id"]
-        for each in scored
-        for check in each["checks"]
+        for report in scored
+        for check in report["checks"]
         if check["grade"] == 1 and not check["skipped"]
     }
     justified = set(re.findall(r"^\| `([a-z-]+)`", (chart / "README.md").read_text(), flags=re.MULTILINE))
@@ -229,7 +237,7 @@ def test_kube_score_finds_nothing_critical_but_what_the_readme_justifies(tenant:
 
 
 @pytest.mark.parametrize(
-    ("chart", "setting", "said"),
+    ("chart", "setting", "message"),
     [
         (COMPSS, "worker.replicas=two", "/worker/replicas"),
         (COMPSS, "compss.sshPort=22", "/compss/sshPort"),
@@ -248,17 +256,17 @@ def test_kube_score_finds_nothing_critical_but_what_the_readme_justifies(tenant:
     ],
 )
 def test_a_wrong_value_is_refused_with_its_key_before_anything_is_sent(
-    tenant: Tenant, chart: Path, setting: str, said: str
+    tenant: Tenant, chart: Path, setting: str, message: str
 ) -> None:
     started = time.monotonic()
-    given = ["--set", "image.repository=localhost/x,image.tag=v1"]
+    image = ["--set", "image.repository=localhost/x,image.tag=v1"]
     engine = ["--set", "engine=ddp"] if chart == COMPSS else []
     try:
-        ended = tenant.ended("helm", "install", "refused", chart, *given, *engine, "--set", setting)
+        ended = tenant.ended("helm", "install", "refused", chart, *image, *engine, "--set", setting)
     finally:
         tenant.ended("helm", "uninstall", "refused", "--ignore-not-found")
     assert ended.returncode != 0
-    assert said in ended.stderr
+    assert message in ended.stderr
     assert time.monotonic() - started < 10
     assert objects(tenant, "refused") == []
 
@@ -273,7 +281,7 @@ def test_inference_pods_compute_scale_and_go(tenant: Tenant, segment_image: str,
     }
     with release(tenant, "charts-segment", SEGMENT, values) as seconds:
         (first,) = tenant.pods("charts-segment").values()
-        assert [each["name"] for each in first["spec"]["containers"]] == ["segment"]
+        assert [container["name"] for container in first["spec"]["containers"]] == ["segment"]
         tested = tenant.call("helm", "test", "charts-segment", "--logs", "--timeout", "3m")
         assert "27 of 27" in tested
         pod = first["metadata"]["name"]
@@ -295,12 +303,12 @@ def test_ddp_workers_find_each_other_scale_and_go(tenant: Tenant, python: Values
     with release(tenant, "charts-ddp", COMPSS, ddp(python, 1)) as seconds:
         (first,) = tenant.pods("charts-ddp").values()
         assert first["metadata"]["name"] == "charts-ddp-worker-0"
-        assert not [each for each in objects(tenant, "charts-ddp") if "keys" in each or "master" in each]
+        assert not [title for title in objects(tenant, "charts-ddp") if "keys" in title or "master" in title]
         four = scale(tenant, "charts-ddp", COMPSS, "worker.replicas", 4)
         assert set(four) == {f"charts-ddp-worker-{index}" for index in range(4)}
         assert four["charts-ddp-worker-0"]["metadata"]["uid"] == first["metadata"]["uid"], "scaling restarts nothing"
-        found = tenant.within("charts-ddp-worker-3", "getent hosts charts-ddp-worker-0.charts-ddp-pods")
-        assert found.stdout.split()[0] == first["status"]["podIP"]
+        objects_found = tenant.within("charts-ddp-worker-3", "getent hosts charts-ddp-worker-0.charts-ddp-pods")
+        assert objects_found.stdout.split()[0] == first["status"]["podIP"]
         assert "4 of 4 workers reached, engine ddp" in tenant.call(
             "helm", "test", "charts-ddp", "--logs", "--timeout", "3m"
         )
@@ -328,8 +336,8 @@ def test_the_master_reaches_its_workers_by_the_releases_keys_alone(
         assert "Host key verification failed" in refused.stderr
         no_key = f"/usr/bin/ssh -p 2222 -o BatchMode=yes -o StrictHostKeyChecking=no {worker} true"
         assert "Permission denied" in tenant.within(f"{name}-worker-0", no_key).stderr
-        held = tenant.within(f"{name}-worker-0", "ls /run/medweave-keys").stdout.split()
-        assert held == ["authorized-keys", "host-key"]
+        files = tenant.within(f"{name}-worker-0", "ls /run/medweave-keys").stdout.split()
+        assert files == ["authorized-keys", "host-key"]
 
         before = tenant.get("secrets", f"app.kubernetes.io/instance={name}")[0]["data"]
         uids = {pod["metadata"]["uid"] for pod in tenant.pods(name).values()}
@@ -394,7 +402,9 @@ def test_an_upgrade_leaves_the_number_of_pods_to_the_autoscaler(tenant: Tenant) 
 
         def conditions() -> dict[str, str]:
             (scaler,) = tenant.get("horizontalpodautoscalers", f"app.kubernetes.io/instance={name}")
-            return {each["type"]: each["reason"] for each in scaler.get("status", {}).get("conditions", [])}
+            return {
+                condition["type"]: condition["reason"] for condition in scaler.get("status", {}).get("conditions", [])
+            }
 
         # The controller found what the object names, and read its number of pods.
         until(lambda: conditions().get("AbleToScale") == "SucceededGetScale", limit_s=60, what="the autoscaler's look")
@@ -408,14 +418,14 @@ def test_an_upgrade_leaves_the_number_of_pods_to_the_autoscaler(tenant: Tenant) 
 
 def test_a_step_is_told_of_its_pods_end(tenant: Tenant, installation: Values) -> None:
     with release(tenant, "charts-end", COMPSS, compss(installation, 1)):
-        step = "trap 'echo told > /proc/1/fd/1; exit' TERM; echo started; while :; do sleep 0.1; done"
+        step = "trap 'echo ended > /proc/1/fd/1; exit' TERM; echo started; while :; do sleep 0.1; done"
         started = tenant.within(
-            "charts-end-worker-0", f"nohup bash -c {step!r} > /tmp/said 2>&1 & sleep 1; cat /tmp/said"
+            "charts-end-worker-0", f"nohup bash -c {step!r} > /tmp/output 2>&1 & sleep 1; cat /tmp/output"
         )
         assert "started" in started.stdout
         logs = tenant.following("charts-end-worker-0")
         tenant.call("kubectl", "delete", "pod", "charts-end-worker-0", "--wait=false")
-        assert "told" in logs.communicate(timeout=30)[0]
+        assert "ended" in logs.communicate(timeout=30)[0]
 
 
 def test_a_pod_that_lacks_what_a_step_needs_says_so(tenant: Tenant, python: Values) -> None:
@@ -427,7 +437,7 @@ def test_a_pod_that_lacks_what_a_step_needs_says_so(tenant: Tenant, python: Valu
             ends = [state.get(when, {}).get("terminated", {}) for state in states for when in ("state", "lastState")]
             return next((end["message"] for end in ends if "message" in end), "")
 
-        said = until(message, limit_s=90, what="a termination message")
-    assert "pod charts-refuses-worker-0: Python cannot import what the step needs." in said
-    assert "No module named 'no_such_module'" in said
-    assert "do:" in said
+        text = until(message, limit_s=90, what="a termination message")
+    assert "pod charts-refuses-worker-0: Python cannot import what the step needs." in text
+    assert "No module named 'no_such_module'" in text
+    assert "do:" in text

@@ -9,8 +9,8 @@ import pytest
 import yaml
 
 from medweave_connectors.sites.compss import xml
-from medweave_connectors.sites.pods.startup.pod import parse_pod
-from medweave_connectors.sites.pods.startup.workloads import workloads
+from medweave_connectors.sites.pods.objects.pod import parse_pod
+from medweave_connectors.sites.pods.objects.workloads import find_workloads
 from support.api_server import pod_of
 from support.compss_cluster import CHART
 from support.helm_release import Tenant
@@ -22,22 +22,22 @@ SCALES = (1, 4, 2)
 
 
 def settings(engine: str, workers: int, *more: str) -> list[str]:
-    said = ["image.repository=localhost/x", "image.tag=v1", f"engine={engine}", f"worker.replicas={workers}"]
-    return ["--set", ",".join([*said, f"compss.sshPort={SSH_PORT}", *more])]
+    values = ["image.repository=localhost/x", "image.tag=v1", f"engine={engine}", f"worker.replicas={workers}"]
+    return ["--set", ",".join([*values, f"compss.sshPort={SSH_PORT}", *more])]
 
 
 def rendered(tenant: Tenant, engine: str, workers: int) -> list[dict[str, Any]]:
     text = tenant.call("helm", "template", "ci", *OFFLINE, CHART, *settings(engine, workers))
-    return [each for each in yaml.safe_load_all(text) if each]
+    return [document for document in yaml.safe_load_all(text) if document]
 
 
 def is_hook(document: dict[str, Any]) -> bool:
-    """What `helm test` makes; a release does not stand of it."""
+    """Return whether an object is created only by `helm test`, and is no part of the release."""
     return "helm.sh/hook" in document["metadata"].get("annotations", {})
 
 
-def named(found: list[dict[str, Any]], kind: str, name: str) -> dict[str, Any]:
-    (one,) = [each for each in found if (each["kind"], each["metadata"]["name"]) == (kind, name)]
+def named(objects: list[dict[str, Any]], kind: str, name: str) -> dict[str, Any]:
+    (one,) = [document for document in objects if (document["kind"], document["metadata"]["name"]) == (kind, name)]
     return one
 
 
@@ -50,15 +50,15 @@ def compute_nodes(text: str) -> list[str | None]:
 def test_the_pods_know_each_other_by_the_names_that_the_connector_reads(
     tenant: Tenant, engine: str, workers: int
 ) -> None:
-    found = rendered(tenant, engine, workers)
+    objects = rendered(tenant, engine, workers)
     masters = {"ci-master": 1} if engine == "compss" else {}
-    stand = workloads(each for each in found if not is_hook(each))
-    assert {each.name: each.replicas for each in stand} == {"ci-worker": workers, **masters}
-    assert len({each.selector for each in stand}) == len(stand), "no part's pods are another's"
-    worker = named(found, "StatefulSet", "ci-worker")
-    assert named(found, "Service", worker["spec"]["serviceName"])["spec"]["clusterIP"] == "None"
+    in_release = find_workloads(document for document in objects if not is_hook(document))
+    assert {workload.name: workload.replicas for workload in in_release} == {"ci-worker": workers, **masters}
+    assert len({workload.selector for workload in in_release}) == len(in_release), "no part's pods are another's"
+    worker = named(objects, "StatefulSet", "ci-worker")
+    assert named(objects, "Service", worker["spec"]["serviceName"])["spec"]["clusterIP"] == "None"
     addresses = [parse_pod(pod_of(worker, number)).address for number in range(workers)]
-    peers = named(found, "ConfigMap", "ci-scripts")["data"]["peers"].split()
+    peers = named(objects, "ConfigMap", "ci-scripts")["data"]["peers"].split()
     assert peers == addresses == [f"ci-worker-{number}.ci-pods" for number in range(workers)]
 
 
@@ -66,12 +66,12 @@ def test_the_pods_know_each_other_by_the_names_that_the_connector_reads(
 def test_project_and_resources_are_those_of_the_pods(tenant: Tenant, workers: int) -> None:
     worker = named(rendered(tenant, "compss", workers), "StatefulSet", "ci-worker")
     (container,) = worker["spec"]["template"]["spec"]["containers"]
-    (port,) = [each["containerPort"] for each in container["ports"] if each["name"] == "ssh"]
+    (port,) = [port["containerPort"] for port in container["ports"] if port["name"] == "ssh"]
     names = [parse_pod(pod_of(worker, number)).address for number in range(workers)]
     folders = {"install_dir": "/opt/COMPSs", "working_dir": "/work/j", "app_dir": "/a", "python_path": "/p"}
-    resources = xml.resources(names, ssh_port=port)
-    assert compute_nodes(xml.project(names, **folders)) == compute_nodes(resources) == names
-    ports = {each.text for each in ElementTree.fromstring(resources).iter("SpawnerPort")}
+    resources = xml.build_resources(names, ssh_port=port)
+    assert compute_nodes(xml.build_project(names, **folders)) == compute_nodes(resources) == names
+    ports = {element.text for element in ElementTree.fromstring(resources).iter("SpawnerPort")}
     assert ports == {str(SSH_PORT)}
 
 
@@ -83,10 +83,10 @@ def test_project_and_resources_are_those_of_the_pods(tenant: Tenant, workers: in
     ],
 )  # fmt: skip
 def test_notes_say_what_comes_next(tenant: Tenant, engine: str, first: str, service: str) -> None:
-    said = tenant.call(
+    output = tenant.call(
         "helm", "install", "ci", CHART, "--dry-run=server", *settings(engine, 4, "sharedVolume.create=true")
     )
-    notes = said.partition("\nNOTES:\n")[2]
+    notes = output.partition("\nNOTES:\n")[2]
     assert notes.startswith(first)
     assert f"  helm test ci -n {tenant.namespace} --logs\n" in notes
     assert f"  kubectl describe pod -n {tenant.namespace} -l app.kubernetes.io/instance=ci\n" in notes
@@ -99,17 +99,19 @@ def test_notes_say_what_comes_next(tenant: Tenant, engine: str, first: str, serv
 
 @pytest.mark.parametrize("engine", ["ddp", "compss"])
 def test_helm_test_is_one_pod_with_the_masters_key_that_is_no_peer(tenant: Tenant, engine: str) -> None:
-    found = rendered(tenant, engine, 2)
-    (pod,) = filter(is_hook, found)
+    objects = rendered(tenant, engine, 2)
+    (pod,) = filter(is_hook, objects)
     assert (pod["kind"], pod["metadata"]["name"]) == ("Pod", "ci-test")
     assert pod["metadata"]["annotations"]["helm.sh/hook"] == "test"
     (container,) = pod["spec"]["containers"]
     assert container["command"] == ["/run/medweave-scripts/test-cluster.sh"]
     assert {"name": "POD_ENGINE", "value": engine} in container["env"]
-    keys = [each["secret"]["items"] for each in pod["spec"]["volumes"] if each["name"] == "keys"]
+    keys = [volume["secret"]["items"] for volume in pod["spec"]["volumes"] if volume["name"] == "keys"]
     assert [item["key"] for items in keys for item in items] == (
         ["client-key", "known-hosts"] if engine == "compss" else []
     )
-    peers = [each["spec"]["template"]["metadata"]["labels"] for each in found if each["kind"] == "StatefulSet"]
+    peers = [
+        document["spec"]["template"]["metadata"]["labels"] for document in objects if document["kind"] == "StatefulSet"
+    ]
     assert all("medweave/peer" in labels for labels in peers)
     assert "medweave/peer" not in pod["metadata"]["labels"], "no Service and no budget counts it"

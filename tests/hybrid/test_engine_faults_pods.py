@@ -17,7 +17,7 @@ import yaml
 from medweave_connectors.host.errors import JobEndedBySite, TimeLimitExceeded
 from medweave_connectors.sites.helm import commands
 from medweave_connectors.sites.kubernetes.connector import MedweaveKubernetesConnector
-from medweave_connectors.sites.pods.errors import DeploymentRefused
+from medweave_connectors.sites.pods.api.errors import DeploymentRefused
 from support import pod_runs
 from support.both_clusters import (
     at,
@@ -50,11 +50,11 @@ PAIR, LONE = unique("engine-faults-pair"), unique("engine-faults-lone")
 @pytest.fixture(scope="module")
 def tenant() -> Iterator[Tenant]:
     """The account; helm and its kubeconfig are found, as on the laptop."""
-    found = first_tenant()
+    account = first_tenant()
     with pytest.MonkeyPatch.context() as patch:
-        for name, value in pod_runs.environment(found).items():
+        for name, value in pod_runs.environment(account).items():
             patch.setenv(name, value)
-        yield found
+        yield account
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class Standing:
     """Pods that stay for all tests.
 
     Attributes:
-        pair: two of one Deployment, each with an emptyDir of its own at /work.
+        pair: two of one Deployment, each with its own emptyDir at /work.
         lone: one of another Deployment, whose container has the same name and no mounts.
     """
 
@@ -99,18 +99,18 @@ def test_n4_a_pod_for_a_container_image_has_its_limits_on_kubernetes(tmp_path: P
 
     async def deploy() -> Any:
         stock = stock_kubernetes(tenant, file)
-        told = (await outcome(stock.deploy(False))).__cause__
+        error = (await outcome(stock.deploy(False))).__cause__
         await stock.undeploy(True)
-        while hasattr(told, "api_exceptions"):  # its own words cannot be printed when it holds another of its kind
-            (told,) = told.api_exceptions
-        return told
+        while hasattr(error, "api_exceptions"):  # a nested error of this class cannot be printed
+            (error,) = error.api_exceptions
+        return error
 
     try:
-        told = asyncio.run(deploy())
+        failure = asyncio.run(deploy())
     finally:
         tenant.ended("kubectl", "delete", f"pod/{made.name}", "--ignore-not-found", "--wait=false")
         file.unlink()
-    shown("violates PodSecurity" in str(told) and "resources" not in text, (told, text))
+    shown("violates PodSecurity" in str(failure) and "resources" not in text, (failure, text))
 
     # Our pods come from a chart or a file; the image that a foreign workflow names is left aside.
     (tmp_path / "pods.yaml").write_text(yaml.safe_dump(pods_of(unique("engine-faults"), replicas=1)))
@@ -160,7 +160,7 @@ class LeftOver:
 
     Attributes:
         again: what stock StreamFlow says when it installs it again.
-        seen: what it says when it looks for the pods of the first.
+        seen: its error when it lists the pods of the first.
         second: medweave's next run.
     """
 
@@ -178,21 +178,21 @@ def left_over(tenant: Tenant, tmp_path_factory: pytest.TempPathFactory) -> Itera
     async def stock() -> tuple[Any, Any]:
         first, second = (stock_helm(tenant, chart, stock_name) for _ in range(2))
         await first.deploy(False)
-        told = await outcome(second.deploy(False)), await outcome(places(first))
-        for each in (first, second):
-            await each.undeploy(True)
-        return told
+        result = await outcome(second.deploy(False)), await outcome(places(first))
+        for connector in (first, second):
+            await connector.undeploy(True)
+        return result
 
     try:
         killed = begin_helm(folder / "killed", tenant, {"first": PROGRESS + "sleep 300"}, config)
-        told = asyncio.run(stock())
+        result = asyncio.run(stock())
         killed.wait_for_line("case 1/2")
         killed.signal(signal.SIGKILL)
         killed.wait()
-        yield LeftOver(*told, begin_helm(folder / "second", tenant, {"first": GOOD}, config).wait(90))
+        yield LeftOver(*result, begin_helm(folder / "second", tenant, {"first": GOOD}, config).wait(90))
     finally:
-        for each in (stock_name, name):
-            tenant.ended("helm", "uninstall", each, "--ignore-not-found")
+        for release in (stock_name, name):
+            tenant.ended("helm", "uninstall", release, "--ignore-not-found")
 
 
 def test_k2_an_install_replaces_what_a_killed_run_has_left_on_kubernetes(left_over: LeftOver) -> None:
@@ -202,8 +202,8 @@ def test_k2_an_install_replaces_what_a_killed_run_has_left_on_kubernetes(left_ov
 
 
 def test_k3_helm_and_the_search_for_pods_use_one_namespace_on_kubernetes(tenant: Tenant, left_over: LeftOver) -> None:
-    told = str(left_over.seen)
-    shown("Forbidden" in told and 'namespace \\"default\\"' in told, told)
+    result = str(left_over.seen)
+    shown("Forbidden" in result and 'namespace \\"default\\"' in result, result)
     (event,) = left_over.second.of_type("job.ended")
     assert event["data"]["site"]["namespace"] == tenant.namespace
 
@@ -214,16 +214,16 @@ def test_k4_copies_go_to_every_storage_once_on_kubernetes(tmp_path: Path, tenant
 
     async def copy(connector: Any) -> list[Any]:
         async with connected(connector):
-            found = await places(connector)
+            locations = await places(connector)
             return [
                 await outcome(
-                    connector.copy_local_to_remote(str(tmp_path / "in.txt"), path, [found[pod] for pod in pods])
+                    connector.copy_local_to_remote(str(tmp_path / "in.txt"), path, [locations[pod] for pod in pods])
                 )
                 for pods, path in targets
             ]
 
-    told = asyncio.run(copy(stock_kubernetes(tenant)))
-    shown([type(each) for each in told] == [AttributeError, TypeError], told)
+    result = asyncio.run(copy(stock_kubernetes(tenant)))
+    shown([type(error) for error in result] == [AttributeError, TypeError], result)
     assert asyncio.run(copy(our_kubernetes(tenant, selector=f"app in ({PAIR},{LONE})"))) == [None, None]
     for pods, path in targets:
         assert [tenant.within(pod, f"cat {path}").stdout for pod in pods] == ["x"] * len(pods)
@@ -234,8 +234,8 @@ def test_k5_a_binding_may_leave_the_only_container_unnamed_on_kubernetes(tenant:
         async with connected(connector):
             return await outcome(places(connector, None))
 
-    told = asyncio.run(look(stock_kubernetes(tenant)))
-    shown(isinstance(told, TypeError), told)
+    result = asyncio.run(look(stock_kubernetes(tenant)))
+    shown(isinstance(result, TypeError), result)
     assert sorted(asyncio.run(look(our_kubernetes(tenant, selector=f"app={PAIR}")))) == standing.pair
 
 
@@ -248,15 +248,15 @@ def test_k6_statefulsets_on_kubernetes(tmp_path: Path, tenant: Tenant) -> None:
     async def both() -> list[Any]:
         stock = stock_kubernetes(tenant, files[0])
         own = used(at(lambda: our_kubernetes(tenant, files=[str(files[1])], timeout=60)), name_of)
-        told = await asyncio.gather(outcome(stock.deploy(False)), own)
+        result = await asyncio.gather(outcome(stock.deploy(False)), own)
         await stock.undeploy(True)
-        return told
+        return result
 
     try:
-        told, place = asyncio.run(both())
+        result, place = asyncio.run(both())
     finally:
         tenant.ended("kubectl", "delete", f"statefulset/{names[0]}", "--wait=false")
-    shown(isinstance(told.__cause__, AttributeError), told)
+    shown(isinstance(result.__cause__, AttributeError), result)
     assert place == f"{names[1]}-0:worker"
 
 
@@ -268,8 +268,8 @@ def test_k7_pods_of_strangers_are_not_used_on_kubernetes(tmp_path: Path, tenant:
         async with connected(connector):
             return await places(connector)
 
-    told = asyncio.run(look(stock_kubernetes(tenant, tmp_path / "own.yaml")))
-    shown({*standing.pair, standing.lone} <= set(told), told)
+    result = asyncio.run(look(stock_kubernetes(tenant, tmp_path / "own.yaml")))
+    shown({*standing.pair, standing.lone} <= set(result), result)
     place = asyncio.run(
         used(at(lambda: our_kubernetes(tenant, files=[str(tmp_path / "own.yaml")], timeout=60)), name_of)
     )
@@ -294,12 +294,12 @@ def test_k9_charts_of_repositories_keep_their_name_on_kubernetes(tmp_path: Path,
         async def both() -> list[Any]:
             stock = stock_helm(tenant, "tiny", unique("engine-faults"), repo=url)
             own = used(at(lambda: our_helm(tenant, chart="tiny", repo=url)), name_of)
-            told = await asyncio.gather(outcome(stock.deploy(False)), own)
+            result = await asyncio.gather(outcome(stock.deploy(False)), own)
             await stock.undeploy(True)
-            return told
+            return result
 
-        told, place = asyncio.run(both())
-    shown('"/site/tiny" not found' in str(told), told)
+        result, place = asyncio.run(both())
+    shown('"/site/tiny" not found' in str(result), result)
     assert place.startswith("pods-")
 
 
@@ -310,22 +310,22 @@ def test_k10_an_image_that_is_missing_is_told_within_seconds_on_kubernetes(tmp_p
         stock = stock_helm(tenant, chart, name, timeout="1000m")
         before = time.monotonic()
         deploying = asyncio.ensure_future(stock.deploy(False))
-        told = await outcome(used(at(lambda: our_helm(tenant, chart=str(chart))), name_of))
+        result = await outcome(used(at(lambda: our_helm(tenant, chart=str(chart))), name_of))
         known_s = time.monotonic() - before
         await asyncio.wait({deploying}, timeout=3)
         silent = not deploying.done()
         end_helm(name)
         await outcome(deploying)
         await stock.undeploy(True)
-        return told, known_s, silent
+        return result, known_s, silent
 
     try:
-        told, known_s, silent = asyncio.run(both())
+        result, known_s, silent = asyncio.run(both())
     finally:
         tenant.ended("helm", "uninstall", name, "--ignore-not-found")
     shown(silent)
-    assert isinstance(told, DeploymentRefused), told
-    assert "ErrImageNeverPull" in str(told)
+    assert isinstance(result, DeploymentRefused), result
+    assert "ErrImageNeverPull" in str(result)
     assert known_s < 15
 
 
@@ -350,23 +350,23 @@ def test_k11_a_time_limit_holds_and_a_cut_is_no_end_on_kubernetes(
 
     async def half(connector: Any, place: Any) -> int:
         """Bytes of two million, of which half come before the cut."""
-        words, found = ["sh", "-c", "head -c 1000000 /dev/zero; sleep 5; head -c 1000000 /dev/zero"], 0
+        words, num_bytes = ["sh", "-c", "head -c 1000000 /dev/zero; sleep 5; head -c 1000000 /dev/zero"], 0
         async with await connector.get_stream_reader(words, place) as reader:
             while data := await reader.read(100_000):
-                found += len(data)
-                if found == 1_000_000:
+                num_bytes += len(data)
+                if num_bytes == 1_000_000:
                     cut(*tenant.server)
-        return found
+        return num_bytes
 
-    late, took_s, lost, found = asyncio.run(ask(stock_kubernetes(tenant)))
+    late, took_s, lost, num_bytes = asyncio.run(ask(stock_kubernetes(tenant)))
     shown(late == ("", 0) and took_s > 5, (late, took_s))
     shown(isinstance(lost, TypeError), lost)
-    shown(found == 1_000_000, found)
-    late, took_s, lost, found = asyncio.run(ask(our_kubernetes(tenant, selector=f"app={LONE}")))
+    shown(num_bytes == 1_000_000, num_bytes)
+    late, took_s, lost, num_bytes = asyncio.run(ask(our_kubernetes(tenant, selector=f"app={LONE}")))
     assert isinstance(late, TimeLimitExceeded), late
     assert took_s < 5
     assert isinstance(lost, JobEndedBySite), lost
-    assert isinstance(found, Exception), found
+    assert isinstance(num_bytes, Exception), num_bytes
 
 
 def test_k12_the_buffer_of_streams_is_the_documented_one_on_kubernetes(
@@ -385,7 +385,7 @@ def test_k12_the_buffer_of_streams_is_the_documented_one_on_kubernetes(
 
     in_use = asyncio.run(ask())
     shown(in_use == 2**16 != stock_kubernetes(tenant).transferBufferSize, in_use)
-    # Ours in a whole run, as the stand-in is the engine's choice there.
+    # Ours in a whole run, because the engine chooses the connector's defaults there.
     documented = json.loads(MedweaveKubernetesConnector.get_schema())["properties"]["transferBufferSize"]["default"]
     assert used_in_a_run(tmp_path, tenant, f"app={PAIR}") == ["MedweaveKubernetesConnector", documented, False]
 
@@ -394,7 +394,7 @@ def test_k13_helm_of_another_major_version_on_kubernetes(tenant: Tenant) -> None
     from streamflow.deployment.connector.kubernetes import Helm3Connector
 
     version = tenant.call("helm", "version", "--template", "{{.Version}}")
-    told = asyncio.run(outcome(Helm3Connector("pods", "/site", chart="x")._check_version()))
-    shown(f"Helm {version} is not compatible with Helm3Connector" in str(told), told)
+    result = asyncio.run(outcome(Helm3Connector("pods", "/site", chart="x")._check_version()))
+    shown(f"Helm {version} is not compatible with Helm3Connector" in str(result), result)
     assert (commands.parse_version(version) or (0, 0)) >= commands.OLDEST
     assert asyncio.run(our_helm(tenant, chart="x")._check_helm()) is None

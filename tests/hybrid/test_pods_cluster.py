@@ -46,11 +46,11 @@ host, port = os.environ["MEDWEAVE_RENDEZVOUS"].rsplit(":", 1)
 mine = f"{socket.gethostname()} {os.environ['MEDWEAVE_ENGINE']} {data}"
 if rank == 0:
     with socket.create_server(("", int(port))) as server:
-        told = [mine]
-        while len(told) < nodes:
+        numbers = [mine]
+        while len(numbers) < nodes:
             peer, _ = server.accept()
-            told.append(peer.recv(100).decode())
-    open("result.txt", "w").write("\n".join(sorted(told)))
+            numbers.append(peer.recv(100).decode())
+    open("result.txt", "w").write("\n".join(sorted(numbers)))
 else:
     for _ in range(300):
         try:
@@ -121,7 +121,7 @@ def test_a_deleted_worker_ends_the_gang_where_the_file_wants_no_other_attempt(tm
     assert not releases(tenant)
 
 
-# The first time it waits for the end of its pods; where worker 0 has seen it before, it has an end of its own.
+# On the first attempt it waits until its pods are deleted; if worker 0 has the checkpoint, it ends normally.
 ONCE_LOST = (
     "[ $MEDWEAVE_NODE_RANK = 0 ] || { sleep 15; exit 0; }; "
     f"if [ -e /tmp/seen ]; then {GOOD}; else touch /tmp/seen; {PROGRESS} sleep 600; fi"
@@ -143,7 +143,7 @@ def test_a_deleted_worker_is_replaced_where_the_file_has_a_failure_manager(tmp_p
     assert not releases(tenant)
 
 
-# Node 0 keeps its place, and waits for the end of its pods; from where it was kept, every node must see it, and the data.
+# Node 0 stays in its pod, and waits until pods are deleted; after the checkpoint, every node must see it, and the data.
 KEEPS = (
     'cat "$1/case.txt" > seen || exit 65; '
     '[ -z "$MEDWEAVE_RESUME_FROM" ] || { cp "$MEDWEAVE_RESUME_FROM/round" result.txt; exit; }; '
@@ -151,7 +151,7 @@ KEEPS = (
 )
 
 
-# Node 1 leaves beside its output folder that it was there, and the pod in the place of worker 0 finds it.
+# Node 1 writes a file next to its output folder, and the replacement of worker 0 finds it.
 KEEPS_NOTHING = (
     'cat "$1/case.txt" > result.txt || exit 65; [ ! -e ../again ] || exit 0; '
     "[ $MEDWEAVE_NODE_RANK = 0 ] || touch ../again; [ $MEDWEAVE_NODE_RANK != 0 ] || { sleep 5; "
@@ -164,7 +164,7 @@ KEEPS_NOTHING = (
 def test_a_gang_goes_on_with_the_worker_that_takes_the_place_of_a_lost_one(
     tmp_path: Path, tenant: Tenant, number: int
 ) -> None:
-    """Each pod has files of its own. The checkpoint is worker 0's; where that is lost, the gang begins anew."""
+    """Every pod has its own files. Worker 0 has the checkpoint; if that pod is lost, the group starts from the beginning."""
     script = KEEPS if number else KEEPS_NOTHING
     saves = {"hints": {**GANG["hints"], "urn:medweave:cwl#Checkpoint": {"folder": "saved"}}}
     prepare(tmp_path, {"train": (script, saves)}, reactions={"Cancelled": {"wait": 0}})
@@ -194,7 +194,7 @@ def test_a_signal_takes_the_release_down_within_20_s(tmp_path: Path, tenant: Ten
     assert ended.of_type("run.ended")[0]["data"]["state"] == "cancelled"
     assert not releases(tenant)
     assert not [
-        each for each in tenant.get("statefulsets", "") if each["metadata"]["name"].startswith(f"{DEPLOYMENT}-")
+        owner for owner in tenant.get("statefulsets", "") if owner["metadata"]["name"].startswith(f"{DEPLOYMENT}-")
     ]
 
 
@@ -242,7 +242,7 @@ def test_a_value_of_the_wrong_type_is_told_with_its_key(tmp_path: Path, tenant: 
     assert not releases(tenant)
 
 
-def test_a_kubeconfig_that_is_refused_is_told(tmp_path: Path, tenant: Tenant) -> None:
+def test_a_refused_kubeconfig_is_an_error(tmp_path: Path, tenant: Tenant) -> None:
     document = json.loads(tenant.kubeconfig.read_text())
     document["users"][0]["user"]["token"] = "no"
     (tmp_path / "kubeconfig").write_text(json.dumps(document))
@@ -286,8 +286,8 @@ def test_a_release_that_is_taken_away_while_its_pods_are_waited_for(tmp_path: Pa
     tenant.call("helm", "uninstall", name)
     before = time.monotonic()
     ended = going.wait()
-    told_s = time.monotonic() - before
-    assert f"somebody has deleted StatefulSet {name}-worker, whose pods were waited for" in ended.stderr, ended.stderr
-    assert told_s < 10, f"told after {told_s:.1f} s"
-    print(f"told after {told_s:.1f} s")
+    reported_s = time.monotonic() - before
+    assert f"StatefulSet {name}-worker was deleted while medweave waited for its pods" in ended.stderr, ended.stderr
+    assert reported_s < 10, f"reported after {reported_s:.1f} s"
+    print(f"reported after {reported_s:.1f} s")
     assert not releases(tenant)

@@ -1,4 +1,4 @@
-"""Engine compss of `medweave.compss` on a real cluster: with a stand-in for the runtime, and with the runtime where it is."""
+"""Engine compss of `medweave.compss` on a real cluster: with a fake runtime, and with the real runtime where it is installed."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ from support.helm_release import Tenant
 from support.pod_runs import GANG, begin, decisions, failure, give_input, go
 from support.testbed import call
 
-INSTALLATION = "stand-in-runtime"
+INSTALLATION = "fake-runtime"
 RUNTIME = r"""#!/usr/bin/env python3
-# Stands in for runcompss as far as a master sees it: reads the XML, starts something on each worker over ssh as COMPSs does,
+# Replaces runcompss for a master: reads the XML, starts something on each worker over ssh as COMPSs does,
 # and runs the application. What COMPSs itself does is tested where it is installed.
 import os, subprocess, sys
 from xml.etree import ElementTree
@@ -40,16 +40,16 @@ project = ElementTree.parse(options["project"]).getroot()
 resources = ElementTree.parse(options["resources"]).getroot()
 names = [node.get("Name") for node in project.iter("ComputeNode")]
 assert names == [node.get("Name") for node in resources.iter("ComputeNode")]
-given = sys.argv[-1]  # what the step reads lies on every worker
-sees = f" && test -e {given}/case.txt" if given.startswith("/") else ""
+folder = sys.argv[-1]  # every worker has the step's inputs
+sees = f" && test -e {folder}/case.txt" if folder.startswith("/") else ""
 hosts = []
 for node, offer in zip(project.iter("ComputeNode"), resources.iter("ComputeNode")):
     command = ["ssh", "-o", "StrictHostKeyChecking=no", "-p", offer.findtext(".//SpawnerPort"), node.get("Name")]
     script = f"mkdir -p {node.findtext('WorkingDir')} && test -d {node.findtext('InstallDir')}{sees} && hostname"
     hosts.append(subprocess.run([*command, script], check=True, capture_output=True, text=True).stdout.strip())
 os.makedirs(os.environ["HOME"] + "/.COMPSs/app_01")
-open(os.environ["HOME"] + "/.COMPSs/app_01/runtime.log", "w").write("stand-in\n")
-print("[(0) API] - Starting the stand-in with", hosts, flush=True)
+open(os.environ["HOME"] + "/.COMPSs/app_01/runtime.log", "w").write("fake\n")
+print("[(0) API] - Starting the fake runtime with", hosts, flush=True)
 os.environ["WORKERS"] = ",".join(hosts)
 sys.exit(subprocess.run([options["python_interpreter"], *sys.argv[application:]]).returncode)
 """
@@ -141,11 +141,11 @@ def test_compss_starts_the_application_on_the_master(
     host, engine, workers, *words = (tmp_path / "results" / "result.txt").read_text().split()
     assert re.fullmatch(rf"{DEPLOYMENT}-\w+-master-0", host)
     assert engine == "compss"
-    assert [re.sub(r".*-worker-", "", each) for each in workers.split(",")] == ["0", "1"]
+    assert [re.sub(r".*-worker-", "", host) for host in workers.split(",")] == ["0", "1"]
     assert words[0] == "where"
     assert "round 1/2" in ended.stderr
     logs = list((ended.record / "logs" / "train").rglob("runtime.log"))
-    assert [each.read_text() for each in logs] == ["stand-in\n"]
+    assert [log.read_text() for log in logs] == ["fake\n"]
     assert not releases(tenant)
 
 
@@ -182,9 +182,9 @@ def test_compss_goes_on_from_its_checkpoint_with_the_worker_that_takes_the_place
     assert decisions(ended) == [("Cancelled", True)]
     host, _, workers, *_ = (tmp_path / "results" / "result.txt").read_text().split()
     assert re.fullmatch(rf"{DEPLOYMENT}-\w+-master-0", host)
-    assert [re.sub(r".*-worker-", "", each) for each in workers.split(",")] == ["0", "1"]
-    uids = [[each["uid"] for each in event["data"]["site"]["pods"]] for event in ended.of_type("job.ended")]
-    assert [each[:2] for each in uids] == [uids[0][:2]] * 2, "master and worker 0 are the same pods"
+    assert [re.sub(r".*-worker-", "", host) for host in workers.split(",")] == ["0", "1"]
+    uids = [[pod["uid"] for pod in event["data"]["site"]["pods"]] for event in ended.of_type("job.ended")]
+    assert [uid[:2] for uid in uids] == [uids[0][:2]] * 2, "master and worker 0 are the same pods"
     assert uids[0][2] != uids[1][2]
     assert not releases(tenant)
 
@@ -236,7 +236,7 @@ def test_compss_itself(tmp_path: Path, tenant: Tenant) -> None:
         *continued.ROUNDS,
         "--rounds",
         "2",
-        # What is waited for between two rounds goes into the next round's task.
+        # The results of a round are inputs of the next round's task.
         "--checkpoint-folder",
         "checkpoints",
     ]
@@ -247,8 +247,8 @@ def test_compss_itself(tmp_path: Path, tenant: Tenant) -> None:
         "outputs": {"result": {"type": "File", "outputBinding": {"glob": "model/models/model.safetensors"}}},
     }
     prepare(tmp_path, {"train": ("", tool)}, engine="compss", values=values)
-    continued.folder_to_continue(tmp_path / "given")
-    give_input(tmp_path, "train", {"class": "Directory", "path": "given"})
+    continued.folder_to_continue(tmp_path / "input")
+    give_input(tmp_path, "train", {"class": "Directory", "path": "input"})
     as_step(tmp_path, "train-distributed")
     document = json.loads((tmp_path / "tiny.cwl").read_text())
     del document["steps"]["train"]["run"]["inputs"]["data"]["inputBinding"]
@@ -256,6 +256,6 @@ def test_compss_itself(tmp_path: Path, tenant: Tenant) -> None:
     ended = go(tmp_path, tenant)
     assert ended.exit_code == 0, ended.stderr
     assert list((ended.record / "logs" / "train").rglob("runtime.log"))
-    assert main(continued.words(tmp_path, "--rounds", "2", data=tmp_path / "given")) == 0
+    assert main(continued.words(tmp_path, "--rounds", "2", data=tmp_path / "input")) == 0
     in_order = (tmp_path / "model" / "models" / "model.safetensors").read_bytes()
     assert (tmp_path / "results" / "model.safetensors").read_bytes() == in_order

@@ -37,26 +37,30 @@ def prepare(
     document = pods_on_claim(NAME, replicas=1)
     document["spec"]["template"]["spec"] |= spec or {}
     (folder / "pods.yaml").write_text(yaml.safe_dump(document))
-    given = {"files": ["pods.yaml"], "mode": "job", "timeout": timeout, **config}
-    write(folder, tools, kind="medweave.kubernetes", config=given)
+    settings = {"files": ["pods.yaml"], "mode": "job", "timeout": timeout, **config}
+    write(folder, tools, kind="medweave.kubernetes", config=settings)
 
 
 def left(tenant: Tenant) -> list[str]:
     """Jobs and pods of Jobs that are there."""
-    found = tenant.get("jobs,pods", "medweave.dev/submission")
-    return [each["metadata"]["name"] for each in found]
+    objects = tenant.get("jobs,pods", "medweave.dev/submission")
+    return [document["metadata"]["name"] for document in objects]
 
 
 def assert_nothing_left(tenant: Tenant) -> None:
     """No Job, and no pod that still works; the object of one that has ended may take a moment to go."""
-    found = tenant.get("jobs,pods", "medweave.dev/submission")
-    assert not [each for each in found if each["kind"] == "Job" or each["status"]["phase"] in ("Pending", "Running")]
+    objects = tenant.get("jobs,pods", "medweave.dev/submission")
+    assert not [
+        document
+        for document in objects
+        if document["kind"] == "Job" or document["status"]["phase"] in ("Pending", "Running")
+    ]
     until(lambda: not left(tenant), limit_s=20, what="the end of all Jobs and their pods")
 
 
 def pod_of(tenant: Tenant) -> str:
-    (found,) = tenant.get("pods", "medweave.dev/submission")
-    return str(found["metadata"]["name"])
+    (objects,) = tenant.get("pods", "medweave.dev/submission")
+    return str(objects["metadata"]["name"])
 
 
 def working(
@@ -141,19 +145,19 @@ def test_an_evicted_pod_is_replaced_and_finds_a_clean_folder(tmp_path: Path, ten
     )
     eviction = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": pod, "namespace": tenant.namespace}}
     path = f"/api/v1/namespaces/{tenant.namespace}/pods/{pod}/eviction"
-    told = sites().admin("create", "--raw", path, "-f", "-", text=json.dumps(eviction))
-    assert told.returncode == 0, told.stderr
+    created = sites().admin("create", "--raw", path, "-f", "-", text=json.dumps(eviction))
+    assert created.returncode == 0, created.stderr
     ended = going.wait(180)
     assert ended.exit_code == 0, ended.stderr
     (winner,) = (tmp_path / "results" / "result.txt").read_text().split()
     assert winner != pod
-    assert "its pod was taken away; Kubernetes starts it again" in ended.stderr
+    assert "its pod was disrupted; Kubernetes replaces it" in ended.stderr
     assert_nothing_left(tenant)
 
 
 def standing(tenant: Tenant) -> str:
-    (found,) = tenant.get("pods", f"app={NAME}")
-    return str(found["metadata"]["name"])
+    (objects,) = tenant.get("pods", f"app={NAME}")
+    return str(objects["metadata"]["name"])
 
 
 def test_the_folder_of_a_run_is_its_own_and_goes_after_a_success(tmp_path: Path, tenant: Tenant) -> None:
@@ -177,10 +181,10 @@ def test_the_standing_pod_and_the_jobs_have_the_priority_of_the_file(tmp_path: P
     name = unique("priority")
     with sites().made(priority_class(name)):
         going = working(tmp_path, tenant, spec={"priorityClassName": name})
-        found = [*tenant.get("pods", f"app={NAME}"), *tenant.get("pods", "medweave.dev/submission")]
+        objects = [*tenant.get("pods", f"app={NAME}"), *tenant.get("pods", "medweave.dev/submission")]
         going.signal(signal.SIGINT)
         going.wait()
-    assert [(pod["spec"]["priorityClassName"], pod["spec"]["priority"]) for pod in found] == [(name, 1)] * 2
+    assert [(pod["spec"]["priorityClassName"], pod["spec"]["priority"]) for pod in objects] == [(name, 1)] * 2
 
 
 @pytest.fixture
@@ -189,15 +193,15 @@ def two_gpus() -> Iterator[None]:
     admin = sites().admin
     node = admin("get", "nodes", "-o", "jsonpath={.items[0].metadata.name}").stdout
 
-    def tell(number: str | None) -> None:
+    def set_gpus(number: str | None) -> None:
         has = {GPU: number}
-        told = json.dumps({"status": {"capacity": has, "allocatable": has}})
-        patched = admin("patch", "node", node, "--subresource=status", "--type=merge", "--patch", told)
+        patch = json.dumps({"status": {"capacity": has, "allocatable": has}})
+        patched = admin("patch", "node", node, "--subresource=status", "--type=merge", "--patch", patch)
         assert patched.returncode == 0, patched.stderr
 
-    tell("2")
+    set_gpus("2")
     yield
-    tell(None)
+    set_gpus(None)
 
 
 def gpus(number: int) -> dict[str, Any]:
@@ -216,15 +220,15 @@ def test_a_job_gets_the_gpus_that_it_asks_for(tmp_path: Path, tenant: Tenant) ->
 
 
 @pytest.mark.usefixtures("two_gpus")
-def test_more_gpus_than_a_node_has_are_told(tmp_path: Path, tenant: Tenant) -> None:
+def test_more_gpus_than_a_node_has_are_reported(tmp_path: Path, tenant: Tenant) -> None:
     prepare(tmp_path, {"first": (GOOD, gpus(3))}, pendingTimeout=8)
     ended = go(tmp_path, tenant)
     assert "deployments.pods.config.pendingTimeout: its pod could not start within 8 s (/first/0" in ended.stderr
-    told = next(event for event in ended.of_type("notice") if f"Insufficient {GPU}" in event["data"]["text"])
+    notice = next(event for event in ended.of_type("notice") if f"Insufficient {GPU}" in event["data"]["text"])
     (placed,) = ended.of_type("job.scheduled")
-    told_s = (moment(told) - moment(placed)).total_seconds()
-    assert told_s < 10, f"told after {told_s:.1f} s"
-    print(f"told after {told_s:.1f} s")
+    reported_s = (moment(notice) - moment(placed)).total_seconds()
+    assert reported_s < 10, f"reported after {reported_s:.1f} s"
+    print(f"reported after {reported_s:.1f} s")
     assert_nothing_left(tenant)
 
 
@@ -277,7 +281,7 @@ def test_a_job_of_a_killed_driver_is_gone_on_with(tmp_path: Path, tenant: Tenant
     going.wait()
     (tmp_path / "stderr.txt").unlink()
     second = begin(tmp_path, tenant)
-    second.wait_for_line(f"goes on with Job {job['metadata']['name']}", 120)
+    second.wait_for_line(f"re-attaches to Job {job['metadata']['name']}", 120)
     (same,) = tenant.get("jobs", "medweave.dev/submission")
     assert same["metadata"]["uid"] == job["metadata"]["uid"]
     assert same["metadata"]["labels"]["medweave.dev/run"] != job["metadata"]["labels"]["medweave.dev/run"]

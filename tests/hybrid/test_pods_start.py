@@ -1,4 +1,4 @@
-"""Pods that do not start: what can never start is an error within 10 s, what may still is told within 10 s and waited for."""
+"""Pods that do not start: an error within 10 s if they never can, otherwise a notice within 10 s and a wait."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ import yaml
 
 from support.engine import Run
 from support.helm_release import Tenant
-from support.pod_runs import begin, pods_of, told_after_s, write
+from support.pod_runs import begin, pods_of, reported_after_s, write
 from support.testbed import priority_class, sites, unique
 
 NAME = "start-test"
 GOOD = "hostname > result.txt"
-TOLD_S = 10.0  # from the start of the run to the error, or to the reason of the wait
-PENDING_S = 12  # longer than that: the reason is told first
+REPORTED_S = 10.0  # from the start of the run to the error, or to the reason of the wait
+PENDING_S = 12  # longer than that: the reason is reported first
 
 
 @pytest.fixture(autouse=True)
@@ -36,7 +36,7 @@ def prepare(
     pending_s: int = PENDING_S,
     **container: Any,
 ) -> None:
-    """A run over one pod, whose spec gets the keys of `spec`; `more` are other objects beside its Deployment."""
+    """A run over one pod, whose spec gets the keys of `spec`; `more` are further objects."""
     document = pods_of(NAME, replicas=1, **container)
     document["spec"]["template"]["spec"] |= spec or {}
     (folder / "pods.yaml").write_text(yaml.safe_dump_all([*more, document]))
@@ -45,25 +45,25 @@ def prepare(
 
 
 def left(tenant: Tenant) -> list[str]:
-    found = tenant.get("deployments,persistentvolumeclaims", "")
-    return [each["metadata"]["name"] for each in found if each["metadata"]["name"] == NAME]
+    objects = tenant.get("deployments,persistentvolumeclaims", "")
+    return [document["metadata"]["name"] for document in objects if document["metadata"]["name"] == NAME]
 
 
 def assert_never(going: Run, tenant: Tenant, words: str) -> None:
     """The run ends with an error in time, in the cluster's words, and its objects are gone."""
-    told_s = told_after_s(going, "ERROR")
+    reported_s = reported_after_s(going, "ERROR")
     ended = going.wait()
     assert ended.exit_code == 1
     assert "deployments.pods.config.files: " in ended.stderr
     assert words in ended.stderr
     assert not left(tenant)
-    assert told_s < TOLD_S, f"told after {told_s:.1f} s"
-    print(f"told after {told_s:.1f} s")
+    assert reported_s < REPORTED_S, f"reported after {reported_s:.1f} s"
+    print(f"reported after {reported_s:.1f} s")
 
 
 def assert_waited_for(going: Run, tenant: Tenant, words: str) -> None:
-    """The reason is told in time, and becomes an error when the time of waiting is over."""
-    told_s = told_after_s(going, words)
+    """Check that the reason is reported in time, and becomes an error when the waiting time is over."""
+    reported_s = reported_after_s(going, words)
     assert "ERROR" not in going.stderr, "it may still start"
     ended = going.wait()
     assert ended.exit_code == 1
@@ -71,8 +71,8 @@ def assert_waited_for(going: Run, tenant: Tenant, words: str) -> None:
     assert words in ended.stderr.partition("ERROR")[2]
     assert any(words in event["data"]["text"] for event in ended.of_type("notice"))
     assert not left(tenant)
-    assert told_s < TOLD_S, f"told after {told_s:.1f} s"
-    print(f"told after {told_s:.1f} s")
+    assert reported_s < REPORTED_S, f"reported after {reported_s:.1f} s"
+    print(f"reported after {reported_s:.1f} s")
 
 
 @pytest.mark.parametrize(
@@ -106,23 +106,23 @@ def test_a_quota_that_is_exceeded(tmp_path: Path, tenant: Tenant) -> None:
 
 
 def test_an_external_release_without_pods(tmp_path: Path, tenant: Tenant) -> None:
-    config = {"chart": ".", "releaseName": "nobodys"}
+    config = {"chart": ".", "releaseName": "missing"}
     write(tmp_path, {"first": GOOD}, kind="medweave.helm", config=config, external=True)
-    told_s = told_after_s(begin(tmp_path, tenant), "ERROR")
-    told = (tmp_path / "stderr.txt").read_text()
-    assert "deployments.pods.config.releaseName: the external release 'nobodys' has no pods." in told
-    assert f"no pods with app.kubernetes.io/instance=nobodys in namespace '{tenant.namespace}'" in told
-    assert told_s < TOLD_S, f"told after {told_s:.1f} s"
+    reported_s = reported_after_s(begin(tmp_path, tenant), "ERROR")
+    stderr = (tmp_path / "stderr.txt").read_text()
+    assert "deployments.pods.config.releaseName: the external release 'missing' has no pods." in stderr
+    assert f"no pods with app.kubernetes.io/instance=missing in namespace '{tenant.namespace}'" in stderr
+    assert reported_s < REPORTED_S, f"reported after {reported_s:.1f} s"
 
 
 def test_a_context_that_the_kubeconfig_has_not(tmp_path: Path, tenant: Tenant) -> None:
     config = {"selector": "app=x", "kubeContext": "tenant-x"}
     write(tmp_path, {"first": GOOD}, kind="medweave.kubernetes", config=config)
-    told_s = told_after_s(begin(tmp_path, tenant), "ERROR")
-    told = (tmp_path / "stderr.txt").read_text()
-    assert "deployments.pods.config.kubeContext: the kubeconfig has no context 'tenant-x'." in told
-    assert f"expected: one of its contexts: {tenant.namespace}" in told
-    assert told_s < TOLD_S, f"told after {told_s:.1f} s"
+    reported_s = reported_after_s(begin(tmp_path, tenant), "ERROR")
+    stderr = (tmp_path / "stderr.txt").read_text()
+    assert "deployments.pods.config.kubeContext: the kubeconfig has no context 'tenant-x'." in stderr
+    assert f"expected: one of its contexts: {tenant.namespace}" in stderr
+    assert reported_s < REPORTED_S, f"reported after {reported_s:.1f} s"
 
 
 def test_a_registry_that_does_not_answer(tmp_path: Path, tenant: Tenant) -> None:
@@ -136,14 +136,14 @@ def test_a_claim_that_nobody_provides(tmp_path: Path, tenant: Tenant) -> None:
         "kind": "PersistentVolumeClaim",
         "metadata": {"name": NAME},
         "spec": {
-            "storageClassName": "nobodys",
+            "storageClassName": "missing",
             "accessModes": ["ReadWriteMany"],
             "resources": {"requests": {"storage": "1Mi"}},
         },
     }
     volume = {"name": "work", "persistentVolumeClaim": {"claimName": NAME}}
     prepare(tmp_path, claim, spec={"volumes": [volume]})
-    assert_waited_for(begin(tmp_path, tenant), tenant, 'storageclass.storage.k8s.io "nobodys" not found')
+    assert_waited_for(begin(tmp_path, tenant), tenant, 'storageclass.storage.k8s.io "missing" not found')
 
 
 def test_a_container_that_crashes(tmp_path: Path, tenant: Tenant) -> None:
@@ -179,7 +179,7 @@ def test_a_node_that_is_on_its_way_starts_the_wait_anew(tmp_path: Path, tenant: 
 
 
 def scale_up(pod: dict[str, Any]) -> None:
-    """The event of cluster-autoscaler that tells of a node for a pod."""
+    """Create cluster-autoscaler's event about a new node for a pod."""
     now = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     about = {"kind": "Pod", "apiVersion": "v1", **{key: pod[key] for key in ("name", "namespace", "uid")}}
     event = {
@@ -195,8 +195,8 @@ def scale_up(pod: dict[str, Any]) -> None:
         "lastTimestamp": now,
         "count": 1,
     }
-    told = sites().admin("create", "-f", "-", text=json.dumps(event))
-    assert told.returncode == 0, told.stderr
+    stderr = sites().admin("create", "-f", "-", text=json.dumps(event))
+    assert stderr.returncode == 0, stderr.stderr
 
 
 def test_a_deployment_that_is_taken_away_while_its_pods_are_waited_for(tmp_path: Path, tenant: Tenant) -> None:
@@ -206,7 +206,10 @@ def test_a_deployment_that_is_taken_away_while_its_pods_are_waited_for(tmp_path:
     tenant.call("kubectl", "delete", f"deployment/{NAME}", "--wait=false")
     taken = time.monotonic()
     ended = going.wait()
-    told_s = time.monotonic() - taken
-    assert f"deployments.pods.config.files: somebody has deleted Deployment {NAME}, whose pods" in ended.stderr
-    assert told_s < TOLD_S, f"told after {told_s:.1f} s"
-    print(f"told after {told_s:.1f} s")
+    reported_s = time.monotonic() - taken
+    assert (
+        f"deployments.pods.config.files: Deployment {NAME} was deleted while medweave waited for its pods"
+        in ended.stderr
+    )
+    assert reported_s < REPORTED_S, f"reported after {reported_s:.1f} s"
+    print(f"reported after {reported_s:.1f} s")

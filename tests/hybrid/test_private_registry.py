@@ -20,11 +20,11 @@ from support.cwl_files import ROOT
 from support.engine import Run
 from support.helm_release import Tenant
 from support.images import buildah
-from support.pod_runs import begin, go, pods_of, told_after_s, write
+from support.pod_runs import begin, go, pods_of, reported_after_s, write
 from support.testbed import BASE_IMAGE, Sites, unique, wait_for
 
 USER = "puller"
-TOLD_S = 10.0  # from the start of the run to the error, or to the reason of the wait
+REPORTED_S = 10.0  # from the start of the run to the error, or to the reason of the wait
 GOOD = "echo {} > run_report.json; hostname > result.txt"
 SMALL = {
     "requests": {"cpu": "20m", "memory": "64Mi", "ephemeral-storage": "64Mi"},
@@ -39,10 +39,10 @@ def password() -> str:
 
 @dataclass(frozen=True)
 class Registry:
-    """A registry beside the node, which takes plain HTTP from itself only.
+    """A registry on the node, which accepts plain HTTP only from its own address.
 
     Attributes:
-        log: what it was asked, line by line.
+        log: its requests, one per line.
     """
 
     port: int
@@ -59,7 +59,7 @@ def registry(testbed: Sites, password: str, tmp_path_factory: pytest.TempPathFac
     pushed = buildah("push", "--disable-compression", BASE_IMAGE, f"oci:{folder / 'layout'}:1")
     assert pushed.returncode == 0, pushed.stderr
     program = [sys.executable, private_registry.__file__, str(folder / "layout"), USER, password]
-    log = folder / "asked.txt"
+    log = folder / "requests.txt"
     with log.open("w") as lines:
         words = [*testbed.words_inside("base"), *program]
         serving = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=lines, stderr=subprocess.STDOUT)
@@ -82,14 +82,14 @@ def secret(tenant: Tenant, registry: Registry, password: str) -> Iterator[str]:
 
 def release(folder: Path, repository: str, *, config: dict[str, Any] | None = None, **values: Any) -> None:
     """A step in the pods of a release."""
-    given = {
+    values = {
         "image": {"repository": repository, "tag": "1", "pullPolicy": "Always"},
         "python": "/usr/bin/python3", "requiredModules": ["json"], "resources": SMALL,
         "terminationGracePeriodSeconds": 5, **values,
     }  # fmt: skip
     chart = os.path.relpath(ROOT / "helm" / "segmentation-worker", folder)
-    given_config = {"chart": chart, "values": given, **(config or {})}
-    # Other tests count the releases of the deployment `pods` meanwhile, and take one away.
+    given_config = {"chart": chart, "values": values, **(config or {})}
+    # Other tests count the releases of the deployment `pods` at the same time, and delete one.
     write(folder, {"segment": GOOD}, kind="medweave.helm", config=given_config, deployment="private")
 
 
@@ -118,28 +118,28 @@ def test_manifests_pull_with_the_namespaces_secret(
     assert ended.exit_code == 0, ended.stderr
 
 
-def told_in_time(going: Run, text: str) -> None:
+def reported_in_time(going: Run, text: str) -> None:
     """The run ends with an error about the image, in time, and with the node's own words."""
-    told_s = told_after_s(going, "deployments.private.config.values.image: its pods cannot start.")
+    reported_s = reported_after_s(going, "deployments.private.config.values.image: its pods cannot start.")
     ended = going.wait()
     assert ended.exit_code == 1
     assert re.search(f"failed to resolve reference .*({text})", ended.stderr), ended.stderr
     assert "Traceback" not in ended.stderr
-    assert told_s < TOLD_S, f"told after {told_s:.1f} s"
-    print(f"told after {told_s:.1f} s")
+    assert reported_s < REPORTED_S, f"reported after {reported_s:.1f} s"
+    print(f"reported after {reported_s:.1f} s")
 
 
 def test_without_the_secret_the_run_ends_with_the_registrys_word(
     tmp_path: Path, tenant: Tenant, registry: Registry
 ) -> None:
     release(tmp_path, registry.image())
-    told_in_time(begin(tmp_path, tenant), "401 Unauthorized|authorization failed")
+    reported_in_time(begin(tmp_path, tenant), "401 Unauthorized|authorization failed")
 
 
 def test_an_image_that_the_registry_has_not(tmp_path: Path, tenant: Tenant, registry: Registry, secret: str) -> None:
     repository = registry.image("missing")
     release(tmp_path, repository, imagePullSecrets=[{"name": secret}])
-    told_in_time(begin(tmp_path, tenant), rf"{repository}:1: not found")
+    reported_in_time(begin(tmp_path, tenant), rf"{repository}:1: not found")
     name = repository.partition("/")[2]
     assert f"/v2/{name}/manifests/1 with a login" in registry.log.read_text(), "it was not the login"
 
@@ -150,11 +150,11 @@ def test_a_registry_that_is_overloaded_is_waited_for(
     config = {"pendingTimeout": 12}
     release(tmp_path, registry.image("busy"), config=config, imagePullSecrets=[{"name": secret}])
     going = begin(tmp_path, tenant)
-    told_s = told_after_s(going, "503 Service Unavailable")
+    reported_s = reported_after_s(going, "503 Service Unavailable")
     assert "ERROR" not in going.stderr, "it may come back"
     ended = going.wait()
     assert ended.exit_code == 1
     assert "deployments.private.config.pendingTimeout: its pods could not start within 12 s." in ended.stderr
     assert any("503 Service Unavailable" in event["data"]["text"] for event in ended.of_type("notice"))
-    assert told_s < TOLD_S, f"told after {told_s:.1f} s"
-    print(f"told after {told_s:.1f} s")
+    assert reported_s < REPORTED_S, f"reported after {reported_s:.1f} s"
+    print(f"reported after {reported_s:.1f} s")

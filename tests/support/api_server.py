@@ -1,6 +1,6 @@
 """An API server of a few lines: the requests that our connectors make, answered from a table, and `exec` as real processes.
 
-Its pods have no file system of their own: a command runs on this machine. What the real one does is tested in tests/hybrid.
+Its pods have no separate file system: a command runs on this machine. The real API server is tested in tests/hybrid.
 """
 
 from __future__ import annotations
@@ -64,12 +64,12 @@ def pod_of(workload: dict[str, Any], number: int) -> dict[str, Any]:
 
 
 class ApiServer:
-    """Runs in a thread of its own between `__enter__` and `__exit__`.
+    """Runs in a separate thread between `__enter__` and `__exit__`.
 
     Attributes:
         pods: name to document; tests change it.
         events: documents of events.
-        lists_of_events, lists_of_pods: how often somebody has asked for them.
+        lists_of_events, lists_of_pods: number of requests.
         refusals: how often each entry of `refuse` was an answer.
         objects: path to document, for everything else that is applied.
         on_apply, on_delete: called with each document that is applied, or deleted.
@@ -77,7 +77,7 @@ class ApiServer:
         releases: what the fake helm installed, by name.
         make_pod: makes the pod of a release, from its workload and its number; tests replace it to make one that is not ready.
         environment: variables of every pod.
-        commands: what was asked to be executed, by pod.
+        commands: executed commands, by pod.
         started: the commands that were started.
         start_s: so long it takes to start a step's command, s.
     """
@@ -143,12 +143,12 @@ class ApiServer:
                 os.killpg(process.pid, signal.SIGKILL)
 
     def drop(self, name: str) -> None:
-        """Breaks the connections of a pod without a word; its processes go on."""
+        """Break the connections of a pod without a close frame; its processes keep running."""
         for socket in self._sockets.get(name, []):
             asyncio.run_coroutine_threadsafe(socket.close(), self._loop).result(5)
 
     def cut(self, name: str) -> None:
-        """Ends the connections of a pod as the real server does when the kubelet is killed: as a success. Its processes go on."""
+        """End the connections of a pod like the real server without its kubelet: as a success. Its processes keep running."""
 
         async def end(socket: web.WebSocketResponse) -> None:
             await socket.send_bytes(b"\x03" + json.dumps(_status(0)).encode())
@@ -170,7 +170,7 @@ class ApiServer:
 
     async def _close(self, runner: web.AppRunner) -> None:
         """Closes all sockets: a test process starts hundreds of servers, and some programs cannot use a number above 1023."""
-        for process in (each for found in self._processes.values() for each in found):
+        for process in (process for of_pod in self._processes.values() for process in of_pod):
             if process.returncode is None:
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(process.pid, signal.SIGKILL)
@@ -235,13 +235,15 @@ class ApiServer:
     async def _list_records(self, request: web.Request) -> web.StreamResponse:
         if refused := self._refused(request):
             return refused
-        wanted = [each.split("=") for each in request.query.get("labelSelector", "").split(",") if each]
+        wanted = [
+            requirement.split("=") for requirement in request.query.get("labelSelector", "").split(",") if requirement
+        ]
         records = [
             {"owner": "helm", "name": name, "version": "1", "status": "deployed", **release["labels"]}
             for name, release in self.releases.items()
             if "unseen" not in release
         ]
-        items = [{"metadata": {"labels": each}} for each in records if all(each.get(k) == v for k, v in wanted)]
+        items = [{"metadata": {"labels": labels}} for labels in records if all(labels.get(k) == v for k, v in wanted)]
         return web.json_response({"items": items})
 
     async def _release(self, request: web.Request) -> web.StreamResponse:
@@ -258,12 +260,12 @@ class ApiServer:
         return web.json_response(self.releases.get(name, {}))
 
     def _workloads(self, release: str) -> list[dict[str, Any]]:
-        return [each for each in yaml.safe_load_all(self.releases[release]["manifest"]) if each]
+        return [document for document in yaml.safe_load_all(self.releases[release]["manifest"]) if document]
 
     def _workload_paths(self) -> set[str]:
-        found = [each for release in self.releases for each in self._workloads(release)]
+        candidates = [document for release in self.releases for document in self._workloads(release)]
         base = f"/apis/apps/v1/namespaces/{NAMESPACE}"
-        return {f"{base}/{each['kind'].lower()}s/{each['metadata']['name']}" for each in found}
+        return {f"{base}/{workload['kind'].lower()}s/{workload['metadata']['name']}" for workload in candidates}
 
     async def _object(self, request: web.Request) -> web.StreamResponse:
         if refused := self._refused(request):
@@ -331,18 +333,18 @@ class ApiServer:
 
 def is_selected(document: dict[str, Any], selector: str) -> bool:
     """Whether an object has the labels, as kubectl takes them: `app=w,!medweave.dev/submission,key in (a,b)`."""
-    found = document["metadata"]["labels"]
-    return all(_has(found, each) for each in re.split(r",(?![^(]*\))", selector) if each)
+    candidates = document["metadata"]["labels"]
+    return all(_has(candidates, requirement) for requirement in re.split(r",(?![^(]*\))", selector) if requirement)
 
 
-def _has(found: Mapping[str, str], wanted: str) -> bool:
+def _has(candidates: Mapping[str, str], wanted: str) -> bool:
     if wanted.startswith("!"):
-        return wanted[1:] not in found
+        return wanted[1:] not in candidates
     if " in (" in wanted:
         key, _, values = wanted.partition(" in ")
-        return found.get(key) in values.strip("()").split(",")
+        return candidates.get(key) in values.strip("()").split(",")
     key, _, value = wanted.partition("=")
-    return found.get(key) == value
+    return candidates.get(key) == value
 
 
 def _status(code: int) -> dict[str, Any]:
@@ -360,4 +362,4 @@ async def _pump(socket: web.WebSocketResponse, channel: int, pipe: asyncio.Strea
     with contextlib.suppress(ConnectionError):
         while data := await pipe.read(2**15):
             await socket.send_bytes(bytes((channel,)) + data)
-    await pipe.read()  # who has hung up does not stop the process
+    await pipe.read()  # a client that disconnects does not stop the process

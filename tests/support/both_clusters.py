@@ -31,9 +31,9 @@ from pathlib import Path
 from {module} import {name} as Connector
 look = Connector.{method}
 async def listed(*arguments, **keywords):
-    found = await look(*arguments, **keywords)
+    locations = await look(*arguments, **keywords)
     Path("listed").touch()
-    return found
+    return locations
 Connector.{method} = listed
 """
 STOCK_LISTED = LISTED.format(
@@ -48,12 +48,12 @@ import json
 from pathlib import Path
 from medweave_connectors.engine.scheduling.scheduler import MedweaveScheduler
 schedule = MedweaveScheduler.schedule
-async def noted(self, job, binding, asked):
-    await schedule(self, job, binding, asked)
+async def noted(self, job, binding, request):
+    await schedule(self, job, binding, request)
     if job.name == "/first/0":
         connector = self.context.deployment_manager.get_connector("pods")
-        told = [type(connector).__name__, connector.transferBufferSize, *(each.deployment.lazy for each in binding.targets)]
-        Path("used").write_text(json.dumps(told))
+        facts = [type(connector).__name__, connector.transferBufferSize, *(target.deployment.lazy for target in binding.targets)]
+        Path("used").write_text(json.dumps(facts))
 MedweaveScheduler.schedule = noted
 """
 
@@ -66,7 +66,7 @@ def tiny_chart(folder: Path, *, labels: Mapping[str, str] = INSTANCE, **pods: An
     """A chart of one pod that bears the release's name.
 
     Args:
-        labels: of the pod, beside its own.
+        labels: of the pod, in addition to its own.
         pods: as `support.pod_runs.pods_of`.
     """
     chart = folder / "tiny"
@@ -120,8 +120,8 @@ def used_in_a_run(folder: Path, tenant: Tenant, selector: str) -> list[Any]:
     (folder / "used.py").write_text(USED)
     ended = start(folder, environment=environment(tenant), preload=folder / "used.py").wait(90)
     assert ended.exit_code == 0, ended.stderr
-    told: list[Any] = json.loads((folder / "used").read_text())
-    return told
+    facts: list[Any] = json.loads((folder / "used").read_text())
+    return facts
 
 
 def _write(folder: Path, tools: Any, deployment: dict[str, Any], managers: Any) -> None:
@@ -179,8 +179,8 @@ async def connected(connector: Any) -> AsyncIterator[Any]:
 
 async def places(connector: Any, service: str | None = "worker") -> dict[str, Any]:
     """Pod to location."""
-    found = (await connector.get_available_locations(service)).values()
-    return {each.name.partition(":")[0]: each.location for each in found}
+    available_locations = (await connector.get_available_locations(service)).values()
+    return {available.name.partition(":")[0]: available.location for available in available_locations}
 
 
 def at(make: Callable[[], Any]) -> Site:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import yaml
 
-from support.cluster_way import certificate, tls
+from support.cluster_connections import certificate, tls
 from support.helm_release import Tenant
 from support.private_registry import Registry
 
@@ -30,7 +30,7 @@ class ChartRegistry:
         url: of the chart, without its version.
         authority: file with the certificate that the server's is checked by.
         login: file as `helm registry login` writes it.
-        without_login: the same of somebody who has not logged in.
+        without_login: the same without a login.
     """
 
     url: str

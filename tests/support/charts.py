@@ -43,13 +43,13 @@ def keys(node: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, dict[str
         yield from keys(inner, f"{key}.")
 
 
-def given(document: dict[str, Any], known: set[str], prefix: str = "") -> Iterator[str]:
+def leaf_keys(document: dict[str, Any], known: set[str], prefix: str = "") -> Iterator[str]:
     """Dotted keys that a values file sets; a value that the schema takes as a whole is one key."""
     for name, inner in document.items():
         key = f"{prefix}{name}"
         yield key
-        if isinstance(inner, dict) and any(each.startswith(f"{key}.") for each in known):
-            yield from given(inner, known, f"{key}.")
+        if isinstance(inner, dict) and any(path.startswith(f"{key}.") for path in known):
+            yield from leaf_keys(inner, known, f"{key}.")
 
 
 def used(chart: Path) -> set[str]:
@@ -63,5 +63,5 @@ def pod_of(document: dict[str, Any]) -> dict[str, Any] | None:
     spec = document.get("spec") or {}
     if document["kind"] == "Pod":
         return dict(spec)
-    found = spec.get("jobTemplate", {"spec": spec})["spec"].get("template")
-    return None if found is None else dict(found["spec"])
+    template = spec.get("jobTemplate", {"spec": spec})["spec"].get("template")
+    return None if template is None else dict(template["spec"])

@@ -14,7 +14,7 @@ from support.pod_runs import BASE_IMAGE, write
 
 CHART = ROOT / "helm" / "compss-cluster"
 AT_ONCE = {"StepFailed": {"wait": 0}}
-DEPLOYMENT = "gang"  # no other test's, nor the tutorial's: what it has left is uninstalled after each test
+DEPLOYMENT = "gang"  # not used by other tests or the tutorial: its remaining releases are uninstalled after every test
 NEVER = {kind: {"do": "stop"} for kind in ("Preempted", "NodeFail", "Cancelled")}  # of a pod that is lost
 SMALL = {
     "requests": {"cpu": "20m", "memory": "64Mi", "ephemeral-storage": "64Mi"},
@@ -24,8 +24,8 @@ SMALL = {
 
 def releases(tenant: Tenant) -> list[str]:
     """Releases that bear medweave's labels and this test's deployment."""
-    found = tenant.get("secrets", f"owner=helm,medweave.dev/deployment={DEPLOYMENT}")
-    return sorted({each["metadata"]["labels"]["name"] for each in found})
+    records = tenant.get("secrets", f"owner=helm,medweave.dev/deployment={DEPLOYMENT}")
+    return sorted({record["metadata"]["labels"]["name"] for record in records})
 
 
 def image() -> dict[str, Any]:
@@ -35,7 +35,7 @@ def image() -> dict[str, Any]:
 
 
 def ddp(replicas: int = 2, **more: Any) -> dict[str, Any]:
-    """Values of a small cluster that starts at once, with these keys beside its own."""
+    """Values of a small cluster that starts at once, with these keys in addition to its own."""
     return {
         "image": image(),
         "python": "/usr/bin/python3",
@@ -50,7 +50,7 @@ def ddp(replicas: int = 2, **more: Any) -> dict[str, Any]:
 def prepare(
     folder: Path, tools: dict[str, Any], *, engine: str = "ddp", values: dict[str, Any] | None = None, **more: Any
 ) -> None:
-    """Writes a workflow over `medweave.compss`, whose config has these keys beside its usual ones."""
+    """Writes a workflow over `medweave.compss`, whose config has these keys in addition to its usual ones."""
     config = {
         "chart": os.path.relpath(CHART, folder),
         "engine": engine,
@@ -77,13 +77,13 @@ def with_environment(**more: Any) -> dict[str, Any]:
 
 def worker(tenant: Tenant, number: int) -> str:
     """Name of a worker's pod."""
-    (found,) = [
-        each["metadata"]["name"]
-        for each in tenant.get("pods", "")
-        if each["metadata"]["name"].endswith(f"-worker-{number}")
-        and each["metadata"]["name"].startswith(f"{DEPLOYMENT}-")
+    (records,) = [
+        pod["metadata"]["name"]
+        for pod in tenant.get("pods", "")
+        if pod["metadata"]["name"].endswith(f"-worker-{number}")
+        and pod["metadata"]["name"].startswith(f"{DEPLOYMENT}-")
     ]
-    return str(found)
+    return str(records)
 
 
 def without_worker(going: Run, tenant: Tenant, lost: str) -> Run:

@@ -1,4 +1,4 @@
-"""A login node over real ssh with a stand-in for Slurm that fails as real ones do now and then, and runs of the engine over it."""
+"""A login node over real ssh with a fake Slurm that fails as real ones sometimes do, and runs of the engine over it."""
 
 from __future__ import annotations
 

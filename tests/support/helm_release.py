@@ -57,8 +57,8 @@ class Tenant:
         """What kube-score says of rendered objects; it exits 1 when something is critical."""
         words = [str(kube_score()), "score", "--output-format", "json", "-"]
         ended = subprocess.run(words, input=manifests, text=True, capture_output=True, check=False)
-        found = json.loads(ended.stdout)
-        return list(found)
+        answer = json.loads(ended.stdout)
+        return list(answer)
 
     def following(self, pod: str) -> subprocess.Popen[str]:
         """`kubectl logs --follow` of a pod, until it is gone."""
@@ -78,13 +78,13 @@ class Tenant:
 
     def get(self, kinds: str, selector: str = "") -> list[dict[str, Any]]:
         """Objects of some kinds, `pods,services`, by their labels."""
-        found = json.loads(self.call("kubectl", "get", kinds, "--selector", selector, "--output", "json"))
-        return list(found["items"])
+        answer = json.loads(self.call("kubectl", "get", kinds, "--selector", selector, "--output", "json"))
+        return list(answer["items"])
 
     def pods(self, release: str) -> dict[str, dict[str, Any]]:
-        """Name -> pod, of what a release runs now; pods on their way out are left out."""
-        found = self.get("pods", f"app.kubernetes.io/instance={release}")
-        return {pod["metadata"]["name"]: pod for pod in found if "deletionTimestamp" not in pod["metadata"]}
+        """Return the running pods of a release by name, without terminating ones."""
+        answer = self.get("pods", f"app.kubernetes.io/instance={release}")
+        return {pod["metadata"]["name"]: pod for pod in answer if "deletionTimestamp" not in pod["metadata"]}
 
     def within(self, pod: str, script: str) -> subprocess.CompletedProcess[str]:
         """A shell line in a pod's only container."""
@@ -106,16 +106,16 @@ def release(tenant: Tenant, name: str, chart: Path, values: Values, *, wait: boo
 @contextmanager
 def granter(tenant: Tenant, account: str) -> Iterator[Tenant]:
     """The cluster's administrator in the tenant's namespace, who may grant rights, while there is an account of that name."""
-    found = dataclasses.replace(tenant, kubeconfig=ADMIN)
-    found.call("kubectl", "create", "serviceaccount", account)
+    answer = dataclasses.replace(tenant, kubeconfig=ADMIN)
+    answer.call("kubectl", "create", "serviceaccount", account)
     try:
-        yield found
+        yield answer
     finally:
-        found.call("kubectl", "delete", "serviceaccount", account)
+        answer.call("kubectl", "delete", "serviceaccount", account)
 
 
 def until(condition: Any, *, limit_s: float, what: str) -> Any:
-    """Polls every half second until something true comes; fails with what was waited for."""
+    """Poll every half second until the result is true; fail with the description of the wait."""
     end = time.monotonic() + limit_s
     while True:
         seen = condition()
@@ -127,26 +127,26 @@ def until(condition: Any, *, limit_s: float, what: str) -> Any:
 
 def first_tenant() -> Tenant:
     """The testbed's first tenant; the test is skipped (in CI it fails) where the testbed is not up."""
-    found = Tenant(
+    answer = Tenant(
         binaries=TESTBED / "bin",
         kubeconfig=TESTBED / "laptop" / "home" / ".kube" / "tenant-a.kubeconfig",
         namespace="tenant-a",
     )
-    if found.kubeconfig.is_file() and found.ended("kubectl", "get", "pods", "--request-timeout=10s").returncode == 0:
-        return found
+    if answer.kubeconfig.is_file() and answer.ended("kubectl", "get", "pods", "--request-timeout=10s").returncode == 0:
+        return answer
     pytest.skip("the testbed is not up: make testbed")
 
 
 def kube_score() -> Path:
-    """The checker of charts: the machine's own, or built once beside the testbed's caches (a minute of two cores)."""
+    """The checker of charts: the machine's own, or built once next to the testbed's caches (a minute of two cores)."""
     with alone(TESTBED / "cache" / "test-tools" / ".lock"):
         return _kube_score(TESTBED / "cache" / "test-tools")
 
 
 def _kube_score(folder: Path) -> Path:
-    found = shutil.which("kube-score", path=f"{folder}{os.pathsep}{os.environ['PATH']}")
-    if found:
-        return Path(found)
+    answer = shutil.which("kube-score", path=f"{folder}{os.pathsep}{os.environ['PATH']}")
+    if answer:
+        return Path(answer)
     go = shutil.which("go", path=f"{os.environ['PATH']}{os.pathsep}/usr/local/go/bin")
     if go is None:
         pytest.skip("there is neither kube-score nor Go to build it with")

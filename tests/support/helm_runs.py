@@ -1,4 +1,4 @@
-"""Runs of the engine over releases: helm and the API server are small stand-ins."""
+"""Runs of the engine over releases: helm and the API server are small fakes."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def write(
 
 
 def with_helm(**more: str) -> dict[str, str]:
-    # The stand-in needs a python3 with PyYAML, and one that begins at once.
+    # The fake needs a python3 with PyYAML that starts quickly.
     return {"PATH": f"{FAKES}:{Path(sys.executable).parent}:{os.environ['PATH']}"} | more
 
 

@@ -18,7 +18,7 @@ from support.processes import processes_with
 from support.testbed import BASE_IMAGE, Sites, unique
 
 SITE = ROOT / "deployments" / "sites" / "testbed.yml"
-# The pods' deployments under names of this test process's own: nobody else's releases in the tenant begin so.
+# Names of the pods' deployments that are unique to this test process: no other releases in the tenant have this prefix.
 OWN_BEGINNING = f"faults-{os.environ.get('PYTEST_XDIST_WORKER', 'alone')}-"
 TRAINING, INFERENCE = f"{OWN_BEGINNING}training", f"{OWN_BEGINNING}inference"
 OWN_NAMES = {"training-ddp": TRAINING, "inference": INFERENCE}
@@ -102,8 +102,8 @@ def shape(
 
 def laptop(testbed: Sites) -> dict[str, str]:
     """The environment of the laptop's user: home, facts of the sites, helm."""
-    told = dict(line.split("=", 1) for line in testbed.laptop("env").stdout.splitlines() if "=" in line)
-    facts = {name: value for name, value in told.items() if name.startswith("MEDWEAVE_TESTBED")}
+    variables = dict(line.split("=", 1) for line in testbed.laptop("env").stdout.splitlines() if "=" in line)
+    facts = {name: value for name, value in variables.items() if name.startswith("MEDWEAVE_TESTBED")}
     path = f"{testbed.layout.bin}{os.pathsep}{os.environ['PATH']}"
     return facts | {"HOME": str(testbed.layout.laptop_home), "PATH": path}
 
@@ -138,8 +138,8 @@ def _with_small_pods(site: dict[str, Any]) -> dict[str, Any]:
 
 
 def _put(document: Any, path: str, value: Any) -> None:
-    *way, last = path.split(".")
-    for word in way:
+    *parents, last = path.split(".")
+    for word in parents:
         document = document[word]
     if value is None:
         del document[last]
@@ -147,7 +147,7 @@ def _put(document: Any, path: str, value: Any) -> None:
         document[last] = value
 
 
-# ---- what is left of a run
+# ---- remains of a run
 
 
 def assert_undone(made: Shape, *, within_s: float, but: str = "") -> float:
@@ -164,21 +164,21 @@ def assert_undone(made: Shape, *, within_s: float, but: str = "") -> float:
 
 
 def left_over(made: Shape) -> dict[str, list[str]]:
-    """All that a run made and that is still there: what it is to what is there; empty when everything is undone."""
-    found = {
+    """Return everything that a run created and that still exists, by kind; empty when everything is removed."""
+    remains = {
         "releases": _helm_releases(made.testbed),
         "objects": _objects(made.testbed),
         "jobs": jobs(made, states="PENDING,RUNNING,COMPLETING,SUSPENDED,CONFIGURING"),
         "processes": processes_with(made.run_id, "MEDWEAVE_RUN_ID"),
         "scratch": made.testbed.hpc("sh", "-c", f"ls -A {made.scratch} 2>/dev/null").stdout.split(),
     }
-    return {what: there for what, there in found.items() if there}
+    return {what: there for what, there in remains.items() if there}
 
 
 def jobs(made: Shape, *, states: str = "all") -> list[str]:
     """`id state` of the run's jobs that the controller knows, by the key in their comments."""
-    told = made.testbed.hpc("squeue", "--me", "--noheader", f"--states={states}", "--format=%i %T|%k").stdout
-    rows = [line.partition("|") for line in told.splitlines()]
+    listing = made.testbed.hpc("squeue", "--me", "--noheader", f"--states={states}", "--format=%i %T|%k").stdout
+    rows = [line.partition("|") for line in listing.splitlines()]
     return [job for job, _, key in rows if f":{made.run_id}." in key]
 
 

@@ -11,11 +11,11 @@ SHORT: Mapping[str, Mapping[str, Any]] = {
     # Pauses between two looks.
     "sites.compss.replacement_pods": {"POLL_S": 0.2},
     "sites.kubernetes.connector": {"UNDO_PAUSE_S": 0.2},
-    "sites.kubernetes.job": {"POLL_S": 0.1, "FOLLOW_S": 0.3},
-    "sites.kubernetes.job_client": {"LOOK_S": 0.2, "MAKE_PAUSE_S": 0.2, "SURE_S": 0.6, "GRACE_S": 1.0},
-    "sites.kubernetes.reattach": {"PAUSE_S": 0.3, "LEFT_PAUSE_S": 0.2},
+    "sites.kubernetes.job.lifecycle": {"POLL_S": 0.1, "FOLLOW_S": 0.3},
+    "sites.kubernetes.job.client": {"LOOK_S": 0.2, "MAKE_PAUSE_S": 0.2, "SURE_S": 0.6, "GRACE_S": 1.0},
+    "sites.kubernetes.job.reattach": {"PAUSE_S": 0.3, "LEFT_PAUSE_S": 0.2},
     "engine.scheduling.scheduler": {"CHECK_S": 0.5},
-    "sites.pods.api.events": {"EVENTS_S": 0.4},
+    "sites.pods.api.namespace_client": {"EVENTS_S": 0.4},
     "sites.pods.exec.containers": {"LIST_AGAIN_S": 0.4, "AGAIN_S": (0.0, 0.2, 0.6, 1.6, 3.0)},
     "sites.pods.startup.deadlines": {"NEVER_S": 0.6},
     "sites.pods.startup.readiness": {"POLL_S": 0.1, "GONE_S": 0.4, "MAKING_S": 0.2},
@@ -32,12 +32,12 @@ SHORT: Mapping[str, Mapping[str, Any]] = {
     # Between TERM and KILL, where a test's processes take no hints.
     "sites.local.process": {"GRACE_S": 1.0},
     "transfer.streams.local_programs": {"GRACE_S": 1.0},
-    "sites.pods.exec.group": {
+    "sites.pods.exec.pod_group": {
         "GRACE_S": 1.0,
         "WATCH_S": 0.3,
         "BACK_PAUSE_S": 0.2,
-        "HEARD_PAUSE_S": 0.1,
-        "OWN_WORDS_S": 3.0,
+        "STATUS_PAUSE_S": 0.1,
+        "OWN_END_S": 3.0,
     },
 }
 

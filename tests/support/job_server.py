@@ -33,9 +33,9 @@ class JobServer(ApiServer):
 
     Attributes:
         jobs: name to document; tests change it.
-        made: each Job that was ever asked for.
+        made: all Jobs that were ever requested.
         refuse_after_making: statuses of answers that are lost, each for a Job that was made.
-        held: keys of the status of pods that do not start; None where they do.
+        pending_status: keys of the status of pods that do not start; None if pods start.
     """
 
     def __init__(self) -> None:
@@ -43,12 +43,12 @@ class JobServer(ApiServer):
         self.jobs: dict[str, dict[str, Any]] = {}
         self.made: list[dict[str, Any]] = []
         self.refuse_after_making: list[int] = []
-        self.held: dict[str, Any] | None = None
+        self.pending_status: dict[str, Any] | None = None
         self._works: dict[str, asyncio.subprocess.Process] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
     def take_away(self, name: str, disruption: str = "") -> None:
-        """Deletes a Job's pod, as an eviction does where a reason is given; its process gets TERM, then KILL."""
+        """Deletes a Job's pod, as an eviction does if there is a reason; its process gets TERM, then KILL."""
         self._loop.call_soon_threadsafe(self._end_pod, name, disruption)
 
     def kill(self, name: str, **status: Any) -> None:
@@ -81,7 +81,7 @@ class JobServer(ApiServer):
 
     async def _list_jobs(self, request: web.Request) -> web.StreamResponse:
         selector = request.query.get("labelSelector", "")
-        items = [each for each in self.jobs.values() if is_selected(each, selector)]
+        items = [job for job in self.jobs.values() if is_selected(job, selector)]
         return self._refused(request) or web.json_response({"items": items})
 
     async def _make_job(self, request: web.Request) -> web.StreamResponse:
@@ -152,8 +152,8 @@ class JobServer(ApiServer):
     async def _work(self, job: dict[str, Any], pod: dict[str, Any]) -> None:
         name, spec = pod["metadata"]["name"], pod["spec"]
         await asyncio.sleep(STARTS_S)
-        while self.held is not None and name in self.pods:
-            pod["status"] |= self.held
+        while self.pending_status is not None and name in self.pods:
+            pod["status"] |= self.pending_status
             await asyncio.sleep(0.05)
         if name not in self.pods:
             return
@@ -186,9 +186,9 @@ class JobServer(ApiServer):
         if code == 0:
             return _condition(job, "Complete", "CompletionsReached", "")
         job["status"]["failed"] = job["status"].get("failed", 0) + 1
-        if not any(each["type"] == "DisruptionTarget" for each in pod["status"]["conditions"]):
-            told = f"Container worker for pod {NAMESPACE}/{pod['metadata']['name']} failed with exit code {code}"
-            return _condition(job, "Failed", "PodFailurePolicy", told)
+        if not any(condition["type"] == "DisruptionTarget" for condition in pod["status"]["conditions"]):
+            message = f"Container worker for pod {NAMESPACE}/{pod['metadata']['name']} failed with exit code {code}"
+            return _condition(job, "Failed", "PodFailurePolicy", message)
         if job["status"]["failed"] > job["spec"]["backoffLimit"]:
             return _condition(job, "Failed", "BackoffLimitExceeded", "Job has reached the specified backoff limit")
         self._make_pod(job)

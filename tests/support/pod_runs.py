@@ -91,7 +91,7 @@ def write(
     deployment: str = "pods",
     **keys: Any,
 ) -> None:
-    """Writes a workflow whose steps are bound to a deployment, which has these keys beside its usual ones."""
+    """Writes a workflow whose steps are bound to a deployment, which has these keys in addition to its usual ones."""
     deployments = {deployment: {"type": kind, "workdir": WORKDIR, "config": dict(config), **keys}}
     file = engine_file(deployments, {"/": {"deployment": deployment, **(target or {})}})
     write_workflow(folder, tools, job=job, file=file)
@@ -124,16 +124,16 @@ def environment(tenant: Tenant) -> dict[str, str]:
 
 
 def go(folder: Path, tenant: Tenant, *, limit_s: float = 300, **variables: str) -> Run:
-    """A run to its end, whose driver has these variables beside its usual ones."""
+    """A run to its end, whose driver has these variables in addition to its usual ones."""
     return begin(folder, tenant, **variables).wait(limit_s)
 
 
 def begin(folder: Path, tenant: Tenant, **variables: str) -> Run:
-    """A run that goes on."""
+    """Start a run and return while it is running."""
     return start(folder, environment=environment(tenant) | variables)
 
 
-def told_after_s(going: Run, text: str) -> float:
+def reported_after_s(going: Run, text: str) -> float:
     """Time from the driver's first line, which names the run, until it has printed this, s."""
     going.wait_for_line("medweave: run ")
     started = time.monotonic()

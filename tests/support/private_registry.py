@@ -1,8 +1,8 @@
-"""The half of an image registry that nodes pull from (OCI Distribution 1.1), for those who log in; a program of its own.
+"""The half of an image registry that nodes pull from (OCI Distribution 1.1), for clients that log in; a separate program.
 
     python private_registry.py LAYOUT USER PASSWORD
 
-LAYOUT is a folder in OCI's image layout with one image, which every name stands for; but names that begin with `missing` are not
+LAYOUT is a folder in OCI's image layout with one image, which every name refers to; but names that begin with `missing` are not
 there, and for those that begin with `busy` the registry is overloaded. The first line says at which port of 127.0.0.1 it listens.
 It ends with its standard input: a signal would reach only the program that has brought it to the node.
 """
@@ -38,7 +38,7 @@ class Registry(BaseHTTPRequestHandler):
             return
         kind, _, name = self.path.rpartition("/")
         repository = self.path.removeprefix("/v2/")
-        refusal = next((told for start, told in REFUSALS.items() if repository.startswith(start)), None)
+        refusal = next((answer for start, answer in REFUSALS.items() if repository.startswith(start)), None)
         if refusal is not None:
             status, code = refusal
             self.answer(status, json.dumps({"errors": [{"code": code}]}).encode(), "application/json")
@@ -65,7 +65,7 @@ class Registry(BaseHTTPRequestHandler):
             self.wfile.write(body)
 
     def log_message(self, *_: object) -> None:
-        """Said above."""
+        """Serve the registry, as described above."""
 
 
 def main() -> None:

@@ -125,13 +125,13 @@ def write_inference(folder: Path, *, inputs: dict[str, str], name: str, values: 
 
 def jobs(tenant: Tenant, name: str) -> list[dict[str, Any]]:
     """The Jobs of a schedule, in their order."""
-    found = tenant.get("jobs", LABEL.format(name))
-    return sorted(found, key=lambda job: str(job["metadata"]["creationTimestamp"]))
+    job_list = tenant.get("jobs", LABEL.format(name))
+    return sorted(job_list, key=lambda job: str(job["metadata"]["creationTimestamp"]))
 
 
 def conditions(job: dict[str, Any]) -> set[str]:
     """`Complete`, `Failed` …"""
-    return {each["type"] for each in job["status"].get("conditions", []) if each["status"] == "True"}
+    return {condition["type"] for condition in job["status"].get("conditions", []) if condition["status"] == "True"}
 
 
 def log_of(tenant: Tenant, job: str) -> str:

@@ -56,7 +56,7 @@ def failure(ended: Run) -> dict[str, Any]:
 
 
 def applied(server: ApiServer, **status: Any) -> None:
-    """What is applied from now on has a pod, which goes with it.
+    """Create a pod for every object that is applied from now on, and delete it with the object.
 
     Args:
         status: keys of the pod's status.

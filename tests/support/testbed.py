@@ -32,7 +32,7 @@ Outcome = subprocess.CompletedProcess[str]
 def call(
     *words: str, text: str | None = None, timeout_s: float = 120, environment: Mapping[str, str] | None = None
 ) -> Outcome:
-    """The testbed's command line in a process of its own."""
+    """Run the testbed's command line in a separate process."""
     return subprocess.run(
         [sys.executable, str(COMMAND), *words], input=text, capture_output=True, text=True, timeout=timeout_s,
         env={**os.environ, **(environment or {})}, check=False,
@@ -40,7 +40,7 @@ def call(
 
 
 def down_parts() -> dict[str, str]:
-    """Why each part that is down is down; the key "testbed" stands for a command that gave no answer."""
+    """Why each part that is down is down; the key "testbed" is for a command without an answer."""
     outcome = call("status", "--json")
     if not outcome.stdout.startswith("{"):
         return {"testbed": outcome.stderr.strip() or "no answer"}
@@ -50,10 +50,10 @@ def down_parts() -> dict[str, str]:
 def wait_for(look: Callable[[], Value | None], what: str, *, deadline_s: float = 60) -> Value:
     """Looks again and again until there is something; fails when the deadline passes."""
     end = time.monotonic() + deadline_s
-    while (found := look()) is None:
+    while (result := look()) is None:
         assert time.monotonic() < end, f"{what}: not within {deadline_s:.0f} s"
         time.sleep(0.1)
-    return found
+    return result
 
 
 class Sites:
@@ -128,7 +128,7 @@ class Sites:
         try:
             yield
         finally:
-            (part,) = [each for each in parts_of(self.layout, existing_cluster=False) if each.daemon == daemon]
+            (part,) = [part for part in parts_of(self.layout, existing_cluster=False) if part.daemon == daemon]
             if signal == "STOP":
                 bed.commands.run([*kill, "-CONT", pid])
                 wait_for(lambda: reason(part, bed) is None or None, f"{daemon} works again")
@@ -136,8 +136,8 @@ class Sites:
 
     def job_state(self, job: str) -> str | None:
         """The final state of a Slurm job, from sacct; None while it is not over."""
-        said = self.hpc("sacct", "-X", "-n", "-P", "-j", job, "-o", "State").stdout.split()
-        return said[0] if said and said[0] not in {"PENDING", "RUNNING", "COMPLETING", "REQUEUED"} else None
+        states = self.hpc("sacct", "-X", "-n", "-P", "-j", job, "-o", "State").stdout.split()
+        return states[0] if states and states[0] not in {"PENDING", "RUNNING", "COMPLETING", "REQUEUED"} else None
 
     def submitted(self, *options: str, script: str) -> str:
         """Submits a job script; returns the job id."""

@@ -16,7 +16,7 @@ from .layout import HELM_VERSION, KUBERNETES_PROGRAMS, KUBERNETES_VERSION, ROOT,
 SOURCES = ROOT / "deployments" / "testbed" / "kubernetes"
 _HELM_PACKAGE = "helm.sh/helm/v4/cmd/helm"
 TAKEN = "taken from "
-BUILD_S = 7200  # 6 minutes alone; on a slow machine, beside the tests, more than 30
+BUILD_S = 7200  # 6 minutes alone; on a slow machine, during the tests, more than 30
 
 
 def link_flags(version: str) -> str:
@@ -32,7 +32,7 @@ def link_flags(version: str) -> str:
 
 
 def build_words(go: str, output: Path) -> list[str]:
-    """The one command line that builds all; one, because the programs share most of their packages."""
+    """Return the one command line that builds all; one, because the programs share most of their packages."""
     packages = [".", "./coredns", _HELM_PACKAGE]
     return [go, "build", "-mod=readonly", "-ldflags", link_flags(KUBERNETES_VERSION), "-o", f"{output}/", *packages]
 
@@ -54,7 +54,7 @@ def fingerprint(files: Sequence[Path], extra: str) -> str:
 
 
 def wanted(environment: Mapping[str, str]) -> str:
-    """What `.made` beside the programs must say for them to be the right ones."""
+    """Return the content of `.made` next to programs of the right versions."""
     ready = environment.get("MEDWEAVE_TESTBED_BINARIES")
     if ready:
         stamps = [(Path(ready) / name).stat() for name in machine.PROGRAMS]
@@ -64,23 +64,23 @@ def wanted(environment: Mapping[str, str]) -> str:
 
 
 def trouble(layout: Layout, environment: Mapping[str, str]) -> str | None:
-    """Why the programs have to be made anew; None if they are the right ones, or an earlier `up` was given them."""
+    """Return why the programs have to be built again; None if their versions are right, or the user supplied them."""
     made = layout.bin / ".made"
     if not made.exists():
         return "they were not made yet"
-    told = made.read_text(encoding="utf-8")
-    given = told.startswith(TAKEN) and not environment.get("MEDWEAVE_TESTBED_BINARIES")
-    if not given and told != wanted(environment):
+    recorded = made.read_text(encoding="utf-8")
+    supplied = recorded.startswith(TAKEN) and not environment.get("MEDWEAVE_TESTBED_BINARIES")
+    if not supplied and recorded != wanted(environment):
         return "they were made from other sources than the present ones"
     missing = [name for name in machine.PROGRAMS if not os.access(layout.bin / name, os.X_OK)]
     return f"{', '.join(missing)} is missing in {layout.bin}" if missing else None
 
 
 def make(layout: Layout, commands: Commands, environment: Mapping[str, str]) -> None:
-    """Builds the programs, or takes the ready ones, into `bin/`.
+    """Build the programs, or take the ready ones, into `bin/`.
 
     Raises:
-        TestbedError: no usable Go compiler, the build failed, or the programs say other versions than asked for.
+        TestbedError: no usable Go compiler, the build failed, or the programs report other versions than required.
     """
     aside = layout.folder / "bin.new"
     shutil.rmtree(aside, ignore_errors=True)
@@ -102,7 +102,7 @@ def make(layout: Layout, commands: Commands, environment: Mapping[str, str]) -> 
 
 
 def _copy(ready: Path, output: Path) -> None:
-    """Copies the ready programs; several names of one file stay so."""
+    """Copy the ready programs; several names of one file stay so."""
     copied: dict[Path, str] = {}
     for name in machine.PROGRAMS:
         file = (ready / name).resolve()
@@ -128,18 +128,18 @@ def _build(layout: Layout, commands: Commands, environment: Mapping[str, str], o
 
 
 def check_versions(commands: Commands, folder: Path) -> None:
-    """Raises: TestbedError: a program in the folder is not of the version that the testbed stands for."""
+    """Raises: TestbedError: a program in the folder has another version than the testbed's."""
     for words, expected in (
         (["kubectl", "version", "--client"], KUBERNETES_VERSION),
         (["kube-apiserver", "--version"], KUBERNETES_VERSION),
         (["coredns", "--version"], "CoreDNS-1."),
         (["helm", "version", "--short"], "v4."),
     ):
-        said = commands.run([folder / words[0], *words[1:]]).strip()
-        if expected not in said:
+        output = commands.run([folder / words[0], *words[1:]]).strip()
+        if expected not in output:
             raise TestbedError(
                 f"{words[0]} is of another version.",
-                seen=said.splitlines()[0] if said else "no output",
+                seen=output.splitlines()[0] if output else "no output",
                 expected=expected,
                 do="build it with its version stamped in, or unset MEDWEAVE_TESTBED_BINARIES",
             )

@@ -85,7 +85,7 @@ def _refuse_cluster(testbed: Testbed) -> None:
 
 
 def parts_of(layout: Layout, *, existing_cluster: bool) -> list[Part]:
-    """The parts of a testbed: with a cluster of its own, or with one that the user has."""
+    """Return the parts of a testbed: with its own cluster, or with an existing cluster of the user."""
     if existing_cluster:
         cluster = [Part(name="cluster", needs=("binaries",), trouble=_cluster_trouble, start=_refuse_cluster)]
         tenant_parts = [replace(part, needs=("cluster", "users")) for part in tenants.parts()]
@@ -98,7 +98,7 @@ def parts_of(layout: Layout, *, existing_cluster: bool) -> list[Part]:
 
 
 def in_order(parts: Sequence[Part]) -> list[Part]:
-    """The same parts, checked: names are unique and every need comes earlier."""
+    """Return the same parts, checked: names are unique and every need comes earlier."""
     seen: set[str] = set()
     for part in parts:
         assert part.name not in seen, f"two parts are called {part.name}"
@@ -108,7 +108,7 @@ def in_order(parts: Sequence[Part]) -> list[Part]:
 
 
 def slow_parts(parts: Sequence[Part], only: Collection[str] = ()) -> list[Part]:
-    """The parts that take minutes the first time, and what they need; none of them leaves a process running.
+    """Return the parts that take minutes the first time, and the parts that these need; they leave no process running.
 
     Args:
         only: names of some of them; empty: all.
@@ -125,6 +125,6 @@ def slow_parts(parts: Sequence[Part], only: Collection[str] = ()) -> list[Part]:
         )
     chosen = set(only) or slow
     chosen |= {need for part in parts if part.name in chosen for need in part.needs}
-    found = [part for part in parts if part.name in chosen]
-    assert all(part.daemon is None for part in found), "something that is only made needs a daemon"
-    return in_order(found)
+    selected = [part for part in parts if part.name in chosen]
+    assert all(part.daemon is None for part in selected), "something that is only made needs a daemon"
+    return in_order(selected)

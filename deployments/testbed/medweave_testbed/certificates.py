@@ -23,7 +23,7 @@ class Certificate:
         name: of the files NAME.crt and NAME.key.
         subject: in openssl's notation; Kubernetes reads CN as the user and O as the group.
         authority: whose key signs it.
-        server_names: what a server's certificate stands for, in openssl's notation; empty for a client's.
+        server_names: names in a server's certificate, in openssl's notation; empty for a client's.
     """
 
     name: str
@@ -33,7 +33,7 @@ class Certificate:
 
 
 def certificates_of(layout: Layout) -> tuple[Certificate, ...]:
-    """All key pairs of the cluster but the authorities'."""
+    """Return all key pairs of the cluster but the authorities'."""
     here = f"IP:{layout.address},IP:127.0.0.1,DNS:localhost"
     service = (
         "DNS:kubernetes,DNS:kubernetes.default,DNS:kubernetes.default.svc,DNS:kubernetes.default.svc.cluster.local"
@@ -73,7 +73,7 @@ def certificate_words(folder: Path, certificate: Certificate) -> list[str]:
 
 
 def kubeconfig(server: str, authority: Path, user: dict[str, str], namespace: str = "default") -> str:
-    """A kubeconfig with one cluster, one user and one context, all called "testbed"."""
+    """Return a kubeconfig with one cluster, one user and one context, all called "testbed"."""
     document = {
         "apiVersion": "v1",
         "kind": "Config",
@@ -86,7 +86,7 @@ def kubeconfig(server: str, authority: Path, user: dict[str, str], namespace: st
 
 
 def folder_of(layout: Layout) -> Path:
-    """Where the certificates lie."""
+    """Return where the certificates lie."""
     return layout.kubernetes / "pki"
 
 
@@ -100,7 +100,7 @@ def trouble(layout: Layout) -> str | None:
 
 
 def make(layout: Layout, commands: Commands) -> None:
-    """Makes all keys, certificates and the kubeconfigs of the cluster's own programs; readable by root only."""
+    """Create all keys, certificates and the kubeconfigs of the cluster's own programs; readable by root only."""
     folder = folder_of(layout)
     folder.mkdir(parents=True, exist_ok=True)
     layout.kubernetes.chmod(0o700)
@@ -118,7 +118,7 @@ def make(layout: Layout, commands: Commands) -> None:
 
 
 def write_private(file: Path, text: str, owner: tuple[int, int] | None = None) -> None:
-    """Writes a file that only its owner reads; it is never readable by others, not even for a moment."""
+    """Write a file that only its owner reads; it is never readable by others, not even for a moment."""
     aside = file.with_name(f".{file.name}.new")
     aside.unlink(missing_ok=True)
     descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)

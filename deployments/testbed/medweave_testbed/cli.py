@@ -23,18 +23,18 @@ from .walls import HPC, Walls, laptop_command
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line."""
+    """Return the argument parser."""
     top = argparse.ArgumentParser(prog="testbed.py", description="A real Slurm, Kubernetes and laptop on one machine.")
     commands = top.add_subparsers(dest="command", required=True)
-    commands.add_parser("up", help="bring up what is not; a line and the seconds for each part")
+    commands.add_parser("up", help="start the parts that are down; print a line and the seconds for each part")
     prepare = commands.add_parser("prepare", help="make what takes minutes the first time, and start nothing")
     prepare.add_argument(
         "parts", nargs="*", metavar="PART", help="such as binaries or packages (all that take minutes)"
     )
-    end = commands.add_parser("down", help="end everything; programs, environment and images are kept for the next up")
+    end = commands.add_parser("down", help="end everything, but leave programs, environment and images for the next up")
     end.add_argument("--purge", action="store_true", help="remove these too, and the users that were made")
-    tell = commands.add_parser("status", help="which part is up, which is not, and why")
-    tell.add_argument("--json", action="store_true", help="for machines")
+    status = commands.add_parser("status", help="which part is up, which is not, and why")
+    status.add_argument("--json", action="store_true", help="for machines")
     image = commands.add_parser("image", help="build a container image and give it to the cluster")
     image.add_argument("name", help="localhost/NAME:TAG")
     image.add_argument("--file", type=Path, required=True, help="the Containerfile")
@@ -50,7 +50,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def existing_kubeconfig(layout: Layout, environment: Mapping[str, str]) -> Path | None:
-    """The user's own cluster: as the environment says, else as the last `up` noted.
+    """Return the user's own cluster: as the environment says, else as the last `up` noted.
 
     Raises:
         TestbedError: the environment contradicts itself.
@@ -71,7 +71,7 @@ def existing_kubeconfig(layout: Layout, environment: Mapping[str, str]) -> Path 
 
 
 def make_testbed(environment: Mapping[str, str]) -> Testbed:
-    """The testbed that the environment names, with fresh tools."""
+    """Return the testbed that the environment names, with fresh tools."""
     layout, commands = layout_of(environment), Commands()
     walls = Walls(layout, commands)
     return Testbed(
@@ -87,7 +87,7 @@ def alone(layout: Layout) -> Iterator[None]:
     The file of the lock is also the mark of a testbed's folder, from which `down` removes.
 
     Raises:
-        TestbedError: another one works, or the folder is somebody else's.
+        TestbedError: another command is running, or the folder has another owner.
     """
     mark = layout.folder / ".lock"
     if layout.folder.is_dir() and not mark.exists() and any(layout.folder.iterdir()):
@@ -104,7 +104,7 @@ def alone(layout: Layout) -> Iterator[None]:
         except BlockingIOError:
             raise TestbedError(
                 "another command works on this testbed.",
-                seen=f"{mark} is held",
+                seen=f"{mark} is locked",
                 expected="one `up` or `down` at a time",
                 do="wait until it has ended, then run again",
             ) from None
@@ -112,7 +112,7 @@ def alone(layout: Layout) -> Iterator[None]:
 
 
 def bring_up(testbed: Testbed, parts: Sequence[Part], *, state: str) -> int:
-    """The commands `up` and `prepare`."""
+    """Run `up` or `prepare`; return the exit code."""
     catalogue.check_machine(testbed)
     with alone(testbed.layout):
         testbed.layout.run.mkdir(parents=True, exist_ok=True)
@@ -123,16 +123,18 @@ def bring_up(testbed: Testbed, parts: Sequence[Part], *, state: str) -> int:
 
 
 def take_down(testbed: Testbed, *, purge: bool) -> int:
-    """The command `down`."""
+    """Run `down`; return the exit code."""
     with alone(testbed.layout):
         down.down(testbed, purge=purge)
-    kept = "everything is removed" if purge else f"programs, environment and images are kept in {testbed.layout.folder}"
-    print(f"testbed: down; {kept}")
+    remaining = (
+        "everything is removed" if purge else f"programs, environment and images stay in {testbed.layout.folder}"
+    )
+    print(f"testbed: down; {remaining}")
     return 0
 
 
 def show_status(testbed: Testbed, parts: Sequence[Part], *, as_json: bool) -> int:
-    """The command `status`; exit code 1 if a part is down."""
+    """Run `status`; return exit code 1 if a part is down."""
     states = status.states_of(parts, testbed)
     folder = str(testbed.layout.folder)
     print(status.as_json(states, folder) if as_json else status.table(states, folder))
@@ -141,9 +143,9 @@ def show_status(testbed: Testbed, parts: Sequence[Part], *, as_json: bool) -> in
 
 def build_arguments(pairs: Sequence[str]) -> dict[str, str]:
     """NAME=VALUE words as a mapping."""
-    found = dict(pair.split("=", 1) for pair in pairs if "=" in pair)
-    if len(found) == len(pairs):
-        return found
+    arguments = dict(pair.split("=", 1) for pair in pairs if "=" in pair)
+    if len(arguments) == len(pairs):
+        return arguments
     raise TestbedError(
         "a --build-arg is not understood.",
         seen=" ".join(pairs),
@@ -153,7 +155,7 @@ def build_arguments(pairs: Sequence[str]) -> dict[str, str]:
 
 
 def inside_words(testbed: Testbed, site: str, words: Sequence[str]) -> list[str]:
-    """The command line that runs a program as a site's user, with that site's view of the machine."""
+    """Return the command line that runs a program as a site's user, with that site's view of the machine."""
     layout = testbed.layout
     words = [word for index, word in enumerate(words) if index or word != "--"] or ["bash"]
     if site == "laptop":
@@ -166,7 +168,7 @@ def inside_words(testbed: Testbed, site: str, words: Sequence[str]) -> list[str]
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Runs the command that the arguments name."""
+    """Run the command that the arguments name."""
     machine.check_rights(os.geteuid())
     testbed = make_testbed(dict(os.environ))
     parts = catalogue.parts_of(testbed.layout, existing_cluster=testbed.existing_kubeconfig is not None)
@@ -184,8 +186,8 @@ def run(arguments: argparse.Namespace) -> int:
             "it is not up.", seen="no namespaces", expected="a testbed that is up", do="run `make testbed`"
         )
     if command == "image":
-        given = build_arguments(arguments.build_arg)
-        images.build(testbed, arguments.name, arguments.file.resolve(), arguments.context.resolve(), given)
+        build_args = build_arguments(arguments.build_arg)
+        images.build(testbed, arguments.name, arguments.file.resolve(), arguments.context.resolve(), build_args)
     elif command == "volume":
         volumes.add(testbed, arguments.name, arguments.folder)
     else:

@@ -18,22 +18,22 @@ _GRACE_s = 5.0
 
 
 class Cancelled(Exception):
-    """The user interrupted; nobody has to read a message about it."""
+    """The user interrupted; no message is needed."""
 
 
 class Commands:
-    """Foreground programs, each in a process group of its own, so that a terminal's Ctrl-C reaches only us."""
+    """Foreground programs, each in a separate process group, so that a terminal's Ctrl-C reaches only the testbed command."""
 
     def __init__(self) -> None:
         self._cancelled = threading.Event()
 
     def cancel(self) -> None:
-        """Ends what runs and refuses what would still start."""
+        """End what runs and refuse what would still start."""
         self._cancelled.set()
 
     @property
     def cancelled(self) -> bool:
-        """Whether somebody asked to stop."""
+        """Whether a stop was requested."""
         return self._cancelled.is_set()
 
     def sleep(self, seconds: float) -> None:
@@ -45,7 +45,7 @@ class Commands:
         self, words: Sequence[str | Path], *, environment: Mapping[str, str] | None = None, folder: Path | None = None,
         text: str | None = None, log: Path | None = None, timeout_s: float = 1800, do: str = "",
     ) -> str:  # fmt: skip
-        """Runs a program to its end and returns its standard output.
+        """Run a program to its end and return its standard output.
 
         Args:
             environment: the whole environment of the program; ours if None.
@@ -62,10 +62,10 @@ class Commands:
         )
         if code == 0:
             return output
-        said = log.read_text(encoding="utf-8", errors="replace") if log else errors or output
+        text = log.read_text(encoding="utf-8", errors="replace") if log else errors or output
         raise TestbedError(
             f"`{' '.join(names)[:160]}` failed.",
-            seen=f"exit code {code}; " + last_lines(said),
+            seen=f"exit code {code}; " + last_lines(text),
             expected="exit code 0",
             do=do or (f"read {log}" if log else "correct what the program says, then run `make testbed` again"),
         )
@@ -96,7 +96,7 @@ class Commands:
         return self._finish(process, text, timeout_s)
 
     def _finish(self, process: subprocess.Popen[bytes], text: str | None, timeout_s: float) -> tuple[int, str, str]:
-        """Waits for a program, for the deadline and for a cancellation."""
+        """Wait for a program, for the deadline and for a cancellation."""
         deadline = time.monotonic() + timeout_s
         data = text.encode() if text is not None else None
         while True:
@@ -111,12 +111,12 @@ class Commands:
                 if self.cancelled:
                     raise Cancelled from None
                 return 124, "", f"it was still running after {timeout_s:.0f} s"
-        said = (output or b"").decode(errors="replace"), (errors or b"").decode(errors="replace")
-        return process.returncode, *said
+        texts = (output or b"").decode(errors="replace"), (errors or b"").decode(errors="replace")
+        return process.returncode, *texts
 
 
 def end_group(process: subprocess.Popen[bytes]) -> None:
-    """Ends a program and its children: politely, after some seconds for certain."""
+    """End a program and its children: politely, after some seconds for certain."""
     for word, patience_s in ((signal.SIGTERM, _GRACE_s), (signal.SIGKILL, _GRACE_s)):
         try:
             os.killpg(process.pid, word)

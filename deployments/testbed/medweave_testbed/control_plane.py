@@ -24,7 +24,7 @@ def etcd_words(layout: Layout) -> list[str]:
 
 
 def api_server_words(layout: Layout) -> list[str]:
-    """The API server: RBAC, node authorisation, audit of nothing."""
+    """Return the API server: RBAC, node authorisation, audit of nothing."""
     pki = certificates.folder_of(layout)
     return [
         "kube-apiserver",
@@ -45,7 +45,7 @@ def api_server_words(layout: Layout) -> list[str]:
 
 
 def controller_manager_words(layout: Layout) -> list[str]:
-    """The controller manager; the one program of its kind, so it elects no leader."""
+    """Return the controller manager; the one program of its kind, so it elects no leader."""
     pki, config = certificates.folder_of(layout), layout.kubernetes / "controller-manager.kubeconfig"
     return [
         "kube-controller-manager", f"--kubeconfig={config}", "--leader-elect=false", "--profiling=false",
@@ -58,7 +58,7 @@ def controller_manager_words(layout: Layout) -> list[str]:
 
 
 def scheduler_words(layout: Layout) -> list[str]:
-    """The scheduler."""
+    """Return the scheduler."""
     pki = certificates.folder_of(layout)
     return [
         "kube-scheduler", f"--kubeconfig={layout.kubernetes / 'scheduler.kubeconfig'}", "--leader-elect=false",
@@ -93,7 +93,7 @@ def _healthz(port: int, testbed: Testbed) -> str | None:
 
 
 def parts(layout: Layout) -> list[Part]:
-    """The control plane's parts."""
+    """Return the control plane's parts."""
     return [
         Part(
             name="certificates", needs=("packages",),

@@ -24,13 +24,13 @@ class Daemons:
         self._walls = walls
 
     def log(self, name: str) -> Path:
-        """What the daemon printed since it was started last."""
+        """Return what the daemon printed since it was started last."""
         return self._layout.log / f"{name}.log"
 
     def start(
         self, name: str, words: Sequence[str | Path], *, view: str, environment: Mapping[str, str] | None = None
     ) -> None:
-        """Starts a daemon (an earlier one of the same name is ended first) and remembers it; does not wait until it serves."""
+        """Start a daemon (an earlier one of the same name is ended first) and remember it; does not wait until it serves."""
         self.stop(name)
         log = self.log(name)
         log.parent.mkdir(parents=True, exist_ok=True)
@@ -42,11 +42,11 @@ class Daemons:
         remember(self._file(name), pid, self._walls.proc)
 
     def pid(self, name: str) -> int | None:
-        """The daemon's id inside the namespaces; None if it does not run."""
+        """Return the daemon's id inside the namespaces; None if it does not run."""
         return None if self._walls.base is None else living(self._file(name), self._walls.proc)
 
     def trouble(self, name: str) -> str | None:
-        """Why the daemon does not run; None if it does."""
+        """Return why the daemon does not run; None if it does."""
         if self.pid(name) is not None:
             return None
         if not self._file(name).exists():
@@ -55,7 +55,7 @@ class Daemons:
         return f"its process {pid} is gone (stale pid file); {self._last_words(name)}"
 
     def stop(self, name: str, patience_s: float = 10) -> None:
-        """Ends a daemon, politely first, and forgets it."""
+        """End a daemon, politely first, and forget it."""
         for word in ("TERM", "KILL"):
             pid = self.pid(name)
             if pid is None:
@@ -67,16 +67,16 @@ class Daemons:
         self._file(name).unlink(missing_ok=True)
 
     def ended_early(self, name: str) -> TestbedError:
-        """The error for a daemon that ended while it was waited for."""
+        """Return the error for a daemon that ended while it was waited for."""
         return TestbedError(
             f"{name} ended as soon as it was started.",
             seen=last_lines(self.log(name).read_text(encoding="utf-8", errors="replace")),
-            expected="a daemon that goes on running",
+            expected="a daemon that keeps running",
             do=f"read {self.log(name)}, correct the cause, then run `make testbed` again",
         )
 
     def _last_words(self, name: str) -> str:
-        """The last line that says something went wrong, or the last line at all, of a daemon's log."""
+        """Return the last line that says something went wrong, or the last line at all, of a daemon's log."""
         try:
             lines = self.log(name).read_text(encoding="utf-8", errors="replace").splitlines()
         except OSError:

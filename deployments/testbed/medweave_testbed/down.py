@@ -18,7 +18,7 @@ from .part import Part, Testbed
 
 
 def end_begun(parts: Sequence[Part], testbed: Testbed) -> None:
-    """Ends what an interrupted `up` was starting: the daemons of those parts, or everything where the sites were not ready."""
+    """End what an interrupted `up` was starting: the daemons of those parts, or everything where the sites were not ready."""
     if any(part.name == "sites" for part in parts):
         testbed.walls.fall()
         return
@@ -28,7 +28,7 @@ def end_begun(parts: Sequence[Part], testbed: Testbed) -> None:
 
 
 def down(testbed: Testbed, *, purge: bool) -> None:
-    """Ends all processes, removes state and keys, keeps what is slow to make (programs, environment, images).
+    """End all processes and remove state and keys, but not what is slow to build (programs, environment, images).
 
     Args:
         purge: remove that too, and the users that the testbed made.
@@ -59,7 +59,7 @@ def down(testbed: Testbed, *, purge: bool) -> None:
 
 
 def leave_cluster(testbed: Testbed) -> None:
-    """Takes the tenants out of a cluster that is not ours; where it no longer answers, says so and goes on."""
+    """Remove the tenants from the user's cluster; if it does not answer, print that and continue."""
     for tenant in TENANTS:
         try:
             text = testbed.kubectl("get", "namespace", tenant, "-o", "json", "--ignore-not-found")
@@ -74,34 +74,34 @@ def leave_cluster(testbed: Testbed) -> None:
 
 
 def processes_of(user_ids: set[int]) -> list[int]:
-    """Ids of all processes that run as one of the users."""
-    found = []
+    """Return the ids of all processes that run as one of the users."""
+    process_ids = []
     for entry in Path("/proc").iterdir():
         try:
             if entry.name.isdigit() and entry.stat().st_uid in user_ids and running(entry):
-                found.append(int(entry.name))
-        except OSError:  # it ended meanwhile
+                process_ids.append(int(entry.name))
+        except OSError:  # it has ended since
             continue
-    return found
+    return process_ids
 
 
 def running(entry: Path) -> bool:
-    """Whether a folder of /proc is of a process that is more than a zombie."""
+    """Return whether a folder of /proc is of a process that is more than a zombie."""
     return (entry / "stat").read_text(encoding="utf-8", errors="replace").rsplit(") ", 1)[1][0] not in "ZX"
 
 
 def testbed_user_ids(layout: Layout) -> set[int]:
-    """Numbers of the testbed's own users, as far as they exist."""
+    """Return the numbers of the testbed's own users, as far as they exist."""
     return {entry.pw_uid for entry in pwd.getpwall() if entry.pw_name in (layout.laptop_user, layout.hpc_user)}
 
 
 def end_users_processes(layout: Layout, patience_s: float = 10) -> None:
-    """Ends what the testbed's own users run outside of the walls: a driver, its ssh connections."""
+    """End what the testbed's own users run outside of the walls: a driver, its ssh connections."""
     users = testbed_user_ids(layout)
     deadline = time.monotonic() + patience_s
     word = signal.SIGTERM
-    while (found := processes_of(users)) and time.monotonic() < deadline:
-        for pid in found:
+    while (process_ids := processes_of(users)) and time.monotonic() < deadline:
+        for pid in process_ids:
             try:
                 os.kill(pid, word)
             except ProcessLookupError:
@@ -112,7 +112,7 @@ def end_users_processes(layout: Layout, patience_s: float = 10) -> None:
 
 
 def left_behind(layout: Layout, mounts: str, groups: Sequence[Path]) -> list[str]:
-    """What of the testbed still exists on the machine, in words."""
+    """Return what of the testbed still exists on the machine, in words."""
     left = [f"control group {group}" for group in groups]
     points = [line.split()[1] for line in mounts.splitlines()]
     left += [f"mount {point}" for point in points if Path(point).is_relative_to(layout.folder)]
@@ -123,7 +123,7 @@ def left_behind(layout: Layout, mounts: str, groups: Sequence[Path]) -> list[str
 
 
 def remove_users(testbed: Testbed) -> None:
-    """Removes the users that the testbed made, and no others."""
+    """Remove the users that the testbed made, and no others."""
     layout = testbed.layout
     made = layout.cache / "users"
     names = set(made.read_text(encoding="utf-8").split()) if made.exists() else set()

@@ -20,7 +20,7 @@ MAKE_ENVIRONMENT = ROOT / "deployments" / "environment" / "make-environment"
 
 
 def dependencies_fingerprint(python_version: str, torch: str) -> str:
-    """What decides which packages of others the environment holds."""
+    """Return what decides which packages of others the environment holds."""
     return fingerprint([ROOT / "constraints.txt", MAKE_ENVIRONMENT], f"{python_version} {torch}")
 
 
@@ -32,25 +32,25 @@ def package_files() -> Iterable[Path]:
         ROOT / "connectors" / "medweave_connectors",
         ROOT / "driver" / "medweave",
     )
-    found = [file for folder in folders for file in folder.rglob("*") if file.is_file()]
-    return [ROOT / "pyproject.toml", *(file for file in found if "__pycache__" not in file.parts)]
+    files = [file for folder in folders for file in folder.rglob("*") if file.is_file()]
+    return [ROOT / "pyproject.toml", *(file for file in files if "__pycache__" not in file.parts)]
 
 
 def package_fingerprint() -> str:
-    """What decides how medweave's own wheel comes out."""
+    """Return what decides how medweave's own wheel comes out."""
     files = sorted(package_files())
     return fingerprint(files, " ".join(str(file.relative_to(ROOT)) for file in files))
 
 
 def wanted(commands: Commands, torch: str) -> dict[str, str]:
-    """What `.made` in the environment must say for it to be current."""
+    """Return what `.made` in the environment must say for it to be current."""
     version = commands.outcome([PYTHON, "--version"])[1].strip()
     dependencies = dependencies_fingerprint(version, torch)
     return {"torch": torch, "dependencies": dependencies, "package": package_fingerprint()}
 
 
 def made(layout: Layout) -> dict[str, str]:
-    """What the environment says it was made from; empty if it was not made."""
+    """Return what the environment says it was made from; empty if it was not made."""
     try:
         content: dict[str, str] = json.loads((layout.environment / ".made").read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -64,52 +64,52 @@ def torch_build(testbed: Testbed) -> str:
 
 
 def trouble(testbed: Testbed) -> str | None:
-    """Why the environment has to be made, or medweave's wheel installed again."""
-    seen, asked = made(testbed.layout), wanted(testbed.commands, torch_build(testbed))
-    if seen.get("dependencies") != asked["dependencies"]:
+    """Return why the environment has to be made, or medweave's wheel installed again."""
+    seen, expected = made(testbed.layout), wanted(testbed.commands, torch_build(testbed))
+    if seen.get("dependencies") != expected["dependencies"]:
         return "it was made from other constraints" if seen else "it was not made yet"
     return (
         None
-        if seen.get("package") == asked["package"]
+        if seen.get("package") == expected["package"]
         else "medweave's own source changed since it was installed there"
     )
 
 
 def start(testbed: Testbed) -> None:
-    """Makes the environment; where only medweave's own source changed, installs just its wheel again (seconds)."""
+    """Create the environment; where only medweave's own source changed, install just its wheel again (seconds)."""
     layout, commands = testbed.layout, testbed.commands
     torch = torch_build(testbed)
-    asked = wanted(commands, torch)
-    if made(layout).get("dependencies") != asked["dependencies"]:
+    expected = wanted(commands, torch)
+    if made(layout).get("dependencies") != expected["dependencies"]:
         wheel = build_wheel(layout, commands)
         shutil.rmtree(layout.environment, ignore_errors=True)
         words = [str(MAKE_ENVIRONMENT), PYTHON, torch, str(layout.environment), str(wheel)]
         variables = dict(os.environ) | {"PYTHONNOUSERSITE": "1"}
         commands.run(words, log=layout.log / "environment.log", environment=variables)
         layout.environment.chmod(0o755)
-        note(layout, asked)
-    for _ in range(_PATIENCE):  # the source may be edited meanwhile
-        asked = wanted(commands, torch)
-        if made(layout) == asked:
+        note(layout, expected)
+    for _ in range(_PATIENCE):  # the source may be edited during the installation
+        expected = wanted(commands, torch)
+        if made(layout) == expected:
             return
         install_package(layout, commands)
-        note(layout, asked)
+        note(layout, expected)
 
 
 def install_package(layout: Layout, commands: Commands) -> None:
-    """Installs medweave's own wheel again, and nothing else."""
+    """Install medweave's own wheel again, and nothing else."""
     wheel = build_wheel(layout, commands)
     pip = [str(layout.environment / "bin" / "python"), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
     commands.run([*pip, "--no-deps", "--force-reinstall", str(wheel)])
 
 
 def note(layout: Layout, content: dict[str, str]) -> None:
-    """Writes what the environment was made from."""
+    """Write what the environment was made from."""
     (layout.environment / ".made").write_text(json.dumps(content), encoding="utf-8")
 
 
 def build_wheel(layout: Layout, commands: Commands) -> Path:
-    """Builds medweave's wheel of the checkout by the environment that runs us."""
+    """Build medweave's wheel of the checkout by the environment that runs us."""
     folder = layout.cache / "wheel"
     shutil.rmtree(folder, ignore_errors=True)
     commands.run([sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", folder, ROOT])
@@ -117,6 +117,6 @@ def build_wheel(layout: Layout, commands: Commands) -> Path:
 
 
 def parts() -> list[Part]:
-    """The worker environment's part."""
+    """Return the worker environment's part."""
     slow = "installing medweave and all that its roles need (7 GB the first time)"
     return [Part(name="environment", needs=("packages",), trouble=trouble, start=start, slow=slow)]

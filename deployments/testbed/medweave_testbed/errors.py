@@ -23,12 +23,12 @@ class TestbedError(Exception):
         return "\n".join([f"testbed: {self.what}", *body])
 
     def about(self, part: str) -> TestbedError:
-        """The same error with the part's name in its first line."""
+        """Return the same error with the part's name in its first line."""
         what = self.what if self.what.startswith(part) else f"{part}: {self.what}"
         return TestbedError(what, seen=self.seen, expected=self.expected, do=self.do)
 
 
 def last_lines(text: str, count: int = 5) -> str:
-    """The end of a program's output, as it is quoted in errors; says so when there is none."""
+    """Return the end of a program's output, as it is quoted in errors; says so when there is none."""
     lines = [line.rstrip() for line in text.splitlines() if line.strip()]
     return "\n".join(lines[-count:]) or "(no output)"

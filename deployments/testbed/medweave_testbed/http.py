@@ -11,7 +11,7 @@ from pathlib import Path
 def answer(
     url: str, *, authority: Path | None = None, client: tuple[Path, Path] | None = None, timeout_s: float = 3
 ) -> tuple[int, str]:
-    """(HTTP status, body) of a GET; (0, the reason) when nobody answers.
+    """(HTTP status, body) of a GET; (0, the reason) without an answer.
 
     Args:
         authority: certificate of whom to trust; None for plain HTTP.
@@ -37,7 +37,7 @@ def answer(
 def trouble(
     url: str, *, authority: Path | None = None, client: tuple[Path, Path] | None = None, contains: str = ""
 ) -> str | None:
-    """Why a health page is not well; None if it says 200 and holds a text."""
+    """Return why a health page is not well; None if it says 200 and holds a text."""
     status, body = answer(url, authority=authority, client=client)
     if status == 0:
         return body

@@ -1,6 +1,6 @@
 """Container images without a registry: a base of this machine's own Debian release, a pause image, and role images on demand.
 
-buildah builds them below `cache/`, in a mount namespace of its own, so that a build that was killed leaves no mount.
+buildah builds them below `cache/`, in a separate mount namespace, so that a killed build leaves no mount.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ PAUSE_SOURCE = ROOT / "deployments" / "testbed" / "images" / "pause.c"
 
 
 def buildah_words(layout: Layout, *words: str | Path) -> list[str]:
-    """A buildah command line with storage of the testbed's own."""
+    """Return a buildah command line with storage of the testbed's own."""
     storage = layout.cache / "buildah"
     options = ["--root", str(storage / "root"), "--runroot", str(storage / "run"), "--storage-driver", "overlay"]
     return ["unshare", "--mount", "buildah", *options, *map(str, words)]
@@ -36,25 +36,25 @@ def buildah_words(layout: Layout, *words: str | Path) -> list[str]:
 def build_words(
     layout: Layout, name: str, file: Path, context: Path, arguments: Mapping[str, str], secrets: Sequence[str] = ()
 ) -> list[str]:
-    """The command line that builds a Containerfile; never asks a registry for an image.
+    """Return the command line that builds a Containerfile; never asks a registry for an image.
 
     Args:
         secrets: options that give the build files which do not stay in the image.
     """
-    given = [word for key, value in arguments.items() for word in ("--build-arg", f"{key}={value}")]
+    build_args = [word for key, value in arguments.items() for word in ("--build-arg", f"{key}={value}")]
     options = ["--isolation", "chroot", "--pull-never", "--layers", "--file", str(file), "--tag", name]
-    return buildah_words(layout, "build", *options, *secrets, *given, context)
+    return buildah_words(layout, "build", *options, *secrets, *build_args, context)
 
 
 def built(layout: Layout, commands: Commands) -> dict[str, str]:
-    """Ids of all images in buildah's storage by name."""
+    """Return the ids of all images in buildah's storage by name."""
     words = ["images", "--no-trunc", "--format", "{{.Name}}:{{.Tag}} {{.ID}}"]
     rows = [line.split() for line in commands.run(buildah_words(layout, *words)).splitlines()]
     return {row[0]: row[1] for row in rows if len(row) == 2 and row[0].startswith("localhost/")}
 
 
 def note_of(layout: Layout, name: str) -> Path:
-    """The file that says which image of that name containerd was given."""
+    """Return the file that records which image of that name was imported into containerd."""
     return layout.cache / "images" / name.replace("/", "_").replace(":", "_")
 
 
@@ -65,7 +65,7 @@ def mirror_of(targets: str, codename: str) -> str | None:
 
 
 def load(layout: Layout, commands: Commands, name: str) -> None:
-    """Gives an image of buildah's storage to the testbed's containerd; one at a time, for the archive has the image's name."""
+    """Give an image of buildah's storage to the testbed's containerd; one at a time, for the archive has the image's name."""
     note = note_of(layout, name)
     note.parent.mkdir(parents=True, exist_ok=True)
     archive = note.with_name(note.name + ".tar")
@@ -81,7 +81,7 @@ def load(layout: Layout, commands: Commands, name: str) -> None:
 
 
 def lacking(layout: Layout, commands: Commands) -> list[str]:
-    """Names of built images that containerd has not, or has of an earlier build."""
+    """Return the names of built images that containerd has not, or has of an earlier build."""
     have = commands.run(ctr_words(layout, "images", "list", "--quiet")).split()
 
     def current(name: str, identity: str) -> bool:
@@ -92,7 +92,7 @@ def lacking(layout: Layout, commands: Commands) -> list[str]:
 
 
 def from_folder(layout: Layout, commands: Commands, name: str, folder: Path, config: Sequence[str]) -> None:
-    """Makes an image of a folder's content."""
+    """Create an image of a folder's content."""
     container = commands.run(buildah_words(layout, "from", "scratch")).strip()
     try:
         commands.run(buildah_words(layout, "add", "--quiet", container, folder, "/"))
@@ -103,14 +103,14 @@ def from_folder(layout: Layout, commands: Commands, name: str, folder: Path, con
 
 
 def build(testbed: Testbed, name: str, file: Path, context: Path, arguments: Mapping[str, str]) -> None:
-    """Builds an image from a Containerfile and gives it to the testbed's containerd.
+    """Build an image from a Containerfile and give it to the testbed's containerd.
 
     Raises:
         TestbedError: the name cannot be looked up without a registry, the testbed is not up, or the build failed.
     """
     if not name.startswith("localhost/") or ":" not in name:
         raise TestbedError(
-            "the image has a name that a registry would be asked for.",
+            "the image has a name that would be pulled from a registry.",
             seen=name,
             expected="localhost/NAME:TAG",
             do=f"call it localhost/{name.split('/')[-1].split(':')[0]}:1",
@@ -123,13 +123,13 @@ def build(testbed: Testbed, name: str, file: Path, context: Path, arguments: Map
 
 
 def forget_old(testbed: Testbed) -> None:
-    """Removes what earlier builds left in buildah's storage: half a gigabyte for each change of the steps. Not during builds."""
+    """Remove what earlier builds left in buildah's storage: half a gigabyte for every change of the steps. Not during builds."""
     if (testbed.layout.cache / "buildah" / "root").exists():
         testbed.commands.outcome(buildah_words(testbed.layout, "rmi", "--prune"))
 
 
 def recipe() -> str:
-    """What decides how the base and pause images come out."""
+    """Return what decides how the base and pause images come out."""
     return binaries.fingerprint([PAUSE_SOURCE], " ".join(BASE_PACKAGES) + str(_release()))
 
 
@@ -139,7 +139,7 @@ def _release() -> str:
 
 
 def base_trouble(testbed: Testbed) -> str | None:
-    """Why the base images have to be made."""
+    """Return why the base images have to be made."""
     made = testbed.layout.cache / "buildah" / ".made"
     if not made.exists():
         return "they were not made yet"
@@ -147,7 +147,7 @@ def base_trouble(testbed: Testbed) -> str | None:
 
 
 def start_base(testbed: Testbed) -> None:
-    """Makes the base image by debootstrap from the machine's own mirror, and the pause image."""
+    """Create the base image by debootstrap from the machine's own mirror, and the pause image."""
     layout, commands = testbed.layout, testbed.commands
     work = layout.cache / "base"
     commands.run(["rm", "-rf", work])
@@ -182,13 +182,13 @@ def images_trouble(testbed: Testbed) -> str | None:
 
 
 def start_images(testbed: Testbed) -> None:
-    """Gives containerd the images that it lacks; it keeps them over a `down`."""
+    """Give containerd the images that it lacks; it keeps them over a `down`."""
     for name in lacking(testbed.layout, testbed.commands):
         load(testbed.layout, testbed.commands, name)
 
 
 def parts() -> list[Part]:
-    """The images' parts."""
+    """Return the images' parts."""
     slow = "debootstrap of the base image"
     return [
         Part(name="base-image", needs=("packages",), trouble=base_trouble, start=start_base, slow=slow),

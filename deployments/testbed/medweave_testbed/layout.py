@@ -25,7 +25,7 @@ TENANTS = ("tenant-a", "tenant-b")
 SLURM_NODES = ("n1", "n2")
 SLURM_ACCOUNT = "research"
 
-# Each site gets these folders of its own (walls.py), so nothing of the testbed may lie below the machine's.
+# Each site gets its own copy of these folders (walls.py), so nothing of the testbed may lie below the machine's.
 PRIVATE_FOLDERS = (Path("/var"), Path("/run"), Path("/tmp"), Path("/dev"), Path("/proc"), Path("/sys"))
 LONGEST_SOCKET = 107  # bytes of a Unix socket's path, the final zero excluded
 
@@ -49,7 +49,7 @@ class Layout:
 
     @property
     def cache(self) -> Path:
-        """What is kept between a `down` and the next `up`."""
+        """Folders that a `down` leaves for the next `up`."""
         return self.folder / "cache"
 
     @property
@@ -155,7 +155,7 @@ class Layout:
 
 
 def layout_of(environment: Mapping[str, str]) -> Layout:
-    """The testbed that MEDWEAVE_TESTBED names, or the default one.
+    """Return the testbed that MEDWEAVE_TESTBED names, or the default one.
 
     Raises:
         TestbedError: the folder cannot hold a testbed (relative, too long for sockets, below a folder that sites replace).
@@ -172,6 +172,6 @@ def layout_of(environment: Mapping[str, str]) -> Layout:
         seen=f"MEDWEAVE_TESTBED={text!r}" + (f", below {below[0]}" if below else ""),
         expected="an absolute path, at most 80 bytes long, outside "
         + ", ".join(map(str, PRIVATE_FOLDERS))
-        + " (each site gets folders of its own there)",
+        + " (each site gets its own folders there)",
         do=f"unset MEDWEAVE_TESTBED (then it is {DEFAULT_FOLDER}) or name another folder",
     )

@@ -48,7 +48,7 @@ def ssh_config(layout: Layout) -> str:
 
 
 def environment_sh(layout: Layout) -> str:
-    """What a shell of the laptop's user sources: programs, kubeconfig, and the sites' facts that a site file refers to."""
+    """Return what a shell of the laptop's user sources: programs, kubeconfig, and the sites' facts that a site file refers to."""
     values = {
         "HOME": layout.laptop_home,
         "MEDWEAVE_TESTBED": layout.folder,
@@ -65,7 +65,7 @@ def environment_sh(layout: Layout) -> str:
 
 
 def start_login(testbed: Testbed) -> None:
-    """Makes the host key and the laptop's key pair where they are missing, and starts sshd."""
+    """Create the host key and the laptop's key pair where they are missing, and start sshd."""
     layout = testbed.layout
     laptop, hpc = layout.laptop_home / ".ssh", layout.hpc / "home" / ".ssh"
     for folder, owner in ((laptop, layout.laptop_user), (hpc, layout.hpc_user)):
@@ -88,7 +88,7 @@ def start_login(testbed: Testbed) -> None:
 
 
 def login_trouble(testbed: Testbed) -> str | None:
-    """Why nobody answers as an ssh server at the login node's address."""
+    """Return why no ssh server answers at the login node's address."""
     address = (testbed.layout.address, testbed.layout.ssh_port)
     try:
         with socket.create_connection(address, timeout=3) as connection:
@@ -99,13 +99,13 @@ def login_trouble(testbed: Testbed) -> str | None:
 
 
 def start_laptop(testbed: Testbed) -> None:
-    """Writes the laptop user's environment file."""
+    """Write the laptop user's environment file."""
     layout = testbed.layout
     write_owned(layout.laptop / "environment.sh", environment_sh(layout), layout.laptop_user)
 
 
 def laptop_trouble(testbed: Testbed) -> str | None:
-    """Whether the laptop's user gets through to the login node with its own key, the host key checked."""
+    """Return whether the laptop's user gets through to the login node with its own key, the host key checked."""
     file = testbed.layout.laptop / "environment.sh"
     if not file.exists() or file.read_text(encoding="utf-8") != environment_sh(testbed.layout):
         return f"{file} is missing or not current"
@@ -125,19 +125,19 @@ def laptop_trouble(testbed: Testbed) -> str | None:
 
 
 def write_owned(file: Path, text: str, owner: str) -> None:
-    """Writes a file that only its owner reads."""
+    """Write a file that only its owner reads."""
     user = pwd.getpwnam(owner)
     certificates.write_private(file, text, (user.pw_uid, user.pw_gid))
 
 
 def own(path: Path, owner: str) -> None:
-    """Gives a file or folder to a user."""
+    """Give a file or folder to a user."""
     user = pwd.getpwnam(owner)
     os.chown(path, user.pw_uid, user.pw_gid)
 
 
 def parts() -> list[Part]:
-    """The login node's and the laptop's part."""
+    """Return the login node's and the laptop's part."""
     return [
         Part(
             name="login", needs=("sites",), daemon="login", port=Layout.ssh_port, trouble=login_trouble,

@@ -19,7 +19,7 @@ PROGRAMS = (*KUBERNETES_PROGRAMS, "coredns", "helm")
 
 
 def system_of(os_release: str) -> dict[str, str]:
-    """The fields of /etc/os-release."""
+    """Return the fields of /etc/os-release."""
     pairs = (line.split("=", 1) for line in os_release.splitlines() if "=" in line and not line.startswith("#"))
     return {key: value.strip().strip("\"'") for key, value in pairs}
 
@@ -70,12 +70,12 @@ def free_mib(folder: Path) -> int:
 
 def go_version(text: str) -> tuple[int, int] | None:
     """(1, 24) of "go version go1.24.3 linux/amd64"; None if it says no version."""
-    found = re.search(r"\bgo(\d+)\.(\d+)", text)
-    return (int(found[1]), int(found[2])) if found else None
+    match = re.search(r"\bgo(\d+)\.(\d+)", text)
+    return (int(match[1]), int(match[2])) if match else None
 
 
 def find_go(environment: Mapping[str, str]) -> str | None:
-    """The Go compiler on the PATH, or where its own installer puts it."""
+    """Return the Go compiler on the PATH, or where its own installer puts it."""
     return shutil.which("go", path=f"{environment.get('PATH', os.defpath)}{os.pathsep}/usr/local/go/bin")
 
 
@@ -107,5 +107,5 @@ def check_ready_programs(folder: Path) -> None:
 
 
 def is_first(layout: Layout) -> bool:
-    """Whether the big parts (programs, environment, base image) are still to be made."""
+    """Return whether the big parts (programs, environment, base image) are still to be made."""
     return not (layout.environment / ".made").exists() or not (layout.bin / ".made").exists()

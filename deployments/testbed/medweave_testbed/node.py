@@ -48,7 +48,7 @@ conf_dir = "{layout.kubernetes}/cni"
 
 
 def network_config(layout: Layout) -> dict[str, Any]:
-    """The pods' network: a bridge inside the testbed's own network namespace."""
+    """Return the pods' network: a bridge inside the testbed's own network namespace."""
     addresses = {"type": "host-local", "ranges": [[{"subnet": layout.pod_network}]], "routes": [{"dst": "0.0.0.0/0"}]}
     bridge = {
         "type": "bridge",
@@ -66,7 +66,7 @@ def network_config(layout: Layout) -> dict[str, Any]:
 
 
 def kubelet_config(layout: Layout) -> dict[str, Any]:
-    """The kubelet's configuration; works with control groups of version 1 and 2."""
+    """Return the kubelet's configuration; works with control groups of version 1 and 2."""
     pki = certificates.folder_of(layout)
     return {
         "apiVersion": "kubelet.config.k8s.io/v1beta1",
@@ -117,7 +117,7 @@ def proxy_config(layout: Layout) -> dict[str, Any]:
 
 
 def corefile(layout: Layout) -> str:
-    """CoreDNS: the cluster's own names only; the sites have no way to the internet."""
+    """CoreDNS: the cluster's own names only; the sites have no access to the internet."""
     return f""".:{DNS_PORT} {{
     bind {layout.address}
     errors
@@ -134,7 +134,7 @@ def corefile(layout: Layout) -> str:
 
 
 def dns_rights() -> str:
-    """What CoreDNS may read."""
+    """Return what CoreDNS may read."""
     watched = ["endpoints", "services", "pods", "namespaces"]
     rules = [
         {"apiGroups": [""], "resources": watched, "verbs": ["list", "watch"]},
@@ -153,7 +153,7 @@ def dns_rights() -> str:
 
 
 def start_containerd(testbed: Testbed) -> None:
-    """Writes containerd's configuration and starts it."""
+    """Write containerd's configuration and start it."""
     layout = testbed.layout
     (layout.kubernetes / "containerd.toml").write_text(containerd_config(layout), encoding="utf-8")
     (layout.kubernetes / "cni").mkdir(exist_ok=True)
@@ -168,13 +168,13 @@ def ctr_words(layout: Layout, *words: str) -> list[str]:
 
 
 def containerd_trouble(testbed: Testbed) -> str | None:
-    """Why containerd does not answer."""
+    """Return why containerd does not answer."""
     code, _, errors = testbed.commands.outcome(ctr_words(testbed.layout, "version"), timeout_s=5)
     return None if code == 0 else " ".join(errors.split())[:200]
 
 
 def start_kubelet(testbed: Testbed) -> None:
-    """Makes the cluster's control groups, writes the kubelet's configuration and starts it."""
+    """Create the cluster's control groups, write the kubelet's configuration and start it."""
     layout = testbed.layout
     for hierarchy in control_groups.hierarchies(control_groups.mounted()):
         (hierarchy / layout.cgroup).mkdir(exist_ok=True)
@@ -189,7 +189,7 @@ def start_kubelet(testbed: Testbed) -> None:
 
 
 def kubelet_trouble(testbed: Testbed) -> str | None:
-    """Why the node is not Ready, in the kubelet's words."""
+    """Return why the node is not Ready, in the kubelet's words."""
     code, text, errors = testbed.commands.outcome(
         testbed.kubectl_words("get", "node", NODE, "-o", "json"), timeout_s=15
     )
@@ -201,14 +201,14 @@ def kubelet_trouble(testbed: Testbed) -> str | None:
 
 
 def start_proxy(testbed: Testbed) -> None:
-    """Writes kube-proxy's configuration and starts it."""
+    """Write kube-proxy's configuration and start it."""
     config = testbed.layout.kubernetes / "kube-proxy.json"
     config.write_text(json.dumps(proxy_config(testbed.layout), indent=2), encoding="utf-8")
     testbed.daemons.start("kube-proxy", ["kube-proxy", f"--config={config}"], view=KUBERNETES)
 
 
 def start_dns(testbed: Testbed) -> None:
-    """Gives CoreDNS its rights and starts it."""
+    """Give CoreDNS its rights and start it."""
     testbed.kubectl("apply", "--server-side", "-f", "-", text=dns_rights())
     config = testbed.layout.kubernetes / "Corefile"
     config.write_text(corefile(testbed.layout), encoding="utf-8")
@@ -216,7 +216,7 @@ def start_dns(testbed: Testbed) -> None:
 
 
 def parts(layout: Layout) -> list[Part]:
-    """The node's parts."""
+    """Return the node's parts."""
     return [
         Part(
             name="containerd", needs=("sites",), daemon="containerd", trouble=containerd_trouble, start=start_containerd,

@@ -23,20 +23,20 @@ _POLICY = Path("/usr/sbin/policy-rc.d")
 
 
 def installed(status: str) -> set[str]:
-    """Names of the installed packages in the output of dpkg-query, "name<TAB>status" a line."""
+    """Return the names of the installed packages in the output of dpkg-query, "name<TAB>status" a line."""
     pairs = (line.split("\t") for line in status.splitlines())
     return {pair[0] for pair in pairs if len(pair) == 2 and pair[1].endswith(" installed")}
 
 
 def missing(commands: Commands) -> list[str]:
-    """The packages that still have to be installed."""
+    """Return the packages that still have to be installed."""
     words = ["dpkg-query", "--show", "--showformat=${Package}\t${Status}\n", *PACKAGES]
     have = installed(commands.outcome(words)[1])
     return [name for name in PACKAGES if name not in have]
 
 
 def install(layout: Layout, commands: Commands) -> None:
-    """Installs what is missing; no service is started, and on a machine with systemd none of the new ones at the next boot."""
+    """Install what is missing; no service is started, and on a machine with systemd no new one starts at the next boot."""
     names = missing(commands)
     environment = os.environ | {"DEBIAN_FRONTEND": "noninteractive"}
     do = "let `apt-get install` of these packages succeed (network, sources, another apt that runs), then run again"

@@ -1,4 +1,4 @@
-"""What a part of the testbed is, and the tools that its functions are given."""
+"""Parts of the testbed, and the tools that are passed to their functions."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Testbed:
         return self.commands.run(self.kubectl_words(*words), text=text, timeout_s=timeout_s)
 
     def kubectl_words(self, *words: str) -> list[str]:
-        """The command line of kubectl as the administrator."""
+        """Return the command line of kubectl as the administrator."""
         return [str(self.layout.bin / "kubectl"), f"--kubeconfig={self.kubeconfig}", "--request-timeout=10s", *words]
 
 
@@ -66,8 +66,8 @@ class Part:
         start: brings it up; returns at once (a daemon) or when all is made.
         patience_s: how long it may take from `start`'s return until it is healthy.
         daemon: name of its process, if it has one.
-        port: what it listens on (TCP) inside the testbed's own network.
-        slow: what is done when it takes minutes, for the progress lines.
+        port: TCP port on which it listens inside the testbed's network.
+        slow: work that takes minutes, for the progress lines.
     """
 
     name: str
@@ -81,7 +81,7 @@ class Part:
 
 
 def reason(part: Part, testbed: Testbed) -> str | None:
-    """Why a part is not healthy; a check that itself fails is a reason too."""
+    """Return why a part is not healthy; a check that itself fails is a reason too."""
     try:
         gone = testbed.daemons.trouble(part.daemon) if part.daemon is not None else None
         if gone is None:
@@ -95,7 +95,7 @@ def reason(part: Part, testbed: Testbed) -> str | None:
 
 
 def bring_up(part: Part, testbed: Testbed) -> bool:
-    """Starts a part unless it is healthy, and waits until it is; returns whether it had to be started.
+    """Start a part unless it is healthy, and wait until it is; return whether it had to be started.
 
     Raises:
         TestbedError: it did not become healthy in time, or its port is taken.

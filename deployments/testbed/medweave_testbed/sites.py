@@ -9,7 +9,7 @@ from .walls import HPC, KUBERNETES, View, hosts_file
 
 
 def hpc_view(layout: Layout) -> View:
-    """The login node and the Slurm nodes."""
+    """Return the login node and the Slurm nodes."""
     return View(
         hostname="login",
         state=layout.slurm / "site",
@@ -44,7 +44,7 @@ def kubernetes_view(layout: Layout) -> View:
 
 
 def start(testbed: Testbed) -> None:
-    """Makes the namespaces; an earlier, incomplete set of them is ended first, with everything that runs inside."""
+    """Create the namespaces; an earlier, incomplete set of them is ended first, with everything that runs inside."""
     layout = testbed.layout
     testbed.walls.fall()
     for folder in (layout.slurm, layout.kubernetes):
@@ -67,12 +67,12 @@ def trouble(testbed: Testbed) -> str | None:
     for name in (HPC, KUBERNETES):
         if testbed.walls.view(name) is None:
             return f"the view of {name} is gone"
-    code, said, _ = testbed.commands.outcome(["ip", "-brief", "address", "show", testbed.layout.link])
-    if code != 0 or testbed.layout.laptop_address not in said:
+    code, output, _ = testbed.commands.outcome(["ip", "-brief", "address", "show", testbed.layout.link])
+    if code != 0 or testbed.layout.laptop_address not in output:
         return f"there is no interface {testbed.layout.link} with address {testbed.layout.laptop_address}"
     return None
 
 
 def parts() -> list[Part]:
-    """The sites' part."""
+    """Return the sites' part."""
     return [Part(name="sites", needs=("packages", "users"), trouble=trouble, start=start)]

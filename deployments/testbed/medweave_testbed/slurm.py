@@ -14,23 +14,23 @@ from .walls import HPC
 
 
 def inside(testbed: Testbed, *words: str) -> list[str]:
-    """The words that run a program with the HPC site's view."""
+    """Return the words that run a program with the HPC site's view."""
     return [*testbed.walls.inside(HPC), *words]
 
 
 def ask(testbed: Testbed, *words: str, timeout_s: float = 15) -> str | None:
-    """Why a program of the HPC site fails; None if it does not."""
-    code, said, errors = testbed.commands.outcome(inside(testbed, *words), timeout_s=timeout_s)
-    return None if code == 0 else f"`{' '.join(words)}` says: " + " ".join((errors or said).split())[:200]
+    """Return why a program of the HPC site fails; None if it does not."""
+    code, output, errors = testbed.commands.outcome(inside(testbed, *words), timeout_s=timeout_s)
+    return None if code == 0 else f"`{' '.join(words)}` says: " + " ".join((errors or output).split())[:200]
 
 
 def configuration(layout: Layout) -> Path:
-    """The folder that is /etc/slurm at the site."""
+    """Return the folder that is /etc/slurm at the site."""
     return layout.slurm / "etc"
 
 
 def write_configuration(layout: Layout, commands: Commands) -> None:
-    """Writes Slurm's files; they must be there before the site's view is made, which shows them as /etc/slurm."""
+    """Write Slurm's files; they must be there before the site's view is made, which shows them as /etc/slurm."""
     folder = configuration(layout)
     folder.mkdir(parents=True, exist_ok=True)
     for name, text, mode in (
@@ -51,14 +51,14 @@ def write_configuration(layout: Layout, commands: Commands) -> None:
 
 
 def start_munge(testbed: Testbed) -> None:
-    """Starts the authentication of Slurm's messages."""
+    """Start the authentication of Slurm's messages."""
     files = ["--key-file=/etc/slurm/munge.key", "--seed-file=/var/lib/munge/seed", "--pid-file=/run/munge/munged.pid"]
     words = ["setpriv", "--reuid=munge", "--regid=munge", "--clear-groups", "munged", "--foreground", "--force", *files]
     testbed.daemons.start("munge", words, view=HPC)
 
 
 def start_database(testbed: Testbed) -> None:
-    """Makes the database's files the first time and starts MariaDB."""
+    """Create the database's files the first time and start MariaDB."""
     if not (testbed.layout.slurm / "site/var/lib/mysql/mysql").exists():
         words = [
             "mariadb-install-db",
@@ -71,19 +71,19 @@ def start_database(testbed: Testbed) -> None:
 
 
 def start_accounting(testbed: Testbed) -> None:
-    """Makes Slurm's database and starts slurmdbd."""
+    """Create Slurm's database and start slurmdbd."""
     testbed.commands.run(inside(testbed, "mariadb"), text=slurm_config.database_statements())
     testbed.daemons.start("slurmdbd", ["slurmdbd", "-D"], view=HPC)
 
 
 def start_controller(testbed: Testbed) -> None:
-    """Registers the cluster and starts slurmctld."""
+    """Register the cluster and start slurmctld."""
     first = not (testbed.layout.slurm / "site/var/lib/slurm/slurmctld/clustername").exists()
     testbed.daemons.start("slurmctld", ["slurmctld", "-D", *(["-i"] if first else [])], view=HPC)
 
 
 def start_node(testbed: Testbed, node: str) -> None:
-    """Starts one node under a host name of its own."""
+    """Start one node under its own host name."""
     script = f"hostname {node} && exec slurmd -D -N {node}"
     path = f"{testbed.layout.environment}/bin:/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin"
     words = ["unshare", "--uts", "/bin/sh", "-c", script]
@@ -91,16 +91,16 @@ def start_node(testbed: Testbed, node: str) -> None:
 
 
 def node_trouble(testbed: Testbed, node: str) -> str | None:
-    """Why a node takes no jobs, in Slurm's words."""
+    """Return why a node takes no jobs, in Slurm's words."""
     words = inside(testbed, "scontrol", "show", "node", node, "--oneliner")
-    code, said, errors = testbed.commands.outcome(words, timeout_s=15)
+    code, output, errors = testbed.commands.outcome(words, timeout_s=15)
     if code != 0:
         return " ".join(errors.split())[:200]
-    return node_state_trouble(node, said)
+    return node_state_trouble(node, output)
 
 
 def node_state_trouble(node: str, text: str) -> str | None:
-    """Why a node takes no jobs, from `scontrol show node --oneliner`; IDLE, MIXED and ALLOCATED without a flag are well."""
+    """Return why a node takes no jobs, from `scontrol show node --oneliner`; IDLE, MIXED and ALLOCATED without a flag are well."""
     fields = dict(pair.split("=", 1) for pair in text.split() if "=" in pair)
     state = fields.get("State", "none")
     if state in {
@@ -118,7 +118,7 @@ def node_state_trouble(node: str, text: str) -> str | None:
 
 
 def start_account(testbed: Testbed) -> None:
-    """Makes the account and lets the site's user charge it."""
+    """Create the account and let the site's user charge it."""
     add = ["sacctmgr", "--immediate", "--quiet", "add"]
     testbed.commands.outcome(
         inside(testbed, *add, "account", SLURM_ACCOUNT, "Description=testbed", "Organization=testbed")
@@ -127,17 +127,17 @@ def start_account(testbed: Testbed) -> None:
 
 
 def account_trouble(testbed: Testbed) -> str | None:
-    """Whether the site's user may charge the account, and sacct answers."""
+    """Return whether the site's user may charge the account, and sacct answers."""
     user = testbed.layout.hpc_user
     words = ["sacctmgr", "--noheader", "--parsable2", "show", "associations", f"user={user}", "format=account"]
-    code, said, errors = testbed.commands.outcome(inside(testbed, *words), timeout_s=15)
-    if code != 0 or SLURM_ACCOUNT not in said.split():
-        return f"user {user} has no account: " + " ".join((errors or said).split())[:200]
+    code, output, errors = testbed.commands.outcome(inside(testbed, *words), timeout_s=15)
+    if code != 0 or SLURM_ACCOUNT not in output.split():
+        return f"user {user} has no account: " + " ".join((errors or output).split())[:200]
     return ask(testbed, "sacct", "--allusers", "--noheader")
 
 
 def parts(layout: Layout) -> list[Part]:
-    """The HPC site's parts."""
+    """Return the HPC site's parts."""
     nodes = [
         Part(
             name=f"slurmd-{node}", needs=("slurmctld",), daemon=f"slurmd-{node}", port=port,

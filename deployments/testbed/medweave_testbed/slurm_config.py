@@ -59,7 +59,7 @@ PartitionName=urgent Nodes={members} MaxTime=1-00:00:00 DefaultTime=01:00:00 Pri
 
 
 def gres_conf() -> str:
-    """gres.conf: devices that exist on every machine stand for the GPUs; they are counted and given out, nothing more."""
+    """gres.conf: devices that exist on every machine represent the GPUs; Slurm only counts and allocates them."""
     return f"NodeName={','.join(SLURM_NODES)} Name=gpu File=/dev/null,/dev/zero\n"
 
 
@@ -102,5 +102,5 @@ GRANT ALL ON slurm_acct_db.* TO 'slurm'@'localhost';
 
 
 def task_prolog(layout: Layout) -> str:
-    """Runs before every task of a job: the worker environment comes first on the job's PATH."""
+    """Run before every task of a job: the worker environment comes first on the job's PATH."""
     return f'#!/bin/sh\necho "export PATH={layout.environment}/bin:$PATH"\n'

@@ -45,18 +45,18 @@ RULES: tuple[dict[str, list[str]], ...] = (
 
 
 def owner(layout: Layout) -> dict[str, str]:
-    """The label that says which testbed made an object; a cluster may serve several."""
+    """Return the label that says which testbed made an object; a cluster may serve several."""
     return {"app.kubernetes.io/managed-by": layout.cgroup}
 
 
 def is_ours(layout: Layout, namespace: dict[str, Any]) -> bool:
-    """Whether this testbed made a namespace."""
+    """Return whether this testbed made a namespace."""
     labels: dict[str, str] = namespace["metadata"].get("labels", {})
     return owner(layout).items() <= labels.items()
 
 
 def manifests(layout: Layout, tenant: str) -> list[dict[str, Any]]:
-    """The namespace of a tenant and the rights of its service account."""
+    """Return the namespace of a tenant and the rights of its service account."""
     security = {f"pod-security.kubernetes.io/{mode}": "restricted" for mode in ("enforce", "audit", "warn")}
     meta = {"name": ACCOUNT, "namespace": tenant, "labels": owner(layout)}
     api = "rbac.authorization.k8s.io"
@@ -79,7 +79,7 @@ def manifests(layout: Layout, tenant: str) -> list[dict[str, Any]]:
 
 
 def tenant_kubeconfig(server: str, authority: bytes, token: str, tenant: str) -> str:
-    """The kubeconfig that a tenant is given; complete in itself."""
+    """Return the self-contained kubeconfig of a tenant."""
     cluster = {"server": server, "certificate-authority-data": base64.b64encode(authority).decode()}
     document = {
         "apiVersion": "v1",
@@ -98,7 +98,7 @@ def kubeconfig_of(layout: Layout, tenant: str) -> str:
 
 
 def check_ours(testbed: Testbed, tenant: str) -> None:
-    """Raises: TestbedError: an existing cluster has a namespace of that name which somebody else made."""
+    """Raises: TestbedError: an existing cluster has a namespace of that name with another owner."""
     words = testbed.kubectl_words("get", "namespace", tenant, "-o", "json", "--ignore-not-found")
     text = testbed.commands.run(words)
     if not text.strip() or is_ours(testbed.layout, json.loads(text)):
@@ -113,7 +113,7 @@ def check_ours(testbed: Testbed, tenant: str) -> None:
 
 
 def wait_until_gone(testbed: Testbed, tenant: str) -> None:
-    """Waits while a namespace of that name is being deleted: until it has gone, the cluster takes nothing new into it.
+    """Wait while a namespace of that name is being deleted: until it has gone, the cluster takes nothing new into it.
 
     Raises:
         TestbedError: it is still there after a minute.
@@ -139,7 +139,7 @@ def server_of(testbed: Testbed) -> tuple[str, bytes]:
 
 
 def start(testbed: Testbed) -> None:
-    """Makes the tenants and writes their kubeconfigs, readable by the laptop's user only."""
+    """Create the tenants and write their kubeconfigs, readable by the laptop's user only."""
     for tenant in TENANTS:
         wait_until_gone(testbed, tenant)
         check_ours(testbed, tenant)
@@ -161,12 +161,12 @@ def trouble(testbed: Testbed) -> str | None:
     for tenant in TENANTS:
         config = kubeconfig_of(testbed.layout, tenant)
         words = [str(testbed.layout.bin / "kubectl"), f"--kubeconfig={config}", "--request-timeout=5s"]
-        code, said, errors = testbed.commands.outcome([*words, "auth", "can-i", "create", "pods/exec"], timeout_s=10)
+        code, output, errors = testbed.commands.outcome([*words, "auth", "can-i", "create", "pods/exec"], timeout_s=10)
         if code != 0:
-            return f"{tenant} is refused with {config}: " + " ".join((errors or said).split())[:200]
+            return f"{tenant} is refused with {config}: " + " ".join((errors or output).split())[:200]
     return None
 
 
 def parts() -> list[Part]:
-    """The tenants' part."""
+    """Return the tenants' part."""
     return [Part(name="tenants", needs=("apiserver", "controllers", "users"), trouble=trouble, start=start)]

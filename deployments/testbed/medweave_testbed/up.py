@@ -1,4 +1,4 @@
-"""`up`: brings all parts up, each as soon as what it needs is healthy, and says how long each took."""
+"""`up`: start all parts, each as soon as its dependencies are healthy, and print how long each took."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ def say(line: str) -> None:
 class Upbringing:
     """One `up` in progress."""
 
-    def __init__(self, parts: Sequence[Part], testbed: Testbed, tell: Callable[[str], None] = say) -> None:
+    def __init__(self, parts: Sequence[Part], testbed: Testbed, report: Callable[[str], None] = say) -> None:
         self._testbed = testbed
         self._waiting = list(parts)
         self._running: dict[Future[bool], tuple[Part, float]] = {}
         self._healthy: set[str] = set()
-        self._tell = tell
+        self._report = report
         self.failed: dict[str, TestbedError] = {}
         self.started: list[str] = []
 
     def run(self) -> None:
-        """Brings all up; `failed` then says which could not be, `not_tried` which were waiting for those."""
+        """Bring all up; `failed` then says which could not be, `not_tried` which were waiting for those."""
         with ThreadPoolExecutor(max_workers=16) as pool:
             try:
                 self._begin(pool)
@@ -71,7 +71,7 @@ class Upbringing:
         except TestbedError as error:
             del self._running[future]
             self.failed[part.name] = error.about(part.name)
-            self._tell(f"  {part.name:<14} FAILED  {seconds:7.1f} s\n{self.failed[part.name]}")
+            self._report(f"  {part.name:<14} FAILED  {seconds:7.1f} s\n{self.failed[part.name]}")
             return
         except Cancelled:
             return
@@ -79,19 +79,19 @@ class Upbringing:
         self._healthy.add(part.name)
         if started:
             self.started.append(part.name)
-        self._tell(f"  {part.name:<14} {'up' if started else 'was up':<7} {seconds:7.1f} s")
+        self._report(f"  {part.name:<14} {'up' if started else 'was up':<7} {seconds:7.1f} s")
 
     def _heartbeat(self) -> None:
         working = [f"{part.name} ({part.slow or 'starting'})" for part, _ in self._running.values()]
-        self._tell(f"  … still working on {', '.join(working)}")
+        self._report(f"  … still working on {', '.join(working)}")
 
 
 def up(parts: Sequence[Part], testbed: Testbed, clean: Callable[[Sequence[Part]], None], *, state: str) -> int:
-    """Brings all parts up and prints a line for each; returns the exit code.
+    """Bring all parts up and print a line for each; return the exit code.
 
     Args:
         state: the word for the testbed that has all of them.
-        clean: called with the parts that were being started when the user interrupted; ends what they had begun.
+        clean: called with the parts that were being started when the user interrupted; removes their incomplete work.
     """
     began = time.monotonic()
     say(f"testbed in {testbed.layout.folder}")
@@ -100,7 +100,7 @@ def up(parts: Sequence[Part], testbed: Testbed, clean: Callable[[Sequence[Part]]
         upbringing.run()
     except KeyboardInterrupt:
         names = ", ".join(part.name for part in upbringing.unfinished) or "nothing"
-        print(f"\ntestbed: interrupted; ending what was being started: {names}", file=sys.stderr, flush=True)
+        print(f"\ntestbed: interrupted; ending the parts that were starting: {names}", file=sys.stderr, flush=True)
         clean(upbringing.unfinished)
         return 130
     seconds = time.monotonic() - began

@@ -16,7 +16,7 @@ def homes(layout: Layout) -> dict[str, Path]:
 
 
 def user_words(name: str, home: Path) -> list[str]:
-    """The command line that makes a user. The password "*" fits nothing, yet sshd does not take the user as locked."""
+    """Return the command line that makes a user. The password "*" fits nothing, yet sshd does not take the user as locked."""
     comment = ["--comment", "medweave testbed", "--password", "*"]
     return [
         "useradd",
@@ -63,7 +63,7 @@ def trouble(testbed: Testbed) -> str | None:
 
 
 def start(testbed: Testbed) -> None:
-    """Makes users and folders; notes the users that it made, so that `down --purge` removes these and no others."""
+    """Create users and folders; note the users that it made, so that `down --purge` removes these and no others."""
     made = testbed.layout.cache / "users"
     for name, home in homes(testbed.layout).items():
         try:
@@ -81,15 +81,15 @@ def start(testbed: Testbed) -> None:
 
 
 def user_id(owner: str | int) -> int:
-    """Number of a user given by name or number."""
+    """Return the number of a user, from name or number."""
     return owner if isinstance(owner, int) else pwd.getpwnam(owner).pw_uid
 
 
 def group_id(owner: str | int) -> int:
-    """Number of a user's own group; a bare number stands for itself."""
+    """Return the number of a user's own group; a bare number is its own group."""
     return owner if isinstance(owner, int) else pwd.getpwnam(owner).pw_gid
 
 
 def parts() -> list[Part]:
-    """The users' part."""
+    """Return the users' part."""
     return [Part(name="users", needs=("machine",), trouble=trouble, start=start)]

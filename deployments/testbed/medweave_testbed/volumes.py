@@ -15,7 +15,7 @@ READ, WRITE = "ReadOnlyMany", "ReadWriteMany"
 
 
 def volume_and_claim(claim: str, tenant: str, folder: Path, mode: str) -> list[dict[str, Any]]:
-    """A volume of one of the machine's folders and the one claim, in one tenant's namespace, that may use it."""
+    """Return a volume of one of the machine's folders and the one claim, in one tenant's namespace, that may use it."""
     name = f"testbed-{tenant}-{claim}"
     shared = {"accessModes": [mode], "storageClassName": ""}
     volume = {
@@ -38,7 +38,7 @@ def volume_and_claim(claim: str, tenant: str, folder: Path, mode: str) -> list[d
 
 
 def standard(layout: Layout) -> list[dict[str, Any]]:
-    """The worker environment, read by all, and each tenant's own data folder."""
+    """Return the worker environment, read by all, and each tenant's own data folder."""
     documents = []
     for tenant in TENANTS:
         documents += volume_and_claim(ENVIRONMENT_CLAIM, tenant, layout.environment, READ)
@@ -47,7 +47,7 @@ def standard(layout: Layout) -> list[dict[str, Any]]:
 
 
 def add(testbed: Testbed, claim: str, folder: Path) -> None:
-    """Makes one of the machine's folders readable for pods of both tenants, by a claim; a later call may name another one.
+    """Create one of the machine's folders readable for pods of both tenants, by a claim; a later call may name another one.
 
     Raises:
         TestbedError: there is no such folder, pods cannot see it, or they use the earlier one.
@@ -66,7 +66,7 @@ def add(testbed: Testbed, claim: str, folder: Path) -> None:
 
 
 def drop_others(testbed: Testbed, claim: str, folder: Path) -> None:
-    """Removes the claim where it stands for another folder: the path of a volume cannot be changed."""
+    """Remove a claim of another folder: the path of a volume cannot be changed."""
     items = json.loads(testbed.kubectl("get", "persistentvolumes", "-o", "json"))["items"]
     paths = {item["metadata"]["name"]: item["spec"].get("hostPath", {}).get("path") for item in items}
     for tenant in TENANTS:
@@ -81,10 +81,10 @@ def trouble(testbed: Testbed) -> str | None:
     """Which claim is not bound."""
     for tenant in TENANTS:
         words = testbed.kubectl_words("get", "persistentvolumeclaims", "-n", tenant, "-o", "json")
-        code, said, errors = testbed.commands.outcome(words, timeout_s=15)
+        code, output, errors = testbed.commands.outcome(words, timeout_s=15)
         if code != 0:
             return " ".join(errors.split())[:200]
-        phases = {item["metadata"]["name"]: item["status"].get("phase") for item in json.loads(said)["items"]}
+        phases = {item["metadata"]["name"]: item["status"].get("phase") for item in json.loads(output)["items"]}
         unbound = [claim for claim in (ENVIRONMENT_CLAIM, DATA_CLAIM) if phases.get(claim) != "Bound"]
         if unbound:
             return f"{tenant}: claim {unbound[0]} is {phases.get(unbound[0], 'absent')}"
@@ -92,13 +92,13 @@ def trouble(testbed: Testbed) -> str | None:
 
 
 def start(testbed: Testbed) -> None:
-    """Makes the standard volumes and their claims."""
+    """Create the standard volumes and their claims."""
     drop_released(testbed)
     testbed.kubectl("apply", "--server-side", "-f", "-", text=as_list(standard(testbed.layout)))
 
 
 def drop_released(testbed: Testbed) -> None:
-    """Removes volumes whose claim was deleted: such a volume waits for that very claim for ever. The data stay."""
+    """Remove volumes whose claim was deleted: such a volume waits for that very claim for ever. The data stay."""
     items = json.loads(testbed.kubectl("get", "persistentvolumes", "-o", "json"))["items"]
     phases = {item["metadata"]["name"]: item["status"].get("phase") for item in items}
     released = [name for name, phase in phases.items() if name.startswith("testbed-") and phase == "Released"]
@@ -107,5 +107,5 @@ def drop_released(testbed: Testbed) -> None:
 
 
 def parts() -> list[Part]:
-    """The volumes' part."""
+    """Return the volumes' part."""
     return [Part(name="volumes", needs=("tenants",), trouble=trouble, start=start)]

@@ -23,7 +23,7 @@ from .layout import SLURM_NODES, Layout
 BASE, KUBERNETES, HPC = "base", "kubernetes", "hpc"
 
 # The first process of the namespaces. It says its process id as the machine knows it (the old /proc still does), then gets a /proc
-# of its own. Because it ignores SIGCHLD, the kernel itself buries the orphans that become its children.
+# separately. Because it ignores SIGCHLD, the kernel itself buries the orphans that become its children.
 _BASE_SCRIPT = """
 set -e
 read -r pid rest </proc/self/stat
@@ -89,7 +89,7 @@ def hosts_file(layout: Layout) -> str:
 
 
 def laptop_command(layout: Layout, words: Sequence[str]) -> list[str]:
-    """The command line that runs a program behind the laptop's walls, still as root (setpriv comes after)."""
+    """Return the command line that runs a program behind the laptop's walls, still as root (setpriv comes after)."""
     closed = (layout.hpc, layout.pods, layout.kubernetes, layout.slurm)
     script = "\n".join(["set -e", *mounts_of(layout.laptop / ".site", closed), 'exec "$@"'])
     return ["unshare", "--mount", "--propagation", "private", "--", "/bin/sh", "-c", script, "sh", *words]
@@ -108,7 +108,7 @@ class Walls:
         return living(self._file(BASE), Path("/proc"))
 
     def view(self, name: str) -> int | None:
-        """Process id, as the namespaces count, of the process that holds a site's view; None if there is none."""
+        """Process id, as the namespaces count, of the process with a site's view; None if there is none."""
         return None if self.base is None else living(self._file(name), self.proc)
 
     @property
@@ -117,7 +117,7 @@ class Walls:
         return Path(f"/proc/{self.base}/root/proc")
 
     def inside(self, view: str = BASE) -> list[str]:
-        """The words before a command that is to run in the namespaces, with a site's view of the file system."""
+        """Return the words before a command that is to run in the namespaces, with a site's view of the file system."""
         prefix = ["nsenter", "--target", str(self.base), "--pid", "--net"]
         if view == BASE:
             return [*prefix, "--mount", "--uts", "--"]
@@ -125,7 +125,7 @@ class Walls:
         return [*prefix, f"--mount={namespaces / 'mnt'}", f"--uts={namespaces / 'uts'}", "--"]
 
     def raise_base(self) -> None:
-        """Makes the namespaces and the link to them.
+        """Create the namespaces and the link to them.
 
         Raises:
             TestbedError: the kernel refuses namespaces or the link.
@@ -149,13 +149,13 @@ class Walls:
             self._commands.run([*into_base, *line.split()])
 
     def raise_view(self, name: str, view: View) -> None:
-        """Makes a site's view of the file system below the namespaces."""
+        """Create a site's view of the file system below the namespaces."""
         inner = ["unshare", "--mount", "--uts", "--propagation", "private", "/bin/sh", "-c", view_script(view)]
         pid = self._hold([*self.inside(), "/bin/sh", "-c", '"$@" & wait', "sh", *inner])
         remember(self._file(name), pid, self.proc)
 
     def fall(self) -> None:
-        """Ends everything inside and waits until the kernel has taken it away."""
+        """End everything inside and wait until the kernel has taken it away."""
         pid = self.base
         if pid is not None:
             os.kill(pid, signal.SIGKILL)
@@ -166,7 +166,7 @@ class Walls:
             self._commands.outcome(["ip", "link", "delete", self._layout.link])
 
     def _hold(self, words: Sequence[str]) -> int:
-        """Starts a process that prints its id and then holds its namespaces; returns the id."""
+        """Start a process that prints its id and then holds its namespaces; return the id."""
         log = self._layout.log / "walls.log"
         log.parent.mkdir(parents=True, exist_ok=True)
         with log.open("ab") as errors:
@@ -199,13 +199,13 @@ def start_time(pid: int, proc: Path) -> str | None:
 
 
 def remember(file: Path, pid: int, proc: Path) -> None:
-    """Writes a process's id and start time, which together name it even after the id is used again."""
+    """Write a process's id and start time, which together name it even after the id is used again."""
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(f"{pid} {start_time(pid, proc)}\n", encoding="utf-8")
 
 
 def living(file: Path, proc: Path) -> int | None:
-    """The process that a file names, if that very process still lives."""
+    """Return the process that a file names, if that very process still lives."""
     try:
         pid, started = file.read_text(encoding="utf-8").split()
     except (OSError, ValueError):

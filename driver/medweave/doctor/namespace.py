@@ -27,7 +27,7 @@ from medweave.doctor.pod_speed import SpeedNotMeasured, measure_speed
 from medweave.doctor.rights import FILES, HELM, JOBS, PODS, Right, of_kinds
 from medweave.doctor.storage import StorageChecks
 from medweave.doctor.trial_pods import new_name, pod_of, templates, trial, with_claim
-from medweave_connectors.sites.pods.api.api_client import kubeconfig_path
+from medweave_connectors.sites.pods.api.api_client import find_kubeconfig
 
 HOOK = "helm.sh/hook"
 ASK_PAUSE_S = 0.5
@@ -307,7 +307,7 @@ class NamespaceChecks:
         """Return kubeconfig, context, and whether this process runs in the cluster, as the connectors do."""
         settings = self._settings
         return (
-            kubeconfig_path(settings.get("kubeconfig")),
+            find_kubeconfig(settings.get("kubeconfig")),
             settings.get("kubeContext") or None,
             bool(settings.get("inCluster")),
         )

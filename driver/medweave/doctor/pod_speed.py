@@ -14,7 +14,7 @@ import aiohttp
 from kubernetes_asyncio.client import Configuration, CoreV1Api
 from kubernetes_asyncio.config import load_incluster_config
 
-from medweave_connectors.sites.pods.api.api_client import clients_of, configuration_of
+from medweave_connectors.sites.pods.api.api_client import create_clients, load_configuration
 from medweave_connectors.sites.pods.api.channels import PROTOCOL, STATUS, STDOUT, Channels
 
 NUM_BYTES = 8 * 2**20
@@ -62,8 +62,8 @@ async def _measure_both(
         configuration = Configuration()
         load_incluster_config(client_configuration=configuration)  # type: ignore[no-untyped-call]
     else:
-        configuration = await configuration_of(kubeconfig, context)
-    clients = clients_of(configuration, heartbeat_s=_HEARTBEAT_S)
+        configuration = await load_configuration(kubeconfig, context)
+    clients = create_clients(configuration, heartbeat_s=_HEARTBEAT_S)
     try:
         api, where = CoreV1Api(api_client=clients[1]), {"name": pod, "namespace": namespace}
         to_pod, by_spdy = await _measure_to(api, where, limit_s)

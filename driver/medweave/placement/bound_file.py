@@ -68,9 +68,9 @@ def render(binding: Binding, schemas: Mapping[str, Mapping[str, Any]]) -> str:
         "version: v1.0",
         workflow,
         *_data_rules(binding, _from(binding.site.path, root)),
-        f"deployments: # as they stand in {_from(binding.site.path, root)}",
+        f"deployments: # copied from {_from(binding.site.path, root)}",
         *blocks,
-        "# The same at every site. The event log and the reports of a run lie in runs/<run-id>/ beside this file.",
+        "# The same at every site. The event log and the reports of a run are in runs/<run-id>/ next to this file.",
     ]
     return "\n".join(lines) + "\n" + MANAGERS.replace("TRANSFERS", "\n".join(_transfers(binding)))
 
@@ -169,7 +169,7 @@ def _transfers(binding: Binding) -> Iterator[str]:
     yield "  type: medweave.transfer"
     yield "  config:"
     yield from (f"    {name}: {json.dumps(value)}" for name, value in settings.items())
-    yield "    dataRules: # asked for each copy, before anything of it is sent"
+    yield "    dataRules: # checked before each copy"
     yield "      carries: # what each input and output carries; / are those of the workflow"
     for step, ports in binding.site_classes.by_port.items():
         yield f"        {step}: {{{', '.join(f'{name}: {_classes(classes)}' for name, classes in ports.items())}}}"

@@ -20,7 +20,14 @@ from urllib3.exceptions import HTTPError
 from medweave.project.schedules import WHAT, Schedule
 from medweave.schedule.definition import archive_of, definition_files
 from medweave.schedule.rights import rights_of, rules_of
-from medweave_connectors.sites.helm.commands import Access, Chart, failure, install, listed, uninstall
+from medweave_connectors.sites.helm.commands import (
+    Access,
+    HelmChart,
+    build_install_command,
+    build_list_command,
+    build_uninstall_command,
+    parse_failure,
+)
 from medweave_core.documents.field_errors import fault_at
 from medweave_core.documents.line_numbers import shown
 from medweave_core.documents.yaml_documents import read_mapping
@@ -65,7 +72,7 @@ class Kubernetes:
     def remove(self) -> str:
         """Uninstall the release; its volume claim stays."""
         self._check_own()
-        self._helm([*uninstall(self._schedule.name, self._access), "--wait"])
+        self._helm([*build_uninstall_command(self._schedule.name, self._access), "--wait"])
         return f"is removed from namespace {self._namespace}; runs and results stay on its volume"
 
     def state(self) -> dict[str, Any]:
@@ -114,8 +121,8 @@ class Kubernetes:
         archive, file = self._packed()
         rights = rules_of(rights_of(self._schedule.file))
         values = values_of(self._schedule, archive=archive, file=file, rights=rights, suspended=suspended)
-        chart = Chart(reference=self._chart())
-        words = install(
+        chart = HelmChart(reference=self._chart())
+        words = build_install_command(
             self._schedule.name, chart, self._access, values=["-"], labels=OWN, timeout_s=TIMEOUT_S, replaces=True
         )
         self._check_own()
@@ -128,7 +135,10 @@ class Kubernetes:
             UserInputError: there is such a release.
         """
         name = self._schedule.name
-        if self._helm(listed(name, self._access, {})).split() != self._helm(listed(name, self._access, OWN)).split():
+        if (
+            self._helm(build_list_command(name, self._access, {})).split()
+            != self._helm(build_list_command(name, self._access, OWN)).split()
+        ):
             raise UserInputError(
                 f"schedule {name}: a release of that name exists, and medweave schedule did not create it.",
                 seen=f"release {name} in namespace {self._namespace}, without the label medweave=schedule",
@@ -172,7 +182,7 @@ class Kubernetes:
         process = subprocess.run(words, input=text, capture_output=True, text=True, check=False)
         if process.returncode:
             raise UserInputError(
-                f"schedule {self._schedule.name}: helm refuses.", seen=failure(process.stderr)[:600],
+                f"schedule {self._schedule.name}: helm refuses.", seen=parse_failure(process.stderr)[:600],
                 expected="values that the chart knows, and rights in the namespace", do=f"correct {shown(self._schedule.path)}",
             )  # fmt: skip
         return process.stdout

@@ -1,4 +1,4 @@
-"""A node that is lost under a step in its pod: the cluster misses it, and the step's end is told as that, in time.
+"""A node that is lost while a step runs in its pod: the cluster misses it, and the step fails with that reason, in time.
 
 A kubelet that is killed breaks all connections to its pods; one that is stopped leaves them open and says nothing, as a node
 does that has lost its power.
@@ -21,7 +21,7 @@ from support.testbed import sites
 
 NAME = "lost-node"
 MISSED_S = 90.0  # node-monitor-grace-period is 50 s, its controller looks every 5 s
-TOLD_S = {"exec": 60.0, "job": 240.0}  # a pod of its own gets 2 min to be heard of again
+REPORTED_S = {"exec": 60.0, "job": 240.0}  # the pod of a Job has 2 min to be reachable again
 
 
 @pytest.fixture(autouse=True)
@@ -32,16 +32,16 @@ def clean(tenant: Tenant) -> Iterator[None]:
 
 
 def missed() -> str:
-    """What the cluster says of its node while it does not hear of it; empty while it does."""
+    """Return the cluster's message about its unreachable node; empty while the node is reachable."""
     (node,) = json.loads(sites().admin("get", "nodes", "-o", "json").stdout)["items"]
-    (ready,) = [each for each in node["status"]["conditions"] if each["type"] == "Ready"]
+    (ready,) = [condition for condition in node["status"]["conditions"] if condition["type"] == "Ready"]
     return "" if ready["status"] == "True" else f"{node['metadata']['name']}: {ready['reason']}: {ready['message']}"
 
 
 def left(tenant: Tenant) -> list[str]:
     """What a run has made and is there."""
-    found = tenant.get("deployments,pods", f"app={NAME}") + tenant.get("jobs,pods", "medweave.dev/submission")
-    return [f"{each['kind']} {each['metadata']['name']}" for each in found]
+    objects = tenant.get("deployments,pods", f"app={NAME}") + tenant.get("jobs,pods", "medweave.dev/submission")
+    return [f"{document['kind']} {document['metadata']['name']}" for document in objects]
 
 
 def prepare(folder: Path, mode: str) -> None:
@@ -61,20 +61,21 @@ def test_a_step_whose_node_is_lost_is_told_as_that(
     going.wait_for_line("case 1/2", 120)
     with sites().without("kubelet", signal):
         stopped = time.monotonic()
-        said = until(missed, limit_s=MISSED_S, what="the cluster misses its node")
+        message = until(missed, limit_s=MISSED_S, what="the cluster misses its node")
         known = time.monotonic()
-        ended = going.wait(TOLD_S[mode] + 120)
-        told = time.monotonic()
-        assert missed() == said
+        ended = going.wait(REPORTED_S[mode] + 120)
+        ended_at = time.monotonic()
+        assert missed() == message
     with capsys.disabled():
         print(
-            f"{mode}, {signal} to the kubelet: missed after {known - stopped:.0f} s ({said}), ended {told - known:.0f} s later"
+            f"{mode}, {signal} to the kubelet: missed after {known - stopped:.0f} s ({message}), "
+            f"ended {ended_at - known:.0f} s later"
         )
     assert ended.exit_code == 1
     site = failure(ended)["site"]
     (pod,) = site["pods"]
     assert site["failure"] == "NodeFail", ended.stderr
     assert f"node {pod['node']} is lost, and with it what ran in pod {pod['pod']}." in ended.stderr
-    assert "tell the operators of the cluster if it happens again" in ended.stderr
-    assert told - known < TOLD_S[mode]
+    assert "inform the operators of the cluster if it happens again" in ended.stderr
+    assert ended_at - known < REPORTED_S[mode]
     until(lambda: not left(tenant), limit_s=90, what="the end of all that the run has made")

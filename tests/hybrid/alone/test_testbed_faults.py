@@ -119,7 +119,7 @@ def test_an_interrupt_ends_what_was_being_started_and_nothing_else(testbed: Site
     process.send_signal(signal.SIGINT)
     _, errors = process.communicate(timeout=20)
     assert process.returncode == 130
-    assert "interrupted; ending what was being started: slurmctld" in errors
+    assert "interrupted; ending the parts that were starting: slurmctld" in errors
     assert testbed.inside("base", "kill", "-0", str(new)).returncode != 0
     down = down_parts()
     assert down["slurmctld"] == "it was never started"

@@ -26,7 +26,7 @@ FACTS = Facts(
 
 
 def test_project_names_each_worker_with_its_folders() -> None:
-    text = xml.project(
+    text = xml.build_project(
         WORKERS, install_dir="/opt/COMPSs", working_dir="/work/j/compss", app_dir="/a&b", python_path="/site"
     )
     root = ElementTree.fromstring(text)
@@ -34,7 +34,7 @@ def test_project_names_each_worker_with_its_folders() -> None:
     assert [child.tag for child in root] == ["MasterNode", "ComputeNode", "ComputeNode"]
     assert [node.get("Name") for node in root.iter("ComputeNode")] == WORKERS
     node = root.findall("ComputeNode")[1]
-    assert [(each.tag, each.text) for each in node.iter() if (each.text or "").strip()] == [
+    assert [(element.tag, element.text) for element in node.iter() if (element.text or "").strip()] == [
         ("InstallDir", "/opt/COMPSs"),
         ("WorkingDir", "/work/j/compss"),
         ("AppDir", "/a&b"),
@@ -42,11 +42,11 @@ def test_project_names_each_worker_with_its_folders() -> None:
     ]
     application = node.find("Application")
     assert application is not None
-    assert [each.tag for each in application] == ["AppDir", "Pythonpath"]
+    assert [element.tag for element in application] == ["AppDir", "Pythonpath"]
 
 
 def test_resources_name_ports_that_compss_accepts() -> None:
-    root = ElementTree.fromstring(xml.resources(WORKERS, ssh_port=2222))
+    root = ElementTree.fromstring(xml.build_resources(WORKERS, ssh_port=2222))
     assert root.tag == "ResourcesList"
     for node, name in zip(root.findall("ComputeNode"), WORKERS, strict=True):
         assert node.get("Name") == name
@@ -55,14 +55,14 @@ def test_resources_name_ports_that_compss_accepts() -> None:
         assert adaptor is not None
         assert adaptor.get("Name") == "es.bsc.compss.nio.master.NIOAdaptor"
         assert adaptor.find("SubmissionSystem/Interactive") is not None
-        ports = {each.tag: int(each.text or "") for each in adaptor.find("Ports") or []}
+        ports = {element.tag: int(element.text or "") for element in adaptor.find("Ports") or []}
         assert ports["MinPort"] != ports["MaxPort"], "COMPSs refuses equal ones"
         assert ports["SpawnerPort"] == 2222
 
 
 def test_the_step_becomes_an_application() -> None:
     command = ["medweave-step train-distributed", "--output", shlex.quote("it's-a-model")]
-    words = commands.runcompss(
+    words = commands.build_runcompss_command(
         command, FACTS, project="/w/project.xml", resources="/w/resources.xml", master="r-master-0.r-pods"
     )
     assert shlex.split(" ".join(words)) == [
@@ -92,7 +92,7 @@ def test_the_step_becomes_an_application() -> None:
 )
 def test_what_runcompss_would_take_apart_is_refused(command: list[str], words: str) -> None:
     with pytest.raises(ValueError, match=words):
-        commands.runcompss(command, FACTS, project="p", resources="r", master="m")
+        commands.build_runcompss_command(command, FACTS, project="p", resources="r", master="m")
 
 
 def test_a_pod_tells_what_it_has(tmp_path: Path) -> None:
@@ -108,7 +108,7 @@ def test_a_pod_tells_what_it_has(tmp_path: Path) -> None:
         "POD_SSH_PORT": "2222",
         "COMPSS_HOME": str(tmp_path / "COMPSs"),
     }
-    facts = commands.parse_facts(asked(environment))
+    facts = commands.parse_facts(printed_facts(environment))
     assert not facts.missing()
     assert (facts.python, facts.port, facts.runcompss) == (sys.executable, "2222", str(runcompss))
     assert facts.java == str(tmp_path / "jvm")
@@ -117,13 +117,15 @@ def test_a_pod_tells_what_it_has(tmp_path: Path) -> None:
 
 
 def test_a_pod_tells_what_is_missing() -> None:
-    facts = commands.parse_facts(asked({"PATH": "/bin", "POD_PYTHON": "/nowhere/python", "COMPSS_HOME": "/nowhere"}))
+    facts = commands.parse_facts(
+        printed_facts({"PATH": "/bin", "POD_PYTHON": "/nowhere/python", "COMPSS_HOME": "/nowhere"})
+    )
     assert facts.missing()[-1] == "runcompss on the PATH"
     assert facts.missing()[0] == "the package medweave_steps in /nowhere/python"
 
 
-def asked(environment: dict[str, str]) -> str:
-    script = " ".join(commands.ask_facts())
+def printed_facts(environment: dict[str, str]) -> str:
+    script = " ".join(commands.build_facts_command())
     return subprocess.run(["/bin/sh", "-c", script], env=environment, capture_output=True, text=True, check=True).stdout
 
 
@@ -134,12 +136,12 @@ def test_workers_that_do_not_answer_are_named(tmp_path: Path) -> None:
         'echo "Host key verification failed." >&2; exit 255\n'
     )
     ssh.chmod(0o755)
-    script = " ".join(commands.reach(WORKERS, "2222"))
-    told = subprocess.run(
+    script = " ".join(commands.build_reach_command(WORKERS, "2222"))
+    output = subprocess.run(
         ["sh", "-c", script], env={"PATH": f"{tmp_path}:/usr/bin:/bin"}, capture_output=True, text=True, check=True
     ).stdout
-    assert commands.unreached(told, WORKERS) == {"r-worker-1.r-pods": "Host key verification failed."}
-    assert commands.unreached("", WORKERS) == dict.fromkeys(WORKERS, "no answer")
+    assert commands.parse_unreachable(output, WORKERS) == {"r-worker-1.r-pods": "Host key verification failed."}
+    assert commands.parse_unreachable("", WORKERS) == dict.fromkeys(WORKERS, "no answer")
 
 
 def test_only_what_compss_left_is_cleared(tmp_path: Path) -> None:
@@ -150,18 +152,18 @@ def test_only_what_compss_left_is_cleared(tmp_path: Path) -> None:
     server.symlink_to(shutil.which("sleep") or "")
     serves = subprocess.Popen([f"sshd -o SetEnv=COMPSS_HOME={home}", "60"], executable=server)
     try:
-        subprocess.run(["sh", "-c", " ".join(commands.clear(home))], check=True)
+        subprocess.run(["sh", "-c", " ".join(commands.build_kill_command(home))], check=True)
         assert left.wait(timeout=5) == -9
         assert other.poll() is None
         assert serves.poll() is None
     finally:
-        for each in (left, other, serves):
-            each.kill()
-            each.wait()
+        for process in (left, other, serves):
+            process.kill()
+            process.wait()
 
 
-@pytest.mark.parametrize(("stays", "names_release"), [(True, True), (False, False)])
-def test_a_release_that_is_removed_is_not_named_for_a_test(stays: bool, names_release: bool) -> None:
-    advice = commands.test_release("cluster-1a2b3c", "research", stays=stays)
+@pytest.mark.parametrize(("is_external", "names_release"), [(True, True), (False, False)])
+def test_a_release_that_is_removed_is_not_named_for_a_test(is_external: bool, names_release: bool) -> None:
+    advice = commands.describe_release_test("cluster-1a2b3c", "research", is_external=is_external)
     assert "helm test" in advice
     assert ("cluster-1a2b3c" in advice) is names_release

@@ -1,4 +1,4 @@
-"""Engine `compss` of `medweave.compss` in real runs of the real engine; helm, the API server and COMPSs are small stand-ins."""
+"""Engine `compss` of `medweave.compss` in real runs of the real engine; helm, the API server and COMPSs are small fakes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def server(tmp_path: Path) -> Iterator[ApiServer]:
 
 
 def compss_pods(tmp_path: Path, server: ApiServer, runcompss: str) -> None:
-    """Pods with stand-ins for what a COMPSs image has; all workers let us in."""
+    """Pods with fakes of the programs of a COMPSs image; all workers accept the login."""
     manifest = WORKLOAD.format(part="worker", replicas=2) + WORKLOAD.format(part="master", replicas=1)
     (tmp_path / "chart" / "manifest.yaml").write_text(manifest)
     user = tmp_path / "COMPSs" / "Runtime" / "scripts" / "user"
@@ -79,10 +79,10 @@ def test_compss_runs_the_step_on_the_master(tmp_path: Path, server: ApiServer) -
     assert f"JAVA_HOME={tmp_path}/programs/jre\n" in text
     assert re.findall(r'ComputeNode Name="([^"]+)"', text) == ["r-worker-0.r-pods", "r-worker-1.r-pods"] * 2
     site = ended.of_type("job.ended")[0]["data"]["site"]
-    assert [each["container"] for each in site["pods"]] == ["master", "worker", "worker"]
+    assert [pod["container"] for pod in site["pods"]] == ["master", "worker", "worker"]
     assert site["engine"] == "compss"
     logs = list((ended.record / "logs" / "train").rglob("runtime.log"))
-    assert [each.read_text() for each in logs] == ["[API] done\n"]
+    assert [log.read_text() for log in logs] == ["[API] done\n"]
     assert server.releases == {}
 
 
@@ -168,7 +168,7 @@ def test_another_command_is_no_compss_application(tmp_path: Path, server: ApiSer
 
 
 SAVES = {"hints": {**GANG["hints"], "urn:medweave:cwl#Checkpoint": {"folder": "saved"}}}
-# It keeps its place and waits for the end of its pods; from where it was kept, it has an end of its own.
+# The attribute is replaced, not the object: the pods' end is awaited through the connector.
 KEEPS = (
     '[ -z "$MEDWEAVE_RESUME_FROM" ] || { cp "$MEDWEAVE_RESUME_FROM/round" result.txt; exit 0; }\n'
     "mkdir -p saved; echo 7 > saved/round\n" + PROGRESS + "while :; do sleep 0.1; done"
@@ -177,7 +177,7 @@ AGAIN = "timeout: 60, reactions: {Cancelled: {wait: 0}}"
 
 
 def replaced(server: ApiServer, name: str) -> None:
-    """The pod that the StatefulSet makes in the place of one that is gone."""
+    """Return the pod with which the StatefulSet replaces a lost one."""
     pod = server.pods[name]
     server.remove(name)
     server.add({**pod, "metadata": {**pod["metadata"], "uid": f"uid-of-another-{name}"}})
@@ -200,10 +200,10 @@ def test_a_step_goes_on_from_its_checkpoint_with_the_pod_that_takes_the_place_of
     assert ended.exit_code == 0, ended.stderr
     assert (tmp_path / "results" / "result.txt").read_text() == "7\n"
     (reaction,) = [event["data"] for event in ended.of_type("job.reaction")]
-    told = {"failure": "Cancelled", "again": True, "from_checkpoint": True}
-    assert reaction.items() >= told.items()
-    uids = [[each["uid"] for each in event["data"]["site"]["pods"]] for event in ended.of_type("job.ended")]
-    assert [each[-1] for each in uids] == ["uid-r-worker-1", "uid-of-another-r-worker-1"]
+    expected = {"failure": "Cancelled", "again": True, "from_checkpoint": True}
+    assert reaction.items() >= expected.items()
+    uids = [[pod["uid"] for pod in event["data"]["site"]["pods"]] for event in ended.of_type("job.ended")]
+    assert [uid[-1] for uid in uids] == ["uid-r-worker-1", "uid-of-another-r-worker-1"]
     assert not server.releases
 
 

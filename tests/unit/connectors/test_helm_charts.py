@@ -16,7 +16,7 @@ from support.engine_file import engine_file
 HELM = """#!/bin/sh
 case "$1" in
 version) printf v4.0.5 ;;
-install) echo "$@" > "$(dirname "$0")/told"; cat "$(dirname "$0")/said" >&2; exit 1 ;;
+install) echo "$@" > "$(dirname "$0")/arguments"; cat "$(dirname "$0")/stderr" >&2; exit 1 ;;
 esac
 """
 
@@ -28,12 +28,12 @@ def server(tmp_path: Path) -> Iterator[ApiServer]:
         yield fake
 
 
-def go(folder: Path, said: str, config: str) -> Run:
+def go(folder: Path, message: str, config: str) -> Run:
     """A run in which `helm install` says this and fails."""
     (folder / "bin").mkdir()
     (folder / "bin" / "helm").write_text(HELM)
     (folder / "bin" / "helm").chmod(0o755)
-    (folder / "bin" / "said").write_text(f"Error: {said}\n")
+    (folder / "bin" / "stderr").write_text(f"Error: {message}\n")
     settings = yaml.safe_load(f"{{kubeconfig: kubeconfig, {config}}}")
     cluster = {"type": "medweave.helm", "workdir": f"{folder}/in-pods", "config": settings}
     write_workflow(folder, {"first": "true"}, file=engine_file({"cluster": cluster}, {"/": {"deployment": "cluster"}}))
@@ -42,28 +42,29 @@ def go(folder: Path, said: str, config: str) -> Run:
 
 @pytest.mark.slow
 def test_a_registry_that_is_not_reached(tmp_path: Path, server: ApiServer) -> None:
-    # It was told as an error of the kubeconfig: helm's words have a "connection" in them.
-    said = 'failed to perform "FetchReference" on source: Get "https://r.test/v2/seg/manifests/1.0.0": connect: connection refused'
-    ended = go(tmp_path, said, "chart: 'oci://r.test/seg', chartVersion: 1.0.0")
+    # It was reported as an error of the kubeconfig, because helm's message contains "connection".
+    url = "https://r.test/v2/seg/manifests/1.0.0"
+    message = f'failed to perform "FetchReference" on source: Get "{url}": connect: connection refused'
+    ended = go(tmp_path, message, "chart: 'oci://r.test/seg', chartVersion: 1.0.0")
     assert ended.exit_code == 1
     assert "deployments.cluster.config.chart: the release cannot be installed." in ended.stderr
     assert "connection refused" in ended.stderr
     assert "or look whether this machine reaches r.test" in ended.stderr
-    told = (tmp_path / "bin" / "told").read_text().split()
-    assert told[2] == "oci://r.test/seg"
-    assert told[told.index("--version") + 1] == "1.0.0"
-    assert "--repo" not in told
+    arguments = (tmp_path / "bin" / "arguments").read_text().split()
+    assert arguments[2] == "oci://r.test/seg"
+    assert arguments[arguments.index("--version") + 1] == "1.0.0"
+    assert "--repo" not in arguments
 
 
 def test_a_repository_that_is_not_reached(tmp_path: Path, server: ApiServer) -> None:
-    said = 'looks like "https://me:pw1@c.test" is not a valid chart repository or cannot be reached: dial tcp: lookup c.test'
-    ended = go(tmp_path, said, "chart: seg, repo: 'https://me:pw1@c.test'")
+    message = 'looks like "https://me:pw1@c.test" is not a valid chart repository or cannot be reached: dial tcp: lookup c.test'
+    ended = go(tmp_path, message, "chart: seg, repo: 'https://me:pw1@c.test'")
     assert "deployments.cluster.config.repo: the release cannot be installed." in ended.stderr
     assert "https://***@c.test" in ended.stderr
     assert "pw1" not in ended.stderr
-    told = (tmp_path / "bin" / "told").read_text().split()
-    assert told[2] == "seg"
-    assert "--repo" in told
+    arguments = (tmp_path / "bin" / "arguments").read_text().split()
+    assert arguments[2] == "seg"
+    assert "--repo" in arguments
 
 
 def test_a_name_without_its_repository_is_a_path_that_is_not_there(tmp_path: Path, server: ApiServer) -> None:
@@ -71,4 +72,4 @@ def test_a_name_without_its_repository_is_a_path_that_is_not_there(tmp_path: Pat
     assert "deployments.cluster.config.chart: the release cannot be installed." in ended.stderr
     assert f"there is no {tmp_path}/bitnami/seg" in ended.stderr
     assert "write `chart: chart` and its `repo`" in ended.stderr
-    assert not (tmp_path / "bin" / "told").exists()
+    assert not (tmp_path / "bin" / "arguments").exists()

@@ -1,4 +1,4 @@
-"""`medweave.helm` and `medweave.compss` in real runs of the real engine; helm and the API server are small stand-ins."""
+"""`medweave.helm` and `medweave.compss` in real runs of the real engine; helm and the API server are small fakes."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ def server(tmp_path: Path) -> Iterator[ApiServer]:
 
 @pytest.mark.slow
 def test_a_release_lives_as_long_as_the_run(tmp_path: Path, server: ApiServer) -> None:
-    kept: dict[str, Any] = {}
-    server.make_pod = lambda workload, number: kept.update(server.releases) or pod_of(workload, number)  # type: ignore[func-returns-value]
+    releases: dict[str, Any] = {}
+    server.make_pod = lambda workload, number: releases.update(server.releases) or pod_of(workload, number)  # type: ignore[func-returns-value]
     (tmp_path / "more.yml").write_text("worker: {replicas: 2}\nseen: file\n")
     values = "yamlValues: [more.yml], values: {seen: 'inline ${WHO}'}"
     write(tmp_path, {"first": GOOD}, config=values)
     ended = go(tmp_path, WHO="me", MEDWEAVE_RUN_ID="my.run")
     assert ended.exit_code == 0, ended.stderr
     assert (tmp_path / "results" / "result.txt").read_text() in ("r-worker-0\n", "r-worker-1\n")
-    ((name, release),) = kept.items()
-    assert name.startswith("cluster-"), "a release of its own for each run"
+    ((name, release),) = releases.items()
+    assert name.startswith("cluster-"), "its own release for every run"
     assert release["values"] == {"worker": {"replicas": 2}, "seen": "inline me"}
     assert release["labels"][owner.RUN] == "my.run"
     assert not server.releases
@@ -85,7 +85,7 @@ def test_ctrl_c_while_the_pods_start_takes_the_release_down(tmp_path: Path, serv
 
 @pytest.mark.slow
 def test_one_that_fails_takes_down_the_others_that_still_come_up(tmp_path: Path, server: ApiServer) -> None:
-    # Fault of the engine: it asked twice for the end of what was coming up, failed over that, and left the rest as it was.
+    # Fault of the engine: it undeployed a starting deployment twice, failed in that, and did not undeploy the others.
     server.make_pod = lambda workload, number: never_ready(pod_of(workload, number))
     tools = {"here": "sleep 100", "first": GOOD, "second": GOOD}
     write(tmp_path, tools, config="timeout: 60")
@@ -168,7 +168,7 @@ def test_what_a_killed_run_left_is_removed(tmp_path: Path, server: ApiServer, co
     [
         ("", "that medweave did not make"),
         ("another-machine_1-1", "of run an-old-run, made from another machine"),
-        (owner.labels()[owner.DRIVER], "used by run an-old-run, which goes on"),
+        (owner.labels()[owner.DRIVER], "used by run an-old-run, which is running"),
     ],
     ids=["stranger", "another machine", "this driver"],
 )
@@ -209,7 +209,7 @@ def test_a_release_that_others_have_made_meanwhile_is_left_alone(tmp_path: Path,
     else:
         going.signal(signal.SIGINT)
     ended = going.wait()
-    assert "release mine is not this run's any more; it is left alone" in ended.stderr
+    assert "release mine does not belong to this run; it is not removed" in ended.stderr
     assert "mine" in server.releases
 
 
@@ -250,7 +250,7 @@ def test_ddp_starts_the_command_in_every_worker(tmp_path: Path, server: ApiServe
     ]
     assert (tmp_path / "results" / "result.txt").read_text() == "r-worker-0\n", "outputs are node 0's"
     site = ended.of_type("job.ended")[0]["data"]["site"]
-    assert [(each["pod"], each["uid"], each["node"]) for each in site["pods"]] == [
+    assert [(pod["pod"], pod["uid"], pod["node"]) for pod in site["pods"]] == [
         ("r-worker-0", "uid-r-worker-0", "node-1"),
         ("r-worker-1", "uid-r-worker-1", "node-1"),
     ]
@@ -273,8 +273,8 @@ def test_folders_are_made_and_inputs_copied_on_every_pod(
     ended = go(tmp_path)
     assert ended.exit_code == 0, ended.stderr
     for pod in ("r-worker-0", "r-worker-1"):
-        told = [" ".join(each) for each in server.commands[pod]]
-        assert any(" tar xpf " in each for each in told), f"{pod} did not get the input"
+        lines = [" ".join(words) for words in server.commands[pod]]
+        assert any(" tar xpf " in line for line in lines), f"{pod} did not get the input"
     places = [event["location"] for event in ended.of_type("transfer.ended") if event["deployment"] == "cluster"]
     assert sorted(places) == ([] if managers == OURS else ["r-worker-0:worker", "r-worker-1:worker"])
     assert not [*(tmp_path / "in-pods").rglob(".medweave-*.part"), *(tmp_path / "results").rglob(".*")]
@@ -299,7 +299,7 @@ def test_more_workers_than_there_are_is_refused(tmp_path: Path, server: ApiServe
 @pytest.mark.slow
 def test_a_service_of_the_cluster_is_refused(tmp_path: Path, server: ApiServer) -> None:
     write(tmp_path, {"train": (GOOD, GANG)}, kind="medweave.compss", config="engine: ddp", target=", service: master")
-    assert "the cluster is one place" in go(tmp_path).stderr
+    assert "the cluster is one location" in go(tmp_path).stderr
 
 
 def test_the_engine_is_never_a_silent_choice(tmp_path: Path, server: ApiServer) -> None:

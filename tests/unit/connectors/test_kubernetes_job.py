@@ -1,4 +1,4 @@
-"""A Job before and after it ran: what is asked of the cluster, what its pod runs, and what its end means. Pure, or plain sh."""
+"""A Job before and after it ran: its object, the script of its pod, and its status. Pure, or plain sh."""
 
 from __future__ import annotations
 
@@ -12,20 +12,26 @@ import pytest
 
 from medweave_connectors.jobs.job_requests import JobRequest, StepHints
 from medweave_connectors.jobs.retries.policy import FailureKind
-from medweave_connectors.sites.kubernetes.job_object import SUBMISSION, build_job, job_name
-from medweave_connectors.sites.kubernetes.job_script import JobFiles, follow, job_script, read_end, show_end
-from medweave_connectors.sites.kubernetes.job_states import JobState, Told, judge_job
-from medweave_connectors.sites.pods.exec.step import Step
-from medweave_connectors.sites.pods.startup.pod import Pod, parse_pod
+from medweave_connectors.sites.kubernetes.job.manifest import SUBMISSION, build_job, build_job_name
+from medweave_connectors.sites.kubernetes.job.script import (
+    KubernetesJobFiles,
+    build_end_command,
+    build_follow_command,
+    build_job_script,
+    read_end,
+)
+from medweave_connectors.sites.kubernetes.job.states import JobStatus, KubernetesJobState, judge_job
+from medweave_connectors.sites.pods.exec.commands import PodStep
+from medweave_connectors.sites.pods.objects.pod import Pod, parse_pod
 from support.api_server import pod_document
 from support.engine import wait_until
 from support.job_server import standing_pod
 
-# ---- what is asked
+# ---- the object
 
 
 def template() -> dict[str, Any]:
-    """A pod that stands, as the API server shows it: with what admissions and the scheduler have added."""
+    """Return the JSON of a standing pod, with the additions of admission plugins and the scheduler."""
     pod = standing_pod()
     worker = pod["spec"]["containers"][0]
     worker |= {
@@ -77,10 +83,10 @@ def pod_spec(document: dict[str, Any]) -> dict[str, Any]:
 
 def test_a_job_asks_for_what_the_step_asks_for() -> None:
     (container,) = pod_spec(job(gpus=2))["containers"]
-    asked = {"cpu": "2.5", "memory": "1001Mi"}
+    amounts = {"cpu": "2.5", "memory": "1001Mi"}
     assert container["resources"] == {
-        "requests": asked | {"ephemeral-storage": "1Gi"},
-        "limits": asked | {"ephemeral-storage": "2Gi", "amd.com/gpu": "2"},
+        "requests": amounts | {"ephemeral-storage": "1Gi"},
+        "limits": amounts | {"ephemeral-storage": "2Gi", "amd.com/gpu": "2"},
     }
     assert "amd.com/gpu" not in pod_spec(job())["containers"][0]["resources"]["limits"]
 
@@ -98,8 +104,8 @@ def test_a_job_keeps_of_the_template_what_is_the_sites() -> None:
         [{"name": "SITE", "value": "a"}],
     )
     assert "readinessProbe" not in container
-    assert [each["mountPath"] for each in container["volumeMounts"]] == ["/work", "/tmp"]
-    assert [each["name"] for each in spec["volumes"]] == ["work", "medweave-tmp"]
+    assert [mount["mountPath"] for mount in container["volumeMounts"]] == ["/work", "/tmp"]
+    assert [volume["name"] for volume in spec["volumes"]] == ["work", "medweave-tmp"]
 
 
 def test_a_jobs_pod_runs_once_as_nobody_special() -> None:
@@ -135,10 +141,10 @@ def test_kubernetes_puts_no_variables_into_the_command() -> None:
     ],
 )
 def test_the_name_of_a_job(name: str, expected: str) -> None:
-    assert job_name(name, "ab") == expected
+    assert build_job_name(name, "ab") == expected
 
 
-# ---- what it runs
+# ---- the script
 
 
 def script(
@@ -149,11 +155,11 @@ def script(
     limit_s: int | None = None,
     token: str = "ab",
     **streams: str,
-) -> tuple[str, JobFiles]:
+) -> tuple[str, KubernetesJobFiles]:
     output = folder / "my out"
     output.mkdir(exist_ok=True)
-    files = JobFiles.beside(str(output), token)
-    step = Step(
+    files = KubernetesJobFiles.next_to(str(output), token)
+    step = PodStep(
         name="/segment/0",
         words=["sh", "-c", f"'{command}'"],
         environment={"TMPDIR": str(folder / "tmp"), "VALUE": "a $HOME 'b'"},
@@ -161,20 +167,22 @@ def script(
         streams={"stdin": None, "stdout": None, "stderr": None} | streams,
         limit_s=limit_s,
     )
-    home = JobFiles.beside(str(output), "ab").folder
-    return job_script(step, files, home=home, checkpoint_folder=checkpoint_folder, signal_lead_s=1), files
+    home = KubernetesJobFiles.next_to(str(output), "ab").folder
+    return build_job_script(step, files, home=home, checkpoint_folder=checkpoint_folder, signal_lead_s=1), files
 
 
-def end_of(files: JobFiles) -> int:
-    end = read_end(subprocess.run(["sh", "-c", show_end(files)], capture_output=True, text=True, check=True).stdout)
+def end_of(files: KubernetesJobFiles) -> int:
+    end = read_end(
+        subprocess.run(["sh", "-c", build_end_command(files)], capture_output=True, text=True, check=True).stdout
+    )
     assert end is not None
     return end.exit_code
 
 
 @pytest.mark.parametrize("code", [0, 3, 255])
 def test_the_script_ends_as_its_command_and_keeps_its_words(tmp_path: Path, code: int) -> None:
-    told, files = script(tmp_path, f'echo "$VALUE"; echo oops >&2; pwd > where; exit {code}')
-    assert subprocess.run(["sh", "-c", told], check=False).returncode == code
+    text, files = script(tmp_path, f'echo "$VALUE"; echo oops >&2; pwd > where; exit {code}')
+    assert subprocess.run(["sh", "-c", text], check=False).returncode == code
     assert end_of(files) == code
     assert Path(files.stdout).read_text() == "a $HOME 'b'\n"
     assert Path(files.stderr).read_text() == "oops\n"
@@ -182,15 +190,15 @@ def test_the_script_ends_as_its_command_and_keeps_its_words(tmp_path: Path, code
 
 
 def test_files_that_the_tool_names_lie_in_the_output_folder(tmp_path: Path) -> None:
-    told, files = script(tmp_path, "cat; echo oops >&2", stdout="out.txt", stderr="err.txt")
-    subprocess.run(["sh", "-c", told], check=True, input="not read", text=True)
+    text, files = script(tmp_path, "cat; echo oops >&2", stdout="out.txt", stderr="err.txt")
+    subprocess.run(["sh", "-c", text], check=True, input="not read", text=True)
     assert [(tmp_path / "my out" / name).read_text() for name in ("out.txt", "err.txt")] == ["", "oops\n"]
     assert Path(files.stderr).read_text() == ""
 
 
 def test_a_term_reaches_the_command_and_its_own_code_counts(tmp_path: Path) -> None:
-    told, files = script(tmp_path, 'trap "echo saved > saved; exit 75" TERM; touch ready; while :; do sleep 0.1; done')
-    process = subprocess.Popen(["sh", "-c", told])
+    text, files = script(tmp_path, 'trap "echo saved > saved; exit 75" TERM; touch ready; while :; do sleep 0.1; done')
+    process = subprocess.Popen(["sh", "-c", text])
     wait_until(lambda: (tmp_path / "my out" / "ready").exists())
     process.send_signal(signal.SIGTERM)
     assert process.wait(10) == 75
@@ -199,13 +207,13 @@ def test_a_term_reaches_the_command_and_its_own_code_counts(tmp_path: Path) -> N
 
 
 def test_a_second_start_finds_a_clean_folder_and_the_checkpoints(tmp_path: Path) -> None:
-    told, _ = script(
+    text, _ = script(
         tmp_path,
         'ls > ../seen; echo x > part; mkdir -p saved; echo 1 >> saved/c; echo "$MEDWEAVE_RESUME_FROM" >> ../from; exit 3',
         checkpoint_folder="saved",
     )
     for _ in range(2):
-        assert subprocess.run(["sh", "-c", told], check=False).returncode == 3
+        assert subprocess.run(["sh", "-c", text], check=False).returncode == 3
     assert (tmp_path / "seen").read_text() == "saved\n", "nothing of the first start but its checkpoints"
     assert (tmp_path / "from").read_text() == f"\n{tmp_path}/my out/saved\n"
     assert (tmp_path / "my out" / "saved" / "c").read_text() == "1\n1\n"
@@ -214,8 +222,8 @@ def test_a_second_start_finds_a_clean_folder_and_the_checkpoints(tmp_path: Path)
 def test_a_further_job_of_the_step_finds_a_clean_folder_and_the_checkpoints(tmp_path: Path) -> None:
     save = "ls > ../seen; mkdir -p saved; echo 1 >> saved/c; echo x > part; exit 75"
     for token in ("ab", "cd"):
-        told, _ = script(tmp_path, save, checkpoint_folder="saved", token=token)
-        assert subprocess.run(["sh", "-c", told], check=False).returncode == 75
+        text, _ = script(tmp_path, save, checkpoint_folder="saved", token=token)
+        assert subprocess.run(["sh", "-c", text], check=False).returncode == 75
     assert (tmp_path / "seen").read_text() == "saved\n"
     assert (tmp_path / "my out" / "saved" / "c").read_text() == "1\n1\n"
 
@@ -227,17 +235,19 @@ def test_a_step_with_checkpoints_gets_a_signal_before_its_time_limit(
 ) -> None:
     loops = 600 if checkpoint_folder else 25
     waits = f'trap "exit 4" USR1; n=0; while [ $n -lt {loops} ]; do sleep 0.1; n=$((n+1)); done'
-    told, files = script(tmp_path, waits, checkpoint_folder=checkpoint_folder, limit_s=2)
-    assert subprocess.run(["sh", "-c", told], check=False).returncode == code
+    text, files = script(tmp_path, waits, checkpoint_folder=checkpoint_folder, limit_s=2)
+    assert subprocess.run(["sh", "-c", text], check=False).returncode == code
     assert end_of(files) == code
 
 
 def test_what_a_command_says_is_read_from_where_reading_stopped(tmp_path: Path) -> None:
     (tmp_path / "a file").write_bytes(b"12345\xff6")
-    told = subprocess.run(["sh", "-c", follow(str(tmp_path / "a file"), 4)], capture_output=True, text=True, check=True)
-    assert told.stdout == "Nf82\n"
+    followed = subprocess.run(
+        ["sh", "-c", build_follow_command(str(tmp_path / "a file"), 4)], capture_output=True, text=True, check=True
+    )
+    assert followed.stdout == "Nf82\n"
     missing = subprocess.run(
-        ["sh", "-c", follow(str(tmp_path / "none"), 0)], capture_output=True, text=True, check=True
+        ["sh", "-c", build_follow_command(str(tmp_path / "none"), 0)], capture_output=True, text=True, check=True
     )
     assert (missing.stdout, missing.stderr) == ("", "")
 
@@ -292,11 +302,13 @@ COMPLETE = ("Complete", "CompletionsReached", "")
 
 def test_a_success_is_the_jobs_condition_and_the_containers_exit_code() -> None:
     good = pod("Succeeded", code=0, reason="Completed")
-    assert judge_job(job_with(*COMPLETE), [good], "worker").state is JobState.COMPLETED
+    assert judge_job(job_with(*COMPLETE), [good], "worker").state is KubernetesJobState.COMPLETED
     for pods in ([], [pod("Succeeded", code=3)], [pod()]):
-        told = judge_job(job_with(*COMPLETE), pods, "worker")
-        assert (told.state, told.kind) == (JobState.FAILED, FailureKind.UNKNOWN)
-    assert judge_job(job_with(), [good], "worker").state is JobState.WAITING, "the Job has not said so"
+        status = judge_job(job_with(*COMPLETE), pods, "worker")
+        assert (status.state, status.kind) == (KubernetesJobState.FAILED, FailureKind.UNKNOWN)
+    assert judge_job(job_with(), [good], "worker").state is KubernetesJobState.WAITING, (
+        "the Job has no such condition yet"
+    )
 
 
 @pytest.mark.parametrize(
@@ -310,9 +322,9 @@ def test_a_success_is_the_jobs_condition_and_the_containers_exit_code() -> None:
     ],
 )
 def test_a_failure_has_the_kind_of_what_was_done_to_its_pod(found: Pod, kind: FailureKind, word: str) -> None:
-    told = judge_job(job_with(*FAILED), [found], "worker")
-    assert (told.state, told.kind) == (JobState.FAILED, kind)
-    assert word in told.word
+    status = judge_job(job_with(*FAILED), [found], "worker")
+    assert (status.state, status.kind) == (KubernetesJobState.FAILED, kind)
+    assert word in status.word
 
 
 @pytest.mark.parametrize(
@@ -333,33 +345,37 @@ def test_a_pod_past_its_time_limit_is_the_end_whatever_the_job_makes_of_it() -> 
         return replace(pod("Failed", code=code), reason="DeadlineExceeded")
 
     ending = judge_job(job_with(failed=1), [late()], "worker")
-    assert (ending.state, ending.taken_away) == (JobState.RUNNING, 0), "its command gets its time to end"
+    assert (ending.state, ending.num_disrupted) == (KubernetesJobState.RUNNING, 0), "its command gets its time to end"
     for pods in ([late(143)], [late(143), pod("Pending")]):
-        told = judge_job(job_with(failed=1), pods, "worker")
-        assert (told.state, told.kind, told.exit_code) == (JobState.FAILED, FailureKind.TIMEOUT, 143)
+        status = judge_job(job_with(failed=1), pods, "worker")
+        assert (status.state, status.kind, status.exit_code) == (KubernetesJobState.FAILED, FailureKind.TIMEOUT, 143)
     lost = judge_job(job_with(*FAILED, failed=1), [late()], "worker")
-    assert (lost.state, lost.kind) == (JobState.FAILED, FailureKind.TIMEOUT)
+    assert (lost.state, lost.kind) == (KubernetesJobState.FAILED, FailureKind.TIMEOUT)
 
 
 def test_a_pod_that_is_gone_was_deleted() -> None:
     assert judge_job(job_with(*FAILED), [], "worker", last=pod()).kind is FailureKind.CANCELLED
     assert judge_job(job_with(*FAILED), [], "worker", last=pod("Failed", code=3)).kind is FailureKind.STEP_FAILED
-    told = judge_job(None, [], "worker", last=pod())
-    assert (told.state, told.kind, told.word) == (JobState.FAILED, FailureKind.CANCELLED, "somebody has deleted it")
+    status = judge_job(None, [], "worker", last=pod())
+    assert (status.state, status.kind, status.word) == (
+        KubernetesJobState.FAILED,
+        FailureKind.CANCELLED,
+        "it was deleted",
+    )
 
 
 @pytest.mark.parametrize(
     ("pods", "state"),
     [
-        ([], JobState.WAITING),
-        ([pod("Pending")], JobState.WAITING),
-        ([pod()], JobState.RUNNING),
-        ([pod(metadata=BYE)], JobState.WAITING),
-        ([pod("Failed", code=143, **disrupted("EvictionByEvictionAPI")), pod()], JobState.RUNNING),
-        ([pod("Failed", code=143, **disrupted("EvictionByEvictionAPI"))], JobState.WAITING),
+        ([], KubernetesJobState.WAITING),
+        ([pod("Pending")], KubernetesJobState.WAITING),
+        ([pod()], KubernetesJobState.RUNNING),
+        ([pod(metadata=BYE)], KubernetesJobState.WAITING),
+        ([pod("Failed", code=143, **disrupted("EvictionByEvictionAPI")), pod()], KubernetesJobState.RUNNING),
+        ([pod("Failed", code=143, **disrupted("EvictionByEvictionAPI"))], KubernetesJobState.WAITING),
     ],
 )
-def test_a_job_without_a_condition_goes_on(pods: list[Pod], state: JobState) -> None:
-    told: Told = judge_job(job_with(failed=1), pods, "worker")
-    assert (told.state, told.taken_away) == (state, 1)
-    assert not told.ended
+def test_a_job_without_a_condition_goes_on(pods: list[Pod], state: KubernetesJobState) -> None:
+    status: JobStatus = judge_job(job_with(failed=1), pods, "worker")
+    assert (status.state, status.num_disrupted) == (state, 1)
+    assert not status.ended

@@ -46,12 +46,12 @@ def test_each_command_has_a_pod_of_its_own(tmp_path: Path, server: JobServer) ->
     write(tmp_path, {"first": (PROGRESS + GOOD, asks), "second": GOOD}, config=MODE)
     ended = run(tmp_path)
     assert ended.exit_code == 0, ended.stderr
-    names = {each["metadata"]["name"]: each for each in server.made}
+    names = {job["metadata"]["name"]: job for job in server.made}
     assert sorted(name.rpartition("-")[0] for name in names) == ["first-0", "second-0"]
     assert (tmp_path / "results" / "result.txt").read_text().rpartition("-")[0] in names
     assert (ended.record / "reports" / "first" / "run_report.json").read_text() == "{}\n"
     assert "case 1/2: x" in ended.stderr
-    (first,) = (each for name, each in names.items() if name.startswith("first"))
+    (first,) = (job for name, job in names.items() if name.startswith("first"))
     assert first["spec"]["template"]["spec"]["containers"][0]["resources"]["limits"] == {"cpu": "2", "memory": "700Mi"}
     site = ended.of_type("job.ended")[0]["data"]["site"]
     assert site["kubernetes_job"] in names
@@ -108,7 +108,7 @@ def test_an_evicted_pod_is_replaced_and_finds_a_clean_folder(tmp_path: Path, ser
     assert ended.exit_code == 0, ended.stderr
     assert (tmp_path / "seen").read_text() == ""
     assert (tmp_path / "results" / "result.txt").read_text().endswith("-1\n"), "the second pod's"
-    assert "its pod was taken away; Kubernetes starts it again" in ended.stderr
+    assert "its pod was disrupted; Kubernetes replaces it" in ended.stderr
     assert len(server.made) == 1
 
 
@@ -119,7 +119,7 @@ def test_an_exit_code_of_the_steps_own_is_not_tried_again(tmp_path: Path, server
     assert (failure(ended)["site"]["failure"], failure(ended)["exit_code"]) == ("StepFailed", 65)
     assert "first cause: bad on pods, exit code 65, bad data" in ended.stderr
     assert "medweave-step v: no such case." in ended.stderr
-    assert [each.read_text() for each in tmp_path.rglob("tries")] == ["x\n"]
+    assert [path.read_text() for path in tmp_path.rglob("tries")] == ["x\n"]
 
 
 @pytest.mark.slow
@@ -138,12 +138,12 @@ def test_a_job_that_somebody_deletes(tmp_path: Path, server: JobServer) -> None:
     server.jobs.clear()
     ended = going.wait()
     assert failure(ended)["site"]["failure"] == "Cancelled"
-    assert "somebody has deleted it" in ended.stderr
+    assert "it was deleted" in ended.stderr
 
 
 @pytest.mark.slow
 def test_a_pod_without_room_is_told_and_refused_at_pending_timeout(tmp_path: Path, server: JobServer) -> None:
-    server.held = {"conditions": [NO_ROOM], "containerStatuses": []}
+    server.pending_status = {"conditions": [NO_ROOM], "containerStatuses": []}
     write(tmp_path, {"first": GOOD}, config=f"{MODE}, pendingTimeout: 2")
     ended = run(tmp_path)
     assert ended.exit_code == 1
@@ -158,12 +158,12 @@ def test_a_pod_without_room_is_told_and_refused_at_pending_timeout(tmp_path: Pat
 
 
 @pytest.mark.slow
-def test_the_end_of_a_wait_is_told(tmp_path: Path, server: JobServer) -> None:
-    server.held = {"conditions": [NO_ROOM], "containerStatuses": []}
+def test_the_end_of_a_wait_is_reported(tmp_path: Path, server: JobServer) -> None:
+    server.pending_status = {"conditions": [NO_ROOM], "containerStatuses": []}
     write(tmp_path, {"first": f"sleep 1; {GOOD}"}, config=f"{MODE}, pendingTimeout: 30")
     going = start(tmp_path)
     going.wait_for_line("waits for up to 30 s: Unschedulable")
-    server.held = None
+    server.pending_status = None
     ended = going.wait()
     assert ended.exit_code == 0, ended.stderr
     notices = [event["data"]["text"] for event in ended.of_type("notice")]
@@ -172,7 +172,7 @@ def test_the_end_of_a_wait_is_told(tmp_path: Path, server: JobServer) -> None:
 
 @pytest.mark.slow
 def test_jobs_that_wait_ask_for_events_together(tmp_path: Path, server: JobServer) -> None:
-    server.held = {"conditions": [NO_ROOM], "containerStatuses": []}
+    server.pending_status = {"conditions": [NO_ROOM], "containerStatuses": []}
     write(tmp_path, dict.fromkeys(("a", "b", "c", "d"), GOOD), config=f"{MODE}, pendingTimeout: 3")
     ended = run(tmp_path)
     assert ended.exit_code == 1

@@ -17,11 +17,12 @@ from support.job_server import JobServer, job_cluster
 from support.small_cluster import PROGRESS, failure, small_cluster, write
 
 SOON = """
-from medweave_connectors.sites.kubernetes import job
-from medweave_connectors.sites.pods import attempts, group, places
-group.BACK_S = 1.0
-attempts.NODE_S = group.NODE_S = {node_s}
-places.LOOK_S = 0.5
+from medweave_connectors.sites.kubernetes.job import lifecycle as job
+from medweave_connectors.sites.pods import attempts
+from medweave_connectors.sites.pods.exec import containers, pod_group
+pod_group.BACK_S = 1.0
+attempts.NODE_S = pod_group.NODE_S = {node_s}
+containers.LOOK_S = 0.5
 job.LOST_NODE_S = {lost_node_s}
 """
 
@@ -73,7 +74,7 @@ def lose(server: ApiServer) -> None:
 def test_a_broken_connection_and_a_missed_node_are_one_cause(tmp_path: Path, server: ApiServer) -> None:
     going = begin(tmp_path, "exec sleep 60")
     lose(server)
-    going.wait_for_line("is not reached; waits for up to 20 s for what the cluster says of it")
+    going.wait_for_line("is unreachable; waits for up to 20 s for the cluster's report")
     miss(server)
     ended = going.wait()
     assert ended.exit_code == 1
@@ -81,7 +82,7 @@ def test_a_broken_connection_and_a_missed_node_are_one_cause(tmp_path: Path, ser
     (pod,) = failure(ended)["site"]["pods"]
     assert f"node node-1 is lost, and with it what ran in pod {pod['pod']}." in ended.stderr
     assert f"  seen:     pod {pod['pod']}: its node node-1 does not answer\n" in ended.stderr
-    assert "  do:       run again; tell the operators of the cluster if it happens again\n" in ended.stderr
+    assert "  do:       run again; inform the operators of the cluster if it happens again\n" in ended.stderr
 
 
 @pytest.mark.slow
@@ -97,7 +98,7 @@ def test_a_node_that_nobody_misses_is_not_called_lost(tmp_path: Path, server: Ap
 def test_a_pod_that_is_reached_again_is_not_waited_for(tmp_path: Path, server: ApiServer) -> None:
     going = begin(tmp_path, f"echo $$ > {tmp_path}/pid; exec sleep 60")
     lose(server)
-    going.wait_for_line("is not reached; waits")
+    going.wait_for_line("is unreachable; waits")
     server.refuse.clear()
     ended = going.wait()
     assert failure(ended)["site"]["failure"] == "Unknown"

@@ -12,7 +12,7 @@ import pytest
 
 from medweave_connectors.host.job_processes import KEY, ProcessGroup, end_line, start_time
 from medweave_connectors.jobs.remote_environment import shell_line
-from medweave_connectors.sites.pods.exec.commands import Counters, parse_counters, start, verdict
+from medweave_connectors.sites.pods.exec.commands import Counters, build_start_command, explain_failure, parse_counters
 from support.engine import wait_until
 
 V1 = [
@@ -48,13 +48,15 @@ def test_a_limit_that_is_none() -> None:
 
 def test_a_kill_is_judged_by_the_counter() -> None:
     before, after = Counters(oom_kills=1), Counters(oom_kills=2, limit_mib=512)
-    assert verdict(137, before, after) == (
+    assert explain_failure(137, before, after) == (
         "out of memory: 1 of its processes were killed at the container's memory limit of 512 MiB."
     )
-    assert "out of memory" in verdict(1, before, after), "a child was killed, and the step said something else"
-    assert "counts no kill for memory" in verdict(137, before, Counters(oom_kills=1))
-    assert "not readable" in verdict(137, Counters(), Counters())
-    assert verdict(65, before, Counters(oom_kills=1)) == ""
+    assert "out of memory" in explain_failure(1, before, after), (
+        "a child was killed, and the step reported something else"
+    )
+    assert "counts no kill for memory" in explain_failure(137, before, Counters(oom_kills=1))
+    assert "not readable" in explain_failure(137, Counters(), Counters())
+    assert explain_failure(65, before, Counters(oom_kills=1)) == ""
 
 
 def test_the_command_starts_in_its_folder_with_its_environment(tmp_path: Path) -> None:
@@ -63,7 +65,7 @@ def test_the_command_starts_in_its_folder_with_its_environment(tmp_path: Path) -
     folder.mkdir()
     value = "a\"b `touch harm` $HOME 'c'"
     line = shell_line(["printf", "%s", '"$VALUE"'], environment={"VALUE": value}, workdir=str(folder), stdout="out put")
-    done = subprocess.run(start(line), capture_output=True, text=True, check=True)
+    done = subprocess.run(build_start_command(line), capture_output=True, text=True, check=True)
     assert (folder / "out put").read_text() == value
     assert not (folder / "harm").exists()
     assert parse_counters(done.stderr.splitlines()).group == ProcessGroup(os.getpid(), started(os.getpid()))
@@ -81,7 +83,7 @@ def test_the_command_starts_in_its_folder_with_its_environment(tmp_path: Path) -
 def test_the_end_reaches_all_processes_of_a_job(script: str) -> None:
     key = f"test-{time.monotonic_ns()}"
     line = shell_line(["sh", "-c", f'"{script}"'], environment={KEY: key}, workdir="/")
-    job = subprocess.Popen(start(line), stderr=subprocess.PIPE, text=True, start_new_session=True)
+    job = subprocess.Popen(build_start_command(line), stderr=subprocess.PIPE, text=True, start_new_session=True)
     assert job.stderr is not None
     counters = Counters()
     while counters.group is None:
@@ -130,11 +132,11 @@ def started(pid: int) -> str:
 
 
 def marked(key: str) -> list[str]:
-    found = []
-    for each in Path("/proc").glob("[0-9]*"):
+    processes = []
+    for path in Path("/proc").glob("[0-9]*"):
         try:
-            if f"MEDWEAVE_JOB={key}".encode() in (each / "environ").read_bytes():
-                found.append(each.name)
+            if f"MEDWEAVE_JOB={key}".encode() in (path / "environ").read_bytes():
+                processes.append(path.name)
         except OSError:
             continue
-    return found
+    return processes

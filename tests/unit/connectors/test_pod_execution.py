@@ -1,4 +1,4 @@
-"""The end of a command in a pod, as its own shell tells it."""
+"""The exit code of a command in a pod, as its shell reports it."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import subprocess
 
 import pytest
 
-from medweave_connectors.sites.pods.exec.commands import telling_its_end
-from medweave_connectors.sites.pods.exec.execution import OwnEnd
+from medweave_connectors.sites.pods.exec.commands import build_exit_code_wrapper
+from medweave_connectors.sites.pods.exec.execution import ExitCodeFilter
 
 MARK = b"medweave-pod end 0a1b "
 
@@ -29,7 +29,7 @@ MARK = b"medweave-pod end 0a1b "
     ],
 )
 def test_the_own_end_is_taken_out(pieces: tuple[bytes, ...], own: bytes, code: int | None) -> None:
-    end = OwnEnd(MARK)
+    end = ExitCodeFilter(MARK)
     assert b"".join(end.feed(piece) for piece in pieces) == own
     assert end.exit_code == code
 
@@ -38,7 +38,7 @@ def test_the_own_end_is_taken_out(pieces: tuple[bytes, ...], own: bytes, code: i
     ("script", "code"), [("exit 0", 0), ("exit 7", 7), ("kill -9 $$", 137), ("kill -s TERM -- -$PPID; sleep 9", 143)]
 )
 def test_a_shell_tells_the_end(script: str, code: int) -> None:
-    words = telling_its_end(["sh", "-c", script], MARK.decode())
+    words = build_exit_code_wrapper(["sh", "-c", script], MARK.decode())
     ended = subprocess.run(words, capture_output=True, check=False, start_new_session=True)
     assert ended.stderr.endswith(MARK + f"{code}\n".encode())
     assert ended.returncode == code

@@ -9,9 +9,9 @@ import pytest
 from medweave_connectors.jobs.retries.policy import FailureKind
 from medweave_connectors.runlog.job_output import JobOutput
 from medweave_connectors.sites.pods.exec.commands import Counters
-from medweave_connectors.sites.pods.exec.group import Member, outcome_of
-from medweave_connectors.sites.pods.startup.pod import Pod, parse_pod
-from medweave_connectors.sites.pods.startup.states import describe, loss, loss_kind
+from medweave_connectors.sites.pods.exec.member import Member, build_outcome
+from medweave_connectors.sites.pods.objects.pod import Pod, parse_pod
+from medweave_connectors.sites.pods.objects.pod_states import describe, describe_loss, loss_kind
 from support.api_server import NODE_MISSED, pod_document
 
 
@@ -51,13 +51,13 @@ def restarted(reason: str) -> Pod:
     ],
 )
 def test_each_loss_has_a_kind(now: Pod | None, kind: FailureKind) -> None:
-    assert loss(pod(), now, "worker")
+    assert describe_loss(pod(), now, "worker")
     assert loss_kind(pod(), now, "worker") == kind
 
 
-def test_the_reason_of_a_deletion_is_told() -> None:
-    told = describe(disrupted("EvictionByEvictionAPI"))
-    assert told == "w-0: gone, is being deleted (EvictionByEvictionAPI: it must go)"
+def test_the_reason_of_a_deletion_is_reported() -> None:
+    line = describe(disrupted("EvictionByEvictionAPI"))
+    assert line == "w-0: gone, is being deleted (EvictionByEvictionAPI: it must go)"
 
 
 def member(exit_code: int | None, *, oom_kills: int | None = None) -> Member:
@@ -75,9 +75,9 @@ def member(exit_code: int | None, *, oom_kills: int | None = None) -> Member:
     )
 
 
-def failure(given: Member, limit_s: int | None = None) -> object:
+def failure(member: Member, limit_s: int | None = None) -> object:
     facts = {"seconds": 1.0, "kept_at": "", "reports": None, "site": {"namespace": "n"}}
-    site = outcome_of([given], given, limit_s=limit_s, **facts).site  # type: ignore[arg-type]
+    site = build_outcome([member], member, limit_s=limit_s, **facts).site  # type: ignore[arg-type]
     assert site["namespace"] == "n"
     return site.get("failure")
 

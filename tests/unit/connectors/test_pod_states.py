@@ -1,4 +1,4 @@
-"""Pods as the API server tells them (its own JSON, v1.34): what became of them, and what lies behind their mounts."""
+"""Pods in the API server's JSON (v1.34): their states, and the storage of their mounts."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from medweave_connectors.sites.pods.startup.messages import tell_events, tell_pods
-from medweave_connectors.sites.pods.startup.pod import Event, Pod, parse_pod, quantity
-from medweave_connectors.sites.pods.startup.states import PodState, describe, judge, loss
-from medweave_connectors.sites.pods.startup.volumes import distinct, kept_at
+from medweave_connectors.sites.pods.objects.pod import ClusterEvent, Pod, parse_pod, quantity
+from medweave_connectors.sites.pods.objects.pod_states import PodState, describe, describe_loss, judge
+from medweave_connectors.sites.pods.objects.volumes import describe_location, one_per_storage
+from medweave_connectors.sites.pods.startup.messages import describe_events, describe_pods
 from support.api_server import NODE_MISSED
 
 RUNNING: dict[str, Any] = {
@@ -67,17 +67,17 @@ def waiting(reason: str, message: str = "") -> dict[str, Any]:
 
 
 def test_a_pod_is_read_from_its_json() -> None:
-    found = pod()
-    assert (found.address, found.ip, found.node) == ("w-0.w-pods", "10.88.0.7", "node-1")
-    worker = found.container("worker")
+    subject = pod()
+    assert (subject.address, subject.ip, subject.node) == ("w-0.w-pods", "10.88.0.7", "node-1")
+    worker = subject.container("worker")
     assert worker is not None
     assert (worker.cores, worker.memory_mib) == (0.5, 2048)
-    assert found.container("master") is None
+    assert subject.container("master") is None
     assert pod(spec={"hostname": "", "subdomain": ""}).address == "10.88.0.7"
 
 
 def test_pods_of_a_statefulset_are_sorted_by_number() -> None:
-    names = [each.name for each in sorted((pod(f"w-{n}") for n in (10, 2, 0)), key=lambda each: each.order)]
+    names = [w.name for w in sorted((pod(f"w-{n}") for n in (10, 2, 0)), key=lambda w: w.order)]
     assert names == ["w-0", "w-2", "w-10"]
 
 
@@ -120,10 +120,10 @@ NO_ROOM = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable",
     ],
 )  # fmt: skip
 def test_each_state_has_its_reason(changes: dict[str, Any], state: PodState, words: str) -> None:
-    found = pod(**changes)
-    assert judge(found)[0] == state
-    assert words in judge(found)[1]
-    assert describe(found).startswith(f"w-0: {state}")
+    subject = pod(**changes)
+    assert judge(subject)[0] == state
+    assert words in judge(subject)[1]
+    assert describe(subject).startswith(f"w-0: {state}")
 
 
 def test_a_crash_loop_tells_how_the_container_ended() -> None:
@@ -158,16 +158,16 @@ def restarted(reason: str, code: int) -> Pod:
         (pod(conditions=NODE_MISSED), "pod w-0: its node node-1 does not answer"),
     ],
 )
-def test_a_loss_is_told(now: Pod | None, words: str) -> None:
-    assert words in loss(pod(), now, "worker")
+def test_a_loss_is_described(now: Pod | None, words: str) -> None:
+    assert words in describe_loss(pod(), now, "worker")
 
 
 def test_what_is_no_loss() -> None:
-    assert loss(pod(), pod(), "worker") == ""
+    assert describe_loss(pod(), pod(), "worker") == ""
     slow = pod(conditions=[{"type": "Ready", "status": "False", "reason": "ContainersNotReady"}])
-    assert loss(pod(), slow, "worker") == "", "a probe that is late under load is no loss"
+    assert describe_loss(pod(), slow, "worker") == "", "a probe that is late under load is no loss"
     unsaid = pod(conditions=[{"type": "ContainersReady", "status": "False"}, {"type": "Ready", "status": "False"}])
-    assert loss(pod(), unsaid, "worker") == "", "its containers say why"
+    assert describe_loss(pod(), unsaid, "worker") == "", "its containers say why"
 
 
 def test_a_missed_node_is_told_of_a_pod_that_is_waited_for() -> None:
@@ -175,26 +175,26 @@ def test_a_missed_node_is_told_of_a_pod_that_is_waited_for() -> None:
 
 
 def places(*pods: Pod) -> list[tuple[Pod, str]]:
-    return [(each, "worker") for each in pods]
+    return [(pod, "worker") for pod in pods]
 
 
-def names(found: list[tuple[Pod, str]]) -> list[str]:
-    return [each.name for each, _ in found]
+def names(chosen: list[tuple[Pod, str]]) -> list[str]:
+    return [chosen_pod.name for chosen_pod, _ in chosen]
 
 
 def test_equal_names_of_volumes_are_not_equal_volumes() -> None:
     # Fault K4 of the engine: it compares names, and so leaves all pods but one without the data.
-    assert names(distinct(places(pod("w-0"), pod("w-1")), "/work/job/in")) == ["w-0", "w-1"]
+    assert names(one_per_storage(places(pod("w-0"), pod("w-1")), "/work/job/in")) == ["w-0", "w-1"]
 
 
 def test_pods_that_share_a_claim_get_one_copy() -> None:
     both = places(pod("w-0"), pod("w-1"))
-    assert names(distinct(both, "/work/cohort/case")) == ["w-0"]
-    assert names(distinct(both, "/work/cohort/case", first="w-1")) == ["w-1"], "the source has it already"
+    assert names(one_per_storage(both, "/work/cohort/case")) == ["w-0"]
+    assert names(one_per_storage(both, "/work/cohort/case", first="w-1")) == ["w-1"], "the source has it already"
 
 
 @pytest.mark.parametrize(
-    ("path", "removed", "kept"),
+    ("path", "removed", "expected"),
     [
         ("/work/job", None, "here:w-0:worker:/work/job"),
         ("/work/job", frozenset[str](), ""),
@@ -203,28 +203,28 @@ def test_pods_that_share_a_claim_get_one_copy() -> None:
     ],
 )
 def test_files_are_said_to_be_kept_where_they_are_after_the_run(
-    path: str, removed: frozenset[str] | None, kept: str
+    path: str, removed: frozenset[str] | None, expected: str
 ) -> None:
-    assert kept_at("here", pod("w-0"), "worker", path, removed) == kept
+    assert describe_location("here", pod("w-0"), "worker", path, removed) == expected
 
 
 def test_a_mount_is_a_folder_and_no_prefix_of_a_name() -> None:
     # Fault K4: `/work/cohort` matched `/work/cohort-2`.
-    assert names(distinct(places(pod("w-0"), pod("w-1")), "/work/cohort-2")) == ["w-0", "w-1"]
+    assert names(one_per_storage(places(pod("w-0"), pod("w-1")), "/work/cohort-2")) == ["w-0", "w-1"]
 
 
 def test_a_pod_without_mounts() -> None:
     # Fault K4: TypeError.
     bare = copy.deepcopy(RUNNING["spec"]["containers"])
     del bare[0]["volumeMounts"]
-    assert names(distinct(places(pod("w-0", spec={"containers": bare}), pod("w-1")), "/tmp/x")) == ["w-0", "w-1"]
+    assert names(one_per_storage(places(pod("w-0", spec={"containers": bare}), pod("w-1")), "/tmp/x")) == ["w-0", "w-1"]
 
 
 def test_folders_of_a_node_are_shared_on_that_node_only() -> None:
     volumes = [{"name": "work", "hostPath": {"path": "/data"}}, {"name": "cohort", "emptyDir": {}}]
     here, too = pod("w-0", spec={"volumes": volumes}), pod("w-1", spec={"volumes": volumes})
     there = pod("w-2", spec={"volumes": volumes, "nodeName": "node-2"})
-    assert names(distinct(places(here, too, there), "/work/x")) == ["w-0", "w-2"]
+    assert names(one_per_storage(places(here, too, there), "/work/x")) == ["w-0", "w-2"]
 
 
 def test_pods_with_one_reason_are_told_in_one_line() -> None:
@@ -235,23 +235,25 @@ def test_pods_with_one_reason_are_told_in_one_line() -> None:
     }
     other = copy.deepcopy(crashed)
     other["lastState"]["terminated"]["message"] = "pod w-1: no COMPSs here.\n  do: mount it\n"
-    found = tell_pods([pod("w-0", containerStatuses=[crashed]), pod("w-1", containerStatuses=[other]), pod("w-2")])
-    assert found == [
+    subject = describe_pods(
+        [pod("w-0", containerStatuses=[crashed]), pod("w-1", containerStatuses=[other]), pod("w-2")]
+    )
+    assert subject == [
         "w-0, w-1: stuck, CrashLoopBackOff: container worker ends as soon as it starts, with Error, exit code 78",
         "  pod …: no COMPSs here.",
         "    do: mount it",
         "w-2: ready",
     ]
-    assert tell_pods([]) == ["no pods"]
+    assert describe_pods([]) == ["no pods"]
 
 
 def test_events_are_told_once_and_only_where_they_add_something() -> None:
     refused = 'pods "w-5d9-{}" is forbidden: exceeded quota: small'
     events = [
-        Event("w-5d9", "FailedCreate", refused.format("abc")),
-        Event("w-5d9", "FailedCreate", refused.format("xyz")),
-        Event("w-0", "Scheduled", "Successfully assigned a/w-0 to node-1"),
-        Event("w-0", "Failed", 'Back-off pulling image "nowhere/x:1"'),
+        ClusterEvent("w-5d9", "FailedCreate", refused.format("abc")),
+        ClusterEvent("w-5d9", "FailedCreate", refused.format("xyz")),
+        ClusterEvent("w-0", "Scheduled", "Successfully assigned a/w-0 to node-1"),
+        ClusterEvent("w-0", "Failed", 'Back-off pulling image "nowhere/x:1"'),
     ]
     pods = [pod("w-0", **waiting("ImagePullBackOff", 'Back-off pulling image "nowhere/x:1"'))]
-    assert tell_events(events, pods) == ['FailedCreate: pods "…" is forbidden: exceeded quota: small']
+    assert describe_events(events, pods) == ['FailedCreate: pods "…" is forbidden: exceeded quota: small']

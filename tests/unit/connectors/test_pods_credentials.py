@@ -14,20 +14,20 @@ from kubernetes_asyncio.client import CoreV1Api
 
 from medweave_connectors.sites.pods.api import credentials
 from medweave_connectors.sites.pods.api.access import connect
-from medweave_connectors.sites.pods.api.cluster import Cluster, Refused
 from medweave_connectors.sites.pods.api.credentials import read_credential
+from medweave_connectors.sites.pods.api.errors import DeploymentRefused
 from medweave_connectors.sites.pods.api.masking import without_secrets
-from medweave_connectors.sites.pods.errors import DeploymentRefused
+from medweave_connectors.sites.pods.api.namespace_client import ApiServerError, NamespaceClient
 from medweave_connectors.sites.pods.exec.execution import execute
 from support.api_server import NAMESPACE, ApiServer, pod_document
-from support.cluster_way import HOST, GuardedServer, Relay, certificate, tls, write_kubeconfig
+from support.cluster_connections import HOST, GuardedServer, Relay, certificate, tls, write_kubeconfig
 from support.engine import run
 from support.small_cluster import write
 
 VERSION = "client.authentication.k8s.io/v1"
 # A token says until when it is good: the server needs no clock of the script's.
 LASTING = """#!/bin/sh
-echo asked >> "$(dirname "$0")/asked"
+echo run >> "$(dirname "$0")/plugin-runs"
 end=$(( $(date +%s) + {seconds} ))
 printf '{answer}' $end "$(date -u -d @$end +%Y-%m-%dT%H:%M:%SZ)"
 """
@@ -66,7 +66,7 @@ def server() -> Iterator[GuardedServer]:
         yield guarded
 
 
-def use(path: str, work: Callable[[Cluster, Any], Awaitable[None]]) -> None:
+def use(path: str, work: Callable[[NamespaceClient, Any], Awaitable[None]]) -> None:
     async def go() -> None:
         clients, cluster = await connect("pods", kubeconfig=path, context=None, in_cluster=False, namespace="")
         try:
@@ -83,8 +83,8 @@ async def command(websocket: Any) -> str:
     return (await execution.collect())[0].decode()
 
 
-def asked(folder: Path) -> int:
-    return len((folder / "asked").read_text().splitlines())
+def num_runs(folder: Path) -> int:
+    return len((folder / "plugin-runs").read_text().splitlines())
 
 
 @pytest.mark.slow
@@ -94,7 +94,7 @@ def test_a_token_is_asked_again_before_it_expires(
     monkeypatch.setattr(credentials, "AGAIN_S", 0.0)
     script(tmp_path, lasting(2))
 
-    async def work(cluster: Cluster, websocket: Any) -> None:
+    async def work(cluster: NamespaceClient, websocket: Any) -> None:
         for _ in range(8):
             assert await cluster.pods("app=w")
             assert await command(websocket) == "done\n"
@@ -102,7 +102,7 @@ def test_a_token_is_asked_again_before_it_expires(
 
     use(kubeconfig(tmp_path, server.port), work)
     assert server.refused == 0
-    assert 2 <= asked(tmp_path) <= 6
+    assert 2 <= num_runs(tmp_path) <= 6
 
 
 def test_a_token_that_the_server_takes_no_more_is_asked_again(
@@ -111,22 +111,22 @@ def test_a_token_that_the_server_takes_no_more_is_asked_again(
     monkeypatch.setattr(credentials, "AGAIN_S", 0.0)
     script(tmp_path, lasting(600))
 
-    async def work(cluster: Cluster, websocket: Any) -> None:
+    async def work(cluster: NamespaceClient, websocket: Any) -> None:
         for ask in (lambda: cluster.pods("app=w"), lambda: command(websocket)):
             answers = iter((False, True))
             server.accepts = lambda token, answers=answers: next(answers)  # type: ignore[misc]
             assert await ask()
 
     use(kubeconfig(tmp_path, server.port), work)
-    assert (server.refused, asked(tmp_path)) == (2, 3)
+    assert (server.refused, num_runs(tmp_path)) == (2, 3)
 
 
-def test_a_token_that_is_never_taken_is_told(tmp_path: Path, server: GuardedServer) -> None:
+def test_a_token_that_is_never_accepted_is_an_error(tmp_path: Path, server: GuardedServer) -> None:
     script(tmp_path, lasting(-5))
     with pytest.raises(DeploymentRefused) as caught:
         use(kubeconfig(tmp_path, server.port), nothing)
     assert "Unauthorized" in str(caught.value)
-    assert asked(tmp_path) == 1, "it is not asked at every turn"
+    assert num_runs(tmp_path) == 1, "the plugin does not run for every request"
 
 
 @pytest.mark.slow
@@ -136,10 +136,10 @@ def test_a_program_that_fails_later_is_told_and_asked_again(
     monkeypatch.setattr(credentials, "AGAIN_S", 0.0)
     script(tmp_path, lasting(2))
 
-    async def work(cluster: Cluster, websocket: Any) -> None:
+    async def work(cluster: NamespaceClient, websocket: Any) -> None:
         script(tmp_path, "#!/bin/sh\necho 'log in again' >&2\nexit 4\n")
         await asyncio.sleep(2.1)
-        with pytest.raises(Refused, match=r"users\[me\].user.exec: '.*login' ended with 4: log in again"):
+        with pytest.raises(ApiServerError, match=r"users\[me\].user.exec: '.*login' ended with 4: log in again"):
             await cluster.pods("app=w")
         script(tmp_path, lasting(2))
         assert await cluster.pods("app=w")
@@ -147,33 +147,33 @@ def test_a_program_that_fails_later_is_told_and_asked_again(
     use(kubeconfig(tmp_path, server.port), work)
 
 
-async def nothing(cluster: Cluster, websocket: Any) -> None:
-    """Only the way in."""
+async def nothing(cluster: NamespaceClient, websocket: Any) -> None:
+    """Connects to the cluster, and does nothing else."""
 
 
 def refusal(path: str) -> str:
     with pytest.raises(DeploymentRefused) as caught:
         use(path, nothing)
-    told = str(caught.value)
-    assert told.startswith("deployments.pods.config.kubeconfig: ")
-    assert "users[me].user.exec: " in told
-    return told
+    message = str(caught.value)
+    assert message.startswith("deployments.pods.config.kubeconfig: ")
+    assert "users[me].user.exec: " in message
+    return message
 
 
 def test_a_program_that_fails_is_told_with_its_words_and_no_secret(tmp_path: Path) -> None:
     words = "session of hospital expired; token=abc123 at https://me:pw1@idp.example.org eyJhbGciOi.eyJzdWIi.c2ln $SSO_SECRET $1"
     script(tmp_path, f'#!/bin/sh\necho "{words}" >&2\nexit 3\n')
     variables = [{"name": "SSO_SECRET", "value": "correct horse"}]
-    told = refusal(kubeconfig(tmp_path, 1, env=variables, args=["--password", "battery staple"]))
-    assert "login' ended with 3: session of hospital expired; token=*** at https://***@idp.example.org ***" in told
+    message = refusal(kubeconfig(tmp_path, 1, env=variables, args=["--password", "battery staple"]))
+    assert "login' ended with 3: session of hospital expired; token=*** at https://***@idp.example.org ***" in message
     for secret in ("abc123", "pw1", "eyJ", "horse", "staple"):
-        assert secret not in told
+        assert secret not in message
 
 
 def test_a_program_that_is_missing_is_told_with_how_to_install_it(tmp_path: Path) -> None:
-    told = refusal(kubeconfig(tmp_path, 1, command="no-such-login", installHint="apt install\n  no-such-login"))
-    assert "'no-such-login' cannot be started: No such file or directory" in told
-    assert "do:       apt install no-such-login" in told
+    message = refusal(kubeconfig(tmp_path, 1, command="no-such-login", installHint="apt install\n  no-such-login"))
+    assert "'no-such-login' cannot be started: No such file or directory" in message
+    assert "do:       apt install no-such-login" in message
 
 
 @pytest.mark.slow
@@ -189,14 +189,14 @@ def test_a_program_that_never_ends_is_told_and_ended(tmp_path: Path, monkeypatch
     [
         ('"token": ""', "neither a token nor a certificate with its key"),
         ('"clientCertificateData": "x"', "neither a token nor a certificate with its key"),
-        ('"token": "hunter2", "expirationTimestamp": "soon"', "its expirationTimestamp is no moment"),
+        ('"token": "hunter2", "expirationTimestamp": "soon"', "its expirationTimestamp is no time"),
     ],
 )
 def test_what_is_no_credential_is_told_and_not_quoted(tmp_path: Path, status: str, words: str) -> None:
     script(tmp_path, f"#!/bin/sh\necho '{answer(status)}'\n")
-    told = refusal(kubeconfig(tmp_path, 1))
-    assert f"printed no usable ExecCredential: {words}" in told
-    assert "hunter2" not in told
+    message = refusal(kubeconfig(tmp_path, 1))
+    assert f"printed no usable ExecCredential: {words}" in message
+    assert "hunter2" not in message
 
 
 @pytest.mark.parametrize(
@@ -209,7 +209,7 @@ def test_other_output_is_no_credential(text: str) -> None:
 
 
 @pytest.mark.parametrize("plugin", [{"command": ""}, {"args": 3}, {"env": [{"name": "A"}]}, {"apiVersion": None}])
-def test_a_program_that_is_not_well_described_is_told(tmp_path: Path, plugin: dict[str, Any]) -> None:
+def test_an_invalid_description_of_a_program_is_an_error(tmp_path: Path, plugin: dict[str, Any]) -> None:
     refusal(kubeconfig(tmp_path, 1, **plugin))
 
 
@@ -236,7 +236,7 @@ def test_a_program_may_give_a_certificate(tmp_path: Path) -> None:
         }
         user = {"exec": {"apiVersion": VERSION, "command": "./login"}}
 
-        async def work(cluster: Cluster, websocket: Any) -> None:
+        async def work(cluster: NamespaceClient, websocket: Any) -> None:
             assert await command(websocket) == "done\n"
 
         use(write_kubeconfig(tmp_path / "kubeconfig", cluster, user), work)
@@ -252,7 +252,7 @@ def test_a_run_outlives_its_first_token(tmp_path: Path, server: GuardedServer) -
     assert ended.exit_code == 0, ended.stderr
     assert (tmp_path / "results" / "result.txt").read_text() == "w-0\n"
     assert server.refused == 0
-    assert asked(tmp_path) >= 2
+    assert num_runs(tmp_path) >= 2
     assert "until-" not in ended.stderr
 
 

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from kubernetes_asyncio.client import CoreV1Api
 
-from medweave_connectors.sites.pods.api.api_client import clients_of, configuration_of
-from medweave_connectors.sites.pods.errors import PodLost
+from medweave_connectors.sites.pods.api.api_client import create_clients, load_configuration
+from medweave_connectors.sites.pods.api.errors import PodLost
 from medweave_connectors.sites.pods.exec.execution import execute
 from support.api_server import NAMESPACE, ApiServer, pod_document
 
@@ -29,7 +29,7 @@ def server() -> Iterator[ApiServer]:
 def using(server: ApiServer, folder: Path, act: Any) -> Any:
     async def go() -> Any:
         server.write_kubeconfig(folder / "kubeconfig")
-        clients = clients_of(await configuration_of(str(folder / "kubeconfig"), None), heartbeat_s=0.1)
+        clients = create_clients(await load_configuration(str(folder / "kubeconfig"), None), heartbeat_s=0.1)
         try:
             return await act(CoreV1Api(api_client=clients[1]))
         finally:

@@ -32,7 +32,9 @@ def test_a_pod_that_vanishes_is_told_as_such(tmp_path: Path, server: ApiServer) 
     going = start(tmp_path)
     going.wait_for_line("case 1/2")
     pod = next(
-        name for name in ("w-0", "w-1") if any("medweave-pod pid" in each[-1] for each in server.commands.get(name, []))
+        name
+        for name in ("w-0", "w-1")
+        if any("medweave-pod pid" in words[-1] for words in server.commands.get(name, []))
     )
     server.remove(pod)
     ended = going.wait()
@@ -51,7 +53,7 @@ def test_a_connection_that_breaks_is_no_end(tmp_path: Path, server: ApiServer) -
     ended = going.wait()
     assert ended.exit_code == 1
     assert "broke before the command had ended" in ended.stderr
-    assert not Path(f"/proc/{(tmp_path / 'pid').read_text().strip()}").exists(), "nor does the command go on alone"
+    assert not Path(f"/proc/{(tmp_path / 'pid').read_text().strip()}").exists(), "nor does the command keep running"
 
 
 @pytest.mark.slow
@@ -64,7 +66,7 @@ def test_a_success_that_the_command_has_not_told_is_none(tmp_path: Path, server:
     for name in ("w-0", "w-1"):
         server.cut(name)
     ended = going.wait()
-    assert ended.exit_code == 1, "half an output is none"
+    assert ended.exit_code == 1, "half an output is no output"
     assert "broke before the command had ended" in ended.stderr
     assert failure(ended)["site"]["failure"] == "Unknown"
     assert not Path(f"/proc/{(tmp_path / 'pid').read_text().strip()}").exists()
@@ -120,7 +122,7 @@ def away(server: ApiServer, *requests: tuple[str, str], status: int = 503) -> No
 
 @pytest.mark.slow
 def test_a_command_is_ended_when_the_api_server_is_back(tmp_path: Path, server: ApiServer) -> None:
-    # It was asked once: what ran in a pod that stays went on for ever.
+    # It was ended with one attempt: a command in a remaining pod ran for ever.
     write(tmp_path, {"sleeper": f"echo $$ > {tmp_path}/pid; " + PROGRESS + "while :; do sleep 0.1; done"})
     going = start(tmp_path)
     going.wait_for_line("case 1/2")
@@ -135,7 +137,7 @@ def test_a_command_is_ended_when_the_api_server_is_back(tmp_path: Path, server: 
 @pytest.mark.slow
 @pytest.mark.parametrize("status", [503, 403])
 def test_outputs_come_home_when_the_api_server_is_back(tmp_path: Path, server: ApiServer, status: int) -> None:
-    # Found by the fault campaign: the copy was repeated at once, when the server was still away, or knew nobody's rights yet.
+    # Found by the fault campaign: the copy was repeated at once, when the server was still down, or refused every account.
     write(tmp_path, {"first": PROGRESS + "sleep 0.5; " + GOOD})
     going = start(tmp_path)
     going.wait_for_line("case 1/2")

@@ -12,7 +12,7 @@ from support.api_server import NODE_MISSED, ApiServer
 from support.engine import run, start
 from support.small_cluster import PROGRESS, failure, small_cluster, write
 
-# Shows the counters of a container as the kernel would: how many kills there were stands in a file.
+# Prints the counters of a container as the kernel would; the number of kills is in a file.
 SED = """#!/bin/sh
 case "$2" in
 */memory.events|*/memory.oom_control) echo "medweave-pod $2 oom_kill $(cat {kills})" ;;

@@ -1,4 +1,4 @@
-"""Runs over pods that wait for what may come: the reason is told at once, and once, and `pendingTimeout` ends the wait."""
+"""Runs with pods that wait for resources: the reason is reported at once, and once, and `pendingTimeout` ends the wait."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from medweave_connectors.sites.pods.api.cluster import Refused
+from medweave_connectors.sites.pods.api.namespace_client import ApiServerError
+from medweave_connectors.sites.pods.objects.pod import Pod, parse_pod
+from medweave_connectors.sites.pods.objects.workloads import Workload
 from medweave_connectors.sites.pods.startup import deadlines, readiness
-from medweave_connectors.sites.pods.startup.pod import Pod, parse_pod
 from medweave_connectors.sites.pods.startup.readiness import Readiness
-from medweave_connectors.sites.pods.startup.workloads import Workload
 from support.api_server import ApiServer, pod_document
 from support.engine import Run, run, start
 from support.small_cluster import DEPLOYMENT, applied, small_cluster, write
@@ -129,10 +129,10 @@ def test_a_workload_that_is_taken_away_is_told_within_seconds(tmp_path: Path, se
     ended = going.wait()
     assert time.monotonic() - before < 10
     assert ended.exit_code == 1
-    told = "deployments.pods.config.files: somebody has deleted Deployment segment, whose pods were waited for."
-    assert told in ended.stderr
+    message = "deployments.pods.config.files: Deployment segment was deleted while medweave waited for its pods."
+    assert message in ended.stderr
     assert "seen:     Deployment segment is gone" in ended.stderr
-    assert "do:       find out who has deleted it, and run again" in ended.stderr
+    assert "do:       find out what deleted it, and run again" in ended.stderr
 
 
 class OneWrongAnswer:
@@ -141,19 +141,19 @@ class OneWrongAnswer:
     namespace = "tenant-a"
 
     def __init__(self) -> None:
-        self.asked = 0
+        self.num_requests = 0
 
     async def pods(self, selector: str) -> list[Pod]:
-        return [parse_pod(pod_document("segment-1"))] if self.asked > 3 else []
+        return [parse_pod(pod_document("segment-1"))] if self.num_requests > 3 else []
 
-    async def told(self) -> list[Any]:
+    async def list_events(self) -> list[Any]:
         return []
 
     async def request(self, method: str, path: str) -> dict[str, Any]:
         assert (method, path) == ("GET", "/apis/apps/v1/namespaces/tenant-a/deployments/segment")
-        self.asked += 1
-        if self.asked % 2:
-            raise Refused(404, 'deployments.apps "segment" not found')
+        self.num_requests += 1
+        if self.num_requests % 2:
+            raise ApiServerError(404, 'deployments.apps "segment" not found')
         return {}
 
 

@@ -94,7 +94,7 @@ exec {real} "$@"
 
 @pytest.mark.slow
 def test_a_copy_that_is_cut_is_repeated(tmp_path: Path, server: ApiServer) -> None:
-    # Faults D1 and D2 of the engine: it dropped tar's exit status, and what was cut passed for whole.
+    # Faults D1 and D2 of the engine: it dropped tar's exit status, and a cut copy passed as complete.
     (tmp_path / "bin").mkdir()
     tar = tmp_path / "bin" / "tar"
     tar.write_text(CUT.format(folder=tmp_path, real=shutil.which("tar")))
@@ -131,7 +131,7 @@ def test_ctrl_c_ends_what_runs_in_the_pod(tmp_path: Path, server: ApiServer) -> 
 
 @pytest.mark.slow
 def test_ctrl_c_ends_what_is_just_being_started(tmp_path: Path, server: ApiServer) -> None:
-    # A kubelet starts it, whoever has hung up meanwhile.
+    # A kubelet starts it even if its client has disconnected since.
     write(tmp_path, {"sleeper": "while :; do sleep 0.1; done"})
     server.start_s = 1
 
@@ -142,7 +142,7 @@ def test_ctrl_c_ends_what_is_just_being_started(tmp_path: Path, server: ApiServe
         return processes_with(str(tmp_path / "sleeper.sh"), "NONE")
 
     going = start(tmp_path)
-    wait_until(lambda: any(is_step(words) for each in server.commands.values() for words in each), 60)
+    wait_until(lambda: any(is_step(words) for sent in server.commands.values() for words in sent), 60)
     going.signal(signal.SIGINT)
     ended = going.wait()
     wait_until(lambda: any(map(is_step, server.started)))
@@ -161,10 +161,10 @@ def test_a_gang_runs_once_per_pod(tmp_path: Path, server: ApiServer) -> None:
     write(tmp_path, {"train": (script, GANG)}, target=", locations: 2")
     ended = run(tmp_path)
     assert ended.exit_code == 0, ended.stderr
-    told = sorted((tmp_path / "nodes").read_text().splitlines())
-    assert [line.split(" at ")[0] for line in told] == ["0 of 2", "1 of 2"]
-    assert {line.split(" in ")[1] for line in told} == {"w-0", "w-1"}
-    assert {line.split(" at ")[1].split(" in ")[0] for line in told} == {"127.0.0.1:29500"}
+    nodes = sorted((tmp_path / "nodes").read_text().splitlines())
+    assert [line.split(" at ")[0] for line in nodes] == ["0 of 2", "1 of 2"]
+    assert {line.split(" in ")[1] for line in nodes} == {"w-0", "w-1"}
+    assert {line.split(" at ")[1].split(" in ")[0] for line in nodes} == {"127.0.0.1:29500"}
 
 
 @pytest.mark.slow
@@ -202,7 +202,7 @@ def test_the_lost_pod_is_the_cause_and_not_who_complains_of_it(tmp_path: Path, s
     going = start(tmp_path)
     wait_until(lambda: (tmp_path / "0").exists() and (tmp_path / "1").exists(), 60)
     lost = next(
-        name for name, told in server.commands.items() if any("MEDWEAVE_NODE_RANK=1" in each[-1] for each in told)
+        name for name, sent in server.commands.items() if any("MEDWEAVE_NODE_RANK=1" in words[-1] for words in sent)
     )
     server.remove(lost)
     (tmp_path / "gone").touch()
@@ -213,11 +213,11 @@ def test_the_lost_pod_is_the_cause_and_not_who_complains_of_it(tmp_path: Path, s
 @pytest.mark.slow
 def test_without_pods_the_error_comes_at_once(tmp_path: Path, server: ApiServer) -> None:
     # Fault K1 of the engine: it waited for ever, in silence.
-    write(tmp_path, {"first": GOOD}, config="selector: app=nobody")
+    write(tmp_path, {"first": GOOD}, config="selector: app=missing")
     ended = run(tmp_path)
     assert ended.exit_code == 1
     assert "deployments.pods.config.selector: its pods cannot be used." in ended.stderr
-    assert f"no pods with app=nobody in namespace '{NAMESPACE}'" in ended.stderr
+    assert f"no pods with app=missing in namespace '{NAMESPACE}'" in ended.stderr
 
 
 @pytest.mark.slow
@@ -239,7 +239,7 @@ def test_a_cluster_that_never_answers_is_told_with_how_long_it_was_waited_for(
         (tmp_path / "kubeconfig").write_text(yaml.safe_dump(document))
         write(tmp_path, {"first": GOOD})
         (tmp_path / "soon.py").write_text(
-            "from medweave_connectors.sites.pods import access\naccess.FIRST_ANSWER_S = 2.0\n"
+            "from medweave_connectors.sites.pods.api import access\naccess.FIRST_ANSWER_S = 2.0\n"
         )
         ended = run(tmp_path, preload=tmp_path / "soon.py")
     assert "deployments.pods.config.kubeconfig" in ended.stderr
@@ -280,7 +280,7 @@ def test_manifests_live_as_long_as_the_run(tmp_path: Path, server: ApiServer) ->
     assert ended.exit_code == 0, ended.stderr
     assert (tmp_path / "results" / "result.txt").read_text() == "segment-1\n"
     assert labels == ["my.run"]
-    assert not server.objects, "what was applied is deleted"
+    assert not server.objects, "the applied objects are deleted"
 
 
 @pytest.mark.slow
@@ -295,11 +295,11 @@ def test_an_object_that_others_have_made_meanwhile_is_not_deleted(tmp_path: Path
     )
     going = start(tmp_path)
     going.wait_for_line("case 1/2")
-    server.objects[path] = {"metadata": {"labels": {"app": "segment"}, "uid": "another"}, "of": "somebody"}
+    server.objects[path] = {"metadata": {"labels": {"app": "segment"}, "uid": "another"}, "of": "another owner"}
     (tmp_path / "go").touch()
     ended = going.wait()
-    assert "Deployment segment is not this run's any more; it is left alone" in ended.stderr
-    assert server.objects[path]["of"] == "somebody"
+    assert "Deployment segment does not belong to this run; it is not removed" in ended.stderr
+    assert server.objects[path]["of"] == "another owner"
 
 
 @pytest.mark.slow
@@ -358,8 +358,8 @@ def test_more_locations_than_there_are_is_refused(tmp_path: Path, server: ApiSer
 @pytest.mark.parametrize(
     ("labels", "words"),
     [
-        ({}, "belongs to somebody else (stranger)"),
-        ({"medweave.dev/driver": "another-machine_1-1"}, "belongs to somebody else (elsewhere)"),
+        ({}, "has another owner (stranger)"),
+        ({"medweave.dev/driver": "another-machine_1-1"}, "has another owner (elsewhere)"),
     ],
 )
 def test_objects_of_others_are_left_alone(
@@ -368,11 +368,11 @@ def test_objects_of_others_are_left_alone(
     # Fault K7 of the engine: any pod of the name was used.
     (tmp_path / "segment.yaml").write_text(DEPLOYMENT)
     path = f"/apis/apps/v1/namespaces/{NAMESPACE}/deployments/segment"
-    server.objects[path] = {"metadata": {"labels": labels}, "of": "somebody"}
+    server.objects[path] = {"metadata": {"labels": labels}, "of": "another owner"}
     write(tmp_path, {"first": GOOD}, config="files: [segment.yaml]")
     ended = run(tmp_path)
     assert words in ended.stderr
-    assert server.objects[path]["of"] == "somebody"
+    assert server.objects[path]["of"] == "another owner"
 
 
 @pytest.mark.slow

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from medweave_connectors.sites.pods.startup.pod import Pod, parse_pod
+from medweave_connectors.sites.pods.objects.pod import Pod, parse_pod
+from medweave_connectors.sites.pods.objects.pod_states import PodState, judge
+from medweave_connectors.sites.pods.objects.workloads import Workload
 from medweave_connectors.sites.pods.startup.readiness import Readiness
-from medweave_connectors.sites.pods.startup.settling import SETTLE_AGAIN_S, SETTLE_S, Doubts
-from medweave_connectors.sites.pods.startup.states import PodState, judge
-from medweave_connectors.sites.pods.startup.workloads import Workload
+from medweave_connectors.sites.pods.startup.settling import SETTLE_AGAIN_S, SETTLE_S, RecentStarts
 from support.api_server import pod_document
 
 FIRST, SECOND = "2026-11-23T20:00:00Z", "2026-11-23T20:00:11Z"
@@ -19,7 +19,7 @@ CRASH = {"terminated": {"reason": "Error", "exitCode": 3, "message": "no weights
 
 
 def pod(*, started: str = FIRST, restarts: int = 0, probe: str = "", crashed: bool = False) -> Pod:
-    """A pod as the API server tells it, which is ready or whose container has crashed."""
+    """Return a pod of the API server that is ready, or whose container has crashed."""
     document = pod_document("segment-1")
     if probe:
         document["spec"]["containers"][0][probe] = {"exec": {"command": ["true"]}}
@@ -34,10 +34,10 @@ def pod(*, started: str = FIRST, restarts: int = 0, probe: str = "", crashed: bo
 
 def looked(*looks: tuple[float, Pod]) -> tuple[PodState, str]:
     """The pod's state at the last of some looks."""
-    doubts = Doubts()
-    for now_s, found in looks:
-        doubts = doubts.after(now_s, [found])
-    return judge(doubts.doubted(*looks[-1]))
+    doubts = RecentStarts()
+    for now_s, pod_of_look in looks:
+        doubts = doubts.after(now_s, [pod_of_look])
+    return judge(doubts.settled(*looks[-1]))
 
 
 def test_a_container_that_has_just_started_is_believed_a_little_later() -> None:
@@ -59,8 +59,8 @@ def test_a_probe_is_believed_at_once(probe: str) -> None:
 
 
 def test_a_look_without_an_answer_starts_no_time_anew() -> None:
-    doubts = Doubts().after(5.0, [pod()]).after(6.0, []).after(5.0 + SETTLE_S, [pod()])
-    assert judge(doubts.doubted(5.0 + SETTLE_S, pod()))[0] is PodState.READY
+    doubts = RecentStarts().after(5.0, [pod()]).after(6.0, []).after(5.0 + SETTLE_S, [pod()])
+    assert judge(doubts.settled(5.0 + SETTLE_S, pod()))[0] is PodState.READY
 
 
 def test_a_pod_that_is_not_ready_keeps_its_own_reason() -> None:
@@ -81,15 +81,15 @@ class Crashing:
             return [pod()]
         return [pod(crashed=True)] if self.looks == 2 else [pod(started=SECOND, restarts=1, probe="readinessProbe")]
 
-    async def told(self) -> list[Any]:
+    async def list_events(self) -> list[Any]:
         return []
 
 
 @pytest.mark.slow
 def test_pods_that_are_ready_for_a_moment_are_not_given_to_the_run() -> None:
-    # Seen on a real cluster: a container that exits at once was told as ready, and the run failed at its first command.
+    # Seen on a real cluster: a container that exits at once was reported as ready, and the run failed at its first command.
     wanted = Workload(kind="Deployment", name="segment", replicas=1, selector="app=w", containers=("worker",))
     cluster: Any = Crashing()
     waits = Readiness("pods", cluster, [wanted], timeout_s=60, pending_timeout_s=60, key_of=lambda image: "files")
-    (found,) = asyncio.run(waits.wait())
-    assert found.containers[0].started == SECOND
+    (pod_of_look,) = asyncio.run(waits.wait())
+    assert pod_of_look.containers[0].started == SECOND

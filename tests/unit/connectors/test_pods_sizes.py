@@ -12,7 +12,7 @@ import pytest
 from medweave_connectors.engine.scheduling.deployments import MedweaveFutureConnector
 from medweave_connectors.jobs.job_requests import LocationSize
 from medweave_connectors.sites.kubernetes.connector import MedweaveKubernetesConnector
-from medweave_connectors.sites.pods.startup.pod import parse_pod, size_of
+from medweave_connectors.sites.pods.objects.pod import parse_pod, size_of
 from support.api_server import ApiServer, pod_document
 from support.engine import Run, run
 from support.small_cluster import write
@@ -68,7 +68,7 @@ def go(folder: Path, **keys: Any) -> Run:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("keys", "asked"),
+    ("keys", "amounts"),
     [
         ({"requirements": {"ResourceRequirement": {"ramMin": 1025}}}, "1 cores and 1025 MiB of memory, "),
         ({"requirements": {"ResourceRequirement": {"coresMin": 3}}}, "3 cores and 256 MiB of memory, "),
@@ -76,11 +76,11 @@ def go(folder: Path, **keys: Any) -> Run:
     ],
 )
 def test_a_step_that_asks_for_more_than_any_pod_has_is_refused(
-    tmp_path: Path, server: ApiServer, keys: dict[str, Any], asked: str
+    tmp_path: Path, server: ApiServer, keys: dict[str, Any], amounts: str
 ) -> None:
     ended = go(tmp_path, **keys)
     assert ended.exit_code == 1
-    assert f"/first/0 asks for {asked}and no location it is bound to has that much." in ended.stderr
+    assert f"/first/0 asks for {amounts}and no location it is bound to has that much." in ended.stderr
     assert "w-0:worker of pods has 0.1 cores, 64 MiB of memory, 0 GPUs" in ended.stderr
     assert "w-1:worker of pods has 2 cores, 1024 MiB of memory, 1 GPUs" in ended.stderr
     assert not server.commands, "nothing was started"
@@ -102,7 +102,7 @@ def test_a_deployment_that_comes_up_at_its_first_use_tells_the_same(tmp_path: Pa
     assert not hasattr(late, "distinct")
 
     async def come_up() -> tuple[dict[str, LocationSize], int]:
-        places = [each.location for each in (await late.get_available_locations("worker")).values()]
+        places = [location.location for location in (await late.get_available_locations("worker")).values()]
         try:
             return await late.sizes("worker"), len(await late.distinct(places, "/"))
         finally:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from medweave_connectors.sites.pods.api import spdy
 from medweave_connectors.sites.pods.api.channels import STATUS, STDERR, STDOUT
-from medweave_connectors.sites.pods.api.spdy import Frames, SpdyChannels, opening
+from medweave_connectors.sites.pods.api.spdy import Frames, SpdyChannels, build_opening_frames
 
 STREAM_OF = {STATUS: 1, STDOUT: 5, STDERR: 7}
 
@@ -30,7 +30,7 @@ def control_frame(kind: int, body: bytes) -> bytes:
 
 def streams(frames: bytes) -> list[tuple[int, bytes]]:
     """Number and type of each stream that is opened, as a server reads them: one zlib stream for all."""
-    inflate, found = zlib.decompressobj(), []
+    inflate, opened = zlib.decompressobj(), []
     while frames:
         kind, length = struct.unpack(">II", frames[:8])
         assert kind == 0x80030001
@@ -38,13 +38,18 @@ def streams(frames: bytes) -> list[tuple[int, bytes]]:
         pairs = inflate.decompress(body[10:])
         assert pairs[:4] == struct.pack(">I", 1)
         assert pairs[8:18] == b"streamtype"
-        found.append((int.from_bytes(body[:4]), pairs[22:]))
-    return found
+        opened.append((int.from_bytes(body[:4]), pairs[22:]))
+    return opened
 
 
 def test_a_command_has_a_stream_for_each_channel() -> None:
-    assert streams(opening(takes_input=True)) == [(1, b"error"), (3, b"stdin"), (5, b"stdout"), (7, b"stderr")]
-    assert streams(opening(takes_input=False)) == [(1, b"error"), (5, b"stdout"), (7, b"stderr")]
+    assert streams(build_opening_frames(takes_input=True)) == [
+        (1, b"error"),
+        (3, b"stdin"),
+        (5, b"stdout"),
+        (7, b"stderr"),
+    ]
+    assert streams(build_opening_frames(takes_input=False)) == [(1, b"error"), (5, b"stdout"), (7, b"stderr")]
 
 
 PIECES = st.lists(st.tuples(st.sampled_from([STATUS, STDOUT, STDERR]), st.binary(min_size=1, max_size=40)), max_size=8)
@@ -53,7 +58,7 @@ PIECES = st.lists(st.tuples(st.sampled_from([STATUS, STDOUT, STDERR]), st.binary
 @given(PIECES, st.lists(st.integers(0, 600), max_size=12), st.integers(0, 8))
 def test_frames_are_read_however_they_are_cut(pieces: list[tuple[int, bytes]], cuts: list[int], place: int) -> None:
     frames = [data_frame(STREAM_OF[channel], body) for channel, body in pieces]
-    # An answer to a ping, an end of a stream, a stream that nobody has opened.
+    # An answer to a ping, an end of a stream, a stream that was not opened.
     frames[place:place] = [control_frame(6, b"\0\0\0\1"), data_frame(5, b"", flags=1), data_frame(99, b"unknown")]
     text, reader = b"".join(frames), Frames()
     borders = [0, *sorted(min(cut, len(text)) for cut in cuts), len(text)]
@@ -73,7 +78,7 @@ async def _all(reader: Frames) -> Any:
 
 
 class Wire:
-    """What aiohttp's connection is to the channels; `left` bytes of what was written have not gone yet."""
+    """Fake of aiohttp's connection; `left` written bytes are not sent yet."""
 
     def __init__(self) -> None:
         self.written, self.left, self.aborted, self.reads, self._paused = bytearray(), 0, False, True, False

@@ -453,5 +453,5 @@ def test_a_question_whose_connection_is_lost_is_asked_again_and_a_change_is_not(
         at.replace(program, HANGS_ONCE.format(once=tmp_path / program))
     told = at.at_work(lambda each: ask(each, "stat", "-c", "%F", str(tmp_path)))
     assert told == ("directory\n", 0) or told == ("directory", 0)
-    with pytest.raises(SiteUnreachable, match="how a command ended there is not known"):
+    with pytest.raises(SiteUnreachable, match="the exit code of a command there is unknown"):
         at.at_work(lambda each: ask(each, "touch", str(tmp_path / "file")))

@@ -2,7 +2,7 @@
 
 The parsers of remote text, each fuzzed here: progress lines and notices (`record.output`), answers of a login node
 (`slurm.answers`, `slurm.left_commands`, `slurm.site_look`), what pods, kubelets and the API server write (`pods.pod`,
-`pods.execution`, `pods.commands`, `pods.cluster`, `kubernetes.job_script`), the machine of ssh (`ssh.hardware`), helm's records,
+`pods.exec`, `pods.api`, `kubernetes.job.script`), the machine of ssh (`ssh.hardware`), helm's records,
 the agents of direct transfers (`transfer.direct.commands`), and the event log as the driver reads it (`medweave.history`).
 """
 
@@ -22,14 +22,14 @@ from hypothesis import strategies as st
 from medweave.provision import command
 from medweave_connectors.runlog.job_output import MOST_NOTICES, JobOutput
 from medweave_connectors.runlog.run import RunRecord
-from medweave_connectors.sites.helm import releases
-from medweave_connectors.sites.kubernetes import job_script
-from medweave_connectors.sites.pods.api.cluster import Refused, chosen, read_pod
+from medweave_connectors.sites.helm import commands as helm_commands
+from medweave_connectors.sites.kubernetes.job import script as job_script
+from medweave_connectors.sites.pods.api.namespace_client import ApiServerError, read_pod, select_events
 from medweave_connectors.sites.pods.exec import commands as pod_commands
 from medweave_connectors.sites.pods.exec import execution
-from medweave_connectors.sites.pods.startup.messages import tell_pods
-from medweave_connectors.sites.pods.startup.pod import Event
-from medweave_connectors.sites.pods.startup.states import judge
+from medweave_connectors.sites.pods.objects.pod import ClusterEvent
+from medweave_connectors.sites.pods.objects.pod_states import judge
+from medweave_connectors.sites.pods.startup.messages import describe_pods
 from medweave_connectors.sites.slurm import answers, reattach_commands, site_survey
 from medweave_connectors.sites.slurm.messages import ServiceLabel, site_word
 from medweave_connectors.sites.slurm.service import Allocation, Service
@@ -232,11 +232,11 @@ def test_a_pod_with_any_value_in_any_place(where: tuple[Any, ...], value: Any) -
     for key in where[:-1]:
         part = part[key]
     part[where[-1]] = value
-    with contextlib.suppress(Refused):
+    with contextlib.suppress(ApiServerError):
         pod = read_pod(document)
         with contextlib.suppress(AttributeError, TypeError):  # a kind that the API server does not send
             judge(pod)
-            for line in tell_pods([pod]):
+            for line in describe_pods([pod]):
                 assert line == plain(line)
 
 
@@ -246,7 +246,7 @@ def test_a_kubelets_words_about_an_end(data: bytes) -> None:
     code, message = execution.read_status(data)
     assert code is None or code >= 0
     assert message == plain_line(message)
-    own = execution.OwnEnd(b"mark ")
+    own = execution.ExitCodeFilter(b"mark ")
     own.feed(b"x mark " + data + b"\n")
     assert own.exit_code is None or own.exit_code >= 0
 
@@ -267,8 +267,8 @@ def test_a_status_that_is_nested_deeply_is_an_unknown_end() -> None:
 )
 def test_counters_of_a_container(text: list[str]) -> None:
     counters = pod_commands.parse_counters([pod_commands.MARK + " ".join(text)])
-    assert pod_commands.verdict(137, pod_commands.Counters(), counters) is not None
-    job_script.parse_final_report(f"code {' '.join(text)}\n{pod_commands.MARK}{' '.join(text)}")
+    assert pod_commands.explain_failure(137, pod_commands.Counters(), counters) is not None
+    job_script.read_end(f"code {' '.join(text)}\n{pod_commands.MARK}{' '.join(text)}")
 
 
 def test_a_job_cannot_name_another_process_as_its_own() -> None:
@@ -284,15 +284,17 @@ def test_other_parsers_of_a_sites_text(text: str) -> None:
         parse_hardware(text)
     facts = direct.parse_message(f"medweave-direct {text}".encode())
     assert facts is None or isinstance(facts, dict)
-    releases.parse([{"labels": {"name": text, "version": text}}])
+    helm_commands.parse_releases([{"labels": {"name": text, "version": text}}])
 
 
 def test_events_without_a_time_zone_are_compared() -> None:
     import datetime
 
     since = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
-    moments = [(moment, Event("w-0", "Killing", "")) for moment in ("", "2026-02-01T00:00:00", "2026-02-01T00:00:00Z")]
-    assert len(chosen(moments, ["w-0"], since)) == 2
+    moments = [
+        (moment, ClusterEvent("w-0", "Killing", "")) for moment in ("", "2026-02-01T00:00:00", "2026-02-01T00:00:00Z")
+    ]
+    assert len(select_events(moments, ["w-0"], since)) == 2
 
 
 @FAST

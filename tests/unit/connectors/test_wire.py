@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from medweave_connectors.host.errors import StreamBroke, StreamCut, StreamRefused
 from medweave_connectors.host.stdin_command import stdin_of
 from medweave_connectors.jobs.remote_environment import stream_line
-from medweave_connectors.sites.pods.exec.commands import telling_its_end
+from medweave_connectors.sites.pods.exec.commands import build_exit_code_wrapper
 from medweave_connectors.transfer.agent import encoding, program_text
 from medweave_connectors.transfer.agent.archive import LengthChecker
 from medweave_connectors.transfer.agent.encoding import BLOCK, HEAD
@@ -90,7 +90,7 @@ def test_its_program_is_for_an_old_python_and_leaves_room_for_names() -> None:
     for piece in pieces.some_files("/data/cohort", names, "/there", num_bytes=0):
         for words in (FAR.packing(piece.packing), FAR.unpacking(piece.unpacking)):
             assert len(os.fsencode(stream_line(words))) < MOST_WORD_BYTES
-            assert max(len(os.fsencode(each)) for each in telling_its_end(words, "mark")) < MOST_WORD_BYTES
+            assert max(len(os.fsencode(each)) for each in build_exit_code_wrapper(words, "mark")) < MOST_WORD_BYTES
 
 
 @pytest.mark.parametrize(

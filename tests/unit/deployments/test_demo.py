@@ -22,10 +22,10 @@ def demo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 
 
 def test_fewer_steps_change_nothing_else(demo: ModuleType) -> None:
-    asked = YAML(typ="safe").load(demo.with_steps(7))
+    document = YAML(typ="safe").load(demo.with_steps(7))
     usual = YAML(typ="safe").load(ROOT / "streamflow.yml")
-    config, usual_config = (each["workflows"]["lung"].pop("config") for each in (asked, usual))
-    assert asked == usual
+    config, usual_config = (document["workflows"]["lung"].pop("config") for document in (document, usual))
+    assert document == usual
     assert Path(config["file"]) == ROOT / usual_config["file"]
     job = YAML(typ="safe").load(Path(config["settings"]))
     usual_job = YAML(typ="safe").load(ROOT / usual_config["settings"])
@@ -36,12 +36,12 @@ def test_fewer_steps_change_nothing_else(demo: ModuleType) -> None:
 
 
 @pytest.mark.parametrize("text", ["0", "-3", "1e3", "many", ""])
-def test_what_is_no_number_is_told(demo: ModuleType, text: str) -> None:
+def test_other_text_than_a_number_is_an_error(demo: ModuleType, text: str) -> None:
     with pytest.raises(ArgumentTypeError, match="a whole number from 1"):
         demo.number(text, least=1, example=500)
 
 
-def test_fewer_cases_than_can_be_split_are_told(demo: ModuleType) -> None:
+def test_too_few_cases_to_split_are_an_error(demo: ModuleType) -> None:
     assert demo.number("12", least=demo.FEWEST_CASES, example=30) == 12
     with pytest.raises(ArgumentTypeError, match="a whole number from 12"):
         demo.number("11", least=demo.FEWEST_CASES, example=30)

@@ -1,4 +1,4 @@
-"""`make hybrid COMPSS_HOME=… STEPS=…`: what is refused, what the file is bound to, and what the job file says."""
+"""`make hybrid COMPSS_HOME=… STEPS=…`: refusals, the bound file, and the job file."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ def test_a_folder_that_is_no_installation_is_refused(
     with pytest.raises(SystemExit) as left:
         hybrid.compss_installation(str(tmp_path))
     assert left.value.code == 2
-    told = capsys.readouterr().err
-    assert f"seen:     no {tmp_path}/Runtime/scripts/user/runcompss" in told
-    assert "do:       correct COMPSS_HOME" in told
+    stderr = capsys.readouterr().err
+    assert f"seen:     no {tmp_path}/Runtime/scripts/user/runcompss" in stderr
+    assert "do:       correct COMPSS_HOME" in stderr
 
 
 def installation(folder: Path) -> None:
@@ -68,10 +68,10 @@ def test_an_installation_is_given_to_the_pods_and_trains(
     home = hybrid.compss_installation(str(tmp_path / "COMPSs"))
     for name in ("workflows", "helm", "deployments"):
         shutil.copytree(ROOT / name, tmp_path / "checkout" / name, ignore=shutil.ignore_patterns("__pycache__"))
-    asked = []
-    monkeypatch.setattr(hybrid, "testbed", lambda *words: asked.append(words) or ["true"])  # type: ignore[func-returns-value]
+    commands = []
+    monkeypatch.setattr(hybrid, "testbed", lambda *words: commands.append(words) or ["true"])  # type: ignore[func-returns-value]
     hybrid.bind_to_compss(tmp_path, home)
-    assert asked == [("volume", "medweave-compss", tmp_path / "COMPSs")]
+    assert commands == [("volume", "medweave-compss", tmp_path / "COMPSs")]
     bound = hybrid.bound_file(tmp_path, "testbed").read_text(encoding="utf-8")
     assert "{step: /train_distributed, target: {deployment: training-compss}}" in bound
     assert "engine: compss" in bound

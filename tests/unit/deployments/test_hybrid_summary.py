@@ -1,4 +1,4 @@
-"""What is read from the event log and from the sites' answers after a hybrid run."""
+"""Summary of a hybrid run from the event log and the sites' answers."""
 
 from __future__ import annotations
 
@@ -58,8 +58,8 @@ def test_pods_are_counted_by_uid_and_only_if_they_ran(summary: ModuleType) -> No
         }
 
     text = "".join(
-        json.dumps(each, indent=1)
-        for each in ({"kind": "List", "items": [pod("a", False)]}, pod("a", True), pod("b", False), pod("a", True))
+        json.dumps(item, indent=1)
+        for item in ({"kind": "List", "items": [pod("a", False)]}, pod("a", True), pod("b", False), pod("a", True))
     )
     seen = summary.pods_seen(summary.json_stream(text + '{"kind": "Po'))
     assert list(seen) == ["a"]
@@ -98,7 +98,7 @@ GOOD = {
 
 
 @pytest.mark.parametrize(
-    ("change", "pods", "told"),
+    ("change", "pods", "expected"),
     [
         ({}, 2, ""),
         ({"masks_equal_laptop": False, "masks_that_differ": ["case-1"]}, 2, "masks differ .* case-1"),
@@ -116,11 +116,11 @@ GOOD = {
     ],
 )
 def test_a_run_that_did_not_cross_all_sites_is_no_success(
-    summary: ModuleType, change: dict[str, Any], pods: int, told: str
+    summary: ModuleType, change: dict[str, Any], pods: int, expected: str
 ) -> None:
-    found = summary.shortfalls(GOOD | change, [str(number) for number in range(pods)])
-    assert len(found) == bool(told)
-    assert re.search(told, "".join(found))
+    sentences = summary.shortfalls(GOOD | change, [str(number) for number in range(pods)])
+    assert len(sentences) == bool(expected)
+    assert re.search(expected, "".join(sentences))
 
 
 def test_bytes_are_added_up_by_route(summary: ModuleType) -> None:

@@ -40,9 +40,9 @@ def run_script(folder: Path, torch: str, **variables: str) -> subprocess.Complet
     for name in ("python", "uv"):
         (programs / name).write_text(RECORDER)
         (programs / name).chmod(0o755)
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("PIP_", "UV_", "SSL_"))}
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("PIP_", "UV_", "SSL_"))}
     command = [folder / SCRIPT, programs / "python", torch]
-    return subprocess.run(command, cwd=folder, env=kept | variables, capture_output=True, text=True, check=False)
+    return subprocess.run(command, cwd=folder, env=environment | variables, capture_output=True, text=True, check=False)
 
 
 def installation(folder: Path, torch: str, **variables: str) -> tuple[list[str], str]:
@@ -55,7 +55,7 @@ def installation(folder: Path, torch: str, **variables: str) -> tuple[list[str],
 
 
 def pinned() -> dict[str, list[Requirement]]:
-    """What constraints.txt pins, read here in another way; a name has several lines where Pythons need several versions."""
+    """What constraints.txt pins, parsed independently; a name has several lines where Pythons need several versions."""
     found: dict[str, list[Requirement]] = {}
     for entry in (ROOT / "constraints.txt").read_text().replace("\\\n", " ").splitlines():
         requirement = Requirement(entry.partition(" --hash")[0].strip())

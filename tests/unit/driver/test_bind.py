@@ -34,7 +34,7 @@ workflows:
     bindings:
       - {step: /prepare, target: {deployment: desk}}                              # role preprocess
       - {step: /train, target: {deployment: cluster, service: gpu, locations: 2}} # role train
-deployments: # as they stand in deployments/sites/two.yml
+deployments: # copied from deployments/sites/two.yml
   # The machine with the data.
   desk:
     type: medweave.local
@@ -52,7 +52,7 @@ deployments: # as they stand in deployments/sites/two.yml
     type: ssh
     workdir: ${SCRATCH}/jobs
     config: {nodes: ["login.example.org"], sshKey: keys/id}
-# The same at every site. The event log and the reports of a run lie in runs/<run-id>/ beside this file.
+# The same at every site. The event log and the reports of a run are in runs/<run-id>/ next to this file.
 scheduling:
   scheduler: {type: medweave.scheduler, config: {}}
 dataManager: {type: medweave.transfer, config: {}}

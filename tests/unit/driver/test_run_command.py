@@ -23,7 +23,7 @@ from medweave_core.runlog.history import read_events, read_run
 from medweave_core.runlog.log_state import driver_lives
 from medweave_core.runlog.run_state import State, fold
 from support import engine
-from support.cluster_way import write_kubeconfig
+from support.cluster_connections import write_kubeconfig
 from support.driver_calls import call
 from support.engine import valid_events, wait_until, write_workflow
 from support.engine_file import engine_file

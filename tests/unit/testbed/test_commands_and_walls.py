@@ -30,8 +30,8 @@ def test_a_failed_program_is_quoted_with_its_exit_code() -> None:
 def test_a_failed_program_with_a_log_is_quoted_from_there(tmp_path: Path) -> None:
     log = tmp_path / "build" / "log"
     with pytest.raises(TestbedError) as refusal:
-        Commands().run(["sh", "-c", "echo said; exit 1"], log=log)
-    assert refusal.value.seen == "exit code 1; said"
+        Commands().run(["sh", "-c", "echo text; exit 1"], log=log)
+    assert refusal.value.seen == "exit code 1; text"
     assert str(log) in refusal.value.do
 
 
@@ -84,7 +84,7 @@ def test_a_process_is_known_again_only_while_it_is_the_same(tmp_path: Path) -> N
     process.kill()
     process.wait()
     assert living(file, proc) is None
-    file.write_text(f"{os.getpid()} 1\n", encoding="utf-8")  # the id was given to another process
+    file.write_text(f"{os.getpid()} 1\n", encoding="utf-8")  # the id was reused for another process
     assert living(file, proc) is None
 
 
@@ -132,7 +132,7 @@ NEW = "cgroup2 /sys/fs/cgroup cgroup2 rw,nosuid 0 0\n"
 def test_control_group_hierarchies_of_both_versions_are_found() -> None:
     assert control_groups.hierarchies(OLD) == [Path("/sys/fs/cgroup/cpu"), Path("/sys/fs/cgroup/memory")]
     assert control_groups.hierarchies(NEW) == [Path("/sys/fs/cgroup")]
-    # `down` looks in all of them: containers leave groups in the second version's mount beside the first.
+    # `down` looks in all of them: containers leave groups in the second version's mount, too.
     assert [path.name for path in control_groups.all_mounted(OLD)] == ["cpu", "memory", "unified"]
     assert control_groups.all_mounted(NEW) == [Path("/sys/fs/cgroup")]
 

@@ -1,4 +1,4 @@
-"""The files and command lines that the testbed's daemons are given, made of plain values."""
+"""Files and command lines for the testbed's daemons, from plain values."""
 
 from __future__ import annotations
 
@@ -201,8 +201,8 @@ def test_only_keys_open_the_login_node() -> None:
 
 def test_the_laptops_shell_file_is_taken_by_a_shell() -> None:
     script = login.environment_sh(LAYOUT) + 'echo "$MEDWEAVE_TESTBED_LOGIN_HOST $KUBECONFIG"'
-    said = subprocess.run(["sh", "-c", script], capture_output=True, text=True, check=True).stdout
-    assert said == "198.18.7.2 /opt/bed/laptop/home/.kube/tenant-a.kubeconfig\n"
+    output = subprocess.run(["sh", "-c", script], capture_output=True, text=True, check=True).stdout
+    assert output == "198.18.7.2 /opt/bed/laptop/home/.kube/tenant-a.kubeconfig\n"
 
 
 def test_build_arguments_are_pairs() -> None:
@@ -228,8 +228,8 @@ def test_an_existing_cluster_is_remembered_for_status_and_down(tmp_path: Path) -
     config = tmp_path / "config"
     config.touch()
     layout = Layout(folder=tmp_path, instance=0)
-    given = {"MEDWEAVE_TESTBED_KUBERNETES": "existing", "KUBECONFIG": str(config)}
-    assert cli.existing_kubeconfig(layout, given) == config
+    environment = {"MEDWEAVE_TESTBED_KUBERNETES": "existing", "KUBECONFIG": str(config)}
+    assert cli.existing_kubeconfig(layout, environment) == config
     assert cli.existing_kubeconfig(layout, {"KUBECONFIG": str(config)}) is None
     layout.run.mkdir()
     (layout.run / "existing-cluster.json").write_text(json.dumps({"kubeconfig": str(config)}), encoding="utf-8")

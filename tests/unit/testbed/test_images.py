@@ -29,8 +29,8 @@ class Recorded:
 def test_one_image_can_be_given_by_two_at_once(tmp_path: Path) -> None:
     layout = Layout(folder=tmp_path, instance=0)
     with ThreadPoolExecutor(4) as pool:
-        for given in [pool.submit(images.load, layout, Recorded(), NAME) for _ in range(8)]:  # type: ignore[arg-type]
-            given.result()
+        for loading in [pool.submit(images.load, layout, Recorded(), NAME) for _ in range(8)]:  # type: ignore[arg-type]
+            loading.result()
     note = images.note_of(layout, NAME)
     assert note.read_text() == "sha256:1"
     assert list(note.parent.glob("*.tar")) == []

@@ -1,4 +1,4 @@
-"""What the machine must be: each refusal says what was seen, what was expected, what to do, and what still works."""
+"""Requirements on the machine: every refusal has seen, expected and do, and names the commands that still work."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an image build is told of the machine's package index."""
+"""Settings of the machine's package index for an image build."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ install.extra-index-url='https://a.example.org\\nhttps://b.example.org'
 
 
 def test_the_environment_wins_over_files() -> None:
-    found = package_index.settings(LISTED)
-    assert found["index-url"] == "https://mirror.example.org/simple"
-    assert found["timeout"] == "60"
+    pip_settings = package_index.settings(LISTED)
+    assert pip_settings["index-url"] == "https://mirror.example.org/simple"
+    assert pip_settings["timeout"] == "60"
 
 
 def test_the_builds_settings_hold_no_path_of_the_machine() -> None:

@@ -62,7 +62,7 @@ def test_parts_come_up_after_what_they_need(bed: Testbed) -> None:
         world.part("kubelet", "api", "runtime"),
         world.part("runtime"),
     ]
-    upbringing = Upbringing(parts, bed, tell=lambda line: None)
+    upbringing = Upbringing(parts, bed, report=lambda line: None)
     upbringing.run()
     assert not upbringing.failed
     assert world.order.index("etcd") < world.order.index("api") < world.order.index("kubelet")
@@ -75,7 +75,7 @@ def test_healthy_parts_are_left_alone(bed: Testbed) -> None:
     parts = [world.part("etcd"), world.part("api", "etcd")]
     world.up.add("etcd")
     lines: list[str] = []
-    upbringing = Upbringing(parts, bed, tell=lines.append)
+    upbringing = Upbringing(parts, bed, report=lines.append)
     upbringing.run()
     assert world.order == ["api"]
     assert upbringing.started == ["api"]
@@ -85,7 +85,7 @@ def test_healthy_parts_are_left_alone(bed: Testbed) -> None:
 def test_a_part_that_fails_stops_those_that_need_it_and_no_others(bed: Testbed) -> None:
     world = World()
     parts = [world.part("etcd", broken=True), world.part("api", "etcd"), world.part("node", "api"), world.part("slurm")]
-    upbringing = Upbringing(parts, bed, tell=lambda line: None)
+    upbringing = Upbringing(parts, bed, report=lambda line: None)
     upbringing.run()
     assert world.order == ["slurm"]
     assert list(upbringing.failed) == ["etcd"]
@@ -135,9 +135,9 @@ def test_status_puts_the_cause_first(bed: Testbed) -> None:
     ]  # fmt: skip
     table = status.table(states, "/opt/bed")
     assert table.startswith("testbed in /opt/bed: 2 of 3 parts are down\n  etcd           DOWN  it is off\n")
-    told = json.loads(status.as_json(states, "/opt/bed"))
-    assert told["up"] is False
-    assert told["parts"][2] == {"name": "slurm", "up": True, "reason": None}
+    document = json.loads(status.as_json(states, "/opt/bed"))
+    assert document["up"] is False
+    assert document["parts"][2] == {"name": "slurm", "up": True, "reason": None}
 
 
 def test_status_of_a_testbed_that_is_up(bed: Testbed) -> None:

@@ -1,4 +1,4 @@
-"""Programs and servers of another version than the testbed stands for are refused: charts ask for theirs."""
+"""Programs and servers of another version than the testbed's are refused: charts require these versions."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ GOOD = {
 }
 
 
-def programs(folder: Path, **said: str) -> Path:
-    for name, text in {**GOOD, **{name.replace("_", "-"): text for name, text in said.items()}}.items():
+def programs(folder: Path, **outputs: str) -> Path:
+    for name, text in {**GOOD, **{name.replace("_", "-"): text for name, text in outputs.items()}}.items():
         (folder / name).write_text(f"#!/bin/sh\necho '{text}'\n", encoding="utf-8")
         (folder / name).chmod(0o755)
     return folder
@@ -37,7 +37,7 @@ def test_the_promised_versions_are_taken(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "said"),
+    ("name", "output"),
     [
         ("kubectl", "Client Version: v1.33.4"),
         ("kube_apiserver", "Kubernetes v0.0.0-master+$Format:%H$"),  # built without its stamp
@@ -46,22 +46,22 @@ def test_the_promised_versions_are_taken(tmp_path: Path) -> None:
         ("kubectl", ""),
     ],
 )
-def test_another_version_is_refused(tmp_path: Path, name: str, said: str) -> None:
+def test_another_version_is_refused(tmp_path: Path, name: str, output: str) -> None:
     with pytest.raises(TestbedError, match=f"{name.replace('_', '-')} is of another version"):
-        check_versions(Commands(), programs(tmp_path, **{name: said}))
+        check_versions(Commands(), programs(tmp_path, **{name: output}))
 
 
 def test_programs_that_were_given_once_stay_the_right_ones(tmp_path: Path) -> None:
-    given = tmp_path / "given"
-    given.mkdir()
+    supplied = tmp_path / "supplied"
+    supplied.mkdir()
     for name in machine.PROGRAMS:
-        programs(given, **{name.replace("-", "_"): GOOD.get(name, "")})
+        programs(supplied, **{name.replace("-", "_"): GOOD.get(name, "")})
     layout = dataclasses.replace(layout_of({}), folder=tmp_path / "bed")
-    environment = {"MEDWEAVE_TESTBED_BINARIES": str(given)}
+    environment = {"MEDWEAVE_TESTBED_BINARIES": str(supplied)}
     binaries.make(layout, Commands(), environment)
     assert binaries.trouble(layout, environment) is None
     assert binaries.trouble(layout, {}) is None, "status and down are called without the variable"
-    (given / "helm").write_text("#!/bin/sh\n", encoding="utf-8")
+    (supplied / "helm").write_text("#!/bin/sh\n", encoding="utf-8")
     assert binaries.trouble(layout, environment) is not None
 
 

@@ -1,4 +1,4 @@
-"""What the master of a COMPSs cluster is told. Pure."""
+"""Shell commands for the master and workers of a COMPSs cluster, and parsing of their output. Pure."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _LABELS = ("python", "compss", "runcompss", "java", "port", "steps")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    """What a pod has, as it says itself.
+    """Facts that a pod reports about itself.
 
     Attributes:
         python: interpreter of the steps.
@@ -55,7 +55,7 @@ class Facts:
         return str(PurePosixPath(self.steps).parent)
 
     def missing(self) -> list[str]:
-        """What a run needs and the pod has not, in words."""
+        """Return descriptions of what a run needs and the pod lacks."""
         needed = {
             "python": "a Python for the steps (POD_PYTHON, or python3 on the PATH)",
             "steps": f"the package medweave_steps in {self.python or 'its Python'}",
@@ -65,8 +65,8 @@ class Facts:
         return [words for name, words in needed.items() if not getattr(self, name)]
 
 
-def ask_facts() -> list[str]:
-    """Words for a shell that print the facts, one a line: `python /env/bin/python`."""
+def build_facts_command() -> list[str]:
+    """Return a shell command that prints the facts, one per line: `python /env/bin/python`."""
     lines = (
         "python=${POD_PYTHON:-$(command -v python3)}",
         'echo "python $python"',
@@ -81,35 +81,37 @@ def ask_facts() -> list[str]:
 
 
 def parse_facts(text: str) -> Facts:
-    """The facts from what the pod printed."""
-    told = dict(line.partition(" ")[::2] for line in text.splitlines())
-    return Facts(**{label: told.get(label, "").strip() for label in _LABELS})
+    """Return the facts from the output of `ask_facts`."""
+    fields = dict(line.partition(" ")[::2] for line in text.splitlines())
+    return Facts(**{label: fields.get(label, "").strip() for label in _LABELS})
 
 
-def reach(workers: Sequence[str], port: str) -> list[str]:
-    """Words for the master's shell that try each worker as COMPSs will: over ssh, without a question."""
-    each = (
-        f'said=$(timeout {REACH_S} ssh -p {shlex.quote(port)} -o BatchMode=yes "$worker" true </dev/null 2>&1); '
-        'code=$?; echo "$worker $code $(echo "$said" | tail -n 1)"'
+def build_reach_command(workers: Sequence[str], port: str) -> list[str]:
+    """Return a shell command for the master that logs in to every worker as COMPSs does: over ssh, in batch mode."""
+    check = (
+        f'message=$(timeout {REACH_S} ssh -p {shlex.quote(port)} -o BatchMode=yes "$worker" true </dev/null 2>&1); '
+        'code=$?; echo "$worker $code $(echo "$message" | tail -n 1)"'
     )
     names = " ".join(shlex.quote(name) for name in workers)
-    return [f"for worker in {names}; do ( {each} ) & done; wait"]
+    return [f"for worker in {names}; do ( {check} ) & done; wait"]
 
 
-def unreached(text: str, workers: Sequence[str]) -> dict[str, str]:
-    """The workers that did not answer, each with what was said, from what `reach` printed."""
-    told = {words[0]: words[1:] for words in (line.split(maxsplit=2) for line in text.splitlines()) if len(words) > 1}
+def parse_unreachable(text: str, workers: Sequence[str]) -> dict[str, str]:
+    """Return the workers that did not answer, by name, with the message of ssh, from the output of `reach`."""
+    answers = {
+        words[0]: words[1:] for words in (line.split(maxsplit=2) for line in text.splitlines()) if len(words) > 1
+    }
     failed = {}
     for name in workers:
-        code, *said = told.get(name, ["?", "no answer"])
+        code, *message = answers.get(name, ["?", "no answer"])
         if code != "0":
-            failed[name] = said[0] if said else f"ssh ended with {code}"
+            failed[name] = message[0] if message else f"ssh ended with {code}"
     return failed
 
 
-def test_release(release: str, namespace: str, *, stays: bool) -> str:
-    """Return how a person tests the release; one of this run is uninstalled before anybody reads that."""
-    if stays:
+def describe_release_test(release: str, namespace: str, *, is_external: bool) -> str:
+    """Return an instruction for testing the release by hand; a release of this run is uninstalled when the run ends."""
+    if is_external:
         return f"helm test {release} --namespace {namespace}"
     return (
         f"install the chart in namespace {namespace} by hand, with the values of this deployment, and run helm test "
@@ -117,17 +119,19 @@ def test_release(release: str, namespace: str, *, stays: bool) -> str:
     )
 
 
-def runcompss(command: Sequence[str], facts: Facts, *, project: str, resources: str, master: str) -> list[str]:
-    """The words that run a step's command as a COMPSs application; quoted for a shell, as the command is.
+def build_runcompss_command(
+    command: Sequence[str], facts: Facts, *, project: str, resources: str, master: str
+) -> list[str]:
+    """Return the shell-quoted words that run a step's command as a COMPSs application.
 
     Args:
-        command: `medweave-step VERB …` as StreamFlow gives it: words that are quoted already, the first ones in one piece.
+        command: `medweave-step VERB …` as StreamFlow passes it: shell-quoted words, the first of which may hold several.
         project, resources: paths of the XML files on the master.
         master: the master's host name, as the workers dial it.
 
     Raises:
-        ValueError: it cannot be run so, and why: another program, or a word that runcompss would take apart (it hands the
-            application's words on without quotes).
+        ValueError: the command is another program, or has a word that runcompss would split (it does not quote the
+            application's arguments).
     """
     first = shlex.split(command[0])
     if PurePosixPath(first[0]).name != STEP:
@@ -149,14 +153,14 @@ def runcompss(command: Sequence[str], facts: Facts, *, project: str, resources: 
     return [shlex.quote(facts.runcompss), *(shlex.quote(word) for word in options), *command[1:]]
 
 
-def clear(compss: str) -> list[str]:
-    """Words for a worker's shell that end what a broken run left: its runtime and the Pythons of its tasks.
+def build_kill_command(compss: str) -> list[str]:
+    """Return a shell command for a worker that kills the remaining processes of a failed run: COMPSs' runtime and its Python tasks.
 
-    All of them have the path of the installation in their command line. Process 1, which keeps the pod, and the ssh server, which
-    is told that path for its logins, are left alone: without one of them the container is started again.
+    All of them have the path of the installation in their command line. Process 1, which keeps the pod running, and the ssh
+    server, whose environment contains that path, are not killed: without either of them the container restarts.
     """
     pattern = f"[{compss[0]}]{compss[1:]}"  # so that the command line of this search does not match
     return [
-        f"for each in $(pgrep -f {shlex.quote(pattern)}); do "
-        'case "$each $(cat "/proc/$each/comm")" in "1 "*|*" sshd"*) ;; *) kill -s KILL "$each";; esac; done 2>/dev/null; :'
+        f"for pid in $(pgrep -f {shlex.quote(pattern)}); do "
+        'case "$pid $(cat "/proc/$pid/comm")" in "1 "*|*" sshd"*) ;; *) kill -s KILL "$pid";; esac; done 2>/dev/null; :'
     ]

@@ -1,4 +1,4 @@
-"""`medweave.compss`: a cluster of pods that is one place, for steps that spread their own work over it."""
+"""`medweave.compss`: a COMPSs cluster in pods as one location, for steps that distribute their own work over it."""
 
 from __future__ import annotations
 
@@ -29,26 +29,26 @@ from medweave_connectors.sites.compss import commands, replacement_pods, xml
 from medweave_connectors.sites.compss.commands import Facts
 from medweave_connectors.sites.compss.runtime_log import RuntimeLog
 from medweave_connectors.sites.helm.connector import MedweaveHelmConnector
-from medweave_connectors.sites.pods.api.cluster import Refused
+from medweave_connectors.sites.pods.api.errors import DeploymentRefused, PodLost
+from medweave_connectors.sites.pods.api.namespace_client import ApiServerError
 from medweave_connectors.sites.pods.connector import RENDEZVOUS_PORT
-from medweave_connectors.sites.pods.errors import DeploymentRefused, PodLost
-from medweave_connectors.sites.pods.exec.group import Member
-from medweave_connectors.sites.pods.startup.pod import Pod, pod_facts
-from medweave_connectors.sites.pods.startup.states import loss, loss_kind
+from medweave_connectors.sites.pods.exec.member import Member
+from medweave_connectors.sites.pods.objects.pod import Pod, pod_facts
+from medweave_connectors.sites.pods.objects.pod_states import describe_loss, loss_kind
 
 MASTER, WORKER = "master", "worker"
 ASK_S = 60
 LOGS_KIB = 50 * 1024
-# Commands of the engine that only look: the first pod's answer is the cluster's. All others change files, on every pod.
-_LOOKING = frozenset({"test", "readlink", "find", "ls", "cat", "head", "sha1sum", "set", "["})
+# Read-only commands of the engine: the first pod answers for the cluster. All other commands change files, on every pod.
+_READ_ONLY = frozenset({"test", "readlink", "find", "ls", "cat", "head", "sha1sum", "set", "["})
 
 
 class MedweaveCompssConnector(MedweaveHelmConnector):
-    """Master and workers of one release. What a step reads is put on all of its pods; what it writes is on the first."""
+    """Master and workers of one release. Inputs of a step are copied to all of its pods; outputs are on the first."""
 
     LOCATION_GIVES_NODES = True
     TABLE = CLUSTER
-    GIVES_FILES = True
+    COPIES_FILES = True
 
     def __init__(
         self,
@@ -62,20 +62,20 @@ class MedweaveCompssConnector(MedweaveHelmConnector):
         self.engine, self.step_timeout_s = engine, stepTimeout
         self.values["engine"] = engine
         if engine == "compss":
-            self.signal_lead_s = 0  # runcompss would die of it
+            self.signal_lead_s = 0  # the signal would kill runcompss
         self.master: Pod | None = None
         self.workers: list[Pod] = []
-        self._watching: list[Pod] = []
+        self._watched_workers: list[Pod] = []
         self._homes: dict[str, str] = {}
         self._runtime_log = RuntimeLog()
 
     @classmethod
     def get_schema(cls) -> str:
-        """The closed schema of the deployment's `config`."""
+        """Return the closed schema of the deployment's `config`."""
         return files(__package__).joinpath("schema.json").read_text("utf-8")
 
-    async def brought_up(self, pods: Sequence[Pod]) -> None:
-        """Tells master and workers apart.
+    async def on_pods_ready(self, pods: Sequence[Pod]) -> None:
+        """Store which pods are the master and the workers.
 
         Raises:
             DeploymentRefused: the release has no worker, or no master where the engine needs one.
@@ -83,7 +83,7 @@ class MedweaveCompssConnector(MedweaveHelmConnector):
         self.workers = sorted((pod for pod in pods if pod.container(WORKER)), key=lambda pod: pod.order)
         self.master = next((pod for pod in pods if pod.container(MASTER)), None)
         if not self.workers or (self.engine == "compss" and self.master is None):
-            have = ", ".join(dict.fromkeys(each.name for pod in pods for each in pod.containers))
+            have = ", ".join(dict.fromkeys(container.name for pod in pods for container in pod.containers))
             raise self._refused(
                 "chart",
                 f"containers {have}",
@@ -92,7 +92,7 @@ class MedweaveCompssConnector(MedweaveHelmConnector):
             )
 
     async def get_available_locations(self, service: str | None = None) -> MutableMapping[str, AvailableLocation]:
-        """The cluster, by the name of its first pod.
+        """Return the cluster as one location, named after its first pod.
 
         Raises:
             DeploymentRefused: the binding names a part of it.
@@ -101,8 +101,8 @@ class MedweaveCompssConnector(MedweaveHelmConnector):
             raise DeploymentRefused(
                 f"a binding to deployment '{self.deployment_name}' names a part of its cluster.",
                 seen=f"service: {service}",
-                expected="no service: the cluster is one place, and its engine decides what runs where",
-                do="remove `service` beside the deployment",
+                expected="no service: the cluster is one location, and its engine decides what runs where",
+                do="remove `service` next to `deployment` in the binding",
             )
         if run_is_ending():
             raise asyncio.CancelledError
@@ -114,14 +114,14 @@ class MedweaveCompssConnector(MedweaveHelmConnector):
         }
 
     async def sizes(self, service: str | None) -> dict[str, job_requests.LocationSize]:
-        """Nothing is known: which pods a step works in, its engine decides."""
+        """Return no sizes: the engine decides which pods a step uses."""
         return {}
 
     def most_locations(self, service: str | None) -> int | None:
-        """The number of its workers."""
+        """Return the number of workers."""
         return len(self.workers)
 
-    # ---- a place of several pods
+    # ---- one location of several pods
 
     async def utility(
         self,
@@ -131,19 +131,19 @@ class MedweaveCompssConnector(MedweaveHelmConnector):
         workdir: str | None = None,
         timeout: int | None = None,
     ) -> tuple[str, int]:
-        """Looks at the first pod, changes files on all of them; the first failure counts."""
-        told = await self.alone(location, command, environment, workdir, timeout)
-        if told[1] or location.name != self._places()[0] or _only_looks(command):
-            return told
+        """Run a read-only command in the first pod, any other command in all pods; return the first failure, if any."""
+        first_result = await self.alone(location, command, environment, workdir, timeout)
+        if first_result[1] or location.name != self._places()[0] or _is_read_only(command):
+            return first_result
         others = await asyncio.gather(
-            *(self.alone(each, command, environment, workdir, timeout) for each in self._others(location))
+            *(self.alone(other, command, environment, workdir, timeout) for other in self._others(location))
         )
-        return next((other for other in others if other[1]), told)
+        return next((other for other in others if other[1]), first_result)
 
     async def copy_local_to_remote(
         self, src: str, dst: str, locations: MutableSequence[ExecutionLocation], read_only: bool = False
     ) -> None:
-        """Copies to every pod of the cluster."""
+        """Copy to every pod of the cluster."""
         await super().copy_local_to_remote(src, dst, self._all(locations), read_only)
 
     async def copy_remote_to_remote(
@@ -155,16 +155,14 @@ class MedweaveCompssConnector(MedweaveHelmConnector):
         source_connector: Connector | None = None,
         read_only: bool = False,
     ) -> None:
-        """Copies to every pod of the cluster; what an earlier step wrote is on the first only, and goes to the others too."""
+        """Copy to every pod of the cluster; outputs of an earlier step, which only the first pod has, go to the others too."""
         await super().copy_remote_to_remote(
             src, dst, self._all(locations), source_location, source_connector, read_only
         )
 
     def mirrors(self, location: ExecutionLocation) -> list[ExecutionLocation]:
-        """The pods that get a copy of everything that is copied to this one."""
+        """Return the pods that get a copy of everything that is copied to this location."""
         return self._others(location)
-
-    # ---- jobs
 
     @with_cache_lookup
     async def run(
@@ -180,7 +178,7 @@ class MedweaveCompssConnector(MedweaveHelmConnector):
         timeout: int | None = None,
         job_name: str | None = None,
     ) -> tuple[str, int] | None:
-        """Runs a command; a distributed job never longer than `stepTimeout`."""
+        """Run a command; limit a distributed job to `stepTimeout`."""
         distributed = job_name is not None and job_requests.hints_of(job_name).gang
         if distributed:
             timeout = min(timeout or self.step_timeout_s, self.step_timeout_s)
@@ -189,16 +187,16 @@ class MedweaveCompssConnector(MedweaveHelmConnector):
         )
 
     async def worker_of(self, location: ExecutionLocation, job_name: str) -> RemoteWorker:
-        """As in other pods, with the engine, and the pods of a distributed job."""
+        """Return the worker as in other pods, with the engine and the number of workers of a distributed job."""
         worker, distributed = await super().worker_of(location, job_name), job_requests.hints_of(job_name).gang
-        facts = {"engine": self.engine, "workers": len(self._taking_part(job_name)) if distributed else 1}
+        facts = {"engine": self.engine, "workers": len(self._participants(job_name)) if distributed else 1}
         return dataclasses.replace(worker, facts={**worker.facts, **facts})
 
     def places_of(self, job_name: str, location: ExecutionLocation) -> list[str]:
-        """Under ddp every worker that takes part; else the first pod."""
+        """Return all participating workers under ddp; otherwise the first pod."""
         if self.engine == "compss" or not job_requests.hints_of(job_name).gang:
             return super().places_of(job_name, location)
-        return self._taking_part(job_name)
+        return self._participants(job_name)
 
     async def members(
         self,
@@ -209,10 +207,10 @@ class MedweaveCompssConnector(MedweaveHelmConnector):
         workdir: str,
         streams: dict[str, str | None],
     ) -> list[Member]:
-        """The command on the master under runcompss, or in every worker; without the gang hint, on the first pod."""
+        """Return the command on the master under runcompss, or in every worker; without the gang hint, in the first pod."""
         if not job_requests.hints_of(job_name).gang:
             return await super().members(job_name, location, command, variables, workdir, streams)
-        workers = await asyncio.gather(*(self.pod_at(each) for each in self._taking_part(job_name)))
+        workers = await asyncio.gather(*(self.pod_at(place) for place in self._participants(job_name)))
         variables = variables | {ENGINE: self.engine}
         if self.engine == "compss":
             return [await self._application(job_name, workers, command, variables, workdir, streams)]
@@ -220,52 +218,52 @@ class MedweaveCompssConnector(MedweaveHelmConnector):
         nodes = []
         for rank, pod in enumerate(workers):
             own = node_environment(node_rank=rank, num_nodes=len(workers), rendezvous=rendezvous)
-            told = variables | (own if len(workers) > 1 else {})
-            nodes.append(self.member(job_name, rank, pod, WORKER, command, told, workdir, streams))
+            member_variables = variables | (own if len(workers) > 1 else {})
+            nodes.append(self.member(job_name, rank, pod, WORKER, command, member_variables, workdir, streams))
         return nodes
 
     def site_facts(self, members: Sequence[Member]) -> dict[str, Any]:
-        """The pods of the job, those of the workers that COMPSs used among them, and the engine of a distributed one."""
-        told = super().site_facts(members)
+        """Return the pods of the job, including the workers that COMPSs used, and the engine of a distributed job."""
+        facts = super().site_facts(members)
         if ENGINE in members[0].variables:
-            told["engine"] = self.engine
-        told["pods"] += [pod_facts(pod, WORKER) for pod in self._watching]
-        return told
+            facts["engine"] = self.engine
+        facts["pods"] += [pod_facts(pod, WORKER) for pod in self._watched_workers]
+        return facts
 
-    async def before_again(
+    async def before_retry(
         self, job_name: str, location: ExecutionLocation, folder: str, checkpoint_folder: str
     ) -> None:
-        """Waits for the pods in the places of lost ones. These get what the first one that is left has, all others its checkpoints.
+        """Wait for the replacements of lost pods; copy the files of the first surviving pod to them, and its checkpoints to all.
 
         Raises:
-            PodLost: they did not come in time, or none is left that has the files.
+            PodLost: a replacement did not become ready in time, or no surviving pod has the files.
         """
         before, within_s = self._pods(), max(self.timeout_s, self.pending_timeout_s)
-        pods = await replacement_pods.ready_again(
+        pods = await replacement_pods.wait_until_ready(
             self.cluster, before, within_s=within_s, deployment=self.deployment_name, closing=lambda: self._closing
         )
-        await self.brought_up(pods)
-        new = {f"{pod.name}:" for pod in pods if pod.uid not in {each.uid for each in before}}
+        await self.on_pods_ready(pods)
+        new = {f"{pod.name}:" for pod in pods if pod.uid not in {pod.uid for pod in before}}
         places = [_named(location, place) for place in self._places()]
         work = [_named(location, place) for place in self.places_of(job_name, location)]
-        await replacement_pods.give_what_is_missing(self, places, new, work, folder, checkpoint_folder)
+        await replacement_pods.copy_missing_files(self, places, new, work, folder, checkpoint_folder)
 
     async def watched(self) -> tuple[str, FailureKind]:
-        """Return which worker the master's application has lost, or how the runtime itself has failed; it would wait for ever."""
+        """Return which worker the application lost, or how the COMPSs runtime failed, since the master would hang."""
         cause, kind = self._runtime_log.failure(time.monotonic())
         if cause:
             return cause, kind
-        for before in self._watching:
-            with contextlib.suppress(Refused):  # no answer: unknown, asked again
+        for before in self._watched_workers:
+            with contextlib.suppress(ApiServerError):  # no answer: unknown until the next check
                 now = await self.cluster.pod(before.name)
-                if why := loss(before, now, WORKER):
+                if why := describe_loss(before, now, WORKER):
                     return f"COMPSs worker lost: {why}", loss_kind(before, now, WORKER)
         return "", FailureKind.UNKNOWN
 
     # ---- inside
 
     def _first(self) -> Pod:
-        assert self.workers, "asked for before the cluster is up"
+        assert self.workers, "the cluster is not up yet"
         return self.master if self.engine == "compss" and self.master is not None else self.workers[0]
 
     def _pods(self) -> list[Pod]:
@@ -279,12 +277,12 @@ class MedweaveCompssConnector(MedweaveHelmConnector):
         return [_named(location, place) for place in self._places() if place != location.name]
 
     def _all(self, locations: Sequence[ExecutionLocation]) -> list[ExecutionLocation]:
-        return [each for location in locations for each in (location, *self._others(location))]
+        return [member for location in locations for member in (location, *self._others(location))]
 
-    def _taking_part(self, job_name: str) -> list[str]:
+    def _participants(self, job_name: str) -> list[str]:
         request = job_requests.request_of(job_name)
-        wanted = request.num_nodes if request is not None and request.num_nodes > 1 else len(self.workers)
-        return [f"{pod.name}:{WORKER}" for pod in self.workers[:wanted]]
+        num_workers = request.num_nodes if request is not None and request.num_nodes > 1 else len(self.workers)
+        return [f"{pod.name}:{WORKER}" for pod in self.workers[:num_workers]]
 
     async def _application(
         self,
@@ -303,7 +301,7 @@ class MedweaveCompssConnector(MedweaveHelmConnector):
         # COMPSs writes its logs below HOME, which StreamFlow sets to the output folder.
         home = f"{variables.get('TMPDIR', '/tmp')}/compss"
         self._homes[job_name] = home
-        project = xml.project(
+        project = xml.build_project(
             names,
             install_dir=facts.compss,
             working_dir=f"{home}/work",
@@ -311,11 +309,14 @@ class MedweaveCompssConnector(MedweaveHelmConnector):
             python_path=facts.python_path,
         )
         await self.run(place, ["mkdir", "-p", shlex.quote(f"{home}/work")])
-        for name, text in (("project.xml", project), ("resources.xml", xml.resources(names, ssh_port=int(facts.port)))):
+        for name, text in (
+            ("project.xml", project),
+            ("resources.xml", xml.build_resources(names, ssh_port=int(facts.port))),
+        ):
             async with await self.get_stream_writer(["tee", f"{home}/{name}", ">", "/dev/null"], place) as writer:
                 await writer.write(text.encode())
         try:
-            words = commands.runcompss(
+            words = commands.build_runcompss_command(
                 command,
                 facts,
                 project=f"{home}/project.xml",
@@ -329,15 +330,15 @@ class MedweaveCompssConnector(MedweaveHelmConnector):
                 expected=f"{commands.STEP} VERB …, without blanks and wildcards in names: runcompss would take them apart",
                 do="rename the file or folder, bind the step elsewhere, or use `engine: ddp`",
             ) from None
-        self._watching, self._runtime_log = list(workers), RuntimeLog(names)
-        told = {"HOME": home, "JAVA_HOME": facts.java, "COMPSS_WORKER_INIT_TIMEOUT": commands.WORKER_START_MS}
-        member = self.member(job_name, 0, master, MASTER, words, variables | told, workdir, streams)
+        self._watched_workers, self._runtime_log = list(workers), RuntimeLog(names)
+        own_variables = {"HOME": home, "JAVA_HOME": facts.java, "COMPSS_WORKER_INIT_TIMEOUT": commands.WORKER_START_MS}
+        member = self.member(job_name, 0, master, MASTER, words, variables | own_variables, workdir, streams)
         log = self._runtime_log
-        member.hears = lambda line: log.take(line, time.monotonic())
+        member.on_stderr_line = lambda line: log.take(line, time.monotonic())
         return member
 
     async def _facts(self, place: ExecutionLocation) -> Facts:
-        text, _ = await self.alone(place, commands.ask_facts(), timeout=ASK_S)
+        text, _ = await self.alone(place, commands.build_facts_command(), timeout=ASK_S)
         facts = commands.parse_facts(text)
         if missing := facts.missing():
             raise self._refused(
@@ -349,18 +350,19 @@ class MedweaveCompssConnector(MedweaveHelmConnector):
         return facts
 
     async def _reach(self, place: ExecutionLocation, names: Sequence[str], port: str) -> None:
-        text, _ = await self.alone(place, commands.reach(names, port), timeout=ASK_S)
-        if failed := commands.unreached(text, names):
+        text, _ = await self.alone(place, commands.build_reach_command(names, port), timeout=ASK_S)
+        if failed := commands.parse_unreachable(text, names):
+            is_external = self.removed_claims() is None
             raise PodLost(
                 f"deployment '{self.deployment_name}': the master cannot reach its workers over ssh.\n"
-                f"  seen:     {'; '.join(f'{name}: {said}' for name, said in failed.items())}\n"
+                f"  seen:     {'; '.join(f'{name}: {message}' for name, message in failed.items())}\n"
                 f"  expected: a login on port {port} with the release's key\n"
-                f"  do:       {commands.test_release(self.release, self.namespace, stays=self.removed_claims() is None)}"
+                f"  do:       {commands.describe_release_test(self.release, self.namespace, is_external=is_external)}"
             )
 
     async def after_attempt(self, job_name: str, location: ExecutionLocation) -> None:
-        """Brings COMPSs' own logs home, and ends what a broken application left on the workers."""
-        self._watching, self._runtime_log = [], RuntimeLog()
+        """Copy COMPSs' own logs to the run folder, and kill the remaining processes of a failed application on the workers."""
+        self._watched_workers, self._runtime_log = [], RuntimeLog()
         home = self._homes.pop(job_name, None)
         run = current()
         if home is None or self._closing:
@@ -379,10 +381,10 @@ class MedweaveCompssConnector(MedweaveHelmConnector):
                 outcome = run.jobs[job_name].outcome
                 if outcome is not None and outcome.exit_code:
                     console.say(f"medweave: COMPSs' own logs: {short_path(target)}")
-        words = commands.clear(facts.compss)
+        words = commands.build_kill_command(facts.compss)
         with contextlib.suppress(PodLost, TimeoutError):
             await asyncio.gather(
-                *(self.alone(each, words, timeout=ASK_S) for each in self._others(location)), return_exceptions=True
+                *(self.alone(other, words, timeout=ASK_S) for other in self._others(location)), return_exceptions=True
             )
 
 
@@ -392,6 +394,6 @@ def _named(location: ExecutionLocation, name: str) -> ExecutionLocation:
     return other
 
 
-def _only_looks(command: Sequence[str]) -> bool:
+def _is_read_only(command: Sequence[str]) -> bool:
     first = command[0].split(maxsplit=1)  # names the program
-    return is_marked_read_only(command) or (bool(first) and first[0] in _LOOKING)
+    return is_marked_read_only(command) or (bool(first) and first[0] in _READ_ONLY)

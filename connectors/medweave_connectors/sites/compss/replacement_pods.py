@@ -1,6 +1,6 @@
-"""Before another attempt: pods that took the places of lost ones are waited for, and given what those had.
+"""Before another attempt: wait for the replacements of lost pods, and copy to them the files that the lost pods had.
 
-All pods of the cluster have what its steps read, at the same paths; so any that is left has it for the new one.
+All pods of the cluster have the inputs of its steps at the same paths, so any surviving pod can be the source.
 """
 
 from __future__ import annotations
@@ -17,48 +17,48 @@ from streamflow.core.deployment import ExecutionLocation
 
 from medweave_connectors.host.transfer_reasons import reason_in
 from medweave_connectors.runlog import console
-from medweave_connectors.sites.pods.api.cluster import Cluster, Refused
-from medweave_connectors.sites.pods.errors import PodLost
-from medweave_connectors.sites.pods.startup.pod import Pod
-from medweave_connectors.sites.pods.startup.states import PodState, describe, judge
+from medweave_connectors.sites.pods.api.errors import PodLost
+from medweave_connectors.sites.pods.api.namespace_client import ApiServerError, NamespaceClient
+from medweave_connectors.sites.pods.objects.pod import Pod
+from medweave_connectors.sites.pods.objects.pod_states import PodState, describe, judge
 from medweave_connectors.transfer.routes.via_driver import pump
 
-POLL_S, TOLD_S = 1.0, 10.0
+POLL_S, NOTICE_S = 1.0, 10.0
 
 
-async def ready_again(
-    cluster: Cluster,
+async def wait_until_ready(
+    cluster: NamespaceClient,
     before: Sequence[Pod],
     *,
     within_s: float,
     deployment: str,
     closing: Callable[[], bool],
 ) -> list[Pod]:
-    """The pods that bear the names of these, once all of them are ready.
+    """Wait until pods with these names are ready again, and return them.
 
     Args:
-        deployment: in whose name it is told what is waited for, when that has changed, every 10 s at most.
-        closing: true once nobody wants them any more.
+        deployment: name for the notices, which are printed when the states change, every 10 s at most.
+        closing: true once the pods are not needed any more.
 
     Raises:
-        PodLost: one was not ready in time; names it, with its state.
+        PodLost: a pod was not ready in time; the message names it, with its state.
     """
-    began = told_at = time.monotonic()
-    told = ""
+    began = reported_s = time.monotonic()
+    reported = ""
     while True:
         pods: list[Pod] = []
         missing = []
-        for each in before:
+        for previous in before:
             try:
-                pod = await cluster.pod(each.name)
-            except Refused as error:
+                pod = await cluster.pod(previous.name)
+            except ApiServerError as error:
                 pod = None
-                missing.append(f"{each.name}: {error}")
+                missing.append(f"{previous.name}: {error}")
             else:
                 if pod is not None and judge(pod)[0] == PodState.READY:
                     pods.append(pod)
                 else:
-                    missing.append(describe(pod) if pod is not None else f"{each.name}: gone")
+                    missing.append(describe(pod) if pod is not None else f"{previous.name}: gone")
         if not missing:
             return pods
         if closing():
@@ -66,8 +66,8 @@ async def ready_again(
         now, states = time.monotonic(), "; ".join(missing)
         if now > began + within_s:
             raise PodLost(f"no other attempt after {within_s:.0f} s without all pods of the cluster: {states}")
-        if now > told_at + TOLD_S and states != told:
-            told_at, told = now, states
+        if now > reported_s + NOTICE_S and states != reported:
+            reported_s, reported = now, states
             left_s = began + within_s - now
             console.say(
                 f"medweave: {deployment}: {len(pods)} of {len(before)} pods ready; waits for up to {left_s:.0f} s: {states}"
@@ -75,7 +75,7 @@ async def ready_again(
         await asyncio.sleep(POLL_S)
 
 
-async def give_what_is_missing(
+async def copy_missing_files(
     connector: Any,
     places: Sequence[ExecutionLocation],
     new: Container[str],
@@ -83,45 +83,47 @@ async def give_what_is_missing(
     folder: str,
     checkpoint_folder: str,
 ) -> None:
-    """Gives new pods all that the first of the others has, and the places of a step the checkpoints of the first that has some.
+    """Copy the files of a surviving pod to the new pods, and the checkpoints of the first pod that has some to the step's pods.
 
     Args:
         connector: of the pods.
-        places: all of the cluster.
-        new: the names of the new pods, each with a colon behind it.
-        work: the places in which the step runs.
-        folder: the step's output folder; what its steps read lies beside it.
+        places: all locations of the cluster.
+        new: the names of the new pods, followed by a colon.
+        work: the locations in which the step runs.
+        folder: the step's output folder; its parent folder has the inputs.
         checkpoint_folder: name of the folder for checkpoints in there; empty for none.
 
     Raises:
         PodLost: a pod was lost, or all are new.
     """
-    left = [each for each in places if each.name.partition(":")[0] + ":" not in new]
-    if not left:
+    surviving = [place for place in places if place.name.partition(":")[0] + ":" not in new]
+    if not surviving:
         raise PodLost(
             f"deployment '{connector.deployment_name}': all its pods are new, and none has what the step reads"
         )
-    for each in (each for each in places if each not in left):
-        await connector.forget(each.name)
-        await give(connector, left[0], each, posixpath.dirname(folder.rstrip("/")))
+    for replacement in (location for location in places if location not in surviving):
+        await connector.close_shells(replacement.name)
+        await copy_folder(connector, surviving[0], replacement, posixpath.dirname(folder.rstrip("/")))
     if not checkpoint_folder or len(work) < 2:
         return
     look = [f"test -d {shlex.quote(posixpath.join(folder, checkpoint_folder))}"]
-    has = [each for each in work if each in left and (await connector.alone(each, look))[1] == 0]
-    for each in work if has else ():
-        if each.name != has[0].name:
-            await give(connector, has[0], each, folder, [checkpoint_folder])
+    with_checkpoints = [
+        location for location in work if location in surviving and (await connector.alone(location, look))[1] == 0
+    ]
+    for location in work if with_checkpoints else ():
+        if location.name != with_checkpoints[0].name:
+            await copy_folder(connector, with_checkpoints[0], location, folder, [checkpoint_folder])
 
 
-async def give(
+async def copy_folder(
     connector: Any, source: ExecutionLocation, target: ExecutionLocation, root: str, names: Sequence[str] = ()
 ) -> None:
-    """Gives a pod what another one of the cluster has in a folder, unless both see the same one. The driver hands it on.
+    """Copy a folder from one pod of the cluster to another through the driver, unless both share the volume.
 
     Args:
         connector: of the pods.
         root: the folder, at the same path in both.
-        names: what in it; it is put in the place of what is there. All where none are named.
+        names: entries of the folder, which replace those of the target; empty for all.
 
     Raises:
         PodLost: one of the two was lost.
@@ -129,20 +131,20 @@ async def give(
     """
     folder = shlex.quote(root)
     mark = shlex.quote(posixpath.join(root, f".medweave-{secrets.token_hex(8)}"))
-    await _done(connector, source, f": > {mark}")
+    await _run_checked(connector, source, f": > {mark}")
     try:
-        # Behind volumes of kinds that are not known may lie the same folder.
-        await _done(connector, target, f"mkdir -p {folder}")
+        # Volumes of unknown kinds may be the same folder.
+        await _run_checked(connector, target, f"mkdir -p {folder}")
         if (await connector.alone(target, [f"test -e {mark}"]))[1] == 0:
             return
     finally:
-        await _done(connector, source, f"rm -f {mark}")
-    chosen = list(names) or (await _done(connector, source, f"ls -A {folder}")).splitlines()
+        await _run_checked(connector, source, f"rm -f {mark}")
+    chosen = list(names) or (await _run_checked(connector, source, f"ls -A {folder}")).splitlines()
     if not chosen:
         return
     if names:
-        there = " ".join(shlex.quote(posixpath.join(root, name)) for name in names)
-        await _done(connector, target, f"rm -rf {there}")
+        replaced = " ".join(shlex.quote(posixpath.join(root, name)) for name in names)
+        await _run_checked(connector, target, f"rm -rf {replaced}")
     reader = await connector.get_stream_reader(["tar", "-C", root, "-cf", "-", "--", *chosen], source)
     writer = await connector.get_stream_writer(["tar", "-C", root, "-xf", "-"], target)
     await connector.while_reachable(
@@ -151,10 +153,8 @@ async def give(
     )
 
 
-async def _done(connector: Any, place: ExecutionLocation, line: str) -> str:
+async def _run_checked(connector: Any, place: ExecutionLocation, line: str) -> str:
     text, code = await connector.alone(place, [line])
     if code:
-        raise PodLost(
-            f"{place.name}: files of the run could not be handed on: {reason_in(text) or f'exit code {code}'}"
-        )
+        raise PodLost(f"{place.name}: files of the run could not be copied: {reason_in(text) or f'exit code {code}'}")
     return str(text)

@@ -1,4 +1,4 @@
-"""What the runtime of COMPSs writes on the standard error of runcompss about its own failure. Pure.
+"""Failures that the COMPSs runtime reports on the standard error of runcompss. Pure.
 
 The runtime may hang after each of these: nothing but these lines shows it. Only fixed phrases are used from them, no text of a job.
 """
@@ -9,11 +9,11 @@ from collections.abc import Sequence
 
 from medweave_connectors.jobs.retries.policy import FailureKind
 
-SHUTDOWN_S = 60  # the runtime may end by itself within this time after it has announced its end
+SHUTDOWN_S = 60  # the runtime may end within this time after it has announced its end
 _PREFIX = "[ERRMGR]"
 _NOT_STARTED = "Could not start the NIO worker"
 _SHUTS_DOWN = ("Shutting down COMPSs", "FATAL")
-# What the runtime has written before it shuts down, the cause in our words, and the kind of the failure.
+# Phrase that the runtime writes before it shuts down, the cause for our message, and the kind of the failure.
 _CAUSES = (
     ("TOTALLY FAILED", "a task failed in all of its attempts", FailureKind.STEP_FAILED),
     ("error in connection", "the connection to the runtime of a worker broke", FailureKind.NODE_FAIL),
@@ -48,7 +48,7 @@ class RuntimeLog:
             self._shutdown_s = now_s
 
     def failure(self, now_s: float) -> tuple[str, FailureKind]:
-        """Return the cause and kind of a failure after which the runtime hangs; an empty cause while there is none."""
+        """Return the cause and kind of a failure after which the runtime hangs; an empty cause if it has not failed."""
         if self._not_started:
             return self._not_started, FailureKind.NODE_FAIL
         if self._shutdown_s is None or now_s - self._shutdown_s <= SHUTDOWN_S:

@@ -1,4 +1,4 @@
-"""project.xml and resources.xml of COMPSs, from the workers that answer. Pure."""
+"""project.xml and resources.xml of COMPSs for the reachable workers. Pure."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ ADAPTOR = "es.bsc.compss.nio.master.NIOAdaptor"
 WORKER_PORTS = (
     43001,
     43002,
-)  # COMPSs refuses a range of one port; each pod has a network of its own, so all use the same
+)  # COMPSs refuses a range of one port; every pod has its own network, so all use the same ports
 REPLICAS_AT_ONCE = 1  # a replica trains with all cores of its worker; so as many replicas as workers use all of them
 
 
-def project(workers: Sequence[str], *, install_dir: str, working_dir: str, app_dir: str, python_path: str) -> str:
-    """Where the workers have COMPSs, the application, and room to work.
+def build_project(workers: Sequence[str], *, install_dir: str, working_dir: str, app_dir: str, python_path: str) -> str:
+    """Return project.xml: where the workers have COMPSs, the application and a work folder.
 
     Args:
         workers: host names, as the master dials them.
@@ -30,8 +30,8 @@ def project(workers: Sequence[str], *, install_dir: str, working_dir: str, app_d
     return _text(root)
 
 
-def resources(workers: Sequence[str], *, ssh_port: int) -> str:
-    """What the workers offer, and through which ports they are reached.
+def build_resources(workers: Sequence[str], *, ssh_port: int) -> str:
+    """Return resources.xml: the computing units of the workers and the ports that reach them.
 
     Args:
         workers: host names, as the master dials them.

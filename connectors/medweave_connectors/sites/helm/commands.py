@@ -1,27 +1,30 @@
-"""What helm is told, and what its answers mean. Pure."""
+"""Command lines for helm, and parsing of its output. Pure."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
+from medweave_core.untrusted_text import whole_number
+
 OLDEST = (3, 13)  # the first version with `--labels`
 NAME_LENGTH = 53
+DEPLOYMENT = "medweave.dev/deployment"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Access:
-    """How helm reaches the cluster: the same way as the connector."""
+    """Cluster access for helm, equal to the connector's."""
 
     namespace: str
     kubeconfig: str | None
     context: str | None
 
     def words(self) -> list[str]:
-        """Options that every command gets."""
+        """Return the options of every command."""
         words = ["--namespace", self.namespace]
         if self.kubeconfig:
             words += ["--kubeconfig", self.kubeconfig]
@@ -31,7 +34,7 @@ class Access:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Chart:
+class HelmChart:
     """Where a chart comes from.
 
     Attributes:
@@ -44,14 +47,14 @@ class Chart:
     version: str | None = None
 
     def words(self) -> list[str]:
-        """Options that tell where it comes from, and which one it is."""
+        """Return the options for the chart's repository and version."""
         words = ["--repo", self.repository] if self.repository else []
         return [*words, "--version", self.version] if self.version else words
 
 
-def install(
+def build_install_command(
     release: str,
-    chart: Chart,
+    chart: HelmChart,
     access: Access,
     *,
     values: Sequence[str],
@@ -59,10 +62,10 @@ def install(
     timeout_s: int,
     replaces: bool = False,
 ) -> list[str]:
-    """Return the words that create a release; the wait for its pods is ours, because helm's says nothing meanwhile.
+    """Return the words that create a release; medweave waits for the pods itself, because helm prints nothing while it waits.
 
     Args:
-        replaces: a release of that name is changed; else helm refuses a name that is taken.
+        replaces: upgrade an existing release of that name; otherwise helm refuses the name.
     """
     return [
         "helm",
@@ -79,7 +82,7 @@ def install(
     ]
 
 
-def listed(release: str, access: Access, labels: Mapping[str, str]) -> list[str]:
+def build_list_command(release: str, access: Access, labels: Mapping[str, str]) -> list[str]:
     """Return the words that print the name of a release, in whatever state, if it has these labels."""
     # Helm 3 shows some states only by default; Helm 4 has no `--all`.
     states = ("deployed", "failed", "pending", "superseded", "uninstalled", "uninstalling")
@@ -90,43 +93,71 @@ def listed(release: str, access: Access, labels: Mapping[str, str]) -> list[str]
     ]  # fmt: skip
 
 
-def uninstall(release: str, access: Access) -> list[str]:
-    """Removes a release; one that is gone already is no error."""
+def build_uninstall_command(release: str, access: Access) -> list[str]:
+    """Return the words that remove a release; a missing release is no error."""
     return ["helm", "uninstall", release, "--ignore-not-found", *access.words()]
 
 
-def manifest(release: str, access: Access) -> list[str]:
-    """Prints what the release consists of."""
+def build_manifest_command(release: str, access: Access) -> list[str]:
+    """Return the words that print the manifest of a release."""
     return ["helm", "get", "manifest", release, *access.words()]
 
 
-def version() -> list[str]:
-    """Prints `v4.3.1`."""
+def build_version_command() -> list[str]:
+    """Return the words that print helm's version, `v4.3.1`."""
     return ["helm", "version", "--template", "{{.Version}}"]
 
 
 def parse_version(text: str) -> tuple[int, int] | None:
-    """Major and minor version; None if it is none."""
-    found = re.match(r"v?(\d+)\.(\d+)", text.strip())
-    return (int(found[1]), int(found[2])) if found else None
+    """Return the major and minor version; None for other text."""
+    match = re.match(r"v?(\d+)\.(\d+)", text.strip())
+    return (int(match[1]), int(match[2])) if match else None
 
 
-def release_name(deployment: str, suffix: str) -> str:
-    """A name for a release of its own: lower-case letters, digits and `-`, at most 53 characters."""
+def build_release_name(deployment: str, suffix: str) -> str:
+    """Return a release name for one run: lower-case letters, digits and `-`, at most 53 characters."""
     stem = re.sub(r"[^a-z0-9-]+", "-", deployment.lower()).strip("-") or "medweave"
     return f"{stem[: NAME_LENGTH - len(suffix) - 1].rstrip('-')}-{suffix}"
 
 
-def failure(stderr: str) -> str:
-    """Helm's reason, without its usage text and warnings."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Release:
+    """The newest revision of a release.
+
+    Attributes:
+        status: helm's word: `deployed`, `failed`, `pending-install` (its helm was killed) …
+        labels: of its record.
+    """
+
+    name: str
+    status: str
+    labels: Mapping[str, str]
+
+
+def parse_releases(records: Iterable[Mapping[str, Any]]) -> list[Release]:
+    """Return the releases in helm's records: the metadata of secrets with the label `owner=helm`."""
+    newest: dict[str, tuple[int, Mapping[str, str]]] = {}
+    for record in records:
+        labels = record.get("labels") or {}
+        name, revision = labels.get("name", ""), whole_number(str(labels.get("version", 0))) or 0
+        if name and revision >= newest.get(name, (0, {}))[0]:
+            newest[name] = revision, labels
+    return [
+        Release(name=name, status=labels.get("status", "unknown"), labels=labels)
+        for name, (_, labels) in sorted(newest.items())
+    ]
+
+
+def parse_failure(stderr: str) -> str:
+    """Return helm's reason, without its usage text and warnings."""
     lines = [line for line in stderr.splitlines() if line.strip() and not line.startswith(("WARNING", "level="))]
     start = next((number for number, line in enumerate(lines) if line.lower().startswith("error:")), 0)
-    told = "\n".join(lines[start:]).strip()
-    return re.sub(r"^error:\s*", "", told, flags=re.IGNORECASE) or "helm said nothing"
+    reason = "\n".join(lines[start:]).strip()
+    return re.sub(r"^error:\s*", "", reason, flags=re.IGNORECASE) or "helm printed no message"
 
 
-def failing_key(reason: str, values: Mapping[str, Any]) -> str:
-    """The key of the deployment's config that a reason is most likely about: `values.worker.replicas`.
+def find_failing_key(reason: str, values: Mapping[str, Any]) -> str:
+    """Return the key of the deployment's config that probably caused the error: `values.worker.replicas`.
 
     Args:
         values: those of the config; what a values file brings is no key of it.
@@ -142,8 +173,8 @@ def failing_key(reason: str, values: Mapping[str, Any]) -> str:
     return "chart"
 
 
-def chart_trouble(reason: str, chart: Chart) -> tuple[str, str] | None:
-    """The key of the config and what to do where a chart did not come from its repository or registry; None for other reasons."""
+def explain_chart_failure(reason: str, chart: HelmChart) -> tuple[str, str] | None:
+    """Return the config key and advice for a chart that could not be fetched from its repository or registry; None otherwise."""
     source = chart.repository or (chart.reference if "://" in chart.reference else "")
     host = urlsplit(source).netloc.rpartition("@")[2]
     if not host or host not in reason:
@@ -156,15 +187,15 @@ def chart_trouble(reason: str, chart: Chart) -> tuple[str, str] | None:
         login = f"`helm registry login {host}`"
         if chart.repository:
             login = "fetch the chart with `helm pull` and write the archive's path as `chart`"
-        return key, f"{host} wants a login: {login}"
+        return key, f"{host} requires a login: {login}"
     if re.search(r"\b404\b|not found", text):
         named = f"version {chart.version} of {chart.reference}" if chart.version else chart.reference
         return ("chartVersion" if chart.version else "chart"), f"correct the name or the version; {host} has no {named}"
     return key, f"correct the address, or look whether this machine reaches {host} (network, HTTPS_PROXY)"
 
 
-def key_of_image(values: Mapping[str, Any], image: str) -> str:
-    """The key of the config that names an image, wherever a chart wants it: `values.image`; `values` where none does.
+def find_image_key(values: Mapping[str, Any], image: str) -> str:
+    """Return the config key that names an image: `values.image`; `values` if no key does.
 
     Args:
         image: as the pod has it, `host/name:tag`. A value that is all of it names it, as does a mapping with a value that is
@@ -176,8 +207,8 @@ def key_of_image(values: Mapping[str, Any], image: str) -> str:
 
 def _key_with(values: Mapping[str, Any], image: str, name: str, where: str) -> str:
     for key, value in values.items():
-        if isinstance(value, Mapping) and (found := _key_with(value, image, name, f"{where}.{key}")):
-            return found
+        if isinstance(value, Mapping) and (inner := _key_with(value, image, name, f"{where}.{key}")):
+            return inner
         if image and value == image:
             return f"{where}.{key}"
         if name and value == name:
@@ -185,10 +216,10 @@ def _key_with(values: Mapping[str, Any], image: str, name: str, where: str) -> s
     return ""
 
 
-def _known_key(where: str, value: Any, way: Sequence[str]) -> str:
-    # As far as the way leads: a key that is missing has no place in the file.
-    if way and isinstance(value, Mapping) and way[0] in value:
-        return _known_key(f"{where}.{way[0]}", value[way[0]], way[1:])
-    if way and isinstance(value, list) and way[0].isdecimal() and int(way[0]) < len(value):
-        return _known_key(f"{where}[{way[0]}]", value[int(way[0])], way[1:])
+def _known_key(where: str, value: Any, pointer: Sequence[str]) -> str:
+    # Stop at the last key that exists: a missing key has no line in the file.
+    if pointer and isinstance(value, Mapping) and pointer[0] in value:
+        return _known_key(f"{where}.{pointer[0]}", value[pointer[0]], pointer[1:])
+    if pointer and isinstance(value, list) and pointer[0].isdecimal() and int(pointer[0]) < len(value):
+        return _known_key(f"{where}[{pointer[0]}]", value[int(pointer[0])], pointer[1:])
     return where

@@ -1,4 +1,4 @@
-"""`medweave.helm`: steps in the pods of a release that lives as long as the run."""
+"""`medweave.helm`: steps in the pods of a Helm release that exists as long as the run."""
 
 from __future__ import annotations
 
@@ -18,26 +18,25 @@ import yaml  # type: ignore[import-untyped]  # comes with StreamFlow
 
 from medweave_connectors.runlog import console, current
 from medweave_connectors.sites.helm import commands, process
-from medweave_connectors.sites.helm.commands import Access, Chart
+from medweave_connectors.sites.helm.commands import DEPLOYMENT, Access, HelmChart, Release, parse_releases
 from medweave_connectors.sites.helm.process import HelmFailed
-from medweave_connectors.sites.helm.releases import DEPLOYMENT, Release, parse
 from medweave_connectors.sites.pods import owner
-from medweave_connectors.sites.pods.api.cluster import Refused
+from medweave_connectors.sites.pods.api.errors import DeploymentRefused
 from medweave_connectors.sites.pods.api.masking import without_secrets
-from medweave_connectors.sites.pods.cleanup import Cleaned, GoneRun, pods_with, remove_folders, until_gone
+from medweave_connectors.sites.pods.api.namespace_client import ApiServerError
+from medweave_connectors.sites.pods.cleanup import Cleaned, GoneRun, list_pods, remove_folders, wait_until_gone
 from medweave_connectors.sites.pods.connector import PodsConnector
-from medweave_connectors.sites.pods.errors import DeploymentRefused
-from medweave_connectors.sites.pods.exec.group import Member
-from medweave_connectors.sites.pods.startup.pod import Pod
-from medweave_connectors.sites.pods.startup.readiness import Readiness
-from medweave_connectors.sites.pods.startup.workloads import (
+from medweave_connectors.sites.pods.exec.member import Member
+from medweave_connectors.sites.pods.objects.pod import Pod
+from medweave_connectors.sites.pods.objects.workloads import (
     Workload,
-    claims,
+    claim_names,
     container_names,
-    documents,
+    find_workloads,
+    parse_documents,
     selectors,
-    workloads,
 )
+from medweave_connectors.sites.pods.startup.readiness import Readiness
 
 HELM_S = 120
 GONE_S = 8.0
@@ -45,7 +44,7 @@ _in_use: set[tuple[str, str]] = set()
 
 
 class MedweaveHelmConnector(PodsConnector):
-    """Installs a chart before its first step, and uninstalls it at the end of the run, however that comes."""
+    """Connector that installs a chart before its first step, and uninstalls it at the end of the run in every case."""
 
     def __init__(
         self,
@@ -60,22 +59,22 @@ class MedweaveHelmConnector(PodsConnector):
         **access: Any,
     ) -> None:
         super().__init__(deployment_name, config_dir, **access)
-        self.chart = Chart(reference=self._reference(chart, repo), repository=repo, version=chartVersion)
+        self.chart = HelmChart(reference=self._reference(chart, repo), repository=repo, version=chartVersion)
         self.configured_name = releaseName
-        self.release = releaseName or commands.release_name(deployment_name, secrets.token_hex(3))
+        self.release = releaseName or commands.build_release_name(deployment_name, secrets.token_hex(3))
         self.values: dict[str, Any] = dict(values or {})
         self.value_files = list(yamlValues or [])
-        self._found_containers: list[str] = []
+        self._container_names: list[str] = []
         self._installed = False
         self._claims = frozenset[str]()
 
     def removed_claims(self) -> frozenset[str] | None:
-        """Return the claims of the release, which is uninstalled at the end of the run; None for one of others."""
+        """Return the claims of the release, which is uninstalled at the end of the run; None for an external release."""
         return self._claims if self._installed else None
 
     @classmethod
     def get_schema(cls) -> str:
-        """The closed schema of the deployment's `config`."""
+        """Return the closed schema of the deployment's `config`."""
         return files(__package__).joinpath("schema.json").read_text("utf-8")
 
     @property
@@ -85,15 +84,15 @@ class MedweaveHelmConnector(PodsConnector):
         return Access(namespace=self.namespace, kubeconfig=kubeconfig, context=self.kube_context)
 
     async def bring_up(self) -> None:
-        """Installs the chart and waits for its pods.
+        """Install the chart and wait for its pods.
 
         Raises:
-            DeploymentRefused: helm or the cluster refuses; nothing of the release is left.
+            DeploymentRefused: helm or the cluster refuses; the release is removed.
         """
         started = time.monotonic()
         self._check_chart()
         await self._check_helm()
-        await self._clear_the_way()
+        await self._remove_stale_releases()
         _in_use.add((self.namespace, self.release))
         try:
             self._installed = True
@@ -106,11 +105,11 @@ class MedweaveHelmConnector(PodsConnector):
                 self.workloads,
                 timeout_s=self.timeout_s,
                 pending_timeout_s=self.pending_timeout_s,
-                key_of=lambda image: commands.key_of_image(self.values, image),
+                key_of=lambda image: commands.find_image_key(self.values, image),
             ).wait()
-            await self.brought_up(pods)
+            await self.on_pods_ready(pods)
         except BaseException:
-            # Nothing may interrupt this, neither a second signal nor the engine's closing of its tasks.
+            # Runs synchronously, so that neither a second signal nor the engine's shutdown interrupts it.
             self._uninstall_now()
             raise
         seconds = time.monotonic() - started
@@ -118,11 +117,11 @@ class MedweaveHelmConnector(PodsConnector):
             f"medweave: {self.deployment_name}: release {self.release}, {len(pods)} pods ready after {seconds:.0f} s"
         )
 
-    async def brought_up(self, pods: Sequence[Pod]) -> None:
-        """Called once with the pods that are ready."""
+    async def on_pods_ready(self, pods: Sequence[Pod]) -> None:
+        """Hook that is called once with the ready pods."""
 
     async def find(self) -> None:
-        """Learns the containers of a release that others have made.
+        """Read the containers of an external release.
 
         Raises:
             DeploymentRefused: the release is not named, or has no pods.
@@ -139,31 +138,31 @@ class MedweaveHelmConnector(PodsConnector):
             raise DeploymentRefused(
                 f"deployments.{self.deployment_name}.config.releaseName: the external release '{self.release}' has no pods.",
                 seen=f"no pods with {self.selectors()[0]} in namespace '{self.namespace}'",
-                expected="pods of a release that somebody has installed",
+                expected="pods of an installed release",
                 do="install it, correct releaseName or namespace, or remove `external: true`",
             )
-        self._found_containers = list(dict.fromkeys(each.name for pod in pods for each in pod.containers))
-        await self.brought_up(pods)
+        self._container_names = list(dict.fromkeys(container.name for pod in pods for container in pod.containers))
+        await self.on_pods_ready(pods)
 
     async def take_down(self) -> None:
-        """Uninstalls the release, and waits a little for its pods to end."""
+        """Uninstall the release, and wait up to `GONE_S` for its pods to end."""
         if not self._installed:
             return
         try:
-            if self.release not in (await process.run(self._look_up_words(), timeout_s=HELM_S)).split():
+            if self.release not in (await process.run_helm(self._look_up_words(), timeout_s=HELM_S)).split():
                 console.say(
-                    f"medweave: {self.deployment_name}: release {self.release} is not this run's any more; it is left alone"
+                    f"medweave: {self.deployment_name}: release {self.release} does not belong to this run; it is not removed"
                 )
-                self._forget()
+                self._mark_uninstalled()
                 return
-            await process.run(commands.uninstall(self.release, self.access), timeout_s=HELM_S)
-            self._forget()
+            await process.run_helm(commands.build_uninstall_command(self.release, self.access), timeout_s=HELM_S)
+            self._mark_uninstalled()
         except FileNotFoundError:
-            self._forget()
+            self._mark_uninstalled()
         except HelmFailed as error:
             console.say(
                 f"medweave: {self.deployment_name}: release {self.release} could not be uninstalled: "
-                f"{commands.failure(str(error))}\n  do:       helm uninstall {self.release} --namespace {self.namespace}"
+                f"{commands.parse_failure(str(error))}\n  do:       helm uninstall {self.release} --namespace {self.namespace}"
             )
             return
         finally:
@@ -172,7 +171,7 @@ class MedweaveHelmConnector(PodsConnector):
         await self._wait_until_gone()
 
     async def remove_left(self, gone: GoneRun) -> Cleaned:
-        """Uninstalls the releases of the run, and removes its folders before that where a volume outlives their pods.
+        """Uninstall the releases of the run; before that, remove its folders on volumes that outlive their pods.
 
         Raises:
             DeploymentRefused: helm or the cluster refuses.
@@ -183,33 +182,33 @@ class MedweaveHelmConnector(PodsConnector):
             await self._check_helm()
             self.release = release.name
             self.workloads = await self._read_workloads()
-            pods = await pods_with(self.cluster, self.selectors())
+            pods = await list_pods(self.cluster, self.selectors())
             await remove_folders(self, gone, pods, cleaned, pods_go=True)
-            await self._helm(commands.uninstall(release.name, self.access))
+            await self._helm(commands.build_uninstall_command(release.name, self.access))
             cleaned.removed.append(f"release {release.name}")
-            cleaned.stays += [f"pod {name}" for name in await until_gone(self.cluster, self.selectors())]
+            cleaned.stays += [f"pod {name}" for name in await wait_until_gone(self.cluster, self.selectors())]
         if not own and self.configured_name is not None:  # of others
-            pods = await pods_with(self.cluster, self.selectors())
+            pods = await list_pods(self.cluster, self.selectors())
             await remove_folders(self, gone, pods, cleaned, pods_go=False)
             cleaned.stays += [f"{folder}: no pod of {self.release} is ready" for folder in cleaned.unreached if pods]
         return cleaned
 
     def selectors(self) -> list[str]:
-        """Labels of the release's pods."""
+        """Return the label selectors of the release's pods."""
         return list(selectors(self.workloads)) or [f"app.kubernetes.io/instance={self.release}"]
 
     def containers(self) -> list[str]:
-        """Names of the release's containers."""
-        return container_names(self.workloads) or self._found_containers
+        """Return the names of the release's containers."""
+        return container_names(self.workloads) or self._container_names
 
     def site_facts(self, members: Sequence[Member]) -> dict[str, Any]:
-        """The pods, and the release they belong to."""
+        """Return the pods, and the release that they belong to."""
         return super().site_facts(members) | {"release": self.release}
 
     # ---- inside
 
     def _reference(self, chart: str, repo: str | None) -> str:
-        # A folder or an archive is a path from the file's folder; charts of registries and repositories are none.
+        # The path of a folder or archive is relative to the StreamFlow file; registry and repository charts have no path.
         if repo is not None or "://" in chart:
             return chart
         return os.path.normpath(self.folder / Path(chart).expanduser())
@@ -226,17 +225,17 @@ class MedweaveHelmConnector(PodsConnector):
 
     async def _check_helm(self) -> None:
         try:
-            found = await process.run(commands.version(), timeout_s=HELM_S)
+            output = await process.run_helm(commands.build_version_command(), timeout_s=HELM_S)
         except (FileNotFoundError, HelmFailed) as error:
             raise self._refused(
                 "chart", str(error), "helm on the PATH of this machine", "install Helm 3.13 or newer"
             ) from error
-        number = commands.parse_version(found)
+        number = commands.parse_version(output)
         if number is None or number < commands.OLDEST:
-            raise self._refused("chart", f"helm {found}", "Helm 3.13 or newer", "install a newer Helm")
+            raise self._refused("chart", f"helm {output}", "Helm 3.13 or newer", "install a newer Helm")
 
-    async def _clear_the_way(self) -> None:
-        """Removes what runs that were killed have left, and refuses to touch what belongs to others."""
+    async def _remove_stale_releases(self) -> None:
+        """Uninstall releases of killed runs; refuse a name that another owner uses."""
         if (self.namespace, self.release) in _in_use:
             raise self._refused(
                 "releaseName",
@@ -249,37 +248,37 @@ class MedweaveHelmConnector(PodsConnector):
             if whose == "ended" or (whose == "me" and release.name == self.release):
                 run = release.labels.get(owner.RUN, "?")
                 console.say(f"medweave: {self.deployment_name}: removing release {release.name}, left by run {run}")
-                await self._helm(commands.uninstall(release.name, self.access))
+                await self._helm(commands.build_uninstall_command(release.name, self.access))
             elif release.name == self.release:
-                raise self._belongs_to(release, whose)
+                raise self._name_taken(release, whose)
 
     async def _releases(self) -> list[Release]:
         mine = f"owner=helm,{DEPLOYMENT}={owner.label(self.deployment_name)}"
         try:
-            named, left = await asyncio.gather(
+            named, of_deployment = await asyncio.gather(
                 self.cluster.secrets(f"owner=helm,name={self.release}"), self.cluster.secrets(mine)
             )
-        except Refused as error:
+        except ApiServerError as error:
             raise self._refused(
                 "namespace",
                 str(error),
                 f"an account that may read and write secrets in namespace '{self.namespace}', where helm keeps its records",
                 "ask the administrator of the namespace for that right",
             ) from error
-        return parse([*named, *left])
+        return parse_releases([*named, *of_deployment])
 
-    def _belongs_to(self, release: Release, whose: owner.Owner) -> DeploymentRefused:
+    def _name_taken(self, release: Release, whose: owner.Owner) -> DeploymentRefused:
         run = release.labels.get(owner.RUN, "?")
         seen = {
             "stranger": f"a release '{release.name}' ({release.status}) that medweave did not make",
-            "running": f"release '{release.name}', used by run {run}, which goes on",
+            "running": f"release '{release.name}', used by run {run}, which is running",
         }.get(whose, f"release '{release.name}' of run {run}, made from another machine")
         return self._refused(
             "releaseName",
             seen,
             f"a name that is free in namespace '{self.namespace}'",
-            "leave releaseName out (each run then has its own), or `external: true` to use a release as it is, or "
-            f"`helm uninstall {release.name} --namespace {self.namespace}` if nobody needs it",
+            "leave releaseName out (each run then has its own), or `external: true` to use an existing release, or "
+            f"`helm uninstall {release.name} --namespace {self.namespace}` if it is not needed",
         )
 
     async def _install(self) -> None:
@@ -289,7 +288,7 @@ class MedweaveHelmConnector(PodsConnector):
             values = Path(temporary) / "values.yml"
             values.write_text(yaml.safe_dump(self.values), encoding="utf-8")
             await self._helm(
-                commands.install(
+                commands.build_install_command(
                     self.release,
                     self.chart,
                     self.access,
@@ -300,21 +299,21 @@ class MedweaveHelmConnector(PodsConnector):
             )
 
     async def _read_workloads(self) -> list[Workload]:
-        text = await self._helm(commands.manifest(self.release, self.access))
-        objects = documents(text)
-        self._claims = claims(objects)
-        found = workloads(objects)
-        if not found:
+        text = await self._helm(commands.build_manifest_command(self.release, self.access))
+        objects = parse_documents(text)
+        self._claims = claim_names(objects)
+        chart_workloads = find_workloads(objects)
+        if not chart_workloads:
             raise self._refused("chart", "a chart without pods", "a chart with a workload", "name another chart")
-        return found
+        return chart_workloads
 
     async def _helm(self, words: Sequence[str]) -> str:
         try:
-            return await process.run(words, timeout_s=HELM_S)
+            return await process.run_helm(words, timeout_s=HELM_S)
         except HelmFailed as error:
-            reason = commands.failure(str(error))
-            key, do = commands.chart_trouble(reason, self.chart) or (
-                commands.failing_key(reason, self.values),
+            reason = commands.parse_failure(str(error))
+            key, do = commands.explain_chart_failure(reason, self.chart) or (
+                commands.find_failing_key(reason, self.values),
                 "correct the key that the message names, and run again",
             )
             raise self._refused(
@@ -329,23 +328,25 @@ class MedweaveHelmConnector(PodsConnector):
         return DeploymentRefused(what, seen=seen, expected=expected, do=do)
 
     async def _wait_until_gone(self) -> None:
-        with contextlib.suppress(Refused):
-            await until_gone(self.cluster, self.selectors(), within_s=GONE_S)
+        with contextlib.suppress(ApiServerError):
+            await wait_until_gone(self.cluster, self.selectors(), within_s=GONE_S)
 
     def _uninstall_now(self) -> None:
         if self._installed:
-            self._forget()
+            self._mark_uninstalled()
             try:
-                if self.release in process.run_now(self._look_up_words()).split():
-                    process.run_now(commands.uninstall(self.release, self.access))
+                if self.release in process.run_helm_now(self._look_up_words()).split():
+                    process.run_helm_now(commands.build_uninstall_command(self.release, self.access))
             except HelmFailed as error:
-                console.say(f"medweave: {self.deployment_name}: release {self.release}: {commands.failure(str(error))}")
+                console.say(
+                    f"medweave: {self.deployment_name}: release {self.release}: {commands.parse_failure(str(error))}"
+                )
 
     def _look_up_words(self) -> list[str]:
-        """The words that print the release's name if this driver created it: its name may be somebody else's by now."""
-        return commands.listed(self.release, self.access, {owner.DRIVER: owner.labels()[owner.DRIVER]})
+        """Return the words that print the release's name if this driver created it: another run may use the name by now."""
+        return commands.build_list_command(self.release, self.access, {owner.DRIVER: owner.labels()[owner.DRIVER]})
 
-    def _forget(self) -> None:
+    def _mark_uninstalled(self) -> None:
         self._installed = False
         _in_use.discard((self.namespace, self.release))
         atexit.unregister(self._uninstall_now)

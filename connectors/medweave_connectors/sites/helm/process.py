@@ -1,4 +1,4 @@
-"""Running helm. No streamflow in here."""
+"""Subprocesses of helm, without StreamFlow."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ class HelmFailed(Exception):
     """Helm ended with an error; the text is its standard error."""
 
 
-async def run(words: Sequence[str], *, timeout_s: float) -> str:
-    """Runs helm; its standard output.
+async def run_helm(words: Sequence[str], *, timeout_s: float) -> str:
+    """Run helm and return its standard output.
 
     Raises:
         HelmFailed: it ended with an error, or did not end in time.
         FileNotFoundError: there is no helm.
     """
     try:
-        # In a session of its own: after the terminal's Ctrl-C helm would leave half a release.
+        # In a new session: on Ctrl-C in the terminal helm would leave an incomplete release.
         ended = await programs.run(words, timeout_s=timeout_s)
     except TimeoutError:
         raise HelmFailed(f"Error: helm {words[1]} did not end within {timeout_s:.0f} s") from None
@@ -31,8 +31,8 @@ async def run(words: Sequence[str], *, timeout_s: float) -> str:
     return ended.stdout.decode(errors="replace")
 
 
-def run_now(words: Sequence[str]) -> str:
-    """Run helm without the event loop, for an end that nothing may cancel; return its standard output.
+def run_helm_now(words: Sequence[str]) -> str:
+    """Run helm without the event loop, where cancellation is not allowed; return its standard output.
 
     Raises:
         HelmFailed: it ended with an error, did not end in time, or there is no helm.

@@ -1,4 +1,4 @@
-"""`medweave.kubernetes`: steps in pods that exist, or in pods of manifest files that live as long as the run."""
+"""`medweave.kubernetes`: steps in existing pods, or in pods of manifest files that exist as long as the run."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ from medweave_connectors.jobs.retries.policy import STANDING, read_table
 from medweave_connectors.jobs.worker_environment import RemoteWorker
 from medweave_connectors.runlog import console
 from medweave_connectors.sites.kubernetes import cleanup
-from medweave_connectors.sites.kubernetes.job_mode import JobMode
-from medweave_connectors.sites.kubernetes.job_object import SUBMISSION
-from medweave_connectors.sites.kubernetes.objects import Objects, labelled, title
+from medweave_connectors.sites.kubernetes.job.manifest import SUBMISSION
+from medweave_connectors.sites.kubernetes.job.mode import JobMode
+from medweave_connectors.sites.kubernetes.manifest_objects import ManifestObjects, add_labels, title
 from medweave_connectors.sites.pods import owner
-from medweave_connectors.sites.pods.api.cluster import Refused
+from medweave_connectors.sites.pods.api.errors import DeploymentRefused
+from medweave_connectors.sites.pods.api.namespace_client import ApiServerError
 from medweave_connectors.sites.pods.cleanup import Cleaned, GoneRun
 from medweave_connectors.sites.pods.connector import PodsConnector, streams_of
-from medweave_connectors.sites.pods.errors import DeploymentRefused
-from medweave_connectors.sites.pods.exec.step import Step
-from medweave_connectors.sites.pods.startup.pod import Pod
-from medweave_connectors.sites.pods.startup.readiness import Readiness
-from medweave_connectors.sites.pods.startup.workloads import (
-    claims,
+from medweave_connectors.sites.pods.exec.commands import PodStep
+from medweave_connectors.sites.pods.objects.pod import Pod
+from medweave_connectors.sites.pods.objects.workloads import (
+    claim_names,
     container_names,
-    documents,
+    find_workloads,
+    parse_documents,
     selectors,
-    workloads,
 )
+from medweave_connectors.sites.pods.startup.readiness import Readiness
 
 MAX_JOBS = 32
 EXEC_KINDS = [kind for kind, row in STANDING.items() if row.do != "stop"]
@@ -45,7 +45,7 @@ UNDO_S, UNDO_PAUSE_S = 30.0, 1.0  # an API server that is started again answers 
 
 
 class MedweaveKubernetesConnector(PodsConnector):
-    """Applies manifests and deletes them again, or finds pods by their labels."""
+    """Connector that applies manifests and deletes them again, or selects existing pods by label."""
 
     def __init__(
         self,
@@ -66,18 +66,18 @@ class MedweaveKubernetesConnector(PodsConnector):
         self._jobs: JobMode | None = None
         self.files, self.selector = list(files or []), selector
         self._applied: list[dict[str, Any]] = []
-        self._found_containers: list[str] = []
+        self._container_names: list[str] = []
 
     @classmethod
     def get_schema(cls) -> str:
-        """The closed schema of the deployment's `config`."""
+        """Return the closed schema of the deployment's `config`."""
         return package_files(__package__).joinpath("schema.json").read_text("utf-8")
 
     async def bring_up(self) -> None:
-        """Applies the files and waits for their pods; without files, finds the pods.
+        """Apply the files and wait for their pods; without files, find existing pods.
 
         Raises:
-            DeploymentRefused: a file or an object is refused, or a pod cannot start; nothing of them is left.
+            DeploymentRefused: a file or an object is refused, or a pod cannot start; the applied objects are deleted.
         """
         if not self.files:
             await self.find()
@@ -85,12 +85,12 @@ class MedweaveKubernetesConnector(PodsConnector):
         self._check_keys()
         started = time.monotonic()
         manifests = self.read_files()
-        self.workloads = workloads(manifests)
+        self.workloads = find_workloads(manifests)
         if not self.workloads:
             raise self._refused("files", "no workload in the files", "an object that has pods", "add one")
         try:
             for document in manifests:
-                await self._apply(labelled(document, owner.labels()))
+                await self._apply(add_labels(document, owner.labels()))
             pods = await Readiness(
                 self.deployment_name,
                 self.cluster,
@@ -101,17 +101,17 @@ class MedweaveKubernetesConnector(PodsConnector):
             ).wait()
             await self._begin_jobs(pods)
         except BaseException:
-            # In a task of its own: this one may be being cancelled.
+            # In a separate task: the current one may be being cancelled.
             await asyncio.shield(asyncio.ensure_future(self.take_down()))
             raise
         seconds = time.monotonic() - started
         console.say(f"medweave: {self.deployment_name}: {len(pods)} pods ready after {seconds:.0f} s")
 
     async def find(self) -> None:
-        """Learns the containers of pods that others have made.
+        """Read the containers of existing pods.
 
         Raises:
-            DeploymentRefused: no labels are given, or no pod has them.
+            DeploymentRefused: the config has no selector, or no pod matches it.
         """
         self._check_keys()
         if self.selector is None:
@@ -129,24 +129,24 @@ class MedweaveKubernetesConnector(PodsConnector):
                 "pods that exist",
                 "correct the labels or the namespace",
             )
-        self._found_containers = list(dict.fromkeys(each.name for pod in pods for each in pod.containers))
+        self._container_names = list(dict.fromkeys(container.name for pod in pods for container in pod.containers))
         await self._begin_jobs(pods)
 
     def removed_claims(self) -> frozenset[str] | None:
-        """Return the claims among the applied objects, which are deleted at the end of the run; None where there are none."""
-        return claims(self._applied) if self._applied else None
+        """Return the claims among the applied objects, which are deleted at the end of the run; None if nothing was applied."""
+        return claim_names(self._applied) if self._applied else None
 
     async def take_down(self) -> None:
-        """Deletes what was applied, last first; an API server that does not answer is asked again for a while."""
-        objects, deadline = Objects(self.cluster), time.monotonic() + UNDO_S
+        """Delete the applied objects in reverse order; retry for `UNDO_S` if the API server does not answer."""
+        objects, deadline = ManifestObjects(self.cluster), time.monotonic() + UNDO_S
         while self._applied:
             document = self._applied.pop()
             try:
                 if not await _delete(objects, document, deadline):
                     console.say(
-                        f"medweave: {self.deployment_name}: {title(document)} is not this run's any more; it is left alone"
+                        f"medweave: {self.deployment_name}: {title(document)} does not belong to this run; it is not removed"
                     )
-            except Refused as error:
+            except ApiServerError as error:
                 console.say(
                     f"medweave: {self.deployment_name}: {title(document)} could not be deleted: {error}\n"
                     f"  do:       kubectl delete {document['kind'].lower()} {document['metadata']['name']} "
@@ -154,45 +154,49 @@ class MedweaveKubernetesConnector(PodsConnector):
                 )
 
     async def remove_left(self, gone: GoneRun) -> Cleaned:
-        """As `left.remove_left`."""
+        """Remove what a dead run left, as `cleanup.remove_left`."""
         return await cleanup.remove_left(self, gone)
 
     def selectors(self) -> list[str]:
-        """Labels of the deployment's pods."""
-        # The run's own label keeps a stranger's pods with the same labels out; pods of Jobs are no places.
+        """Return the label selectors of the deployment's pods."""
+        # The run's label excludes pods of other owners with the same labels; pods of Jobs are no locations.
         mine = f"{owner.RUN}={owner.labels()[owner.RUN]}"
-        wanted = [self.selector] if self.selector is not None else [
-            f"{each},{mine}" if each else mine for each in selectors(self.workloads)
+        selectors_of_pods = [self.selector] if self.selector is not None else [
+            f"{selector},{mine}" if selector else mine for selector in selectors(self.workloads)
         ]  # fmt: skip
-        return wanted if self.mode == "exec" else [f"{each},!{SUBMISSION}" for each in wanted]
+        return (
+            selectors_of_pods
+            if self.mode == "exec"
+            else [f"{selector},!{SUBMISSION}" for selector in selectors_of_pods]
+        )
 
     def containers(self) -> list[str]:
-        """Names of the deployment's containers."""
-        return container_names(self.workloads) or self._found_containers
+        """Return the names of the deployment's containers."""
+        return container_names(self.workloads) or self._container_names
 
     # ---- one pod per job
 
     async def undeploy(self, external: bool) -> None:
-        """Ends the Jobs while the pods that hold their files are still there; then as ever."""
+        """Endpoint the Jobs while the pods with their files still exist; then undeploy as usual."""
         if self._jobs is not None:
             await self._jobs.end()
-            self._jobs = None  # another call finds no way to the cluster any more
+            self._jobs = None  # a second call has no connection to the cluster any more
         await super().undeploy(external)
 
     async def get_available_locations(self, service: str | None = None) -> MutableMapping[str, AvailableLocation]:
-        """The containers of the ready pods; with `mode: job` the places that hold the files, each for many jobs."""
-        found = await super().get_available_locations(service)
+        """Return the containers of the ready pods; with `mode: job` the places that hold the files, each for many jobs."""
+        locations = await super().get_available_locations(service)
         if self.mode == "job":
-            for each in found.values():
-                each.slots = -(-(self.max_concurrent_jobs or MAX_JOBS) // len(found))
-        return found
+            for available in locations.values():
+                available.slots = -(-(self.max_concurrent_jobs or MAX_JOBS) // len(locations))
+        return locations
 
     async def sizes(self, service: str | None) -> dict[str, job_requests.LocationSize]:
-        """The most that a job can have; a pod of its own has what it asks for."""
+        """Return the most that a job can have; with `mode: job` a pod gets what the job requests."""
         return {} if self.mode == "job" else await super().sizes(service)
 
     def most_locations(self, service: str | None) -> int | None:
-        """How many locations a job can have; one pod is no gang."""
+        """Return the number of locations that a job can have: one with `mode: job`."""
         return 1 if self.mode == "job" else super().most_locations(service)
 
     @with_cache_lookup
@@ -209,12 +213,12 @@ class MedweaveKubernetesConnector(PodsConnector):
         timeout: int | None = None,
         job_name: str | None = None,
     ) -> tuple[str, int] | None:
-        """Runs a command; with `mode: job` each step's as a Job of its own, by the same rules and with the same errors."""
+        """Run a command; with `mode: job` submit one Job per step, with the same retry policy and errors."""
         if self._jobs is None or job_name is None or workdir is None:
             return await super().run(
                 location, command, environment, workdir, stdin, stdout, stderr, capture_output, timeout, job_name
             )
-        step = Step(
+        step = PodStep(
             name=job_name,
             words=command,
             environment=step_variables(location.environment, environment or {}),
@@ -225,7 +229,7 @@ class MedweaveKubernetesConnector(PodsConnector):
         return await self._jobs.run(step, location)
 
     async def worker_of(self, location: ExecutionLocation, job_name: str) -> RemoteWorker:
-        """As in pods that stand; with `mode: job` the pod that holds the files does not compute."""
+        """Return the worker as in standing pods; with `mode: job` the pod with the files does not compute."""
         return dataclasses.replace(await super().worker_of(location, job_name), computes=self.mode == "exec")
 
     # ---- inside
@@ -253,33 +257,33 @@ class MedweaveKubernetesConnector(PodsConnector):
             await self._jobs.begin(pods)
 
     def read_files(self) -> list[dict[str, Any]]:
-        """The objects of the files.
+        """Return the Kubernetes objects of the files.
 
         Raises:
-            DeploymentRefused: one cannot be read, or holds something else.
+            DeploymentRefused: a file cannot be read, or contains something else.
         """
-        found = []
+        objects = []
         for file in self.files:
             try:
-                found += documents(Path(file).read_text(encoding="utf-8"))
+                objects += parse_documents(Path(file).read_text(encoding="utf-8"))
             except (OSError, ValueError) as error:
                 raise self._refused("files", f"{file}: {error}", "Kubernetes objects in YAML", "correct it") from error
-        return found
+        return objects
 
     async def _apply(self, document: dict[str, Any]) -> None:
-        objects = Objects(self.cluster)
+        objects = ManifestObjects(self.cluster)
         try:
             whose = owner.owner(await objects.labels(document))
             if whose in ("stranger", "running", "elsewhere"):
                 raise self._refused(
                     "files",
-                    f"{title(document)} exists in namespace '{self.namespace}' and belongs to somebody else ({whose})",
-                    "names that are free, or left by a run that has ended",
+                    f"{title(document)} exists in namespace '{self.namespace}' and has another owner ({whose})",
+                    "unused names, or names of objects of an ended run",
                     "give it another name, or use it as it is through `selector`",
                 )
             self._applied.append(document)
             await (objects.replace if whose == "ended" else objects.apply)(document)
-        except Refused as error:
+        except ApiServerError as error:
             if 400 <= error.status < 500 and document in self._applied:
                 self._applied.remove(document)  # nothing was made
             raise self._refused(
@@ -294,16 +298,16 @@ class MedweaveKubernetesConnector(PodsConnector):
         return DeploymentRefused(what, seen=seen, expected=expected, do=do)
 
 
-async def _delete(objects: Objects, document: dict[str, Any], deadline: float) -> bool:
-    """Delete an object of this driver at an API server that may be starting; False where it is somebody else's.
+async def _delete(objects: ManifestObjects, document: dict[str, Any], deadline: float) -> bool:
+    """Delete an object of this driver at an API server that may be starting; return False if it has another owner.
 
     Raises:
-        Refused: it said no, or did not answer before the deadline.
+        ApiServerError: it refused, or did not answer before the deadline.
     """
     while True:
         try:
             return await objects.delete(document, is_own=lambda labels: owner.owner(labels) == "me")
-        except Refused as error:
+        except ApiServerError as error:
             if not error.may_pass or time.monotonic() > deadline:
                 raise
         await asyncio.sleep(UNDO_PAUSE_S)

@@ -1,1 +1,1 @@
-"""What the connectors of Kubernetes pods share: which pods there are, what became of them, and commands in them."""
+"""Shared by the connectors of Kubernetes pods: API access, pod states, startup, and commands in containers."""

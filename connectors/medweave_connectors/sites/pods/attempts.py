@@ -1,4 +1,4 @@
-"""The attempts at a step in standing pods: the same command in the same containers, each time in a clean folder."""
+"""The attempts at a step in standing pods: the same command in the same containers, every time in a clean folder."""
 
 from __future__ import annotations
 
@@ -27,10 +27,11 @@ from medweave_connectors.jobs.retries.attempts import Attempts
 from medweave_connectors.jobs.retries.policy import Checkpoint, FailedAttempt, FailureKind
 from medweave_connectors.runlog import current
 from medweave_connectors.runlog.job import CommandOutcome
-from medweave_connectors.sites.pods.errors import PodLost
-from medweave_connectors.sites.pods.exec.group import NODE_S, Group, outcome_of
-from medweave_connectors.sites.pods.exec.step import Step
-from medweave_connectors.sites.pods.startup.volumes import kept_at
+from medweave_connectors.sites.pods.api.errors import PodLost
+from medweave_connectors.sites.pods.exec.commands import PodStep
+from medweave_connectors.sites.pods.exec.member import build_outcome
+from medweave_connectors.sites.pods.exec.pod_group import NODE_S, PodGroup
+from medweave_connectors.sites.pods.objects.volumes import describe_location
 
 _ORDER = (Checkpoint.NONE, Checkpoint.OLD, Checkpoint.NEW)
 
@@ -40,19 +41,19 @@ class PodAttempts(Attempts):
 
     Args:
         connector: of the pods.
-        location: the first of the step's places, where its outputs will be looked for.
-        groups: what runs now is in there.
+        location: the first of the step's places, where the engine searches for its outputs.
+        groups: the running pod groups, which this class updates.
     """
 
-    looks = 1  # who looks is who has written
+    looks = 1  # the pod that reads the checkpoints also wrote them
 
     def __init__(
         self,
         connector: Any,
-        step: Step,
+        step: PodStep,
         location: ExecutionLocation,
         *,
-        groups: set[Group],
+        groups: set[PodGroup],
         closing: Callable[[], bool],
     ) -> None:
         super().__init__(step.name, connector.table, closing)
@@ -62,12 +63,12 @@ class PodAttempts(Attempts):
         self._places: Sequence[ExecutionLocation] = ()
 
     async def attempt(self) -> tuple[str, int]:
-        """Runs the command in a clean folder."""
+        """Run the command in a clean folder."""
         connector, step = self._connector, self._step
         if self._failures:
-            await connector.before_again(self.name, self._location, step.output_directory, self.checkpoint_folder)
+            await connector.before_retry(self.name, self._location, step.output_directory, self.checkpoint_folder)
         places = connector.places_of(self.name, self._location)
-        named = [ExecutionLocation(name=each, deployment=connector.deployment_name) for each in places]
+        named = [ExecutionLocation(name=place, deployment=connector.deployment_name) for place in places]
         self._places = await connector.distinct(named, step.output_directory)
         variables = {**step.environment, **await self._clean()}
         try:
@@ -75,30 +76,34 @@ class PodAttempts(Attempts):
                 self.name, self._location, step.words, variables, step.output_directory, step.streams
             )
             with CommandLog("pods", connector.deployment_name).command("job") as logged:
-                result = await self._run(Group(connector.websocket, connector.cluster, members))
+                result = await self._run(PodGroup(connector.websocket, connector.cluster, members))
                 logged.exit_code = result[1]
             return result
         finally:
             await connector.after_attempt(self.name, self._location)
 
     async def find_checkpoint(self) -> Checkpoint:
-        """What every place of the step has, or will have: a gang whose nodes see different files cannot go on together."""
+        """Return the checkpoints that all places of the step have, or will have: a group must resume from the same files."""
         line = "; ".join(look_for_checkpoint(self._checkpoints, since=self._begun))
-        looks = [self._connector.alone(place, [line]) for place in self._places]
-        if not self._connector.GIVES_FILES:
+        readings = [self._connector.alone(place, [line]) for place in self._places]
+        if not self._connector.COPIES_FILES:
             return min(
-                (read_checkpoint(text.splitlines()) for text, _ in await asyncio.gather(*looks)), key=_ORDER.index
+                (read_checkpoint(text.splitlines()) for text, _ in await asyncio.gather(*readings)), key=_ORDER.index
             )
-        told = [
-            each for each in await asyncio.gather(*looks, return_exceptions=True) if not isinstance(each, BaseException)
+        answers = [
+            answer
+            for answer in await asyncio.gather(*readings, return_exceptions=True)
+            if not isinstance(answer, BaseException)
         ]
-        return max((read_checkpoint(text.splitlines()) for text, _ in told), key=_ORDER.index, default=Checkpoint.NONE)
+        return max(
+            (read_checkpoint(text.splitlines()) for text, _ in answers), key=_ORDER.index, default=Checkpoint.NONE
+        )
 
     async def _clean(self) -> dict[str, str]:
-        """Makes the folder as the engine has made it; the variable that names the checkpoints, where all places have some.
+        """Reset the output folder; return the variable that names the checkpoints, if all places have some.
 
         Raises:
-            PodLost: it could not be made.
+            PodLost: the folder could not be created.
         """
         lines = clean_start(
             self._step.output_directory,
@@ -108,55 +113,55 @@ class PodAttempts(Attempts):
         )
         begins = f"mkdir -p {shlex.quote(self._home)} && : > {shlex.quote(self._begun)}"
         script = "\n".join((begins, *lines, f'echo "resumes:${{{RESUME_FROM}:+yes}}"'))
-        # One after the other: behind volumes of kinds that are not known may lie the same folder.
-        told = [(place, *await self._connector.alone(place, [script])) for place in self._places]
-        for place, text, code in told:
+        # One after the other: volumes of unknown kinds may be the same folder.
+        answers = [(place, *await self._connector.alone(place, [script])) for place in self._places]
+        for place, text, code in answers:
             if code:
                 raise PodLost(
                     f"the output folder of {self.name} could not be made in {place.name}: {known_reason(text)}"
                 )
-        return {RESUME_FROM: self._checkpoints} if all("resumes:yes" in text for _, text, _ in told) else {}
+        return {RESUME_FROM: self._checkpoints} if all("resumes:yes" in text for _, text, _ in answers) else {}
 
-    async def _run(self, group: Group) -> tuple[str, int]:
+    async def _run(self, group: PodGroup) -> tuple[str, int]:
         limit_s, started = self._step.limit_s, time.monotonic()
         self._groups.add(group)
         try:
             in_time = await group.run(limit_s, self._connector.watched, signal_after_s=self._signal_after_s())
             if in_time:
-                await self._hear_of_nodes(group)
+                await self._wait_for_node_status(group)
         finally:
             self._groups.discard(group)
         outcome = await self._outcome(group, time.monotonic() - started, None if in_time else limit_s)
         if (run := current()) is not None:
             run.command_ended(self.name, outcome)
         if self._closing():
-            raise asyncio.CancelledError  # ended by us: the job did not fail
+            raise asyncio.CancelledError  # the run is ending: the job did not fail
         if not in_time:
             raise TimeLimitExceeded(f"{self.name}: {outcome.cause}")
         if group.culprit().lost:
             raise JobEndedBySite(f"{self.name}: {outcome.cause}")
         return outcome.cause, outcome.exit_code
 
-    async def _hear_of_nodes(self, group: Group) -> None:
-        """A pod that nobody reaches is lost with its node, or is not; the cluster takes its time to say so."""
-        if not group.unheard:
+    async def _wait_for_node_status(self, group: PodGroup) -> None:
+        """Wait for the cluster's report on the nodes of unreachable pods, which may take up to `NODE_S`."""
+        if not group.unreachable:
             return
         if (run := current()) is not None:
-            names = ", ".join(member.pod.name for member in group.unheard)
+            names = ", ".join(member.pod.name for member in group.unreachable)
             run.job_notice(
-                self.name, f"{names} is not reached; waits for up to {NODE_S:.0f} s for what the cluster says of it"
+                self.name, f"{names} is unreachable; waits for up to {NODE_S:.0f} s for the cluster's report"
             )
-        await group.hear_of_nodes(self._closing)
+        await group.wait_for_node_status(self._closing)
 
-    async def _outcome(self, group: Group, seconds: float, limit_s: int | None) -> CommandOutcome:
+    async def _outcome(self, group: PodGroup, seconds: float, limit_s: int | None) -> CommandOutcome:
         connector, culprit, folder = self._connector, group.culprit(), self._step.output_directory
         reports = None if culprit.failed else await fetch_reports(connector, self._location, folder, self.name)
-        outcome = outcome_of(
+        outcome = build_outcome(
             group.members,
             culprit,
             seconds=seconds,
             limit_s=limit_s,
-            kept_at=kept_at(
+            kept_at=describe_location(
                 connector.deployment_name, culprit.pod, culprit.container, folder, connector.removed_claims()
             ),
             reports=reports,
@@ -164,7 +169,7 @@ class PodAttempts(Attempts):
         )
         if outcome.exit_code:
             request = job_requests.request_of(self.name)
-            # What could not be ended may still run, whatever has happened to the step.
+            # A command that could not be ended may still run, so the failure is unknown.
             over = limit_s is None or not any(member.lost for member in group.members)
             self.failure = FailedAttempt(
                 kind=outcome.site["failure"] if over else FailureKind.UNKNOWN,
@@ -181,5 +186,5 @@ class PodAttempts(Attempts):
 
     @property
     def _begun(self) -> str:
-        """A file as old as the attempt."""
+        """Path of an empty file whose timestamp is the start of the attempt."""
         return f"{self._home}/begun"

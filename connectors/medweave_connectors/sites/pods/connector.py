@@ -1,7 +1,7 @@
-"""Steps in pods: what `medweave.kubernetes`, `medweave.helm` and `medweave.compss` have in common.
+"""Steps in pods: the common part of `medweave.kubernetes`, `medweave.helm` and `medweave.compss`.
 
-Not derived from StreamFlow's own Kubernetes connectors: in those, how pods are listed, judged, copied to and run in all had to be
-replaced, and nothing but the names was left.
+Not derived from StreamFlow's Kubernetes connectors: their listing and judging of pods, copies and commands would all have to be
+replaced.
 """
 
 from __future__ import annotations
@@ -31,19 +31,20 @@ from medweave_connectors.jobs.worker_environment import RemoteWorker
 from medweave_connectors.runlog import current
 from medweave_connectors.runlog.job_output import JobOutput
 from medweave_connectors.sites.pods.api.access import connect
-from medweave_connectors.sites.pods.api.api_client import kubeconfig_path
+from medweave_connectors.sites.pods.api.api_client import find_kubeconfig
+from medweave_connectors.sites.pods.api.errors import DeploymentRefused
 from medweave_connectors.sites.pods.attempts import PodAttempts
 from medweave_connectors.sites.pods.cleanup import Cleaned, GoneRun
-from medweave_connectors.sites.pods.errors import DeploymentRefused
-from medweave_connectors.sites.pods.exec.containers import BUFFER_BYTES, PodPlaces
-from medweave_connectors.sites.pods.exec.group import Group, Member
-from medweave_connectors.sites.pods.exec.step import Step
-from medweave_connectors.sites.pods.startup.deadlines import hope
-from medweave_connectors.sites.pods.startup.messages import tell_waiting
-from medweave_connectors.sites.pods.startup.pod import Pod, pod_facts, size_of
+from medweave_connectors.sites.pods.exec.commands import PodStep
+from medweave_connectors.sites.pods.exec.containers import BUFFER_BYTES, ContainerConnector
+from medweave_connectors.sites.pods.exec.member import Member
+from medweave_connectors.sites.pods.exec.pod_group import PodGroup
+from medweave_connectors.sites.pods.objects.pod import Pod, pod_facts, size_of
+from medweave_connectors.sites.pods.objects.pod_states import PodState, describe, judge
+from medweave_connectors.sites.pods.objects.workloads import Workload
+from medweave_connectors.sites.pods.startup.deadlines import judge_start
+from medweave_connectors.sites.pods.startup.messages import describe_waiting
 from medweave_connectors.sites.pods.startup.readiness import RunIsEnding
-from medweave_connectors.sites.pods.startup.states import PodState, describe, judge
-from medweave_connectors.sites.pods.startup.workloads import Workload
 from medweave_connectors.transfer.manifest import remote_scan
 
 NO_PODS_S = 60.0
@@ -52,20 +53,20 @@ RENDEZVOUS_PORT = 29500
 
 
 def streams_of(stdin: int | str | None, stdout: int | str, stderr: int | str) -> dict[str, str | None]:
-    """The files of a step's streams, relative to its output folder.
+    """Return the files of a step's streams, relative to its output folder.
 
-    StreamFlow passes the file of stdout when the tool names none for stderr: progress must not end in there.
+    StreamFlow passes the file of stdout when the tool names none for stderr: progress must not be written to it.
     """
     own = None if stderr == stdout else file_name(stderr)
     return {"stdin": file_name(stdin), "stdout": file_name(stdout), "stderr": own}
 
 
-class PodsConnector(PodPlaces):
-    """Pods of one namespace, each container a place for one job."""
+class PodsConnector(ContainerConnector):
+    """Connector to pods of one namespace; every container is a location for one job."""
 
     TABLE: Table = STANDING
-    GIVES_FILES = False  # before another attempt, those of a pod to its others: see `before_again`
-    CHECKED_AT_START = True  # the pods come up while the first steps run elsewhere, and what is wrong shows at once
+    COPIES_FILES = False  # before another attempt, those of a pod to its others: see `before_again`
+    CHECKED_AT_START = True  # the pods start while the first steps run elsewhere, so errors appear at once
 
     def __init__(
         self,
@@ -86,46 +87,46 @@ class PodsConnector(PodPlaces):
         folder = Path(config_dir)
         self.folder = folder.parent if folder.is_file() else folder
         self.namespace = namespace or ""
-        self.kubeconfig, self.kube_context, self.in_cluster = kubeconfig_path(kubeconfig), kubeContext, inCluster
+        self.kubeconfig, self.kube_context, self.in_cluster = find_kubeconfig(kubeconfig), kubeContext, inCluster
         self.timeout_s, self.pending_timeout_s = timeout, pendingTimeout
         self.table, self.signal_lead_s = read_table(reactions or {}, self.TABLE), signalLeadTime
         self.workloads: list[Workload] = []
         self._clients: list[Any] = []
-        self._groups: set[Group] = set()
+        self._groups: set[PodGroup] = set()
         self._writers: dict[str, str] = {}
         self._closing = False
         self._no_pods_since: float | None = None
-        self._told_reasons = ""
+        self._reported_reasons = ""
 
-    # ---- what the deployments differ in
+    # ---- implemented by the deployments
 
     @abstractmethod
     async def bring_up(self) -> None:
-        """Makes the pods and waits until they are ready; nothing of it is left when this fails."""
+        """Create the pods and wait until they are ready; remove them if this fails."""
 
     @abstractmethod
     async def find(self) -> None:
-        """Learns about pods that others have made."""
+        """Read the properties of existing pods."""
 
     @abstractmethod
     async def take_down(self) -> None:
-        """Removes what `bring_up` made."""
+        """Remove what `bring_up` created."""
 
     @abstractmethod
     def containers(self) -> list[str]:
-        """Names of the containers that a step can be bound to; empty where they are not known before the pods are."""
+        """Return the names of the containers that a step can be bound to; empty if they are unknown until the pods exist."""
 
     @abstractmethod
     async def remove_left(self, gone: GoneRun) -> Cleaned:
-        """Removes what a run whose driver is gone has left of this deployment; nothing is brought up."""
+        """Remove what a run with a dead driver left of this deployment, without creating pods."""
 
     # ---- StreamFlow's life cycle
 
     async def deploy(self, external: bool) -> None:
-        """Reaches the cluster and brings the pods up.
+        """Connect to the cluster and create or find the pods.
 
         Raises:
-            DeploymentRefused: the cluster does not let us in, or a pod cannot start.
+            DeploymentRefused: the cluster denies access, or a pod cannot start.
         """
         try:
             with run_abort.aborting():
@@ -133,7 +134,7 @@ class PodsConnector(PodPlaces):
                 await (self.find() if external else self.bring_up())
         except (RunIsEnding, asyncio.CancelledError) as error:
             await self._disconnect()
-            # The engine waits for the end of this before it closes anything, and what waits for the pods is cancelled.
+            # The engine waits for the end of this before it closes anything, and tasks that wait for the pods are cancelled.
             if isinstance(error, asyncio.CancelledError) and not run_abort.run_is_ending():
                 raise
         except BaseException:
@@ -141,7 +142,7 @@ class PodsConnector(PodPlaces):
             raise
 
     async def undeploy(self, external: bool) -> None:
-        """Ends what still runs while it removes the pods, and hangs up."""
+        """Endpoint running commands, remove the pods, and disconnect."""
         self._closing = True
         try:
             await asyncio.gather(
@@ -156,10 +157,10 @@ class PodsConnector(PodPlaces):
 
     @contextlib.asynccontextmanager
     async def reached(self) -> AsyncIterator[None]:
-        """The cluster can be asked, and nothing is brought up.
+        """Connect to the cluster without creating pods.
 
         Raises:
-            DeploymentRefused: the cluster does not let us in.
+            DeploymentRefused: the cluster denies access.
         """
         await self._connect()
         try:
@@ -169,17 +170,17 @@ class PodsConnector(PodPlaces):
             await self._disconnect()
 
     async def get_available_locations(self, service: str | None = None) -> MutableMapping[str, AvailableLocation]:
-        """The containers of the ready pods that bear the service's name; without one, the only container.
+        """Return the containers of ready pods that have the service's name; without a service, the only container.
 
         Raises:
-            DeploymentRefused: there is no such container, or for a while there has been no ready pod.
+            DeploymentRefused: no such container, or no ready pod for too long.
         """
         if run_abort.run_is_ending():
             raise asyncio.CancelledError
         container = self.container_of(service, self.containers())
         pods = await self.pods()
         ready = [pod for pod in pods if judge(pod)[0] == PodState.READY and pod.container(container)]
-        self._refuse_without_pods(pods, ready)
+        self._check_ready_pods(pods, ready)
         return {
             f"{pod.name}:{container}": AvailableLocation(
                 name=f"{pod.name}:{container}",
@@ -192,19 +193,19 @@ class PodsConnector(PodPlaces):
         }
 
     async def sizes(self, service: str | None) -> dict[str, job_requests.LocationSize]:
-        """The most that a job can have in each location: the limits of its container."""
+        """Return the most that a job can have in its location: the limits of the container."""
         container = self.container_of(service, self.containers())
-        found = {f"{pod.name}:{container}": pod.container(container) for pod in await self.pods()}
-        return {place: size_of(each) for place, each in found.items() if each is not None}
+        containers = {f"{pod.name}:{container}": pod.container(container) for pod in await self.pods()}
+        return {place: size_of(spec) for place, spec in containers.items() if spec is not None}
 
     def most_locations(self, service: str | None) -> int | None:
-        """How many locations a service has when all is well; None where only the cluster knows."""
+        """Return the number of locations of a service when all pods are ready; None if only the cluster decides it."""
         container = self.container_of(service, self.containers())
-        counts = [each.replicas for each in self.workloads if container in each.containers]
-        return sum(counts) if counts and all(each.kind != "DaemonSet" for each in self.workloads) else None
+        counts = [workload.replicas for workload in self.workloads if container in workload.containers]
+        return sum(counts) if counts and all(workload.kind != "DaemonSet" for workload in self.workloads) else None
 
     def container_of(self, service: str | None, known: Sequence[str]) -> str:
-        """The container that a service names.
+        """Return the container that a service names.
 
         Raises:
             DeploymentRefused: no container has the name, or there are several and no service says which.
@@ -217,7 +218,7 @@ class PodsConnector(PodPlaces):
             f"a binding to deployment '{self.deployment_name}' does not say which container it means.",
             seen=f"service: {service}" if service else "no service",
             expected=f"the name of a container of its pods: {', '.join(known) or 'none is known'}",
-            do="write it as `service` beside the deployment",
+            do="write it as `service` next to `deployment` in the binding",
         )
 
     # ---- commands
@@ -236,14 +237,13 @@ class PodsConnector(PodPlaces):
         timeout: int | None = None,
         job_name: str | None = None,
     ) -> tuple[str, int] | None:
-        """Runs a command. For a job: again where the table says so; returns the cause of a failure in the step's own words, and the
-        exit code.
+        """Run a command; a job with retries by the policy. Return the cause of a failure in the step's words, and the exit code.
 
         Raises:
             TimeLimitExceeded: the job took longer than its ToolTimeLimit; it has ended.
-            JobEndedBySite: its pod, or the way to it, was lost.
+            JobEndedBySite: its pod, or the connection to it, was lost.
             PodLost: the pod of another command was.
-            CommandFailed: another command failed whose exit code nobody looks at.
+            CommandFailed: another command failed, and the caller does not get its exit code.
         """
         if job_name is None or workdir is None:
             text, code = await self.utility(location, command, environment, workdir, timeout)
@@ -253,7 +253,7 @@ class PodsConnector(PodPlaces):
         streams = streams_of(stdin, stdout, stderr)
         self.has_outputs(location, workdir)
         variables = step_variables(location.environment, environment or {})
-        step = Step(
+        step = PodStep(
             name=job_name,
             words=command,
             environment=variables,
@@ -264,14 +264,14 @@ class PodsConnector(PodPlaces):
         return await PodAttempts(self, step, location, groups=self._groups, closing=lambda: self._closing).run()
 
     def has_outputs(self, location: ExecutionLocation, workdir: str) -> None:
-        """The outputs of a job lie, or will, in this place of those that it was given."""
+        """Store in which of its locations a job writes its outputs."""
         self._writers[workdir] = location.name
 
     async def worker_of(self, location: ExecutionLocation, job_name: str) -> RemoteWorker:
-        """What runs a job's command there: the container's image."""
+        """Return what runs a job's command: the container's image."""
         pod = await self.pod_at(location.name)
-        found = pod.container(location.name.partition(":")[2])
-        return RemoteWorker(facts={"image": found.image if found else ""})
+        container = pod.container(location.name.partition(":")[2])
+        return RemoteWorker(facts={"image": container.image if container else ""})
 
     async def utility(
         self,
@@ -281,9 +281,9 @@ class PodsConnector(PodPlaces):
         workdir: str | None = None,
         timeout: int | None = None,
     ) -> tuple[str, int]:
-        """A short command of the engine's. Its search for outputs finds those of a job's first place only.
+        """Run a short command of the engine. A search for outputs covers only a job's first place.
 
-        The engine searches every place of a job, and takes what places on a shared volume all see for that many outputs.
+        The engine searches every place of a job, and would count files on a shared volume once per place.
         """
         if searched := remote_scan.searched_folder(command):
             writer = next((at for folder, at in self._writers.items() if searched.startswith(folder)), location.name)
@@ -292,7 +292,7 @@ class PodsConnector(PodPlaces):
         return await super().utility(location, command, environment, workdir, timeout)
 
     def places_of(self, job_name: str, location: ExecutionLocation) -> list[str]:
-        """Where the nodes of a job run: one place, or with the gang hint each location that the job was given."""
+        """Return where the nodes of a job run: one place, or with the gang hint all locations allocated to the job."""
         request = job_requests.request_of(job_name)
         gang = request is not None and request.hints.gang and len(request.locations) > 1
         return list(request.locations) if request is not None and gang else [location.name]
@@ -306,7 +306,7 @@ class PodsConnector(PodPlaces):
         workdir: str,
         streams: dict[str, str | None],
     ) -> list[Member]:
-        """The nodes of a job, in its places."""
+        """Return the node group members of a job, in its places."""
         places = self.places_of(job_name, location)
         gang = len(places) > 1
         pods = await asyncio.gather(*(self.pod_at(place) for place in places))
@@ -329,44 +329,44 @@ class PodsConnector(PodPlaces):
         workdir: str,
         streams: dict[str, str | None],
     ) -> Member:
-        """One node's command."""
+        """Return the member for one node of a job."""
         key = secrets.token_hex(8)
         line = shell_line(command, environment=variables | {job_processes.KEY: key}, workdir=workdir, **streams)
         output = JobOutput(job_name)
         return Member(rank=rank, pod=pod, container=container, variables=variables, line=line, key=key, output=output)
 
     def site_facts(self, members: Sequence[Member]) -> dict[str, Any]:
-        """What the event log keeps about the pods of a job."""
+        """Return the facts about the pods of a job for the event log."""
         return {
             "namespace": self.namespace,
             "pods": [pod_facts(member.pod, member.container) for member in members],
         }
 
     async def after_attempt(self, job_name: str, location: ExecutionLocation) -> None:
-        """Called when a job's command has ended in its places, and before it begins there again."""
+        """Hook after a job's command has ended in its places, and before it starts there again."""
 
-    async def before_again(
+    async def before_retry(
         self, job_name: str, location: ExecutionLocation, folder: str, checkpoint_folder: str
     ) -> None:
-        """Called before a job's command begins again in its output folder, in which `checkpoint_folder`, if any, outlives it."""
+        """Hook before a job's command starts again in its output folder; `checkpoint_folder` in it, if any, is preserved."""
 
     async def watched(self) -> tuple[str, FailureKind]:
-        """Why something else that a job needs is lost, and the kind of that loss; empty while it is not."""
+        """Return why another dependency of a job is lost, and the kind of that loss; an empty reason if none is lost."""
         return "", FailureKind.UNKNOWN
 
     # ---- inside
 
-    def _refuse_without_pods(self, pods: Sequence[Pod], ready: Sequence[Pod]) -> None:
-        # StreamFlow asks again, and would wait for ever: a pod that is started anew gets a minute, one that waits for something
-        # the time that it gets at the start.
+    def _check_ready_pods(self, pods: Sequence[Pod], ready: Sequence[Pod]) -> None:
+        # StreamFlow repeats the call and would wait for ever: a restarting pod gets a minute, a waiting pod gets the time that it
+        # gets at the start.
         if ready:
             self._no_pods_since = None
             return
         now = time.monotonic()
         if self._no_pods_since is None:
-            self._no_pods_since, self._told_reasons = now, ""
-        hopes = {pod.name: hope(pod, ()) for pod in pods}
-        reasons = tell_waiting(hopes)
+            self._no_pods_since, self._reported_reasons = now, ""
+        states = {pod.name: judge_start(pod, ()) for pod in pods}
+        reasons = describe_waiting(states)
         limit_s = self.pending_timeout_s if reasons else NO_PODS_S
         if now - self._no_pods_since >= limit_s:
             raise DeploymentRefused(
@@ -376,8 +376,8 @@ class PodsConnector(PodPlaces):
                 expected=f"ready pods in namespace '{self.namespace}'",
                 do="look at `kubectl describe pod`, and run again",
             )
-        if reasons and reasons != self._told_reasons and (run := current()) is not None:
-            self._told_reasons = reasons
+        if reasons and reasons != self._reported_reasons and (run := current()) is not None:
+            self._reported_reasons = reasons
             run.deployment_notice(self.deployment_name, f"no pod is ready; waits for up to {limit_s:.0f} s: {reasons}")
 
     async def _connect(self) -> None:

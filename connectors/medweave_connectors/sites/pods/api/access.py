@@ -1,4 +1,4 @@
-"""The way into a cluster: kubeconfig, namespace, and the clients of one deployment."""
+"""Connection of a deployment to its cluster: kubeconfig, namespace and API clients."""
 
 from __future__ import annotations
 
@@ -12,53 +12,53 @@ import yaml  # type: ignore[import-untyped]  # comes with StreamFlow
 from kubernetes_asyncio.client import Configuration
 from kubernetes_asyncio.config import ConfigException, load_incluster_config
 
-from medweave_connectors.sites.pods.api.api_client import UnknownContext, clients_of, configuration_of
-from medweave_connectors.sites.pods.api.cluster import Cluster, Refused
+from medweave_connectors.sites.pods.api.api_client import UnknownContext, create_clients, load_configuration
 from medweave_connectors.sites.pods.api.credentials import PluginFailed
+from medweave_connectors.sites.pods.api.errors import DeploymentRefused
 from medweave_connectors.sites.pods.api.masking import without_secrets
-from medweave_connectors.sites.pods.errors import DeploymentRefused
+from medweave_connectors.sites.pods.api.namespace_client import ApiServerError, NamespaceClient
 from medweave_core.documents.closest_match import closest
 
 HEARTBEAT_S = 20.0
-FIRST_ANSWER_S = 7.0  # a wrong address is told within 10 s of the start
+FIRST_ANSWER_S = 7.0  # a wrong address is reported within 10 s of the start
 CONNECTIONS = 256
 _IN_CLUSTER_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 
 
-def namespace_of(kubeconfig: str, context: str | None, in_cluster: bool) -> str:
-    """The namespace that a client uses when it is told none: asked once, so that every part uses the same."""
+def find_namespace(kubeconfig: str, context: str | None, in_cluster: bool) -> str:
+    """Return the default namespace of the account or of the kubeconfig's context."""
     if in_cluster:
         with contextlib.suppress(OSError):
             return _IN_CLUSTER_NAMESPACE.read_text(encoding="utf-8").strip() or "default"
         return "default"
     with contextlib.suppress(OSError, yaml.YAMLError, AttributeError):
         document = yaml.safe_load(Path(kubeconfig).read_text(encoding="utf-8"))
-        wanted = context or document.get("current-context")
-        for each in document.get("contexts") or []:
-            if each.get("name") == wanted:
-                return (each.get("context") or {}).get("namespace") or "default"
+        name = context or document.get("current-context")
+        for entry in document.get("contexts") or []:
+            if entry.get("name") == name:
+                return (entry.get("context") or {}).get("namespace") or "default"
     return "default"
 
 
 async def connect(
     deployment: str, *, kubeconfig: str, context: str | None, in_cluster: bool, namespace: str
-) -> tuple[list[Any], Cluster]:
-    """The clients of a deployment (plain and websocket), and the cluster, which has answered once.
+) -> tuple[list[Any], NamespaceClient]:
+    """Return the clients of a deployment (plain and websocket), and the namespace client, after one successful request.
 
     Args:
-        namespace: empty for the one that the kubeconfig says.
+        namespace: empty for the default of the kubeconfig.
 
     Raises:
-        DeploymentRefused: the kubeconfig cannot be used, or the cluster does not let us in.
+        DeploymentRefused: the kubeconfig is invalid, or the cluster denies access.
     """
     try:
         if in_cluster:
             configuration = Configuration()
             load_incluster_config(client_configuration=configuration)  # type: ignore[no-untyped-call]
         else:
-            configuration = await configuration_of(kubeconfig, context)
+            configuration = await load_configuration(kubeconfig, context)
         configuration.connection_pool_maxsize = CONNECTIONS
-        plain, websocket = clients_of(configuration, heartbeat_s=HEARTBEAT_S)
+        plain, websocket = create_clients(configuration, heartbeat_s=HEARTBEAT_S)
     except PluginFailed as error:
         raise _no_credential(deployment, error, kubeconfig) from error
     except UnknownContext as error:
@@ -66,30 +66,31 @@ async def connect(
     except (ConfigException, OSError, ValueError, KeyError, TypeError, AssertionError, yaml.YAMLError) as error:
         raise _unreachable(deployment, error, kubeconfig=kubeconfig, namespace=namespace) from error
     clients = [plain, websocket]
-    cluster = Cluster(plain, namespace or namespace_of(kubeconfig, context, in_cluster))
+    cluster = NamespaceClient(plain, namespace or find_namespace(kubeconfig, context, in_cluster))
     try:
         await _first_answer(cluster)
-    except Refused as error:
+    except ApiServerError as error:
         for client in clients:
             await client.close()
         raise _unreachable(deployment, error, kubeconfig=kubeconfig, namespace=cluster.namespace) from error
     return clients, cluster
 
 
-async def _first_answer(cluster: Cluster) -> None:
+async def _first_answer(cluster: NamespaceClient) -> None:
     try:
         async with asyncio.timeout(FIRST_ANSWER_S):
             await cluster.pods("medweave.dev/none")
     except TimeoutError:
-        raise Refused(0, f"no answer within {FIRST_ANSWER_S:.0f} s") from None
+        raise ApiServerError(0, f"no answer within {FIRST_ANSWER_S:.0f} s") from None
 
 
 def _no_credential(deployment: str, error: PluginFailed, kubeconfig: str) -> DeploymentRefused:
     return DeploymentRefused(
-        f"deployments.{deployment}.config.kubeconfig: the program that it names for the credentials gives none.",
+        f"deployments.{deployment}.config.kubeconfig: its credential plugin returned no credential.",
         seen=f"{error} (kubeconfig {kubeconfig})",
         expected="an ExecCredential with a token, or with a certificate and its key, on its standard output",
-        do=error.hint or "run that command yourself, do what it says (log in again, install it), and start again",
+        do=error.hint
+        or "run that command yourself, follow its instructions (log in again, install it), and start again",
     )
 
 
@@ -103,7 +104,7 @@ def _no_context(deployment: str, context: str, known: Sequence[str], kubeconfig:
 
 
 def _unreachable(deployment: str, error: Exception, *, kubeconfig: str, namespace: str) -> DeploymentRefused:
-    # With the key of the site file that it depends on.
+    # Name the key of the site file that has to change.
     key, do = {
         401: ("kubeconfig", "write the path of a kubeconfig whose token or certificate is valid"),
         403: (
@@ -112,7 +113,7 @@ def _unreachable(deployment: str, error: Exception, *, kubeconfig: str, namespac
         ),
         404: ("namespace", "correct the name of the namespace"),
     }.get(
-        error.status if isinstance(error, Refused) else 0,
+        error.status if isinstance(error, ApiServerError) else 0,
         (
             "kubeconfig",
             "correct the path or the context, and look whether the cluster can be reached from this machine",

@@ -1,4 +1,4 @@
-"""The way to an API server as its kubeconfig and the environment describe it: certificates, proxy, and who we are."""
+"""API clients configured by a kubeconfig and the environment: certificates, proxy and credentials."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from kubernetes_asyncio.stream import WsApiClient
 from kubernetes_asyncio.stream.ws_client import get_websocket_url
 
 from medweave_connectors.sites.pods.api.channels import WebsocketChannels
-from medweave_connectors.sites.pods.api.cluster import REQUEST_S
-from medweave_connectors.sites.pods.api.credentials import TOKEN, Credentials, read_plugin, renewed
+from medweave_connectors.sites.pods.api.credentials import TOKEN, ExecCredentials, read_plugin, renew_token
+from medweave_connectors.sites.pods.api.namespace_client import REQUEST_S
 from medweave_connectors.sites.pods.api.spdy import UPGRADE, SpdyChannels
 
 READ_BYTES = 2**21  # etcd's largest object is 1.5 MiB
@@ -29,15 +29,15 @@ _Connect = Callable[[str, dict[str, str]], Awaitable[Opened]]
 
 
 class Kubeconfig(KubeConfigLoader):
-    """kubernetes_asyncio's loader, but for the programs that give credentials: it asks them once, and without a time limit."""
+    """kubernetes_asyncio's loader with our credential plugins: its own runs them once, and without a time limit."""
 
-    credentials: Credentials | None = None
+    credentials: ExecCredentials | None = None
 
     async def load_from_exec_plugin(self) -> bool:
-        """Asks the program of the user.
+        """Run the credential plugin of the user.
 
         Raises:
-            PluginFailed: it gives no credential.
+            PluginFailed: it returns no credential.
         """
         assert self._current_context is not None
         assert self._user is not None
@@ -46,7 +46,7 @@ class Kubeconfig(KubeConfigLoader):
             where=f"users[{self._current_context['context']['user']}].user.exec",
             folder=self._get_base_path(self._user.path),
         )
-        self.credentials = Credentials(plugin)
+        self.credentials = ExecCredentials(plugin)
         credential = await self.credentials.first()
         if credential.token:
             self.token = f"Bearer {credential.token}"
@@ -57,25 +57,25 @@ class Kubeconfig(KubeConfigLoader):
 
 
 class UnknownContext(Exception):
-    """A kubeconfig has no context of that name; those that it has are its arguments."""
+    """A kubeconfig has no context of that name; the arguments are its contexts."""
 
 
-def kubeconfig_path(configured: str | None) -> str:
-    """The kubeconfig of a deployment: the configured one, else `KUBECONFIG`, else the one of the home folder."""
+def find_kubeconfig(configured: str | None) -> str:
+    """Return the kubeconfig of a deployment: the configured one, else `KUBECONFIG`, else that of the home folder."""
     return configured or os.environ.get("KUBECONFIG") or str(Path("~/.kube/config").expanduser())
 
 
-async def configuration_of(kubeconfig: str, context: str | None) -> Configuration:
-    """The configuration of clients, with the proxy that applies.
+async def load_configuration(kubeconfig: str, context: str | None) -> Configuration:
+    """Return the configuration of the clients, with the proxy that applies.
 
     Raises:
         UnknownContext: it has no such context.
         ConfigException, OSError, ValueError, KeyError, TypeError, AssertionError: the file cannot be used.
-        PluginFailed: the program that it names gives no credential.
+        PluginFailed: its credential plugin returns no credential.
     """
     merged = KubeConfigMerger(kubeconfig)
     if context is not None and merged.config is not None:
-        known = [each["name"] for each in merged.config.value.get("contexts") or []]
+        known = [context["name"] for context in merged.config.value.get("contexts") or []]
         if context not in known:
             raise UnknownContext(*known)
     loader = Kubeconfig(
@@ -84,7 +84,7 @@ async def configuration_of(kubeconfig: str, context: str | None) -> Configuratio
     configuration = Configuration()
     await loader.load_and_set(configuration)
     configuration.refresh_api_key_hook = loader.credentials
-    configuration.proxy = configuration.proxy or proxy_of(str(configuration.host), os.environ)
+    configuration.proxy = configuration.proxy or find_proxy(str(configuration.host), os.environ)
     if configuration.proxy and urlsplit(configuration.proxy).scheme not in _PROXIES:
         raise ConfigException(
             f"a proxy of the kind {urlsplit(configuration.proxy).scheme}: is not known, http and https are"
@@ -92,11 +92,11 @@ async def configuration_of(kubeconfig: str, context: str | None) -> Configuratio
     return configuration
 
 
-def clients_of(configuration: Configuration, *, heartbeat_s: float) -> tuple[ApiClient, WsApiClient]:
-    """The plain client and the one for commands."""
+def create_clients(configuration: Configuration, *, heartbeat_s: float) -> tuple[ApiClient, WsApiClient]:
+    """Return the client for requests and the one for commands."""
     plain, websocket = ApiClient(configuration=configuration), _WebsocketClient(configuration, heartbeat_s=heartbeat_s)
     for client in (plain, websocket):
-        # The session of kubernetes_asyncio would look for proxies itself, and not for the websocket.
+        # The session of kubernetes_asyncio would read proxies from the environment, and not for the websocket.
         rest = client.rest_client
         connector = rest.pool_manager.connector
         rest.pool_manager.detach()
@@ -105,8 +105,8 @@ def clients_of(configuration: Configuration, *, heartbeat_s: float) -> tuple[Api
     return plain, websocket
 
 
-def proxy_of(server: str, environment: Mapping[str, str]) -> str | None:
-    """The proxy that the environment says for a server, by the rules of kubectl and helm; None for none.
+def find_proxy(server: str, environment: Mapping[str, str]) -> str | None:
+    """Return the proxy of the environment for a server, by the rules of kubectl and helm; None for none.
 
     Args:
         server: URL of the API server.
@@ -119,13 +119,13 @@ def proxy_of(server: str, environment: Mapping[str, str]) -> str | None:
         return None
     port = parts.port or (443 if kind == "https" else 80)
     without = environment.get("NO_PROXY") or environment.get("no_proxy") or ""
-    if any(_matches(each.strip().lower(), host, port) for each in without.split(",")):
+    if any(_matches(rule.strip().lower(), host, port) for rule in without.split(",")):
         return None
     return proxy if "://" in proxy else f"http://{proxy}"
 
 
 class _WebsocketClient(WsApiClient):
-    """kubernetes_asyncio's websocket knows neither the proxy nor the server's name in its certificate, and no SPDY."""
+    """Websocket client with proxy, TLS server name and SPDY, which kubernetes_asyncio's lacks."""
 
     def __init__(self, configuration: Configuration, *, heartbeat_s: float) -> None:
         super().__init__(configuration)
@@ -142,8 +142,8 @@ class _WebsocketClient(WsApiClient):
         _preload_content: bool = True,
         _request_timeout: Any = None,
     ) -> Any:
-        """The channels over a websocket (GET) or over SPDY (POST), when it is awaited once more."""
-        words = [(key, each) for key, value in query_params or [] for each in (value if key == "command" else [value])]
+        """Return an awaitable that opens the channels, over a websocket (GET) or over SPDY (POST)."""
+        words = [(key, text) for key, value in query_params or [] for text in (value if key == "command" else [value])]
         if method == "POST":
             return self._open(self._upgraded, f"{url}?{urlencode(words)}", dict(headers))
         return self._open(self._connect, f"{get_websocket_url(url)}?{urlencode(words)}", dict(headers))
@@ -152,8 +152,8 @@ class _WebsocketClient(WsApiClient):
         try:
             return await connect(url, headers)
         except aiohttp.ClientResponseError as error:
-            # Refused before anything was started.
-            if error.status != 401 or not await renewed(self.configuration):
+            # Refused before the command was started.
+            if error.status != 401 or not await renew_token(self.configuration):
                 raise
         token = self.configuration.api_key[TOKEN]
         return await connect(

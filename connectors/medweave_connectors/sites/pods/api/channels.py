@@ -1,4 +1,4 @@
-"""The channels of a command in a container: its input, both outputs, and what the kubelet says about its end."""
+"""The channels of a command in a container: standard input, both outputs, and the status at its end."""
 
 from __future__ import annotations
 
@@ -15,31 +15,31 @@ STDIN, STDOUT, STDERR, STATUS = 0, 1, 2, 3
 PROTOCOL = {"sec-websocket-protocol": "v5.channel.k8s.io"}  # the version that can say "no more input"
 _CLOSE_STDIN = bytes((255, STDIN))
 _ENDS = (aiohttp.WSMsgType.CLOSE, aiohttp.WSMsgType.CLOSING, aiohttp.WSMsgType.CLOSED, aiohttp.WSMsgType.ERROR)
-_FAREWELL_S = 2.0  # for who reads no more
+_FAREWELL_S = 2.0  # for a peer that does not read any more
 
 
 class Channels(Protocol):
-    """One connection with all of them."""
+    """Connection with the channels of one command."""
 
     def pieces(self) -> AsyncIterator[tuple[int, bytes]]:
-        """Channel and bytes, until the connection is over."""
+        """Yield channel and bytes until the connection ends."""
 
     async def send(self, data: bytes) -> None:
-        """Sends to the command's input.
+        """Send bytes to the command's input.
 
         Raises:
             ConnectionError, aiohttp.ClientError: the connection is over.
         """
 
     async def close_input(self) -> None:
-        """No more input."""
+        """Endpoint the command's input."""
 
     async def close(self) -> None:
-        """Hangs up."""
+        """Close the connection."""
 
 
 class WebsocketChannels:
-    """Over the API server's websocket, which takes each frame apart and puts it together again as SPDY."""
+    """Channels over a websocket; the API server converts every frame to SPDY."""
 
     def __init__(self, socket: aiohttp.ClientWebSocketResponse, *, heartbeat_s: float) -> None:
         """`heartbeat_s` is the time without a message after which the API server is pinged, s."""
@@ -48,10 +48,10 @@ class WebsocketChannels:
         self._num_sent = 0
 
     async def pieces(self) -> AsyncIterator[tuple[int, bytes]]:
-        """Channel and bytes, until the connection is over; or nothing has moved for `UNRESPONSIVE_S`.
+        """Yield channel and bytes until the connection ends, or nothing has been transferred for `UNRESPONSIVE_S`.
 
-        Only the time spent waiting for a message counts. aiohttp's own heartbeat drops the connection of a slow reader: the answer
-        to its ping comes behind output that is not read yet.
+        Only the time spent waiting for a message counts. aiohttp's heartbeat drops the connection of a slow reader: the answer
+        to its ping arrives after output that is not read yet.
         """
         silent_s, moved = 0.0, -1
         while silent_s < UNRESPONSIVE_S:
@@ -59,7 +59,7 @@ class WebsocketChannels:
                 async with asyncio.timeout(self._heartbeat_s):
                     message = await self._socket.receive()
             except TimeoutError:
-                # A ping waits behind the input that the command has not taken: bytes that leave are a sign of life, too.
+                # A ping is queued after unread input of the command, so sent bytes count as progress, too.
                 before, moved = moved, self._num_sent - self._num_waiting()
                 silent_s = silent_s + self._heartbeat_s if moved == before else 0.0
                 self._ask()
@@ -84,16 +84,16 @@ class WebsocketChannels:
             self._ping.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
 
     async def send(self, data: bytes) -> None:
-        """Sends to the command's input."""
+        """Send bytes to the command's input."""
         self._num_sent += len(data)
         await self._socket.send_bytes(bytes((STDIN,)) + data)
 
     async def close_input(self) -> None:
-        """No more input."""
+        """Endpoint the command's input."""
         await self._socket.send_bytes(_CLOSE_STDIN)
 
     async def close(self) -> None:
-        """Hangs up."""
+        """Close the connection."""
         if self._ping is not None:
             self._ping.cancel()
         with contextlib.suppress(TimeoutError):

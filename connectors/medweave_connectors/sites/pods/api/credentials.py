@@ -1,4 +1,4 @@
-"""Programs that a kubeconfig names to get a token (`users[].user.exec`): asked at the start, and before the token expires."""
+"""Credential plugins of a kubeconfig (`users[].user.exec`): run at the start, and before their token expires."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from medweave_connectors.host import programs
 from medweave_connectors.sites.pods.api.masking import without_secrets
 
 PLUGIN_S = 60.0
-AGAIN_S = 5.0  # a program that has just answered, or failed, is not asked again at once
+AGAIN_S = 5.0  # shortest time between two runs of a plugin
 EARLY_S = 30.0  # before the end of a token, or a fifth of its life
 LAST_LINES = 5
 TOKEN = "BearerToken"  # the name of the API key in kubernetes_asyncio
@@ -25,10 +25,10 @@ _SECRET_NAME = re.compile(r"(?i)token|secret|passw|key$")
 
 
 class PluginFailed(ConnectionError):
-    """The program gave no credential: there is no way to the cluster. The text has its last words, and no secret.
+    """A credential plugin returned no credential. The message has the end of its output, without secrets.
 
     Attributes:
-        hint: what the kubeconfig says about its installation; empty where it says nothing.
+        hint: the kubeconfig's `installHint`; empty if it has none.
     """
 
     def __init__(self, message: str, hint: str = "") -> None:
@@ -38,11 +38,11 @@ class PluginFailed(ConnectionError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Credential:
-    """What a program printed.
+    """Credential that a plugin printed.
 
     Attributes:
-        certificate, key: PEM; empty where it gave a token.
-        expires: s since the epoch; None where it did not say.
+        certificate, key: PEM; empty with a token.
+        expires: s since the epoch; None if not stated.
     """
 
     token: str = ""
@@ -53,11 +53,11 @@ class Credential:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plugin:
-    """A program, as the kubeconfig describes it.
+    """Credential plugin, as the kubeconfig describes it.
 
     Attributes:
         where: its field and file, for messages.
-        environment: variables that it gets besides ours.
+        environment: variables that are added to the driver's.
         hint: how to install it.
     """
 
@@ -67,8 +67,8 @@ class Plugin:
     version: str
     hint: str = ""
 
-    async def ask(self) -> Credential:
-        """Runs it.
+    async def run(self) -> Credential:
+        """Run the plugin and return its credential.
 
         Raises:
             PluginFailed: it is missing, fails, does not end, or prints something else.
@@ -87,7 +87,7 @@ class Plugin:
         if ended.code:
             words = "\n".join(ended.stderr.decode(errors="replace").strip().splitlines()[-LAST_LINES:])
             words = without_secrets(words, self._secrets())
-            raise self._failed(f"'{self.command[0]}' ended with {ended.code}: {words or 'it said nothing'}")
+            raise self._failed(f"'{self.command[0]}' ended with {ended.code}: {words or 'without a message'}")
         try:
             return read_credential(ended.stdout.decode(errors="replace"), self.version)
         except ValueError as error:
@@ -101,8 +101,8 @@ class Plugin:
         return PluginFailed(f"{self.where}: {what}", self.hint)
 
 
-def read_plugin(given: Mapping[str, Any], *, where: str, folder: str) -> Plugin:
-    """The program of a user's `exec`.
+def read_plugin(settings: Mapping[str, Any], *, where: str, folder: str) -> Plugin:
+    """Return the plugin in a user's `exec`.
 
     Args:
         folder: of the kubeconfig; a command with a `/` starts there.
@@ -110,26 +110,26 @@ def read_plugin(given: Mapping[str, Any], *, where: str, folder: str) -> Plugin:
     Raises:
         PluginFailed: a key is missing or of the wrong type.
     """
-    command, version = given.get("command"), given.get("apiVersion")
-    arguments, variables = given.get("args") or [], given.get("env") or []
+    command, version = settings.get("command"), settings.get("apiVersion")
+    arguments, variables = settings.get("args") or [], settings.get("env") or []
     if not (isinstance(command, str) and command and isinstance(version, str)):
         raise PluginFailed(f"{where}: there must be a `command` and an `apiVersion`")
     try:
-        environment = {str(each["name"]): str(each["value"]) for each in variables}
-        words = [str(each) for each in arguments]
+        environment = {str(variable["name"]): str(variable["value"]) for variable in variables}
+        words = [str(argument) for argument in arguments]
     except (TypeError, KeyError):
         raise PluginFailed(f"{where}: `args` is a list of texts, `env` one of names and values") from None
     if "/" in command:
         command = str(Path(folder) / command)
-    hint = " ".join(str(given.get("installHint") or "").split())
+    hint = " ".join(str(settings.get("installHint") or "").split())
     return Plugin(where=where, command=(command, *words), environment=environment, version=version, hint=hint)
 
 
 def read_credential(text: str, version: str) -> Credential:
-    """The credential that a program printed.
+    """Return the credential that a plugin printed.
 
     Raises:
-        ValueError: it is none; the message quotes nothing of it, because there may be a token in it.
+        ValueError: the text is no credential; the message does not quote it, because it may contain a token.
     """
     try:
         document = json.loads(text)
@@ -151,49 +151,49 @@ def read_credential(text: str, version: str) -> Credential:
     return credential
 
 
-class Credentials:
-    """The token of a user, as a hook of kubernetes_asyncio that looks before each request whether it is time for a new one.
+class ExecCredentials:
+    """The token of a user, as a hook of kubernetes_asyncio that renews it before a request once it is due.
 
-    A certificate is asked for at the start only: connections keep the one with which they were opened.
+    A certificate is requested only at the start: open connections use the one they were opened with.
     """
 
     def __init__(self, plugin: Plugin) -> None:
         self._plugin = plugin
-        self._asking = asyncio.Lock()
-        self._asked = -AGAIN_S
+        self._request_lock = asyncio.Lock()
+        self._requested_s = -AGAIN_S
         self._due: float | None = None
         self._failure: PluginFailed | None = None
 
     async def __call__(self, configuration: Any) -> None:
-        """Before a request.
+        """Renew a token that is due, before a request.
 
         Raises:
-            PluginFailed: the token has expired, and there is no new one.
+            PluginFailed: the plugin returned no new token.
         """
         if self._due is not None and time.time() >= self._due:
             await self.renew(configuration)
 
     async def first(self) -> Credential:
-        """The credential to begin with."""
-        self._asked = time.monotonic()
-        credential = await self._plugin.ask()
+        """Return the first credential."""
+        self._requested_s = time.monotonic()
+        credential = await self._plugin.run()
         self._keep(credential)
         return credential
 
     async def renew(self, configuration: Any) -> None:
-        """Asks for another token, if the last one is not of this moment.
+        """Request another token, unless the last one is at most `AGAIN_S` old.
 
         Raises:
-            PluginFailed: there is none.
+            PluginFailed: the plugin returned none.
         """
-        async with self._asking:
-            if time.monotonic() - self._asked < AGAIN_S:
+        async with self._request_lock:
+            if time.monotonic() - self._requested_s < AGAIN_S:
                 if self._failure is not None:
                     raise self._failure
                 return
-            self._asked, self._failure = time.monotonic(), None
+            self._requested_s, self._failure = time.monotonic(), None
             try:
-                credential = await self._plugin.ask()
+                credential = await self._plugin.run()
             except PluginFailed as error:
                 self._failure = error
                 raise
@@ -207,14 +207,14 @@ class Credentials:
             self._due = credential.expires - min(EARLY_S, max(credential.expires - now, 0.0) / 5)
 
 
-async def renewed(configuration: Any) -> bool:
-    """After an answer 401: True where another try may do; False where no program gives tokens.
+async def renew_token(configuration: Any) -> bool:
+    """Renew the token after an answer 401; return False if no plugin provides tokens.
 
     Raises:
         PluginFailed: its program fails.
     """
     hook = configuration.refresh_api_key_hook
-    if not isinstance(hook, Credentials):
+    if not isinstance(hook, ExecCredentials):
         return False
     await hook.renew(configuration)
     return True
@@ -226,4 +226,4 @@ def _moment(text: object) -> float | None:
     try:
         return datetime.datetime.fromisoformat(str(text)).timestamp()
     except ValueError:
-        raise ValueError("its expirationTimestamp is no moment") from None
+        raise ValueError("its expirationTimestamp is no time") from None

@@ -1,4 +1,4 @@
-"""Words of other programs without what nobody may read. Pure."""
+"""Removal of secrets from the output of other programs. Pure."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ _SECRETS = (
     re.compile(
         r"(?i)(?<![a-z])((?:[a-z_-]*)(?:token|password|passwd|secret|key(?:data)?)[\"']?\s*[=:]\s*)[\"']?[^\s\"',}]+"
     ),
-    re.compile(r"(?=[\w+=-]*\d)(?=[\w+=-]*[A-Za-z])[\w+=-]{32,}"),  # long and mixed: nobody's word
+    re.compile(r"(?=[\w+=-]*\d)(?=[\w+=-]*[A-Za-z])[\w+=-]{32,}"),  # long, with letters and digits: no word
 )
-_LEAST = 4  # shorter texts are words, and known ones are everywhere
+_SHORTEST = 4  # shorter secrets are ordinary words, which occur everywhere
 
 
 def without_secrets(text: str, known: Iterable[str] = ()) -> str:
-    """The text with `***` for everything that looks like a secret, and for those that are known."""
+    """Return the text with `***` for everything that looks like a secret, and for the known secrets."""
     for secret in sorted(known, key=len, reverse=True):
-        if len(secret) >= _LEAST:
+        if len(secret) >= _SHORTEST:
             text = text.replace(secret, HIDDEN)
     for pattern in _SECRETS:
-        text = pattern.sub(lambda found: (found[1] if found.re.groups else "") + HIDDEN, text)
+        text = pattern.sub(lambda match: (match[1] if match.re.groups else "") + HIDDEN, text)
     return text

@@ -1,7 +1,7 @@
-"""The channels of a command over SPDY/3.1, which the API server passes on as it comes.
+"""The channels of a command over SPDY/3.1, which the API server forwards unchanged.
 
-A websocket it takes apart and puts together again as SPDY, which is what it speaks with the kubelet: in that lies most of the
-processor time of a copy. Sources: the drafts of SPDY 3 and 3.1, section 2, and version 4 of Kubernetes' protocol for remote
+The API server converts a websocket to SPDY, the protocol of the kubelet, and that takes most of the processor time of a copy.
+ Sources: the drafts of SPDY 3 and 3.1, section 2, and version 4 of Kubernetes' protocol for remote
 commands, with a stream for each channel.
 """
 
@@ -28,12 +28,12 @@ _CHANNELS = {stream: channel for channel, stream in _STREAMS.items()}
 _CONTROL, _SYN_STREAM, _PING, _FIN = 0x8003 << 16, 1, 6, 1
 _HEAD = struct.Struct(">II")  # kind or stream; flags (8 bits) and length (24 bits)
 _PING_ID = struct.pack(">I", 1)
-_HELD_BYTES = 2**20  # what waits to be read
-_FRAME_BYTES = 2**20  # of input; the kubelet's end holds some frames in memory
+_BUFFER_BYTES = 2**20  # received bytes that are not read yet
+_FRAME_BYTES = 2**20  # of input; the kubelet buffers some frames in memory
 
 
-def opening(*, takes_input: bool) -> bytes:
-    """The frames that open the streams of a command."""
+def build_opening_frames(*, takes_input: bool) -> bytes:
+    """Return the frames that open the streams of a command."""
     deflate = zlib.compressobj()  # one for all: the header blocks of a connection are one stream of zlib
     frames = b""
     for channel, stream in _STREAMS.items():
@@ -47,10 +47,10 @@ def opening(*, takes_input: bool) -> bytes:
 
 
 class Frames:
-    """What arrives, taken apart into frames. aiohttp's connection feeds it, as it does a websocket's reader.
+    """Parser of received frames, which aiohttp's connection feeds like the reader of a websocket.
 
     Args:
-        on_full: called when more waits to be read than should.
+        on_full: called when more than `_BUFFER_BYTES` are unread.
     """
 
     def __init__(self, on_full: Callable[[], None] = lambda: None) -> None:
@@ -59,16 +59,16 @@ class Frames:
         self._pieces = deque[tuple[int, bytes]]()
         self._held, self._over = 0, False
         self._something = asyncio.Event()
-        self.num_heard = 0
+        self.num_received = 0
 
     @property
     def full(self) -> bool:
-        """Whether more waits to be read than should."""
-        return self._held > _HELD_BYTES
+        """Whether more than `_BUFFER_BYTES` are unread."""
+        return self._held > _BUFFER_BYTES
 
     def feed_data(self, data: bytes) -> tuple[bool, bytes]:
-        """Takes bytes; there is never an end before that of the connection."""
-        self.num_heard += len(data)
+        """Parse received bytes; the parser never ends before the connection."""
+        self.num_received += len(data)
         self._rest += data
         start = 0
         while len(self._rest) - start >= _HEAD.size:
@@ -77,7 +77,7 @@ class Frames:
             end = begin + (length & 0xFFFFFF)
             if len(self._rest) < end:
                 break
-            if end > begin and kind in _CHANNELS:  # other frames say nothing that the end of the connection does not
+            if end > begin and kind in _CHANNELS:  # other frames add nothing to the end of the connection
                 self._pieces.append((_CHANNELS[kind], bytes(self._rest[begin:end])))
                 self._held += end - begin
             start = end
@@ -88,20 +88,20 @@ class Frames:
         return False, b""
 
     def feed_eof(self) -> None:
-        """The connection is over."""
+        """Note that the connection has ended."""
         self._over = True
         self._something.set()
 
     def is_eof(self) -> bool:
-        """Whether it is."""
+        """Return whether the connection has ended."""
         return self._over
 
     def set_exception(self, *_: Any) -> None:
-        """The connection is lost."""
+        """Note that the connection is lost."""
         self.feed_eof()
 
     async def next(self) -> tuple[int, bytes] | None:
-        """Channel and bytes; None at the end."""
+        """Return channel and bytes; None at the end."""
         while not self._pieces:
             if self._over:
                 return None
@@ -113,11 +113,11 @@ class Frames:
 
 
 class SpdyChannels:
-    """Over SPDY.
+    """Channels over SPDY.
 
     Args:
         response: the answer to the upgrade, which it takes over.
-        heartbeat_s: so often the far end is asked whether it is there.
+        heartbeat_s: interval of the pings, s.
     """
 
     def __init__(self, response: aiohttp.ClientResponse, *, heartbeat_s: float) -> None:
@@ -132,40 +132,40 @@ class SpdyChannels:
         self._heart = asyncio.create_task(self._beat(heartbeat_s))
 
     async def open(self, *, takes_input: bool) -> None:
-        """Starts the command, which waits for its streams.
+        """Open the streams, for which the command waits.
 
         Raises:
             aiohttp.ClientError, ConnectionError: the connection is over.
         """
-        await self._writer.write(opening(takes_input=takes_input))
+        await self._writer.write(build_opening_frames(takes_input=takes_input))
 
     async def pieces(self) -> AsyncIterator[tuple[int, bytes]]:
-        """Channel and bytes, until the connection is over."""
+        """Yield channel and bytes until the connection ends."""
         while (piece := await self._frames.next()) is not None:
             if not self._frames.full:
                 self._protocol.resume_reading()
             yield piece
 
     async def send(self, data: bytes) -> None:
-        """Sends to the command's input."""
+        """Send bytes to the command's input."""
         for start in range(0, len(data), _FRAME_BYTES):
             part = data[start : start + _FRAME_BYTES]
             self._num_sent += len(part)
             await self._writer.write(_HEAD.pack(_STREAMS[STDIN], len(part)) + part)
 
     async def close_input(self) -> None:
-        """No more input."""
+        """Endpoint the command's input."""
         await self._writer.write(_HEAD.pack(_STREAMS[STDIN], _FIN << 24))
 
     async def close(self) -> None:
-        """Hangs up."""
+        """Close the connection."""
         self._heart.cancel()
         self._response.close()
 
     async def _beat(self, every_s: float) -> None:
-        """Breaks the connection once nothing has moved in either direction for `UNRESPONSIVE_S`.
+        """Abort the connection once nothing has been transferred in either direction for `UNRESPONSIVE_S`.
 
-        A ping waits behind the input that the command has not taken: bytes that leave are a sign of life, too.
+        A ping is queued after unread input of the command, so sent bytes count as progress, too.
         """
         try:
             await self._until_silent(every_s)
@@ -183,11 +183,13 @@ class SpdyChannels:
     async def _until_silent(self, every_s: float) -> None:
         moved, silent_s = (-1, -1), 0.0
         while silent_s < UNRESPONSIVE_S and (transport := self._protocol.transport) is not None:
-            left = transport.get_write_buffer_size()
-            now = (self._frames.num_heard, self._num_sent - left)
+            unsent = transport.get_write_buffer_size()
+            now = (self._frames.num_received, self._num_sent - unsent)
             silent_s = silent_s + every_s if now == moved and not self._frames.full else 0.0
             moved = now
-            if not left:
-                with contextlib.suppress(aiohttp.ClientError, ConnectionError):  # its end is told to who reads
+            if not unsent:
+                with contextlib.suppress(
+                    aiohttp.ClientError, ConnectionError
+                ):  # the reader gets the end of the connection
                     await self._writer.write(_HEAD.pack(_CONTROL | _PING, len(_PING_ID)) + _PING_ID)
             await asyncio.sleep(every_s)

@@ -1,9 +1,9 @@
-"""What is run in a pod besides the step itself: its start, and the counters of its container. Pure."""
+"""Shell commands in pods: start of a step, exit code, signals and counters of the container. Pure."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from medweave_connectors.host.job_processes import ProcessGroup, start_time
@@ -23,15 +23,33 @@ _FILES = (
 )
 _LARGEST_PID = 2**22  # of Linux
 _URL_BYTES = 4096  # proxies before an API server accept 8 KiB
-_NO_LIMIT = 2**60  # cgroup v1 writes a huge number where there is none
+_NO_LIMIT = 2**60  # cgroup v1 writes a huge number for no limit
 COUNTERS = (
     f'for file in {" ".join(_FILES)}; do if [ -r "$file" ]; then sed "s|^|{MARK}$file |" "$file"; fi; done 2>/dev/null'
 )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodStep:
+    """Command of one step, as the engine passes it.
+
+    Attributes:
+        words: quoted for a shell already.
+        streams: files of stdin, stdout and stderr, relative to the output folder.
+        limit_s: its time limit, s; None for none.
+    """
+
+    name: str
+    words: Sequence[str]
+    environment: Mapping[str, str]
+    output_directory: str
+    streams: Mapping[str, str | None]
+    limit_s: int | None
+
+
 @dataclass(slots=True)
 class Counters:
-    """The counters of a container, read from its own control groups; None where the kernel does not show them.
+    """Counters of a container's control groups; None for those that the kernel does not expose.
 
     Attributes:
         group: of the command and the shell above it, which leads the group; numbers of the container.
@@ -48,7 +66,7 @@ class Counters:
     limit_mib: float | None = None
 
     def take(self, line: str) -> bool:
-        """Reads one line of the pod's own; True where it was one."""
+        """Read one line; return True if it was a counter."""
         if not line.startswith(MARK):
             return False
         words = line.removeprefix(MARK).split()
@@ -59,7 +77,7 @@ class Counters:
 
     def _read(self, words: list[str]) -> None:
         name, values = words[0], words[1:]
-        if name == "pid" and self.group is None:  # the first one; a job cannot name other processes later
+        if name == "pid" and self.group is None:  # only the first line counts: a job cannot name other processes later
             leader, self.command = (min(int(value), _LARGEST_PID) for value in values[:2])
             self.group = ProcessGroup(leader, values[2] if len(values) == 3 and values[2].isdecimal() else "")
         elif name.endswith(("memory.events", "memory.oom_control")) and values[0] == "oom_kill":
@@ -73,26 +91,26 @@ class Counters:
 
 
 def parse_counters(lines: Iterable[str]) -> Counters:
-    """What `read_counters` printed."""
+    """Return the counters in the output of `build_counters_command`."""
     counters = Counters()
     for line in lines:
         counters.take(line)
     return counters
 
 
-def telling_its_end(words: Sequence[str], mark: str) -> list[str]:
-    """Words that run a command and write the mark and its exit code to standard error when it has ended.
+def build_exit_code_wrapper(words: Sequence[str], mark: str) -> list[str]:
+    """Return words that run a command, then write the mark and its exit code to standard error.
 
-    The shell that does so leads the process group, and outlives a signal to the group that asks the command to end.
+    Their shell leads the process group, and survives a signal to the group that ends the command.
     """
     script = f"trap : HUP INT TERM; \"$@\"; code=$?; echo '{mark}'$code >&2; exit $code"
     return ["sh", "-c", script, "sh", *words]
 
 
-def start(line: str) -> list[str]:
-    """Words to execute in a container: tells the number of its process group and the counters on stderr, then becomes the command.
+def build_start_command(line: str) -> list[str]:
+    """Return words that print the process group and the counters on stderr, then exec the command.
 
-    A long line goes by standard input: words become part of a URL.
+    A long line is sent by standard input, since words become part of a URL.
 
     Args:
         line: for a POSIX shell, ending in `exec`.
@@ -103,24 +121,24 @@ def start(line: str) -> list[str]:
     return ["sh", "-c", f"{before}; {line}"]
 
 
-def signal(process_id: int) -> list[str]:
-    """Words that send the command the signal to write a checkpoint."""
+def build_signal_command(process_id: int) -> list[str]:
+    """Return words that send the command the signal to write a checkpoint."""
     return ["kill", "-s", SIGNAL, str(process_id)]
 
 
-def read_counters() -> list[str]:
-    """Words that print the counters of the container."""
+def build_counters_command() -> list[str]:
+    """Return words that print the counters of the container."""
     return ["sh", "-c", COUNTERS]
 
 
-def oom_kills(before: Counters, after: Counters) -> int:
-    """Processes of a container that were killed for lack of memory between two looks; 0 where it is not known."""
+def count_oom_kills(before: Counters, after: Counters) -> int:
+    """Return how many processes of a container were killed for lack of memory between two readings; 0 if unknown."""
     return max((after.oom_kills or 0) - (before.oom_kills or 0), 0)
 
 
-def verdict(exit_code: int, before: Counters, after: Counters) -> str:
-    """What the container's counters say about a failure; empty where they say nothing."""
-    killed = oom_kills(before, after)
+def explain_failure(exit_code: int, before: Counters, after: Counters) -> str:
+    """Return the explanation of a failure by the container's counters; empty if they do not explain it."""
+    killed = count_oom_kills(before, after)
     limit = "" if after.limit_mib is None else f" of {after.limit_mib:.0f} MiB"
     if killed > 0:
         return f"out of memory: {killed} of its processes were killed at the container's memory limit{limit}."

@@ -1,4 +1,4 @@
-"""Containers as places: the engine's small commands in them, streams to and from them, and copies between them."""
+"""Containers as locations: short commands of the engine, streams, and copies between containers."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from medweave_connectors.host.stdin_command import stdin_of
 from medweave_connectors.host.transfer_reasons import reason_in
 from medweave_connectors.jobs.remote_environment import SHELL_SIGNS, is_read_only, stream_line, utility_line
 from medweave_connectors.runlog import console
-from medweave_connectors.sites.pods.api.cluster import Cluster, Refused
-from medweave_connectors.sites.pods.errors import PodLost
-from medweave_connectors.sites.pods.exec.execution import Execution, Reader, StreamContext, Writer, execute
+from medweave_connectors.sites.pods.api.errors import PodLost
+from medweave_connectors.sites.pods.api.namespace_client import ApiServerError, NamespaceClient
+from medweave_connectors.sites.pods.exec.execution import ExecReader, Execution, ExecWriter, StreamContext, execute
 from medweave_connectors.sites.pods.exec.shell import COMMAND as SHELL
 from medweave_connectors.sites.pods.exec.shell import PodShell
-from medweave_connectors.sites.pods.startup import volumes
-from medweave_connectors.sites.pods.startup.pod import Pod
-from medweave_connectors.sites.pods.startup.states import PodState, judge, silent_node
+from medweave_connectors.sites.pods.objects import volumes
+from medweave_connectors.sites.pods.objects.pod import Pod
+from medweave_connectors.sites.pods.objects.pod_states import PodState, judge, unresponsive_node
 from medweave_connectors.transfer.capabilities import Endpoint
 from medweave_connectors.transfer.routes.via_driver import TarCopies
 from medweave_connectors.transfer.shell_commands import is_staging_path, link_or_copy
@@ -46,9 +46,9 @@ AGAIN_S = (
     3.0,
     8.0,
     15.0,
-)  # pauses between tries: a kubelet or an API server that is started again needs some seconds
+)  # pauses between attempts: a kubelet or an API server needs some seconds to restart
 Value = TypeVar("Value")
-# A copy that fails with these words was not cut, and would fail so again.
+# A copy that fails with these messages was not cut, and would fail again.
 _FINAL = (
     "No space left",
     "Disk quota",
@@ -59,13 +59,13 @@ _FINAL = (
 )
 
 
-class PodPlaces(TarCopies, BaseConnector):
-    """The containers of some pods; a place is called `pod:container`."""
+class ContainerConnector(TarCopies, BaseConnector):
+    """Connector base for the containers of some pods; the name of a place is `pod:container`."""
 
     def __init__(self, deployment_name: str, config_dir: str, transferBufferSize: int) -> None:
-        # A lazy deployment gives StreamFlow's 64 KiB whatever the schema says.
+        # A lazy deployment passes StreamFlow's 64 KiB instead of the schema's default.
         super().__init__(deployment_name, config_dir, max(transferBufferSize, BUFFER_BYTES))
-        self.cluster: Cluster
+        self.cluster: NamespaceClient
         self.websocket: Any = None
         self._listed: tuple[float, list[Pod]] = (-LIST_AGAIN_S, [])
         self._listing = asyncio.Lock()
@@ -73,20 +73,20 @@ class PodPlaces(TarCopies, BaseConnector):
 
     @abstractmethod
     def selectors(self) -> list[str]:
-        """Labels of the deployment's pods."""
+        """Return the label selectors of the deployment's pods."""
 
     async def pods(self) -> list[Pod]:
-        """All pods of the deployment, as of two seconds ago at most."""
+        """Return all pods of the deployment, at most `LIST_AGAIN_S` old."""
         async with self._listing:
             moment, pods = self._listed
             if time.monotonic() - moment >= LIST_AGAIN_S:
-                found = await asyncio.gather(*(self.cluster.pods(selector) for selector in self.selectors()))
-                pods = list({pod.uid: pod for group in found for pod in group}.values())
+                groups = await asyncio.gather(*(self.cluster.pods(selector) for selector in self.selectors()))
+                pods = list({pod.uid: pod for group in groups for pod in group}.values())
                 self._listed = time.monotonic(), pods
             return pods
 
     async def pod_at(self, place: str) -> Pod:
-        """The pod of a place, as it is now.
+        """Return the current state of the pod of a place.
 
         Raises:
             PodLost: it is gone.
@@ -94,7 +94,7 @@ class PodPlaces(TarCopies, BaseConnector):
         name = place.partition(":")[0]
         try:
             pod = await self.cluster.pod(name)
-        except Refused as error:
+        except ApiServerError as error:
             raise PodLost(f"pod {name}: {error}") from error
         if pod is None:
             raise PodLost(f"pod {name} is gone")
@@ -108,7 +108,7 @@ class PodPlaces(TarCopies, BaseConnector):
         workdir: str | None = None,
         timeout: int | None = None,
     ) -> tuple[str, int]:
-        """A short command of the engine's; standard output and error, and the exit code."""
+        """Run a short command of the engine; return its output (stdout and stderr) and exit code."""
         return await self.alone(location, command, environment, workdir, timeout)
 
     async def alone(
@@ -119,13 +119,13 @@ class PodPlaces(TarCopies, BaseConnector):
         workdir: str | None = None,
         timeout: int | None = None,
     ) -> tuple[str, int]:
-        """A short command in one container.
+        """Run a short command in one container; return its output (stdout and stderr) and exit code.
 
-        One that may change something is sent once: it is not known how far one had come whose connection broke. One that only
-        looks is sent again while the pod is there.
+        A command that may change something is sent once: after a broken connection its progress is unknown. A read-only
+        command is sent again while the pod exists.
 
         Raises:
-            PodLost: its end is not known, or did not come within the timeout, or the command made no progress for a while.
+            PodLost: its exit code is unknown, it did not end within the timeout, or it made no progress for too long.
         """
         line = utility_line(command, environment=environment or {}, workdir=workdir)
         for pause_s in (*(AGAIN_S if is_read_only(command) else ()), None):
@@ -141,32 +141,33 @@ class PodPlaces(TarCopies, BaseConnector):
                 raise PodLost(f"{location.name}: a command did not end within {timeout} s") from None
             except (ShellLost, aiohttp.ClientError, OSError) as error:
                 if pause_s is None or await self._is_gone(location.name):
-                    raise PodLost(f"{location.name}: {error}; how a command ended there is not known") from error
+                    raise PodLost(f"{location.name}: {error}; the exit code of a command there is unknown") from error
             await asyncio.sleep(pause_s)
         raise AssertionError("the last try returns or raises")
 
     async def undeploy(self, external: bool) -> None:
-        """Closes the shells."""
+        """Close the shells."""
         for shells in self._open_shells.values():
             await shells.close()
 
     # ---- copies
 
     async def get_stream_reader(self, command: MutableSequence[str], location: ExecutionLocation) -> Any:
-        """Standard output of a command, for a `with`; it is an error if the command fails."""
+        """Return a context manager for the standard output of a command; a failed command raises."""
         execution = self._execute(location.name, command, takes_input=bool(stdin_of(command)), much=True)
-        return StreamContext(execution, Reader, command, self.deployment_name)
+        return StreamContext(execution, ExecReader, command, self.deployment_name)
 
     async def get_stream_writer(self, command: MutableSequence[str], location: ExecutionLocation) -> Any:
-        """Standard input of a command, for a `with`; it is an error if the command fails."""
+        """Return a context manager for the standard input of a command; a failed command raises."""
         words = list(command)
         if SHELL_SIGNS.intersection(words):
             words = ["sh", "-c", stream_line(words)]
-        execution = self._execute(location.name, words, takes_input=True, much=True)
-        return StreamContext(execution, Writer, command, self.deployment_name)
+        return StreamContext(
+            self._execute(location.name, words, takes_input=True, much=True), ExecWriter, command, self.deployment_name
+        )
 
     async def agent_endpoint(self, location: ExecutionLocation) -> Endpoint:
-        """A container as one end of a direct copy, at its pod's own address.
+        """Return a container as the peer of a direct transfer, at the pod's address.
 
         Raises:
             PodLost: the pod is gone.
@@ -181,7 +182,7 @@ class PodPlaces(TarCopies, BaseConnector):
     async def copy_local_to_remote(
         self, src: str, dst: str, locations: MutableSequence[ExecutionLocation], read_only: bool = False
     ) -> None:
-        """Copies to each location, once for those that share a volume."""
+        """Copy to all locations, once for those that share a volume."""
         chosen = await self.distinct(locations, dst)
         copy = super().copy_local_to_remote
         await self._repeated(lambda: copy(src, dst, chosen, read_only), dst, chosen, ends=chosen)
@@ -189,7 +190,7 @@ class PodPlaces(TarCopies, BaseConnector):
     async def copy_remote_to_local(
         self, src: str, dst: str, location: ExecutionLocation, read_only: bool = False
     ) -> None:
-        """Copies to this machine."""
+        """Copy to the driver."""
         copy = super().copy_remote_to_local
         await self._repeated(lambda: copy(src, dst, location, read_only), dst, [], ends=[location])
 
@@ -202,16 +203,16 @@ class PodPlaces(TarCopies, BaseConnector):
         source_connector: Connector | None = None,
         read_only: bool = False,
     ) -> None:
-        """Copies from another place to each location, once for those that share a volume; links where it is the same."""
+        """Copy from another location to all locations, once for those that share a volume; link within the same location."""
         others = []
-        for each in await self.distinct(locations, dst, source_location):
-            if (each.deployment, each.name) != (source_location.deployment, source_location.name):
-                others.append(each)
+        for target in await self.distinct(locations, dst, source_location):
+            if (target.deployment, target.name) != (source_location.deployment, source_location.name):
+                others.append(target)
             elif src != dst:
-                text, code = await self.alone(each, link_or_copy(src, dst, read_only=read_only))
+                text, code = await self.alone(target, link_or_copy(src, dst, read_only=read_only))
                 if code:
                     why = reason_in(text) or f"exit code {code}"
-                    raise PodLost(f"{each.name}: files of the run could not be linked or copied: {why}")
+                    raise PodLost(f"{target.name}: files of the run could not be linked or copied: {why}")
         if others:
             copy = super().copy_remote_to_remote
             await self._repeated(
@@ -221,8 +222,8 @@ class PodPlaces(TarCopies, BaseConnector):
                 ends=[*others, source_location],
             )
 
-    async def forget(self, place: str) -> None:
-        """Closes the shells of a place whose pod is another one now."""
+    async def close_shells(self, place: str) -> None:
+        """Close the shells of a place whose pod was replaced."""
         if (shells := self._open_shells.pop(place, None)) is not None:
             await shells.close()
 
@@ -242,14 +243,14 @@ class PodPlaces(TarCopies, BaseConnector):
         return PodShell(await self._execute(place, SHELL, takes_input=True))
 
     async def _is_gone(self, place: str) -> bool:
-        """Whether the pod of a place is known to run no more, or its node to be lost."""
-        with contextlib.suppress(Refused):  # one that has just been started refuses what it grants a moment later
+        """Return whether the pod of a place has ended, or its node is lost."""
+        with contextlib.suppress(ApiServerError):  # a server that has just started refuses requests for a moment
             pod = await self.cluster.pod(place.partition(":")[0])
-            return pod is None or judge(pod)[0] == PodState.GONE or bool(silent_node(pod))
+            return pod is None or judge(pod)[0] == PodState.GONE or bool(unresponsive_node(pod))
         return False
 
     async def while_reachable(self, places: Sequence[str], work: Coroutine[Any, Any, Value]) -> Value:
-        """What the work returns. A node that is lost breaks no connection: who waits for an answer from there waits for ever.
+        """Return the result of the work, and check the pods meanwhile: a lost node breaks no connection, so its answer never comes.
 
         Raises:
             PodLost: a pod of the places is gone, or its node lost.
@@ -278,14 +279,14 @@ class PodPlaces(TarCopies, BaseConnector):
         *,
         ends: Sequence[ExecutionLocation],
     ) -> None:
-        """Copies, and again when a stream was cut: long ones sometimes are, on a busy cluster, without a word.
+        """Copy, and repeat when a stream was cut: on a busy cluster long streams sometimes end without an error.
 
         Args:
-            target: where it goes, on this machine if there are no places.
+            target: path of the copy, on the driver if there are no places.
             ends: places whose pods it needs.
         """
-        mine = [each.name for each in ends if each.deployment == self.deployment_name]
-        if is_staging_path(target):  # the data manager's, which keeps what has arrived
+        mine = [location.name for location in ends if location.deployment == self.deployment_name]
+        if is_staging_path(target):  # a folder of the data manager, which resumes from the files that have arrived
             return await self.while_reachable(mine, copy())
         is_new: bool | None = None
         for pause_s in (*AGAIN_S, None):
@@ -298,9 +299,9 @@ class PodPlaces(TarCopies, BaseConnector):
             except (WorkflowExecutionException, ConnectionError) as error:
                 if pause_s is None or is_new is False or any(words in str(error) for words in _FINAL):
                     raise
-                if any([await self._is_gone(each) for each in mine]):
+                if any([await self._is_gone(place) for place in mine]):
                     raise
-                # The command's own words name files.
+                # The command's message contains file names.
                 why = reason_in(error.told) or "no reason is known" if isinstance(error, StreamBroke) else error
                 console.say(f"medweave: {self.deployment_name}: a copy was cut and is repeated: {why}")
             await asyncio.sleep(pause_s)
@@ -308,11 +309,11 @@ class PodPlaces(TarCopies, BaseConnector):
     async def _exists(self, path: str, places: Sequence[ExecutionLocation]) -> list[bool]:
         if not places:
             return [Path(path).exists()]
-        told = await asyncio.gather(*(self.alone(each, [f"test -e {shlex.quote(path)}"]) for each in places))
-        return [code == 0 for _, code in told]
+        results = await asyncio.gather(*(self.alone(location, [f"test -e {shlex.quote(path)}"]) for location in places))
+        return [code == 0 for _, code in results]
 
     async def _remove(self, path: str, places: Sequence[ExecutionLocation]) -> None:
-        await asyncio.gather(*(self.alone(each, [f"rm -rf {shlex.quote(path)}"]) for each in places))
+        await asyncio.gather(*(self.alone(location, [f"rm -rf {shlex.quote(path)}"]) for location in places))
         if not places and Path(path).is_dir():
             shutil.rmtree(path)
         elif not places:
@@ -325,7 +326,7 @@ class PodPlaces(TarCopies, BaseConnector):
     async def distinct(
         self, locations: Sequence[ExecutionLocation], path: str, source: ExecutionLocation | None = None
     ) -> list[ExecutionLocation]:
-        """One place for each volume that lies behind a path; the source's own, if it is among them.
+        """Return one location for every volume at a path, preferring the source's.
 
         Raises:
             PodLost: the pod of a place is gone.
@@ -333,9 +334,11 @@ class PodPlaces(TarCopies, BaseConnector):
         if len(locations) < 2:
             return list(locations)
         known = {pod.name: pod for pod in await self.pods()}
-        by_place = {each.name: each for each in locations}
+        by_place = {location.name: location for location in locations}
         if lost := [name for name in by_place if name.partition(":")[0] not in known]:
             raise PodLost(f"nothing can be copied to {', '.join(lost)}: the pod is gone")
         places = [(known[name.partition(":")[0]], name.partition(":")[2]) for name in by_place]
         first = source.name.partition(":")[0] if source is not None and source.name in by_place else ""
-        return [by_place[f"{pod.name}:{container}"] for pod, container in volumes.distinct(places, path, first=first)]
+        return [
+            by_place[f"{pod.name}:{container}"] for pod, container in volumes.one_per_storage(places, path, first=first)
+        ]

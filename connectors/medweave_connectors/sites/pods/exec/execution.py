@@ -1,4 +1,4 @@
-"""Commands in containers, through the API server: `kubectl exec`, with the end of the command never lost."""
+"""Commands in containers through the API server, like `kubectl exec`, with a reliable exit code."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from medweave_connectors.host.command_log import CommandLog
 from medweave_connectors.host.stdin_command import stdin_of
 from medweave_connectors.host.transfer_reasons import known_reason
 from medweave_connectors.sites.pods.api.channels import PROTOCOL, STATUS, STDERR, STDOUT, Channels
-from medweave_connectors.sites.pods.errors import PodLost, StreamLost
-from medweave_connectors.sites.pods.exec.commands import MARK, telling_its_end
+from medweave_connectors.sites.pods.api.errors import PodLost, StreamLost
+from medweave_connectors.sites.pods.exec.commands import MARK, build_exit_code_wrapper
 from medweave_core.untrusted_text import load_json, plain_line, whole_number
 
 _TAIL_BYTES = 2000
@@ -29,26 +29,26 @@ class Execution:
 
     Attributes:
         exit_code: None until it is known; it stays None when the connection broke first.
-        over: set when the command has ended, or can no longer be heard. The API server may tell it a minute later where
-            input is still on its way.
-        message: what the kubelet says about a command that could not be started.
+        over: set when the command has ended, or its connection has. While input is in transit, the API server may
+            report the end a minute later.
+        message: the kubelet's message about a command that could not be started.
     """
 
     def __init__(self, channels: Channels, place: str, mark: bytes) -> None:
-        """`mark` is what the command's shell writes before its exit code, as the last thing on its standard error."""
+        """`mark` is the text before the exit code, which the command's shell writes at the end of its standard error."""
         self._channels, self._place = channels, place
-        self._own_end = OwnEnd(mark)
+        self._own_end = ExitCodeFilter(mark)
         self.exit_code: int | None = None
         self.over = asyncio.Event()
         self.message = ""
 
     async def output(self) -> AsyncIterator[tuple[int, bytes]]:
-        """Each piece of its output: (STDOUT or STDERR, bytes), until it ends."""
+        """Yield the pieces of its output, (STDOUT or STDERR, bytes), until it ends."""
         try:
             async for channel, data in self._channels.pieces():
                 if channel == STATUS:
                     code, self.message = read_status(data)
-                    # The API server calls the end of a stream a success, also where a killed kubelet has cut it.
+                    # The API server reports success at the end of a stream, even if a killed kubelet has cut it.
                     self.exit_code = code or self._own_end.exit_code
                     self.over.set()
                 elif piece := self._own_end.feed(data) if channel == STDERR else data:
@@ -59,7 +59,7 @@ class Execution:
             self.over.set()
 
     async def collect(self) -> tuple[bytes, int]:
-        """Standard output and error together, and the exit code.
+        """Return standard output and error together, and the exit code.
 
         Raises:
             PodLost: the connection broke before the command ended.
@@ -68,18 +68,18 @@ class Execution:
         return b"".join(pieces), self.ended()
 
     async def write(self, data: bytes) -> None:
-        """Sends to its standard input."""
+        """Send bytes to its standard input."""
         await self._channels.send(data)
 
     async def close_input(self) -> None:
-        """No more input."""
+        """Endpoint its standard input."""
         await self._channels.close_input()
 
     def ended(self) -> int:
-        """Its exit code.
+        """Return its exit code.
 
         Raises:
-            PodLost: it is not known, because the connection broke.
+            PodLost: it is unknown, because the connection broke.
         """
         code = self._own_end.exit_code if self.exit_code is None else self.exit_code
         if code is None:
@@ -87,37 +87,39 @@ class Execution:
         return code
 
     async def close(self) -> None:
-        """Hangs up. A command that still runs goes on."""
+        """Close the connection. A running command is not ended."""
         await self._channels.close()
 
 
-class OwnEnd:
-    """Takes what a command's shell says about its end out of the command's standard error."""
+class ExitCodeFilter:
+    """Filter that removes the exit code line of the command's shell from its standard error."""
 
     def __init__(self, mark: bytes) -> None:
-        self._mark, self._held = mark, b""
+        self._mark, self._pending = mark, b""
 
     @property
     def exit_code(self) -> int | None:
-        """What the shell said; None where it has not."""
-        said = self._held.removeprefix(self._mark) if self._held.startswith(self._mark) else b""
-        return whole_number(said.strip().decode("ascii", errors="replace")) if said.endswith(b"\n") else None
+        """The exit code that the shell wrote; None before."""
+        text = self._pending.removeprefix(self._mark) if self._pending.startswith(self._mark) else b""
+        return whole_number(text.strip().decode("ascii", errors="replace")) if text.endswith(b"\n") else None
 
     def feed(self, data: bytes) -> bytes:
-        """The part of it that is the command's own; a piece that may be the beginning of the mark waits for the next."""
-        self._held += data
-        place = self._held.find(self._mark)
+        """Return the command's part of a piece; bytes that may begin the mark wait for the next piece."""
+        self._pending += data
+        place = self._pending.find(self._mark)
         if place < 0:
             begun = (
-                n for n in range(min(len(self._mark), len(self._held)), 0, -1) if self._held.endswith(self._mark[:n])
+                n
+                for n in range(min(len(self._mark), len(self._pending)), 0, -1)
+                if self._pending.endswith(self._mark[:n])
             )
-            place = len(self._held) - next(begun, 0)
-        own, self._held = self._held[:place], self._held[place:]
+            place = len(self._pending) - next(begun, 0)
+        own, self._pending = self._pending[:place], self._pending[place:]
         return own
 
 
 def read_status(data: bytes) -> tuple[int | None, str]:
-    """Exit code and message of what the API server says at a command's end; the code is None where it is not known."""
+    """Return exit code and message in the API server's status of a command; the code is None if unknown."""
     with contextlib.suppress(ValueError, TypeError, AttributeError):
         status = load_json(data)
         if status.get("status") == "Success":
@@ -125,7 +127,7 @@ def read_status(data: bytes) -> tuple[int | None, str]:
         causes = (status.get("details") or {}).get("causes") or []
         code = next((cause.get("message") for cause in causes if cause.get("reason") == "ExitCode"), None)
         return whole_number(str(code)), plain_line(str(status.get("message") or ""))
-    return None, "the API server's word about its end cannot be read"
+    return None, "the API server's status of the command cannot be read"
 
 
 async def execute(
@@ -137,12 +139,12 @@ async def execute(
     takes_input: bool = False,
     much: bool = False,
 ) -> Execution:
-    """Starts a command in a container.
+    """Start a command in a container.
 
     Args:
         client: a CoreV1Api over a websocket client.
         place: `pod:container`.
-        much: it takes or gives much data, and goes by SPDY where that is let through.
+        much: the command transfers much data, so SPDY is preferred where proxies allow it.
 
     Raises:
         PodLost: the API server or the kubelet refuses; the message has their reason.
@@ -153,7 +155,7 @@ async def execute(
         "name": pod,
         "namespace": namespace,
         "container": container,
-        "command": telling_its_end(command, mark),
+        "command": build_exit_code_wrapper(command, mark),
         "stdin": takes_input,
         "stdout": True,
         "stderr": True,
@@ -161,7 +163,7 @@ async def execute(
         "_preload_content": False,
     }
     if much:
-        # A proxy on the way may know websockets only. Nothing was started then, and the websocket's refusal has the better words.
+        # A proxy may support only websockets. The command was not started then, and the websocket's refusal has the better message.
         with contextlib.suppress(aiohttp.ClientError, TimeoutError, OSError):
             channels = await (await client.connect_post_namespaced_pod_exec(**words))
             await channels.open(takes_input=takes_input)
@@ -185,20 +187,20 @@ def _refusal(status: int) -> str:
     return reasons.get(status, f"the API server answers {status}")
 
 
-class _Stream(StreamWrapper):
-    """An execution as StreamFlow's tar streams want it. A failed command is an error, not the end of a file."""
+class _ExecStream(StreamWrapper):
+    """An execution as a StreamFlow stream. A failed command raises instead of ending the file."""
 
     def __init__(self, execution: Execution, command: Sequence[str]) -> None:
         super().__init__(execution)
         self._execution, self._command = execution, command
-        self._said = bytearray()
+        self._stderr_tail = bytearray()
         self._closed = False
 
     async def close(self) -> None:
-        """Lets the command do the rest of its work, and hangs up; who closes last finds it done.
+        """Wait for the end of the command, and close the connection; later calls do nothing.
 
         Raises:
-            PodLost: the command failed, or its end is not known.
+            PodLost: the command failed, or its exit code is unknown.
         """
         if not self._closed:
             self._closed = True
@@ -209,7 +211,7 @@ class _Stream(StreamWrapper):
                 await self._execution.close()
 
     async def abort(self) -> None:
-        """Hangs up, whatever the command does."""
+        """Close the connection without waiting for the command."""
         self._closed = True
         await self._execution.close()
 
@@ -217,16 +219,16 @@ class _Stream(StreamWrapper):
     async def _finish(self) -> None: ...
 
     def _note(self, data: bytes) -> None:
-        self._said += data
-        del self._said[:-_TAIL_BYTES]
+        self._stderr_tail += data
+        del self._stderr_tail[:-_TAIL_BYTES]
 
     def _check(self) -> None:
         if code := self._execution.ended():
-            said = self._said.decode(errors="replace").strip() or self._execution.message
-            raise StreamLost(f"`{self._command[0]}` ended with {code}: {known_reason(said)}", said, code)
+            message = self._stderr_tail.decode(errors="replace").strip() or self._execution.message
+            raise StreamLost(f"`{self._command[0]}` ended with {code}: {known_reason(message)}", message, code)
 
 
-class Reader(_Stream):
+class ExecReader(_ExecStream):
     """Standard output of a command."""
 
     def __init__(self, execution: Execution, command: Sequence[str]) -> None:
@@ -235,7 +237,7 @@ class Reader(_Stream):
         self._buffer = bytearray()
 
     async def read(self, size: int | None = None) -> bytes:
-        """The next `size` bytes; fewer only at the end, where it is checked that the command ended well."""
+        """Return the next `size` bytes, fewer only at the end; check there that the command succeeded."""
         while size is None or len(self._buffer) < size:
             piece = await anext(self._pieces, None)
             if piece is None:
@@ -250,7 +252,7 @@ class Reader(_Stream):
         return data
 
     async def write(self, data: bytes) -> None:
-        """There is no way to write."""
+        """Raise TypeError: a reader cannot write."""
         raise TypeError("a reader")
 
     async def _finish(self) -> None:
@@ -258,20 +260,20 @@ class Reader(_Stream):
             pass
 
 
-class Writer(_Stream):
-    """Standard input of a command, whose words are read meanwhile so that it never waits for us."""
+class ExecWriter(_ExecStream):
+    """Standard input of a command, whose output is read concurrently, so that it never blocks."""
 
     def __init__(self, execution: Execution, command: Sequence[str]) -> None:
         super().__init__(execution, command)
         self._listener = asyncio.create_task(self._listen())
-        self._listener.add_done_callback(lambda ended: ended.cancelled() or ended.exception())  # it is over, then
+        self._listener.add_done_callback(lambda ended: ended.cancelled() or ended.exception())  # `over` is set then
 
     async def read(self, size: int | None = None) -> bytes:
-        """There is nothing to read."""
+        """Raise TypeError: a writer cannot read."""
         raise TypeError("a writer")
 
     async def write(self, data: bytes) -> None:
-        """Sends; to a command that has ended well (an archive's padding) there is nothing to send.
+        """Send bytes; drop them if the command has already succeeded (an archive's padding).
 
         Raises:
             PodLost: the command has failed (a full disk), or the connection broke.
@@ -285,20 +287,20 @@ class Writer(_Stream):
         await self._execution.over.wait()
 
     async def _unless_over(self, send: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Sends until the command is over: nobody reads on then, and a full connection would wait for its time limit."""
+        """Send until the command is over: then its input is not read, and a full connection would block until its time limit."""
         if self._execution.over.is_set():
             return
         work, over = asyncio.ensure_future(send()), asyncio.ensure_future(self._execution.over.wait())
         try:
             await asyncio.wait({work, over}, return_when=asyncio.FIRST_COMPLETED)
             if work.done():
-                with contextlib.suppress(ConnectionError, aiohttp.ClientError):  # how it ended is looked at next
+                with contextlib.suppress(ConnectionError, aiohttp.ClientError):  # the caller checks the exit code next
                     work.result()
                     return
                 await self._execution.over.wait()
         finally:
-            for each in (work, over):
-                each.cancel()
+            for task in (work, over):
+                task.cancel()
             await asyncio.gather(work, over, return_exceptions=True)
 
     async def _listen(self) -> None:
@@ -307,21 +309,23 @@ class Writer(_Stream):
 
 
 class StreamContext:
-    """Opens a stream at the beginning of a `with`, and checks at its end that the command did all of its work."""
+    """Context manager that opens a stream, and checks at its end that the command succeeded."""
 
-    def __init__(self, opening: Any, kind: type[Reader] | type[Writer], command: Sequence[str], site: str) -> None:
+    def __init__(
+        self, opening: Any, kind: type[ExecReader] | type[ExecWriter], command: Sequence[str], site: str
+    ) -> None:
         self._opening, self._kind, self._command = opening, kind, command
-        self._stream: Reader | Writer
+        self._stream: ExecReader | ExecWriter
         self._logging = CommandLog("pods", site).command("stream")
 
     async def __aenter__(self) -> StreamWrapper:
         execution = await self._opening
         self._logged = self._logging.__enter__()
         self._stream = self._kind(execution, self._command)
-        if given := stdin_of(self._command):
+        if stdin := stdin_of(self._command):
             try:
-                await execution.write(given)
-                if self._kind is Reader:  # nobody writes more
+                await execution.write(stdin)
+                if self._kind is ExecReader:  # there is no more input
                     await execution.close_input()
             except BaseException:
                 await self._stream.abort()

@@ -1,4 +1,4 @@
-"""A shell that stays open in a container, for the engine's many small commands: one takes milliseconds."""
+"""Persistent shell in a container for the engine's many short commands, each of which takes milliseconds."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class PodShell:
         return not self._listener.done()
 
     async def write(self, data: bytes) -> None:
-        """Sends to its input."""
+        """Send to its input."""
         await self._execution.write(data)
 
     async def read(self) -> bytes:
@@ -41,7 +41,7 @@ class PodShell:
         return await self._pieces.get()
 
     async def close(self) -> None:
-        """Hangs up, which ends it when it has nothing to do."""
+        """Close the connection, which ends an idle shell."""
         self._listener.cancel()
         with contextlib.suppress(Exception):  # the connection may be gone
             await self._execution.close()

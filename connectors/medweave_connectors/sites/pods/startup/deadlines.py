@@ -1,4 +1,4 @@
-"""Whether a pod that has not started still may, and how long that is waited for. Pure: pods, events and a clock decide."""
+"""Whether a pod that has not started still can, and the deadlines of that wait. Pure: decided by pods, events and a clock."""
 
 from __future__ import annotations
 
@@ -7,37 +7,37 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from medweave_connectors.sites.pods.startup.pod import Container, Event, Pod
-from medweave_connectors.sites.pods.startup.states import PULLS, PodState, judge, last_words
+from medweave_connectors.sites.pods.objects.pod import ClusterEvent, Container, Pod
+from medweave_connectors.sites.pods.objects.pod_states import PULLS, PodState, judge, termination_messages
 
-NEVER_S = 3.0  # what can never start is seen to be so in two looks that far apart
-_REFUSED_PODS = "FailedCreate"  # event of a workload whose pods the cluster does not take
-_SCALE_UPS = frozenset(("TriggeredScaleUp", "Nominated"))  # of cluster-autoscaler and Karpenter: a node is on its way
-# Events of a pod, or of its claims, that tell what it waits for where its state says no more than Pending.
+NEVER_S = 3.0  # a pod that can never start must be seen as such in two checks this far apart
+_REFUSED_PODS = "FailedCreate"  # event of a workload whose pods the cluster rejects
+_SCALE_UPS = frozenset(("TriggeredScaleUp", "Nominated"))  # of cluster-autoscaler and Karpenter: a node is being added
+# Events of a pod or of its claims with the reason why a Pending pod waits.
 _TROUBLE = frozenset(
     ("FailedMount", "FailedAttachVolume", "FailedCreatePodSandBox", "ProvisioningFailed", "FailedBinding")
 )
-# A registry that says so has the image no more at a second look; any other answer (5xx, no answer) may change.
+# Final answers of a registry; any other answer (5xx, no answer) may change.
 _NO_SUCH_IMAGE = re.compile(
     r"not found|manifest unknown|does not exist|unauthorized|forbidden|denied|\b40[134]\b", re.IGNORECASE
 )
 _BACK_OFF = re.compile(r'Back-off pulling image "[^"]*"(: )?')
-# What an admission says about each pod of a workload; a webhook that does not answer is none of it.
+# Rejections by admission plugins that apply to every pod of a workload; an unavailable webhook is not among them.
 _NOT_ADMITTED = re.compile(
     r"forbidden|denied the request|exceeded quota|violates PodSecurity|is invalid", re.IGNORECASE
 )
 
 
-class Hope(StrEnum):
-    """What can be hoped of a pod that shall become ready."""
+class StartState(StrEnum):
+    """Prospect of a pod that should become ready."""
 
     READY = "ready"
-    STARTING = "starting"  # nothing is in its way
-    WAITING = "waiting"  # for what may come by itself: a node, a volume, a registry, a container that does not crash
-    NEVER = "never"  # not before somebody changes something
+    STARTING = "starting"  # nothing blocks it
+    WAITING = "waiting"  # for something that may change: a node, a volume, a registry, a container that does not crash
+    NEVER = "never"  # not without a change by the user or an administrator
 
 
-class End(StrEnum):
+class WaitEnd(StrEnum):
     """Why a wait for pods is over."""
 
     NEVER = "a pod can never start"
@@ -46,14 +46,14 @@ class End(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Waited:
-    """What the looks at some pods add up to.
+class WaitTimes:
+    """Accumulated times of a wait for pods.
 
     Attributes:
-        looked_s: moment of the last look, s; None before the first.
-        starting_s: time in which nothing was in their way, s.
-        waiting_s: time in which one of them waited for something, since the last scale-up, s.
-        never_since: name to the moment since which it is known that it can never start, s.
+        looked_s: time of the last check, s; None before the first.
+        starting_s: time in which nothing blocked them, s.
+        waiting_s: time in which one of them waited, since the last scale-up, s.
+        never_since: by name, the time since which a pod is known never to start, s.
         scale_ups: events of autoscalers that were counted, by their ids.
     """
 
@@ -63,96 +63,102 @@ class Waited:
     never_since: Mapping[str, float] = field(default_factory=dict)
     scale_ups: frozenset[str] = frozenset()
 
-    def after(self, now_s: float, hopes: Mapping[str, tuple[Hope, str]], events: Collection[Event]) -> Waited:
-        """The same after another look. A scale-up starts the time of waiting anew, each event once.
+    def after(
+        self, now_s: float, states: Mapping[str, tuple[StartState, str]], events: Collection[ClusterEvent]
+    ) -> WaitTimes:
+        """Return the times after another check. A scale-up restarts the waiting time, once per event.
 
         Args:
-            now_s: moment of the look, s on a clock that only goes on.
-            hopes: of each pod, by name.
+            now_s: time of the check, s on a monotonic clock.
+            states: of the pods, by name, with reasons.
             events: of these pods.
         """
         passed_s = 0.0 if self.looked_s is None else now_s - self.looked_s
-        waits = any(each is Hope.WAITING for each, _ in hopes.values())
-        scale_ups = self.scale_ups | {each.id for each in events if each.reason in _SCALE_UPS}
-        return Waited(
+        waits = any(state is StartState.WAITING for state, _ in states.values())
+        scale_ups = self.scale_ups | {event.id for event in events if event.reason in _SCALE_UPS}
+        return WaitTimes(
             looked_s=now_s,
             starting_s=self.starting_s + (0.0 if waits else passed_s),
             waiting_s=0.0 if scale_ups != self.scale_ups else self.waiting_s + (passed_s if waits else 0.0),
             never_since={
-                name: self.never_since.get(name, now_s) for name, (each, _) in hopes.items() if each is Hope.NEVER
+                name: self.never_since.get(name, now_s)
+                for name, (state, _) in states.items()
+                if state is StartState.NEVER
             },
             scale_ups=scale_ups,
         )
 
-    def end(self, *, timeout_s: float, pending_timeout_s: float) -> End | None:
-        """Why there is no more use in waiting; None while there is.
+    def end(self, *, timeout_s: float, pending_timeout_s: float) -> WaitEnd | None:
+        """Return why to stop waiting; None to continue.
 
         Args:
-            timeout_s: longest time to start when nothing is in the way, s.
+            timeout_s: longest time to start when nothing blocks the pods, s.
             pending_timeout_s: longest time to wait for something, s.
         """
-        assert self.looked_s is not None, "no look yet"
+        assert self.looked_s is not None, "no check yet"
         if any(self.looked_s - since >= NEVER_S for since in self.never_since.values()):
-            return End.NEVER
+            return WaitEnd.NEVER
         if self.waiting_s >= pending_timeout_s:
-            return End.WAITED
-        return End.LATE if self.starting_s > timeout_s else None
+            return WaitEnd.WAITED
+        return WaitEnd.LATE if self.starting_s > timeout_s else None
 
 
-def hope(pod: Pod, events: Sequence[Event]) -> tuple[Hope, str]:
-    """What can be hoped of a pod, and why, in Kubernetes' words (empty for a ready one).
+def judge_start(pod: Pod, events: Sequence[ClusterEvent]) -> tuple[StartState, str]:
+    """Return the prospect of a pod, and Kubernetes' reason (empty for a ready pod).
 
     Args:
         events: those of its namespace, oldest first; none where the account may not read them.
     """
     state, reason = judge(pod)
-    mine = [each for each in events if each.name in (pod.name, *pod.claims)]
+    mine = [event for event in events if event.name in (pod.name, *pod.claims)]
     if state is PodState.READY:
-        return Hope.READY, ""
+        return StartState.READY, ""
     if state is PodState.GONE:
-        # Its workload makes another one, unless it has failed already at its start.
-        return (Hope.NEVER if pod.phase == "Failed" else Hope.STARTING), reason
+        # Its workload creates another pod, unless this one failed at its start.
+        return (StartState.NEVER if pod.phase == "Failed" else StartState.STARTING), reason
     if state is PodState.STUCK:
-        return _of_containers(pod, mine, reason)
-    trouble = next((each for each in reversed(mine) if each.reason in _TROUBLE), None)
+        return _judge_containers(pod, mine, reason)
+    trouble = next((event for event in reversed(mine) if event.reason in _TROUBLE), None)
     why = reason if trouble is None or trouble.text in reason else f"{reason}; {trouble.reason}: {trouble.text}"
     if state is PodState.UNSCHEDULABLE or (trouble is not None and pod.phase == "Pending"):
-        return Hope.WAITING, why
-    return Hope.STARTING, reason
+        return StartState.WAITING, why
+    return StartState.STARTING, reason
 
 
-def hope_of_missing(name: str, events: Sequence[Event]) -> tuple[Hope, str]:
-    """The same of pods that a workload should have made and that are not there.
+def judge_missing_pods(name: str, events: Sequence[ClusterEvent]) -> tuple[StartState, str]:
+    """Return the prospect of pods that a workload should have created but has not, and the reason.
 
     Args:
         name: of the workload; its ReplicaSet's name begins with it.
     """
-    told = [each for each in events if each.name == name or each.name.startswith(f"{name}-")]
-    refused = next((each for each in reversed(told) if each.reason == _REFUSED_PODS), None)
+    own_events = [event for event in events if event.name == name or event.name.startswith(f"{name}-")]
+    refused = next((event for event in reversed(own_events) if event.reason == _REFUSED_PODS), None)
     if refused is None:
-        return Hope.STARTING, ""
+        return StartState.STARTING, ""
     never = _NOT_ADMITTED.search(refused.text) is not None
-    return (Hope.NEVER if never else Hope.WAITING), f"{refused.reason}: {refused.text}"
+    return (StartState.NEVER if never else StartState.WAITING), f"{refused.reason}: {refused.text}"
 
 
-def _of_containers(pod: Pod, mine: Sequence[Event], reason: str) -> tuple[Hope, str]:
+def _judge_containers(pod: Pod, mine: Sequence[ClusterEvent], reason: str) -> tuple[StartState, str]:
     containers = (*pod.init_containers, *pod.containers)
-    # An older kubelet says in the pod that it waits, and only in the event why.
-    told = [each.text for each in mine if each.reason == "Failed" and each.text.startswith("Failed to pull")]
-    pulls = [(each, _pull(each, told)) for each in containers if each.waiting in PULLS]
+    # An older kubelet reports the reason only in the event, not in the pod.
+    pull_errors = [event.text for event in mine if event.reason == "Failed" and event.text.startswith("Failed to pull")]
+    pulls = [
+        (container, _pull_reason(container, pull_errors)) for container in containers if container.waiting in PULLS
+    ]
     for container, why in pulls:
-        # The image's own name is no answer: "denied/x:404".
+        # The name of the image is no answer: "denied/x:404".
         if _NO_SUCH_IMAGE.search(why.replace(container.image, "")):
-            return Hope.NEVER, why
+            return StartState.NEVER, why
     if pulls:
-        return Hope.WAITING, pulls[0][1]
-    if any(each.waiting == "CrashLoopBackOff" for each in containers):
-        said = " ".join(last_words(pod).split())
-        return Hope.WAITING, f"{reason}: {said}" if said else reason
-    return Hope.NEVER, reason  # its image's name, its settings or its first program are wrong
+        return StartState.WAITING, pulls[0][1]
+    if any(container.waiting == "CrashLoopBackOff" for container in containers):
+        message = " ".join(termination_messages(pod).split())
+        return StartState.WAITING, f"{reason}: {message}" if message else reason
+    return StartState.NEVER, reason  # its image's name, its settings or its first program are wrong
 
 
-def _pull(container: Container, told: Sequence[str]) -> str:
-    """Why the image does not come, in the same words whether the kubelet tries just now or waits between two tries."""
-    cause = _BACK_OFF.sub("", container.waiting_message) or next(iter(told[-1:]), container.waiting_message)
+def _pull_reason(container: Container, pull_errors: Sequence[str]) -> str:
+    """Return why the image is missing, in the same words during a pull and between two attempts."""
+    cause = _BACK_OFF.sub("", container.waiting_message) or next(iter(pull_errors[-1:]), container.waiting_message)
     return f"ErrImagePull: {cause.removeprefix('ErrImagePull: ')} (container {container.name})"

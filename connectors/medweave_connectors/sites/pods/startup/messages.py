@@ -1,17 +1,17 @@
-"""What people read about pods that do not start: each reason once, with all the pods that have it. Pure."""
+"""Messages about pods that do not start, grouped by reason. Pure."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
 
-from medweave_connectors.sites.pods.startup.deadlines import Hope
-from medweave_connectors.sites.pods.startup.pod import Event, Pod
-from medweave_connectors.sites.pods.startup.states import PodState, judge, last_words
+from medweave_connectors.sites.pods.objects.pod import ClusterEvent, Pod
+from medweave_connectors.sites.pods.objects.pod_states import PodState, judge, termination_messages
+from medweave_connectors.sites.pods.startup.deadlines import StartState
 
 LINE = 300  # characters of one event
-# Events of a start that goes well, or that repeat what the pods say themselves.
-_DULL = frozenset(
+# Events of a normal start, or that repeat the state of the pods.
+_ROUTINE = frozenset(
     (
         "Scheduled",
         "Pulling",
@@ -24,54 +24,54 @@ _DULL = frozenset(
         "Killing",
     )
 )
-_OTHERS = "…"
+_ELLIPSIS = "…"
 
 
-def tell_pods(pods: Sequence[Pod]) -> list[str]:
-    """Lines about pods: `w-0, w-1: stuck, ImagePullBackOff: …`, and what their containers said before they ended."""
+def describe_pods(pods: Sequence[Pod]) -> list[str]:
+    """Return lines about pods, `w-0, w-1: stuck, ImagePullBackOff: …`, and the termination messages of their containers."""
     groups: dict[tuple[str, ...], list[str]] = {}
     for pod in pods:
         state, reason = judge(pod)
         line = f"{state}, {reason}" if reason else str(state)
-        said_last = last_words(pod) if state == PodState.STUCK else ""
+        said_last = termination_messages(pod) if state == PodState.STUCK else ""
         key = tuple(_without_name(text, pod.name) for text in (line, *said_last.splitlines()))
         groups.setdefault(key, []).append(pod.name)
-    told: list[str] = []
+    lines: list[str] = []
     for (first, *words), names in groups.items():
-        told.append(f"{', '.join(names)}: {first}")
-        said = [f"  {each}" for each in words]
-        told += said if not set(said) <= set(told) else []
-    return told or ["no pods"]
+        lines.append(f"{', '.join(names)}: {first}")
+        details = [f"  {word}" for word in words]
+        lines += details if not set(details) <= set(lines) else []
+    return lines or ["no pods"]
 
 
-def tell_waiting(hopes: Mapping[str, tuple[Hope, str]]) -> str:
-    """`w-0, w-1: Unschedulable: …; w-2: …`: what pods wait for, each reason once; empty where none waits.
+def describe_waiting(states: Mapping[str, tuple[StartState, str]]) -> str:
+    """Return why pods wait, grouped by reason: `w-0, w-1: Unschedulable: …; w-2: …`; empty if none waits.
 
     Args:
-        hopes: by name of a pod or a workload.
+        states: by name of a pod or a workload, with reasons.
     """
     groups: dict[str, list[str]] = {}
-    for name, (each, reason) in hopes.items():
-        if each is Hope.WAITING:
+    for name, (state, reason) in states.items():
+        if state is StartState.WAITING:
             groups.setdefault(_without_name(reason, name)[:LINE], []).append(name)
     return "; ".join(f"{', '.join(names)}: {reason}" for reason, names in groups.items())
 
 
-def tell_events(events: Sequence[Event], pods: Sequence[Pod]) -> list[str]:
-    """Lines about events, oldest first, each text once, without those that add nothing to what the pods' states say."""
-    waiting = [each.waiting_message for pod in pods for each in (*pod.init_containers, *pod.containers)]
+def describe_events(events: Sequence[ClusterEvent], pods: Sequence[Pod]) -> list[str]:
+    """Return lines about events, oldest first, without duplicates and without those that the pods' states already contain."""
+    waiting = [container.waiting_message for pod in pods for container in (*pod.init_containers, *pod.containers)]
     known = [text for text in waiting if text] + [judge(pod)[1] for pod in pods if judge(pod)[1]]
     stuck = any(judge(pod)[0] == PodState.STUCK for pod in pods)
     lines: list[str] = []
     for name, reason, text, _ in events:
         short = _without_name(text, name)
         line = f"{reason}: {short}"[:LINE]
-        dull = reason in _DULL or (stuck and reason == "Unhealthy") or len(short.split()) < 3
-        if not dull and line not in lines and not any(each in text or text in each for each in known):
+        dull = reason in _ROUTINE or (stuck and reason == "Unhealthy") or len(short.split()) < 3
+        if not dull and line not in lines and not any(name in text or text in name for name in known):
             lines.append(line)
     return lines
 
 
 def _without_name(text: str, name: str) -> str:
     # Names of pods differ in every line that is otherwise the same; the owner's name is their beginning.
-    return re.sub(rf"{re.escape(name)}[-\w.]*(\([-\w]*\))?", _OTHERS, text)
+    return re.sub(rf"{re.escape(name)}[-\w.]*(\([-\w]*\))?", _ELLIPSIS, text)

@@ -1,4 +1,4 @@
-"""Ready pods that are not believed yet: without a probe a container is ready as soon as it starts, also one that crashes. Pure."""
+"""Recently started pods: without a probe a container counts as ready as soon as it starts, even if it crashes. Pure."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from medweave_connectors.sites.pods.startup.pod import Container, Pod
-from medweave_connectors.sites.pods.startup.states import PodState, judge
+from medweave_connectors.sites.pods.objects.pod import Container, Pod
+from medweave_connectors.sites.pods.objects.pod_states import PodState, judge
 
-SETTLE_S = 2.0  # the kubelet looks once a second for what has ended, and the API server hears of it a little later
-SETTLE_AGAIN_S = 10.0  # one that has ended before may need longer to end again
+SETTLE_S = 2.0  # the kubelet checks once a second for ended containers, and reports to the API server a little later
+SETTLE_AGAIN_S = 10.0  # a restarted container may need longer to crash again
 
 
 class Start(NamedTuple):
-    """One start of a container; the next one has another time."""
+    """One start of a container, identified by its time."""
 
     uid: str
     container: str
@@ -23,37 +23,39 @@ class Start(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Doubts:
-    """What is remembered between the looks at some pods.
+class RecentStarts:
+    """First observation of container starts, to detect containers that crash soon.
 
     Attributes:
-        since: the moment at which each start was first seen, s.
+        since: time at which a start was first seen, s.
     """
 
     since: Mapping[Start, float] = field(default_factory=dict)
 
-    def after(self, now_s: float, pods: Iterable[Pod]) -> Doubts:
-        """The same after another look; what one look misses, as no answer came, is not forgotten.
+    def after(self, now_s: float, pods: Iterable[Pod]) -> RecentStarts:
+        """Return the observations after another check; pods that the check missed are not dropped.
 
         Args:
-            now_s: moment of the look, s on a clock that only goes on.
+            now_s: time of the check, s on a monotonic clock.
         """
         seen = [_start(pod, container) for pod in pods for container in pod.containers]
-        return Doubts(dict.fromkeys(seen, now_s) | dict(self.since))
+        return RecentStarts(dict.fromkeys(seen, now_s) | dict(self.since))
 
-    def doubted(self, now_s: float, pod: Pod) -> Pod:
-        """The pod as it is to be judged: not ready where one of its containers has just started and nothing probes it.
+    def settled(self, now_s: float, pod: Pod) -> Pod:
+        """Return the pod to be judged: not ready if one of its containers has just started and has no probe.
 
         Args:
-            now_s: moment of the last look.
+            now_s: time of the last check.
         """
-        young = {each.name: each for each in pod.containers if self._is_young(now_s, pod, each)}
+        young = {container.name: container for container in pod.containers if self._is_young(now_s, pod, container)}
         if not young or judge(pod)[0] is not PodState.READY:
             return pod
-        if any(each.restarts for each in young.values()):
+        if any(container.restarts for container in young.values()):
             loops = tuple(
-                dataclasses.replace(each, waiting="CrashLoopBackOff") if each.name in young and each.restarts else each
-                for each in pod.containers
+                dataclasses.replace(container, waiting="CrashLoopBackOff")
+                if container.name in young and container.restarts
+                else container
+                for container in pod.containers
             )
             return dataclasses.replace(pod, containers=loops)
         why = f"container {', '.join(young)} has just started"

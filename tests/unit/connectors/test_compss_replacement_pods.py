@@ -1,4 +1,4 @@
-"""What a pod is given that took the place of a lost one, between two folders that stand for those of two pods."""
+"""Files that the replacement of a lost pod gets, between two folders that represent those of two pods."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ import pytest
 from streamflow.core.deployment import ExecutionLocation
 
 from medweave_connectors.sites.compss import replacement_pods
-from medweave_connectors.sites.compss.replacement_pods import give, give_what_is_missing
-from medweave_connectors.sites.pods.api.cluster import Refused
-from medweave_connectors.sites.pods.errors import PodLost
-from medweave_connectors.sites.pods.startup.pod import Pod, parse_pod
+from medweave_connectors.sites.compss.replacement_pods import copy_folder, copy_missing_files
+from medweave_connectors.sites.pods.api.errors import PodLost
+from medweave_connectors.sites.pods.api.namespace_client import ApiServerError
+from medweave_connectors.sites.pods.objects.pod import Pod, parse_pod
 from medweave_connectors.transfer.streams.local_programs import LocalReader, LocalWriter
 from support.api_server import pod_document
 
@@ -24,7 +24,7 @@ ROOT = "/pod-work"
 
 
 class Pods:
-    """Stands for a connector: in each place ROOT is a folder of its own, unless two places share one."""
+    """Replaces a connector: ROOT is a separate folder for every place, unless two places share one."""
 
     deployment_name, transferBufferSize = "pods", 2**16
 
@@ -47,7 +47,7 @@ class Pods:
     async def while_reachable(self, places: Sequence[str], work: Coroutine[Any, Any, None]) -> None:
         await work
 
-    async def forget(self, place: str) -> None:
+    async def close_shells(self, place: str) -> None:
         self.forgotten.append(place)
 
 
@@ -81,11 +81,11 @@ def tree(folder: Path) -> dict[str, bytes | str]:
 
 def test_a_new_pod_gets_everything_and_the_others_the_checkpoints(pods: Pods, tmp_path: Path) -> None:
     places, second = [place(number) for number in range(3)], tree(tmp_path / "1" / "in")
-    asyncio.run(give_what_is_missing(pods, places, {"w-2:"}, places, f"{ROOT}/out", "saved"))
+    asyncio.run(copy_missing_files(pods, places, {"w-2:"}, places, f"{ROOT}/out", "saved"))
     first = tree(tmp_path / "0")
     assert len(first) == 3
     assert tree(tmp_path / "2") == first
-    assert tree(tmp_path / "1" / "in") == second, "what it had it keeps"
+    assert tree(tmp_path / "1" / "in") == second, "its files are unchanged"
     assert tree(tmp_path / "1" / "out") == {"saved/checkpoint.pt": first["out/saved/checkpoint.pt"]}
     assert pods.forgotten == ["w-2:worker"]
 
@@ -93,7 +93,7 @@ def test_a_new_pod_gets_everything_and_the_others_the_checkpoints(pods: Pods, tm
 def test_a_step_in_one_place_gives_its_checkpoints_to_nobody(pods: Pods, tmp_path: Path) -> None:
     before = tree(tmp_path / "1")
     places = [place(number) for number in range(3)]
-    asyncio.run(give_what_is_missing(pods, places, {"w-2:"}, [place(0)], f"{ROOT}/out", "saved"))
+    asyncio.run(copy_missing_files(pods, places, {"w-2:"}, [place(0)], f"{ROOT}/out", "saved"))
     assert tree(tmp_path / "1") == before
     assert tree(tmp_path / "2") == tree(tmp_path / "0")
 
@@ -102,27 +102,27 @@ def test_where_the_first_pod_is_new_the_next_one_gives(pods: Pods, tmp_path: Pat
     places, second = [place(1), place(0)], tree(tmp_path / "0")
     for path in sorted((tmp_path / "1").rglob("*"), reverse=True):
         path.rmdir() if path.is_dir() else path.unlink()
-    asyncio.run(give_what_is_missing(pods, places, {"w-1:"}, places, f"{ROOT}/out", "saved"))
+    asyncio.run(copy_missing_files(pods, places, {"w-1:"}, places, f"{ROOT}/out", "saved"))
     assert tree(tmp_path / "1") == tree(tmp_path / "0") == second
 
 
-def test_pods_that_are_all_new_are_told(pods: Pods) -> None:
+def test_pods_that_are_all_new_are_an_error(pods: Pods) -> None:
     with pytest.raises(PodLost, match="all its pods are new"):
-        asyncio.run(give_what_is_missing(pods, [place(0)], {"w-0:"}, [place(0)], f"{ROOT}/out", "saved"))
+        asyncio.run(copy_missing_files(pods, [place(0)], {"w-0:"}, [place(0)], f"{ROOT}/out", "saved"))
 
 
 def test_a_folder_that_both_see_is_left_as_it_is(pods: Pods, tmp_path: Path) -> None:
     before = tree(tmp_path / "0")
     pods.folders["w-1:worker"] = pods.folders["w-0:worker"]
-    asyncio.run(give(pods, place(0), place(1), ROOT))
-    asyncio.run(give(pods, place(0), place(1), f"{ROOT}/out", ["saved"]))
+    asyncio.run(copy_folder(pods, place(0), place(1), ROOT))
+    asyncio.run(copy_folder(pods, place(0), place(1), f"{ROOT}/out", ["saved"]))
     assert tree(tmp_path / "0") == before
 
 
-def test_a_copy_that_fails_is_told(pods: Pods, tmp_path: Path) -> None:
+def test_a_failed_copy_is_an_error(pods: Pods, tmp_path: Path) -> None:
     (tmp_path / "2").write_text("no folder")
     with pytest.raises(PodLost, match="w-2:worker"):
-        asyncio.run(give(pods, place(0), place(2), ROOT))
+        asyncio.run(copy_folder(pods, place(0), place(2), ROOT))
 
 
 def pod(name: str, *, ready: bool = True) -> Pod:
@@ -133,31 +133,31 @@ def pod(name: str, *, ready: bool = True) -> Pod:
 
 
 class Answers:
-    """Stands for the API server: the second pod is gone, not told of, on its way, and then ready."""
+    """Replaces the API server: the second pod is gone, unknown, starting, and then ready."""
 
     def __init__(self) -> None:
-        self.of_second = [None, Refused(0, "no answer"), pod("w-1", ready=False), pod("w-1")]
+        self.of_second = [None, ApiServerError(0, "no answer"), pod("w-1", ready=False), pod("w-1")]
 
     async def pod(self, name: str) -> Pod | None:
         if name == "w-0":
             return pod(name)
         answer = self.of_second.pop(0)
-        if isinstance(answer, Refused):
+        if isinstance(answer, ApiServerError):
             raise answer
         return answer
 
 
-def test_what_is_waited_for_before_another_attempt_is_told(
+def test_the_wait_before_another_attempt_is_reported(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(replacement_pods, "POLL_S", 0.0)
-    monkeypatch.setattr(replacement_pods, "TOLD_S", -1.0)
+    monkeypatch.setattr(replacement_pods, "NOTICE_S", -1.0)
     cluster: Any = Answers()
     before = [pod("w-0"), pod("w-1")]
-    found = asyncio.run(
-        replacement_pods.ready_again(cluster, before, within_s=60, deployment="cluster", closing=lambda: False)
+    pods = asyncio.run(
+        replacement_pods.wait_until_ready(cluster, before, within_s=60, deployment="cluster", closing=lambda: False)
     )
-    assert [each.name for each in found] == ["w-0", "w-1"]
+    assert [pod.name for pod in pods] == ["w-0", "w-1"]
     lines = capsys.readouterr().err.splitlines()
     assert [line.partition(" s: ")[2] for line in lines] == ["w-1: gone", "w-1: no answer", "w-1: starting, Pending"]
     assert all(line.startswith("medweave: cluster: 1 of 2 pods ready; waits for up to ") for line in lines)

@@ -31,7 +31,7 @@ from support.job_server import JobServer, job_cluster
 from support.small_cluster import write
 
 JOB = "selector: app=w, mode: job"
-STANDS = "selector: app=w"
+STANDING_PODS = "selector: app=w"
 AT_ONCE = {kind: {"wait": 0} for kind in ("StepFailed", "Preempted", "NodeFail")}
 SAVES = {"hints": {"urn:medweave:cwl#Checkpoint": {"folder": "saved"}}}
 # The second start must not find what the first has left.
@@ -39,9 +39,9 @@ TWICE = (
     "echo x >> {folder}/starts; [ ! -e half ] || exit 65; touch half; "
     "[ $(wc -l < {folder}/starts) = 2 ] || {{ {end}; }}; echo done > result.txt"
 )
-# It counts to 35, ten a second, and saves when it is told to.
+# It counts to 35, ten a second, and saves on a signal.
 COUNTS = """
-at=0; [ -z "$MEDWEAVE_RESUME_FROM" ] || at=$(cat "$MEDWEAVE_RESUME_FROM/at"); echo from $at >> {folder}/said
+at=0; [ -z "$MEDWEAVE_RESUME_FROM" ] || at=$(cat "$MEDWEAVE_RESUME_FROM/at"); echo from $at >> {folder}/starts
 trap 'mkdir -p saved; echo $at > saved/at' USR1
 while [ $at -lt 35 ]; do sleep 0.1; at=$((at+1)); done; echo $at > result.txt
 """
@@ -68,11 +68,11 @@ def ends(ended: Run) -> list[tuple[int, str]]:
 
 
 def memory(server: JobServer) -> list[str]:
-    return [each["spec"]["template"]["spec"]["containers"][0]["resources"]["limits"]["memory"] for each in server.made]
+    return [job["spec"]["template"]["spec"]["containers"][0]["resources"]["limits"]["memory"] for job in server.made]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("config", [JOB, STANDS])
+@pytest.mark.parametrize("config", [JOB, STANDING_PODS])
 def test_a_step_with_exit_code_75_is_retried_in_a_clean_folder(tmp_path: Path, server: JobServer, config: str) -> None:
     prepare(tmp_path, TWICE, end="exit 75", config=config)
     ended = run(tmp_path)
@@ -81,18 +81,18 @@ def test_a_step_with_exit_code_75_is_retried_in_a_clean_folder(tmp_path: Path, s
     (reaction,) = reactions(ended)
     assert (reaction["failure"], reaction["exit_code"], reaction["again"]) == ("StepFailed", 75, True)
     assert "note: StepFailed: attempt 2" in ended.stderr
-    assert len({each["metadata"]["name"] for each in server.made}) == (2 if config == JOB else 0)
+    assert len({job["metadata"]["name"] for job in server.made}) == (2 if config == JOB else 0)
     assert not list((tmp_path / "in-pods").rglob("half"))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("config", [JOB, STANDS])
+@pytest.mark.parametrize("config", [JOB, STANDING_PODS])
 def test_any_other_exit_code_is_the_end(tmp_path: Path, server: JobServer, config: str) -> None:
     prepare(tmp_path, "exit 65", config=config)
     ended = run(tmp_path)
     assert ended.exit_code == 1
     assert ends(ended) == [(1, "failed")]
-    assert [(each["failure"], each["again"]) for each in reactions(ended)] == [("StepFailed", False)]
+    assert [(reaction["failure"], reaction["again"]) for reaction in reactions(ended)] == [("StepFailed", False)]
 
 
 @pytest.mark.slow
@@ -121,40 +121,40 @@ def test_a_pod_that_was_pushed_out_is_tried_again(tmp_path: Path, server: JobSer
     server.kill(pod, reason="Evicted", message="it must go")
     ended = going.wait()
     assert ended.exit_code == 0, ended.stderr
-    assert [each["failure"] for each in reactions(ended)] == ["Preempted"]
+    assert [reaction["failure"] for reaction in reactions(ended)] == ["Preempted"]
     assert len(server.made) == 2
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("config", [JOB, STANDS])
+@pytest.mark.parametrize("config", [JOB, STANDING_PODS])
 def test_a_step_goes_on_past_its_time_limit(tmp_path: Path, server: JobServer, config: str) -> None:
     limit = {"requirements": {"ToolTimeLimit": {"timelimit": 3}}, **SAVES}
     prepare(tmp_path, COUNTS, config=config, keys=limit)
     ended = run(tmp_path)
     assert ended.exit_code == 0, ended.stderr
-    starts = [int(line.split()[1]) for line in (tmp_path / "said").read_text().splitlines()]
+    starts = [int(line.split()[1]) for line in (tmp_path / "starts").read_text().splitlines()]
     assert starts[0] == 0
-    assert starts == sorted(set(starts)), "each attempt goes on where the one before had saved"
-    assert [(each["failure"], each["from_checkpoint"]) for each in reactions(ended)] == [("Timeout", True)] * (
-        len(starts) - 1
-    )
+    assert starts == sorted(set(starts)), "every attempt resumes from the checkpoint of the one before"
+    assert [(reaction["failure"], reaction["from_checkpoint"]) for reaction in reactions(ended)] == [
+        ("Timeout", True)
+    ] * (len(starts) - 1)
     assert (tmp_path / "results" / "result.txt").read_text() == "35\n"
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("config", [JOB, STANDS])
+@pytest.mark.parametrize("config", [JOB, STANDING_PODS])
 def test_a_time_limit_without_a_checkpoint_is_the_end(tmp_path: Path, server: JobServer, config: str) -> None:
     prepare(tmp_path, "sleep 60", config=config, keys={"requirements": {"ToolTimeLimit": {"timelimit": 1}}})
     ended = run(tmp_path)
     assert ended.exit_code == 1
-    assert [(each["failure"], each["again"]) for each in reactions(ended)] == [("Timeout", False)]
+    assert [(reaction["failure"], reaction["again"]) for reaction in reactions(ended)] == [("Timeout", False)]
     assert len(server.made) == (1 if config == JOB else 0)
 
 
 @pytest.mark.slow
 def test_a_step_that_could_have_written_a_checkpoint_and_has_not_is_told_so(tmp_path: Path, server: JobServer) -> None:
     keys = {"requirements": {"ToolTimeLimit": {"timelimit": 2}}, **SAVES}
-    prepare(tmp_path, "trap '' USR1; sleep 60", config=STANDS, keys=keys)
+    prepare(tmp_path, "trap '' USR1; sleep 60", config=STANDING_PODS, keys=keys)
     ended = run(tmp_path)
     assert ended.exit_code == 1
     (reaction,) = reactions(ended)
@@ -179,7 +179,7 @@ def test_a_job_that_the_cluster_does_not_take_is_asked_for_again_where_the_file_
 
 @pytest.mark.slow
 def test_a_standing_pod_gets_no_more_memory_and_the_decision_says_why(tmp_path: Path, server: JobServer) -> None:
-    prepare(tmp_path, "touch {folder}/works; exec sleep 60", config=STANDS)
+    prepare(tmp_path, "touch {folder}/works; exec sleep 60", config=STANDING_PODS)
     going = start(tmp_path)
     wait_until(lambda: (tmp_path / "works").exists(), 60)
     killed = {"lastState": {"terminated": {"reason": "OOMKilled", "exitCode": 137}}, "restartCount": 1}
@@ -193,10 +193,10 @@ def test_a_standing_pod_gets_no_more_memory_and_the_decision_says_why(tmp_path: 
 
 @pytest.mark.slow
 def test_what_a_standing_pod_cannot_follow_is_no_setting(tmp_path: Path, server: JobServer) -> None:
-    write(tmp_path, {"works": "true"}, config=f"{STANDS}, reactions: {{OutOfMemory: {{factor: 2}}}}")
-    told = run(tmp_path).stderr
-    assert "deployments.pods.config.reactions.OutOfMemory: its pods cannot be used." in told
-    assert "in standing pods, Timeout or StepFailed" in told
+    write(tmp_path, {"works": "true"}, config=f"{STANDING_PODS}, reactions: {{OutOfMemory: {{factor: 2}}}}")
+    stderr = run(tmp_path).stderr
+    assert "deployments.pods.config.reactions.OutOfMemory: its pods cannot be used." in stderr
+    assert "in standing pods, Timeout or StepFailed" in stderr
 
 
 @pytest.mark.parametrize("kind", [kind for kind in FailureKind if kind not in ("Timeout", "StepFailed")])
@@ -222,7 +222,7 @@ def test_the_schemas_are_closed_and_tell_the_defaults(connector: Any, table: Tab
     assert set(kinds) == {kind for kind, row in table.items() if table is DEFAULTS or row.do != "stop"}
     for kind, row in kinds.items():
         keys = row["properties"]
-        told = {name: getattr(table[FailureKind(kind)], name) for name in keys}
-        assert {name: key["default"] for name, key in keys.items()} == told
+        defaults = {name: getattr(table[FailureKind(kind)], name) for name in keys}
+        assert {name: key["default"] for name, key in keys.items()} == defaults
     assert schema["signalLeadTime"]["default"] == SIGNAL_LEAD_S
     assert list(Draft202012Validator(schema["reactions"]).iter_errors({"Unknown": {"do": "again"}}))

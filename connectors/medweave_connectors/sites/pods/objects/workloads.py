@@ -1,4 +1,4 @@
-"""What a chart or a manifest asks the cluster for: which pods are expected, and by which labels they are known. Pure."""
+"""Workloads of a chart or manifest: expected pods, their labels and containers. Pure."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ _KINDS = ("Deployment", "StatefulSet", "DaemonSet", "ReplicaSet", "ReplicationCo
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
-    """An object that has pods.
+    """Kubernetes object that creates pods.
 
     Attributes:
-        replicas: pods it wants; 1 for a DaemonSet, whose number only the cluster knows.
-        selector: labels of its pods, as the API server takes them: `app=x,part=worker`.
+        replicas: number of pods; 1 for a DaemonSet, whose number the cluster decides.
+        selector: labels of its pods, in the syntax of the API server: `app=x,part=worker`.
         containers: names of the containers of each pod.
     """
 
@@ -28,52 +28,52 @@ class Workload:
     containers: tuple[str, ...]
 
     def path(self, namespace: str) -> str:
-        """Where the API server has it."""
+        """Return its path at the API server."""
         base = "/api/v1" if self.kind in ("Pod", "ReplicationController") else "/apis/apps/v1"
         return f"{base}/namespaces/{namespace}/{self.kind.lower()}s/{self.name}"
 
 
-def documents(text: str) -> list[dict[str, Any]]:
-    """The objects of a YAML stream; lists are opened, empty documents left out.
+def parse_documents(text: str) -> list[dict[str, Any]]:
+    """Return the objects of a YAML stream; lists are flattened, empty documents dropped.
 
     Raises:
-        ValueError: it is no YAML, or a document is no Kubernetes object.
+        ValueError: the text is no YAML, or a document is no Kubernetes object.
     """
     try:
-        found = [each for each in yaml.safe_load_all(text) if each is not None]
+        objects = [document for document in yaml.safe_load_all(text) if document is not None]
     except yaml.YAMLError as error:
         raise ValueError(f"no YAML: {error}") from error
     opened: list[dict[str, Any]] = []
-    for each in found:
-        if not isinstance(each, Mapping) or "kind" not in each or "apiVersion" not in each:
+    for document in objects:
+        if not isinstance(document, Mapping) or "kind" not in document or "apiVersion" not in document:
             raise ValueError("a document has no apiVersion or kind")
-        opened.extend(each.get("items") or [] if each["kind"] == "List" else [dict(each)])
+        opened.extend(document.get("items") or [] if document["kind"] == "List" else [dict(document)])
     return opened
 
 
-def claims(objects: Iterable[Mapping[str, Any]]) -> frozenset[str]:
+def claim_names(objects: Iterable[Mapping[str, Any]]) -> frozenset[str]:
     """Return the names of the volume claims among the objects."""
-    return frozenset(each["metadata"]["name"] for each in objects if each["kind"] == "PersistentVolumeClaim")
+    return frozenset(object["metadata"]["name"] for object in objects if object["kind"] == "PersistentVolumeClaim")
 
 
-def workloads(objects: Iterable[Mapping[str, Any]]) -> list[Workload]:
-    """The objects that have pods, in their order."""
-    return [_workload(each) for each in objects if each["kind"] in _KINDS]
+def find_workloads(objects: Iterable[Mapping[str, Any]]) -> list[Workload]:
+    """Return the objects that create pods, in their order."""
+    return [_workload(object) for object in objects if object["kind"] in _KINDS]
 
 
-def container_names(found: Iterable[Workload]) -> list[str]:
-    """Names of the containers that steps can be bound to, each once, in their order."""
-    return list(dict.fromkeys(name for workload in found for name in workload.containers))
+def container_names(workloads_of_site: Iterable[Workload]) -> list[str]:
+    """Return the names of the containers that steps can be bound to, without duplicates, in their order."""
+    return list(dict.fromkeys(name for workload in workloads_of_site for name in workload.containers))
 
 
-def selectors(found: Iterable[Workload]) -> Iterator[str]:
-    """Each selector once."""
-    yield from dict.fromkeys(workload.selector for workload in found)
+def selectors(workloads_of_site: Iterable[Workload]) -> Iterator[str]:
+    """Yield the selectors without duplicates."""
+    yield from dict.fromkeys(workload.selector for workload in workloads_of_site)
 
 
 def pod_templates(objects: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """The `spec` of the pods of each object that has pods."""
-    return [_pod_spec(each) for each in objects if each["kind"] in _KINDS]
+    """Return the pod specifications of all objects that create pods."""
+    return [_pod_spec(object) for object in objects if object["kind"] in _KINDS]
 
 
 def _pod_spec(document: Mapping[str, Any]) -> Mapping[str, Any]:

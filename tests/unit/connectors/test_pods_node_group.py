@@ -9,9 +9,9 @@ import pytest
 from streamflow.core.deployment import ExecutionLocation
 
 from medweave_connectors.jobs.retries.policy import STANDING, Checkpoint
+from medweave_connectors.sites.pods.api.errors import PodLost
 from medweave_connectors.sites.pods.attempts import PodAttempts
-from medweave_connectors.sites.pods.errors import PodLost
-from medweave_connectors.sites.pods.exec.step import Step
+from medweave_connectors.sites.pods.exec.commands import PodStep
 
 PLACES = [f"w-{number}:worker" for number in range(4)]
 
@@ -21,12 +21,12 @@ class Begun(Exception):
 
 
 class Gang:
-    """Four places, none of which says what it has before all are asked; that may be one folder, for all one knows."""
+    """Four places that answer only once all were queried, and that may be one folder."""
 
     table, deployment_name = STANDING, "pods"
 
     def __init__(self, gives_files: bool) -> None:
-        self.GIVES_FILES = gives_files
+        self.COPIES_FILES = gives_files
         self._all_asked, self._makes = asyncio.Barrier(len(PLACES)), False
 
     def places_of(self, job: str, location: ExecutionLocation) -> list[str]:
@@ -44,11 +44,11 @@ class Gang:
             return "", 0
         async with asyncio.timeout(5):
             await self._all_asked.wait()
-        if self.GIVES_FILES and place.name == PLACES[1]:
+        if self.COPIES_FILES and place.name == PLACES[1]:
             raise PodLost("its pod is gone")
         return {PLACES[2]: str(Checkpoint.OLD)}.get(place.name, str(Checkpoint.NEW)), 0
 
-    async def members(self, *given: Any) -> None:
+    async def members(self, *arguments: Any) -> None:
         raise Begun
 
     async def after_attempt(self, job: str, location: ExecutionLocation) -> None:
@@ -60,7 +60,7 @@ def test_the_places_are_looked_at_together_and_the_worst_counts_where_none_gives
     gives_files: bool, found: Checkpoint
 ) -> None:
     streams: dict[str, str | None] = {"stdin": None, "stdout": None, "stderr": None}
-    step = Step(
+    step = PodStep(
         name="/train/0", words=["true"], environment={}, output_directory="/work/out", streams=streams, limit_s=None
     )
     first = ExecutionLocation(name=PLACES[0], deployment="pods")

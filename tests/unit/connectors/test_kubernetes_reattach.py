@@ -1,4 +1,4 @@
-"""A driver with `mode: job` is killed, and a new one is started: its Job is gone on with, or ended, and none is made twice."""
+"""A driver with `mode: job` is killed; a new one re-attaches to its Job, or ends it, and none is submitted twice."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from support.job_server import JobServer, job_cluster, standing_pod
 from support.small_cluster import DEPLOYMENT, write
 
 MODE = "selector: app=w, mode: job"
-FOUND = "goes on with Job works-0-"
-ANEW = "is ended, and the step is done anew: "
+REATTACHED = "re-attaches to Job works-0-"
+RUNS_AGAIN = "is ended, and the step runs again: "
 
 
 @pytest.fixture
@@ -35,15 +35,15 @@ def server(tmp_path: Path) -> Iterator[JobServer]:
 
 
 def tool(folder: Path, script: str = "") -> dict[str, Any]:
-    """A step that reads a file, waits for a sign, and writes what it has read."""
+    """Return a step that reads a file, waits for another file, and writes its content."""
     data = folder / "data.txt"
     if not data.exists():
         data.write_text("seen")
-    given = {"data": {"type": "File", "default": {"class": "File", "path": str(data)}, "inputBinding": {}}}
+    inputs = {"data": {"type": "File", "default": {"class": "File", "path": str(data)}, "inputBinding": {}}}
     wait = (
         f'echo begun >> {folder}/begun; while [ ! -e {folder}/go ]; do sleep 0.1; done; {script} cat "$1" > result.txt'
     )
-    return {"works": (wait, {"inputs": given})}
+    return {"works": (wait, {"inputs": inputs})}
 
 
 def begin(folder: Path, tools: dict[str, Any] | None = None, preload: str = "", config: str = MODE) -> Run:
@@ -70,8 +70,8 @@ def go(folder: Path, tools: dict[str, Any] | None = None) -> Run:
 
 
 def condition(server: JobServer, job: str) -> str:
-    told = server.jobs[job]["status"].get("conditions") or [{"type": ""}]
-    return str(told[0]["type"])
+    conditions = server.jobs[job]["status"].get("conditions") or [{"type": ""}]
+    return str(conditions[0]["type"])
 
 
 def ended(server: JobServer, kind: str) -> None:
@@ -95,7 +95,7 @@ def assert_clean(server: JobServer) -> None:
 def test_a_job_that_runs_is_gone_on_with(tmp_path: Path, server: JobServer) -> None:
     killed(tmp_path)
     second = begin(tmp_path)
-    second.wait_for_line(FOUND)
+    second.wait_for_line(REATTACHED)
     (job,) = server.jobs.values()
     wait_until(lambda: owner.owner(job["metadata"]["labels"]) == "running", 5)
     assert owner.owner(job["metadata"]["labels"]) == "running", "whoever looks at it sees the driver that lives"
@@ -126,7 +126,7 @@ def test_a_job_that_failed_meanwhile_is_made_anew(tmp_path: Path, server: JobSer
     (tmp_path / "again").touch()
     again = go(tmp_path, fails)
     assert result(tmp_path, again) == "seen"
-    assert f"{ANEW}it has not done well (exit code 3)" in again.stderr
+    assert f"{RUNS_AGAIN}it has failed (exit code 3)" in again.stderr
     assert len(server.made) == 2
     assert_clean(server)
 
@@ -136,7 +136,7 @@ def test_a_job_over_other_data_is_ended_before_another_is_made(tmp_path: Path, s
     killed(tmp_path)
     (tmp_path / "data.txt").write_text("new!")  # as long as before
     again = begin(tmp_path)
-    again.wait_for_line(f"{ANEW}its inputs are others")
+    again.wait_for_line(f"{RUNS_AGAIN}its inputs differ")
     wait_until(lambda: len(server.made) == 2)
     assert len(server.pods_of_jobs()) == 1
     (tmp_path / "go").touch()
@@ -147,11 +147,11 @@ def test_a_job_over_other_data_is_ended_before_another_is_made(tmp_path: Path, s
 @pytest.mark.parametrize(
     ("change", "why"),
     [
-        ("image", "its command, image or place is another one"),
-        ("tag", "its command, image or place is another one"),
+        ("image", "its command, image or place differs"),
+        ("tag", "its command, image or place differs"),
         ("work", "it was changed"),
-        ("uid", "it is another one of that name"),
-        ("folder", "its inputs are others, or its folders are not there"),
+        ("uid", "it is another Job of that name"),
+        ("folder", "its inputs differ, or its folders are missing"),
         ("patch", "this account may not patch Jobs (jobs.batch is forbidden)"),
     ],
 )
@@ -161,7 +161,7 @@ def test_a_job_that_is_in_doubt_is_done_anew(tmp_path: Path, server: JobServer, 
     standing = server.pods["w-0"]
     if change == "image":
         standing["spec"]["containers"][0]["image"] = "y"
-    elif change == "tag":  # the same name, and the kubelet tells another digest
+    elif change == "tag":  # the same name, and the kubelet reports another digest
         standing["status"]["containerStatuses"][0]["imageID"] = "x@sha256:1"
     elif change == "work":
         job["metadata"]["annotations"]["medweave.dev/work"] = "0"
@@ -175,8 +175,8 @@ def test_a_job_that_is_in_doubt_is_done_anew(tmp_path: Path, server: JobServer, 
     (tmp_path / "go").touch()
     again = go(tmp_path)
     assert result(tmp_path, again) == "seen"
-    assert f"{ANEW}{why}" in again.stderr
-    assert FOUND not in again.stderr
+    assert f"{RUNS_AGAIN}{why}" in again.stderr
+    assert REATTACHED not in again.stderr
     assert len(server.made) == 2
     assert_clean(server)
 
@@ -191,7 +191,7 @@ def test_a_job_that_is_gone_is_done_anew(tmp_path: Path, server: JobServer) -> N
     again = go(tmp_path)
     assert result(tmp_path, again) == "seen"
     assert f"note: Job {job} of run" in again.stderr
-    assert "is gone; the step is done anew" in again.stderr
+    assert "is gone; the step runs again" in again.stderr
     assert len(server.made) == 2
 
 
@@ -200,12 +200,12 @@ def test_a_driver_that_is_killed_three_times_has_one_job(tmp_path: Path, server:
     killed(tmp_path)
     for _ in range(2):
         going = begin(tmp_path)
-        going.wait_for_line(FOUND)
+        going.wait_for_line(REATTACHED)
         going.signal(signal.SIGKILL)
         going.wait()
         (tmp_path / "stderr.txt").unlink()
     last = begin(tmp_path)
-    last.wait_for_line(FOUND)
+    last.wait_for_line(REATTACHED)
     (tmp_path / "go").touch()
     assert result(tmp_path, last.wait(60)) == "seen"
     assert len(server.made) == 1
@@ -218,19 +218,19 @@ def test_a_driver_that_is_killed_when_it_makes_a_job(tmp_path: Path, server: Job
     before, after = ("os.kill(os.getpid(), 9)", "") if moment == "before" else ("", "os.kill(os.getpid(), 9)")
     preload = f"""
 import os
-from medweave_connectors.sites.kubernetes.job_client import JobCluster
-usual = JobCluster.make
+from medweave_connectors.sites.kubernetes.job.client import JobCluster
+usual = JobCluster.create
 async def make(*arguments):
     {before or "pass"}
     await usual(*arguments)
     {after or "pass"}
-JobCluster.make = make
+JobCluster.create = make
 """
     (tmp_path / "go").touch()
     killed(tmp_path, preload=preload)
     again = go(tmp_path)
     assert result(tmp_path, again) == "seen"
-    assert (FOUND in again.stderr) == (moment == "after")
+    assert (REATTACHED in again.stderr) == (moment == "after")
     assert len(server.made) == 1
 
 
@@ -239,14 +239,14 @@ def test_a_driver_that_is_killed_while_it_takes_a_job_over(tmp_path: Path, serve
     killed(tmp_path)
     preload = """
 import os
-from medweave_connectors.sites.kubernetes.job_client import JobCluster
+from medweave_connectors.sites.kubernetes.job.client import JobCluster
 async def adopt(*arguments, **keys):
     os.kill(os.getpid(), 9)
 JobCluster.adopt = adopt
 """
     killed(tmp_path, preload=preload)
     last = begin(tmp_path)
-    last.wait_for_line(FOUND)
+    last.wait_for_line(REATTACHED)
     (tmp_path / "go").touch()
     assert result(tmp_path, last.wait(60)) == "seen"
     assert len(server.made) == 1
@@ -257,16 +257,16 @@ def test_an_api_server_that_is_silent_is_asked_until_it_answers(tmp_path: Path, 
     killed(tmp_path)
     silent = "PATCH", "/jobs/"
     server.refuse[silent] = 503, "etcdserver: request timed out"
-    preload = "from medweave_connectors.sites.kubernetes import job_cluster\njob_cluster.MAKE_S = 0.1\n"
+    preload = "from medweave_connectors.sites.kubernetes.job import client\nclient.MAKE_S = 0.1\n"
     again = begin(tmp_path, preload=preload)
     again.wait_for_line("medweave: run ")
     wait_until(
         lambda: server.refusals[silent] >= 8, 60
-    )  # with its two or three tries, one adoption is given up before that
+    )  # before that, one adoption fails after its two or three attempts
     assert server.refusals[silent] >= 8, again.stderr
-    assert FOUND not in again.stderr
+    assert REATTACHED not in again.stderr
     server.refuse.clear()
-    again.wait_for_line(FOUND)
+    again.wait_for_line(REATTACHED)
     (tmp_path / "go").touch()
     assert result(tmp_path, again.wait(60)) == "seen"
     assert len(server.made) == 1
@@ -295,7 +295,7 @@ def test_a_job_that_no_step_has_asked_for_outlives_a_failure_and_is_named(tmp_pa
     assert list(server.jobs) == [left]
     (tmp_path / "stderr.txt").unlink()
     again = begin(tmp_path)
-    again.wait_for_line(FOUND)
+    again.wait_for_line(REATTACHED)
     (tmp_path / "go").touch()
     assert result(tmp_path, again.wait(60)) == "seen"
 
@@ -316,7 +316,7 @@ def test_a_job_of_another_workflow_is_ended_at_once(tmp_path: Path, server: JobS
 def test_ctrl_c_ends_a_job_that_was_taken_over(tmp_path: Path, server: JobServer) -> None:
     killed(tmp_path)
     going = begin(tmp_path)
-    going.wait_for_line(FOUND)
+    going.wait_for_line(REATTACHED)
     going.signal(signal.SIGINT)
     going.wait()
     assert not server.jobs
@@ -340,11 +340,11 @@ def test_a_claim_of_a_killed_run_is_kept(
     labels = owner.labels() | {owner.DRIVER: re.sub(r"_\d+-", "_999999999-", owner.labels()[owner.DRIVER])}
     path = f"/api/v1/namespaces/{NAMESPACE}/persistentvolumeclaims/scratch"
     server.objects[path] = CLAIM | {"metadata": {"name": "scratch", "labels": labels} | state}
-    told: list[str] = []
+    methods: list[str] = []
 
     def note(method: str, document: dict[str, Any]) -> None:
         if document["kind"] == "PersistentVolumeClaim":
-            told.append(method)
+            methods.append(method)
         elif method == "PATCH":
             server.add(standing_pod("segment-1"))
             server.pods["segment-1"]["metadata"]["labels"] = document["spec"]["template"]["metadata"]["labels"]
@@ -354,21 +354,21 @@ def test_a_claim_of_a_killed_run_is_kept(
     write(tmp_path, {"first": "echo x > result.txt"}, config="files: [pods.yaml], mode: job")
     ended = start(tmp_path).wait(60)
     assert ended.exit_code == 0, ended.stderr
-    assert told == expected
+    assert methods == expected
 
 
 def cleaned(folder: Path, run: Path) -> dict[str, dict[str, list[str]]]:
     first = json.loads((run / "events.jsonl").read_text().splitlines()[0])
     config = {"kubeconfig": str(folder / "kubeconfig"), "selector": "app=w", "mode": "job"}
     place = {"name": "pods", "type": "medweave.kubernetes", "config": config, "places": [(None, f"{folder}/in-pods")]}
-    asked = {
+    options = {
         "run_id": run.name,
         "token": owner_of(run, run.name).token,
         "pid": first["data"]["pid"],
         "has_folders": True,
         "file": str(folder / "streamflow.yml"),
     }
-    return asyncio.run(clean(asked | {"deployments": [place]}))
+    return asyncio.run(clean(options | {"deployments": [place]}))
 
 
 @pytest.mark.slow
@@ -376,16 +376,19 @@ def test_clean_leaves_a_run_alone_whose_job_another_one_goes_on_with(tmp_path: P
     killed(tmp_path)
     (first,) = (tmp_path / "runs").glob("[!.]*")
     going = begin(tmp_path)
-    going.wait_for_line(FOUND)
+    going.wait_for_line(REATTACHED)
     (second,) = set((tmp_path / "runs").glob("[!.]*")) - {first}
     (left,) = server.jobs
-    told = cleaned(tmp_path, first)
-    assert told["removed"]["pods"] == []
-    assert f"Job {left}, which works in the run's folder: run {second.name} goes on with it" in told["stays"]["pods"]
+    report = cleaned(tmp_path, first)
+    assert report["removed"]["pods"] == []
+    assert (
+        f"Job {left}, which works in the run's folder: run {second.name} has re-attached to it"
+        in report["stays"]["pods"]
+    )
     assert (tmp_path / "in-pods" / first.name).is_dir()
     going.signal(signal.SIGKILL)
     going.wait()
-    told = cleaned(tmp_path, first)
-    assert f"Job {left}" in told["removed"]["pods"], told
+    report = cleaned(tmp_path, first)
+    assert f"Job {left}" in report["removed"]["pods"], report
     assert_clean(server)
     assert not (tmp_path / "in-pods" / first.name).exists()

@@ -1,4 +1,4 @@
-"""Objects of manifest files, applied on the server's side and deleted again."""
+"""Objects of manifest files: server-side apply and deletion."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from medweave_connectors.sites.pods import owner
-from medweave_connectors.sites.pods.api.cluster import Cluster, Refused
+from medweave_connectors.sites.pods.api.namespace_client import ApiServerError, NamespaceClient
 
 MANAGER, CLAIM = "medweave", "PersistentVolumeClaim"
 GONE_S = 30.0
 
 
-def labelled(document: Mapping[str, Any], labels: Mapping[str, str]) -> dict[str, Any]:
-    """A copy of the object that has the labels, also on the pods it makes."""
+def add_labels(document: Mapping[str, Any], labels: Mapping[str, str]) -> dict[str, Any]:
+    """Return a copy of the object with the labels, which its pod template gets too."""
     marked = copy.deepcopy(dict(document))
     _label(marked, labels)
     template = (marked.get("spec") or {}).get("template") if isinstance(marked.get("spec"), Mapping) else None
@@ -26,27 +26,27 @@ def labelled(document: Mapping[str, Any], labels: Mapping[str, str]) -> dict[str
 
 
 def title(document: Mapping[str, Any]) -> str:
-    """`Deployment segment`, for messages."""
+    """Return kind and name for messages: `Deployment segment`."""
     return f"{document['kind']} {document['metadata']['name']}"
 
 
-class Objects:
-    """The objects of one namespace, of any kind that the API server serves."""
+class ManifestObjects:
+    """Client for the objects of one namespace, of any kind that the API server serves."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: NamespaceClient) -> None:
         self._cluster = cluster
         self._kinds: dict[str, dict[str, tuple[str, bool]]] = {}
 
     async def labels(self, document: Mapping[str, Any]) -> dict[str, str] | None:
-        """The labels of an object that exists; None if it does not."""
-        found = await self._metadata(document)
-        return None if found is None else dict(found.get("labels") or {})
+        """Return the labels of an object; None if it does not exist."""
+        metadata = await self._metadata(document)
+        return None if metadata is None else dict(metadata.get("labels") or {})
 
     async def apply(self, document: Mapping[str, Any]) -> None:
-        """Makes the object, or makes it as it should be.
+        """Apply the object on the server side: create or update it.
 
         Raises:
-            Refused: the API server does not accept it.
+            ApiServerError: the API server does not accept it.
         """
         await self._cluster.request(
             "PATCH",
@@ -57,34 +57,34 @@ class Objects:
         )
 
     async def delete(self, document: Mapping[str, Any], *, is_own: Callable[[Mapping[str, str]], bool]) -> bool:
-        """Delete an object with all that it created; one that is gone already is no error.
+        """Delete an object and its dependents; a missing object is no error.
 
         Args:
             is_own: whether an object with such labels may be deleted.
 
         Returns:
-            False where an object of that name is somebody else's, which stays.
+            False if the object has another owner; it is not deleted.
         """
-        found = await self._metadata(document)
-        if found is None:
+        metadata = await self._metadata(document)
+        if metadata is None:
             return True
-        if not is_own(found.get("labels") or {}):
+        if not is_own(metadata.get("labels") or {}):
             return False
-        # Of the object that was looked at, and no other of its name.
-        body = {"preconditions": {"uid": found["uid"]}} if "uid" in found else None
+        # Only the object whose labels were read, not a later one of the same name.
+        body = {"preconditions": {"uid": metadata["uid"]}} if "uid" in metadata else None
         try:
             query = {"propagationPolicy": "Background"}
             await self._cluster.request("DELETE", await self._path(document), query=query, body=body)
-        except Refused as error:
+        except ApiServerError as error:
             if error.status not in (404, 409):
                 raise
             return error.status == 404
         return True
 
     async def replace(self, document: Mapping[str, Any]) -> None:
-        """Deletes what an earlier run left, and applies the object once that is gone.
+        """Delete the object of an earlier run, and apply the new one once the old one is gone.
 
-        A claim is kept where it can be: on it lies what steps have finished, and Jobs may work there.
+        An unchanged claim is not deleted: it has the outputs of finished steps, and Jobs may work there.
         """
         if document["kind"] == CLAIM and await self._is_kept(document):
             return
@@ -99,8 +99,8 @@ class Objects:
             return False
         try:
             await self.apply(document)
-        except Refused as error:
-            if error.status != 422:  # of another size or class: what is there cannot be changed
+        except ApiServerError as error:
+            if error.status != 422:  # another size or class: the existing claim is immutable
                 raise
             return False
         return True
@@ -108,7 +108,7 @@ class Objects:
     async def _metadata(self, document: Mapping[str, Any]) -> dict[str, Any] | None:
         try:
             return dict((await self._cluster.request("GET", await self._path(document)))["metadata"])
-        except Refused as error:
+        except ApiServerError as error:
             if error.status == 404:
                 return None
             raise
@@ -119,12 +119,12 @@ class Objects:
         if version not in self._kinds:
             served = await self._cluster.request("GET", base)
             self._kinds[version] = {
-                each["kind"]: (each["name"], each["namespaced"])
-                for each in served.get("resources", [])
-                if "/" not in each["name"]
+                resource["kind"]: (resource["name"], resource["namespaced"])
+                for resource in served.get("resources", [])
+                if "/" not in resource["name"]
             }
         if kind not in self._kinds[version]:
-            raise Refused(404, f"the cluster serves no {kind} of {version}")
+            raise ApiServerError(404, f"the cluster serves no {kind} of {version}")
         plural, namespaced = self._kinds[version][kind]
         namespace = f"/namespaces/{self._cluster.namespace}" if namespaced else ""
         return f"{base}{namespace}/{plural}/{document['metadata']['name']}"

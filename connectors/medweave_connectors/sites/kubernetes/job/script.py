@@ -1,4 +1,4 @@
-"""What the pod of a Job runs: the step's command, with its words and its end in files that outlive the pod. Pure."""
+"""The script in the pod of a Job, which writes output and exit code to files that outlive the pod. Pure."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from medweave_connectors.host.stdin_script import is_long
 from medweave_connectors.jobs.remote_environment import shell_line
 from medweave_connectors.jobs.retries.attempt_script import SIGNAL, clean_start, lead_s
-from medweave_connectors.sites.pods.exec.commands import COUNTERS, Counters, parse_counters
-from medweave_connectors.sites.pods.exec.step import Step
+from medweave_connectors.sites.pods.exec.commands import COUNTERS, Counters, PodStep, parse_counters
 from medweave_core.errors import TryAgainError
 from medweave_core.untrusted_text import whole_number
 
@@ -19,19 +18,19 @@ _CODE = "medweave-code "
 
 
 @dataclass(frozen=True, slots=True)
-class JobFiles:
-    """Paths in the pods, below a folder of the job's own beside its output folder."""
+class KubernetesJobFiles:
+    """Paths of a job's files in the pods, below a folder next to its output folder."""
 
     folder: str
 
     @classmethod
-    def beside(cls, output_directory: str, token: str) -> JobFiles:
-        """The folder of one submission, which no other shares: `token` is its own."""
+    def next_to(cls, output_directory: str, token: str) -> KubernetesJobFiles:
+        """Return the paths of one submission; `token` makes the folder unique."""
         return cls(f"{output_directory.rstrip('/')}.job-{token}")
 
     @property
     def begun(self) -> str:
-        """As old as the submission."""
+        """Empty file whose timestamp is that of the submission."""
         return posixpath.join(self.folder, "begun")
 
     @property
@@ -49,13 +48,13 @@ class JobFiles:
 
     @property
     def end(self) -> str:
-        """What the script wrote when its command had ended: exit code, seconds, counters of the container."""
+        """Record of the script after its command: exit code, seconds, counters of the container."""
         return posixpath.join(self.folder, "end")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScriptEnd:
-    """What the script says of its command's end.
+    """Exit code and counters that the script recorded.
 
     Attributes:
         seconds: wall time of the command, s.
@@ -66,19 +65,25 @@ class ScriptEnd:
     counters: Counters
 
 
-def job_script(
-    step: Step, files: JobFiles, *, home: str, checkpoint_folder: str, signal_lead_s: int, was_empty: bool = False
+def build_job_script(
+    step: PodStep,
+    files: KubernetesJobFiles,
+    *,
+    home: str,
+    checkpoint_folder: str,
+    signal_lead_s: int,
+    was_empty: bool = False,
 ) -> str:
-    """A script for a POSIX shell that is the first process of its container.
+    """Return the script for the POSIX shell that is the first process of the container.
 
-    Such a shell gets TERM and nobody else does, so it hands it on; when it ends, the kernel ends whatever is left. A further start
-    by Kubernetes finds the output folder as the engine made it, and the newest checkpoints.
+    Only this shell gets TERM, so it forwards it; when it ends, the kernel kills the remaining processes. If Kubernetes restarts the
+    pod, the script restores the output folder as the engine created it, with the newest checkpoints.
 
     Args:
         home: folder of the step's first job.
         checkpoint_folder: name of the folder inside the output folder that outlives a start; empty for none.
         signal_lead_s: how long before its time limit a step with such a folder gets USR1, s; at most half of the limit.
-        was_empty: the engine had made an empty output folder, and it may have been used since.
+        was_empty: the engine created an empty output folder, which may have been used since.
     """
     line = shell_line(step.words, environment=step.environment, workdir=step.output_directory, **step.streams)
     folder, end = shlex.quote(files.folder), shlex.quote(files.end)
@@ -99,7 +104,7 @@ def job_script(
             f"( {line} ) < /dev/null &",
             "command=$!",
             *_signal(step.limit_s if checkpoint_folder else None, signal_lead_s),
-            # A signal cuts a `wait` off; the code is the command's own once it is waited for to its end.
+            # A signal interrupts `wait`; the exit code is the command's once it has ended.
             'code=0; wait "$command" || code=$?',
             'while kill -s 0 "$command" 2> /dev/null; do code=0; wait "$command" || code=$?; done',
             f'{{ echo "{_CODE}$code $(($(date +%s) - started))"; {COUNTERS}; }} > {end}.part && mv {end}.part {end}',
@@ -109,41 +114,41 @@ def job_script(
 
 
 def _signal(limit_s: int | None, wanted_s: int) -> tuple[str, ...]:
-    """Lines that send the command a signal before its time limit; what they leave ends with their container."""
+    """Return lines that signal the command before its time limit; their processes end with the container."""
     if limit_s is None:
         return ()
     wait_s = limit_s - lead_s(limit_s, wanted_s)
     return (f'( sleep {wait_s}; kill -s {SIGNAL} "$command" ) > /dev/null 2>&1 &',)
 
 
-def make_folder(files: JobFiles, script: str) -> str:
-    """A shell line that makes the job's folder, before there is a pod that needs it; with the script where that is long."""
+def build_folder_command(files: KubernetesJobFiles, script: str) -> str:
+    """Return a shell line that creates the job's folder before its pod exists, and a long script as a file in it."""
     make = f"mkdir -p {shlex.quote(files.folder)} && : > {shlex.quote(files.begun)}"
     return f"{make} && printf '%s\\n' {shlex.quote(script)} > {shlex.quote(files.script)}" if is_long(script) else make
 
 
-def command(script: str, files: JobFiles) -> str:
-    """What the container's shell runs: the script, or the file that `make_folder` has written."""
+def build_container_command(script: str, files: KubernetesJobFiles) -> str:
+    """Return the command of the container's shell: the script, or the file that `make_folder` wrote."""
     return f". {shlex.quote(files.script)}" if is_long(script) else script
 
 
-def follow(file: str, offset: int) -> str:
-    """A shell line that prints what a file holds from a byte on, so much of it as is read at once, in base64."""
+def build_follow_command(file: str, offset: int) -> str:
+    """Return a shell line that prints at most `TAIL_BYTES` of a file from an offset, in base64."""
     return f"tail -c +{offset + 1} {shlex.quote(file)} 2> /dev/null | head -c {TAIL_BYTES} | base64"
 
 
-def tail(file: str) -> str:
-    """A shell line that prints the last bytes of a file in base64."""
+def build_tail_command(file: str) -> str:
+    """Return a shell line that prints the last bytes of a file in base64."""
     return f"tail -c {TAIL_BYTES} {shlex.quote(file)} 2> /dev/null | base64"
 
 
-def show_end(files: JobFiles) -> str:
-    """A shell line that prints the end file."""
+def build_end_command(files: KubernetesJobFiles) -> str:
+    """Return a shell line that prints the end file."""
     return f"cat {shlex.quote(files.end)}"
 
 
 def read_end(text: str) -> ScriptEnd | None:
-    """The end file; None where it is not there, or not whole."""
+    """Return the parsed end file; None if it is missing or incomplete."""
     first, *rest = text.splitlines() or [""]
     if first.startswith(_CODE):
         code, seconds = (whole_number(word) for word in (*first.removeprefix(_CODE).split(), "", "")[:2])

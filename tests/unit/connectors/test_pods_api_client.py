@@ -1,4 +1,4 @@
-"""The way to the API server: private authorities, names of servers, proxies; over TLS that is real."""
+"""Connections to the API server over real TLS: private authorities, server names, proxies."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ import pytest
 from kubernetes_asyncio.client import CoreV1Api
 
 from medweave_connectors.sites.pods.api.access import connect
-from medweave_connectors.sites.pods.api.api_client import proxy_of
-from medweave_connectors.sites.pods.errors import DeploymentRefused
+from medweave_connectors.sites.pods.api.api_client import find_proxy
+from medweave_connectors.sites.pods.api.errors import DeploymentRefused
 from medweave_connectors.sites.pods.exec.execution import execute
 from support.api_server import NAMESPACE, ApiServer, pod_document
-from support.cluster_way import HOST, Relay, certificate, tls, write_kubeconfig
+from support.cluster_connections import HOST, Relay, certificate, tls, write_kubeconfig
 
 Certificate = tuple[Path, Path]
 
@@ -42,7 +42,7 @@ def no_proxy_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def ask(kubeconfig: str, context: str | None = None) -> str:
-    """Lists the pods and runs a command in one; both ways must work."""
+    """List the pods and run a command in one; both connections must work."""
 
     async def go() -> str:
         clients, cluster = await connect("pods", kubeconfig=kubeconfig, context=context, in_cluster=False, namespace="")
@@ -78,10 +78,10 @@ def test_a_context_that_the_kubeconfig_has_not_is_told_with_those_that_it_has(
     assert ask(kubeconfig, "radiology") == "a b\n"
     with pytest.raises(DeploymentRefused) as caught:
         ask(kubeconfig, "radiologie")
-    told = str(caught.value)
-    assert "deployments.pods.config.kubeContext: the kubeconfig has no context 'radiologie'." in told
-    assert "expected: one of its contexts: radiology" in told
-    assert "write 'radiology' (closest name)" in told
+    message = str(caught.value)
+    assert "deployments.pods.config.kubeContext: the kubeconfig has no context 'radiologie'." in message
+    assert "expected: one of its contexts: radiology" in message
+    assert "write 'radiology' (closest name)" in message
     with pytest.raises(DeploymentRefused, match=r"has no context 'x'\."):
         ask(kubeconfig, "x")
 
@@ -112,11 +112,11 @@ def test_the_proxy_of_the_kubeconfig(tmp_path: Path, own: Certificate, front: Re
         at = f"127.0.0.1:{proxy.port}"
         cluster = behind(own, **{"proxy-url": f"http://me:hunter2secret@{at}"})
         assert ask(write_kubeconfig(tmp_path / "k", cluster)) == "a b\n"
-        assert proxy.asked == [f"{HOST}:6443"] * 2, "the list, and the command"
+        assert proxy.targets == [f"{HOST}:6443"] * 2, "the list, and the command"
         cluster = behind(own, **{"proxy-url": f"http://me:another7word@{at}"})
-        told = refusal(write_kubeconfig(tmp_path / "k", cluster))
-    assert "407" in told
-    assert "another7word" not in told
+        message = refusal(write_kubeconfig(tmp_path / "k", cluster))
+    assert "407" in message
+    assert "another7word" not in message
 
 
 def test_the_proxy_of_the_environment(
@@ -126,17 +126,17 @@ def test_the_proxy_of_the_environment(
     with Relay(front.port, connect=True) as proxy:
         monkeypatch.setenv("HTTPS_PROXY", f"http://127.0.0.1:{proxy.port}")
         assert ask(kubeconfig) == "a b\n"
-        assert len(proxy.asked) == 2
+        assert len(proxy.targets) == 2
         monkeypatch.setenv("NO_PROXY", "10.0.0.0/8,hospital.test")
         refusal(kubeconfig)  # there is no such name
-        assert len(proxy.asked) == 2
+        assert len(proxy.targets) == 2
 
 
 def test_a_proxy_of_another_kind_is_refused(tmp_path: Path, own: Certificate) -> None:
     cluster = behind(own, **{"proxy-url": "socks5://me:hunter2secret@127.0.0.1:9"})
-    told = refusal(write_kubeconfig(tmp_path / "k", cluster))
-    assert "a proxy of the kind socks5" in told
-    assert "hunter2secret" not in told
+    message = refusal(write_kubeconfig(tmp_path / "k", cluster))
+    assert "a proxy of the kind socks5" in message
+    assert "hunter2secret" not in message
 
 
 @pytest.mark.parametrize(
@@ -158,5 +158,5 @@ def test_a_proxy_of_another_kind_is_refused(tmp_path: Path, own: Certificate) ->
     ],
 )
 def test_when_the_environments_proxy_is_used(server: str, without: str, proxied: bool) -> None:
-    found = proxy_of(server, {"HTTPS_PROXY": "proxy.example.org:3128", "no_proxy": without})
-    assert found == ("http://proxy.example.org:3128" if proxied else None)
+    proxy = find_proxy(server, {"HTTPS_PROXY": "proxy.example.org:3128", "no_proxy": without})
+    assert proxy == ("http://proxy.example.org:3128" if proxied else None)

@@ -1,4 +1,4 @@
-"""The Job of one step: built from a pod that stands, and from what the step asks for. Pure."""
+"""The Job object of one step, built from a standing pod and the step's requests. Pure."""
 
 from __future__ import annotations
 
@@ -12,14 +12,12 @@ from medweave_connectors.jobs.job_requests import JobRequest
 from medweave_connectors.sites.pods import owner
 
 DEPLOYMENT, SUBMISSION, JOB = "medweave.dev/deployment", "medweave.dev/submission", "medweave.dev/job"
-WORK = "medweave.dev/work"  # digest of what is computed, by which another driver knows it again
-TTL_S = (
-    3 * 24 * 3600
-)  # of one whose driver is gone, for the next one; a driver removes its own when it has read their end
-DISRUPTIONS = 3  # so often a pod that was taken away is replaced
+WORK = "medweave.dev/work"  # digest of the computation, by which another driver recognizes the Job
+TTL_S = 3 * 24 * 3600  # for re-attaching after a driver died; a live driver deletes its Jobs once it has read their end
+DISRUPTIONS = 3  # how often Kubernetes replaces a disrupted pod
 _GPU = "nvidia.com/gpu"
 _TMP = "medweave-tmp"
-# What a pod that works once has of one that stands. Its node, its name and what admissions have added are its own.
+# Keys that the pod of a Job copies from the standing pod. Its node, its name and what admission plugins add differ.
 _OF_POD = (
     "affinity",
     "automountServiceAccountToken",
@@ -37,17 +35,17 @@ _OF_POD = (
     "tolerations",
 )
 _OF_CONTAINER = ("name", "image", "imagePullPolicy", "env", "envFrom", "securityContext", "volumeMounts")
-_TOKEN_VOLUME = "kube-api-access-"  # the admission that made it makes another one
+_TOKEN_VOLUME = "kube-api-access-"  # the admission plugin adds a new one
 
 
-def job_name(name: str, token: str) -> str:
-    """`segment-0-3-1f2e3d4c`, of the engine's name of a job: a name for the Job, 63 characters at most."""
+def build_job_name(name: str, token: str) -> str:
+    """Return the Job's name for the engine's job name: `segment-0-3-1f2e3d4c`, at most 63 characters."""
     stem = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
     return f"{stem[: 62 - len(token)].rstrip('-') or 'job'}-{token}"
 
 
-def labels(deployment: str, token: str) -> dict[str, str]:
-    """Labels of a Job and of its pods: whose they are, and of which submission."""
+def build_labels(deployment: str, token: str) -> dict[str, str]:
+    """Return the labels of a Job and of its pods: owner, deployment and submission."""
     return owner.labels() | {DEPLOYMENT: owner.label(deployment), SUBMISSION: token}
 
 
@@ -62,9 +60,9 @@ def build_job(
     request: JobRequest,
     limit_s: int | None,
 ) -> dict[str, Any]:
-    """The Job.
+    """Return the Job object.
 
-    A pod that is taken away (evicted, pushed out, its node drained) is replaced; an exit code of the command's own is the end.
+    Kubernetes replaces a disrupted pod (evicted, preempted, drained node); an exit code of the command ends the Job.
 
     Args:
         standing: a pod of the deployment, as the API server has it.
@@ -73,33 +71,31 @@ def build_job(
         limit_s: longest time of a pod on its node, s; None for none.
     """
     spec = {key: copy.deepcopy(value) for key, value in standing["spec"].items() if key in _OF_POD}
-    (found,) = (each for each in standing["spec"]["containers"] if each["name"] == container)
-    works = {key: copy.deepcopy(value) for key, value in found.items() if key in _OF_CONTAINER}
+    (template,) = (candidate for candidate in standing["spec"]["containers"] if candidate["name"] == container)
+    works = {key: copy.deepcopy(value) for key, value in template.items() if key in _OF_CONTAINER}
     works["command"] = [
         "sh",
         "-c",
         script.replace("$", "$$"),
     ]  # Kubernetes takes `$$` for `$`, and `$(NAME)` for a variable
-    works["resources"] = _resources(found.get("resources") or {}, request)
+    works["resources"] = _resources(template.get("resources") or {}, request)
     works["terminationMessagePolicy"] = "FallbackToLogsOnError"
     works["securityContext"] = _secured(works.get("securityContext") or {})
-    mounts = [each for each in works.get("volumeMounts") or [] if not each["name"].startswith(_TOKEN_VOLUME)]
-    used = {each["name"] for each in mounts}
-    volumes = [copy.deepcopy(each) for each in standing["spec"].get("volumes") or [] if each["name"] in used]
-    if not any(each["mountPath"].rstrip("/") == "/tmp" for each in mounts):
+    mounts = [mount for mount in works.get("volumeMounts") or [] if not mount["name"].startswith(_TOKEN_VOLUME)]
+    used = {mount["name"] for mount in mounts}
+    volumes = [copy.deepcopy(volume) for volume in standing["spec"].get("volumes") or [] if volume["name"] in used]
+    if not any(mount["mountPath"].rstrip("/") == "/tmp" for mount in mounts):
         mounts.append({"name": _TMP, "mountPath": "/tmp"})
         volumes.append({"name": _TMP, "emptyDir": {}})
     works["volumeMounts"] = mounts
     spec |= {"restartPolicy": "Never", "containers": [works], "volumes": volumes}
     if limit_s is not None:
-        spec["activeDeadlineSeconds"] = (
-            limit_s  # of the pod, not of the Job: a wait for a node is none of the step's time
-        )
-    told = {JOB: job}
+        spec["activeDeadlineSeconds"] = limit_s  # of the pod, not of the Job: waiting for a node does not count
+    annotations = {JOB: job}
     return {
         "apiVersion": "batch/v1",
         "kind": "Job",
-        "metadata": {"name": name, "labels": dict(own_labels), "annotations": told},
+        "metadata": {"name": name, "labels": dict(own_labels), "annotations": annotations},
         "spec": {
             "ttlSecondsAfterFinished": TTL_S,
             "backoffLimit": DISRUPTIONS,
@@ -112,29 +108,31 @@ def build_job(
                     },
                 ]
             },
-            "template": {"metadata": {"labels": dict(own_labels), "annotations": told}, "spec": spec},
+            "template": {"metadata": {"labels": dict(own_labels), "annotations": annotations}, "spec": spec},
         },
     }
 
 
 def _resources(template: Mapping[str, Any], request: JobRequest) -> dict[str, Any]:
-    """What the step asks for; of the template only what the CWL has no words for (`ephemeral-storage`)."""
-    asked = {"cpu": f"{request.cores:g}", "memory": f"{math.ceil(request.memory_mib)}Mi"}
+    """Return the step's requests, and from the template only what CWL cannot express (`ephemeral-storage`)."""
+    requested = {"cpu": f"{request.cores:g}", "memory": f"{math.ceil(request.memory_mib)}Mi"}
     own = {
         side: {
-            name: value for name, value in (template.get(side) or {}).items() if name not in asked and "/" not in name
+            name: value
+            for name, value in (template.get(side) or {}).items()
+            if name not in requested and "/" not in name
         }
         for side in ("requests", "limits")
     }
     device = next((name for name in template.get("limits") or {} if name.endswith("/gpu")), _GPU)
     gpus = {device: str(request.hints.gpus_min)} if request.hints.gpus_min else {}
-    return {"requests": own["requests"] | asked, "limits": own["limits"] | asked | gpus}
+    return {"requests": own["requests"] | requested, "limits": own["limits"] | requested | gpus}
 
 
-def _secured(given: Mapping[str, Any]) -> dict[str, Any]:
+def _secured(template: Mapping[str, Any]) -> dict[str, Any]:
     usual = {
         "allowPrivilegeEscalation": False,
         "capabilities": {"drop": ["ALL"]},
         "seccompProfile": {"type": "RuntimeDefault"},
     }
-    return usual | dict(given) | {"runAsNonRoot": True, "readOnlyRootFilesystem": True}
+    return usual | dict(template) | {"runAsNonRoot": True, "readOnlyRootFilesystem": True}

@@ -1,4 +1,4 @@
-"""A pod and its events as the API server tells them, reduced to what decides anything here. Pure."""
+"""Pods, containers and events of the API server, reduced to the fields that medweave uses. Pure."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ class Container:
     """A container of a pod.
 
     Attributes:
-        waiting, waiting_message: why it has not started (`ImagePullBackOff`), and what the kubelet says; empty if it runs.
-            One that has ended again after a restart waits for the next one: the kubelet says so 10 s late.
+        waiting, waiting_message: why it has not started (`ImagePullBackOff`), and the kubelet's message; empty if it runs.
+            A container that ended again after a restart counts as waiting: the kubelet reports that 10 s late.
         started: when it was started, if it runs (RFC 3339); empty otherwise.
-        probed: a probe says whether it is ready.
-        restarts: how often the kubelet has started it again.
+        probed: a probe decides whether it is ready.
+        restarts: number of restarts by the kubelet.
         ended, ended_code: reason and exit code of its last end (`OOMKilled`, 137); empty and None if it never ended.
-        last_words: what it left as its termination message.
+        termination_message: of its last end.
         cores: its CPU limit, else its request; None where it has neither.
         memory_mib: its memory limit, MiB; None where it has none.
         cpu_limit: its CPU limit alone, cores; None where it has none.
-        devices: what it has of resources that are not Kubernetes' own (`nvidia.com/gpu`), all together; infinite where it has a
-            resource claim, which tells no number.
-        image: what runs, by digest where the kubelet tells it.
+        devices: number of its extended resources (`nvidia.com/gpu`), all together; infinite with a resource claim, which has
+            no number.
+        image: of the container, by digest where the kubelet reports it.
     """
 
     name: str
@@ -42,7 +42,7 @@ class Container:
     restarts: int = 0
     ended: str = ""
     ended_code: int | None = None
-    last_words: str = ""
+    termination_message: str = ""
     cores: float | None = None
     memory_mib: float | None = None
     cpu_limit: float | None = None
@@ -55,7 +55,7 @@ class Mount:
 
     Attributes:
         path: in the container.
-        storage: what lies behind it; equal for two pods that share it, and None where no other pod can see the same files.
+        storage: identity of the volume; equal for two pods that share it, and None if no other pod can mount it.
     """
 
     path: str
@@ -69,9 +69,9 @@ class Pod:
     Attributes:
         uid: another pod of the same name has another one.
         phase, reason, message: the pod's own (`Failed`, `Evicted`, `The node was low on resource: memory. …`).
-        deleting: somebody has asked for its end.
+        deleting: its deletion was requested.
         conditions: type to (status, reason, message).
-        hostname, subdomain: stable name, given by a StatefulSet with a headless Service; empty otherwise.
+        hostname, subdomain: stable name from a StatefulSet with a headless Service; empty otherwise.
         mounts: by name of container.
         claims: names of the volume claims that it uses.
     """
@@ -96,7 +96,7 @@ class Pod:
 
     @property
     def address(self) -> str:
-        """How other pods of the namespace reach it: its stable name, else its IP address."""
+        """Address for other pods of the namespace: its stable name, else its IP address."""
         return f"{self.hostname}.{self.subdomain}" if self.hostname and self.subdomain else self.ip
 
     @property
@@ -106,17 +106,17 @@ class Pod:
         return (stem, int(number), "") if number.isdecimal() and len(number) < 10 else (self.name, -1, self.name)
 
     def container(self, name: str) -> Container | None:
-        """The container of that name; None if the pod has none."""
-        return next((each for each in self.containers if each.name == name), None)
+        """Return the container of that name; None if the pod has none."""
+        return next((container for container in self.containers if container.name == name), None)
 
 
-class Event(NamedTuple):
-    """Something that a cluster has told of an object.
+class ClusterEvent(NamedTuple):
+    """Event of a Kubernetes object.
 
     Attributes:
         name: of the object.
         reason: one word, `FailedMount`.
-        id: another event has another one; one that comes again keeps it.
+        id: unique; a repeated event keeps it.
     """
 
     name: str
@@ -126,19 +126,19 @@ class Event(NamedTuple):
 
 
 def pod_facts(pod: Pod, container: str) -> dict[str, str]:
-    """What the event log keeps of a pod that ran a command."""
-    found = pod.container(container)
+    """Return the facts about a pod that ran a command, for the event log."""
+    spec = pod.container(container)
     return {
         "pod": pod.name,
         "uid": pod.uid,
         "node": pod.node,
         "container": container,
-        "image": found.image if found else "",
+        "image": spec.image if spec else "",
     }
 
 
 def size_of(container: Container) -> LocationSize:
-    """The most that a job can have in a container."""
+    """Return the most that a job can have in a container."""
     return LocationSize(
         cores=math.inf if container.cpu_limit is None else container.cpu_limit,
         memory_mib=math.inf if container.memory_mib is None else container.memory_mib,
@@ -147,7 +147,7 @@ def size_of(container: Container) -> LocationSize:
 
 
 def parse_pod(document: Mapping[str, Any]) -> Pod:
-    """A pod from its JSON, as `kubectl get pod -o json` shows it."""
+    """Return the pod in a JSON document, as `kubectl get pod -o json` prints it."""
     metadata, spec, status = document["metadata"], document["spec"], document.get("status") or {}
     volumes = {volume["name"]: volume for volume in spec.get("volumes") or []}
     node = spec.get("nodeName", "")
@@ -162,8 +162,12 @@ def parse_pod(document: Mapping[str, Any]) -> Pod:
         message=plain_line(status.get("message") or ""),
         deleting=metadata.get("deletionTimestamp") is not None,
         conditions={
-            each["type"]: (each["status"], each.get("reason") or "", plain_line(each.get("message") or ""))
-            for each in status.get("conditions") or []
+            condition["type"]: (
+                condition["status"],
+                condition.get("reason") or "",
+                plain_line(condition.get("message") or ""),
+            )
+            for condition in status.get("conditions") or []
         },
         hostname=spec.get("hostname", ""),
         subdomain=spec.get("subdomain", ""),
@@ -212,7 +216,7 @@ def _container(spec: Mapping[str, Any], status: Mapping[str, Any], *, init: bool
         restarts=status.get("restartCount", 0),
         ended=ended.get("reason", ""),
         ended_code=ended.get("exitCode"),
-        last_words=plain(ended.get("message") or "").strip(),
+        termination_message=plain(ended.get("message") or "").strip(),
         cores=None if cpu is None else quantity(cpu),
         memory_mib=None if memory is None else quantity(memory) / 2**20,
         cpu_limit=None if limits.get("cpu") is None else quantity(limits["cpu"]),
@@ -223,7 +227,7 @@ def _container(spec: Mapping[str, Any], status: Mapping[str, Any], *, init: bool
 
 
 def quantity(text: str | int | float) -> float:
-    """A Kubernetes quantity as a number: `500m` is 0.5, `2Gi` is 2147483648.
+    """Return a Kubernetes quantity as a number: `500m` is 0.5, `2Gi` is 2147483648.
 
     Raises:
         ValueError: it is no quantity.
@@ -238,7 +242,7 @@ def quantity(text: str | int | float) -> float:
 
 
 def _storage(volume: Mapping[str, Any], mount: Mapping[str, Any], node: str) -> tuple[str, ...] | None:
-    # Volumes are compared by what lies behind them: an emptyDir of the same name in two pods is two folders.
+    # Volumes are compared by their source: an emptyDir of the same name in two pods is two folders.
     below = mount.get("subPath", "")
     if claim := volume.get("persistentVolumeClaim"):
         return "claim", claim["claimName"], below

@@ -1,4 +1,4 @@
-"""The way to an API server in tests: certificates, a front that speaks TLS, a proxy that knows CONNECT, tokens, kubeconfigs."""
+"""Connections to an API server in tests: certificates, a TLS front end, a CONNECT proxy, tokens, kubeconfigs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class GuardedServer(ApiServer):
     """An API server that wants a token for lists and commands.
 
     Attributes:
-        accepts: tells a token that is good.
+        accepts: returns whether a token is valid.
         refused: how many requests had another one.
     """
 
@@ -49,14 +49,14 @@ class Relay:
         password: `user:password` that the proxy wants.
 
     Attributes:
-        asked: addresses that the proxy was asked for.
+        targets: addresses that clients requested from the proxy.
         subjects: common names of the certificates that clients have shown.
     """
 
     def __init__(
         self, target: int, *, tls: ssl.SSLContext | None = None, connect: bool = False, password: str = ""
     ) -> None:
-        self.asked: list[str] = []
+        self.targets: list[str] = []
         self.subjects: list[str] = []
         self._target, self._tls, self._connect = target, tls, connect
         self._password = base64.b64encode(password.encode()).decode()
@@ -88,7 +88,7 @@ class Relay:
         verb, address, _ = head.split(" ", 2)
         good = verb == "CONNECT" and f"Basic {self._password}" in (head if self._password else "Basic ")
         if good:
-            self.asked.append(address)
+            self.targets.append(address)
         writer.write(b"HTTP/1.1 200 OK\r\n\r\n" if good else b"HTTP/1.1 407 No\r\nContent-Length: 0\r\n\r\n")
         await writer.drain()
         return good

@@ -1,0 +1,1 @@
+"""`mode: job`: one Kubernetes Job per step."""

@@ -1,0 +1,1 @@
+"""Kubernetes objects as dataclasses: pods and their states, volumes, workloads. Pure."""
