@@ -45,7 +45,7 @@ async def remove_left(connector: Any, gone: GoneRun) -> Cleaned:
 
 
 async def _end_jobs(connector: Any, gone: GoneRun, cleaned: Cleaned) -> bool:
-    """Endpoint all Jobs of the run; return True once they and their pods have ended."""
+    """End all Jobs of the run; return True once they and their pods have ended."""
     jobs = JobCluster(connector.cluster, connector.deployment_name)
     jobs_of_deployment = await jobs.all()
     for metadata in (job["metadata"] for job in jobs_of_deployment if _is_adopted_elsewhere(job, gone)):

@@ -177,7 +177,7 @@ class MedweaveKubernetesConnector(PodsConnector):
     # ---- one pod per job
 
     async def undeploy(self, external: bool) -> None:
-        """Endpoint the Jobs while the pods with their files still exist; then undeploy as usual."""
+        """End the Jobs while the pods with their files still exist; then undeploy as usual."""
         if self._jobs is not None:
             await self._jobs.end()
             self._jobs = None  # a second call has no connection to the cluster any more

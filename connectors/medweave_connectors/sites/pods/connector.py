@@ -142,7 +142,7 @@ class PodsConnector(ContainerConnector):
             raise
 
     async def undeploy(self, external: bool) -> None:
-        """Endpoint running commands, remove the pods, and disconnect."""
+        """End running commands, remove the pods, and disconnect."""
         self._closing = True
         try:
             await asyncio.gather(

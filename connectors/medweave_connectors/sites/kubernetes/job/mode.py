@@ -115,7 +115,7 @@ class JobMode:
             self._live = {job for job in self._live if not job.over}
 
     async def end(self) -> None:
-        """Endpoint all Jobs, and wait until their pods are gone."""
+        """End all Jobs, and wait until their pods are gone."""
         self._closing = True
         if self._open:
             await asyncio.wait(self._open)
@@ -124,7 +124,7 @@ class JobMode:
         await self._end_orphans()
 
     async def _sweep(self, excluded: Callable[[], set[str]]) -> None:
-        """Endpoint the Jobs of dead drivers, except those with these keys.
+        """End the Jobs of dead drivers, except those with these keys.
 
         Raises:
             ApiServerError: the API server did not answer, or the account may not work with Jobs.

@@ -32,7 +32,7 @@ class Channels(Protocol):
         """
 
     async def close_input(self) -> None:
-        """Endpoint the command's input."""
+        """End the command's input."""
 
     async def close(self) -> None:
         """Close the connection."""
@@ -89,7 +89,7 @@ class WebsocketChannels:
         await self._socket.send_bytes(bytes((STDIN,)) + data)
 
     async def close_input(self) -> None:
-        """Endpoint the command's input."""
+        """End the command's input."""
         await self._socket.send_bytes(_CLOSE_STDIN)
 
     async def close(self) -> None:

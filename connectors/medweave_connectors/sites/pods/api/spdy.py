@@ -154,7 +154,7 @@ class SpdyChannels:
             await self._writer.write(_HEAD.pack(_STREAMS[STDIN], len(part)) + part)
 
     async def close_input(self) -> None:
-        """Endpoint the command's input."""
+        """End the command's input."""
         await self._writer.write(_HEAD.pack(_STREAMS[STDIN], _FIN << 24))
 
     async def close(self) -> None:

@@ -72,7 +72,7 @@ class Execution:
         await self._channels.send(data)
 
     async def close_input(self) -> None:
-        """Endpoint its standard input."""
+        """End its standard input."""
         await self._channels.close_input()
 
     def ended(self) -> int:

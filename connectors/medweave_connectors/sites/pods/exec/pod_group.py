@@ -111,7 +111,7 @@ class PodGroup:
         await asyncio.gather(*(self._end_unreachable(member, partial(is_over, member)) for member in self.unreachable))
 
     async def end(self, signal: str) -> list[Member]:
-        """Endpoint what still runs: the signal, then KILL, within about `GRACE_S` and a few seconds; return the members it reached."""
+        """Signal the running members, then KILL them, within `GRACE_S` and a few seconds; return the members reached."""
         running = [member for member in self.members if member.exit_code is None and not member.lost]
         for member in running:
             member.end_requested = True
@@ -119,7 +119,7 @@ class PodGroup:
         return [member for member, has_ended in zip(running, ended, strict=True) if has_ended]
 
     async def _stop(self) -> None:
-        """Endpoint all members; a command that was killed is waited for, since its exit code may come seconds later."""
+        """End all members; a command that was killed is waited for, since its exit code may come seconds later."""
         reached = await self.end("TERM")
         await asyncio.wait(self._running, timeout=ASK_S)
         await self._give_up(reached)
@@ -211,7 +211,7 @@ class PodGroup:
         return None
 
     async def _end_unreachable(self, member: Member, is_over: Callable[[], bool], *, is_lost: bool = False) -> None:
-        """Endpoint a command whose connection broke, since it may still be running.
+        """End a command whose connection broke, since it may still be running.
 
         A restarting API server or kubelet, which broke the connection, needs some seconds to be back.
 
@@ -228,7 +228,7 @@ class PodGroup:
         member.unreachable = False
 
     async def _end(self, member: Member, signal: str) -> bool:
-        """Endpoint a member's command; return True if it could be ended or had ended."""
+        """End a member's command; return True if it could be ended or had ended."""
         deadline = time.monotonic() + START_S
         while member.before.group is None and not member.ended and time.monotonic() < deadline:
             await asyncio.sleep(START_PAUSE_S)
