@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import Any
 
 from medweave.project.deployments import connector_schemas
-from medweave_core.runlog.history import Run
+from medweave_connectors.runlog.run import WORK
+from medweave_connectors.runlog.run_ownership import RunOwner
 from medweave_core.documents.streamflow_bindings import targets
 from medweave_core.documents.streamflow_paths import resolve_paths
-from medweave_connectors.runlog.run_ownership import RunOwner
-from medweave_connectors.runlog.run import WORK
 from medweave_core.errors import TryAgainError
+from medweave_core.runlog.history import Run
 
 CLUSTERS = ("medweave.kubernetes", "medweave.helm", "medweave.compss")
 PROGRAM = "medweave_connectors.cleanup"

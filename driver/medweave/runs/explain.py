@@ -8,11 +8,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from medweave_core.runlog.history import Job, Run, read_runs
 from medweave.runs.listing import add_runs_option, folders_of
 from medweave_core.documents.closest_match import closest
 from medweave_core.errors import UserInputError
 from medweave_core.runlog.events import step_label
+from medweave_core.runlog.history import Job, Run, read_runs
 
 DESCRIPTION = (
     "Explains for each job of a step why it ran or was a cache hit: which input, parameter or program\n"
@@ -111,7 +111,9 @@ def explain(runs: Sequence[Run], step: str, run_id: str = "") -> list[JobExplana
             do=closest(name, known) or "correct the name, or name another run with --run",
         )
     earlier = ordered[: ordered.index(chosen)]
-    return [_explain(chosen, job, [run for run in reversed(earlier) if run.workflow == chosen.workflow]) for job in jobs]
+    return [
+        _explain(chosen, job, [run for run in reversed(earlier) if run.workflow == chosen.workflow]) for job in jobs
+    ]
 
 
 def _few(names: Sequence[str]) -> str:
@@ -147,11 +149,12 @@ def _sentence(job: Job, compared_with: str, changed: Sequence[str]) -> str:
         return "ran: no earlier run of this folder has the job"
     if changed:
         return f"ran: changed since run {compared_with}: {listed(changed)}"
-    return f"ran: nothing has changed since run {compared_with}, whose outputs are not in the cache (it failed, or they were evicted)"
+    missing = "whose outputs are not in the cache (it failed, or they were evicted)"
+    return f"ran: nothing has changed since run {compared_with}, {missing}"
 
 
 def changes(before: Mapping[str, str], now: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the parts that differ. A command that changed together with an input is omitted: it contains that input's value or path."""
+    """Return the parts that differ, without a command that changed with an input, since it contains that input's value."""
     names = sorted(name for name in before.keys() | now.keys() if before.get(name) != now.get(name))
     inputs = [name for name in names if name.startswith("input ")]
     return tuple(name for name in names if not (inputs and name == COMMAND))

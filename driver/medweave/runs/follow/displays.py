@@ -6,11 +6,11 @@ import os
 import sys
 from typing import Protocol
 
-from medweave.runs.follow.plain_lines import PlainLines
-from medweave_core.runlog.run_state import State
 from medweave.cli.output import put
+from medweave.runs.follow.plain_lines import PlainLines
 from medweave_core.documents.yaml_documents import not_installed
 from medweave_core.runlog.events import Event
+from medweave_core.runlog.run_state import State
 from medweave_core.untrusted_text import plain
 
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from medweave_core.runlog.run_state import Job
 from medweave_connectors.host.engine_names import HERE
-from medweave_core.exit_codes import meaning
 from medweave_core.contracts.progress import duration
+from medweave_core.exit_codes import meaning
+from medweave_core.runlog.run_state import Job
 
 NO_EXIT_CODE = "no exit code"
 NOT_COMPLETE = "its outputs are not complete"

@@ -12,10 +12,10 @@ from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
-from medweave_core.runlog.run_state import ENDED, WAITS, State, Step, steps
-from medweave.runs.follow.formatting import end_of, activity_of, place, size, took
-from medweave_core.runlog.events import Event
+from medweave.runs.follow.formatting import activity_of, end_of, place, size, took
 from medweave_core.contracts.progress import duration
+from medweave_core.runlog.events import Event
+from medweave_core.runlog.run_state import ENDED, WAITS, State, Step, steps
 
 MARKS = {
     "later": ("·", "dim"),

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from medweave_core.runlog.run_state import Job, State
 from medweave.runs.follow.formatting import end_of, place, size, took
 from medweave_core.runlog.events import Event, step_label
+from medweave_core.runlog.run_state import Job, State
 
 PAUSE_S = 10.0
 FEW_JOBS = 20  # up to so many jobs of a scattered step, the end of each has a line
