@@ -8,22 +8,22 @@ import signal
 import sys
 from pathlib import Path
 
+from medweave.cli.output import put
+from medweave.project.console import put
 from medweave.runs.follow.displays import LineDisplay
-from medweave_core.runlog.run_state import State
 from medweave.runs.follow.summary import RunInvocation, summary
 from medweave.runs.follow.watcher import watch_until_driver_exits
-from medweave_core.runlog.history import LOG_FILE, read_run
-from medweave.project.console import put
 from medweave.runs.listing import add_run_argument, add_runs_option, find_running, state_of
+from medweave_core.contracts.events import Event
 from medweave_core.documents.line_numbers import shown
 from medweave_core.errors import UserInputError
-from medweave_core.contracts.events import Event
+from medweave_core.runlog.history import LOG_FILE, read_run
 
 INTERRUPTED = 130
 DESCRIPTION = (
-    "Signals the driver of a running workflow to cancel it, as Ctrl-C in its terminal does: jobs in queues and clusters are cancelled,\n"
-    "those on this machine are ended, and killed after 3 s, releases and folders are removed. Waits for that, and prints what\n"
-    "happens. Ctrl-C ends the waiting; the run is cancelled all the same.\n\n"
+    "Signals the driver of a running workflow to cancel it, as Ctrl-C in its terminal does: jobs in queues and clusters are\n"
+    "cancelled, those on this machine are ended, and killed after 3 s, releases and folders are removed. Waits for that, and\n"
+    "prints the progress. Ctrl-C ends the waiting; the run is cancelled all the same.\n\n"
     "exit codes: 0 the run was cancelled, 1 it ended in another way before, 130 after Ctrl-C, 2 wrong usage, 65 there is no such\n"
     "run, it is not running, or its driver is no process of this machine"
 )

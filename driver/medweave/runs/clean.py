@@ -14,26 +14,30 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from medweave.runs.clean_clusters import clean_clusters, run_program
+from medweave_connectors.runlog.run_ownership import RECORD_MARK, RunOwner, recorded_owner
+
 from medweave.project.deployments import wrapped
-from medweave_core.runlog.history import LOG_FILE, Run, read_run
+from medweave.project.run_files import file_of_run
 from medweave.project.schemas import streamflow_schema
-from medweave_core.documents.yaml_documents import read_mapping
-from medweave_core.documents.field_errors import check
+from medweave.runs.clean_clusters import clean_clusters, run_program
 from medweave_connectors.jobs.reattach import journal
+from medweave_connectors.runlog.event_log import driver_lives
+from medweave_connectors.runlog.run import WORK
+from medweave_connectors.sites.slurm.commands import at_cluster, cancel_all
+from medweave_connectors.transfer.store.folder_commands import remove_traces
+from medweave_core.documents.field_errors import check
 from medweave_core.documents.line_numbers import Where, shown
 from medweave_core.documents.streamflow_bindings import targets
-from medweave_connectors.transfer.store.folder_commands import remove_traces
 from medweave_core.documents.streamflow_paths import expand
-from medweave_core.runlog.log_state import driver_lives
-from medweave_core.runlog.run_ownership import RECORD_MARK, RunOwner, recorded_owner
-from medweave_core.runlog.run_folder import WORK
-from medweave.project.run_files import file_of_run
-from medweave_connectors.sites.slurm.commands import at_cluster, cancel_all
+from medweave_core.documents.yaml_documents import read_mapping
 from medweave_core.errors import StepError, TryAgainError, UserInputError
+from medweave_core.runlog.history import LOG_FILE, Run, read_run
+from medweave_core.runlog.log_state import driver_lives
+from medweave_core.runlog.run_folder import WORK
+from medweave_core.runlog.run_ownership import RECORD_MARK, RunOwner, recorded_owner
 
 DESCRIPTION = (
-    "Cancels what a run has left in queues and clusters (Slurm's jobs, Kubernetes' Jobs, releases, pods), and removes its folders at\n"
+    "Cancels what a run left in queues and clusters (Slurm's jobs, Kubernetes' Jobs, releases, pods), and removes its folders at\n"
     "the sites, what the sites' stores have and no other run uses, and its scratch on this machine. Its event log and the reports\n"
     "of its steps stay. A site that cannot be reached, and a folder that no pod mounts any more, are reported as an\n"
     "error."
@@ -87,8 +91,6 @@ def file_of(folder: Path) -> Path:
     return bound_file if bound_file.exists() else folder.parent.parent / "streamflow.yml"
 
 
-
-
 def cleaning_error(record: Run) -> StepError | None:
     """Return why a run must not be cleaned: its driver is running, or a later run has re-attached its jobs. None otherwise."""
     if driver_lives(record.folder / LOG_FILE):
@@ -120,7 +122,7 @@ def _reattached_jobs(record: Run) -> list[str]:
 
 
 def clean(record: Run, file: Path) -> list[str]:
-    """Cancel and remove what a run left at the sites of a streamflow.yml and on this machine; return lines that say what was removed.
+    """Cancel and remove what a run left at its sites and on this machine; return lines that say what was removed.
 
     Raises:
         UserInputError: no such file.
@@ -203,7 +205,7 @@ def _script(file: Path, place: CleanTarget, owner: RunOwner, keys: Sequence[str]
 def _clean(
     file: Path, document: Mapping[str, Any], places: Sequence[CleanTarget], owner: RunOwner, keys: Sequence[str]
 ) -> list[list[str]]:
-    """Run a script at each target, as a workflow over the deployments of the file; return the lines that each script run_program."""
+    """Run a script at each target by a workflow over the file's deployments; return the lines that each script printed."""
     with tempfile.TemporaryDirectory(prefix="medweave-clean-") as name:
         folder = Path(name)
         steps = {f"place_{number}": _script(file, place, owner, keys) for number, place in enumerate(places)}
@@ -249,4 +251,6 @@ def _run(file: Path, text: str, folder: Path) -> None:
         bound.flush()
         words = [str(Path(sys.executable).parent / "streamflow"), "run", "--quiet", bound.name]
         variables = {"MEDWEAVE_RUNS_DIR": str(folder / "runs"), "MEDWEAVE_RUN_ID": posixpath.basename(folder)}
-        run_program([*words, "--outdir", str(folder / "output")], limit_s=LIMIT_S, environment={**os.environ, **variables})
+        run_program(
+            [*words, "--outdir", str(folder / "output")], limit_s=LIMIT_S, environment={**os.environ, **variables}
+        )

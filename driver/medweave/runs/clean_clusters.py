@@ -13,13 +13,16 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from medweave_connectors.runlog.run_ownership import RunOwner
+
 from medweave.project.deployments import connector_schemas
-from medweave_core.runlog.history import Run
+from medweave_connectors.runlog.run import WORK
 from medweave_core.documents.streamflow_bindings import targets
 from medweave_core.documents.streamflow_paths import resolve_paths
-from medweave_core.runlog.run_ownership import RunOwner
-from medweave_core.runlog.run_folder import WORK
 from medweave_core.errors import TryAgainError
+from medweave_core.runlog.history import Run
+from medweave_core.runlog.run_folder import WORK
+from medweave_core.runlog.run_ownership import RunOwner
 
 CLUSTERS = ("medweave.kubernetes", "medweave.helm", "medweave.compss")
 PROGRAM = "medweave_connectors.cleanup"

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from medweave_core.runlog.history import Run, read_runs
-from medweave_core.runlog.jobs import Job
 from medweave.runs.listing import add_runs_option, folders_of
+from medweave_core.contracts.events import step_label
 from medweave_core.documents.closest_match import closest
 from medweave_core.errors import UserInputError
+from medweave_core.runlog.history import Run, read_runs
 from medweave_core.runlog.job_parts import changes, listed
-from medweave_core.contracts.events import step_label
+from medweave_core.runlog.jobs import Job
 
 DESCRIPTION = (
     "Explains for each job of a step why it ran or was a cache hit: which input, parameter or program\n"
@@ -113,7 +113,9 @@ def explain(runs: Sequence[Run], step: str, run_id: str = "") -> list[JobExplana
             do=closest(name, known) or "correct the name, or name another run with --run",
         )
     earlier = ordered[: ordered.index(chosen)]
-    return [_explain(chosen, job, [run for run in reversed(earlier) if run.workflow == chosen.workflow]) for job in jobs]
+    return [
+        _explain(chosen, job, [run for run in reversed(earlier) if run.workflow == chosen.workflow]) for job in jobs
+    ]
 
 
 def _few(names: Sequence[str]) -> str:
@@ -149,8 +151,5 @@ def _sentence(job: Job, compared_with: str, changed: Sequence[str]) -> str:
         return "ran: no earlier run of this folder has the job"
     if changed:
         return f"ran: changed since run {compared_with}: {listed(changed)}"
-    return f"ran: nothing has changed since run {compared_with}, whose outputs are not in the cache (it failed, or they were evicted)"
-
-
-
-
+    missing = "whose outputs are not in the cache (it failed, or they were evicted)"
+    return f"ran: nothing has changed since run {compared_with}, {missing}"

@@ -12,24 +12,20 @@ from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO
 
-from medweave_core.runlog.log_reader import FollowedLog
-from medweave_core.runlog.run_state import ENDED, Job, State, fold
 from medweave.runs.follow.formatting import end_of
-from medweave_core.runlog.history import LOG_FILE, read_log
 from medweave.runs.listing import add_runs_option, find_run, state_of
-from medweave_core.documents.closest_match import closest
-from medweave_core.runlog.log_state import driver_lives
-from medweave_core.runlog.run_folder import STDERR
-from medweave_core.runlog.run_folder import WORK
-from medweave_core.errors import UserInputError
 from medweave_core.contracts.events import step_label
+from medweave_core.documents.closest_match import closest
+from medweave_core.errors import UserInputError
+from medweave_core.runlog.log_state import driver_lives
+from medweave_core.runlog.run_folder import STDERR, WORK
 
 PAUSE_S = 0.3
 PRINTED_EVENTS = ("job.progress", "notice", "job.reaction")
 DESCRIPTION = (
     "Prints the standard error of a step's jobs, those of a scattered step one after the other. It is stored in\n"
     "the run's scratch (runs/<run-id>/work/stderr), which is removed after a success and by `medweave clean`; then their progress\n"
-    "and notices, which stay in the event log, are printed. The output of programs may identify patients: read it before you share it.\n\n"
+    "and notices, which stay in the event log, are printed. Output may identify patients: read it before you share it.\n\n"
     "exit codes: 0, 2 wrong usage, 65 there is no such run or step, 130 after Ctrl-C"
 )
 
@@ -53,7 +49,7 @@ def run(namespace: argparse.Namespace) -> int:
         raise UserInputError(
             f"the run {folder.name} has no job of a step '{step}'.",
             seen=f"'{step}'",
-            expected=f"one of {', '.join(known)}" if known else "a run whose first step has has_output",
+            expected=f"one of {', '.join(known)}" if known else "a run whose first step has begun",
             do=closest(step, known) or "choose one of these",
         )
     with contextlib.ExitStack() as opened:

@@ -9,19 +9,19 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from medweave_core.runlog.run_state import State, steps
 from medweave.runs.follow.formatting import why
-from medweave_core.runlog.history import LOG_FILE
 from medweave.runs.listing import add_runs_option, folders_of, state_of
-from medweave_core.runlog.log_state import driver_lives
-from medweave_core.errors import StepError
 from medweave_core.contracts.progress import duration
+from medweave_core.errors import StepError
+from medweave_core.runlog.history import LOG_FILE
+from medweave_core.runlog.log_state import driver_lives
+from medweave_core.runlog.run_state import State, steps
 
 COLUMNS = ("run", "workflow", "state", "started", "took", "steps", "jobs")
 DESCRIPTION = (
     "Lists the runs of a folder, the latest first: id, workflow, state, start (UTC), how long it took or has been running, steps\n"
     "done of those that the workflow has (of those that ran, when it is over), and jobs done of those that have begun. The state\n"
-    "is `running` while the driver runs, else the final state; `driver gone` if the driver was killed: `medweave clean RUN` cancels\n"
+    "is `running` while the driver runs, else the final state; `driver gone` if it was killed: `medweave clean RUN` cancels\n"
     "and removes what such a run left.\n\n"
     "exit codes: 0, 2 wrong usage, 65 there is no such folder"
 )
@@ -52,7 +52,9 @@ def describe_run(folder: Path) -> dict[str, Any]:
         state = state_of(folder)
     except StepError:
         return {"run": folder.name, "state": "log damaged"}
-    rows = [row for row in steps(state) if row.jobs or state.end is None]  # a step that has not begun at the end will not run
+    rows = [
+        row for row in steps(state) if row.jobs or state.end is None
+    ]  # a step that has not begun at the end will not run
     is_running = state.end is None and driver_lives(folder / LOG_FILE)
     if is_running:
         state.now_s = state.at(datetime.datetime.now(datetime.UTC))

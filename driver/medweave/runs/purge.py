@@ -10,18 +10,18 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from medweave.runs.clean import clean, file_of, cleaning_error, remove_scratch
 from medweave.project.files import write_atomically
-from medweave_core.runlog.history import LOG_FILE, Run, read_run
-from medweave_connectors.policy.pseudonym_home import forget_links
-from medweave_core.runlog.run_folder import WORK
+from medweave.runs.clean import clean, cleaning_error, file_of, remove_scratch
 from medweave_connectors.cache.session import delete_cache
+from medweave_connectors.policy.pseudonym_home import forget_links
 from medweave_core.errors import TryAgainError, UsageError, UserInputError
+from medweave_core.runlog.history import LOG_FILE, Run, read_run
+from medweave_core.runlog.run_folder import WORK
 
 DESCRIPTION = (
     "Removes the data of one case from the runs of a folder: their folders at the sites and their scratch here, what the sites'\n"
     "stores have and no other run uses (it may be the case's), all entries of the cache, the links by which\n"
-    "pseudonyms lead back to files (unless a run is running), the case's part of the steps' reports, every file with its pictures,\n"
+    "pseudonyms lead back to files (unless a run is running), the case's part of reports, every file with its pictures,\n"
     "and its name in event logs. The runs stay, and `medweave report` makes their pages again. Not touched: the cohort, and\n"
     "what runs have delivered (--outdir). Models that were trained with the case are named."
 )

@@ -17,29 +17,30 @@ from pathlib import Path
 from typing import Any
 
 from medweave.placement.bind import add_place_options, bind
-from medweave.project.run_files import file_of_run
-from medweave.project.files import write_atomically
-from medweave.runs.follow.engine_process import EngineProcess, start, workflow_of
-from medweave.runs.follow.displays import RunDisplay, JsonDisplay, terminal_display
-from medweave_core.runlog.log_reader import FollowedLog
-from medweave.runs.listing import planned_steps
-from medweave_core.runlog.run_state import State
-from medweave.runs.follow.summary import RunInvocation, unfinished_summary, summary
-from medweave.runs.follow.watcher import PAUSE_S, RunWatcher
-from medweave.runs.follow.formatting import size
-from medweave_core.runlog.history import LOG_FILE, Run, read_run
 from medweave.project.console import put
-from medweave.project.workflows import read_pipeline
-from medweave.runs.run_file import check_documents, check_file, check_variables
+from medweave.project.files import write_atomically
+from medweave.project.run_files import file_of_run
 from medweave.project.sites import find_site, read_site
-from medweave_core.documents.yaml_documents import parse_mapping
+from medweave.project.workflows import read_pipeline
+from medweave.runs.clean import file_of_run
+from medweave.runs.follow.displays import JsonDisplay, RunDisplay, terminal_display
+from medweave.runs.follow.engine_process import EngineProcess, start, workflow_of
+from medweave.runs.follow.formatting import size
+from medweave.runs.follow.summary import RunInvocation, summary, unfinished_summary
+from medweave.runs.follow.watcher import PAUSE_S, RunWatcher
+from medweave.runs.listing import planned_steps
+from medweave.runs.run_file import check_documents, check_file, check_variables
 from medweave_connectors.policy.pseudonym_home import Home
+from medweave_core.contracts import codec
+from medweave_core.contracts.events import Event, step_label
 from medweave_core.documents.line_numbers import shown
+from medweave_core.documents.yaml_documents import parse_mapping
+from medweave_core.errors import StepError, StorageError, UsageError, UserInputError
+from medweave_core.runlog.history import LOG_FILE, Run, read_run
+from medweave_core.runlog.log_reader import FollowedLog
 from medweave_core.runlog.log_state import driver_lives
 from medweave_core.runlog.run_ownership import claim_folder, new_run_id
-from medweave_core.contracts import codec
-from medweave_core.errors import StepError, StorageError, UsageError, UserInputError
-from medweave_core.contracts.events import Event, step_label
+from medweave_core.runlog.run_state import State
 
 DEFAULT_FILE = Path("streamflow.yml")
 ENGINE_FAILED = 1  # the engine's exit code for every error
@@ -53,10 +54,10 @@ DESCRIPTION = (
     "log (runs/<run-id>/events.jsonl) alone. Standard output gets the CWL output object, unless it is a terminal.\n\n"
     "--resume RUN continues after a run that failed, was cancelled or lost its driver: its file is started again in the same\n"
     "folder of runs. Finished steps are cache hits, here or at a site, while their outputs are stored, and jobs that a\n"
-    "killed driver has unfinished_summary under Slurm or in a cluster (`mode: job`) are re-attached, not submitted twice.\n\n"
-    "Ctrl-C once, or TERM or HUP, ends the run's jobs and cleans up. Ctrl-C twice exits at once and lists jobs that may still run.\n\n"
+    "killed driver left under Slurm or in a cluster (`mode: job`) are re-attached, not submitted twice.\n\n"
+    "Ctrl-C once, or TERM or HUP, ends the run's jobs and cleans up. Ctrl-C twice exits at once and lists unfinished jobs.\n\n"
     "exit codes: 0 the run completed, 1 the run failed, 3 a part was delivered, 130 after Ctrl-C, 143 and 129 after TERM and HUP,\n"
-    "2 wrong usage, 65 nothing ran: a file is wrong or missing, or a site differs from its site file, 69 StreamFlow or a library is\n"
+    "2 wrong usage, 65 nothing ran: a file is wrong or missing, or a site differs from its file, 69 StreamFlow or a library is\n"
     "missing, 74 reading or writing failed"
 )
 
@@ -90,7 +91,7 @@ def run(namespace: argparse.Namespace, *, to_a_log: bool = False) -> int:
     """Start the engine, show the run and its summary, and return the engine's exit code.
 
     Args:
-        to_a_log: the output is stored in a log, so text that may identify patients is unfinished_summary out.
+        to_a_log: the output is stored in a log, so text that may identify patients is omitted.
     """
     if namespace.outdir.exists() and not namespace.outdir.is_dir():
         raise UsageError(
@@ -135,7 +136,9 @@ class ShownRun:
 
     def until_end(self) -> None:
         """Show the run until the engine exits or the user does. An error of the display does not end the run."""
-        watcher: RunWatcher | None = RunWatcher(log=FollowedLog(self.engine.log), display=self.display, state=self.state)
+        watcher: RunWatcher | None = RunWatcher(
+            log=FollowedLog(self.engine.log), display=self.display, state=self.state
+        )
         while True:
             over = self.engine.exit_code is not None  # checked first, so that its last lines are read below
             try:
@@ -157,9 +160,7 @@ class ShownRun:
         for number in self.signals[self.num_passed :]:
             self.num_passed += 1
             if self.num_passed == 1:
-                self.display.say(
-                    f"medweave: {number.name}: the run is cancelled and cleaned up (again: exit at once)"
-                )
+                self.display.say(f"medweave: {number.name}: the run is cancelled and cleaned up (again: exit at once)")
                 self.engine.signal(number)
             elif self.unfinished_lines is None:
                 self.unfinished_lines = list(unfinished_summary(self.state, self.invocation))

@@ -10,22 +10,26 @@ from typing import TYPE_CHECKING, Any
 
 from medweave.project.deployments import connector_schemas
 from medweave.project.near_files import near
-from medweave_core.documents.yaml_documents import read_mapping
+from medweave_core.documents.binding_names import check_named
 from medweave_core.documents.field_errors import FieldFault, fault_at
 from medweave_core.documents.file_locations import document_of
 from medweave_core.documents.job_values import refuse
 from medweave_core.documents.line_numbers import Where, spelled
 from medweave_core.documents.manager_settings import check_managers, check_wraps
-from medweave_core.documents.binding_names import check_named
-from medweave_core.documents.streamflow_paths import resolve_paths
 from medweave_core.documents.secondary_files import missing_secondary_files
+from medweave_core.documents.streamflow_paths import resolve_paths
+from medweave_core.documents.yaml_documents import read_mapping
 from medweave_core.errors import UserInputError
 
 if TYPE_CHECKING:
     from medweave.validate.findings import Finding
 
 PLUGINS = "unito.streamflow.plugin"
-REFUSED = ("binding-structure", "binding-file", "binding-target")  # other findings of `medweave validate` do not prevent a run
+REFUSED = (
+    "binding-structure",
+    "binding-file",
+    "binding-target",
+)  # other findings of `medweave validate` do not prevent a run
 REFUSED_CWL = ("cwl-structure", "cwl-duplicate-id", "cwl-type")
 LOOK = "look at the job file: a log contains no file names of inputs"
 REFUSED_EDGES = ("cwl-missing-file", "cwl-source", "cwl-cycle")
@@ -108,7 +112,9 @@ def _check_cwl(path: Path) -> None:
     for document in (process, *tools_of(process, repository).values()):
         for finding in check_document(document):
             is_default = finding.field[-1:] == ("default",)  # of another type than its input: the engine accepts it
-            if finding.rule in REFUSED_CWL and finding.field and not is_default:  # no field: the checker's parser failed
+            if (
+                finding.rule in REFUSED_CWL and finding.field and not is_default
+            ):  # no field: the checker's parser failed
                 raise _fault_of(finding)
     for finding in check_workflow(process, repository) if process.is_workflow else ():
         if finding.rule in REFUSED_EDGES:
@@ -133,7 +139,9 @@ def _check_inputs(job: Path, workflow: Path, at_sites: Collection[str], *, hides
         )
         raise _without_values(found) if hides else _fault_of(found)
     values = {name: source.data[name] for name in process.inputs if name in source.data}
-    for field, path in missing_in({name: values[name] for name in values if name not in at_sites}, job.resolve().parent):
+    for field, path in missing_in(
+        {name: values[name] for name in values if name not in at_sites}, job.resolve().parent
+    ):
         if hides:
             raise UserInputError(
                 f"the input '{field[0]}' of the job file: {spelled(field)}: there is no such file or folder.",
@@ -172,7 +180,9 @@ def _without_values(finding: Finding) -> UserInputError:
 
 
 def _fault_of(finding: Finding) -> FieldFault:
-    return fault_at(finding.file, finding.field, finding.what, seen=finding.seen, expected=finding.expected, do=finding.fix)
+    return fault_at(
+        finding.file, finding.field, finding.what, seen=finding.seen, expected=finding.expected, do=finding.fix
+    )
 
 
 def check_variables(site: Path, deployments: Mapping[str, Any]) -> None:

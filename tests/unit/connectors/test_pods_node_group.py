@@ -69,6 +69,6 @@ def test_the_places_are_looked_at_together_and_the_worst_counts_where_none_gives
         tried = PodAttempts(Gang(gives_files), step, first, groups=set(), closing=lambda: False)
         with pytest.raises(Begun):
             await tried.attempt()
-        return await tried.left()
+        return await tried.find_checkpoint()
 
     assert asyncio.run(look()) is found

@@ -16,6 +16,7 @@ from typing import Any
 
 from streamflow.core.data import StreamWrapper
 
+from medweave_connectors.host.command_log import CommandLog
 from medweave_connectors.host.error_tail import READ_BYTES, ErrorTail
 from medweave_connectors.transfer.agent.encoding import read_full
 
@@ -33,8 +34,10 @@ class _LocalProgram(StreamWrapper):
         self._process: asyncio.subprocess.Process
         self._errors = ErrorTail(what)
         self._ended = False
+        self._logging = CommandLog("local", "driver").command("stream")
 
     async def _start(self, **streams: Any) -> None:
+        self._logged = self._logging.__enter__()
         self._process = await asyncio.create_subprocess_exec(
             *self._words,
             **streams,
@@ -56,7 +59,9 @@ class _LocalProgram(StreamWrapper):
             return
         self._ended = True
         await self._finish()
-        await self._errors.raise_if_failed(await self._process.wait())
+        code = await self._process.wait()
+        self._logged.exit_code = code if code >= 0 else 128 - code
+        await self._errors.raise_if_failed(code)
 
     async def _finish(self) -> None:
         raise NotImplementedError
@@ -67,12 +72,14 @@ class _LocalProgram(StreamWrapper):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        try:
-            if kind is None:
-                await self.close()
-        finally:
-            await asyncio.shield(self._stop())
-            self._errors.stop()
+        with contextlib.ExitStack() as stack:
+            stack.push(self._logging)
+            try:
+                if kind is None:
+                    await self.close()
+            finally:
+                await asyncio.shield(self._stop())
+                self._errors.stop()
 
     async def _stop(self) -> None:
         # SIGTERM lets the program remove what it has begun.

@@ -6,11 +6,11 @@ import os
 import sys
 from typing import Protocol
 
-from medweave.runs.follow.plain_lines import PlainLines
-from medweave_core.runlog.run_state import State
 from medweave.project.console import put
-from medweave_core.documents.yaml_documents import not_installed
+from medweave.runs.follow.plain_lines import PlainLines
 from medweave_core.contracts.events import Event
+from medweave_core.documents.yaml_documents import not_installed
+from medweave_core.runlog.run_state import State
 from medweave_core.untrusted_text import plain
 
 

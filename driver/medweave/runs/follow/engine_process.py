@@ -14,12 +14,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from medweave_core.runlog.history import LOG_FILE
-from medweave_core.documents.yaml_documents import read_mapping
 from medweave_core.documents.line_numbers import shown
-from medweave_core.runlog.run_ownership import TOKEN_VARIABLE, VARIABLE, owner_of
-from medweave_core.runlog.run_folder import WORK
+from medweave_core.documents.yaml_documents import read_mapping
 from medweave_core.errors import BackendMissingError, UsageError
+from medweave_core.runlog.history import LOG_FILE
+from medweave_core.runlog.run_folder import WORK
+from medweave_core.runlog.run_ownership import TOKEN_VARIABLE, VARIABLE, owner_of
 
 ENGINE_LOG = "driver.log"  # in the run's scratch: its paths may identify patients
 OURS = "medweave."

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from medweave_core.runlog.run_state import Job
-from medweave_core.errors import describe_exit_code
 from medweave_core.contracts.progress import duration
+from medweave_core.errors import describe_exit_code
+from medweave_core.runlog.run_state import Job
 
 NO_EXIT_CODE = "no exit code"
 NOT_COMPLETE = "its outputs are not complete"
@@ -18,8 +18,6 @@ def size(num_bytes: int) -> str:
         if num_bytes >= factor:
             return f"{num_bytes / factor:.1f} {unit}"
     return f"{num_bytes} bytes"
-
-
 
 
 def took(seconds: float) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import sys
 
+from medweave_core.runlog.events import Event
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.progress_bar import ProgressBar
@@ -12,11 +13,11 @@ from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
-from medweave_core.runlog.run_state import ENDED, WAITS, State, Step, steps
 from medweave.runs.follow.formatting import activity_of, end_of, size, took
 from medweave_core.contracts.events import Event
-from medweave_core.runlog.engine_names import place_label
 from medweave_core.contracts.progress import duration
+from medweave_core.runlog.engine_names import place_label
+from medweave_core.runlog.run_state import ENDED, WAITS, State, Step, steps
 
 MARKS = {
     "later": ("·", "dim"),

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from medweave_core.runlog.run_state import Job, State
-from medweave_core.runlog.engine_names import place_label
 from medweave.runs.follow.formatting import end_of, size, took
 from medweave_core.contracts.events import Event, step_label
+from medweave_core.runlog.engine_names import place_label
+from medweave_core.runlog.run_state import Job, State
 
 PAUSE_S = 10.0
 FEW_JOBS = 20  # up to so many jobs of a scattered step, the end of each has a line
@@ -42,7 +42,9 @@ class PlainLines:
         if event.type.startswith("transfer."):
             return self._of_transfer(event, state)
         if event.type in ("notice", "job.reaction"):
-            return self._once(job.label if job else place_label(event.deployment or "run"), f"note: {event.data.get('text')}")
+            return self._once(
+                job.label if job else place_label(event.deployment or "run"), f"note: {event.data.get('text')}"
+            )
         if job is None:
             return []
         if event.type == "job.started":
@@ -56,7 +58,9 @@ class PlainLines:
         again = f", attempt {job.attempt}" if job.attempt > 1 else ""
         label = step_label(job.step)
         scattered = job.label != label
-        return self._once(label if scattered and not again else job.label, f"started on {place_label(job.where)}{again}")
+        return self._once(
+            label if scattered and not again else job.label, f"started on {place_label(job.where)}{again}"
+        )
 
     def _of_end(self, job: Job, state: State) -> list[str]:
         label = step_label(job.step)

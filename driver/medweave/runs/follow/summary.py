@@ -9,14 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from medweave_core.runlog.run_state import Job, State
-from medweave_core.runlog.engine_names import place_label
 from medweave.runs.follow.formatting import END_WORDS, size, why
+from medweave_core.contracts.progress import duration
 from medweave_core.documents.line_numbers import shown
 from medweave_core.runlog.causes import STEP_PREFIX
-from medweave_core.runlog.run_folder import STDERR
-from medweave_core.runlog.run_folder import WORK
-from medweave_core.contracts.progress import duration
+from medweave_core.runlog.engine_names import place_label
+from medweave_core.runlog.run_folder import STDERR, WORK
+from medweave_core.runlog.run_state import Job, State
 from medweave_core.untrusted_text import plain
 
 LAST_LINES, LAST_BYTES = 12, 16 * 1024
@@ -39,7 +38,9 @@ class RunInvocation:
     outdir: Path = Path()
 
 
-def summary(state: State, invocation: RunInvocation, outputs: Mapping[str, Any], *, to_a_log: bool = False) -> Iterator[str]:
+def summary(
+    state: State, invocation: RunInvocation, outputs: Mapping[str, Any], *, to_a_log: bool = False
+) -> Iterator[str]:
     """Yield the lines of the summary.
 
     Args:
@@ -49,12 +50,16 @@ def summary(state: State, invocation: RunInvocation, outputs: Mapping[str, Any],
     end = state.end or "has no end in its log"
     states = Counter(job.state for job in state.jobs.values())
     reused = sum(bool(job.reused_from) for job in state.jobs.values())
-    jobs = f"{states['completed']} of {len(state.jobs)} jobs done" + (f", {reused} cache hit{'s' if reused > 1 else ''}" if reused else "")
+    jobs = f"{states['completed']} of {len(state.jobs)} jobs done" + (
+        f", {reused} cache hit{'s' if reused > 1 else ''}" if reused else ""
+    )
     yield f"medweave: run {state.run_id} {END_WORDS.get(end, end)} after {duration(state.seconds or state.now_s)}; {jobs}"
     for source, destination, route in state.moved:
         moved = state.moved[source, destination, route]
         if moved.num_bytes >= 2**20:
-            yield _line("moved", f"{size(moved.num_bytes)} from {place_label(source)} to {place_label(destination)}, {route}")
+            yield _line(
+                "moved", f"{size(moved.num_bytes)} from {place_label(source)} to {place_label(destination)}, {route}"
+            )
     if delivered := [_counted(name, value) for name, value in outputs.items() if value is not None]:
         yield _line("delivered", f"in {shown(invocation.outdir)}: {', '.join(delivered)}")
     if state.left_out:
@@ -65,7 +70,9 @@ def summary(state: State, invocation: RunInvocation, outputs: Mapping[str, Any],
         yield from (f"    {line}" for line in state.message.splitlines()[1:])
     for job in failures[:MOST_FAILURES]:
         yield _line("failed", f"{job.label} on {place_label(job.where)}, {why(job)}")
-        yield from (f"    {line}" for line in (job.message.splitlines() if to_a_log else failure_lines(job, invocation.folder)))
+        yield from (
+            f"    {line}" for line in (job.message.splitlines() if to_a_log else failure_lines(job, invocation.folder))
+        )
     if len(failures) > MOST_FAILURES:
         yield _line("failed", f"and {len(failures) - MOST_FAILURES} more jobs; the report names each")
     yield _line("next", f"medweave report {_word(invocation.folder)}")

@@ -1,0 +1,1 @@
+"""Start, follow, list, explain, cancel and clean up runs."""
