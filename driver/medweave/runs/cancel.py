@@ -8,7 +8,6 @@ import signal
 import sys
 from pathlib import Path
 
-from medweave.cli.output import put
 from medweave.project.console import put
 from medweave.runs.follow.displays import LineDisplay
 from medweave.runs.follow.summary import RunInvocation, summary
@@ -18,6 +17,7 @@ from medweave_core.contracts.events import Event
 from medweave_core.documents.line_numbers import shown
 from medweave_core.errors import UserInputError
 from medweave_core.runlog.history import LOG_FILE, read_run
+from medweave_core.runlog.run_state import State
 
 INTERRUPTED = 130
 DESCRIPTION = (

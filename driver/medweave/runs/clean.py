@@ -14,15 +14,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from medweave_connectors.runlog.run_ownership import RECORD_MARK, RunOwner, recorded_owner
-
 from medweave.project.deployments import wrapped
 from medweave.project.run_files import file_of_run
 from medweave.project.schemas import streamflow_schema
 from medweave.runs.clean_clusters import clean_clusters, run_program
 from medweave_connectors.jobs.reattach import journal
-from medweave_connectors.runlog.event_log import driver_lives
-from medweave_connectors.runlog.run import WORK
 from medweave_connectors.sites.slurm.commands import at_cluster, cancel_all
 from medweave_connectors.transfer.store.folder_commands import remove_traces
 from medweave_core.documents.field_errors import check

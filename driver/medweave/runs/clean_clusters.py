@@ -13,10 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from medweave_connectors.runlog.run_ownership import RunOwner
-
 from medweave.project.deployments import connector_schemas
-from medweave_connectors.runlog.run import WORK
 from medweave_core.documents.streamflow_bindings import targets
 from medweave_core.documents.streamflow_paths import resolve_paths
 from medweave_core.errors import TryAgainError

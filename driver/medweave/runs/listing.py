@@ -8,13 +8,14 @@ from pathlib import Path
 from typing import Any
 
 from medweave.runs.clean import file_of
-from medweave_connectors.runlog.event_log import driver_lives
 from medweave_core.contracts.events import step_label
 from medweave_core.documents.closest_match import closest
 from medweave_core.documents.line_numbers import shown
 from medweave_core.documents.yaml_documents import read_mapping
 from medweave_core.errors import StepError, UserInputError
+from medweave_core.runlog.history import LOG_FILE, read_log
 from medweave_core.runlog.log_state import driver_lives
+from medweave_core.runlog.run_state import State, fold
 from medweave_core.untrusted_text import load_json
 
 RUNS = Path("runs")

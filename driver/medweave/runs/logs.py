@@ -17,8 +17,11 @@ from medweave.runs.listing import add_runs_option, find_run, state_of
 from medweave_core.contracts.events import step_label
 from medweave_core.documents.closest_match import closest
 from medweave_core.errors import UserInputError
+from medweave_core.runlog.history import LOG_FILE, read_log
+from medweave_core.runlog.log_reader import FollowedLog
 from medweave_core.runlog.log_state import driver_lives
 from medweave_core.runlog.run_folder import STDERR, WORK
+from medweave_core.runlog.run_state import ENDED, Job, State, fold
 
 PAUSE_S = 0.3
 PRINTED_EVENTS = ("job.progress", "notice", "job.reaction")

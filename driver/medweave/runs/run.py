@@ -22,7 +22,6 @@ from medweave.project.files import write_atomically
 from medweave.project.run_files import file_of_run
 from medweave.project.sites import find_site, read_site
 from medweave.project.workflows import read_pipeline
-from medweave.runs.clean import file_of_run
 from medweave.runs.follow.displays import JsonDisplay, RunDisplay, terminal_display
 from medweave.runs.follow.engine_process import EngineProcess, start, workflow_of
 from medweave.runs.follow.formatting import size

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import sys
 
-from medweave_core.runlog.events import Event
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.progress_bar import ProgressBar

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from medweave.runs.follow.displays import RunDisplay
-from medweave_connectors.runlog.event_log import driver_lives
 from medweave_core.runlog.history import LOG_FILE
 from medweave_core.runlog.log_reader import FollowedLog
 from medweave_core.runlog.log_state import driver_lives
