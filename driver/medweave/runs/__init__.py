@@ -1,0 +1,1 @@
+"""Commands on runs: start, resume, follow, list, explain, cancel, purge and clean."""
