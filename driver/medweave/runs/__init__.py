@@ -1,1 +1,1 @@
-"""Commands on runs: start, resume, follow, list, explain, cancel, purge and clean."""
+"""Start, follow, list, explain, cancel and clean up runs."""
