@@ -56,9 +56,7 @@ MODULES = {
     "run": "runs.run",
     "schema": "cli.schema",
 }
-DEBUG_HELP = (
-    "show the traceback of an internal error; runs also log connector commands to connector.log in their folder"
-)
+DEBUG_HELP = "show the traceback of an internal error; `medweave run` also logs connector commands to connector.log"
 INTERRUPTED = 130
 PIPE_CLOSED = 141  # as of a program that SIGPIPE ends: who reads the output has read enough
 
@@ -123,7 +121,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = build_parser(name)
     parser.refuse_unknown(words[1:])
     namespace = parser.parse_args(words[1:])
-    if namespace.debug:
+    if namespace.debug and name == "run":
         os.environ["MEDWEAVE_LOG"] = "debug"  # for the engine that `medweave run` starts
     try:
         return _called(name, namespace)
