@@ -58,9 +58,7 @@ COMMANDS = {
         "check workflows, bindings, sites, jobs and charts without running anything", "validate.command"
     ),
 }
-DEBUG_HELP = (
-    "show the traceback of an internal error; runs also log connector commands to connector.log in their folder"
-)
+DEBUG_HELP = "show the traceback of an internal error; `medweave run` also logs connector commands to connector.log"
 INTERRUPTED = 130
 PIPE_CLOSED = 141  # 128 + SIGPIPE: the reader of the output closed the pipe
 
@@ -125,7 +123,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = build_parser(name)
     parser.refuse_unknown(words[1:])
     namespace = parser.parse_args(words[1:])
-    if namespace.debug:
+    if namespace.debug and name == "run":
         os.environ["MEDWEAVE_LOG"] = "debug"  # for the engine that `medweave run` starts
     try:
         return _run_command(name, namespace)

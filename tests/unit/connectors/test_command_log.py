@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import argparse
 import asyncio
+import os
 import re
 from pathlib import Path
 
 import pytest
 from streamflow.core.deployment import ExecutionLocation
 
+from medweave.cli import main_command
 from medweave_connectors.host.command_log import CommandLog, close_log, kind_of, open_log
 from medweave_connectors.sites.local.connector import MedweaveLocalConnector
 from support.engine import run, write_workflow
@@ -90,6 +93,24 @@ def test_there_is_no_log_without_the_variable(tmp_path: Path, monkeypatch: pytes
 )
 def test_only_common_programs_are_named(command: list[str], kind: str) -> None:
     assert kind_of(command) == kind
+
+
+@pytest.mark.parametrize(("words", "value"), [(["run", "--debug"], "debug"), (["run"], ""), (["ps", "--debug"], "")])
+def test_medweave_run_debug_sets_the_variable(monkeypatch: pytest.MonkeyPatch, words: list[str], value: str) -> None:
+    class Command:
+        DESCRIPTION = ""
+
+        @staticmethod
+        def add_options(parser: argparse.ArgumentParser) -> None: ...
+
+        @staticmethod
+        def run(namespace: argparse.Namespace) -> int:
+            assert os.environ["MEDWEAVE_LOG"] == value
+            return 0
+
+    monkeypatch.setenv("MEDWEAVE_LOG", "")
+    monkeypatch.setattr(main_command, "load_command", lambda name: Command)
+    assert main_command.main(words) == 0
 
 
 @pytest.mark.slow
