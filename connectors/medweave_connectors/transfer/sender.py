@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from streamflow.core.deployment import ExecutionLocation
 
@@ -42,6 +42,7 @@ from medweave_connectors.transfer.streams.tree_stream_piece import TreeStream
 from medweave_connectors.transfer.verification import Verifier
 
 Prepared = tuple[PreparedFolder, StoreState]
+Value = TypeVar("Value")
 
 
 class Sender:
@@ -94,20 +95,17 @@ class Sender:
     @property
     def plan(self) -> TransferPlan:
         """Return the current plan, once `prepare` has made it."""
-        assert self._plan is not None
-        return self._plan
+        return _prepared(self._plan)
 
     @property
     def carrier(self) -> Carrier:
         """Return the carrier of the current plan."""
-        assert self._carrier is not None
-        return self._carrier
+        return _prepared(self._carrier)
 
     @property
     def place(self) -> StagingPlace:
         """Return the current staging place."""
-        assert self._place is not None
-        return self._place
+        return _prepared(self._place)
 
     # ---- the plan
 
@@ -272,11 +270,11 @@ class Sender:
 
     async def _send_missing(self, missing: tuple[str, ...]) -> Manifest:
         """Send the files that the stores do not have."""
-        assert self._lookup is not None
-        assert self._recalled is not None
+        lookup = _prepared(self._lookup)
         if not missing:  # all of it was verified when it was linked
-            await self._lookup.add(self._recalled, missing)
-            return self._recalled
+            sent = _prepared(self._recalled)
+            await lookup.add(sent, missing)
+            return sent
         sent, source = await self._read_source(), self.plan.manifest.real
 
         async def send_files(place: StagingPlace) -> None:
@@ -284,7 +282,7 @@ class Sender:
 
         await self._resumable(send_files)
         await self._verifier().check(sent, self.verified_locations())
-        await self._lookup.add(sent, missing)
+        await lookup.add(sent, missing)
         return sent
 
     async def _send_whole(self) -> Manifest:
@@ -404,3 +402,9 @@ class Sender:
         words = shell_commands.discard(self._destination, self._token)
         locations = self._destinations if self._plan is None else self._plan.receivers
         await asyncio.gather(*(self._run_at(location, words) for location in locations), return_exceptions=True)
+
+
+def _prepared(value: Value | None) -> Value:
+    """Return what `prepare` has made."""
+    assert value is not None
+    return value
