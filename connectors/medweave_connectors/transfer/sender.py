@@ -23,7 +23,7 @@ from medweave_connectors.host.errors import (
 )
 from medweave_connectors.host.gather import gather_all
 from medweave_connectors.transfer import shell_commands
-from medweave_connectors.transfer.capabilities import mirrors_of, one_per_volume, run_at
+from medweave_connectors.transfer.capabilities import one_per_volume, run_at
 from medweave_connectors.transfer.failures import ContentDiffers, TransferErrors
 from medweave_connectors.transfer.manifest.digest_cache import DigestCache, has_failed
 from medweave_connectors.transfer.manifest.manifest import Manifest
@@ -281,7 +281,7 @@ class Sender:
             await self.carrier.send_files(source, missing, place.folder, self.plan.receivers)
 
         await self._resumable(send_files)
-        await self._verifier().check(sent, self.verified_locations())
+        await self._verifier().check(sent, self.carrier.everywhere)
         await lookup.add(sent, missing)
         return sent
 
@@ -311,7 +311,7 @@ class Sender:
         finally:
             for future in reading:
                 future.cancel()
-        await self._verifier().check(sent, self.verified_locations())
+        await self._verifier().check(sent, self.carrier.everywhere)
         return sent
 
     async def _resumable(self, send: Callable[[StagingPlace], Awaitable[None]]) -> None:
@@ -323,7 +323,7 @@ class Sender:
             self._follow(copy)
 
     def _resumable_copy(self) -> ResumableCopy:
-        mirrors = [location for location in self.verified_locations() if location not in self._destinations]
+        mirrors = [location for location in self.carrier.everywhere if location not in self._destinations]
         return ResumableCopy(
             self.plan,
             self.place,
@@ -367,19 +367,8 @@ class Sender:
 
     def _tree_stream(self, place: StagingPlace) -> TreeStream:
         plan, store = self.plan, self._store if self._lookup is not None else None
-        return TreeStream(
-            plan.manifest.real,
-            place.inside(plan.name),
-            plan.manifest.num_bytes,
-            store,
-            later=many_files.has_many(plan.manifest),
-        )
-
-    def verified_locations(self) -> list[ExecutionLocation]:
-        """Return the destinations, and the locations at which their connector repeats each copy."""
-        connector = self._connector_of(self._target)
-        mirrors = [other for each in self._destinations for other in mirrors_of(connector, each)]
-        return [*self._destinations, *mirrors]
+        source, later = plan.manifest, many_files.has_many(plan.manifest)
+        return TreeStream(source.real, place.inside(plan.name), source.num_bytes, store, later=later)
 
     # ---- the end
 
