@@ -79,7 +79,8 @@ class Copies:
         subprocess.run(["sync"], check=True)
         text, before = program_text.of("encoding"), sent_bytes()
         real = program_text.of
-        program_text.of = lambda name: text + ("" if encoded else WITHOUT)
+        changed = text + ("" if encoded else WITHOUT)
+        program_text.of = lambda name: changed if name == "encoding" else real(name)
         try:
             seconds = asyncio.run(self._carried())
         finally:

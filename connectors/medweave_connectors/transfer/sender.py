@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from streamflow.core.deployment import ExecutionLocation
 
@@ -23,7 +23,7 @@ from medweave_connectors.host.errors import (
 )
 from medweave_connectors.host.gather import gather_all
 from medweave_connectors.transfer import shell_commands
-from medweave_connectors.transfer.capabilities import mirrors_of, one_per_volume, run_at
+from medweave_connectors.transfer.capabilities import one_per_volume, run_at
 from medweave_connectors.transfer.failures import ContentDiffers, TransferErrors
 from medweave_connectors.transfer.manifest.digest_cache import DigestCache, has_failed
 from medweave_connectors.transfer.manifest.manifest import Manifest
@@ -42,6 +42,7 @@ from medweave_connectors.transfer.streams.tree_stream_piece import TreeStream
 from medweave_connectors.transfer.verification import Verifier
 
 Prepared = tuple[PreparedFolder, StoreState]
+Value = TypeVar("Value")
 
 
 class Sender:
@@ -94,20 +95,17 @@ class Sender:
     @property
     def plan(self) -> TransferPlan:
         """Return the current plan, once `prepare` has made it."""
-        assert self._plan is not None
-        return self._plan
+        return _prepared(self._plan)
 
     @property
     def carrier(self) -> Carrier:
         """Return the carrier of the current plan."""
-        assert self._carrier is not None
-        return self._carrier
+        return _prepared(self._carrier)
 
     @property
     def place(self) -> StagingPlace:
         """Return the current staging place."""
-        assert self._place is not None
-        return self._place
+        return _prepared(self._place)
 
     # ---- the plan
 
@@ -272,19 +270,19 @@ class Sender:
 
     async def _send_missing(self, missing: tuple[str, ...]) -> Manifest:
         """Send the files that the stores do not have."""
-        assert self._lookup is not None
-        assert self._recalled is not None
+        lookup = _prepared(self._lookup)
         if not missing:  # all of it was verified when it was linked
-            await self._lookup.add(self._recalled, missing)
-            return self._recalled
+            sent = _prepared(self._recalled)
+            await lookup.add(sent, missing)
+            return sent
         sent, source = await self._read_source(), self.plan.manifest.real
 
         async def send_files(place: StagingPlace) -> None:
             await self.carrier.send_files(source, missing, place.folder, self.plan.receivers)
 
         await self._resumable(send_files)
-        await self._verifier().check(sent, self.verified_locations())
-        await self._lookup.add(sent, missing)
+        await self._verifier().check(sent, self.carrier.everywhere)
+        await lookup.add(sent, missing)
         return sent
 
     async def _send_whole(self) -> Manifest:
@@ -313,7 +311,7 @@ class Sender:
         finally:
             for future in reading:
                 future.cancel()
-        await self._verifier().check(sent, self.verified_locations())
+        await self._verifier().check(sent, self.carrier.everywhere)
         return sent
 
     async def _resumable(self, send: Callable[[StagingPlace], Awaitable[None]]) -> None:
@@ -325,7 +323,7 @@ class Sender:
             self._follow(copy)
 
     def _resumable_copy(self) -> ResumableCopy:
-        mirrors = [location for location in self.verified_locations() if location not in self._destinations]
+        mirrors = [location for location in self.carrier.everywhere if location not in self._destinations]
         return ResumableCopy(
             self.plan,
             self.place,
@@ -369,19 +367,8 @@ class Sender:
 
     def _tree_stream(self, place: StagingPlace) -> TreeStream:
         plan, store = self.plan, self._store if self._lookup is not None else None
-        return TreeStream(
-            plan.manifest.real,
-            place.inside(plan.name),
-            plan.manifest.num_bytes,
-            store,
-            later=many_files.has_many(plan.manifest),
-        )
-
-    def verified_locations(self) -> list[ExecutionLocation]:
-        """Return the destinations, and the locations at which their connector repeats each copy."""
-        connector = self._connector_of(self._target)
-        mirrors = [other for each in self._destinations for other in mirrors_of(connector, each)]
-        return [*self._destinations, *mirrors]
+        source, later = plan.manifest, many_files.has_many(plan.manifest)
+        return TreeStream(source.real, place.inside(plan.name), source.num_bytes, store, later=later)
 
     # ---- the end
 
@@ -404,3 +391,9 @@ class Sender:
         words = shell_commands.discard(self._destination, self._token)
         locations = self._destinations if self._plan is None else self._plan.receivers
         await asyncio.gather(*(self._run_at(location, words) for location in locations), return_exceptions=True)
+
+
+def _prepared(value: Value | None) -> Value:
+    """Return what `prepare` has made."""
+    assert value is not None
+    return value

@@ -74,7 +74,7 @@ def test_a_piece_that_is_another_is_not_opened(change: str) -> None:
         PieceCipher(key).decrypt(number, last, sealed)
 
 
-def test_what_is_sent_to_a_far_end_is_python_of_its_version() -> None:
+def test_what_is_sent_to_an_agent_is_python_of_its_version() -> None:
     text = program_text.of("bucket_peer")
     assert_is_python(text)
     assert "import medweave" not in text

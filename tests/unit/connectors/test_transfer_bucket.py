@@ -389,8 +389,8 @@ def test_a_tar_that_dies_is_told(at: Places, run: Recorded, server: Gateway, tmp
 def test_after_two_copies_that_broke_the_bucket_is_left_alone(at: Places, run: Recorded, server: Gateway) -> None:
     for name in ("one", "two", "three"):
         cohort(at, name, PIECE)
-    by_far_end = 'tr "\\0" " " < /proc/$PPID/cmdline | grep -q "python3 -I"'
-    at.replace("tar", f'case "$1" in c*) if {by_far_end}; then exit 1; fi;; esac; exec "$real" "$@"')
+    by_agent = 'tr "\\0" " " < /proc/$PPID/cmdline | grep -q "python3 -I"'
+    at.replace("tar", f'case "$1" in c*) if {by_agent}; then exit 1; fi;; esac; exec "$real" "$@"')
     sent(at, "one", "two", "three")
     assert at.left() == ["one", "three", "two"]
     assert ["2 copies by the bucket broke off" in each["reason"] for each in run.transfers] == [False, True, True]

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from medweave_connectors.transfer.agent import files as far_files
+from medweave_connectors.transfer.agent import files as agent_files
 from medweave_connectors.transfer.agent import program_text
 from medweave_connectors.transfer.manifest import digest_database, local_scan, manifest, tree_digest
 from medweave_connectors.transfer.store import many_files
@@ -82,10 +82,10 @@ def test_a_process_that_fails_is_no_answer() -> None:
             raise OSError
         return b"".join(items)
 
-    items = [b"%d" % number for number in range(2 * far_files.FILES_OF_A_PROCESS)]
+    items = [b"%d" % number for number in range(2 * agent_files.FILES_OF_A_PROCESS)]
     with pytest.raises(OSError, match="a process has failed"):
-        far_files.shared(failing, items)
-    found = b"".join(far_files.shared(b"".join, items[:7] + items[8:]))
+        agent_files.shared(failing, items)
+    found = b"".join(agent_files.shared(b"".join, items[:7] + items[8:]))
     assert sorted(found) == sorted(b"".join(items[:7] + items[8:]))
 
 
@@ -202,7 +202,7 @@ def test_a_site_without_python3_sends_nothing_twice_either(runs: Runs, when: int
 def test_what_is_wrong_in_the_store_is_sent(runs: Runs, spoiled: str) -> None:
     runs.send()
     (tree,) = runs.trees
-    (blob,) = (runs.workdir / STORE).glob(f"*/??/{hashlib.sha256(b'0').hexdigest()[2 : far_files.KEY_CHARACTERS]}")
+    (blob,) = (runs.workdir / STORE).glob(f"*/??/{hashlib.sha256(b'0').hexdigest()[2 : agent_files.KEY_CHARACTERS]}")
     at = tree if "tree" in spoiled else blob
     if spoiled.startswith("no"):
         at.unlink()

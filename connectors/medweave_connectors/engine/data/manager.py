@@ -347,7 +347,7 @@ def _record(sender: Sender, sent: Manifest, seconds: float) -> None:
     if (run := current()) is None:
         return
     plan, carrier = sender.plan, sender.carrier
-    for location in sender.verified_locations():
+    for location in carrier.everywhere:
         route, reason = carrier.route_taken(location)
         run.transfer_ended(
             source=plan.source.deployment,

@@ -128,7 +128,7 @@ class Carrier:
         """
         remaining: Sequence[ExecutionLocation] = self._destinations
         self._listings = {}
-        has_mirrors = len(self._everywhere) > len(self._destinations)
+        has_mirrors = len(self.everywhere) > len(self._destinations)
         if has_mirrors:  # its connector copies from location to location: no agent lists what arrives
             tree = None
         if tree is None:
@@ -205,12 +205,12 @@ class Carrier:
         """Query the codecs of both ends, where the copy is large enough to start a python3 at a site."""
         self._used_driver = True
         if not self._is_small:
-            await self._codecs.query([self._source, *self._everywhere], self._connector_of)
+            await self._codecs.query([self._source, *self.everywhere], self._connector_of)
 
     # ---- without the driver
 
     @property
-    def _everywhere(self) -> list[ExecutionLocation]:
+    def everywhere(self) -> list[ExecutionLocation]:
         """Return the destinations, and the locations at which their connector repeats a copy."""
         connector = self._connector_of(self._plan.target_deployment)
         mirrors = [other for each in self._destinations for other in mirrors_of(connector, each)]
@@ -218,7 +218,7 @@ class Carrier:
 
     async def _receivers(self, target: str) -> list[ExecutionLocation]:
         connector = self._connector_of(self._plan.target_deployment)
-        return list(await one_per_volume(connector, self._everywhere, target))
+        return list(await one_per_volume(connector, self.everywhere, target))
 
     async def _without_driver(
         self, several: Iterable[CopyWork], locations: Sequence[ExecutionLocation]
@@ -240,7 +240,7 @@ class Carrier:
                 return remaining
         if self._taken:  # locations that share a volume have the copy, too
             shared = next(iter(self._taken.values()))
-            self._taken = {each.name: self._taken.get(each.name, shared) for each in self._everywhere}
+            self._taken = {each.name: self._taken.get(each.name, shared) for each in self.everywhere}
         return []
 
     async def _send_to(self, location: ExecutionLocation, work: CopyWork) -> bool:

@@ -34,7 +34,7 @@ FAR = StreamLeg(is_remote=True, codecs=frozenset(encoding.codecs()))
 PLAIN = StreamLeg(is_remote=True, codecs=frozenset())
 
 
-# ---- the far end
+# ---- the agent
 
 
 def far(words: Sequence[str], data: bytes = b"") -> subprocess.CompletedProcess[bytes]:
@@ -48,7 +48,7 @@ def encoded(data: bytes) -> bytes:
     return b"".join(passing_of(LOCAL_LEG, FAR, data, MIB)[0])
 
 
-def test_what_the_far_end_writes_it_reads(tmp_path: Path) -> None:
+def test_what_the_agent_writes_it_reads(tmp_path: Path) -> None:
     data = slices(3 * BLOCK + 7) + os.urandom(BLOCK)
     (tmp_path / "scan").write_bytes(data)
     written = far(FAR.packing(["cat", str(tmp_path / "scan")]))
@@ -60,7 +60,7 @@ def test_what_the_far_end_writes_it_reads(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("script", ["exit 7", "kill -9 $$", "head -c 1000000; exit 3"])
 @pytest.mark.parametrize("what", ["packing", "unpacking"])
-def test_a_commands_end_is_that_of_the_far_end(what: str, script: str) -> None:
+def test_a_commands_end_is_that_of_the_agent(what: str, script: str) -> None:
     words = ["sh", "-c", f"echo 'tar: why' >&2; {script}"]
     told = far(getattr(FAR, what)(words), encoded(slices(3 * MIB)) if what == "unpacking" else b"")
     assert told.returncode == {"exit 7": 7, "kill -9 $$": 137}.get(script, 3)
@@ -73,13 +73,13 @@ def test_a_command_may_stop_before_the_end() -> None:
 
 
 @pytest.mark.parametrize("cut", [0, 5, 9, 1000, -1, -17])
-def test_a_far_end_whose_input_was_cut_has_failed(cut: int) -> None:
+def test_an_agent_whose_input_was_cut_has_failed(cut: int) -> None:
     told = far(FAR.unpacking(["cat"]), encoded(slices(2 * MIB))[:cut])
     assert told.returncode == 1
     assert told.stderr == b"medweave: the stream was cut\n"
 
 
-def test_a_far_end_that_gets_something_else_has_failed() -> None:
+def test_an_agent_that_gets_something_else_has_failed() -> None:
     told = far(FAR.unpacking(["cat"]), b"\x99" * 1000)
     assert (told.returncode, told.stdout, told.stderr) == (1, b"", b"medweave: the stream is none\n")
 

@@ -100,7 +100,7 @@ def test_an_archive_is_looked_through_before_it_is_unpacked(blob: Path) -> None:
     assert (target / "blob").read_bytes() == blob.read_bytes()
 
 
-def test_what_is_sent_to_a_far_end_is_python_of_its_version() -> None:
+def test_what_is_sent_to_an_agent_is_python_of_its_version() -> None:
     text = program_text.of("direct_peer")
     for each in (text, program_text.of("archive"), program_text.of("encoding")):
         assert_is_python(each)

@@ -197,12 +197,12 @@ def test_a_straight_copy_goes_on_straight(at: Places, run: Recorded) -> None:
 @pytest.mark.usefixtures("by_tar")
 def test_a_straight_copy_that_breaks_twice_goes_on_through_the_driver(at: Places, run: Recorded) -> None:
     file = large(at, 16 * MIB)
-    by_far_end = 'tr "\\0" " " < /proc/$PPID/cmdline | grep -q "python3 -I"'
+    by_agent = 'tr "\\0" " " < /proc/$PPID/cmdline | grep -q "python3 -I"'
     at.replace(
         "tar",
-        f'case "$1" in x*) if {by_far_end}; then head -c 5000000 | "$real" "$@"; exit 1; fi;; esac; exec "$real" "$@"',
+        f'case "$1" in x*) if {by_agent}; then head -c 5000000 | "$real" "$@"; exit 1; fi;; esac; exec "$real" "$@"',
     )
-    at.replace("dd", f'case "$1" in of*) if {by_far_end}; then exit 1; fi;; esac; exec "$real" "$@"')
+    at.replace("dd", f'case "$1" in of*) if {by_agent}; then exit 1; fi;; esac; exec "$real" "$@"')
     at.at_work(lambda each: each.send("through-driver", "scan"))
     assert same(file, at.target / "scan")
     facts = told(run, "through-driver")

@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from medweave_connectors.transfer.agent import files as far_files
+from medweave_connectors.transfer.agent import files as agent_files
 from medweave_connectors.transfer.agent import program_text, tree_stream
 from medweave_connectors.transfer.agent.tree_stream import END, FILE, FOLDER, HEAD, TreeReceiver, TreeRefused
 from medweave_connectors.transfer.manifest import local_scan, manifest
@@ -217,7 +217,7 @@ def test_what_another_site_says_it_has_sent_is_only_read(data: st.DataObject) ->
         root = Path(name, "root")
         written(root, {"a": (b"1", 0o644), "b": (b"22", 0o755)}, {"c"})
         seen = manifest.parse(told(manifest.command(str(root), digests=False)), digests=False)
-    sender = b"3\n" + far_files.text_of(
+    sender = b"3\n" + agent_files.text_of(
         [b"1" * 64 + b"- ./sub/a", b"2" * 64 + b"x ./sub/b"], [b"0755 .", b"0750 ./c", b"0750 ./sub"]
     )
     assert tree_stream_piece.parse_listing(sender, seen) is not None
