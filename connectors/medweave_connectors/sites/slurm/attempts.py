@@ -11,8 +11,9 @@ from medweave_connectors.jobs.retries.attempts import Attempts
 from medweave_connectors.jobs.retries.policy import Checkpoint, Table
 from medweave_connectors.sites.slurm import commands
 from medweave_connectors.sites.slurm.answers import read_checkpoint
-from medweave_connectors.sites.slurm.job import SlurmJob, SlurmSite
+from medweave_connectors.sites.slurm.job import SlurmJob
 from medweave_connectors.sites.slurm.script import SlurmJobFiles, StepCommand
+from medweave_connectors.sites.slurm.site import SlurmSite
 
 
 class SlurmAttempts(Attempts):

@@ -29,10 +29,11 @@ from medweave_connectors.sites.slurm.answers import QueueEntry, QueuePoll, parse
 from medweave_connectors.sites.slurm.attempts import SlurmAttempts
 from medweave_connectors.sites.slurm.deadlines import ResponseDeadline, SiteUnresponsive, retry_until_answered
 from medweave_connectors.sites.slurm.final_state import FinalStateQueries
-from medweave_connectors.sites.slurm.job import SlurmJob, SlurmSite
+from medweave_connectors.sites.slurm.job import SlurmJob
 from medweave_connectors.sites.slurm.messages import is_unanswered
 from medweave_connectors.sites.slurm.script import StepCommand
 from medweave_connectors.sites.slurm.service import Service, check_service
+from medweave_connectors.sites.slurm.site import SlurmSite
 from medweave_connectors.sites.slurm.site_survey import SiteSurvey, check_services, parse_survey, survey_command
 from medweave_connectors.sites.slurm.states import state_of
 from medweave_connectors.sites.slurm.watch import JobWatcher, QueryRate

@@ -7,8 +7,6 @@ import dataclasses
 import re
 import secrets
 import time
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from medweave_connectors.host.errors import (
@@ -33,9 +31,9 @@ from medweave_connectors.sites.slurm.deadlines import (
     reason_of,
     retry_until_answered,
 )
-from medweave_connectors.sites.slurm.final_state import FinalStateQueries
 from medweave_connectors.sites.slurm.script import SlurmJobFiles, StepCommand, gang_script, node_script, single_script
-from medweave_connectors.sites.slurm.service import Allocation, Service, allocation, refuse_if_too_large
+from medweave_connectors.sites.slurm.service import Allocation, allocation, refuse_if_too_large
+from medweave_connectors.sites.slurm.site import SlurmSite
 from medweave_connectors.sites.slurm.states import (
     SchedulerState,
     SlurmJobState,
@@ -44,40 +42,11 @@ from medweave_connectors.sites.slurm.states import (
     judge,
     shell_exit_code,
 )
-from medweave_connectors.sites.slurm.watch import JobWatcher, NeverStarts, WatchedJob
+from medweave_connectors.sites.slurm.watch import NeverStarts, WatchedJob
 
 END_KNOWN_S, END_PAUSE_S = 180.0, 1.0
 COST_TRIES = 3  # accounting may lag behind the controller by a moment
 MOVES, MOVE_PAUSE_S = 6, 5.0  # of an output folder that does not move; a job that has just ended may hold a file
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SlurmSite:
-    """The site of a job, as its connector describes it.
-
-    Attributes:
-        nodes: (cores, MiB) of the partition's nodes; empty if unknown.
-        run_line: runs a line on the login node and returns its output, or raises.
-        fetch_reports: called with the job's name and its output folder; returns a folder with copies, or None.
-        closing: returns True once the run is being ended.
-    """
-
-    deployment: str
-    service_name: str
-    service: Service
-    nodes: Sequence[tuple[int, int]]
-    prologue: str
-    run_line: Callable[[str], Awaitable[str]]
-    watch: JobWatcher
-    final_states: FinalStateQueries
-    fetch_reports: Callable[[str, str], Awaitable[Path | None]]
-    closing: Callable[[], bool]
-
-    @property
-    def label(self) -> messages.ServiceLabel:
-        name = f"{self.deployment}/{self.service_name}" if self.service_name else self.deployment
-        setting = f"deployments.{self.deployment}.config.services.{self.service_name or '…'}"
-        return messages.ServiceLabel(name=name, setting=setting)
 
 
 class SlurmJob:
@@ -392,7 +361,9 @@ class SlurmJob:
         memory = messages.looks_out_of_memory(state, [*strange, *self._output.stderr_tail])
         word = messages.site_word(self.job_id, state, self._allocation, self._site.label, out_of_memory=memory)
         rank = messages.lost_rank(end.ranks) if self._is_node_group else None
-        code, _, host = end.ranks[rank] if rank is not None else (self._own_code(end, state), 0, "")
+        code, _, host = (
+            end.ranks[rank] if rank is not None else (shell_exit_code(state, end.scontrol, end.exit_file), 0, "")
+        )
         kind, memory_mib = failure_kind(state, out_of_memory=memory), self._allocation.memory_mib
         self.failure = FailedAttempt(kind=kind, exit_code=code, memory_mib=memory_mib)
         if rank is None:
@@ -404,9 +375,6 @@ class SlurmJob:
         if rank:  # only the output of node 0 was followed
             self._output.use_stderr_of(end.tails.get(f"stderr.{rank}", b""))
         return code, f"{word}\nnode rank {rank} ({host}) ended first, exit code {code}; the others were ended with it."
-
-    def _own_code(self, end: FinalReport, state: SchedulerState) -> int:
-        return shell_exit_code(state, end.scontrol, end.exit_file)
 
     def _notice(self, text: str) -> None:
         if (run := current()) is not None:
