@@ -19,7 +19,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 from support import timings
 
-# Its assertions tell what they saw, as those of a test file do.
+# Its assertions show their values, as those of a test file do.
 pytest.register_assert_rewrite("support.connector_contract", "support.reuse_contract")
 
 # Tests of a full disk run verbs under a limit on file size; Python (seen with 3.11) would keep byte code that the limit cut
@@ -72,8 +72,8 @@ def pytest_runtest_setup() -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
-    """Import all test files. Each test process does that, and it takes half the time where their code is kept and no garbage is
-    collected: pytest writes the code of an assertion anew, in 8 s of processor time for all files."""
+    """Import all test files. Each test process does that, and it takes half the time if their bytecode is cached and no garbage is
+    collected: pytest rewrites assertions, in 8 s of processor time for all files."""
     keeps_no_code, sys.dont_write_bytecode = sys.dont_write_bytecode, False
     gc.disable()
     try:
@@ -92,7 +92,7 @@ _PASSED = "medweave/passed"  # in pytest's cache
 
 
 # Whoever runs the tests may ignore these (a script that starts them with `&` ignores INT), and a shell that ignores a signal from
-# its start cannot be told otherwise.
+# there is no other option for its start.
 signal.signal(signal.SIGUSR1, signal.SIG_DFL)
 signal.signal(signal.SIGINT, signal.default_int_handler)
 _handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)}
@@ -100,7 +100,7 @@ _handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, sign
 
 @pytest.fixture(autouse=True)
 def handlers_of_one_test() -> None:
-    """A verb that runs inside a test or a module's fixture sets handlers; what it ignores, all started later would ignore."""
+    """A verb that runs inside a test or a module's fixture sets handlers; ignored signals would stay ignored in later processes."""
     for number, handler in _handlers.items():
         signal.signal(number, handler)
 
@@ -142,8 +142,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items.sort(key=lambda each: not str(each.path).removeprefix(here).startswith(TAKE_MINUTES))
     if config.getoption("--unfinished"):
         seen = set(config.cache.get(_PASSED, [])) if config.cache else set()
-        config.hook.pytest_deselected(items=[each for each in items if each.nodeid in seen])
-        items[:] = [each for each in items if each.nodeid not in seen]
+        config.hook.pytest_deselected(items=[item for item in items if item.nodeid in seen])
+        items[:] = [item for item in items if item.nodeid not in seen]
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:

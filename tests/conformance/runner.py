@@ -27,7 +27,7 @@ def call(path: str, arguments: list[str]) -> int:
 
 
 def serve(path: str, *, stock: bool) -> None:
-    """Forks a process per call, until it is told to end."""
+    """Fork a process per call, until it is terminated."""
     import streamflow.cwl.runner
 
     if stock:

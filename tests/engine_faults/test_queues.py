@@ -1,4 +1,4 @@
-"""Faults Q1 to Q11 of the queue managers, and C16, against stand-ins for Slurm: on stock StreamFlow, and not with medweave.
+"""Faults Q1 to Q11 of the queue managers, and C16, against stand-ins for Slurm: present in stock StreamFlow, absent with medweave.
 
 They prove what each side does with an answer. That a real Slurm gives such answers is shown on the testbed (tests/hybrid).
 """
@@ -16,7 +16,7 @@ import pytest
 from support.engine import FILE, Run, run, start, wait_until, write_workflow
 from support.engine_faults import end, run_stock, shown, start_stock, still_going
 from support.ssh_server import ssh_server
-from support.stock_slurm import asked, slurm_file, stand_in
+from support.stock_slurm import commands_run, slurm_file, stand_in
 
 FAKES = Path(__file__).parents[1] / "fakes" / "slurm"
 GOOD = "echo done > result.txt"
@@ -74,11 +74,11 @@ def test_q2_a_queue_that_does_not_answer_ends_no_job(stock: Path, ours: Path, st
 def test_q3_the_end_of_a_run_cancels_its_jobs(stock: Path, ours: Path, stock_only: bool) -> None:
     write_workflow(stock, {"first": "sleep 60"}, file=slurm_file(stock))
     going = start_stock(stock, environment=stand_in(stock, KEEPS_RUNNING="1"))
-    wait_until(lambda: "squeue" in asked(stock), 30)
+    wait_until(lambda: "squeue" in commands_run(stock), 30)
     going.signal(signal.SIGINT)
     still_going(going, 20)
     end(int((stock / "pid").read_text()))
-    shown("squeue" in asked(stock) and "scancel" not in asked(stock), asked(stock))
+    shown("squeue" in commands_run(stock) and "scancel" not in commands_run(stock), commands_run(stock))
     if stock_only:
         return
     write_workflow(ours, {"first": "sleep 60"}, file=OURS)
@@ -90,7 +90,7 @@ def test_q3_the_end_of_a_run_cancels_its_jobs(stock: Path, ours: Path, stock_onl
 
 
 def test_q4_a_shell_that_is_lost_runs_no_command_twice(tmp_path: Path, stock_only: bool) -> None:
-    # The command stands for sbatch, which Slurm takes before the link is lost: run twice, it submits two jobs.
+    # The command represents sbatch, which Slurm accepts before the link is lost: run twice, it submits two jobs.
     from streamflow.deployment.connector.ssh import SSHConnector
 
     with ssh_server(tmp_path / "server") as server:
@@ -112,8 +112,8 @@ def test_q4_a_shell_that_is_lost_runs_no_command_twice(tmp_path: Path, stock_onl
             await connector.undeploy(False)
             return begun.read_text().count("x")
 
-        told = asyncio.run(times(SSHConnector("login", "/", checkHostKey=False, **usual), tmp_path / "stock"))
-        shown(told == 2, f"run {told} times")
+        count = asyncio.run(times(SSHConnector("login", "/", checkHostKey=False, **usual), tmp_path / "stock"))
+        shown(count == 2, f"run {count} times")
         if stock_only:
             return
         from medweave_connectors.sites.ssh.connector import MedweaveSSHConnector
@@ -174,7 +174,7 @@ def test_q8_options_of_sbatch_are_slurms_own(stock: Path, ours: Path, stock_only
     keys = "{mincpus: 1, useMinNodes: true}"
     write_workflow(stock, {"first": GOOD}, file=slurm_file(stock, keys))
     ended = run_stock(stock, environment=stand_in(stock))
-    words = asked(stock)
+    words = commands_run(stock)
     shown(all(word in words for word in ("--minpucs", "--use-min_nodes", "--wait-all-nodes 0")), words + ended.stderr)
     if stock_only:
         return
@@ -209,7 +209,7 @@ def test_q11_what_the_tool_asks_for_reaches_the_queue(stock: Path, ours: Path, s
     keys = {"requirements": {"ResourceRequirement": {"coresMin": 2, "ramMin": 700}}}
     write_workflow(stock, {"first": (GOOD, keys)}, file=slurm_file(stock))
     ended = run_stock(stock, environment=stand_in(stock))
-    line = next((line for line in asked(stock).splitlines() if line.startswith("sbatch")), "")
+    line = next((line for line in commands_run(stock).splitlines() if line.startswith("sbatch")), "")
     shown(bool(line) and "cpus" not in line and "mem" not in line, line + ended.stderr)
     if stock_only:
         return
@@ -237,7 +237,7 @@ def test_c16_the_job_of_a_killed_driver_is_not_submitted_again(stock: Path, ours
     again = start_stock(stock, environment=environment)
     still_going(again, 0, after=lambda: begun(stock) == 2)
     (stock / "go").touch()
-    shown(begun(stock) == 2 == asked(stock).count("sbatch"), asked(stock) + again.stderr)
+    shown(begun(stock) == 2 == commands_run(stock).count("sbatch"), commands_run(stock) + again.stderr)
     if stock_only:
         return
     write_workflow(ours, tools(ours), file=OURS)

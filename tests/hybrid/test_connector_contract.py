@@ -15,7 +15,7 @@ from medweave_connectors.sites.kubernetes.connector import MedweaveKubernetesCon
 from medweave_connectors.sites.slurm.connector import MedweaveSlurmConnector
 from medweave_connectors.sites.ssh.connector import MedweaveSSHConnector
 from support.connections import cut
-from support.connector_contract import ENDS_BY_ITSELF, NO_QUEUE, ConnectorContract
+from support.connector_contract import ENDED_BY_CLUSTER, NO_QUEUE, ConnectorContract
 from support.connector_runs import Site, text_of
 from support.cwl_files import ROOT
 from support.fake_cluster import NEVER_AGAIN
@@ -135,7 +135,7 @@ class TestPods(ConnectorContract, lacks=NO_QUEUE):
         return site_in(tenant, MedweaveKubernetesConnector, pod, selector=f"app={pod.removesuffix('-0')}")
 
 
-class TestJobs(ConnectorContract, lacks=ENDS_BY_ITSELF):
+class TestJobs(ConnectorContract, lacks=ENDED_BY_CLUSTER):
     """`mode: job`: a pod that stands holds the files, and each job has a pod of its own."""
 
     @pytest.fixture(scope="class")

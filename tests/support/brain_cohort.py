@@ -18,7 +18,7 @@ PREPARED_SHAPE = (32, 32, 16)
 
 
 def training_job(folder: Path, number: int, **more: Any) -> dict[str, Any]:
-    """Writes `cohort` with so many cases, the first of which is held out; the inputs of a training of two ranks on it."""
+    """Write `cohort` with so many cases, the first in the test split; return the inputs of a training of two ranks on it."""
     names = write_brains(folder / "cohort", number)
     (folder / "cohort" / "splits.json").write_text(json.dumps({"test": names[:1]}), encoding="utf-8")
     return {

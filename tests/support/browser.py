@@ -22,13 +22,13 @@ DEADLINE_S = 60
 def find_chromium() -> str:
     """The browser's program; without one the test is skipped."""
     for name in NAMES:
-        if found := shutil.which(name):
-            return found
+        if path := shutil.which(name):
+            return path
     pytest.skip("no Chromium here: apt-get install chromium")
 
 
 class Browser:
-    """One tab. `events` keeps everything that the browser told without being asked."""
+    """One tab. `events` collects every event that the browser sent."""
 
     def __init__(self, to_browser: int, from_browser: int) -> None:
         self._to, self._from, self._buffer, self._last = to_browser, from_browser, b"", 0
@@ -67,7 +67,7 @@ class Browser:
         return answer["result"].get("value")
 
     def named(self, *methods: str) -> list[dict[str, Any]]:
-        """What was told under these names since the page was opened."""
+        """Return the events of these names since the page was opened."""
         return [event["params"] for event in self.events if event.get("method") in methods]
 
     def resize(self, width: int, height: int) -> None:

@@ -1,4 +1,4 @@
-"""A real S3 server for tests: versitygw over a folder, by TLS with a CA of its own. An object is a file that a test may change."""
+"""A real S3 server for tests: versitygw over a folder, by TLS with its own CA. An object is a file that a test may change."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Gateway:
         return {"endpoint": self.endpoint, "bucket": NAME, "ca": str(self.ca), **more}
 
     def objects(self) -> list[Path]:
-        """What lies in the bucket, unfinished uploads too; folders may go while it looks, as their last object does."""
+        """Return the files in the bucket, unfinished uploads too; folders may vanish during the walk, with their last object."""
         return sorted(Path(folder, name) for folder, _, names in os.walk(self.folder) for name in names)
 
 

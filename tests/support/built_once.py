@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-# What Go's compiler is given here: more memory and so less time, and no C.
+# Settings of Go's compiler: more memory and so less time, and no C.
 GO_ENVIRONMENT = {"CGO_ENABLED": "0", "GOGC": "400"}
 
 
@@ -15,6 +15,6 @@ GO_ENVIRONMENT = {"CGO_ENABLED": "0", "GOGC": "400"}
 def alone(lock: Path) -> Iterator[None]:
     """Waits until no other process is in such a block with this file, which is made where it is not there."""
     lock.parent.mkdir(parents=True, exist_ok=True)
-    with lock.open("w") as held:
-        fcntl.flock(held, fcntl.LOCK_EX)
+    with lock.open("w") as lock_file:
+        fcntl.flock(lock_file, fcntl.LOCK_EX)
         yield

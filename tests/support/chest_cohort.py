@@ -47,7 +47,7 @@ def simple_chest(seed: int, *, shape=SHAPE, spacing=SPACING, noise_hu: float = 2
 def write_msd(
     folder: Path, number: int, *, spacing=SPACING, shape=SHAPE, splits: Mapping[str, Sequence[str]] | None = None
 ) -> CohortIndex:
-    """A folder in MSD layout with its `cohort_index.json` beside it; `splits` becomes splits.json."""
+    """A folder in MSD layout with its `cohort_index.json` next to it; `splits` becomes splits.json."""
     for name in ("imagesTr", "labelsTr"):
         (folder / name).mkdir(parents=True)
     training = []
@@ -104,7 +104,7 @@ def write_dicom(
 
 
 def write_index(folder: Path) -> CohortIndex:
-    """What `check` finds, written beside the folder (see `index_of`)."""
+    """Write the index that `check` makes next to the folder (see `index_of`)."""
     index = check(folder).index
     save_index(folder, index)
     return index

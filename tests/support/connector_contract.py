@@ -38,18 +38,18 @@ from support.reuse_contract import ReuseContract
 VALUE = "a $HOME $(touch harm) `touch harm` \"b\" 'c' \\ d\nsecond line;"
 JOBS = (JOB, "/train/1", "/train/2", "/train/3")
 COPY_ERRORS = (WorkflowExecutionException, OSError)
-MUCH_LINES, MUCH_BYTES, MOST_MIB = 150_000, 15_000_000, 8.0  # so many lines, kept one by one, would be 8.3 MiB more
+MUCH_LINES, MUCH_BYTES, MOST_MIB = 150_000, 15_000_000, 8.0  # so many lines, stored one by one, would take 8.3 MiB more
 NO_QUEUE = {"test_a_job_in_a_queue_outlives_the_connection": "its jobs end with the connection"}
-ENDS_BY_ITSELF = {
+ENDED_BY_CLUSTER = {
     "test_a_job_whose_connection_is_lost_is_ended_and_not_taken_for_done": "the cluster keeps it, whoever looks"
 }
 
 
 class ConnectorContract(ReuseContract):
-    """The suite. A back-end's class has a fixture `site`, and says as `lacks` what it cannot have."""
+    """The suite. A back-end's class has a fixture `site`, and names in `lacks` the tests that do not apply."""
 
     def __init_subclass__(cls, *, lacks: Mapping[str, str] | None = None, **keywords: Any) -> None:
-        """Takes tests away.
+        """Remove tests that do not apply.
 
         Args:
             lacks: name of a test to the reason why this back-end has nothing that it could look at.
@@ -66,16 +66,16 @@ class ConnectorContract(ReuseContract):
 
     @pytest.fixture
     def record(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunRecord:
-        """A run that goes on, in which some jobs have their place."""
+        """A running record, in which some jobs are scheduled."""
         record = begin_record(tmp_path, monkeypatch)
         schedule(record, monkeypatch, *JOBS)
         return record
 
     # ---- the engine's own commands
 
-    def test_a_command_tells_its_output_and_exit_code(self, site: Site) -> None:
+    def test_command_returns_output_and_exit_code(self, site: Site) -> None:
         async def act(connector: Any, place: ExecutionLocation) -> list[Any]:
-            asked = [
+            commands = [
                 ["echo", "out;", "echo", "err", ">&2;", "exit", "3"],
                 ["exit", "0"],
                 ["exit", "1"],
@@ -85,15 +85,15 @@ class ConnectorContract(ReuseContract):
                 ["printf", "'no end'"],
                 ["cat"],
             ]
-            told = [await connector.run(place, words, capture_output=True) for words in asked]
+            results = [await connector.run(place, words, capture_output=True) for words in commands]
             assert (await connector.run(place, ["if", "then"], capture_output=True))[1] == 2, "its own syntax error"
             assert await connector.run(place, ["true"]) is None
-            with pytest.raises(WorkflowExecutionException, match="ended with 3"):  # nobody would look at the code
+            with pytest.raises(WorkflowExecutionException, match="ended with 3"):  # the caller does not get the code
                 await connector.run(place, say("exit 3"))
-            return told
+            return results
 
-        told, zero, one, seventy, last, killed, short, no_input = using(site, act)
-        assert told == ("out\nerr", 3)
+        failed, zero, one, seventy, last, killed, short, no_input = using(site, act)
+        assert failed == ("out\nerr", 3)
         assert (zero, one, seventy) == (("", 0), ("", 1), ("", 70))
         assert last == ("", 255), "not taken for a lost connection"
         assert killed[1] == 137
@@ -172,17 +172,17 @@ class ConnectorContract(ReuseContract):
         assert (record.folder / "reports" / "train" / "run_report.json").is_file()
 
     @pytest.mark.slow
-    def test_a_job_that_fails_says_why_in_its_own_words(self, site: Site, record: RunRecord) -> None:
+    def test_failed_job_reports_its_own_error_message(self, site: Site, record: RunRecord) -> None:
         async def act(connector: Any, place: ExecutionLocation) -> None:
             for code in (1, 70, 255):
                 script = f"echo 'medweave-step train: NaN.' >&2; exit {code}"
-                why, told = await run_job(site, connector, place, script)
-                assert told == code
+                why, exit_code = await run_job(site, connector, place, script)
+                assert exit_code == code
                 assert re.fullmatch(site.before_words + r"medweave-step train: NaN\.", why), why
                 outcome = record.jobs[JOB].outcome
                 assert outcome is not None
                 assert (outcome.cause, outcome.exit_code) == (why, code)
-                assert outcome.kept_at == site.kept(connector.deployment_name, place.name, site.work)
+                assert outcome.kept_at == site.folder_of_failed_job(connector.deployment_name, place.name, site.work)
             assert (await run_job(site, connector, place, "kill -KILL $$"))[1] == 137
             assert await run_job(site, connector, place, "cat; echo x > made") == ("", 0), "no input"
 
@@ -196,7 +196,7 @@ class ConnectorContract(ReuseContract):
             await connector.run(place, ["printf", "hello", ">", f"{site.work}/in.txt"])
             streams = {"stdin": "in.txt", "stdout": "out.txt", "stderr": "err.txt"}
             assert await run_job(site, connector, place, "cat; echo oops >&2", **streams) == ("", 0)
-            # The engine's way to say that only the output has a file: what a step tells about itself stays out of it.
+            # With equal names, the engine writes only stdout to the file: a step's stderr must not be in it.
             one = {"stdout": "one.txt", "stderr": "one.txt"}
             why, code = await run_job(site, connector, place, "echo out; echo err >&2; exit 3", **one)
             assert (why.splitlines()[-1], code) == ("err", 3)
@@ -210,11 +210,11 @@ class ConnectorContract(ReuseContract):
         script = f"head -c {MUCH_BYTES} /dev/zero | tr '\\0' x; seq {MUCH_LINES} >&2; exit 7"
 
         async def act(connector: Any, place: ExecutionLocation) -> tuple[Any, float]:
-            await run_job(site, connector, place, "true", name=JOBS[1])  # what it imports is not what it keeps
+            await run_job(site, connector, place, "true", name=JOBS[1])  # exclude the memory of imports
             tracemalloc.start()
             try:
-                told = await run_job(site, connector, place, script)
-                return told, tracemalloc.get_traced_memory()[1] / 2**20
+                outcome = await run_job(site, connector, place, script)
+                return outcome, tracemalloc.get_traced_memory()[1] / 2**20
             finally:
                 tracemalloc.stop()
 
@@ -278,7 +278,7 @@ class ConnectorContract(ReuseContract):
             going.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await going
-            await until(lambda: gone(site), site.gone_s + 5)  # while the run goes on
+            await until(lambda: gone(site), site.gone_s + 5)  # while the run is active
 
         using(site, act)
 
@@ -313,20 +313,20 @@ class ConnectorContract(ReuseContract):
         assert site.read(f"{site.folder}/my file.txt") == (tmp_path / "home.txt").read_text() == "one"
 
     @pytest.mark.slow
-    def test_what_a_site_copies_at_itself_may_be_written_to(self, site: Site) -> None:
-        # Inputs come from a site's store, which nobody may write to; a step may ask for one that it can change.
+    def test_copy_within_a_site_is_writable(self, site: Site) -> None:
+        # Inputs come from a site's store, which is read-only; a step may request a writable copy.
         name = f"{site.folder}/of the store"
 
         async def act(connector: Any, place: ExecutionLocation) -> None:
             await connector.run(place, ["mkdir", "-p", site.folder])
             await connector.run(
-                place, ["echo", "kept", ">", shlex.quote(name), "&&", "chmod", "a-w", shlex.quote(name)]
+                place, ["echo", "stored", ">", shlex.quote(name), "&&", "chmod", "a-w", shlex.quote(name)]
             )
             await connector.copy_remote_to_remote(name, f"{site.folder}/a link", [place], place, read_only=True)
             await connector.copy_remote_to_remote(name, f"{site.folder}/a copy", [place], place)
             look = ["ls", "-l", shlex.quote(f"{site.folder}/a copy"), shlex.quote(f"{site.folder}/a link")]
-            told, _ = await connector.run(place, look, capture_output=True)
-            assert [line.split()[0][:3] for line in told.splitlines()] == ["-rw", "lrw"], told
+            listing, _ = await connector.run(place, look, capture_output=True)
+            assert [line.split()[0][:3] for line in listing.splitlines()] == ["-rw", "lrw"], listing
 
         using(site, act)
 

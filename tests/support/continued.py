@@ -31,6 +31,6 @@ def folder_to_continue(folder: Path) -> Path:
 def words(folder: Path, *options: str, name: str = "model", data: Path | None = None) -> list[str]:
     """The verb's command line, over the folder's data and parent."""
     source = data or folder
-    given = ["train-distributed", "--training-set", str(source / "data"), "--trained-model", str(source / "parent")]
-    given += ["--output", str(folder / name), "--training-log", str(folder / f"{name}_log")]
-    return [*given, "--run-report", str(folder / f"{name}_report.json"), *ROUNDS, "--num-threads", "1", *options]
+    command = ["train-distributed", "--training-set", str(source / "data"), "--trained-model", str(source / "parent")]
+    command += ["--output", str(folder / name), "--training-log", str(folder / f"{name}_log")]
+    return [*command, "--run-report", str(folder / f"{name}_report.json"), *ROUNDS, "--num-threads", "1", *options]

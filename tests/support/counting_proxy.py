@@ -15,7 +15,7 @@ class Proxy:
 
     Attributes:
         port: on 127.0.0.1.
-        num_bytes: both ways, so far.
+        num_bytes: in both directions, so far.
     """
 
     def __init__(self, to_port: int) -> None:

@@ -35,19 +35,19 @@ def validate(path: Path) -> tuple[int, list[str]]:
     import cwltool.loghandler
     import cwltool.main
 
-    told: list[str] = []
+    messages: list[str] = []
 
     class Keep(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
             if record.levelno >= logging.WARNING:
-                told.append(" ".join(record.getMessage().split()))
+                messages.append(" ".join(record.getMessage().split()))
 
     handler = Keep()
     code = cwltool.main.main(
         ["--validate", str(path)], stdout=io.StringIO(), stderr=io.StringIO(), logger_handler=handler
     )
     cwltool.loghandler._logger.removeHandler(handler)
-    return code, told
+    return code, messages
 
 
 def strings(value: Any) -> Iterator[str]:
@@ -69,7 +69,7 @@ def step_paths(pipeline: Path) -> list[str]:
 
 def references(document: dict[str, Any]) -> set[str]:
     """Names of inputs that parameter references of a tool read."""
-    return {found for text in strings(document) for found in re.findall(r"\$\(inputs\.(\w+)", text)}
+    return {input_name for text in strings(document) for input_name in re.findall(r"\$\(inputs\.(\w+)", text)}
 
 
 def known_as(pipeline: Path) -> str:

@@ -1,4 +1,4 @@
-"""Checkpoints that are no longer what was written."""
+"""Checkpoints whose bytes changed after they were written."""
 
 from __future__ import annotations
 

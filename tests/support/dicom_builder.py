@@ -167,7 +167,7 @@ class CtSeries:
         return dataset
 
     def enhanced(self, *, order: Sequence[int] | None = None) -> Dataset:
-        """The same scan as one Enhanced CT object, frames in the order given."""
+        """Return the scan as one Enhanced CT object, frames in the order of the argument."""
         assert self.stored is not None
         order = list(range(self.shape[0])) if order is None else list(order)
         dataset = self._common(EnhancedCTImageStorage, uid(self.key, "enhanced"))

@@ -1,4 +1,4 @@
-"""Ends of direct copies on this machine: the far end's own program, without ssh, and what may come between two of them."""
+"""Endpoints of direct copies on this machine: the agent's own program, without ssh, and a proxy between two of them."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class LocalEnd:
     """This machine as an end.
 
     Attributes:
-        programs: what was started, in order.
+        programs: the started programs, in order.
     """
 
     def __init__(self, name: str, environment: Mapping[str, str] | None = None) -> None:
@@ -75,7 +75,7 @@ def pass_all(data: bytes) -> bytes | None:
 
 @contextlib.contextmanager
 def between(port: int, change: Callable[[bytes], bytes | None]) -> Iterator[int]:
-    """The port of a machine in the middle, which changes what comes for `port`, or, where that gives None, cuts it."""
+    """Yield the port of a proxy that changes the data sent to `port`, or closes the connection if `change` returns None."""
     listener = socket.create_server(("127.0.0.1", 0))
 
     def pump(source: socket.socket, target: socket.socket, by: Callable[[bytes], bytes | None]) -> None:
@@ -85,9 +85,9 @@ def between(port: int, change: Callable[[bytes], bytes | None]) -> Iterator[int]
                 if changed is None:
                     break
                 target.sendall(changed)
-        for each in (source, target):
+        for link in (source, target):
             with contextlib.suppress(OSError):
-                each.shutdown(socket.SHUT_RDWR)
+                link.shutdown(socket.SHUT_RDWR)
 
     def serve() -> None:
         with contextlib.suppress(OSError):
@@ -106,7 +106,7 @@ def between(port: int, change: Callable[[bytes], bytes | None]) -> Iterator[int]
 
 
 class Recorded:
-    """Stands in for a run's record; no folder of a run, and so no store, is known by its name."""
+    """Replace a run's record in tests; it has no folder, and so no store."""
 
     run_id = "a-run"
 
@@ -126,7 +126,7 @@ class Recorded:
 
 
 def recorded(monkeypatch: pytest.MonkeyPatch) -> Recorded:
-    """What a run's record is told by data managers, from now on."""
+    """Install a `Recorded` as the current run of data managers, and return it."""
     made = Recorded()
     for module in (manager, failures):
         monkeypatch.setattr(module, "current", lambda: made)

@@ -1,4 +1,4 @@
-"""By how much a driver's memory grows over one copy: a process of its own, since a test's own holds the servers too.
+"""By how much a driver's memory grows over one copy: in a separate process, since the test's process holds the servers too.
 
 `python -m support.driver_growth FACTS`, in JSON: `folder` (free), `port`, `key`, `known_hosts`, `kubeconfig`, `from` and `to`
 (`laptop`, `site` or `pods`), `path`, `target`. It prints MiB, as the last line.
@@ -25,7 +25,7 @@ RESET_PEAK = "5"  # see proc(5), clear_refs
 def memory_bytes(key: str) -> int:
     """What the kernel says of this process: VmRSS now, VmHWM at most."""
     lines = Path("/proc/self/status").read_text("utf-8").splitlines()
-    return next(int(each.split()[1]) * KIB for each in lines if each.startswith(f"{key}:"))
+    return next(int(line.split()[1]) * KIB for line in lines if line.startswith(f"{key}:"))
 
 
 async def grown(at: Places, facts: dict[str, Any]) -> float:

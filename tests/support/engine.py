@@ -29,7 +29,7 @@ _context.set_forkserver_preload(
         "streamflow.main",
         "medweave_connectors.plugin",
         # What the plug-in imports when it registers.
-        *(f"medweave_connectors.engine.{each.ours.partition(':')[0]}" for each in REPLACEMENTS),
+        *(f"medweave_connectors.engine.{replacement.ours.partition(':')[0]}" for replacement in REPLACEMENTS),
         "medweave_connectors.engine.database.database",
         "medweave_connectors.engine.scheduling.policy",
         "medweave_connectors.cleanup",
@@ -42,7 +42,7 @@ FILE = engine_file({"here": LOCAL})
 
 @dataclass
 class Run:
-    """A run that goes on or has ended.
+    """A running or finished run.
 
     Attributes:
         exit_code: negative for a death by signal; None while it runs.
@@ -58,9 +58,9 @@ class Run:
 
     @property
     def record(self) -> Path:
-        """The folder of the (only) run."""
-        (found,) = (self.folder / "runs").glob("[!.]*")  # what is kept for reuse is no run
-        return found
+        """Return the folder of the (only) run."""
+        (run,) = (self.folder / "runs").glob("[!.]*")  # hidden folders hold the cache
+        return run
 
     @property
     def events(self) -> list[dict[str, Any]]:

@@ -36,7 +36,7 @@ def shown(condition: bool, seen: object = "") -> None:
 
 
 async def outcome(going: Awaitable[Any]) -> Any:
-    """What it answers, or the error that it raises."""
+    """Return the result, or the error that was raised."""
     try:
         return await going
     except Exception as error:
@@ -82,7 +82,7 @@ def validates(folder: Path, deployment: str, *, ours: bool) -> bool:
 
 
 def still_going(run: Run, for_s: float, *, after: Callable[[], bool] = lambda: True) -> bool:
-    """True where a run goes on for so long after something happened; it is killed then.
+    """Return True if a run is still active so long after an event; kill it then.
 
     Args:
         for_s: seconds after which a wait counts as one without an end.

@@ -38,7 +38,7 @@ def engine_file(
 
 
 def ssh_site(port: int, workdir: str, *, key: str = "server/id_ed25519") -> dict[str, Any]:
-    """A deployment at the server of `support.ssh_server`, whose files lie in `server` beside the file."""
+    """A deployment at the server of `support.ssh_server`, whose files are in `server` next to the file."""
     config = {"nodes": [f"127.0.0.1:{port}"], "username": "me", "sshKey": key, "knownHosts": "server/known_hosts"}
     return {"type": "medweave.ssh", "workdir": workdir, "config": config}
 

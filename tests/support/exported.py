@@ -1,4 +1,4 @@
-"""Runs the verb `export`, and what it wrote."""
+"""Run the verb `export`, and read its output."""
 
 from __future__ import annotations
 

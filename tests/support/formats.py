@@ -28,7 +28,7 @@ PROGRAM = Path(sys.executable).parent / "medweave"
 
 @contextlib.contextmanager
 def restored() -> Iterator[Path]:
-    """Put back what runs kept, at its place, for one test at a time on this machine; remove it at the end."""
+    """Restore the stored files of old runs at their path, for one test at a time on this machine; remove them at the end."""
     with ROOT.with_suffix(".lock").open("a") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         shutil.rmtree(ROOT, ignore_errors=True)
@@ -40,8 +40,8 @@ def restored() -> Iterator[Path]:
 
 
 def _restore() -> None:
-    said: dict[str, str] = json.loads((FIXTURES / "root.json").read_text(encoding="utf-8"))
-    for inside, kind in said.items():
+    modes: dict[str, str] = json.loads((FIXTURES / "root.json").read_text(encoding="utf-8"))
+    for inside, kind in modes.items():
         path = ROOT / inside
         path.parent.mkdir(parents=True, exist_ok=True)
         if kind.startswith("-> "):
@@ -51,7 +51,7 @@ def _restore() -> None:
         else:
             shutil.copyfile(FIXTURES / "root" / inside, path)
             path.chmod(int(kind, 8))
-    for inside, kind in reversed(said.items()):
+    for inside, kind in reversed(modes.items()):
         if kind.endswith("/"):
             (ROOT / inside).chmod(int(kind.rstrip("/"), 8))
     for index in ROOT.rglob("memo.sqlite"):
@@ -89,7 +89,7 @@ def good(ended: subprocess.CompletedProcess[str]) -> str:
 
 @contextlib.contextmanager
 def cluster_at(folder: Path) -> Iterator[SSHServer]:
-    """A login node and a stand-in for Slurm whose files are in a restored folder; streamflow.yml leads there."""
+    """A login node and a stand-in for Slurm whose files are in a restored folder; streamflow.yml points there."""
     environment = {"PATH": f"{ROOT}/bin:{FAKES}:/usr/bin:/bin", "FAKE_SLURM": str(folder / "slurm")}
     with ssh_server(folder / "server", environment) as server:
         file = folder / "streamflow.yml"

@@ -14,7 +14,7 @@ from medweave_steps.cli import main
 from support.dicom_builder import CtSeries, segmentation, uid, write_datasets
 
 NAME, PATIENT, BIRTH = "Quillfeather", "HOSP-774411", "19480217"
-# Nothing of this may be found in any byte that leaves home, in letters of any case.
+# None of this may appear in any byte that leaves home, in upper or lower case.
 SECRETS = (
     NAME, "Rosamund", PATIENT, BIRTH, "Mulberry Lane", "ACC-559922", "St Elsewhere", "Grimshaw", "StationNine", "SN-DEVICE-88",
     "private words", "unknown words", "overlay words", "protocol words", "study words", "tracking words", "20190304",
@@ -22,7 +22,7 @@ SECRETS = (
 
 
 def identified_series(key: str = "a", *, patient: str = PATIENT, name: str = NAME) -> list[Dataset]:
-    """Slices whose headers name a patient in many ways."""
+    """Slices whose headers name a patient in many elements."""
     datasets = CtSeries(key=key, patient=patient).datasets()
     for number, dataset in enumerate(datasets):
         dataset.PatientName, dataset.PatientBirthDate, dataset.PatientSex = f"{name}^Rosamund", BIRTH, "F"
@@ -74,22 +74,22 @@ def without_private(dataset: Dataset) -> Dataset:
 
 
 def deidentify(folder: Path, *more: str, name: str = "out") -> int:
-    """Runs the verb on `folder` and writes NAME, NAME-home and NAME.json beside it; the key is that of all runs beside it."""
+    """Run the verb on `folder`; write NAME, NAME-home and NAME.json next to it. All runs there share one key."""
     return main(words_of(folder, *more, name=name))
 
 
 def words_of(folder: Path, *more: str, name: str = "out") -> list[str]:
     """The command line of `deidentify`."""
-    beside = folder.parent
+    parent = folder.parent
     options = {
-        "--cohort": folder, "--output": beside / name, "--home": beside / f"{name}-home", "--key": beside / "key",
-        "--run-report": beside / f"{name}.json",
+        "--cohort": folder, "--output": parent / name, "--home": parent / f"{name}-home", "--key": parent / "key",
+        "--run-report": parent / f"{name}.json",
     }  # fmt: skip
     return ["deidentify", *(str(word) for pair in options.items() for word in pair), "--num-threads", "1", *more]
 
 
 def results(folder: Path, name: str = "out") -> dict:
-    """What the report of a run says."""
+    """Return the results in the report of a run."""
     return json.loads((folder.parent / f"{name}.json").read_text())["results"]
 
 

@@ -19,7 +19,7 @@ def name_of(role: str) -> str:
 
 
 def build(role: str, name: str = "") -> str:
-    """Builds one role's recipe on the testbed's base and gives it to the cluster; its name, the role's own unless one is given.
+    """Build one role's recipe on the testbed's base and load it into the cluster; return its name, by default the role's.
 
     The worker environment stays out of `train` and `compss`: on the testbed it comes through a volume claim.
     """
@@ -39,12 +39,12 @@ def buildah(*words: str) -> Outcome:
 
 
 def configuration(image: str) -> dict[str, Any]:
-    """What an image says of itself: user, labels, environment."""
-    told = buildah("inspect", "--type", "image", image)
-    assert told.returncode == 0, told.stderr
-    found = json.loads(told.stdout)["OCIv1"]["config"]
-    assert isinstance(found, dict)
-    return found
+    """Return an image's configuration: user, labels, environment."""
+    inspected = buildah("inspect", "--type", "image", image)
+    assert inspected.returncode == 0, inspected.stderr
+    config = json.loads(inspected.stdout)["OCIv1"]["config"]
+    assert isinstance(config, dict)
+    return config
 
 
 def inside(image: str, script: str, user: str = "root") -> str:

@@ -1,4 +1,4 @@
-"""Shorter intervals of the connectors for sites that are stand-ins on this machine, which need not be spared as real ones are."""
+"""Shorter intervals of the connectors for stand-ins of sites on this machine, which tolerate more load."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who is told of something: a webhook's and a mail server's ends, in threads of the test."""
+"""Receivers of notifications: a webhook and a mail server, in threads of the test."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Webhook:
 
     @property
     def notices(self) -> list[dict[str, Any]]:
-        return [json.loads(each) for each in self.came]
+        return [json.loads(body) for body in self.came]
 
 
 @contextmanager

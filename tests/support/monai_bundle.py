@@ -1,4 +1,4 @@
-"""MONAI Bundles as somebody else would write them: small networks with random weights, written with MONAI alone."""
+"""MONAI Bundles as other projects write them: small networks with random weights, written with MONAI alone."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def write_bundle(folder: Path, *, classes: int = 2, yaml: bool = False, **change
         },
     } | changes
     metadata = {
-        "version": "0.3.1", "name": "Somebody's nodules", "task": "nodule segmentation",
+        "version": "0.3.1", "name": "Third-party nodules", "task": "nodule segmentation",
         "network_data_format": {"outputs": {"pred": {"channel_def": {"0": "background", "1": "nodule"}}}},
     }  # fmt: skip
     (folder / "configs").mkdir(parents=True)

@@ -46,11 +46,11 @@ def write_openvino(path: Path, kernel: np.ndarray, bias: float, *, patch: Sequen
     from openvino import opset13 as ops
 
     side = kernel.shape[0] // 2
-    given = ops.parameter([-1, 1, *patch], np.float32, name="image")
+    image = ops.parameter([-1, 1, *patch], np.float32, name="image")
     weights = ops.constant(kernel.astype(np.float32)[None, None])
-    out = ops.convolution(given, weights, [1, 1, 1], [side] * 3, [side] * 3, [1, 1, 1])
+    out = ops.convolution(image, weights, [1, 1, 1], [side] * 3, [side] * 3, [1, 1, 1])
     path.parent.mkdir(parents=True, exist_ok=True)
-    model = ov.Model([ops.add(out, ops.constant(np.float32(bias)))], [given], "tiny")
+    model = ov.Model([ops.add(out, ops.constant(np.float32(bias)))], [image], "tiny")
     ov.save_model(model, path, compress_to_fp16=False)
 
 

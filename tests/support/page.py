@@ -1,4 +1,4 @@
-"""Looks at an HTML page without a browser: is it whole, does it stand alone, what does it say."""
+"""Check an HTML page without a browser: whether it is well-formed and self-contained, and its text."""
 
 from __future__ import annotations
 

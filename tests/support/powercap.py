@@ -28,7 +28,7 @@ def set_energy(folder: Path, energy_uj: int) -> None:
 
 @contextlib.contextmanager
 def consuming(folder: Path, *, each_uj: int, range_uj: int) -> Iterator[list[int]]:
-    """A zone's counter that goes on by `each_uj` at every tick and begins again at its range; yields all that was added, µJ."""
+    """A zone's counter that grows by `each_uj` at every tick and wraps at its range; yields the total, µJ."""
     added, ended = [0], threading.Event()
     start = int((folder / "energy_uj").read_text())
 

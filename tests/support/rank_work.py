@@ -1,4 +1,4 @@
-"""What ranks do in tests; in a module of its own, because new processes import it."""
+"""Functions that ranks run in tests; in a separate module, because new processes import it."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def refuse(job: int, group: Any) -> None:
 
 
 def stall(job: Path, group: Any) -> None:
-    """All ranks go on for a minute, which the test does not wait for."""
+    """All ranks keep running for a minute, which the test does not wait for."""
     (job / f"pid-{group.rank}").write_text(str(os.getpid()))
     time.sleep(60)
 
@@ -95,7 +95,7 @@ def seeded(config: TrainConfig, norm: Any) -> Any:
 
 
 def run_to_its_end(trainer: Trainer, points: Sequence[dict[str, Any]] = ()) -> History:
-    """Runs a training in silence; returns its curves, which go on from these points."""
+    """Run a training without output; return its curves, which continue from these points."""
     history = History(None, list(points))
     trainer.run(history, lambda total, done: Progress("train", unit="epoch", total=total, done=done, quiet=True))
     return history

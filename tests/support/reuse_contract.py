@@ -20,7 +20,7 @@ from support.connector_runs import JOB, Site, run_job, using
 
 
 class Again:
-    """Runs the same job in one run after the other, each in a new folder, as the engine's step does.
+    """Run the same job in one run after the other, in a new folder each time, as the engine's step does.
 
     Attributes:
         first, folder: output folders of the first job, and of the last one.

@@ -1,4 +1,4 @@
-"""Two steps that count how often they are run, for tests of what is not run again."""
+"""Two steps that count their executions, for tests of the cache."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def counts(folder: Path) -> tuple[int, int]:
 
 
 def explained(folder: Path, step: str, capsys: pytest.CaptureFixture[str]) -> str:
-    """What `medweave explain` says of the last run."""
+    """Return the reason that `medweave explain` prints for the last run."""
     assert main(["explain", step, "--runs", str(folder / "runs"), "--json"]) == 0
-    (told,) = json.loads(capsys.readouterr().out)
-    return str(told["why"])
+    (step_report,) = json.loads(capsys.readouterr().out)
+    return str(step_report["why"])

@@ -56,7 +56,7 @@ def start_controller() -> None:
 
 
 def freeze_controller(testbed: Sites, *, frozen: bool) -> None:
-    """Stops the process of slurmctld as it is, or lets it go on: connections to it are made, and get no answer."""
+    """Stop the process of slurmctld by a signal, or resume it: while stopped, it accepts connections and does not answer."""
     pid = make_testbed(dict(os.environ)).daemons.pid("slurmctld")
-    told = testbed.inside("base", "kill", "-STOP" if frozen else "-CONT", str(pid))
-    assert told.returncode == 0, told.stderr
+    outcome = testbed.inside("base", "kill", "-STOP" if frozen else "-CONT", str(pid))
+    assert outcome.returncode == 0, outcome.stderr

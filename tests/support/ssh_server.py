@@ -28,7 +28,7 @@ class _Server(asyncssh.SSHServer):
 
 
 class SSHServer:
-    """A server in a thread of its own.
+    """A server in its own thread.
 
     Attributes:
         port: on 127.0.0.1.
@@ -60,7 +60,7 @@ class SSHServer:
         self._thread.join(20)
 
     def cut(self) -> None:
-        """Drops all connections, as a network does; what runs goes on."""
+        """Drop all connections, as a network failure does; running programs continue."""
         done = threading.Event()
 
         def drop() -> None:

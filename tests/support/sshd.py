@@ -40,7 +40,7 @@ class Sshd:
     """A server on 127.0.0.1.
 
     Attributes:
-        log: what it says, with each channel.
+        log: its log file, with each channel.
         known_host: its host key as a line of known_hosts.
     """
 
@@ -111,7 +111,7 @@ def sshd(folder: Path, accepted: list[Path], *settings: str, accounts: Sequence[
         Path("/run/sshd").mkdir(mode=0o755, exist_ok=True)  # sshd wants it; packages make it at boot
     key = make_key(folder / "host_key")
     (folder / "home").mkdir()  # this machine's dotfiles are not the site's: some of them take longer than a copy
-    (folder / "authorized").write_text("".join(Path(f"{each}.pub").read_text() for each in accepted))
+    (folder / "authorized").write_text("".join(Path(f"{key}.pub").read_text() for key in accepted))
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]

@@ -15,22 +15,22 @@ from support.transfers import Places, Route
 
 
 class Runs:
-    """A site that several runs copy to, one after the other; `next` begins the first of them, too.
+    """A site that several runs copy to, one after the other; call `next` before each run.
 
     Attributes:
-        told: what each copy was recorded with.
+        records: the facts recorded for each copy.
     """
 
     def __init__(self, at: Places, workdir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.at, self.workdir, self.told = at, workdir, list[dict[str, Any]]()
+        self.at, self.workdir, self.records = at, workdir, list[dict[str, Any]]()
         self._number = 0
         monkeypatch.setattr(manager, "current", lambda: self._run)
 
     def next(self) -> Path:
-        """Another run; where its copies come to."""
+        """Begin the next run; return the folder that its copies arrive in."""
         self._number += 1
         run_id = f"run-{self._number}"
-        self._run = SimpleNamespace(run_id=run_id, transfer_ended=lambda **facts: self.told.append(facts))
+        self._run = SimpleNamespace(run_id=run_id, transfer_ended=lambda **facts: self.records.append(facts))
         self.at.target = self.workdir / run_id / "job"
         self.at.target.mkdir(parents=True)
         return self.at.target
@@ -40,9 +40,9 @@ class Runs:
         shutil.rmtree(self.workdir / f"run-{number}")
 
     def send(self, name: str, route: Route = "from-driver", *, writable: bool = False) -> tuple[int, int, int]:
-        """What was sent in a run of its own: bytes, files, and bytes that were there."""
-        self.at.at_work(lambda each: each.send(route, name, writable=writable))
-        facts = self.told[-1]
+        """Copy in a separate run; return sent bytes, sent files, and reused bytes."""
+        self.at.at_work(lambda places: places.send(route, name, writable=writable))
+        facts = self.records[-1]
         return facts["num_bytes"], facts["num_files"], facts["reused_bytes"]
 
     @property
@@ -50,4 +50,4 @@ class Runs:
         return self.workdir / STORE
 
     def blobs(self) -> list[Path]:
-        return sorted(each for each in self.root.glob("*/*/*") if each.is_file())
+        return sorted(path for path in self.root.glob("*/*/*") if path.is_file())

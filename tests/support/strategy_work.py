@@ -1,4 +1,4 @@
-"""Trainings that any number of ranks must end with the same weights; a module of its own, because new processes import it.
+"""Trainings that any number of ranks must end with the same weights; a separate module, because new processes import it.
 
 Plain SGD, no normalisation over patches, a loss that is the mean of its patches' losses: nothing is left that would depend on how
 the patches are dealt to ranks, but for the order of sums.
@@ -53,7 +53,7 @@ class Case:
         norm: MONAI's name of the normalisation, with its arguments.
         dtype: torch's name of the type of the weights.
         recipe: the verb's own: its normalisation and loss, and Adam.
-        resume: the checkpoint to go on from.
+        resume: the checkpoint to resume from.
     """
 
     config: TrainConfig
@@ -75,7 +75,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "accumulated": {},
     "float64": {"dtype": "float64"},
 }
-"""What the equality of strategies is held in."""
+"""The results in which strategies are compared."""
 KIND_OPTIONS: dict[str, dict[str, Any]] = {
     "uneven": {"batch_size": 5},
     "accumulated": {"batch_size": 5, "accumulate": 2},
@@ -132,7 +132,7 @@ def start(case: Case) -> dict[str, Any]:
 
 
 def trained(case: Case, group: Any) -> dict[str, Any]:
-    """The weights after the last step, as arrays; under `loss` those of the curve, under `bytes` what was synchronised."""
+    """The weights after the last step, as arrays; under `loss` those of the curve, under `bytes` the synchronized bytes."""
     trainer = trainer_of(case, group)
     points = trainer.restore(read_checkpoint(case.resume)) if case.resume else []
     history = run_to_its_end(trainer, points)
@@ -173,7 +173,7 @@ class Stop:
 
 
 def stopped(job: Stop, group: Any) -> None:
-    """Trains in a process of its own, which the signal ends."""
+    """Train in a separate process, which the signal ends."""
     apply, begun = Stepper.apply, itertools.count(1)
 
     def apply_or_stop(self: Stepper) -> None:
@@ -204,17 +204,17 @@ def drawn_and_drawn_again(case: Case, group: Any) -> list[tuple[list[float], lis
 
 
 def refusals(jobs: Mapping[str, Sequence[TrainConfig]], group: Any) -> dict[str, list[Any]]:
-    """What each rank says to a training for which the ranks were given other options each."""
+    """Return each rank's refusal of a training whose ranks have different options."""
     return {name: group.gather(_refusal(configs[group.rank], group)) for name, configs in jobs.items()}
 
 
 def trained_and_refused(
     job: tuple[Mapping[str, Case], Mapping[str, Sequence[TrainConfig]], Sequence[TrainJob]], group: Any
 ) -> Any:
-    """What `all_trained` and `refusals` give, by the same ranks; then the results and the ranks of each of the verb's trainings."""
-    trained, said = all_trained(job[0], group), refusals(job[1], group)
-    outcomes = [outcome for outcome in (train_on_rank(each, group) for each in job[2]) if outcome is not None]
-    return trained, said, [(results, context.ranks) for results, context in outcomes]
+    """Return the results of `all_trained`, of `refusals`, and of the trainings by the verb (with their ranks)."""
+    trained, refused = all_trained(job[0], group), refusals(job[1], group)
+    outcomes = [outcome for outcome in (train_on_rank(training, group) for training in job[2]) if outcome is not None]
+    return trained, refused, [(results, context.ranks) for results, context in outcomes]
 
 
 def trained_and_drawn(job: tuple[Mapping[str, Case], Mapping[str, Case]], group: Any) -> Any:

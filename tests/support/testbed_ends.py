@@ -23,7 +23,7 @@ LOGIN, SLURM = "login", "hpc"
 
 
 def login_of(testbed: Sites) -> dict[str, Any]:
-    """The way to the login node, as the laptop's user has it."""
+    """Return the options to reach the login node as the laptop's user."""
     facts, home = laptop(testbed), testbed.layout.laptop_home
     return {
         "nodes": [f"{facts['MEDWEAVE_TESTBED_LOGIN_HOST']}:{facts['MEDWEAVE_TESTBED_LOGIN_PORT']}"],

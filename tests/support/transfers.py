@@ -34,7 +34,7 @@ ENDS: Mapping[Route, tuple[str, str]] = {
 
 
 def replaced(folder: Path, program: str, script: str) -> None:
-    """Puts a script into a folder of a PATH, in the place of a program, which it can run as `$real`."""
+    """Put a script into a folder of a PATH, replacing a program, which the script can run as `$real`."""
     file = folder / program
     file.unlink(missing_ok=True)  # it may be a link to the machine's own busybox, which is not to be written to
     file.write_text(f"#!/bin/sh\nreal={shlex.quote(str(shutil.which(program)))}\n{script}\n")
@@ -54,17 +54,17 @@ class Places:
 
     Attributes:
         programs: a folder on the sites' PATH, before the others.
-        source, target: folders for what is sent, and for what arrives.
+        source, target: folders for the files to send, and for the received ones.
         more: further connectors, by the name of their deployment.
         pods: the API server of those of `with_pods`.
-        settings: of the data manager. All of these sites' files lie on one machine: unless a test wants so, nobody looks for that.
+        settings: of the data manager. All files are on one machine: the route `same-file-system` is off unless a test enables it.
         asked: commands that each deployment ran, and streams that it opened.
     """
 
     def __init__(self, folder: Path, server: SSHServer) -> None:
         self.programs, self.source, self.target = folder / "programs", folder / "source", folder / "target"
-        for each in (self.programs, self.source, self.target):
-            each.mkdir()
+        for folder in (self.programs, self.source, self.target):
+            folder.mkdir()
         self.server = server
         server.environment["PATH"] = f"{self.programs}:{os.environ['PATH']}"
         self.asked: Counter[str] = Counter()
@@ -74,17 +74,17 @@ class Places:
         self.settings: dict[str, Any] = {"sameFileSystem": False}
 
     def replace(self, program: str, script: str) -> None:
-        """Puts a script in the place of a site's program, which it can run as `$real`."""
+        """Replace a site's program by a script, which can run it as `$real`."""
         replaced(self.programs, program, script)
 
     def places(self) -> dict[str, ExecutionLocation]:
-        """The location of each deployment."""
+        """Return the location of each deployment."""
         name = f"127.0.0.1:{self.server.port}"
-        sites = {each: ExecutionLocation(name=name, deployment=each) for each in ("site", "other")}
+        sites = {site: ExecutionLocation(name=name, deployment=site) for site in ("site", "other")}
         return {"laptop": LAPTOP, **sites}
 
     def at_work(self, act: Callable[[Places], Awaitable[Any]], kind: Any = MedweaveDataManager) -> Any:
-        """What is answered while the places are connected."""
+        """Run `act` while the places are connected; return its result."""
         return asyncio.run(asyncio.wait_for(self._used(act, kind), 60))
 
     async def _used(self, act: Callable[[Places], Awaitable[Any]], kind: Any) -> Any:
@@ -124,15 +124,15 @@ class Places:
         return counted
 
     async def send(self, route: Route, name: str, to: str = "", *, writable: bool = False) -> None:
-        """Sends what lies below `source` under this name to `target`, where it gets another name if one is given."""
-        source, destination = (self.places()[each] for each in ENDS[route])
+        """Send the entry of this name in `source` to `target`, under the name `to` if it is not empty."""
+        source, destination = (self.places()[site] for site in ENDS[route])
         path = str(self.source / name)
         self.manager.register_path(source, path)
         await self.manager.transfer_data(source, path, [destination], str(self.target / (to or name)), writable)
 
     def left(self) -> list[str]:
-        """What lies in `target`, hidden names too."""
-        return sorted(each.name for each in self.target.iterdir())
+        """Return the names in `target`, hidden ones too."""
+        return sorted(path.name for path in self.target.iterdir())
 
 
 @contextmanager

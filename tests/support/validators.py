@@ -14,7 +14,7 @@ import pytest
 from support.built_once import alone
 from support.cwl_files import ROOT
 
-# Its pins are not medweave's (rich), so it has an environment of its own; ro-crate-py 0.14 has RO-Crate 1.1's JSON-LD context.
+# Its pins are not medweave's (rich), so it has its own environment; ro-crate-py 0.14 has RO-Crate 1.1's JSON-LD context.
 CRATE_VALIDATOR = ("roc-validator==0.13.0", "rocrate==0.14.2")
 
 
@@ -43,5 +43,5 @@ def dciodvfy_errors(path: Path) -> list[str]:
         pytest.skip("dciodvfy is missing: apt-get install dicom3tools")
     ended = subprocess.run(["dciodvfy", str(path)], text=True, capture_output=True, check=False, errors="replace")
     lines = (ended.stdout + ended.stderr).splitlines()
-    assert lines, "dciodvfy said nothing at all"
+    assert lines, "dciodvfy printed nothing at all"
     return [line for line in lines if line.startswith("Error")]

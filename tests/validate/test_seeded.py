@@ -16,7 +16,7 @@ from medweave.validate.findings import RULES
 from support.cwl_files import ROOT
 from support.mistake import Mistake
 from support.mistakes import MISTAKES
-from support.seeding import copy_repository, fault, tell
+from support.seeding import copy_repository, fault, seed_and_validate
 
 OF_OPTIONS = {"file-kind", "cwltool"}  # named files, --cwltool: see test_command.py
 
@@ -37,8 +37,8 @@ def test_there_are_as_many_mistakes_as_were_promised_and_of_every_rule() -> None
 @pytest.mark.parametrize("mistake", MISTAKES, ids=lambda mistake: mistake.name.replace(" ", "-"))
 def test_a_mistake_is_found_once_with_its_line_and_a_fix(mistake: Mistake, copy: Path) -> None:
     # The changed file alone shows most mistakes, in a tenth of the time. make validate-seeded validates the whole copy for each.
-    if fault(copy, mistake, *tell(copy, mistake, whole=False)):
-        assert fault(copy, mistake, *tell(copy, mistake)) == ""
+    if fault(copy, mistake, *seed_and_validate(copy, mistake, whole=False)):
+        assert fault(copy, mistake, *seed_and_validate(copy, mistake)) == ""
 
 
 def test_the_repository_has_no_findings(capsys: pytest.CaptureFixture[str]) -> None:
@@ -67,9 +67,9 @@ def test_the_summary_of_what_was_seeded(tmp_path: Path, monkeypatch: pytest.Monk
 def test_a_missed_mistake_and_a_false_alarm_are_counted_and_fail_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    code, summary = summed_up(tmp_path, monkeypatch, fault=lambda *given: "nothing was told")
+    code, summary = summed_up(tmp_path, monkeypatch, fault=lambda *_: "nothing was reported")
     assert (code, summary["found"], summary["missed"][0]) == (1, 0, MISTAKES[0].name)
-    assert f"MISSED {MISTAKES[0].name}: nothing was told" in capsys.readouterr().out
+    assert f"MISSED {MISTAKES[0].name}: nothing was reported" in capsys.readouterr().out
     (tmp_path / "wrong.cwl").write_text("cwlVersion: v1.2\nclass: CommandLineTool\ninputs: {a: strin}\noutputs: []\n")
     code, summary = summed_up(tmp_path, monkeypatch)
     assert (code, summary["found"], summary["missed"]) == (1, summary["seeded"], [])

@@ -14,7 +14,7 @@ from medweave_connectors.sites.slurm.connector import MedweaveSlurmConnector
 from medweave_connectors.sites.ssh.connector import MedweaveSSHConnector
 from support.api_server import ApiServer, pod_document
 from support.connections import cut
-from support.connector_contract import ENDS_BY_ITSELF, NO_QUEUE, ConnectorContract
+from support.connector_contract import ENDED_BY_CLUSTER, NO_QUEUE, ConnectorContract
 from support.connector_runs import Site, text_of
 from support.fake_cluster import NEVER_AGAIN, fake_cluster
 from support.job_server import job_cluster
@@ -65,7 +65,7 @@ class TestPodsOfAStandIn(ConnectorContract, lacks=NO_QUEUE):
 
 class TestJobsOfAStandIn(
     ConnectorContract,
-    lacks=ENDS_BY_ITSELF
+    lacks=ENDED_BY_CLUSTER
     | {"test_a_process_that_left_its_session_ends_with_a_job_past_its_time_limit": "it has no containers"},
 ):
     """`mode: job`: the pod that stands holds the files, and each job has a pod of its own."""

@@ -202,7 +202,7 @@ def test_two_copies_of_the_same_at_once(runs: Runs) -> None:
             await asyncio.gather(*(each.send("from-driver", name) for name in ("cohort", "again")))
 
         runs.at.at_work(both)
-        assert sum(each["num_bytes"] for each in runs.told[-2:]) == (0 if number == 2 else 2 * size(folder))
+        assert sum(each["num_bytes"] for each in runs.records[-2:]) == (0 if number == 2 else 2 * size(folder))
         for name in ("cohort", "again"):
             assert tree(runs.at.target / name) == tree(folder)
 

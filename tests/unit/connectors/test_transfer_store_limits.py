@@ -79,7 +79,7 @@ def test_a_run_brings_a_store_back_to_its_limit(runs: Runs) -> None:
     assert len(runs.blobs()) == 3
     runs.at.settings["storeGiB"] = 1.5 / 1024
     runs.at.at_work(lambda each: each.send("from-driver", "scan2"))
-    assert runs.told[-1]["num_bytes"] == 0
+    assert runs.records[-1]["num_bytes"] == 0
     wait_until(lambda: len(runs.blobs()) == 1)
     assert [each.stat().st_nlink for each in runs.blobs()] == [2]
 

@@ -24,7 +24,7 @@ from medweave_connectors.transfer.manifest import local_scan, manifest
 from medweave_connectors.transfer.store import many_files
 from medweave_connectors.transfer.streams import tree_stream_piece
 from medweave_connectors.transfer.streams.tree_stream_piece import TreeStream
-from support.listings import listed, told
+from support.listings import listed, output_of
 from support.old_python import assert_is_python
 
 NAMES = st.text(
@@ -70,7 +70,7 @@ def test_this_machine_looks_as_its_programs_do(files: dict[str, tuple[bytes, int
         (root / "to a folder").symlink_to("sub")
         for number, file in enumerate(files):
             (root / f"link {number}").symlink_to(f"sub/{file}")
-        wanted = manifest.parse(told(manifest.command(str(root), digests=False)), digests=False)
+        wanted = manifest.parse(output_of(manifest.command(str(root), digests=False)), digests=False)
         assert local_scan.scan(str(root)) == wanted
 
 
@@ -216,7 +216,7 @@ def test_what_another_site_says_it_has_sent_is_only_read(data: st.DataObject) ->
     with tempfile.TemporaryDirectory() as name:
         root = Path(name, "root")
         written(root, {"a": (b"1", 0o644), "b": (b"22", 0o755)}, {"c"})
-        seen = manifest.parse(told(manifest.command(str(root), digests=False)), digests=False)
+        seen = manifest.parse(output_of(manifest.command(str(root), digests=False)), digests=False)
     sender = b"3\n" + agent_files.text_of(
         [b"1" * 64 + b"- ./sub/a", b"2" * 64 + b"x ./sub/b"], [b"0755 .", b"0750 ./c", b"0750 ./sub"]
     )
