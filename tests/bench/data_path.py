@@ -1,10 +1,10 @@
-"""What memory for cases (`--cache-mib`) saves of the time to cut a batch: whole cases kept ready to use beside mapped files.
+"""Time that memory for cases (`--cache-mib`) saves in cutting a batch: cases cached in memory, against memory-mapped files.
 
     python tests/bench/data_path.py [--pairs 7] [--device cpu] [--precision bfloat16] [--data-workers N] [--epochs 20]
 
 Four cases of 240 x 240 x 152 voxels, one channel, one a step, each read before, so that the system's page cache has their files:
-what is saved is the conversion to the network's input. On a GPU (`--device cuda`) it is the time of a whole training's steps, by
-`--data-workers` as `train` has them, without the first epochs, in which the memory fills; beside it the share of the time in which
+the saving is the conversion to the network's input. On a GPU (`--device cuda`) it is the time of a whole training's steps, by
+`--data-workers` as `train` has them, without the first epochs, in which the memory fills, and the share of the time in which
 it waited for cases. Writes build/bench/data_path.json.
 """
 
@@ -74,9 +74,9 @@ class Trainings:
             patch_shape=SHAPE, window_shape=SHAPE, cache_mib=cache_mib, precision=self.options.precision,
             data_workers=self.options.data_workers, validation_interval=10**6,
         ).for_cases(NUM_CASES, num_channels=1)  # fmt: skip
-        found = steps_after(trainer_of(config, self.device, Alone()), FIRST_EPOCHS * NUM_CASES)
-        self.waits.setdefault(f"{cache_mib} MiB kept" if cache_mib else "mapped files", []).append(found["wait"])
-        return found["took"]
+        steps = steps_after(trainer_of(config, self.device, Alone()), FIRST_EPOCHS * NUM_CASES)
+        self.waits.setdefault(f"{cache_mib} MiB cached" if cache_mib else "mapped files", []).append(steps["wait"])
+        return steps["took"]
 
 
 def main() -> None:
@@ -92,11 +92,11 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="medweave-data-") as name:
         data = training_set(Path(name) / "data", ("train",) * NUM_CASES + ("validation",), shape=SHAPE)
         trainings = Trainings(data, device, options)
-        kept, mapped = sampler_of(data, 1024), sampler_of(data, None)
+        cached, mapped = sampler_of(data, 1024), sampler_of(data, None)
         measures = (
             (lambda: trainings.seconds(CACHE_MIB), lambda: trainings.seconds(None))
             if device.type == "cuda"
-            else (lambda: seconds(kept), lambda: seconds(mapped))
+            else (lambda: seconds(cached), lambda: seconds(mapped))
         )
         harness.run_pairs(
             "data_path", *measures, reference_tool="memory-mapped files, in the page cache", pairs=options.pairs,
@@ -105,8 +105,8 @@ def main() -> None:
                 "waits": trainings.waits,
             },
         )  # fmt: skip
-        for told, waits in trainings.waits.items():
-            harness.say("data_path", f"{told}: waiting for cases {statistics.median(waits):.1%} of the time")
+        for name_of_run, waits in trainings.waits.items():
+            harness.say("data_path", f"{name_of_run}: waiting for cases {statistics.median(waits):.1%} of the time")
 
 
 if __name__ == "__main__":

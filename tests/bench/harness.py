@@ -24,14 +24,14 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "build" / "bench"
 SAMPLING_S = 0.02
-os.environ.setdefault("MEDWEAVE_REUSE", "0")  # what is measured again is done again
+os.environ.setdefault("MEDWEAVE_REUSE", "0")  # no cache: repeated measurements repeat the work
 
 Measure = Callable[[], float | None]
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """One benchmark as its JSON file tells it.
+    """The result of one benchmark, as in its JSON file.
 
     Attributes:
         ours, reference: medians, in `unit`; `reference` is None where there is only a bar.
@@ -131,7 +131,7 @@ def single_figure(
     higher_is_better: bool = False,
     notes: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Writes a figure that stands against a bar and not against a reference, such as a peak of memory."""
+    """Write a figure that is compared with a bar and not with a reference, such as peak memory."""
     meets = None if bar is None else (value >= bar if higher_is_better else value < bar)
     return write_result(
         Result(

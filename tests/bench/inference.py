@@ -23,7 +23,7 @@ NUM_CASES, BAR_S = 8, 30.0
 
 
 def prepare() -> None:
-    """A cohort of 8 held-out series, and a streamflow file for it."""
+    """Write a cohort of 8 test series, and a streamflow file for it."""
     if not (DEMO / "output" / "accepted_model").exists():
         sys.exit("tests/bench/inference.py: there is no model of a demo; run `make demo` first")
     shutil.rmtree(DATA, ignore_errors=True)

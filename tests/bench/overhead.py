@@ -63,7 +63,7 @@ def write(folder: Path, num_steps: int) -> None:
 
 
 def run(folder: Path, kind: str) -> None:
-    """One run in a process of its own; leaves when it fails."""
+    """Run once in a separate process; exit if it fails."""
     code = MAIN if kind == "ours" else STOCK + MAIN
     ended = subprocess.run(
         [sys.executable, "-c", code, "run", "--quiet", f"{kind}.yml"],

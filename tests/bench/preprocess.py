@@ -1,4 +1,4 @@
-"""`preprocess` beside a plain SimpleITK pipeline, and its peak memory on a long series.
+"""`preprocess` compared with a plain SimpleITK pipeline, and its peak memory on a long series.
 
 Ours is the whole work on one case: read, resample, find the lungs, crop, clip, write arrays and source headers. The
 reference only reads and resamples (linear, the same grid, the same threads) and clips. A second figure compares reading and
@@ -41,7 +41,7 @@ SAME_HU = 0.05  # both are float32; SimpleITK works out positions in another ord
 
 
 def series_of(num_slices: int, spacing_mm: float) -> Path:
-    """A phantom of 512 x 512 pixels as uncompressed DICOM, with `cohort_index.json` beside it; made once."""
+    """A phantom of 512 x 512 pixels as uncompressed DICOM, with its `cohort_index.json`; made once."""
     folder = DATA / f"ct-512x512x{num_slices}"
     index = folder / "cohort_index.json"
     if index.exists():
@@ -102,7 +102,7 @@ def simple_itk(folder: Path) -> Any:
     image = reader.Execute()
     spans = [(n - 1) * spacing for n, spacing in zip(image.GetSize(), image.GetSpacing(), strict=True)]
     size = [int(span / new + 1e-6) + 1 for span, new in zip(spans, SPACING_MM, strict=True)]
-    # Our grid begins at the first voxel towards left, back, feet; in LPS that is the far end of the first two axes.
+    # Our grid begins at the first voxel towards left, back, feet; in LPS that is the high end of the first two axes.
     shifts = [span - (n - 1) * new for span, n, new in zip(spans[:2], size[:2], SPACING_MM[:2], strict=True)]
     origin = image.TransformContinuousIndexToPhysicalPoint(
         [shift / spacing for shift, spacing in zip([*shifts, 0.0], image.GetSpacing(), strict=True)]

@@ -1,7 +1,7 @@
 """How well the demo's recipe finds nodules: three training seeds, the same held-out patients, the median.
 
 The cohort is the demo's (deployments/demo/demo.py names its seeds). Settings, threshold and size filter come from the validation
-split of the development cohort; the held-out patients are generated from a seed that no setting has looked at.
+split of the development cohort; the held-out patients are generated from a seed that was not used for any setting.
 
     python tests/bench/quality.py [--seeds 0 1 2]
 
@@ -79,7 +79,7 @@ def prepare() -> None:
 
 
 def one_seed(seed: int) -> dict[str, Any]:
-    """Trains with one seed and judges the held-out patients; the metrics, with the training's seconds."""
+    """Train with one seed and evaluate the test patients; return the metrics and the training's seconds."""
     for folder in ("trained", "log", "exported", "int8", "accepted", "segmentations", "evaluation"):
         shutil.rmtree(DATA / folder, ignore_errors=True)
     (DATA / "gate_decision.json").unlink(missing_ok=True)

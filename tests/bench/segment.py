@@ -212,7 +212,7 @@ class Ours:
         return {"read and resample": prepared_s, **seconds, "flush to disk": flush_s, "total": total}
 
     def network_alone(self, output: Path) -> float:
-        """Seconds of the sliding window over the case just prepared, with nothing beside it."""
+        """Seconds of the sliding window over the case just prepared, with no other work."""
         import numpy as np
 
         from medweave_steps.inference.windows import predict_probability
@@ -309,9 +309,9 @@ def run_syntax(syntax: str, cohort: Path, ours: Worker, reference: Worker, pairs
             stages[side].append(seconds)
         harness.say("segment", f"{side} {case_id}: " + ", ".join(f"{k} {v:.2f} s" for k, v in seconds.items()))
         if turn["ours"] == turn["reference"]:
-            found = compare(DATA / "ours" / case_id, DATA / "reference" / case_id)
-            notes.setdefault("agreement", {})[case_id] = found
-            harness.say("segment", f"agreement {case_id}: {found}")
+            agreement = compare(DATA / "ours" / case_id, DATA / "reference" / case_id)
+            notes.setdefault("agreement", {})[case_id] = agreement
+            harness.say("segment", f"agreement {case_id}: {agreement}")
         if stages["ours"] and stages["reference"]:
             summarise(notes, stages)
         return seconds["total"]
@@ -338,10 +338,11 @@ def summarise(notes: dict[str, Any], stages: Mapping[str, list[dict[str, float]]
         notes[f"stages_{side}_s"] = {k: round(statistics.median(run[k] for run in runs), 3) for k in runs[0]}
     both = list(zip(stages["ours"], stages["reference"], strict=False))
     notes["network_alone_ratio"] = round(statistics.median(b["network"] / a["network alone"] for a, b in both), 3)
-    found = notes.get("agreement", {}).values()
-    notes["dice_min"] = min((one["dice"] for one in found), default=None)
+    agreements = notes.get("agreement", {}).values()
+    notes["dice_min"] = min((one["dice"] for one in agreements), default=None)
     notes["masks_agree"] = all(
-        one["dice"] >= 0.999 and one["lesions_gained"] == one["lesions_lost"] == 0 and one["lesions"] for one in found
+        one["dice"] >= 0.999 and one["lesions_gained"] == one["lesions_lost"] == 0 and one["lesions"]
+        for one in agreements
     )
 
 
@@ -379,22 +380,22 @@ def main() -> None:
     parser.add_argument("--syntaxes", nargs="+", default=list(BARS), choices=list(BARS))
     parser.add_argument("--num-threads", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
-    given = parser.parse_args()
-    if given.serve:
-        serve(given.model, given.num_threads)
+    options = parser.parse_args()
+    if options.serve:
+        serve(options.model, options.num_threads)
         return
     DATA.mkdir(parents=True, exist_ok=True)
-    model = (given.model or find_model()).resolve()
-    cohorts = {syntax: make_series(given.cases, syntax) for syntax in given.syntaxes}
-    arguments = ["--model", str(model), "--num-threads", str(given.num_threads)]
+    model = (options.model or find_model()).resolve()
+    cohorts = {syntax: make_series(options.cases, syntax) for syntax in options.syntaxes}
+    arguments = ["--model", str(model), "--num-threads", str(options.num_threads)]
     ours = Worker("segment.py", ["--serve", *arguments], {})
     reference = Worker("reference_pipeline.py", arguments, reference_pipeline.ALLOCATOR)
     try:
-        results = [run_syntax(syntax, cohort, ours, reference, given.pairs) for syntax, cohort in cohorts.items()]
+        results = [run_syntax(syntax, cohort, ours, reference, options.pairs) for syntax, cohort in cohorts.items()]
     finally:
         ours.close()
         reference.close()
-    measure_memory(next(iter(cohorts.values())), model, given.num_threads)
+    measure_memory(next(iter(cohorts.values())), model, options.num_threads)
     for result in results:
         notes = result["notes"]
         harness.say(

@@ -1,4 +1,4 @@
-"""A scatter of one-second jobs on the testbed's Slurm, beside an array of the same jobs that was written by hand.
+"""A scatter of one-second jobs on the testbed's Slurm, compared with a hand-written array of the same jobs.
 
     make testbed
     python tests/bench/slurm_array.py [--jobs 50] [--pairs 7]
@@ -78,10 +78,10 @@ def window_s(testbed: Any, job_ids: list[str], num_jobs: int) -> float:
     words = ["sacct", "-X", "--noheader", "--parsable2", f"--jobs={','.join(job_ids)}", "--format=State,Submit,End"]
     deadline = time.monotonic() + 300
     while time.monotonic() < deadline:
-        told = testbed.hpc(*words)
-        if told.returncode:
-            sys.exit(f"sacct failed: {told.stderr.strip()}")
-        rows = [line.split("|") for line in told.stdout.split()]
+        outcome = testbed.hpc(*words)
+        if outcome.returncode:
+            sys.exit(f"sacct failed: {outcome.stderr.strip()}")
+        rows = [line.split("|") for line in outcome.stdout.split()]
         if len(rows) == num_jobs and all(state == "COMPLETED" for state, _, _ in rows):
             begun, ended = ([datetime.datetime.fromisoformat(row[place]) for row in rows] for place in (1, 2))
             return (max(ended) - min(begun)).total_seconds()

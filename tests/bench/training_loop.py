@@ -1,4 +1,4 @@
-"""What medweave adds to a training step: its loop beside a bare one of torch, over the same network, loss, optimiser and patches.
+"""The overhead of medweave's training loop against a bare torch loop, with the same network, loss, optimizer and patches.
 
     python tests/bench/training_loop.py [--steps 100] [--side 48] [--batch-size 2] [--device auto] [--precision float32]
         [--pairs 7] [--strategy single] [--reference-layout ours]
@@ -57,7 +57,7 @@ class Unvalidated(Trainer):
 
 
 def seconds_of(device: Any) -> float:
-    """Now, by what is measured on this device; a GPU has ended its work then."""
+    """Return the current time after the device's queued work has ended."""
     import torch
 
     if device.type != "cuda":
@@ -164,14 +164,14 @@ class Bare:
 
 
 class Turns:
-    """Our loop, with a step of the bare one after each of its own; what that takes is not ours."""
+    """Our loop, with a bare step after each of its steps; the bare step's time is not counted."""
 
     def __init__(self, config: TrainConfig, device: Any, group: Group, waits: list[float]) -> None:
         self.config, self.device, self.group, self.waits = config, device, group, waits
         self._found = dict[str, float]()
 
     def take(self, name: str) -> float:
-        """`ours` or `bare`, s; the first of the two that is asked for runs both."""
+        """`ours` or `bare`, s; the first call runs both."""
         if name not in self._found:
             self._found = self._run()
         return self._found.pop(name)
@@ -228,10 +228,10 @@ def main() -> None:
         )  # fmt: skip
 
         def ours() -> float:
-            found = steps_after(trainer_of(config, device, group), FIRST_STEPS)
-            waits.append(found["wait"])
-            firsts.append(found["first"])
-            return found["took"]
+            steps = steps_after(trainer_of(config, device, group), FIRST_STEPS)
+            waits.append(steps["wait"])
+            firsts.append(steps["first"])
+            return steps["took"]
 
         turns = Turns(config, device, group, waits)
         measures = (

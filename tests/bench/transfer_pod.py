@@ -3,7 +3,7 @@
     make testbed
     python tests/bench/transfer_pod.py [--mib 512] [--pairs 7]
 
-Ours is a whole copy: room is asked for, both ends are listed with SHA-256, and the copy is renamed into its place; neither of the
+Ours is a whole copy: free space is checked, both ends are listed with SHA-256, and the copy is renamed; neither of the
 others verifies anything. Writes build/bench/transfer_pod_stock.json and build/bench/transfer_pod_kubectl.json.
 """
 
@@ -27,7 +27,7 @@ for _folder in (harness.ROOT / "tests", harness.ROOT / "deployments" / "testbed"
 
 
 class Copies:
-    """The ways from a file of this machine into a pod."""
+    """Copies from a file of this machine into a pod."""
 
     def __init__(self, tenant: Any, name: str, blob: Path) -> None:
         from streamflow.deployment.connector.kubernetes import KubernetesConnector
@@ -38,10 +38,10 @@ class Copies:
 
         self._tenant, self._blob, self._to = tenant, blob, f"{WORKDIR}/copy"
         self._place = pod_place(name)
-        way = {"kubeconfig": str(tenant.kubeconfig), "namespace": tenant.namespace}
+        access = {"kubeconfig": str(tenant.kubeconfig), "namespace": tenant.namespace}
         laptop = MedweaveLocalConnector("laptop", "/")
         self.ours = {"laptop": laptop, name: pods_connector(tenant, name)}
-        self.stock = {"laptop": laptop, name: KubernetesConnector(name, "/", files=[], **way)}
+        self.stock = {"laptop": laptop, name: KubernetesConnector(name, "/", files=[], **access)}
 
     def clear(self) -> None:
         """Nothing is there, and nothing waits to be written."""
@@ -94,8 +94,8 @@ def measured(copies: Copies, pairs: int, mib: int) -> None:
             checkpoint_manager=SimpleNamespace(register=lambda _: None),
         )
         stock = context.data_manager = DefaultDataManager(context)
-        for each in copies.stock.values():
-            runner.run(each.deploy(True))
+        for connector in copies.stock.values():
+            runner.run(connector.deploy(True))
 
         def by_medweave() -> float:
             ours._digests = DigestCache()  # it reads the source again

@@ -2,7 +2,7 @@
 
     sudo python tests/bench/transfer_shaped.py [--cases 4] [--pairs 7] [--mbit 1000] [--syntax explicit]
 
-Two network namespaces with a pair of interfaces between them, each shaped by tc's tbf. The two far ends are those of any direct
+Two network namespaces with a pair of interfaces between them, each shaped by tc's tbf. The two agents are those of any direct
 copy: tar, TLS 1.3, tar; one without codecs is the reference. The digests of a whole copy are not in it. Bytes are those that the
 sender's interface counts. The cohort is synthetic, of int16. Writes build/bench/transfer_shaped*.json.
 """
@@ -126,7 +126,7 @@ def measured(copies: Copies, options: argparse.Namespace, name: str = "transfer_
     """Times of pairs, and the share of bytes of all of them."""
     bars = options.syntax == "explicit" and options.mbit == 1000
     name = name if bars else f"{name}_{options.syntax}_{options.mbit}"
-    size = sum(each.stat().st_size for each in copies.source.rglob("*") if each.is_file())
+    size = sum(path.stat().st_size for path in copies.source.rglob("*") if path.is_file())
     notes = {"mib": round(size / 2**20), "mbit": options.mbit, "syntax": options.syntax}
     harness.run_pairs(
         name,
@@ -138,7 +138,7 @@ def measured(copies: Copies, options: argparse.Namespace, name: str = "transfer_
         notes=notes,
     )
     share = sum(copies.num_bytes[True]) / sum(copies.num_bytes[False])
-    notes["wire_mib"] = [round(sum(each) / len(each) / 2**20, 1) for each in copies.num_bytes.values()]
+    notes["wire_mib"] = [round(sum(counts) / len(counts) / 2**20, 1) for counts in copies.num_bytes.values()]
     harness.single_figure(f"{name}_bytes", share, unit="of the bytes", bar=SHARE if bars else None, notes=notes)
     assert (
         subprocess.run(["diff", "-r", copies.source, copies.target / copies.source.name], check=False).returncode == 0
@@ -153,8 +153,8 @@ def main() -> int:
     parser.add_argument("--mbit", type=int, default=1000, metavar="N", help="the link's, Mbit/s")
     parser.add_argument("--syntax", choices=("explicit", "rle", "jpeg2000"), default="explicit", help="of the pixels")
     options = parser.parse_args()
-    if os.geteuid() or not all(shutil.which(each) for each in ("ip", "tc")):
-        sys.exit("this benchmark shapes a link of its own: it needs root, and ip and tc of iproute2")
+    if os.geteuid() or not all(shutil.which(program) for program in ("ip", "tc")):
+        sys.exit("this benchmark shapes its own link: it needs root, and ip and tc of iproute2")
     with tempfile.TemporaryDirectory(prefix="medweave-bench-") as folder, shaped(options.mbit):
         measured(Copies(made(Path(folder), options.cases, options.syntax), Path(folder) / "target"), options)
     return 0

@@ -63,4 +63,4 @@ def test_nothing_is_run_again_but_what_a_changed_parameter_of_segment_changes(tm
     }  # fmt: skip
     assert [job.parts["input case_batch"] for job in second.jobs[-2:]] == [
         job.parts["input case_batch"] for job in first.jobs[-2:]
-    ], "it read what it had read before"
+    ], "it had the same inputs as before"

@@ -46,12 +46,12 @@ cwlVersion: v1.2
 class: Workflow
 {workflow}
 inputs: {{word: string}}
-outputs: {{said: {{type: File, outputSource: say/said}}}}
+outputs: {{printed: {{type: File, outputSource: say/printed}}}}
 steps:
   say:
     run: say.cwl
     in: {{word: word}}
-    out: [said]
+    out: [printed]
     {step}
 """,
         "workflows/w/say.cwl": f"""\
@@ -60,8 +60,8 @@ class: CommandLineTool
 {tool}
 baseCommand: echo
 inputs: {{word: {{type: string, inputBinding: {{}}}}}}
-stdout: said.txt
-outputs: {{said: stdout}}
+stdout: printed.txt
+outputs: {{printed: stdout}}
 """,
         "workflows/w/roles.yml": "w.cwl: {/say: preprocess}\n",
         "workflows/w/jobs/demo-w.yml": "word: hi\n",

@@ -175,7 +175,7 @@ def test_a_slow_login(site: Site) -> None:
         ("expired", "Password change required"),
     ],
 )
-def test_an_account_that_runs_no_commands_is_told(
+def test_account_without_shell_commands_is_reported(
     site: Site, account: str, words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("medweave_connectors.sites.ssh.sessions.PAUSES_S", (0.0,))

@@ -219,11 +219,11 @@ def test_a_missing_secondary_file_is_refused(
     (tmp_path / "x.dat").write_text("d", encoding="utf-8")
     monkeypatch.chdir(tmp_path)
     assert main_command.main(["validate", "."]) != 0
-    found = capsys.readouterr().out
+    output = capsys.readouterr().out
     code = main_command.main(["run", "--file", "streamflow.yml"])
     error = capsys.readouterr().err
     seen((code, error.splitlines()[0]))
     assert code == UserInputError.exit_code
-    assert "x.dat.idx" in found
+    assert "x.dat.idx" in output
     assert "x.dat.idx" in error
-    assert "hdr" not in found + error
+    assert "hdr" not in output + error

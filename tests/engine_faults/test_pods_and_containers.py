@@ -126,8 +126,8 @@ def test_k3_helm_and_the_search_for_pods_use_one_namespace(stock_only: bool) -> 
 
 def test_k4_copies_go_to_every_storage_once(stock_only: bool) -> None:
     empty_dirs = [("work", "/work")]
-    shown(stock_destinations(empty_dirs, "/work/in") == 1, "emptyDirs of two pods are told apart")
-    shown(stock_destinations([("c", "/work/cohort")], "/work/cohort-2") == 1, "path parts are told apart")
+    shown(stock_destinations(empty_dirs, "/work/in") == 1, "emptyDirs of two pods are distinguished")
+    shown(stock_destinations([("c", "/work/cohort")], "/work/cohort-2") == 1, "path parts are distinguished")
     with pytest.raises(TypeError) as raised:
         stock_destinations(None, "/work/in")
     shown("not iterable" in str(raised.value))

@@ -188,7 +188,7 @@ def test_q8_options_of_sbatch_are_slurms_own(stock: Path, ours: Path, stock_only
 
 
 def test_q10_a_queue_without_services(tmp_path: Path, ours: Path, stock_only: bool) -> None:
-    # medweave has no connector for PBS; of its queue, a binding may name no service where there are none.
+    # medweave has no connector for PBS; for its queue, a binding need not name a service if there is none.
     from streamflow.core.deployment import ExecutionLocation
     from streamflow.deployment.connector.local import LocalConnector
     from streamflow.deployment.connector.queue_manager import PBSConnector

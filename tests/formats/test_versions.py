@@ -1,6 +1,6 @@
 """A driver, and a worker (`medweave-step` at a site) of another version: they work together, or the cause is clear.
 
-During a run nobody asks a worker for its version (`medweave doctor` does, and warns: tests/unit/driver/test_doctor.py). The driver
+During a run, no worker is queried for its version (`medweave doctor` does, and warns: tests/unit/driver/test_doctor.py). The driver
 reads what a worker writes and prints. The driver sends all other programs of ours to the site, so they have its version.
 """
 

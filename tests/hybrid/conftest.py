@@ -12,11 +12,11 @@ from xdist.scheduler import LoadScopeScheduling
 from support.helm_release import Tenant, first_tenant
 from support.testbed import Sites, call, down_parts, sites, unique
 
-# They fall behind while somebody edits the source or builds an image; `up` brings them after in seconds.
+# They become outdated when the source is edited or an image is built; `up` updates them in seconds.
 FOLLOWERS = {"environment", "images"}
 
 
-# Files, or classes of files, that would get in each other's way side by side; every other file is a group of its own.
+# Files, or classes of files, that would disturb each other in parallel; every other file is a separate group.
 # Those in alone/ break parts.
 GROUPS = {
     name: group
@@ -34,7 +34,7 @@ GROUPS = {
             "test_tutorial",
             "test_reactions",
         ),
-        "slurm beside": (
+        "slurm connectors": (
             "test_connector_contract::TestSlurmOverSSH",
             "test_connector_contract::TestSSH",
         ),  # their files and jobs are their own

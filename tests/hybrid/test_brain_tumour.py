@@ -46,7 +46,7 @@ def test_two_nodes_train_what_two_processes_train_here(
     (tmp_path / "job.yml").write_text(json.dumps(job))
     file = tmp_path / "streamflow.yml"
     text = bind(WORKFLOWS / "brain-tumour-segmentation" / "train.cwl", "testbed", file, tmp_path / "job.yml")
-    # Its pods are other tests' business: what is segmented here needs no release.
+    # Other tests cover its pods: the segmentation in this test needs no release.
     file.write_text(
         re.sub(r"\{step: /segment, target: \{.*?\}\}", "{step: /segment, target: {deployment: laptop}}", text)
     )

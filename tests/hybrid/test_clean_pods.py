@@ -1,4 +1,4 @@
-"""`medweave clean` of what killed runs have left in a real cluster: a tenant finds nothing of them, and what goes on stays."""
+"""`medweave clean` after killed runs in a real cluster: a tenant sees nothing of them, and active runs stay."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def killed(folder: Path, tenant: Tenant) -> Run:
 
 def left(tenant: Tenant, run: Run) -> list[str]:
     """What there is of a run in the tenant's namespace."""
-    return [each["metadata"]["name"] for each in tenant.get(KINDS, f"{owner.RUN}={run.record.name}")]
+    return [item["metadata"]["name"] for item in tenant.get(KINDS, f"{owner.RUN}={run.record.name}")]
 
 
 def clean(ended: Run, capsys: pytest.CaptureFixture[str], code: int = 0) -> str:
@@ -72,8 +72,8 @@ def test_jobs_pods_and_their_folder_on_the_claim(
     ended = killed(tmp_path, tenant)
     (job,) = tenant.get("jobs", f"{owner.RUN}={ended.record.name}")
     assert (volume / ended.record.name).is_dir()
-    told = clean(ended, capsys)
-    assert f"pods: Job {job['metadata']['name']}, /work/{ended.record.name}, Deployment {NAME} removed" in told
+    output = clean(ended, capsys)
+    assert f"pods: Job {job['metadata']['name']}, /work/{ended.record.name}, Deployment {NAME} removed" in output
     assert not left(tenant, ended)
     assert not tenant.get("pods", f"app={NAME}")
     assert not (volume / ended.record.name).exists()
@@ -88,7 +88,7 @@ def test_a_folder_that_no_pod_sees_is_named_and_goes_when_one_does(
     ended = begin(tmp_path, tenant).wait(120)
     until(lambda: not tenant.get("pods", f"app={NAME}"), limit_s=60, what="the end of its pods")
     folder = volume / ended.record.name
-    assert folder.is_dir(), "kept for those who look for the cause"
+    assert folder.is_dir(), "stays for debugging"
     assert f"/work/{ended.record.name} on claim medweave-data: there is no ready pod" in clean(ended, capsys, 75)
     again = tmp_path / "again"
     again.mkdir()
@@ -97,7 +97,7 @@ def test_a_folder_that_no_pod_sees_is_named_and_goes_when_one_does(
     going.wait_for_line("case 1/2", 120)
     assert f"pods: /work/{ended.record.name} removed" in clean(ended, capsys)
     assert not folder.exists()
-    assert (volume / going.record.name).is_dir(), "that of the run that goes on"
+    assert (volume / going.record.name).is_dir(), "that of the active run"
     assert main(["clean", str(going.record)]) == 65
     assert left(tenant, going)
     going.signal(signal.SIGINT)

@@ -136,7 +136,7 @@ class TestPods(ConnectorContract, lacks=NO_QUEUE):
 
 
 class TestJobs(ConnectorContract, lacks=ENDED_BY_CLUSTER):
-    """`mode: job`: a pod that stands holds the files, and each job has a pod of its own."""
+    """`mode: job`: a long-running pod has the files, and each job has its own pod."""
 
     @pytest.fixture(scope="class")
     def pod(self, tenant: Tenant) -> Iterator[str]:
@@ -145,13 +145,13 @@ class TestJobs(ConnectorContract, lacks=ENDED_BY_CLUSTER):
 
     @pytest.fixture
     def site(self, tenant: Tenant, pod: str) -> Iterator[Site]:
-        found = site_in(tenant, MedweaveKubernetesConnector, pod, selector=f"app={pod.removesuffix('-0')}", mode="job")
+        site = site_in(tenant, MedweaveKubernetesConnector, pod, selector=f"app={pod.removesuffix('-0')}", mode="job")
         limit = {
             "shortest_limit_s": 5,
             "time_limit": "the time limit of 5 s was reached",
         }  # of the pod, its start included
-        yield replace(found, gone_s=40, patience_s=240, **limit)
-        tenant.within(pod, f"rm -rf {shlex.quote(found.folder)}")
+        yield replace(site, gone_s=40, patience_s=240, **limit)
+        tenant.within(pod, f"rm -rf {shlex.quote(site.folder)}")
 
 
 class TestRelease(ConnectorContract, lacks=NO_QUEUE):

@@ -1,4 +1,4 @@
-"""A pod that is deleted, or whose tar ends, while a copy is on its way to it: a typed error, and the next copy is whole."""
+"""A pod that is deleted, or whose tar ends, during a copy to it: a typed error, and the next copy is whole."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ async def deleted_in_the_middle(tenant: Tenant, pod: str) -> None:
 
 
 async def sent(connectors: dict[str, Any], source: ExecutionLocation, path: str, name: str, *, loses: Any) -> None:
-    """Sends a file to the first pod of a workload; its pod is lost meanwhile if `loses` says so."""
+    """Send a file to the first pod of a workload; `loses`, if any, deletes the pod at the same time."""
     async with managed(connectors) as manager:
         manager.register_path(source, path)
         losing = asyncio.ensure_future(loses()) if loses is not None else None
@@ -54,7 +54,7 @@ def whole(tenant: Tenant, pod: str) -> str:
 
 
 def next_pod(tenant: Tenant, pod: str) -> None:
-    """Waits for the one that the StatefulSet makes in its place."""
+    """Wait for the pod that replaces it in the StatefulSet."""
     words = ("kubectl", "wait", "--for=condition=Ready", f"pod/{pod}", "--timeout=20s")
     until(lambda: tenant.ended(*words).returncode == 0, limit_s=90, what="the next pod")
 
@@ -93,7 +93,7 @@ def test_a_pod_that_goes_while_another_one_sends_to_it(tenant: Tenant, run: Reco
         ends = {name: pods_connector(tenant, name) for name in names}
         asyncio.run(sent(ends, pod_place(names[0]), path, names[1], loses=None))
         assert whole(tenant, pod) == tenant.within(source, f"sha256sum < {path}").stdout.split()[0]
-        assert [each["route"] for each in run.transfers] == ["direct"]
+        assert [transfer["route"] for transfer in run.transfers] == ["direct"]
 
 
 @pytest.mark.parametrize(
@@ -116,7 +116,7 @@ def test_a_command_that_ends_early_says_why_whatever_is_still_on_its_way(
 
     with standing(tenant, pods_of(name, kind="StatefulSet", replicas=1)):
         if status:
-            # The API server alone would tell it after a minute, as a connection that was lost.
+            # The API server alone would report it after a minute, as a lost connection.
             with pytest.raises(StreamBroke, match="No space left on device") as caught:
                 asyncio.run(send())
             assert caught.value.exit_status == status

@@ -40,9 +40,9 @@ def prepare(folder: Path, tools: dict[str, Any], *, locations: int = 1, timeout:
 
 def left(tenant: Tenant) -> list[str]:
     return [
-        each["metadata"]["name"]
-        for each in tenant.get("deployments,statefulsets", "")
-        if NAME in each["metadata"]["name"]
+        item["metadata"]["name"]
+        for item in tenant.get("deployments,statefulsets", "")
+        if NAME in item["metadata"]["name"]
     ]
 
 
@@ -151,7 +151,10 @@ def test_ctrl_c_ends_the_processes_of_pods_that_stay(tmp_path: Path, tenant: Ten
 
 
 def ready(pod: dict[str, Any]) -> bool:
-    return any(each["type"] == "Ready" and each["status"] == "True" for each in pod["status"].get("conditions", []))
+    return any(
+        condition["type"] == "Ready" and condition["status"] == "True"
+        for condition in pod["status"].get("conditions", [])
+    )
 
 
 def test_a_time_limit_ends_the_processes(tmp_path: Path, tenant: Tenant) -> None:

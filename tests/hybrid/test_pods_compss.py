@@ -71,7 +71,7 @@ if verb == "keep":
     if saved is None:
         os.mkdir("saved")
         open("saved/round", "w").write("7")
-        print('medweave-progress {"unit":"round","done":2,"total":2,"detail":"kept"}', file=sys.stderr, flush=True)
+        print('medweave-progress {"unit":"round","done":2,"total":2,"detail":"stored"}', file=sys.stderr, flush=True)
         time.sleep(600)
     verb = open(saved + "/round").read()
 if verb == "fail":

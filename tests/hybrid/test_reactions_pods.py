@@ -16,12 +16,12 @@ from support.pod_runs import decisions, go, pods_of, pods_on_claim, write
 NAME = "reactions-test"
 SAVES = {"hints": {"urn:medweave:cwl#Checkpoint": {"folder": "saved"}}}
 AT_ONCE = {"StepFailed": {"wait": 0}}
-# The second start must not find what the first has left in its folder; it is counted beside it.
+# The second start must not find the first one's files in its folder; starts are counted next to it.
 TWICE = (
     "echo x >> ../starts; [ ! -e half ] || exit 65; touch half; "
     "[ $(wc -l < ../starts) = 2 ] || exit 75; cp ../starts result.txt"
 )
-# It counts to 12, two a second, and saves when it is told to.
+# It counts to 12, two a second, and saves on a signal.
 COUNTS = """
 at=0; [ -z "$MEDWEAVE_RESUME_FROM" ] || at=$(cat "$MEDWEAVE_RESUME_FROM/at"); echo $at >> ../starts
 trap 'mkdir -p saved; echo $at > saved/at' USR1
@@ -82,7 +82,7 @@ def test_a_step_goes_on_past_its_time_limit(tmp_path: Path, tenant: Tenant, mode
     starts = [int(word) for word in (tmp_path / "results" / "result.txt").read_text().split()]
     assert starts[0] == 0
     assert len(starts) > 1
-    assert starts == sorted(set(starts)), "each attempt goes on where the one before had saved"
+    assert starts == sorted(set(starts)), "each attempt resumes where the one before had saved"
     assert decisions(ended) == [("Timeout", True)] * (len(starts) - 1)
 
 

@@ -46,8 +46,8 @@ def test_trials_run_on_both_nodes_at_once_and_are_the_same_as_here(
     (tmp_path / "job.yml").write_text(json.dumps(job))
     ended = go(tmp_path, testbed, 300)
     assert ended.exit_code == 0, ended.stderr
-    found = table_in(tmp_path / "results" / "search")
-    assert [row.state for row in found.rows] == ["completed", "completed", "completed", "failed"]
-    assert {row.host for row in found.rows} == {"n1", "n2"}
-    assert found.most_at_once >= 2
-    assert without_time_and_host(found) == without_time_and_host(here(tmp_path, grid))
+    table = table_in(tmp_path / "results" / "search")
+    assert [row.state for row in table.rows] == ["completed", "completed", "completed", "failed"]
+    assert {row.host for row in table.rows} == {"n1", "n2"}
+    assert table.most_at_once >= 2
+    assert without_time_and_host(table) == without_time_and_host(here(tmp_path, grid))

@@ -70,8 +70,8 @@ def laptop_environment(testbed: Sites) -> dict[str, str]:
     text = subprocess.run(
         ["env", "-i", "sh", "-c", f". {file} && env -0"], capture_output=True, text=True, check=True
     ).stdout
-    found = dict(pair.split("=", 1) for pair in text.split("\0") if "=" in pair)
-    return {name: value for name, value in found.items() if name.startswith("MEDWEAVE_") or name == "HOME"}
+    variables = dict(pair.split("=", 1) for pair in text.split("\0") if "=" in pair)
+    return {name: value for name, value in variables.items() if name.startswith("MEDWEAVE_") or name == "HOME"}
 
 
 def test_a_cohort_at_the_cluster_is_read_there_and_a_step_gets_its_two_nodes(

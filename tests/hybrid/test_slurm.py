@@ -49,11 +49,11 @@ def test_a_job_runs_reports_and_brings_its_report_home(tmp_path: Path, testbed: 
     expected = ["COMPLETED", "0:0", "1", "1", "256M", "10", "normal", "medweave.first"]
     # The database learns of the end of a short job before it learns of its start.
     wait_for(lambda: sacct(testbed, site["slurm_job_id"], fields) == expected or None, "the job in the accounting")
-    # Fault Q6 of the engine: slurm-<id>.out lies in the output folder. Ours lies beside it.
+    # Fault Q6 of the engine: slurm-<id>.out is in the output folder. Ours is next to it.
     of_run = testbed.layout.hpc / "scratch" / "tests" / ended.record.name
     (folder,) = {path for path in testbed.hpc("ls", str(of_run)).stdout.split() if "slurm" in path}
-    told = testbed.hpc("ls", str(of_run / folder.partition(".slurm-")[0])).stdout.split()
-    assert sorted(told) == ["report", "result.txt", "run_report.json"]
+    names = testbed.hpc("ls", str(of_run / folder.partition(".slurm-")[0])).stdout.split()
+    assert sorted(names) == ["report", "result.txt", "run_report.json"]
     assert testbed.hpc("stat", "--format=%a", str(of_run)).stdout.strip() == "700"
 
 
@@ -277,7 +277,7 @@ def test_a_gang_is_one_command_per_node_that_meet(tmp_path: Path, testbed: Sites
     ended = go(tmp_path, testbed)
     assert ended.exit_code == 0, ended.stderr
     assert (tmp_path / "results" / "result.txt").read_text() == "0 2 n1 node-0\n1 2 n2 node-1\n"
-    assert ended.stderr.count("case 1/2") == 1, "node 0 tells the progress"
+    assert ended.stderr.count("case 1/2") == 1, "node 0 reports the progress"
     assert site_of(ended)["nodes"] == "n[1-2]"
     assert sacct(testbed, site_of(ended)["slurm_job_id"])[:3] == ["COMPLETED", "0:0", "2"]
 
@@ -344,7 +344,7 @@ def test_the_training_gives_the_same_weights_on_two_nodes_as_on_one_machine(tmp_
         write_training(folder, data | options | spread | {"precision": "float32"}, target=target)
         ended = go(folder, testbed, 400)
         assert ended.exit_code == 0, ended.stderr
-        assert ended.stderr.count("epoch 3/3") == 1, "node 0 tells the progress"
+        assert ended.stderr.count("epoch 3/3") == 1, "node 0 reports the progress"
         weights.append((folder / "results" / "trained_model" / "models" / "model.safetensors").read_bytes())
         report = json.loads((ended.record / "reports" / "train" / "run_report.json").read_text())
         assert len({rank["host"] for rank in report["ranks"]}) == (2 if name == "hpc" else 1), report["ranks"]

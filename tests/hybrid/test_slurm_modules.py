@@ -29,8 +29,8 @@ def test_a_command_has_the_modules_of_its_service_on_each_node(
     tmp_path: Path, testbed: Sites, service: dict[str, Any], target: dict[str, Any], keys: dict[str, Any]
 ) -> None:
     script = (
-        'told=$(site-tool) && [ "$LOADEDMODULES" = tool/1.0 ] || exit 9; '
-        '[ "${MEDWEAVE_NODE_RANK:-0}" != 0 ] || echo "$told" > result.txt'
+        'output=$(site-tool) && [ "$LOADEDMODULES" = tool/1.0 ] || exit 9; '
+        '[ "${MEDWEAVE_NODE_RANK:-0}" != 0 ] || echo "$output" > result.txt'
     )
     service["environment"] = {"modules": ["tool/1.0"]}
     write(tmp_path, {"first": (script, keys)}, target=target, service=service)

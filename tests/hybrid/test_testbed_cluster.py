@@ -117,8 +117,8 @@ def test_a_claim_may_be_given_another_folder(testbed: Sites) -> None:
             made.append(folder)
             folder.chmod(0o755)
             (folder / "word").write_text(word)
-            told = call("volume", claim, str(folder))
-            assert told.returncode == 0, told.stderr
+            outcome = call("volume", claim, str(folder))
+            assert outcome.returncode == 0, outcome.stderr
             document = pod_document(unique("claims"), "sleep 600", claims={claim: ("/there", True)})
             with testbed.pod("tenant-b", document) as name:
                 assert testbed.tenant("tenant-b", "exec", name, "--", "cat", "/there/word").stdout == word

@@ -1,4 +1,4 @@
-"""The testbed's Slurm is a real one: two nodes, fake GPUs that are given out, preemption, an sacct that tells the truth."""
+"""The testbed's Slurm is a real one: two nodes, fake GPUs that are allocated, preemption, and true accounting."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ def test_jobs_find_the_worker_environment_even_without_the_submitters_variables(
     options = ["--export=NONE", "--output", f"{testbed.layout.hpc}/scratch/{name}.out"]
     job = testbed.submitted(*options, script=script)
     assert wait_for(lambda: testbed.job_state(job), "the job") == "COMPLETED"
-    said = testbed.hpc("cat", f"{testbed.layout.hpc}/scratch/{name}.out").stdout
-    assert said.splitlines()[0] == f"{testbed.layout.environment}/bin/medweave-step"
+    output = testbed.hpc("cat", f"{testbed.layout.hpc}/scratch/{name}.out").stdout
+    assert output.splitlines()[0] == f"{testbed.layout.environment}/bin/medweave-step"
 
 
 def test_gpus_are_counted_and_given_out(testbed: Sites) -> None:
@@ -59,7 +59,7 @@ def test_the_urgent_partition_pushes_jobs_out(testbed: Sites) -> None:
 def test_a_job_over_its_memory_is_ended_and_says_so(testbed: Sites) -> None:
     name = unique("memory")
     out = f"{testbed.layout.hpc}/scratch/{name}.out"
-    grow = "python3 -c 'import time; held = bytearray(600_000_000); time.sleep(60)'"
+    grow = "python3 -c 'import time; memory = bytearray(600_000_000); time.sleep(60)'"
     job = testbed.submitted("--no-requeue", "--mem=200M", "--output", out, script=grow)
     assert wait_for(lambda: testbed.job_state(job), "the job") != "COMPLETED"
     assert "exceeded memory limit" in testbed.hpc("cat", out).stdout
@@ -80,8 +80,8 @@ def test_an_unknown_partition_is_refused_at_once(testbed: Sites) -> None:
 
 
 def test_only_a_user_with_an_account_may_submit(testbed: Sites) -> None:
-    nobody = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]
-    outcome = testbed.inside("hpc", *nobody, "srun", "true")
+    as_another_user = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]
+    outcome = testbed.inside("hpc", *as_another_user, "srun", "true")
     assert outcome.returncode != 0
     assert "Invalid account" in outcome.stderr
 

@@ -79,15 +79,15 @@ class Sites:
         return ended.stdout
 
     def replace(self, which: int, program: str, script: str) -> None:
-        """Puts a script in the place of a pod's program, which it can run as `$real`."""
+        """Replace a pod's program by a script, which can run it as `$real`."""
         text = f"#!/bin/sh\nreal=$(PATH=${{PATH#*:}} command -v {program})\n{script}\n"
         packed = base64.b64encode(text.encode()).decode()
         file = f"{PROGRAMS}/{program}"
         self.within(which, f"echo {packed} | base64 -d > {file}.new && chmod 755 {file}.new && mv {file}.new {file}")
 
     def send(self, route: Route, *, to: str = "", name: str = "cohort") -> None:
-        """Sends the folder from where the route begins to where it ends, there under another path if one is given."""
-        connectors = {each: pods_connector(self.tenant, each) for each in self.names}
+        """Send the folder along the route, to the path `to` if it is not empty."""
+        connectors = {deployment: pods_connector(self.tenant, deployment) for deployment in self.names}
         connectors |= {"laptop": MedweaveLocalConnector("laptop", "/")}
         here = route == "from-driver"
         source, path = (LAPTOP, self.folder / "source") if here else (pod_place(self.names[0]), FROM)
@@ -112,9 +112,9 @@ class Sites:
         return str(raised.value)
 
     def left(self, route: Route) -> list[str]:
-        """What lies where copies come to."""
+        """Return the names in the folder that copies arrive in."""
         if route == "to-driver":
-            return sorted(each.name for each in (self.folder / "job").iterdir())
+            return sorted(path.name for path in (self.folder / "job").iterdir())
         return self.within(1, f"ls -A {TO} {SMALL} {READ_ONLY}").split()
 
     def digests(self, route: Route, *, end: bool) -> str:
@@ -155,19 +155,19 @@ def at(tenant: Tenant, pods: tuple[str, str], tmp_path: Path, run: Recorded) -> 
     (tmp_path / "source" / "cohort").mkdir(parents=True)
     for n in range(4):
         (tmp_path / "source" / "cohort" / f"{PATIENT}_{n}").write_bytes(os.urandom(500_000 + n))
-    anew = f"chmod -R u+w {RUN} 2>/dev/null; rm -rf {WORKDIR}/* {WORKDIR}/.medweave* {SMALL}/*"
-    anew += f"; mkdir -p {PROGRAMS} {TO} {FROM}/cohort"
+    reset = f"chmod -R u+w {RUN} 2>/dev/null; rm -rf {WORKDIR}/* {WORKDIR}/.medweave* {SMALL}/*"
+    reset += f"; mkdir -p {PROGRAMS} {TO} {FROM}/cohort"
     makes = f"for n in 0 1 2 3; do head -c $((500000 + n)) /dev/urandom > {FROM}/cohort/{PATIENT}_$n; done"
-    made.within(0, f"{anew}; {makes}")
-    made.within(1, anew)
+    made.within(0, f"{reset}; {makes}")
+    made.within(1, reset)
     return made
 
 
-# ---- on the way
+# ---- in transit
 
 
 @pytest.mark.parametrize("route", ["from-driver", "direct"])
-def test_a_byte_that_is_flipped_on_the_way(at: Sites, route: Route) -> None:
+def test_byte_flipped_in_transit(at: Sites, route: Route) -> None:
     flip = f'dd of="$4/cohort/{PATIENT}_3" bs=1 seek=9 conv=notrunc'
     at.replace(1, "tar", WHEN_UNPACKING + f'"$real" "$@"; printf "\\377\\376\\375\\374" | {flip}')
     assert "1 of 4 files with other content" in at.failed(TransferFailed, route)
@@ -180,13 +180,13 @@ def test_a_stream_that_ends_too_soon_without_a_word(at: Sites) -> None:
 
 @pytest.mark.parametrize("route", ["to-driver", "direct"])
 def test_a_tar_that_dies_in_the_middle(at: Sites, route: Route) -> None:
-    # Less than a file: those that arrive whole are kept, and the copy would come to its end.
+    # Less than a file: files that arrive whole are kept, and the copy would complete.
     at.replace(0, "tar", WHEN_PACKING + f'"$real" "$@" | head -c 400000; echo "tar: {PATIENT}: EOF" >&2; kill -KILL $$')
     assert "the stream broke off" in at.failed(TransferFailed, route)
 
 
 def hostile(to: str) -> dict[str, list[tuple[str, bytes, str]]]:
-    """Entries by what is wrong with them: name, type, and where a link leads."""
+    """Return archive entries by fault: name, type, and where a link leads."""
     return {
         "absolute": [(f"{to}/harm", tarfile.REGTYPE, "")],
         "above": [("cohort/../../harm", tarfile.REGTYPE, "")],
@@ -237,10 +237,10 @@ def test_a_source_that_changes_while_it_is_read(at: Sites, route: Route, times: 
 def test_a_full_disk(at: Sites, route: Route) -> None:
     at.within(1, f"head -c {(SMALL_MIB - 1) * MIB} /dev/zero > {SMALL}/theirs")
     at.replace(1, "tar", f'touch {WORKDIR}/called; exec "$real" "$@"')
-    told = at.failed(NoRoom, route, to=f"{SMALL}/cohort")
-    assert f"2000006 bytes are needed, {MIB} are free" in told
+    error = at.failed(NoRoom, route, to=f"{SMALL}/cohort")
+    assert f"2000006 bytes are needed, {MIB} are free" in error
     assert at.within(1, f"ls {WORKDIR}/called 2>/dev/null || echo no") == "no\n", (
-        "it was asked before anything was sent"
+        "the space was checked before the transfer"
     )
 
 
@@ -280,7 +280,7 @@ def test_clocks_an_hour_apart(at: Sites, route: Route) -> None:
 def test_a_byte_that_is_flipped_in_the_store(at: Sites, run: Recorded) -> None:
     at.send("from-driver")
     at.send("from-driver", to=f"{TO}/second")
-    assert [each["num_bytes"] for each in run.transfers] == [2_000_006, 0], "the store has it"
+    assert [transfer["num_bytes"] for transfer in run.transfers] == [2_000_006, 0], "the store has it"
     file = f"{TO}/cohort/{PATIENT}_1"
     at.within(1, f"chmod u+w {file} && printf '\\377\\376\\375\\374' | dd of={file} bs=1 seek=9 conv=notrunc")
     at.within(1, f"chmod -R u+w {TO}/* && rm -rf {TO}/*")
@@ -326,7 +326,7 @@ def test_a_driver_that_is_killed_in_the_middle(at: Sites) -> None:
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
     assert at.within(1, f"find {TO} -name cohort -not -path '*.part/*'") == "", (
-        "what is not whole has no name of its own"
+        "an incomplete file does not get its final name"
     )
     at.within(1, f"rm {PROGRAMS}/tar")
     at.send("from-driver")

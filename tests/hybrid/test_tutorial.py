@@ -1,4 +1,4 @@
-"""The tutorial's commands, executed as they stand on the page: root's part as root, the rest as the testbed laptop's user."""
+"""The tutorial's commands, executed as they are on the page: root's part as root, the rest as the testbed laptop's user."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def follow(shown: tuple[str, ...], printed: str) -> str | None:
     rest = iter(printed.splitlines())
     for line in shown:
         pattern = ".*".join(re.escape(part) for part in line.split("…"))
-        if not any(re.fullmatch(pattern, each.rstrip()) for each in rest):
+        if not any(re.fullmatch(pattern, output.rstrip()) for output in rest):
             return line
     return None
 
@@ -52,7 +52,7 @@ def checkout(testbed: Sites) -> Iterator[str]:
     """The laptop's copy of the checkout, made as the page says; its folder below the laptop's home."""
     (for_root,) = [block for block in blocks() if block.language == "sh"]
     up, image, copy, shell = for_root.text.splitlines()
-    # The fixture `testbed` stands for the first line, the tests' own helper for the second, `Sites.laptop` for the last.
+    # The fixture `testbed` replaces the first line, the tests' own helper the second, `Sites.laptop` the last.
     assert up == "make testbed"
     recipe = f"--file deployments/images/segment/Containerfile --build-arg BASE_IMAGE={BASE_IMAGE}"
     assert image == f"{COMMAND.relative_to(ROOT)} image {images.name_of('segment')} {recipe}"

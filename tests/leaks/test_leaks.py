@@ -1,4 +1,4 @@
-"""No marker in the inputs or configuration of real runs appears in what they write."""
+"""No marker in the inputs or configuration of real runs appears in their files."""
 
 from __future__ import annotations
 

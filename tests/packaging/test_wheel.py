@@ -89,7 +89,7 @@ class Bare:
     """An environment with medweave and no extra.
 
     Attributes:
-        changed: what pip said before that, as it got a package whose hash is not the pinned one.
+        changed: pip's earlier output, for a package whose hash is not the pinned one.
     """
 
     folder: Path
@@ -202,7 +202,7 @@ def test_a_worker_that_only_segments_can_import_what_it_needs(segment_worker: Pa
 
 
 def test_a_package_whose_version_depends_on_python_keeps_all_its_versions() -> None:
-    # The last one alone was kept, and pip left the package out where its marker did not fit: workers without scipy.
+    # Earlier only the last version stayed, and pip skipped the package if its marker did not match: workers without scipy.
     blocks = pinned_blocks()
     assert [re.split(r"[ \\]", block)[0].startswith("scipy==") for block in blocks["scipy"]] == [True, True]
     lines = [line for line in install_role.versions(blocks.values()).splitlines() if line.startswith("scipy==")]

@@ -56,7 +56,7 @@ class ConnectorContract(ReuseContract):
         """
         super().__init_subclass__(**keywords)
         for name in lacks or {}:
-            assert callable(getattr(ConnectorContract, name, None)), f"{cls.__name__} lacks what is not there: {name}"
+            assert callable(getattr(ConnectorContract, name, None)), f"{cls.__name__} lacks an unknown test: {name}"
             setattr(cls, name, None)
 
     @pytest.fixture

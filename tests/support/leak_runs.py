@@ -66,7 +66,7 @@ class Scene:
         return sorted(log.parent for log in (self.folder / "runs").glob("[!.]*/events.jsonl"))
 
     def start(self, name: str, *words: str, more: Mapping[str, str] | None = None) -> subprocess.Popen[bytes]:
-        """Starts a command; what it prints goes to `<name>.out` and `<name>.err`."""
+        """Start a command; its output goes to `<name>.out` and `<name>.err`."""
         out, err = ((self.folder / "printed" / f"{name}.{kind}").open("wb") for kind in ("out", "err"))
         own = {
             "TMPDIR": str(self.folder / "tmp"),

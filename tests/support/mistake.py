@@ -10,7 +10,7 @@ class Mistake:
     """A text that replaces another one.
 
     Attributes:
-        old: what is replaced, once; empty if a file is added.
+        old: the text to replace, once; empty if a file is added.
         at: text of the line that must be named, where that is not the first line that differs.
         fix: words that the fix must have.
     """

@@ -11,7 +11,7 @@ VOID = {"meta", "link", "br", "img", "hr", "input", "path", "rect", "use", "col"
 
 
 class Page(HTMLParser):
-    """Tags, identifiers, pictures and text of a page; `problems` names what is not well-formed or comes from elsewhere."""
+    """Tags, identifiers, pictures and text of a page; `problems` lists parts that are not well-formed or external."""
 
     def __init__(self, html: str) -> None:
         super().__init__(convert_charrefs=True)

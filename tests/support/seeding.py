@@ -51,7 +51,7 @@ def seed(folder: Path, mistake: Mistake) -> int:
 
 
 def seed_and_validate(folder: Path, mistake: Mistake, *, whole: bool = True) -> tuple[int, Sequence[Finding]]:
-    """Return the line of a mistake and what is reported with it; the file is restored afterwards.
+    """Return the line of a mistake and the findings for it; the file is restored afterwards.
 
     Args:
         whole: validate all files; else the changed file alone.

@@ -16,7 +16,7 @@ from support.slurm_control import configured, freeze_controller, start_controlle
 from support.slurm_runs import begin, jobs_of, resources, write
 from support.testbed import Sites, unique, wait_for
 
-AWAY_S = 80.0  # a silence is told after 60 s
+AWAY_S = 80.0  # an unresponsive controller is reported after 60 s
 WORK_S = 20
 READY = 'echo \'medweave-progress {"unit":"case","done":1,"total":2}\' >&2'
 
@@ -94,9 +94,9 @@ def test_a_controller_that_is_away_is_waited_for_wherever_it_is_missed(
             wait_for(lambda: "first ended" in testbed.hpc("cat", began).stdout or None, "the end of the first job")
             for step in ("first", "second"):
                 early.wait_for_line(f"{step:<12} note: Slurm does not answer; the job stays submitted (", AWAY_S)
-            assert {each.process.exitcode for each in (early, late)} == {None}
-        for each in (early, late):
-            each.wait(240)
+            assert {run.process.exitcode for run in (early, late)} == {None}
+        for run in (early, late):
+            run.wait(240)
         assert_well(testbed, early, 2)
         assert_well(testbed, late, 1)
     assert early.stderr.count("note: Slurm answers again") == 2

@@ -1,7 +1,7 @@
 """Slurm pushes jobs out, puts them back or stops them for a while: the outputs of a step are those of one start, a whole one.
 
-Each way is tried with the controller's own default for jobs that say nothing (JobRequeue) being no and yes: medweave's jobs
-always say what they want.
+Each case is tried with both of the controller's defaults for jobs without the option (JobRequeue): medweave's jobs
+always set the option.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ READY = 'echo \'medweave-progress {"unit":"case","done":1,"total":2}\' >&2'
 
 
 class Watched:
-    """A run of one step, whose starts are written down beside its output folder."""
+    """A run of one step, which records its starts next to its output folder."""
 
     def __init__(self, folder: Path, testbed: Sites, node: str, *, requeue: bool) -> None:
         folder.mkdir()
@@ -52,9 +52,9 @@ echo "$mine" >> result.txt; echo "$mine ended" >> {self.starts}
     def wait_for_job(self) -> str:
         """Waits until its job does its work; the job's id."""
         self.run.wait_for_line("case 1/2", 120)
-        found = re.search(r"note: Slurm job (\d+)", self.run.stderr)
-        assert found, self.run.stderr
-        return found[1]
+        match = re.search(r"note: Slurm job (\d+)", self.run.stderr)
+        assert match, self.run.stderr
+        return match[1]
 
     def lines(self, word: str) -> list[str]:
         """The starts that wrote this word, in order."""
@@ -76,7 +76,7 @@ echo "$mine" >> result.txt; echo "$mine ended" >> {self.starts}
         assert (job["data"]["state"], job["data"]["attempt"]) == ("completed", 1)
 
     def assert_pushed_out(self) -> None:
-        """It failed as what it is, and no output was taken."""
+        """Assert that it failed with the right cause, and no output was collected."""
         assert self.run.exit_code == 1, self.run.stderr
         assert (len(self.lines("started")), self.lines("ended")) == (1, [])
         assert "was preempted" in self.run.stderr
@@ -116,9 +116,9 @@ def push_out(testbed: Sites, seconds: int) -> str:
 
 def shown(testbed: Sites, job_id: str, key: str) -> str:
     """A fact of a job in the controller's own words."""
-    told = testbed.hpc("scontrol", "show", "job", "--oneliner", job_id).stdout
-    found = re.search(rf"(?:^|\s){key}=(\S*)", told)
-    return found[1] if found else told
+    description = testbed.hpc("scontrol", "show", "job", "--oneliner", job_id).stdout
+    match = re.search(rf"(?:^|\s){key}=(\S*)", description)
+    return match[1] if match else description
 
 
 def accounted(testbed: Sites, job_id: str, field: str = "State") -> list[str]:
@@ -128,8 +128,8 @@ def accounted(testbed: Sites, job_id: str, field: str = "State") -> list[str]:
 
 
 def ended_all(*runs: Watched) -> None:
-    for each in runs:
-        each.run.wait(300)
+    for watched in runs:
+        watched.run.wait(300)
 
 
 @pytest.mark.parametrize("by_default", ["0", "1"])

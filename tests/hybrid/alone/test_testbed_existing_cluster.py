@@ -1,6 +1,6 @@
 """With a cluster that the user has, the testbed starts none: it makes its tenants there and takes them out again.
 
-The cluster of the testbed that is up stands for the user's.
+The running testbed's cluster represents the user's.
 """
 
 from __future__ import annotations
@@ -45,15 +45,19 @@ def test_tenants_are_made_in_it_and_taken_out_again(testbed: Sites, second: dict
     assert testbed.admin("delete", "namespace", "tenant-a", "tenant-b").returncode == 0
     outcome = call("up", environment=second, timeout_s=300)
     assert outcome.returncode == 0, outcome.stdout + outcome.stderr
-    told = json.loads(call("status", "--json", environment={"MEDWEAVE_TESTBED": str(SECOND)}).stdout)
-    names = {part["name"] for part in told["parts"]}
-    assert told["up"], told
+    status = json.loads(call("status", "--json", environment={"MEDWEAVE_TESTBED": str(SECOND)}).stdout)
+    names = {part["name"] for part in status["parts"]}
+    assert status["up"], status
     assert "cluster" in names
     assert not {"apiserver", "kubelet", "etcd"} & names
     pods = call("laptop", "--", "kubectl", "auth", "can-i", "create", "pods", environment=second)
     assert pods.stdout == "yes\n", pods.stderr
     assert call("hpc", "--", "srun", "-N2", "true", environment=second).returncode == 0
-    assert set(down_parts()) <= {"tenants", "volumes", "environment"}  # the first testbed goes on, but for what we took
+    assert set(down_parts()) <= {
+        "tenants",
+        "volumes",
+        "environment",
+    }  # the first testbed keeps running, except for the parts we deleted
 
     assert call("down", environment={"MEDWEAVE_TESTBED": str(SECOND)}).returncode == 0
     deadline = time.monotonic() + 60

@@ -128,7 +128,7 @@ def test_an_interrupt_ends_what_was_being_started_and_nothing_else(testbed: Site
 
 def test_only_one_up_works_at_a_time(testbed: Sites) -> None:
     with subprocess.Popen(["flock", str(testbed.layout.folder / ".lock"), "sleep", "30"]) as holder:
-        wait_for(lambda: call("up").returncode or None, "the lock is held", deadline_s=20)
+        wait_for(lambda: call("up").returncode or None, "the lock is taken", deadline_s=20)
         outcome = call("up")
         holder.terminate()
     assert "another command works on this testbed" in outcome.stderr

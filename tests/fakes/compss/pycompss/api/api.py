@@ -10,7 +10,7 @@ from pycompss import Future
 
 
 def compss_wait_on(future: Any) -> Any:
-    """The value; what is no future, or has been waited for, is its own."""
+    """Return the value of a future; any other object is returned unchanged."""
     pycompss.calls.append("wait")
     return pickle.loads(future.pickled) if isinstance(future, Future) else future
 
