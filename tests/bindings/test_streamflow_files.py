@@ -91,7 +91,7 @@ def test_one_workflow_per_file(path: Path) -> None:
 PODS = ("medweave.kubernetes", "medweave.helm", "medweave.compss")
 
 
-def test_nothing_in_it_belongs_to_one_machine(path: Path) -> None:
+def test_file_is_independent_of_the_machine(path: Path) -> None:
     document = load(path)
     for deployment in document["deployments"].values():
         # What the chart's containers have inside is no path of a machine: their workdir, and where volumes appear.

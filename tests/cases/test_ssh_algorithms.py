@@ -123,6 +123,6 @@ def test_the_kind_without_a_common_algorithm(lists: tuple[str, ...], setting: st
 
 
 @pytest.mark.parametrize("length", [0, 5, 17, 20, 40])
-def test_a_message_that_is_cut_says_nothing(length: int) -> None:
+def test_truncated_message_is_ignored(length: int) -> None:
     whole = kexinit("curve25519-sha256", "ssh-ed25519", "aes256-ctr", "aes256-ctr", "hmac-sha2-256")
     assert read_offers(whole[:length], OURS) == ()

@@ -130,7 +130,7 @@ def test_a_tcsh_login(site: Site, tmp_path: Path, seen: Callable[[object], None]
 
 
 @pytest.mark.case("ssh-login-noise", expected="what .bashrc prints reaches no command, job or copy")
-def test_a_login_that_prints(site: Site, tmp_path: Path, seen: Callable[[object], None]) -> None:
+def test_login_shell_that_prints_output(site: Site, tmp_path: Path, seen: Callable[[object], None]) -> None:
     answers = using(site, "bash", lambda *there: all_kinds(*there, tmp_path))
     seen(answers["back"])
     assert answers == RIGHT
@@ -149,7 +149,7 @@ def test_a_long_command_behind_tcsh(site: Site, tmp_path: Path) -> None:
     assert (tmp_path / "job" / "out.txt").read_text() == f"3000 {sum(map(len, names)) - 2 * 3000}\n"
 
 
-def test_a_failed_job_says_its_own_words_only(site: Site, tmp_path: Path) -> None:
+def test_failed_job_reports_only_its_own_message(site: Site, tmp_path: Path) -> None:
     async def act(connector: Any, place: ExecutionLocation) -> Any:
         return await job(connector, place, tmp_path / "job", ["ls", "/nothing"])
 

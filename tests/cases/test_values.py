@@ -180,7 +180,7 @@ def test_a_location_is_a_uri(
 
 @pytest.mark.slow
 @pytest.mark.case("iwd-subfolder", expected="an entryname with a folder is written into that folder")
-def test_an_entry_may_lie_in_a_folder(project: Path, seen: Callable[[object], None]) -> None:
+def test_directory_entry_may_be_in_a_subfolder(project: Path, seen: Callable[[object], None]) -> None:
     seen(printed(project, "work_dir"))
     assert printed(project, "work_dir") == '{"a": 6, "rate": 1e-07}written\nright\nright\n'
 

@@ -89,7 +89,7 @@ def table_under(page: str, heading: str) -> dict[str, list[str]]:
 
 
 @pytest.mark.pipeline
-def test_both_modes_are_jobs_of_one_workflow_and_stand_in_one_table(tmp_path: Path) -> None:
+def test_both_modes_are_jobs_of_one_workflow_with_one_table(tmp_path: Path) -> None:
     names = write_brains(tmp_path / "cohort", 5)
     (tmp_path / "cohort" / "splits.json").write_text(json.dumps({"test": names[:1]}), encoding="utf-8")
     job_of(tmp_path, "alone", {})

@@ -101,7 +101,7 @@ def test_scattered_trials_overlap_in_time_and_a_failed_one_is_a_row(scattered: O
 
 
 @pytest.mark.parametrize("variant", OTHERS, ids="-".join)
-def test_every_way_gives_the_same_trial_by_trial(
+def test_every_search_mode_gives_equal_trials(
     scattered: Outcome, others: dict[tuple[str, str], Outcome], variant: tuple[str, str]
 ) -> None:
     assert others[variant].exit_code == 0, others[variant].log

@@ -122,7 +122,7 @@ def test_c2_more_locations_than_there_are_is_refused(stock: Path, ours: Path, st
         assert "seen:     locations: 2, and here has 1" in ended.stderr
 
 
-def test_c2_a_location_that_does_not_come_ends_the_wait(stock: Path, ours: Path, stock_only: bool) -> None:
+def test_c2_a_location_that_never_appears_ends_the_wait(stock: Path, ours: Path, stock_only: bool) -> None:
     never = LATE.format(seconds=10**6)
     with waits(stock, GOOD, preload=never):
         if stock_only:
@@ -138,7 +138,7 @@ def test_c2_a_location_that_does_not_come_ends_the_wait(stock: Path, ours: Path,
         assert "/waits/0 waited 1 s for a place that did not come." in ended.stderr
 
 
-def test_k1_a_location_that_comes_late_is_seen(stock: Path, ours: Path, stock_only: bool) -> None:
+def test_k1_a_late_location_is_used(stock: Path, ours: Path, stock_only: bool) -> None:
     # As a pod that is ready some seconds after its release.
     late = LATE.format(seconds=0.5)
     with waits(stock, GOOD, preload=late):

@@ -143,9 +143,7 @@ def test_c10_output_for_dev_null_is_discarded(tmp_path: Path, stock_only: bool) 
         ),
     ],
 )
-def test_c11_nothing_is_tried_for_ever(
-    stock: Path, ours: Path, stock_only: bool, block: str, tries: int, word: str
-) -> None:
+def test_c11_retries_are_limited(stock: Path, ours: Path, stock_only: bool, block: str, tries: int, word: str) -> None:
     def tools(folder: Path) -> dict[str, str]:
         return {"bad": f"echo x >> {folder}/tried; exit 1"}
 
@@ -181,7 +179,7 @@ def test_c12_no_copies_of_copies(stock: Path, ours: Path, stock_only: bool) -> N
     assert "checkpointManager: it copies its own copies" in ended.stderr
 
 
-def test_c13_no_command_line_stays_on_the_disk_after_a_success(stock: Path, ours: Path, stock_only: bool) -> None:
+def test_c13_no_command_line_is_stored_after_a_success(stock: Path, ours: Path, stock_only: bool) -> None:
     word = "patient-4711"
     keys = {"arguments": [word]}
     write_workflow(stock, {"first": (GOOD, keys)}, file=stock_file(stock).replace(":memory:", "stock.db"))
@@ -302,7 +300,7 @@ def test_c14_the_first_cause_is_what_the_user_reads(stock: Path, ours: Path, sto
         ),
     ],
 )
-def test_c15_a_binding_of_nothing_is_refused(
+def test_c15_a_binding_of_an_unknown_step_or_port_is_refused(
     stock: Path, ours: Path, stock_only: bool, binding: str, words: list[str]
 ) -> None:
     usual = "{step: /, target: {deployment: here}}"

@@ -238,7 +238,7 @@ def web(tmp_path: Path) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("where", ["job", "default"])
-def test_d5_what_is_not_fetched_well_does_not_pass(
+def test_d5_a_failed_download_is_an_error(
     web: str, remote: Remote, tmp_path: Path, ours: Path, where: str, monkeypatch: pytest.MonkeyPatch, stock_only: bool
 ) -> None:
     programs = tmp_path / "programs"
@@ -416,7 +416,7 @@ def test_d9_no_setting_without_an_effect(server: SSHServer, tmp_path: Path, ours
     assert refused(ours, server, sharedPaths=[str(tmp_path / "shared")])
 
 
-def test_d9_a_link_leads_to_what_was_asked_for(tmp_path: Path, stock_only: bool) -> None:
+def test_d9_a_link_points_to_the_requested_file(tmp_path: Path, stock_only: bool) -> None:
     from streamflow.deployment.connector.local import LocalConnector
 
     for name in ("old", "new"):

@@ -100,7 +100,7 @@ def test_n1_a_container_over_a_queue_is_refused(tmp_path: Path, stock_only: bool
     assert "deployments.box.wraps: a container cannot be started over a queue." in ended.stderr
 
 
-def test_k2_an_install_replaces_what_a_killed_run_has_left(stock_only: bool) -> None:
+def test_k2_an_install_replaces_the_release_of_a_killed_run(stock_only: bool) -> None:
     words = stock_helm()._get_deploy_command().split()
     shown("install" in words and "upgrade" not in words, words)
     if stock_only:
@@ -213,7 +213,7 @@ def test_k6_statefulsets_and_daemonsets(stock_only: bool) -> None:
     ]
 
 
-def test_k7_pods_of_strangers_are_not_used(stock_only: bool) -> None:
+def test_k7_unrelated_pods_are_not_used(stock_only: bool) -> None:
     connector, keywords = stock_kubernetes(namespace="a"), {}
 
     async def listed(**keys: Any) -> None:

@@ -122,9 +122,7 @@ def test_q4_a_shell_that_is_lost_runs_no_command_twice(tmp_path: Path, stock_onl
         assert asyncio.run(times(MedweaveSSHConnector("login", "/", knownHosts=known, **usual), tmp_path / "ours")) == 1
 
 
-def test_q5_a_job_that_slurm_has_forgotten_is_judged_by_its_exit_file(
-    stock: Path, ours: Path, stock_only: bool
-) -> None:
+def test_q5_a_job_unknown_to_slurm_is_judged_by_its_exit_file(stock: Path, ours: Path, stock_only: bool) -> None:
     write_workflow(stock, {"first": GOOD}, file=slurm_file(stock))
     ended = run_stock(stock, environment=stand_in(stock, FORGETS="1"))
     shown(ended.exit_code == 1 and "Error while retrieving return code" in ended.stderr, ended.stderr)
@@ -136,7 +134,7 @@ def test_q5_a_job_that_slurm_has_forgotten_is_judged_by_its_exit_file(
     assert result(ended) == "done"
 
 
-def test_q6_what_slurm_writes_enters_no_output(stock: Path, ours: Path, stock_only: bool) -> None:
+def test_q6_slurm_log_files_are_not_outputs(stock: Path, ours: Path, stock_only: bool) -> None:
     keys = {"outputs": {"result": {"type": "File[]", "outputBinding": {"glob": "*"}}}}
     tools = {"first": ("echo talk; " + GOOD, keys)}
     for folder, file in ((stock, slurm_file(stock)), (ours, OURS)):
@@ -205,7 +203,7 @@ def test_q10_a_queue_without_services(tmp_path: Path, ours: Path, stock_only: bo
     assert run(ours, environment=fakes(ours)).exit_code == 0
 
 
-def test_q11_what_the_tool_asks_for_reaches_the_queue(stock: Path, ours: Path, stock_only: bool) -> None:
+def test_q11_resource_requests_of_the_tool_reach_the_queue(stock: Path, ours: Path, stock_only: bool) -> None:
     keys = {"requirements": {"ResourceRequirement": {"coresMin": 2, "ramMin": 700}}}
     write_workflow(stock, {"first": (GOOD, keys)}, file=slurm_file(stock))
     ended = run_stock(stock, environment=stand_in(stock))

@@ -128,7 +128,7 @@ def test_c23_a_file_may_be_written_into_a_folder(stock: Path, ours: Path, stock_
     assert (ours / "results" / "result.txt").read_text() == "0.1"
 
 
-def test_c19_a_folder_is_listed_for_nobody_who_did_not_ask(stock: Path, ours: Path, stock_only: bool) -> None:
+def test_c19_a_folder_is_listed_only_on_request(stock: Path, ours: Path, stock_only: bool) -> None:
     for folder in (stock, ours):
         (folder / "scans").mkdir()
         (folder / "scans" / "patient-4711.dcm").write_text("x")

@@ -41,7 +41,7 @@ def test_fields_that_change_at_each_run_do_not_count(tmp_path: Path, known: Any)
 
 
 @pytest.mark.parametrize("name", ["models/model.safetensors", "model_card.json"])
-def test_another_content_is_told_by_name(
+def test_changed_content_is_reported_by_name(
     tmp_path: Path, known: Any, name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = demo(tmp_path / "new")
@@ -58,7 +58,7 @@ def test_missing_mask_is_reported(tmp_path: Path, known: Any, capsys: pytest.Cap
     assert "missing: output/segmentations/case-1/lesion_mask.nii.gz" in capsys.readouterr().out
 
 
-def test_of_an_unknown_processor_only_names_are_compared(
+def test_only_names_are_compared_for_an_unknown_processor(
     tmp_path: Path, known: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = demo(tmp_path / "new")

@@ -58,7 +58,7 @@ def test_run_with_a_worker_of_another_version_is_done_and_reported(site: Path, t
 
 
 @pytest.mark.parametrize("site", [OLD], indirect=True)
-def test_an_option_that_the_worker_does_not_have_is_told_as_the_cause(site: Path) -> None:
+def test_option_unknown_to_the_worker_is_reported_as_the_cause(site: Path) -> None:
     tool = site / "tools" / "copy.cwl"
     tool.write_text(tool.read_text().replace('"copy-step"', '"copy-step", "--new-option"'))
     old = run_of(site / "runs")

@@ -148,14 +148,14 @@ def helm(tenant: Tenant, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 @pytest.mark.usefixtures("helm")
-def test_validate_asks_helm_itself_and_finds_nothing_in_this_repository(capsys: pytest.CaptureFixture[str]) -> None:
+def test_validate_runs_helm_and_has_no_findings_in_this_repository(capsys: pytest.CaptureFixture[str]) -> None:
     code = main(["validate", "--helm", str(ROOT)])
     stdout = capsys.readouterr().out
     assert (code, stdout.splitlines()[-1].partition(": ")[2]) == (0, "0 errors, 0 warnings"), stdout
 
 
 @pytest.mark.usefixtures("helm")
-def test_validate_tells_what_helm_itself_says_of_a_chart(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_validate_reports_errors_of_helm(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     chart = tmp_path / "own" / "runner"
     shutil.copytree(RUNNER, chart)
     (chart / "templates" / "wrong.yaml").write_text("{{ .Values.cron | noSuchFunction }}\n")
@@ -416,7 +416,7 @@ def test_an_upgrade_leaves_the_number_of_pods_to_the_autoscaler(tenant: Tenant) 
         assert deployment["spec"]["replicas"] == 2
 
 
-def test_a_step_is_told_of_its_pods_end(tenant: Tenant, installation: Values) -> None:
+def test_step_gets_sigterm_when_its_pod_is_deleted(tenant: Tenant, installation: Values) -> None:
     with release(tenant, "charts-end", COMPSS, compss(installation, 1)):
         step = "trap 'echo ended > /proc/1/fd/1; exit' TERM; echo started; while :; do sleep 0.1; done"
         started = tenant.within(
@@ -428,7 +428,7 @@ def test_a_step_is_told_of_its_pods_end(tenant: Tenant, installation: Values) ->
         assert "ended" in logs.communicate(timeout=30)[0]
 
 
-def test_a_pod_that_lacks_what_a_step_needs_says_so(tenant: Tenant, python: Values) -> None:
+def test_pod_without_required_modules_reports_it(tenant: Tenant, python: Values) -> None:
     values = ddp(python, 1, requiredModules=["no_such_module"])
     with release(tenant, "charts-refuses", COMPSS, values, wait=False):
 

@@ -68,7 +68,7 @@ class TestSSH(ConnectorContract, lacks=NO_QUEUE):
 class TestSlurmOverSSH(
     ConnectorContract,
     lacks={
-        "test_a_job_whose_connection_is_lost_is_ended_and_not_taken_for_done": "Slurm keeps it, whoever looks",
+        "test_job_with_a_lost_connection_is_ended_and_not_completed": "Slurm keeps it, whoever looks",
         "test_a_job_past_its_time_limit_is_ended_with_all_its_processes": ESCAPES,
         "test_a_process_that_left_its_session_ends_with_a_job_past_its_time_limit": ESCAPES,
         "test_the_end_of_the_run_ends_its_jobs": ESCAPES,

@@ -195,7 +195,7 @@ def left_over(tenant: Tenant, tmp_path_factory: pytest.TempPathFactory) -> Itera
             tenant.ended("helm", "uninstall", release, "--ignore-not-found")
 
 
-def test_k2_an_install_replaces_what_a_killed_run_has_left_on_kubernetes(left_over: LeftOver) -> None:
+def test_k2_an_install_replaces_the_release_of_a_killed_run_on_kubernetes(left_over: LeftOver) -> None:
     shown("still in use" in str(left_over.again), left_over.again)
     assert left_over.second.exit_code == 0, left_over.second.stderr
     assert "removing release" in left_over.second.stderr
@@ -260,7 +260,7 @@ def test_k6_statefulsets_on_kubernetes(tmp_path: Path, tenant: Tenant) -> None:
     assert place == f"{names[1]}-0:worker"
 
 
-def test_k7_pods_of_strangers_are_not_used_on_kubernetes(tmp_path: Path, tenant: Tenant, standing: Standing) -> None:
+def test_k7_unrelated_pods_are_not_used_on_kubernetes(tmp_path: Path, tenant: Tenant, standing: Standing) -> None:
     own = unique("engine-faults")
     (tmp_path / "own.yaml").write_text(yaml.safe_dump(pods_of(own, replicas=1)))
 
@@ -303,7 +303,7 @@ def test_k9_charts_of_repositories_keep_their_name_on_kubernetes(tmp_path: Path,
     assert place.startswith("pods-")
 
 
-def test_k10_an_image_that_is_missing_is_told_within_seconds_on_kubernetes(tmp_path: Path, tenant: Tenant) -> None:
+def test_k10_a_missing_image_is_reported_within_seconds_on_kubernetes(tmp_path: Path, tenant: Tenant) -> None:
     chart, name = tiny_chart(tmp_path, image="localhost/nowhere:9"), unique("engine-faults")
 
     async def both() -> tuple[Any, float, bool]:

@@ -177,7 +177,7 @@ def test_q4_a_shell_that_is_lost_submits_no_job_twice_on_slurm(slurm: BothSlurms
     assert len(slurm.jobs("q4-ours")) == 1
 
 
-def test_q5_a_job_that_slurm_has_forgotten_is_judged_by_its_exit_file_on_slurm(slurm: BothSlurms) -> None:
+def test_q5_a_job_unknown_to_slurm_is_judged_by_its_exit_file_on_slurm(slurm: BothSlurms) -> None:
     """MinJobAge is five minutes here: the query is changed to an unknown job id, for the same answer."""
 
     def forgotten(line: str) -> str:
@@ -278,7 +278,7 @@ def test_q12_much_output_of_a_job_stays_at_the_site_on_slurm(slurm: BothSlurms) 
     assert len(why) < 2**16
 
 
-def test_q6_what_slurm_writes_enters_no_output_on_slurm(begun: Begun) -> None:
+def test_q6_slurm_log_files_are_not_outputs_on_slurm(begun: Begun) -> None:
     done = begun.talks.wait(120)
     assert done.exit_code == 0, done.stderr
     assert files(done) == {"talks.txt": "done\n"}
@@ -286,7 +286,7 @@ def test_q6_what_slurm_writes_enters_no_output_on_slurm(begun: Begun) -> None:
     shown([text for name, text in files(begun.stock).items() if name.startswith("slurm-")].count("talk\n") == 1)
 
 
-def test_q11_what_the_tool_asks_for_reaches_the_queue_on_slurm(slurm: BothSlurms, begun: Begun) -> None:
+def test_q11_resource_requests_of_the_tool_reach_the_queue_on_slurm(slurm: BothSlurms, begun: Begun) -> None:
     def granted(job_id: str) -> tuple[str, str, bool]:
         cores, memory, grant = sacct(slurm.testbed, job_id, "ReqCPUS,ReqMem,AllocTRES")
         return cores, memory, "gres/gpu=1" in grant

@@ -59,7 +59,7 @@ def next_pod(tenant: Tenant, pod: str) -> None:
     until(lambda: tenant.ended(*words).returncode == 0, limit_s=90, what="the next pod")
 
 
-def test_a_pod_that_goes_while_it_gets_a_file_from_here(tenant: Tenant, tmp_path: Path, run: Recorded) -> None:
+def test_pod_deleted_during_a_copy_from_the_driver(tenant: Tenant, tmp_path: Path, run: Recorded) -> None:
     blob = tmp_path / "blob"
     blob.write_bytes(os.urandom(256 * MIB))
     name = unique("lost")
@@ -75,7 +75,7 @@ def test_a_pod_that_goes_while_it_gets_a_file_from_here(tenant: Tenant, tmp_path
         assert len(run.transfers) == 1
 
 
-def test_a_pod_that_goes_while_another_one_sends_to_it(tenant: Tenant, run: Recorded) -> None:
+def test_pod_deleted_during_a_copy_from_another_pod(tenant: Tenant, run: Recorded) -> None:
     names = unique("lost-a"), unique("lost-b")
     with (
         standing(tenant, pods_of(names[0], kind="StatefulSet", replicas=1)) as source,
@@ -100,9 +100,7 @@ def test_a_pod_that_goes_while_another_one_sends_to_it(tenant: Tenant, run: Reco
     ("command", "status"),
     [("head -c 1000000 && echo No space left on device >&2 && exit 2", 2), ("head -c 1000000", 0)],
 )
-def test_a_command_that_ends_early_says_why_whatever_is_still_on_its_way(
-    tenant: Tenant, command: str, status: int
-) -> None:
+def test_command_that_ends_early_reports_why_with_input_in_transit(tenant: Tenant, command: str, status: int) -> None:
     name = unique("early")
 
     async def send() -> None:

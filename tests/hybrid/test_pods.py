@@ -80,7 +80,7 @@ def test_files_and_folders_arrive_whole(tmp_path: Path, tenant: Tenant) -> None:
         assert "./sub folder/ü ' \" $x.txt" in archive.getnames()
 
 
-def test_a_step_without_memory_is_told_from_a_killed_one(tmp_path: Path, tenant: Tenant) -> None:
+def test_out_of_memory_is_distinguished_from_a_kill(tmp_path: Path, tenant: Tenant) -> None:
     greedy = 'python3 -c "x = bytearray(10**9)" && touch result.txt'
     prepare(tmp_path, {"greedy": greedy}, replicas=1, memory="96Mi")
     ended = go(tmp_path, tenant)
@@ -91,14 +91,14 @@ def test_a_step_without_memory_is_told_from_a_killed_one(tmp_path: Path, tenant:
     )
 
 
-def test_a_step_that_killed_itself_is_no_case_for_more_memory(tmp_path: Path, tenant: Tenant) -> None:
+def test_step_that_killed_itself_gets_no_more_memory(tmp_path: Path, tenant: Tenant) -> None:
     prepare(tmp_path, {"suicide": "kill -9 $$"}, replicas=1)
     ended = go(tmp_path, tenant)
     assert failure(ended)["exit_code"] == 137
     assert "the container counts no kill for memory" in ended.stderr
 
 
-def test_the_steps_own_words_come_first(tmp_path: Path, tenant: Tenant) -> None:
+def test_message_of_the_step_comes_first(tmp_path: Path, tenant: Tenant) -> None:
     message = "medweave-step v: case-1 cannot be used.\\n  do:       send it again\\n"
     prepare(tmp_path, {"bad": f"echo noise >&2; printf '{message}' >&2; exit 65"}, replicas=1)
     ended = go(tmp_path, tenant)
@@ -110,7 +110,7 @@ def pod_of_the_job(run: Run) -> str:
     return str(run.of_type("job.scheduled")[0]["location"]).partition(":")[0]
 
 
-def test_a_deleted_pod_is_told_as_such(tmp_path: Path, tenant: Tenant) -> None:
+def test_deleted_pod_is_reported_as_deleted(tmp_path: Path, tenant: Tenant) -> None:
     prepare(tmp_path, {"sleeper": PROGRESS + "sleep 120"}, replicas=1)
     going = begin(tmp_path, tenant)
     going.wait_for_line("case 1/2", 60)
@@ -222,7 +222,7 @@ def test_one_killed_node_ends_the_gang(tmp_path: Path, tenant: Tenant) -> None:
     assert failure(ended)["exit_code"] == 137
 
 
-def test_what_a_killed_driver_left_is_replaced(tmp_path: Path, tenant: Tenant) -> None:
+def test_leftovers_of_a_killed_driver_are_replaced(tmp_path: Path, tenant: Tenant) -> None:
     prepare(tmp_path, {"sleeper": PROGRESS + "sleep 300"}, replicas=1)
     first = begin(tmp_path, tenant)
     first.wait_for_line("case 1/2", 60)

@@ -73,7 +73,7 @@ def working(
     return going
 
 
-def test_each_command_has_a_pod_of_its_own_with_what_it_asks_for(tmp_path: Path, tenant: Tenant) -> None:
+def test_each_command_has_its_own_pod_with_the_requested_resources(tmp_path: Path, tenant: Tenant) -> None:
     asks = {"requirements": {"ResourceRequirement": {"coresMin": 1, "ramMin": 150}}}
     shows = "cat /sys/fs/cgroup/memory.max /sys/fs/cgroup/memory/memory.limit_in_bytes 2> /dev/null > limit; "
     refused = "touch /x 2> /dev/null && exit 9; [ $(id -u) != 0 ] || exit 8; "
@@ -106,7 +106,7 @@ def test_a_step_without_memory(tmp_path: Path, tenant: Tenant) -> None:
     assert_nothing_left(tenant)
 
 
-def test_an_exit_code_of_the_steps_own_is_the_end(tmp_path: Path, tenant: Tenant) -> None:
+def test_step_exit_code_is_final(tmp_path: Path, tenant: Tenant) -> None:
     prepare(tmp_path, {"bad": "echo 'medweave-step v: no such case.' >&2; exit 65"})
     ended = go(tmp_path, tenant)
     assert (failure(ended)["site"]["failure"], failure(ended)["exit_code"]) == ("StepFailed", 65), ended.stderr
@@ -160,7 +160,7 @@ def standing(tenant: Tenant) -> str:
     return str(objects["metadata"]["name"])
 
 
-def test_the_folder_of_a_run_is_its_own_and_goes_after_a_success(tmp_path: Path, tenant: Tenant) -> None:
+def test_run_folder_is_private_and_removed_after_a_success(tmp_path: Path, tenant: Tenant) -> None:
     going = working(tmp_path, tenant, "until [ -e goes ]; do sleep 0.2; done; hostname > result.txt")
     folder, pod = f"/work/{going.record.name}", standing(tenant)
     listed = "find /work -maxdepth 1 -printf '%m %p\\n'"
@@ -209,7 +209,7 @@ def gpus(number: int) -> dict[str, Any]:
 
 
 @pytest.mark.usefixtures("two_gpus")
-def test_a_job_gets_the_gpus_that_it_asks_for(tmp_path: Path, tenant: Tenant) -> None:
+def test_job_gets_the_requested_gpus(tmp_path: Path, tenant: Tenant) -> None:
     going = working(tmp_path, tenant, "sleep 3; hostname > result.txt", gpus(1))
     (pod,) = tenant.get("pods", "medweave.dev/submission")
     (container,) = pod["spec"]["containers"]
@@ -255,7 +255,7 @@ def test_ctrl_c_leaves_nothing_within_20_s(tmp_path: Path, tenant: Tenant) -> No
     assert_nothing_left(tenant)
 
 
-def test_what_a_killed_driver_left_is_ended_and_not_doubled(tmp_path: Path, tenant: Tenant) -> None:
+def test_job_of_a_killed_driver_is_canceled_and_not_doubled(tmp_path: Path, tenant: Tenant) -> None:
     going = working(tmp_path, tenant)
     going.signal(signal.SIGKILL)
     going.wait()
@@ -270,7 +270,7 @@ def test_what_a_killed_driver_left_is_ended_and_not_doubled(tmp_path: Path, tena
     assert_nothing_left(tenant)
 
 
-def test_a_job_of_a_killed_driver_is_gone_on_with(tmp_path: Path, tenant: Tenant) -> None:
+def test_job_of_a_killed_driver_is_re_attached(tmp_path: Path, tenant: Tenant) -> None:
     starts = (
         "echo + >> ../starts; until [ -e ../go ]; do sleep 0.2; done; cp ../starts result.txt; hostname >> result.txt"
     )

@@ -115,7 +115,7 @@ def test_an_external_release_without_pods(tmp_path: Path, tenant: Tenant) -> Non
     assert reported_s < REPORTED_S, f"reported after {reported_s:.1f} s"
 
 
-def test_a_context_that_the_kubeconfig_has_not(tmp_path: Path, tenant: Tenant) -> None:
+def test_context_missing_in_the_kubeconfig(tmp_path: Path, tenant: Tenant) -> None:
     config = {"selector": "app=x", "kubeContext": "tenant-x"}
     write(tmp_path, {"first": GOOD}, kind="medweave.kubernetes", config=config)
     reported_s = reported_after_s(begin(tmp_path, tenant), "ERROR")
@@ -130,7 +130,7 @@ def test_a_registry_that_does_not_answer(tmp_path: Path, tenant: Tenant) -> None
     assert_waited_for(begin(tmp_path, tenant), tenant, "connection refused")
 
 
-def test_a_claim_that_nobody_provides(tmp_path: Path, tenant: Tenant) -> None:
+def test_claim_without_a_provisioner(tmp_path: Path, tenant: Tenant) -> None:
     claim = {
         "apiVersion": "v1",
         "kind": "PersistentVolumeClaim",
@@ -161,7 +161,7 @@ def test_a_pod_that_fits_no_node(tmp_path: Path, tenant: Tenant) -> None:
     assert_waited_for(begin(tmp_path, tenant), tenant, "Insufficient cpu")
 
 
-def test_a_node_that_is_on_its_way_starts_the_wait_anew(tmp_path: Path, tenant: Tenant) -> None:
+def test_joining_node_restarts_the_wait(tmp_path: Path, tenant: Tenant) -> None:
     prepare(tmp_path, resources=TOO_MUCH)
     going = begin(tmp_path, tenant)
     going.wait_for_line("Insufficient cpu")

@@ -129,14 +129,14 @@ def reported_in_time(going: Run, text: str) -> None:
     print(f"reported after {reported_s:.1f} s")
 
 
-def test_without_the_secret_the_run_ends_with_the_registrys_word(
+def test_without_the_secret_the_run_ends_with_the_registrys_error(
     tmp_path: Path, tenant: Tenant, registry: Registry
 ) -> None:
     release(tmp_path, registry.image())
     reported_in_time(begin(tmp_path, tenant), "401 Unauthorized|authorization failed")
 
 
-def test_an_image_that_the_registry_has_not(tmp_path: Path, tenant: Tenant, registry: Registry, secret: str) -> None:
+def test_image_missing_in_the_registry(tmp_path: Path, tenant: Tenant, registry: Registry, secret: str) -> None:
     repository = registry.image("missing")
     release(tmp_path, repository, imagePullSecrets=[{"name": secret}])
     reported_in_time(begin(tmp_path, tenant), rf"{repository}:1: not found")

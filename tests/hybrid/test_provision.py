@@ -37,7 +37,7 @@ def site_file(path: Path, testbed: Sites, link: Path) -> Path:
     return path
 
 
-def test_jobs_run_in_what_was_made_without_a_network(
+def test_jobs_run_in_the_environment_built_without_a_network(
     tmp_path: Path, testbed: Sites, shared_folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     link = shared_folder / "worker"

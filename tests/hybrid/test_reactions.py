@@ -53,7 +53,7 @@ def test_a_job_over_its_memory_gets_more_until_it_fits(tmp_path: Path, testbed: 
     assert [sacct(testbed, job_id, "ReqMem")[0] for job_id in jobs] == ["100M", "200M", "400M"]
 
 
-def test_a_job_that_was_pushed_out_is_tried_again_in_a_clean_folder(tmp_path: Path, testbed: Sites) -> None:
+def test_preempted_job_is_retried_in_a_clean_folder(tmp_path: Path, testbed: Sites) -> None:
     script = f"[ ! -e half.txt ] || exit 65; echo half > half.txt; {READY} sleep 15; echo done > result.txt"
     write(tmp_path, {"first": (script, resources(cores=2))}, reactions=AT_ONCE)
     going = begin(tmp_path, testbed)
@@ -77,7 +77,7 @@ echo $at > result.txt
 
 @pytest.mark.long
 @pytest.mark.parametrize("locations", [1, 2])
-def test_a_step_goes_on_past_its_time_limit(tmp_path: Path, testbed: Sites, locations: int) -> None:
+def test_step_continues_past_its_time_limit(tmp_path: Path, testbed: Sites, locations: int) -> None:
     keys = resources(ToolTimeLimit={"timelimit": 120}) | {
         "hints": {**SAVES, **(GANG["hints"] if locations > 1 else {})}
     }
@@ -109,7 +109,7 @@ def training_at(folder: Path, name: str, options: dict[str, Any], **keys: Any) -
 
 
 @pytest.mark.long
-def test_a_training_goes_on_in_the_next_job_until_it_is_done_as_one_step(tmp_path: Path, testbed: Sites) -> None:
+def test_training_continues_in_the_next_job_until_done_as_one_step(tmp_path: Path, testbed: Sites) -> None:
     """To the weights of one that has no limit."""
     options = {
         "training_steps": 14000, "batch_size": 2, "patch_shape": [16, 16, 16], "channels": [4, 4, 4, 4, 4],
@@ -134,9 +134,7 @@ def test_a_training_goes_on_in_the_next_job_until_it_is_done_as_one_step(tmp_pat
 
 
 @pytest.mark.long
-def test_a_training_that_was_pushed_out_gives_the_weights_of_an_uninterrupted_one(
-    tmp_path: Path, testbed: Sites
-) -> None:
+def test_preempted_training_gives_the_weights_of_an_uninterrupted_one(tmp_path: Path, testbed: Sites) -> None:
     options = {
         "training_steps": 1000, "batch_size": 2, "patch_shape": [16, 16, 16], "channels": [4, 4, 4, 4, 4],
         "epoch_steps": 50, "validation_interval": 20, "threads_per_rank": 1, "precision": "float32",
@@ -158,7 +156,7 @@ def test_a_training_that_was_pushed_out_gives_the_weights_of_an_uninterrupted_on
     assert weights[0] == weights[1]
 
 
-def test_a_job_that_somebody_cancelled_is_not_tried_again(tmp_path: Path, testbed: Sites) -> None:
+def test_canceled_job_is_not_retried(tmp_path: Path, testbed: Sites) -> None:
     write(tmp_path, {"first": (READY + "echo 'one warning' >&2; sleep 600", resources())}, reactions={})
     going = begin(tmp_path, testbed)
     going.wait_for_line("case 1/2")
@@ -174,7 +172,7 @@ def test_a_job_that_somebody_cancelled_is_not_tried_again(tmp_path: Path, testbe
 
 
 @pytest.mark.parametrize(("code", "attempts"), [(75, 3), (70, 1)])
-def test_a_step_says_whether_another_try_may_help(tmp_path: Path, testbed: Sites, code: int, attempts: int) -> None:
+def test_step_decides_whether_it_is_retried(tmp_path: Path, testbed: Sites, code: int, attempts: int) -> None:
     write(tmp_path, {"first": (f"exit {code}", resources())}, reactions=AT_ONCE)
     ended = go(tmp_path, testbed)
     assert ended.exit_code == 1
@@ -201,7 +199,7 @@ def lose_rank_1(going: Run, testbed: Sites) -> None:
 
 
 @pytest.mark.long
-def test_a_rank_that_is_lost_is_replaced_and_the_training_goes_on(tmp_path: Path, testbed: Sites) -> None:
+def test_lost_rank_is_replaced_and_the_training_continues(tmp_path: Path, testbed: Sites) -> None:
     """To the same weights, as tests/unit/steps/test_strategy_resume.py has it: a second gang here would take a minute."""
     options = {
         "training_set": {"class": "Directory", "path": str(training_set(tmp_path / "data"))},

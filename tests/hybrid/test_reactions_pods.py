@@ -74,7 +74,7 @@ def test_a_step_with_exit_code_75_is_retried_in_a_clean_folder(tmp_path: Path, t
 
 
 @pytest.mark.parametrize("mode", ["job", "exec"])
-def test_a_step_goes_on_past_its_time_limit(tmp_path: Path, tenant: Tenant, mode: str) -> None:
+def test_step_continues_past_its_time_limit(tmp_path: Path, tenant: Tenant, mode: str) -> None:
     limit = {"requirements": {"ToolTimeLimit": {"timelimit": 6}}, **SAVES}
     prepare(tmp_path, (COUNTS, limit), mode)
     ended = go(tmp_path, tenant)
@@ -87,7 +87,7 @@ def test_a_step_goes_on_past_its_time_limit(tmp_path: Path, tenant: Tenant, mode
 
 
 @pytest.mark.parametrize("mode", ["job", "exec"])
-def test_an_exit_code_of_the_steps_own_is_the_end(tmp_path: Path, tenant: Tenant, mode: str) -> None:
+def test_step_exit_code_is_final(tmp_path: Path, tenant: Tenant, mode: str) -> None:
     prepare(tmp_path, ("exit 65", {}), mode)
     ended = go(tmp_path, tenant)
     assert ended.exit_code == 1

@@ -166,7 +166,7 @@ def cronjob(tenant: Tenant, name: str) -> dict[str, Any]:
     return {key: value for key, value in spec.items() if key != "jobTemplate"}
 
 
-def test_an_overlapping_one_is_held_and_the_run_in_the_pod_is_followed_and_ended(
+def test_overlapping_firing_waits_and_the_run_in_the_pod_is_attached_and_canceled(
     tmp_path: Path, tenant: Tenant
 ) -> None:
     name = unique("overlap")

@@ -27,7 +27,7 @@ GOOD = "echo done > result.txt"
         ({"options": ["--nowhere=n1"]}, "options", "--nowhere=n1: sbatch: unrecognized option", "none"),
     ],
 )
-def test_what_the_site_does_not_have_is_told_before_anything_is_submitted(
+def test_missing_resource_is_reported_before_submission(
     tmp_path: Path, testbed: Sites, service: dict[str, Any], setting: str, seen: str, expected: str
 ) -> None:
     write(tmp_path, {"first": (GOOD, resources())}, service=service)

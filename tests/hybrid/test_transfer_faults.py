@@ -173,13 +173,13 @@ def test_byte_flipped_in_transit(at: Sites, route: Route) -> None:
     assert "1 of 4 files with other content" in at.failed(TransferFailed, route)
 
 
-def test_a_stream_that_ends_too_soon_without_a_word(at: Sites) -> None:
+def test_stream_that_ends_early_without_an_error(at: Sites) -> None:
     at.replace(1, "tar", WHEN_UNPACKING + 'head -c 1100000 | "$real" "$@" 2>/dev/null; cat > /dev/null; exit 0')
     assert "4 files" in at.failed(TransferFailed, "from-driver")
 
 
 @pytest.mark.parametrize("route", ["to-driver", "direct"])
-def test_a_tar_that_dies_in_the_middle(at: Sites, route: Route) -> None:
+def test_tar_killed_in_transit(at: Sites, route: Route) -> None:
     # Less than a file: files that arrive whole are kept, and the copy would complete.
     at.replace(0, "tar", WHEN_PACKING + f'"$real" "$@" | head -c 400000; echo "tar: {PATIENT}: EOF" >&2; kill -KILL $$')
     assert "the stream broke off" in at.failed(TransferFailed, route)
@@ -244,7 +244,7 @@ def test_a_full_disk(at: Sites, route: Route) -> None:
     )
 
 
-def test_a_disk_that_somebody_else_fills_meanwhile(at: Sites) -> None:
+def test_disk_filled_by_another_process_during_the_copy(at: Sites) -> None:
     at.replace(
         1, "tar", WHEN_UNPACKING + f'head -c {(SMALL_MIB - 1) * MIB} /dev/zero > {SMALL}/theirs; exec "$real" "$@"'
     )
@@ -257,7 +257,7 @@ def test_a_disk_that_somebody_else_fills_meanwhile(at: Sites) -> None:
 @pytest.mark.parametrize(
     ("folder", "reason"), [(READ_ONLY, "Read-only file system"), ("/root", "Permission denied")], ids=["ro", "rights"]
 )
-def test_where_nothing_can_be_written(at: Sites, route: Route, folder: str, reason: str) -> None:
+def test_unwritable_destination(at: Sites, route: Route, folder: str, reason: str) -> None:
     assert f"seen:     {reason}\n" in at.failed(TargetRefused, route, to=f"{folder}/cohort")
 
 
@@ -289,7 +289,7 @@ def test_a_byte_that_is_flipped_in_the_store(at: Sites, run: Recorded) -> None:
     at.arrived("from-driver")
 
 
-def test_two_drivers_that_send_the_same_at_once(at: Sites, run: Recorded) -> None:
+def test_two_drivers_sending_the_same_files_at_once(at: Sites, run: Recorded) -> None:
     async def both() -> None:
         async def one(target: str) -> None:
             connectors = {

@@ -86,7 +86,7 @@ def test_the_tutorial_runs_as_written(testbed: Sites, checkout: str) -> None:
     assert not own.intersection(testbed.laptop("helm", "list", "--short").stdout.split())
 
 
-def test_a_line_that_the_program_did_not_print_is_noticed() -> None:
+def test_missing_output_line_is_noticed() -> None:
     printed = "medweave: run on-slurm, folder runs/on-slurm\n  check        done in 2 s, peak memory 88 MiB\n"
     assert follow(("  check        done in …",), printed) is None
     assert follow(("  segment      done in …",), printed) == "  segment      done in …"

@@ -146,7 +146,7 @@ def test_there_is_exactly_one_streamflow_entry_point(wheel: Path) -> None:
 
 @pytest.mark.packaging
 @pytest.mark.parametrize("verb", VERBS)
-def test_every_verb_explains_itself_in_a_bare_environment(bare: Path, verb: str) -> None:
+def test_every_verb_prints_its_help_in_a_bare_environment(bare: Path, verb: str) -> None:
     shown = call(bare / "medweave-step", verb, "--help")
     assert shown.returncode == 0, shown.stderr
     assert shown.stdout.startswith(f"usage: medweave-step {verb}")
@@ -155,7 +155,7 @@ def test_every_verb_explains_itself_in_a_bare_environment(bare: Path, verb: str)
 
 @pytest.mark.packaging
 @pytest.mark.parametrize("words", [[], *([name] for name in COMMANDS)], ids=["medweave", *COMMANDS])
-def test_the_driver_explains_itself_in_a_bare_environment(bare: Path, words: list[str]) -> None:
+def test_driver_prints_its_help_in_a_bare_environment(bare: Path, words: list[str]) -> None:
     shown = call(bare / "medweave", *words, "--help")
     assert shown.returncode == 0, shown.stderr
     assert shown.stdout.startswith(" ".join(["usage: medweave", *words]))

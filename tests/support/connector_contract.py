@@ -40,9 +40,7 @@ JOBS = (JOB, "/train/1", "/train/2", "/train/3")
 COPY_ERRORS = (WorkflowExecutionException, OSError)
 MUCH_LINES, MUCH_BYTES, MOST_MIB = 150_000, 15_000_000, 8.0  # so many lines, stored one by one, would take 8.3 MiB more
 NO_QUEUE = {"test_a_job_in_a_queue_outlives_the_connection": "its jobs end with the connection"}
-ENDED_BY_CLUSTER = {
-    "test_a_job_whose_connection_is_lost_is_ended_and_not_taken_for_done": "the cluster keeps it, whoever looks"
-}
+ENDED_BY_CLUSTER = {"test_job_with_a_lost_connection_is_ended_and_not_completed": "the cluster keeps it, whoever looks"}
 
 
 class ConnectorContract(ReuseContract):
@@ -131,7 +129,7 @@ class ConnectorContract(ReuseContract):
         assert text.splitlines() == [str(n) for n in range(1, MUCH_LINES + 1)]
 
     @pytest.mark.slow
-    def test_a_command_that_hangs_holds_up_no_other(self, site: Site) -> None:
+    def test_hanging_command_blocks_no_other(self, site: Site) -> None:
         # Fault C9 of the engine: its one shell runs all commands one after the other.
         async def act(connector: Any, place: ExecutionLocation) -> float:
             hanging = asyncio.create_task(connector.run(place, ["sleep", "30"], capture_output=True))
@@ -151,9 +149,7 @@ class ConnectorContract(ReuseContract):
     # ---- jobs
 
     @pytest.mark.slow
-    def test_a_job_reports_and_its_report_comes_home(
-        self, site: Site, record: RunRecord, capsys: pytest.CaptureFixture[str]
-    ) -> None:
+    def test_job_report_is_fetched(self, site: Site, record: RunRecord, capsys: pytest.CaptureFixture[str]) -> None:
         script = f"""echo '{FIGURES}' >&2; printf %s "$VALUE" > value
             mkdir report; echo x > report/fragment.html; echo '{{}}' > run_report.json"""
         assert using(site, job(site, script, environment={"VALUE": VALUE})) == ("", 0)
@@ -190,7 +186,7 @@ class ConnectorContract(ReuseContract):
         assert site.read(f"{site.work}/made") == "x\n"
 
     @pytest.mark.slow
-    def test_output_and_errors_of_a_job_go_apart(self, site: Site, record: RunRecord) -> None:
+    def test_output_and_errors_of_a_job_are_separate(self, site: Site, record: RunRecord) -> None:
         async def act(connector: Any, place: ExecutionLocation) -> None:
             await connector.run(place, ["mkdir", "-p", site.work])
             await connector.run(place, ["printf", "hello", ">", f"{site.work}/in.txt"])
@@ -225,7 +221,7 @@ class ConnectorContract(ReuseContract):
         assert peak_mib < MOST_MIB
 
     @pytest.mark.slow
-    def test_jobs_side_by_side_have_their_own_ends(self, site: Site, record: RunRecord) -> None:
+    def test_parallel_jobs_have_separate_exit_codes(self, site: Site, record: RunRecord) -> None:
         async def act(connector: Any, place: ExecutionLocation) -> Any:
             return await asyncio.gather(
                 *(
@@ -246,7 +242,7 @@ class ConnectorContract(ReuseContract):
         assert gone(site)
 
     @pytest.mark.slow
-    def test_a_job_that_does_well_after_its_time_limit_has_failed(self, site: Site, record: RunRecord) -> None:
+    def test_job_that_succeeds_after_its_time_limit_has_failed(self, site: Site, record: RunRecord) -> None:
         # Slurm counts minutes, and lets it.
         with pytest.raises(TimeLimitExceeded, match=r"limit|longer than its tool may"):
             using(site, job(site, "sleep 4; echo done", timeout=2))
@@ -285,7 +281,7 @@ class ConnectorContract(ReuseContract):
     # ---- files
 
     @pytest.mark.slow
-    def test_files_go_there_and_back(self, site: Site, tmp_path: Path) -> None:
+    def test_files_are_copied_in_both_directions(self, site: Site, tmp_path: Path) -> None:
         source, there, back = tmp_path / "source", f"{site.folder}/copy", tmp_path / "back"
         (source / "sub folder").mkdir(parents=True)
         (source / "a").write_bytes(os.urandom(3_000_000))
@@ -387,9 +383,7 @@ class ConnectorContract(ReuseContract):
         assert site.read(begun) == "x\n"
 
     @pytest.mark.slow
-    def test_a_job_whose_connection_is_lost_is_ended_and_not_taken_for_done(
-        self, site: Site, record: RunRecord
-    ) -> None:
+    def test_job_with_a_lost_connection_is_ended_and_not_completed(self, site: Site, record: RunRecord) -> None:
         async def act(connector: Any, place: ExecutionLocation) -> None:
             going = await sleeping(site, connector, place)
             await asyncio.to_thread(site.cut)

@@ -29,7 +29,7 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_there_are_as_many_mistakes_as_were_promised_and_of_every_rule() -> None:
+def test_promised_number_of_mistakes_covers_every_rule() -> None:
     assert len({mistake.name for mistake in MISTAKES}) == len(MISTAKES) >= 40
     assert {mistake.rule for mistake in MISTAKES} == set(RULES) - OF_OPTIONS
 
@@ -55,7 +55,7 @@ def summed_up(folder: Path, monkeypatch: pytest.MonkeyPatch, **changed: object) 
     return seeded(), json.loads((folder / "build" / "validate" / "summary.json").read_text())
 
 
-def test_the_summary_of_what_was_seeded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_summary_of_seeded_mistakes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / ".medweave-ignore").write_text("build/\n")
     num_seeded = sum(MISTAKES[0].name in mistake.name for mistake in MISTAKES)
     code, summary = summed_up(tmp_path, monkeypatch)
@@ -64,7 +64,7 @@ def test_the_summary_of_what_was_seeded(tmp_path: Path, monkeypatch: pytest.Monk
     assert summary == {"seeded": num_seeded, "found": num_seeded, "false_alarms": 0, "missed": [], "alarms": []}
 
 
-def test_a_missed_mistake_and_a_false_alarm_are_counted_and_fail_it(
+def test_missed_mistake_and_false_alarm_are_counted_and_fail(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     code, summary = summed_up(tmp_path, monkeypatch, fault=lambda *_: "nothing was reported")

@@ -75,9 +75,7 @@ def assert_well(testbed: Sites, ended: Run, num_jobs: int) -> None:
 
 @pytest.mark.long
 @pytest.mark.parametrize("how", ["stopped", "frozen"])
-def test_a_controller_that_is_away_is_waited_for_wherever_it_is_missed(
-    tmp_path: Path, testbed: Sites, how: str
-) -> None:
+def test_unreachable_controller_is_waited_for_in_every_phase(tmp_path: Path, testbed: Sites, how: str) -> None:
     going, coming = tmp_path / "going", tmp_path / "coming"
     began = f"{testbed.layout.hpc}/scratch/{unique('began')}"
     write_three(going, began)

@@ -53,7 +53,7 @@ def prepare(folder: Path, mode: str) -> None:
 
 
 @pytest.mark.parametrize(("mode", "signal"), [("exec", "KILL"), ("exec", "STOP"), ("job", "STOP")])
-def test_a_step_whose_node_is_lost_is_told_as_that(
+def test_step_on_a_lost_node_is_reported_as_node_failure(
     tmp_path: Path, tenant: Tenant, mode: str, signal: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     prepare(tmp_path, mode)

@@ -162,7 +162,7 @@ def test_requeue_starts_only_what_its_service_lets_start_again(testbed: Sites, p
 
 @pytest.mark.long
 @pytest.mark.parametrize("by_default", ["0", "1"])
-def test_a_suspended_job_is_waited_for(testbed: Sites, pair: Any, by_default: str) -> None:
+def test_suspended_job_is_waited_for(testbed: Sites, pair: Any, by_default: str) -> None:
     with configured(testbed, "SUSPEND", JobRequeue=by_default):
         usual, again, ids = pair()
         push_out(testbed, 20)

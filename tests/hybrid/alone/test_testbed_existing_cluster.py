@@ -37,7 +37,7 @@ def second(testbed: Sites) -> Iterator[dict[str, str]]:
     assert call("up", timeout_s=300).returncode == 0
 
 
-def test_tenants_are_made_in_it_and_taken_out_again(testbed: Sites, second: dict[str, str]) -> None:
+def test_tenants_are_created_and_removed_again(testbed: Sites, second: dict[str, str]) -> None:
     refused = call("up", environment=second, timeout_s=300)
     assert refused.returncode == 1
     assert "has a namespace 'tenant-a' already" in refused.stdout

@@ -26,7 +26,7 @@ class TestLocal(
     ConnectorContract,
     lacks={
         "test_a_command_whose_connection_is_cut_is_not_sent_again": NOTHING_TO_CUT,
-        "test_a_job_whose_connection_is_lost_is_ended_and_not_taken_for_done": NOTHING_TO_CUT,
+        "test_job_with_a_lost_connection_is_ended_and_not_completed": NOTHING_TO_CUT,
         "test_a_job_in_a_queue_outlives_the_connection": NOTHING_TO_CUT,
     },
 ):
@@ -89,7 +89,7 @@ class TestJobsOfAStandIn(
 class TestSlurmOfAStandIn(
     ConnectorContract,
     lacks={
-        "test_a_job_whose_connection_is_lost_is_ended_and_not_taken_for_done": "the queue keeps it, whoever looks",
+        "test_job_with_a_lost_connection_is_ended_and_not_completed": "the queue keeps it, whoever looks",
         "test_a_job_past_its_time_limit_is_ended_with_all_its_processes": "its clock is one for all jobs: see test_slurm_reactions",
         "test_a_process_that_left_its_session_ends_with_a_job_past_its_time_limit": "the same",
     },
