@@ -35,7 +35,7 @@ _parse = ast.parse
 
 @functools.wraps(_parse)
 def parse_without_collection(*arguments: Any, **keywords: Any) -> Any:
-    """`ast.parse`, in which no garbage is collected.
+    """Run `ast.parse` without garbage collection.
 
     Python 3.11 raises SystemError (CPython #106905) where a collection in its middle runs the finalizer of what a killed process
     left: pytest formats the warning's traceback, and that parses too. MONAI's import parses its own source by way of torch.
@@ -61,7 +61,7 @@ _NO_SIGNAL_STACK = _SignalStack(None, 2, 0)  # SS_DISABLE of Linux
 
 
 def pytest_runtest_setup() -> None:
-    """Signals are handled on the main thread's own stack.
+    """Handle signals on the main thread's own stack.
 
     After some thousand tests the next signal with a handler, such as SIGCHLD of torch's DataLoader, ended the process by SIGSEGV
     without a word, as `strace` showed: as if the alternate stack of the process were no memory any more. Whose it is, is not known.
@@ -100,14 +100,14 @@ _handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, sign
 
 @pytest.fixture(autouse=True)
 def handlers_of_one_test() -> None:
-    """A verb that runs inside a test or a module's fixture sets handlers; ignored signals would stay ignored in later processes."""
+    """Restore signal handlers: a verb in a test sets them, and ignored signals would stay ignored in later processes."""
     for number, handler in _handlers.items():
         signal.signal(number, handler)
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """In CI, where all that tests look for can be had, a skipped test is a failed one."""
+    """Report a skipped test as failed in CI, where all requirements of tests are available."""
     report = yield
     if report.skipped and not hasattr(report, "wasxfail") and os.environ.get("CI") == "true":
         reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
@@ -118,7 +118,7 @@ def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.Tes
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: object, error: object) -> None:
-    """Remembers a test process that died: the tests it had left were never run."""
+    """Record a test process that died: its remaining tests were never run."""
     if error:
         _crashed.append(str(error))
 

@@ -39,7 +39,7 @@ CACHE_MIB = 2048
 
 
 def sampler_of(data: Path, cache_mib: int | None) -> PatchSampler:
-    """Over whole cases."""
+    """Return a sampler over whole cases."""
     config = TrainConfig(
         training_set=data, output=data / "model", epochs=1, batch_size=1, patch_shape=SHAPE,
         window_shape=SHAPE, cache_mib=cache_mib,
@@ -49,7 +49,7 @@ def sampler_of(data: Path, cache_mib: int | None) -> PatchSampler:
 
 
 def seconds(sampler: PatchSampler) -> float:
-    """Of an epoch's batches, one after the other, s."""
+    """Return the seconds of an epoch's batches, one after the other."""
     started = time.perf_counter()
     for step in range(NUM_CASES):
         sampler.batch(step)
@@ -68,7 +68,7 @@ class Trainings:
         self.waits = dict[str, list[float]]()
 
     def seconds(self, cache_mib: int | None) -> float:
-        """Of the steps after the first epochs, s."""
+        """Return the seconds of the steps after the first epochs."""
         config = TrainConfig(
             training_set=self.data, output=self.data / "model", epochs=self.options.epochs, batch_size=1,
             patch_shape=SHAPE, window_shape=SHAPE, cache_mib=cache_mib, precision=self.options.precision,
@@ -80,7 +80,7 @@ class Trainings:
 
 
 def main() -> None:
-    """Alternating pairs over the same files."""
+    """Measure alternating pairs over the same files."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--pairs", type=int, default=7)
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="cpu: no network computes")

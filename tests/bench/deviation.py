@@ -38,7 +38,7 @@ SPREADS: dict[str, dict[str, Any]] = {
 
 
 def trained(config: Any, kind: str, group: Any) -> dict[str, Any]:
-    """The weights after twenty steps, without running statistics; under `loss` that of the second half."""
+    """Return the weights after twenty steps, without running statistics; under `loss` that of the second half."""
     import torch
     from monai.losses import DiceCELoss
 
@@ -56,7 +56,7 @@ def trained(config: Any, kind: str, group: Any) -> dict[str, Any]:
 
 
 def all_trained(data: str, group: Any) -> dict[str, dict[str, dict[str, Any]]]:
-    """Every kind under every strategy, by the same two ranks."""
+    """Train every kind with every strategy, by the same two ranks; return the results."""
     return {
         kind: {name: trained(options(Path(data), **changes), kind, group) for name, changes in SPREADS.items()}
         for kind in KINDS
@@ -64,7 +64,7 @@ def all_trained(data: str, group: Any) -> dict[str, dict[str, dict[str, Any]]]:
 
 
 def main() -> None:
-    """Prints a line for each kind and strategy."""
+    """Print a line for each kind and strategy."""
     rows = []
     with tempfile.TemporaryDirectory(prefix="medweave-deviation-") as name:
         data = training_set(Path(name) / "data")

@@ -56,7 +56,7 @@ def both_precisions(model: Path) -> tuple[dict[str, Path], str]:
 
 
 def judged(precision: str, model: Path, batches: Sequence[Path]) -> dict[str, Any]:
-    """Segments the batches and evaluates the delivered files; the content of metrics.json."""
+    """Segment the batches and evaluate the delivered files; return the content of metrics.json."""
     delivered = []
     for batch in batches:
         delivered.append(DATA / f"segmentations-{precision}" / batch.name)
@@ -69,13 +69,13 @@ def judged(precision: str, model: Path, batches: Sequence[Path]) -> dict[str, An
 
 
 def lesions_hit(precision: str) -> dict[tuple[str, str], bool]:
-    """Whether each reference lesion (case id and number) was found."""
+    """Return whether each reference lesion (case id and number) was found."""
     with (DATA / f"evaluation-{precision}" / "lesions.csv").open(encoding="utf-8", newline="") as stream:
         return {(row["case_id"], row["lesion"]): row["hit"] == "1" for row in csv.DictReader(stream)}
 
 
 def dice_between(case_id: str) -> float | None:
-    """Dice of the int8 mask against the float32 mask; None where both are empty."""
+    """Return the Dice of the int8 mask against the float32 mask; None if both are empty."""
     import numpy as np
     import pydicom
 
@@ -109,7 +109,7 @@ def case_rows(metrics: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, A
 
 
 def write(metrics: Mapping[str, Mapping[str, Any]], rows: Mapping[str, Mapping[str, Any]], pinned: str) -> None:
-    """The file, and a line per case."""
+    """Write the result file, and print a line per case."""
     for case_id, row in rows.items():
         harness.say("int8-accuracy", f"{case_id}: " + ", ".join(f"{name} {value}" for name, value in row.items()))
     pairs = [(row["dice_int8"], row["dice"]) for row in rows.values() if None not in (row["dice_int8"], row["dice"])]
@@ -145,7 +145,7 @@ def write(metrics: Mapping[str, Mapping[str, Any]], rows: Mapping[str, Mapping[s
 
 
 def main() -> int:
-    """Runs both sides; returns the exit code."""
+    """Run both sides; return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", type=Path, help="exported or accepted model folder")
     parser.add_argument("--batches", type=int, metavar="N", help="only the first batches of held-out cases")

@@ -51,7 +51,7 @@ class Reference:
         )
 
     def run(self, series: Path, info: Any, output: Path) -> dict[str, float]:
-        """Segments a series; returns the seconds of each stage and writes `mask.npy` (packed bits) next to the SEG."""
+        """Segment a series; return the seconds of each stage and write `mask.npy` (packed bits) next to the SEG."""
         import numpy as np
         import torch
 
@@ -168,14 +168,14 @@ class Reference:
 
 
 def versions() -> str:
-    """The tools of the reference, for the record."""
+    """Return the versions of the reference's tools."""
     from importlib.metadata import version
 
     return ", ".join(f"{name} {version(name)}" for name in ("monai", "torch", "highdicom"))
 
 
 def main() -> None:
-    """Answers one request per line: {"series", "info", "output"} -> the seconds per stage."""
+    """Answer one request per line: {"series", "info", "output"} -> the seconds per stage."""
     from medweave_core.contracts.volume import VolumeInfo
     from medweave_steps.io.cohort.prepared import read_contract
 

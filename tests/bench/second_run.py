@@ -31,7 +31,7 @@ THRESHOLD = 0.4
 
 
 def command(name: str) -> str:
-    """The program of that name in the environment that runs this script."""
+    """Return the program of that name in the environment that runs this script."""
     return str(Path(sys.executable).parent / name)
 
 
@@ -44,7 +44,7 @@ def make_cohort(cases: int) -> None:
 
 
 def write_file(steps: int, **values: Any) -> None:
-    """The repository's own StreamFlow file, with the cohort of this benchmark and a short training."""
+    """Write the repository's own StreamFlow file, with the cohort of this benchmark and a short training."""
     document = YAML(typ="safe").load(harness.ROOT / "streamflow.yml")
     config = document["workflows"]["lung"]["config"]
     job = YAML(typ="safe").load(harness.ROOT / config["settings"])
@@ -79,7 +79,7 @@ def run(name: str) -> dict[str, Any]:
 
 
 def main() -> int:
-    """Measures; returns the exit code."""
+    """Measure; return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cases", type=int, default=8, metavar="N", help="patients, a third of them for testing")
     parser.add_argument("--steps", type=int, default=20, metavar="N", help="training steps")

@@ -67,14 +67,14 @@ def seconds_of(device: Any) -> float:
 
 
 def name_of(device: Any) -> str:
-    """The card's, or `cpu`."""
+    """Return the name of the GPU, or `cpu`."""
     import torch
 
     return str(torch.cuda.get_device_name(device)) if device.type == "cuda" else "cpu"
 
 
 def one_rank(device: Any) -> RankGroup:
-    """A group of torch.distributed that this process is alone in."""
+    """Return a torch.distributed group of this process alone."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
@@ -84,7 +84,7 @@ def one_rank(device: Any) -> RankGroup:
 
 
 def trainer_of(config: TrainConfig, device: Any, group: Group) -> Trainer:
-    """A whole training by the verb's own parts."""
+    """Return a complete trainer, made from the verb's own parts."""
     prepared = open_prepared(config.training_set)
     training, validation = usable_cases(prepared)
     window = config.window_shape
@@ -101,7 +101,7 @@ def trainer_of(config: TrainConfig, device: Any, group: Group) -> Trainer:
 
 
 def steps_after(trainer: Trainer, first: int) -> dict[str, float]:
-    """Trains to the end; s of the steps after the first ones, in which no other loop takes a turn, and the share of waiting."""
+    """Train to the end; return the seconds of the steps after the first ones (no other loop has turns), and the waiting share."""
     own_step, state, device = trainer._train_step, trainer.state, trainer.strategy.device
     begun = dict[str, float]()
 
@@ -144,7 +144,7 @@ class Bare:
         self.mixed = torch.autocast(device.type, torch.bfloat16, enabled=trainer.stepper.uses_bfloat16)
 
     def step(self, number: int) -> None:
-        """One of them."""
+        """Run one step."""
         image, label = self.pairs[number]
         self.optimiser.zero_grad()
         with self.mixed:
@@ -154,7 +154,7 @@ class Bare:
         self.optimiser.step()
 
     def run(self, device: Any, first: int) -> float:
-        """All after the first ones, s."""
+        """Run all steps; return the seconds of those after the first ones."""
         for number in range(first):
             self.step(number)
         started = seconds_of(device)
@@ -171,7 +171,7 @@ class Turns:
         self._found = dict[str, float]()
 
     def take(self, name: str) -> float:
-        """`ours` or `bare`, s; the first call runs both."""
+        """Return the seconds of `ours` or `bare`; the first call runs both."""
         if name not in self._found:
             self._found = self._run()
         return self._found.pop(name)
@@ -198,7 +198,7 @@ class Turns:
 
 
 def main() -> None:
-    """Alternating pairs on one device."""
+    """Measure alternating pairs on one device."""
     import torch
 
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)

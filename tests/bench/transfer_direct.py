@@ -68,18 +68,18 @@ class Copies:
         self.path, self.to, self.num_bytes = f"{WORKDIR}/blob", f"{WORKDIR}/copy", mib * 2**20
 
     async def shell(self, place: Any, line: str) -> str:
-        """What a command in a pod says."""
+        """Run a command in a pod; return its output."""
         result = await self.connectors[place.deployment].run(place, [line], capture_output=True)
         assert result is not None
         assert result[1] == 0, result
         return str(result[0])
 
     async def make(self) -> None:
-        """The file, in the source's page cache."""
+        """Create the file, in the source's page cache."""
         await self.shell(self.source, f"head -c {self.num_bytes} /dev/urandom > {self.path}; sync {self.path}")
 
     async def managed(self, manager: Any, route: str) -> float:
-        """Seconds of a copy by the data manager."""
+        """Return the seconds of a copy by the data manager."""
         from medweave_connectors.engine.data import manager as module
         from medweave_connectors.transfer import failures
         from medweave_connectors.transfer.manifest.digest_cache import DigestCache
@@ -99,7 +99,7 @@ class Copies:
         return seconds
 
     async def bare(self) -> float:
-        """Seconds of the bare stream."""
+        """Return the seconds of the bare stream."""
         from medweave_connectors.transfer.routes.direct.certificates import make_identity
 
         await self.shell(self.target, f"rm -rf {self.to}; sync")
@@ -125,7 +125,7 @@ class Copies:
 
 
 def measured(copies: Copies, pairs: int, mib: int) -> None:
-    """Both benchmarks."""
+    """Run both benchmarks."""
     from support.testbed_ends import managed
 
     with asyncio.Runner() as runner:
@@ -161,7 +161,7 @@ def measured(copies: Copies, pairs: int, mib: int) -> None:
 
 
 def main() -> int:
-    """Measures; returns the exit code."""
+    """Measure; return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--mib", type=int, default=512, metavar="N", help="size of the file, MiB")
     parser.add_argument("--pairs", type=int, default=7, metavar="N", help="alternating pairs")

@@ -57,7 +57,7 @@ class Site:
         return self.folder / "cohort"
 
     def fresh(self) -> Path:
-        """An empty folder. None is removed between copies: ext4 passes over inodes that were freed a minute ago, one by one."""
+        """Return an empty folder. None is removed between copies: ext4 skips inodes that were freed a minute ago, one by one."""
         folder = self.folder / f"at-{secrets.token_hex(4)}"
         folder.mkdir()
         return folder
@@ -75,7 +75,7 @@ class Site:
         return folder
 
     def by_medweave(self, run_id: str, *, port: int | None = None) -> None:
-        """A copy of ours in a run."""
+        """Copy by medweave in a run."""
         asyncio.run(self._sent(run_id, port or self.port))
 
     async def _sent(self, run_id: str, port: int) -> None:
@@ -93,7 +93,7 @@ class Site:
         await self._managed(manager.MedweaveDataManager, {"laptop": laptop, "site": site}, port, target)
 
     def by_stock(self) -> None:
-        """A copy by StreamFlow's own connectors and data manager."""
+        """Copy by StreamFlow's own connectors and data manager."""
         asyncio.run(self._stock())
 
     async def _stock(self) -> None:
@@ -111,7 +111,7 @@ class Site:
         )
 
     async def _managed(self, kind: Any, connectors: dict[str, Any], port: int, target: Path) -> None:
-        """A copy by a data manager."""
+        """Copy by a data manager."""
         from streamflow.core.deployment import ExecutionLocation
 
         context: Any = SimpleNamespace(
@@ -131,7 +131,7 @@ class Site:
                 await connector.undeploy(False)
 
     def cold(self) -> None:
-        """Ours, into an empty store."""
+        """Copy by medweave into an empty store."""
         self.work = self.fresh()
         self.by_medweave("run-1")
 
@@ -146,20 +146,20 @@ class Site:
         time.sleep(1.0)  # the disk's own work
 
     def timed(self, copy: Callable[[], object]) -> float:
-        """How long a copy takes, s."""
+        """Return the seconds of a copy."""
         self.rest()
         began = time.perf_counter()
         copy()
         return time.perf_counter() - began
 
     def again(self) -> None:
-        """Ours in a later run; nothing has changed."""
+        """Copy by medweave in a later run; nothing has changed."""
         self.by_medweave(f"run-{secrets.token_hex(4)}")
 
 
 @contextlib.contextmanager
 def site(num_files: int) -> Iterator[Site]:
-    """The cohort, and a server."""
+    """Yield the cohort, and a server."""
     from support.sshd import make_key, sshd
 
     with tempfile.TemporaryDirectory(prefix="medweave-files-") as name:
@@ -187,7 +187,7 @@ def counted_bytes(at: Site, run_id: str) -> int:
 
 
 def main() -> None:
-    """Measures."""
+    """Run the benchmarks."""
     import streamflow.main  # noqa: F401
 
     from medweave_connectors import plugin  # noqa: F401

@@ -44,7 +44,7 @@ class Copies:
         self.stock = {"laptop": laptop, name: KubernetesConnector(name, "/", files=[], **access)}
 
     def clear(self) -> None:
-        """Nothing is there, and nothing waits to be written."""
+        """Remove earlier copies, and flush pending writes."""
         self._kubectl("sh", "-c", f"rm -rf {self._to}; sync")
 
     def _kubectl(self, *words: str, stdin: Any = None) -> None:
@@ -55,7 +55,7 @@ class Copies:
         subprocess.run(line, env=environment, stdin=stdin, check=True)
 
     def by_kubectl(self) -> float:
-        """Seconds of a bare stream."""
+        """Return the seconds of a bare stream."""
         self.clear()
         started = time.monotonic()
         with self._blob.open("rb") as stream:
@@ -63,7 +63,7 @@ class Copies:
         return time.monotonic() - started
 
     async def managed(self, manager: Any) -> float:
-        """Seconds of a copy by a data manager."""
+        """Return the seconds of a copy by a data manager."""
         from streamflow.core.deployment import ExecutionLocation
 
         self.clear()
@@ -76,7 +76,7 @@ class Copies:
 
 
 def measured(copies: Copies, pairs: int, mib: int) -> None:
-    """Both benchmarks."""
+    """Run both benchmarks."""
     from importlib.metadata import version
     from types import SimpleNamespace
 
@@ -112,7 +112,7 @@ def measured(copies: Copies, pairs: int, mib: int) -> None:
 
 
 def main() -> int:
-    """Measures; returns the exit code."""
+    """Measure; return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--mib", type=int, default=512, metavar="N", help="size of the file, MiB (default 512)")
     parser.add_argument("--pairs", type=int, default=7, metavar="N", help="alternating pairs (default 7)")

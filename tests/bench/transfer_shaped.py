@@ -32,7 +32,7 @@ WITHOUT = "\ndef codecs():\n    return {}\n"
 
 @contextmanager
 def shaped(mbit: int) -> Iterator[None]:
-    """Two namespaces and the link between them."""
+    """Yield two namespaces and the link between them."""
     rate = f"rate {mbit}mbit burst 256kb latency 50ms"
     try:
         for name in NAMES:
@@ -53,7 +53,7 @@ def _ip(words: str) -> None:
 
 
 def sent_bytes(name: str = NAMES[0]) -> int:
-    """What has left the sender's interface, that of the first namespace if no other is named."""
+    """Return the bytes sent by an interface, by default that of the first namespace."""
     words = ["ip", "netns", "exec", name, "cat", f"/sys/class/net/{LINK}/statistics/tx_bytes"]
     return int(subprocess.run(words, check=True, capture_output=True, text=True).stdout)
 
@@ -71,7 +71,7 @@ class Copies:
     num_bytes: dict[bool, list[int]] = field(default_factory=lambda: {True: [], False: []})
 
     def send(self, *, encoded: bool) -> float:
-        """Seconds from the connection to the end of both programs."""
+        """Return the seconds from the connection to the end of both programs."""
         from medweave_connectors.transfer.agent import program_text
 
         shutil.rmtree(self.target, ignore_errors=True)
@@ -115,7 +115,7 @@ class Copies:
 
 
 def made(folder: Path, cases: int, syntax: str) -> Path:
-    """A cohort of DICOM series."""
+    """Write a cohort of DICOM series; return its folder."""
     step = Path(sys.executable).with_name("medweave-step")
     words = f"phantom lung --cases {cases} --seed 3 --transfer-syntax {syntax} --format dicom --output {folder}/cohort"
     subprocess.run([step, *words.split()], check=True, cwd=folder, stderr=subprocess.DEVNULL)
@@ -123,7 +123,7 @@ def made(folder: Path, cases: int, syntax: str) -> Path:
 
 
 def measured(copies: Copies, options: argparse.Namespace, name: str = "transfer_shaped") -> None:
-    """Times of pairs, and the share of bytes of all of them."""
+    """Measure the times of pairs, and the bytes sent in all of them."""
     bars = options.syntax == "explicit" and options.mbit == 1000
     name = name if bars else f"{name}_{options.syntax}_{options.mbit}"
     size = sum(path.stat().st_size for path in copies.source.rglob("*") if path.is_file())
@@ -146,7 +146,7 @@ def measured(copies: Copies, options: argparse.Namespace, name: str = "transfer_
 
 
 def main() -> int:
-    """Measures; returns the exit code."""
+    """Measure; return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cases", type=int, default=4, metavar="N", help="series in the cohort")
     parser.add_argument("--pairs", type=int, default=7, metavar="N", help="alternating pairs")

@@ -29,7 +29,7 @@ sys.path.insert(0, str(harness.ROOT / "tests"))
 
 
 def enter(name: str) -> None:
-    """What this thread opens and starts from here on is in that namespace."""
+    """Move this thread into a namespace; later sockets and processes are in it."""
     library = ctypes.CDLL(None, use_errno=True)
     with Path("/run/netns", name).open() as file:
         if library.setns(file.fileno(), 0):
@@ -50,7 +50,7 @@ class DriverCopies(Copies):
     back: bool
 
     def send(self, *, encoded: bool) -> float:
-        """Seconds of a copy."""
+        """Return the seconds of a copy."""
         return self.runner.run(self._sent(encoded=encoded))
 
     async def _sent(self, *, encoded: bool) -> float:
@@ -78,7 +78,7 @@ class DriverCopies(Copies):
 
 
 def main() -> int:
-    """Measures; returns the exit code."""
+    """Measure; return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cases", type=int, default=4, metavar="N", help="series in the cohort")
     parser.add_argument("--pairs", type=int, default=5, metavar="N", help="alternating pairs")

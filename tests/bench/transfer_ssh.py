@@ -57,13 +57,13 @@ class Copies:
         return self._folder / "to"
 
     def by_scp(self) -> None:
-        """By the program, at the first site."""
+        """Copy by scp, started at the first site."""
         options = ["-o", "BatchMode=yes", "-o", f"UserKnownHostsFile={self._known_hosts}", "-i", str(self._key)]
         port = str(self._servers["second"].port)
         subprocess.run(["scp", "-q", "-P", port, *options, str(self.blob), f"127.0.0.1:{self._fresh()}/"], check=True)
 
     async def managed(self, manager: Any, route: str) -> float:
-        """Seconds of a copy by the data manager."""
+        """Return the seconds of a copy by the data manager."""
         from streamflow.core.deployment import ExecutionLocation
 
         from medweave_connectors.engine.data import manager as module
@@ -90,7 +90,7 @@ class Copies:
 
 
 def measured(copies: Copies, pairs: int, mib: int) -> None:
-    """Both benchmarks."""
+    """Run both benchmarks."""
     from support.testbed_ends import managed
 
     openssh = subprocess.run(["ssh", "-V"], capture_output=True, text=True, check=True).stderr.split(",")[0]
@@ -114,7 +114,7 @@ def measured(copies: Copies, pairs: int, mib: int) -> None:
 
 
 def main() -> None:
-    """Measures."""
+    """Run the benchmarks."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--mib", type=int, default=1024, metavar="N", help="size of the file, MiB (default 1024)")
     parser.add_argument("--pairs", type=int, default=7, metavar="N", help="alternating pairs (default 7)")

@@ -23,13 +23,13 @@ BOUND = sorted(ROOT.glob("deployments/bindings/*.yml"))
 
 
 def command_of(path: Path) -> list[str]:
-    """The words of the command in the header of a bound file, without its name."""
+    """Return the words of the command in the header of a bound file, without its name."""
     line = next(line for line in path.read_text().splitlines() if line.startswith("#   medweave bind "))
     return shlex.split(line.lstrip("# "))[2:]
 
 
 def expected_name(site: str, pipeline: Path) -> str:
-    """The lung pipelines are not named, for they were first; nor is what each folder's first workflow is called."""
+    """Return the name of a bound file; the lung pipelines and the first workflow of a folder add no word to it."""
     folder = pipeline.parent.name.partition("-")[0].replace(LUNG, "")
     return f"streamflow.{'-'.join([site, *([folder] if folder else []), *_further(pipeline, folder)])}.yml"
 
@@ -39,7 +39,7 @@ def _further(pipeline: Path, folder: str) -> list[str]:
 
 
 def placed(path: Path) -> dict[str, Any]:
-    """Where each step of a file's workflow runs: target by step."""
+    """Return the target of each step of a file's workflow."""
     (workflow,) = load(path)["workflows"].values()
     targets = {binding["step"]: binding["target"] for binding in workflow["bindings"] if "step" in binding}
     return {step: targets.get(step, targets.get("/")) for step in step_paths(path.parent / workflow["config"]["file"])}

@@ -20,14 +20,14 @@ def blocks(language: str) -> list[str]:
 
 
 def block(language: str, beginning: str) -> str:
-    """The only block that begins so."""
+    """Return the only block with this beginning."""
     (block,) = [candidate for candidate in blocks(language) if candidate.startswith(beginning)]
     return block
 
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder as the guide's reader has it."""
+    """Return a folder with the files of the guide's reader."""
     shutil.copytree(ROOT / "workflows", tmp_path / "workflows")
     site = block("yaml", "title:")
     (tmp_path / "my-site.yml").write_text(site)

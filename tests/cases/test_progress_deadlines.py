@@ -29,14 +29,14 @@ Act = Callable[[Any, ExecutionLocation], Any]
 
 @pytest.fixture(autouse=True)
 def short_deadlines(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Deadlines of seconds in place of minutes."""
+    """Shorten the deadlines from minutes to seconds."""
     monkeypatch.setattr(deadlines, "NO_PROGRESS_S", SILENCE_S)
     monkeypatch.setattr(shells, "PROBE_S", 0.3)
 
 
 @pytest.fixture(params=["ssh", "pods"])
 def using(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[[Act], Any]]:
-    """Runs something with a connector of each kind and its place."""
+    """Run something with a connector of each kind and its place."""
 
     def run(connector: Any, place: str, act: Act) -> Any:
         async def go() -> Any:

@@ -38,7 +38,7 @@ def server_with(folder: Path, *settings: str) -> Iterator[tuple[Sshd, Target]]:
 
 
 def run_by(target: Target, line: str) -> tuple[str, int]:
-    """What a run gets, or its error."""
+    """Return the result of a run, or its error."""
 
     async def go() -> tuple[str, int]:
         login = Sessions(target, most=10, notify=lambda _: None)
@@ -103,7 +103,7 @@ OURS = [["curve25519-sha256"], ["ssh-ed25519"], ["aes256-gcm@openssh.com", "aes2
 
 
 def kexinit(*lists: str) -> bytes:
-    """The beginning of a server's SSH_MSG_KEXINIT."""
+    """Return the beginning of a server's SSH_MSG_KEXINIT."""
     return b"\x14" + bytes(16) + b"".join(len(names).to_bytes(4, "big") + names.encode() for names in lists)
 
 

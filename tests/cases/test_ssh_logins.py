@@ -85,7 +85,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
 
 
 def using(site: Site, account: str, act: Callable[[Any, ExecutionLocation], Any]) -> Any:
-    """What a deployed connector answers for an account."""
+    """Run an act with a deployed connector for an account; return its result."""
 
     async def go() -> Any:
         connector = site.connector(account)
@@ -105,7 +105,7 @@ async def job(connector: Any, place: ExecutionLocation, folder: Path, words: lis
 
 
 async def all_kinds(connector: Any, place: ExecutionLocation, folder: Path) -> dict[str, Any]:
-    """What each kind of session gives: a short command, a job, and copies in both directions."""
+    """Return the result of each kind of session: a short command, a job, and copies in both directions."""
     (folder / "sent").write_text("to the site\n")
     answers = {
         "command": await connector.run(
@@ -210,7 +210,7 @@ def test_one_session_is_too_few(site: Site, tmp_path: Path) -> None:
 
 
 def doctor(site: Site, account: str) -> dict[str, HopResult]:
-    """The lines of `medweave doctor` about an account, by name."""
+    """Return the lines of `medweave doctor` about an account, by name."""
     target = Target(
         where="deployments.login.config",
         host="127.0.0.1",

@@ -33,7 +33,7 @@ def chart(request: pytest.FixtureRequest) -> Path:
 
 
 def merged(base: Any, over: Any) -> Any:
-    """Values as Helm joins them: maps key by key, everything else replaced."""
+    """Return values merged like Helm does: maps key by key, everything else replaced."""
     if isinstance(base, dict) and isinstance(over, dict):
         return {**base, **{key: merged(base.get(key), inner) for key, inner in over.items()}}
     return over

@@ -18,7 +18,7 @@ SECTIONS = {"files", "post", "environment", "runscript", "test", "labels", "help
 
 
 def instructions(recipe: Path) -> list[tuple[str, str]]:
-    """(instruction, its words) of a Containerfile, continued lines joined, comments left out."""
+    """Return (instruction, its words) of a Containerfile, with continued lines joined and without comments."""
     text = "\n".join(line for line in recipe.read_text().splitlines() if not line.lstrip().startswith("#"))
     lines = re.sub(r"\\\n\s*", "", text).splitlines()
     return [(line.split(maxsplit=1)[0], line.split(maxsplit=1)[1]) for line in lines if line.strip()]
@@ -90,7 +90,7 @@ def test_build_context_has_all_files_of_the_build() -> None:
 
 
 def apptainer_sections(text: str) -> tuple[dict[str, str], dict[str, list[str]]]:
-    """Header and sections of an Apptainer definition.
+    """Return the header and sections of an Apptainer definition.
 
     Raises:
         ValueError: a line that the format does not have, or a section twice.

@@ -223,7 +223,7 @@ NODE, REGISTRY = "node-17.hpc.example.org", "registry.hospital.example:5000"
 
 @pytest.fixture
 def at_a_site(done: engine.Run, tmp_path: Path) -> Path:
-    """The same run's folder, as if one of its jobs had run in a pod there."""
+    """Return a copy of the run's folder in which one job ran in a pod at a site."""
     shutil.copytree(done.folder, tmp_path / "there", symlinks=True)
     log = tmp_path / "there" / done.record.relative_to(done.folder) / "events.jsonl"
     events = [json.loads(line) for line in log.read_text().splitlines()]

@@ -22,7 +22,7 @@ CONTEXT = json.loads(files("rocrate").joinpath("data", "ro-crate.jsonld").read_t
 
 
 def main() -> int:
-    """0 where all crates conform to what the profile requires."""
+    """Return 0 if all crates conform to what the profile requires."""
     assert CONTEXT["@id"] == ADDRESS
     jsonld.source_to_json = _to_json
     HttpRequester.get = _get  # type: ignore[method-assign]

@@ -127,7 +127,7 @@ def test_inference_with_a_bundle_gives_bit_identical_masks(tmp_path: Path) -> No
 
 
 def holds_lesions(folder: Path) -> bool:
-    """True where a mask is not empty: equal empty masks would prove nothing."""
+    """Return True if a mask is not empty: equal empty masks would prove nothing."""
     import nibabel
 
     return any(nibabel.load(path).get_fdata().any() for path in folder.rglob("*.nii.gz"))

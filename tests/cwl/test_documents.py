@@ -125,7 +125,7 @@ def test_the_options_of_a_tool_are_those_of_its_verb(path: Path) -> None:
 
 
 def check_type(parameter: str, described: dict[str, Any], hint: Any, field: dataclasses.Field[Any]) -> None:
-    """A verb's option and a tool's input must mean the same: number of values, choices, default."""
+    """Assert that a verb's option and a tool's input agree: number of values, choices, default."""
     literals = [h for h in (hint, *typing.get_args(hint)) if typing.get_origin(h) is typing.Literal]
     choices = field.metadata["choices"]
     names = choices() if callable(choices) else choices

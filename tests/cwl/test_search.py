@@ -77,7 +77,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def scattered(folder: Path) -> Outcome:
-    """The search by StreamFlow, a job for each trial; the job of the last trial is killed."""
+    """Return the result of the search by StreamFlow, with a job for each trial; the job of the last trial is killed."""
     own, process = start(folder, "scatter", "streamflow", more=[ENDLESS])
     os.kill(parent_of_the_training_with(f"--steps={ENDLESS['steps']}", process), signal.SIGKILL)
     return outcome_of(own, process)
@@ -85,7 +85,7 @@ def scattered(folder: Path) -> Outcome:
 
 @pytest.fixture(scope="module")
 def others(folder: Path, scattered: Outcome) -> dict[tuple[str, str], Outcome]:
-    """All at once: each waits much."""
+    """Return the results of the other variants, run in parallel because each mostly waits."""
     started = {variant: start(folder, *variant) for variant in OTHERS}
     return {variant: outcome_of(*item) for variant, item in started.items()}
 

@@ -55,7 +55,7 @@ def c1_with_medweave(ours: Path, tools: dict[str, str]) -> None:
 
 @contextmanager
 def waits(stock: Path, tool: object, *, target: str = "{deployment: here}", preload: str = "") -> Iterator[None]:
-    """Asserts that a step of the stock engine waits in silence while another one, elsewhere, has long ended.
+    """Assert that a step of the stock engine waits in silence while another one, elsewhere, has long ended.
 
     The block runs at the same time.
     """

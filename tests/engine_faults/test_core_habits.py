@@ -30,12 +30,12 @@ def server(tmp_path: Path) -> Iterator[SSHServer]:
 
 
 def using(connector: Any, act: Callable[[Any, Any], Awaitable[Any]]) -> Any:
-    """What a deployed connector answers."""
+    """Run an act with a deployed connector; return its result."""
     return using_all([connector], act)[0]
 
 
 def using_all(connectors: Sequence[Any], act: Callable[[Any, Any], Awaitable[Any]]) -> list[Any]:
-    """What several deployed connectors answer, at the same time."""
+    """Run an act with several deployed connectors at the same time; return the results."""
 
     async def go(connector: Any) -> Any:
         try:
@@ -196,7 +196,7 @@ def test_c13_no_command_line_is_stored_after_a_success(stock: Path, ours: Path, 
 
 
 def command_after_run(folder: Path, command: str, *, ours: bool) -> subprocess.CompletedProcess[str]:
-    """`streamflow prov` or `streamflow report` on the run `visit` of a folder's streamflow.yml."""
+    """Run `streamflow prov` or `streamflow report` on the run `visit` of a folder's streamflow.yml."""
     words = [command, "visit", "--file", "streamflow.yml"]
     code = f"{'' if ours else STOCK_PRELOAD}\nimport sys, streamflow.main\nsys.exit(streamflow.main.main({words}))"
     return subprocess.run([sys.executable, "-c", code], cwd=folder, capture_output=True, text=True, check=False)

@@ -29,7 +29,7 @@ exit 2
 
 
 def streams(kind: type[BaseConnector]) -> Any:
-    """A connector whose programs run here, and whose copies are those of its class for other machines."""
+    """Return a connector whose programs run here, and whose copies are those of its class for other machines."""
     away = type("Away", (kind,), {name: getattr(kind, name) for name in ("get_stream_reader", "get_stream_writer")})
     away.copy_remote_to_local = BaseConnector.copy_remote_to_local
     return away("site", "/")
@@ -145,7 +145,7 @@ def test_d7_large_stderr_of_a_program_blocks_no_stream(tmp_path: Path, stock_onl
 
 
 def end_of(script: Path) -> None:
-    """Kills what runs a script, for which the stock stream would wait."""
+    """Kill the process of a script that the stock stream would wait for."""
     for process in Path("/proc").glob("[0-9]*"):
         try:
             words = (process / "cmdline").read_bytes()

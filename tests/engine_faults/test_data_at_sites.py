@@ -54,7 +54,7 @@ def stock_site(server: SSHServer, workdir: Path) -> dict[str, Any]:
 
 
 def bound(folder: Path, server: SSHServer, *, ours: bool) -> str:
-    """A file whose steps all run at a site; the keys are next to the folder."""
+    """Return the text of a file whose steps all run at a site; the keys are next to the folder."""
     if ours:
         site = ssh_site(server.port, f"{folder}/site", key="../server/id_ed25519")
         site["config"]["knownHosts"] = "../server/known_hosts"
@@ -65,7 +65,7 @@ def bound(folder: Path, server: SSHServer, *, ours: bool) -> str:
 
 
 def files_and_a_second_step(folder: Path, names: tuple[str, ...], file: str) -> None:
-    """A step that makes these files, a second one that reads all of them."""
+    """Write a workflow: a step that makes these files, and a second one that reads all of them."""
     make = "import sys\nfor n, name in enumerate(sys.argv[1:]):\n    open(name, 'w').write(f'scan {n}')\n"
     (folder / "make.py").write_text(make)
     made = {
@@ -115,7 +115,7 @@ def test_d3_outputs_at_a_site_may_have_any_name(server: SSHServer, stock: Path, 
 
 @pytest.fixture
 def remote(monkeypatch: pytest.MonkeyPatch) -> Remote:
-    """Makes a path of a class, or of the stock one, at a site whose files lie on this machine."""
+    """Return a function that makes a remote path of a class at a site whose files are on this machine."""
 
     def made(folder: Path, kind: Any = None) -> Any:
         if kind is None:
@@ -227,7 +227,7 @@ def test_a_folder_with_folders_is_listed_to_its_depth_at_a_site(server: SSHServe
 
 @pytest.fixture
 def web(tmp_path: Path) -> Iterator[str]:
-    """An address at which a file lies."""
+    """Yield the URL of a file."""
     (tmp_path / "web").mkdir()
     (tmp_path / "web" / "Mustermann.txt").write_text("scan")
     handler = functools.partial(SimpleHTTPRequestHandler, directory=str(tmp_path / "web"))
@@ -367,7 +367,7 @@ def test_d6_inputs_of_a_scatter_are_sent_at_the_same_time(stock: Path, ours: Pat
 
 
 async def using(config: Mapping[str, Any], act: Callable[[Any, list[ExecutionLocation]], Awaitable[Any]]) -> Any:
-    """What a stock ssh connector answers, whose machines need no known host keys."""
+    """Run an act with a stock ssh connector without host key checks; return its result."""
     from streamflow.deployment.connector.ssh import SSHConnector
 
     connector = SSHConnector("login", "/", username="me", checkHostKey=False, retries=1, **config)
@@ -379,7 +379,7 @@ async def using(config: Mapping[str, Any], act: Callable[[Any, list[ExecutionLoc
 
 
 def refused(folder: Path, server: SSHServer, **keys: Any) -> bool:
-    """Whether keys of the engine's are refused in a site of ours, which is accepted without them."""
+    """Return whether keys of the engine's are refused in a site of ours, which is accepted without them."""
     (folder / "server").symlink_to(Path(server.key).parent)
     codes = []
     for more in ({}, keys):
@@ -425,7 +425,7 @@ def test_d9_a_link_points_to_the_requested_file(tmp_path: Path, stock_only: bool
     here = ExecutionLocation(name="__LOCAL__", deployment="here", local=True)
 
     def linked(connector: Any, name: str, *, folder: bool) -> str:
-        """The content behind a name that is a link to another file or folder already."""
+        """Copy onto a name that is already a link to another file or folder; return the content behind it."""
         old, new = ((tmp_path / name) if folder else (tmp_path / name / "scan") for name in ("old", "new"))
         link = tmp_path / name
         link.symlink_to(old)

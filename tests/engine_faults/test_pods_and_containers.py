@@ -50,7 +50,7 @@ def stock_pod(name: str, mounts: list[tuple[str, str]] | None) -> Any:
 
 
 def stock_destinations(mounts: list[tuple[str, str]] | None, path: str) -> int:
-    """To how many of two pods stock StreamFlow sends a copy."""
+    """Return to how many of two pods stock StreamFlow sends a copy."""
     connector = stock_kubernetes()
 
     async def container_of(location: ExecutionLocation) -> tuple[str, Any]:

@@ -27,7 +27,7 @@ OURS = FILE.replace("target: {deployment: here}", "target: {deployment: hpc}").r
 
 
 def fakes(folder: Path, **knobs: str) -> dict[str, str]:
-    """The environment for a run of ours over tests/fakes/slurm."""
+    """Return the environment for a run of ours over tests/fakes/slurm."""
     (folder / "slurm").mkdir()
     for name, text in knobs.items():
         (folder / "slurm" / name.replace("_", "-")).write_text(text)

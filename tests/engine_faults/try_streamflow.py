@@ -57,7 +57,7 @@ def make_environment(folder: Path, version: str) -> Path:
 
 
 def try_faults(python: Path, folder: Path) -> list[Fault]:
-    """Runs the stock side of each test."""
+    """Run the stock side of each test."""
     report = folder / "report.xml"
     options = [
         "--stock-only",
@@ -74,7 +74,7 @@ def try_faults(python: Path, folder: Path) -> list[Fault]:
 
 
 def read_report(root: ElementTree.Element) -> Iterable[Fault]:
-    """The verdicts in pytest's JUnit report: a test that passed has shown its fault."""
+    """Return the verdicts in pytest's JUnit report: a test that passed has shown its fault."""
     for case in root.iter("testcase"):
         name = str(case.get("name"))
         named = re.match(r"test_([qnkdc]\d+)_", name)

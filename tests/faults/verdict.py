@@ -38,7 +38,7 @@ class ReportedOutcome:
 
     @property
     def success(self) -> bool:
-        """Whether the driver or its event log reports success."""
+        """Return whether the driver or its event log reports success."""
         return self.exit_code == 0 or self.state == "completed"
 
 
@@ -116,7 +116,7 @@ class Verdict:
 
     @property
     def good(self) -> bool:
-        """Whether the fault counts and nothing is wrong."""
+        """Return whether the fault counts and nothing is wrong."""
         return self.counts and not (self.false_success or self.lost or self.doubled or self.orphans)
 
 

@@ -39,7 +39,7 @@ def old_report(name: str) -> Any:
 
 
 def same_arrays(old: Path, new: Path) -> None:
-    """Every array of the old folder is in the new one, bit by bit."""
+    """Assert that every array of the old folder is in the new one, bit by bit."""
     paths = sorted(old.rglob("*.npy"))
     assert paths
     for path in paths:

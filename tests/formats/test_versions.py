@@ -33,7 +33,7 @@ cp {report} run_report.json
 
 @pytest.fixture
 def site(request: pytest.FixtureRequest) -> Iterator[Path]:
-    """A site whose worker is of another version."""
+    """Yield a site whose worker is of another version."""
     with restored() as root:
         report = json.loads((root / "run_report.json").read_text())
         report |= {"medweave_version": request.param}

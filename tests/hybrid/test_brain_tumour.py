@@ -20,7 +20,7 @@ EPOCHS, LEARNING_RATE = 2, 0.002
 
 
 def here(folder: Path) -> Path:
-    """The same training by two processes of this machine; its model folder."""
+    """Run the same training by two processes of this machine; return its model folder."""
     cohort = ("--cohort", str(folder / "cohort"))
     spacing, shape = [str(SPACING_MM)] * 3, list(map(str, PREPARED_SHAPE))
     index = str(folder / "index.json")

@@ -40,7 +40,7 @@ def image(name: str) -> Values:
 
 
 def small(memory: str) -> Values:
-    """Requests that leave room for several releases on a node of two cores."""
+    """Return resource requests small enough for several releases on a node of two cores."""
     return {
         "requests": {"cpu": "50m", "memory": "64Mi", "ephemeral-storage": "64Mi"},
         "limits": {"cpu": "1", "memory": memory, "ephemeral-storage": "2Gi"},
@@ -54,7 +54,7 @@ def segment_image(tenant: Tenant) -> str:
 
 @pytest.fixture(scope="module")
 def python() -> Values:
-    """Values that give pods the worker environment, at its own path."""
+    """Return values that give pods the worker environment, at its own path."""
     folder = str(TESTBED / "environment")
     mount = {"name": "environment", "mountPath": folder, "readOnly": True}
     claim = {"claimName": "medweave-environment", "readOnly": True}
@@ -74,7 +74,7 @@ def ddp(python: Values, workers: int, **more: Any) -> Values:
 
 @pytest.fixture(scope="module")
 def installation(tenant: Tenant) -> Iterator[Values]:
-    """A folder that looks like an installation of COMPSs as far as the chart looks: what runs in it is tested with a real one."""
+    """Yield values for a folder that passes the chart's checks of a COMPSs installation; other tests use a real one."""
     config = {
         "apiVersion": "v1",
         "kind": "ConfigMap",
@@ -104,7 +104,7 @@ def compss(installation: Values, workers: int) -> Values:
 
 
 def objects(tenant: Tenant, name: str) -> list[str]:
-    """Kind and name of everything that bears a release's label, and of what Helm keeps of it."""
+    """Return kind and name of all objects with a release's label, and of Helm's own records of it."""
     objects_found = tenant.get(KINDS, f"app.kubernetes.io/instance={name}") + tenant.get(
         "secrets", f"owner=helm,name={name}"
     )
@@ -138,7 +138,7 @@ def test_helm_and_the_api_server_accept_every_ci_file(tenant: Tenant, chart: Pat
 
 @pytest.fixture
 def helm(tenant: Tenant, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The real Helm on the PATH, with the cluster's version, which a Helm with a version stamp has built in."""
+    """Put the real Helm on the PATH, with the cluster's version, which a Helm with a version stamp has built in."""
     program = tmp_path / "bin" / "helm"
     program.parent.mkdir()
     words = shlex.join([str(tenant.binaries / "helm")])
@@ -365,7 +365,7 @@ def test_the_master_stays_while_its_workers_scale(tenant: Tenant, installation: 
 
 
 def plain() -> Values:
-    """Values of pods that start at once: they compute nothing here."""
+    """Return values of pods that start at once: they compute nothing here."""
     base = image("localhost/medweave-base:1")
     return {
         "image": base,

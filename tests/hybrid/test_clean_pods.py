@@ -33,7 +33,7 @@ def laptop(tenant: Tenant, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def killed(folder: Path, tenant: Tenant) -> Run:
-    """A run whose job works already, and then its driver is killed."""
+    """Start a run and kill its driver when its job works; return the run."""
     going = begin(folder, tenant)
     going.wait_for_line("case 1/2", 120)
     assert left(tenant, going)
@@ -42,7 +42,7 @@ def killed(folder: Path, tenant: Tenant) -> Run:
 
 
 def left(tenant: Tenant, run: Run) -> list[str]:
-    """What there is of a run in the tenant's namespace."""
+    """Return the objects of a run in the tenant's namespace."""
     return [item["metadata"]["name"] for item in tenant.get(KINDS, f"{owner.RUN}={run.record.name}")]
 
 
@@ -61,7 +61,7 @@ def prepare(folder: Path, tools: dict[str, Any], *, claim: bool, **config: Any) 
 
 @pytest.fixture
 def volume(testbed: Sites, tenant: Tenant) -> Path:
-    """Where the tenant's claim lies on this machine."""
+    """Return the folder of the tenant's claim on this machine."""
     return testbed.layout.pods / tenant.namespace
 
 

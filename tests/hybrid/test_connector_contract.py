@@ -43,7 +43,7 @@ def cut_login(login: Mapping[str, Any]) -> None:
 
 @pytest.fixture
 def scratch(testbed: Sites, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """A folder of the HPC user, for a driver in the laptop user's home."""
+    """Yield a folder of the HPC user, for a driver in the laptop user's home."""
     monkeypatch.setenv("HOME", str(testbed.layout.laptop_home))
     folder = f"{laptop(testbed)['MEDWEAVE_TESTBED_SCRATCH']}/{unique('contract')}"
     yield folder
@@ -101,7 +101,7 @@ class TestSlurmOverSSH(
 
 
 def site_in(tenant: Tenant, kind: Any, pod: str, **config: Any) -> Site:
-    """A site of pods that exist already; commands run in `pod`."""
+    """Return a site of pods that exist already; commands run in `pod`."""
     config |= {"kubeconfig": str(tenant.kubeconfig), "namespace": tenant.namespace}
 
     def read(path: str) -> str:

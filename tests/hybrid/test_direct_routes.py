@@ -25,7 +25,7 @@ CLOSED = (48000, 48009)
 
 @pytest.fixture(scope="module")
 def pods(tenant: Tenant) -> Iterator[tuple[str, str]]:
-    """Two workloads; the second has two pods."""
+    """Yield two workloads; the second has two pods."""
     names = unique("direct-a"), unique("direct-b")
     with ExitStack() as stack:
         for name, replicas in zip(names, (1, 2), strict=True):
@@ -41,7 +41,7 @@ def run(monkeypatch: pytest.MonkeyPatch) -> Recorded:
 
 @pytest.fixture
 def pumped(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """What went through this machine."""
+    """Return a list that collects the arguments of each copy through this machine."""
     real, seen = via_driver.pump, []
 
     async def pump(*arguments: Any) -> None:

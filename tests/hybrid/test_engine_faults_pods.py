@@ -49,7 +49,7 @@ PAIR, LONE = unique("engine-faults-pair"), unique("engine-faults-lone")
 
 @pytest.fixture(scope="module")
 def tenant() -> Iterator[Tenant]:
-    """The account; helm and its kubeconfig are found, as on the laptop."""
+    """Yield the account; helm and its kubeconfig are found, as on the laptop."""
     account = first_tenant()
     with pytest.MonkeyPatch.context() as patch:
         for name, value in pod_runs.environment(account).items():
@@ -349,7 +349,7 @@ def test_k11_a_time_limit_holds_and_a_cut_is_no_end_on_kubernetes(
             return late, took_s, lost, await outcome(half(connector, place))
 
     async def half(connector: Any, place: Any) -> int:
-        """Bytes of two million, of which half come before the cut."""
+        """Copy two million bytes and cut the connection after half; return the number received."""
         words, num_bytes = ["sh", "-c", "head -c 1000000 /dev/zero; sleep 5; head -c 1000000 /dev/zero"], 0
         async with await connector.get_stream_reader(words, place) as reader:
             while data := await reader.read(100_000):

@@ -42,7 +42,7 @@ def slurm(testbed: Sites) -> Iterator[BothSlurms]:
 
 @pytest.fixture(autouse=True)
 def medweave(slurm: BothSlurms, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What medweave's connectors find in the process of a run: its record, what the job asks for, the user's home."""
+    """Set up what medweave's connectors need in a run's process: its record, the job's request, the user's home."""
     monkeypatch.setenv("HOME", str(slurm.home))
     schedule(begin_record(tmp_path, monkeypatch), monkeypatch, JOB)
 

@@ -50,7 +50,7 @@ def ended(made: Shape, first_line: str) -> Run:
 
 @pytest.fixture
 def silent() -> Iterator[str]:
-    """The address of a server that takes connections and never answers."""
+    """Yield the address of a server that takes connections and never answers."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
         yield f"https://127.0.0.1:{listening.getsockname()[1]}"
 

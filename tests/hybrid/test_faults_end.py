@@ -24,7 +24,7 @@ TOO_LARGE = {"requests": {"cpu": "100", "memory": "64Mi"}, "limits": {"cpu": "10
 
 @contextmanager
 def in_a_terminal(made: Shape) -> Iterator[tuple[Run, subprocess.Popen[str]]]:
-    """The run as a shell's foreground job, whose processes all get what the terminal sends; the shell prints its exit code."""
+    """Yield the run as a shell's foreground job, whose processes get the terminal's signals; the shell prints its exit code."""
     streamflow = Path(sys.executable).with_name("streamflow")
     line = f"trap : INT; {streamflow} run --quiet streamflow.yml --outdir results 2> stderr.txt; echo exit $?"
     environment = {**os.environ, **laptop(made.testbed), "MEDWEAVE_RUN_ID": made.run_id}

@@ -31,7 +31,7 @@ def run(monkeypatch: pytest.MonkeyPatch) -> Recorded:
 
 
 async def deleted_in_the_middle(tenant: Tenant, pod: str) -> None:
-    """Deletes the pod at once when some of the file is there."""
+    """Delete the pod as soon as a part of the file has arrived."""
     while (await asyncio.to_thread(tenant.within, pod, ARRIVED)).returncode != 0:
         await asyncio.sleep(0.02)
     await asyncio.to_thread(tenant.call, "kubectl", "delete", f"pod/{pod}", "--grace-period=0", "--force")

@@ -24,7 +24,7 @@ def clean(tenant: Tenant) -> Iterator[None]:
 
 
 def pods(folder: Path) -> dict[str, Any]:
-    """Two pods, which work in folders that no other pod sees."""
+    """Return two pods, which work in folders that no other pod sees."""
     (folder / "pods.yaml").write_text(yaml.safe_dump(pods_of(NAME)))
     config = {"files": ["pods.yaml"], "timeout": 60, "pendingTimeout": 8}
     return {"type": "medweave.kubernetes", "workdir": WORKDIR, "config": config}

@@ -33,7 +33,7 @@ def clean(tenant: Tenant) -> Iterator[None]:
 def prepare(
     folder: Path, tools: dict[str, Any], *, timeout: int = 60, spec: dict[str, Any] | None = None, **config: Any
 ) -> None:
-    """A run whose standing pod has these keys in its `spec`, and whose deployment has those of `config`."""
+    """Write a run whose long-running pod has these keys in its `spec`, and whose deployment has those of `config`."""
     document = pods_on_claim(NAME, replicas=1)
     document["spec"]["template"]["spec"] |= spec or {}
     (folder / "pods.yaml").write_text(yaml.safe_dump(document))
@@ -42,13 +42,13 @@ def prepare(
 
 
 def left(tenant: Tenant) -> list[str]:
-    """Jobs and pods of Jobs that are there."""
+    """Return the existing Jobs and their pods."""
     objects = tenant.get("jobs,pods", "medweave.dev/submission")
     return [document["metadata"]["name"] for document in objects]
 
 
 def assert_nothing_left(tenant: Tenant) -> None:
-    """No Job, and no pod that still works; the object of one that has ended may take a moment to go."""
+    """Assert that no Job and no working pod is left; objects of ended pods may take a moment to vanish."""
     objects = tenant.get("jobs,pods", "medweave.dev/submission")
     assert not [
         document
@@ -66,7 +66,7 @@ def pod_of(tenant: Tenant) -> str:
 def working(
     folder: Path, tenant: Tenant, script: str = "exec sleep 600", asks: dict[str, Any] | None = None, **config: Any
 ) -> Run:
-    """A run whose job works already."""
+    """Start a run and wait until its job works; return the run."""
     prepare(folder, {"works": (PROGRESS + script, asks or {})}, **config)
     going = begin(folder, tenant)
     going.wait_for_line("case 1/2", 120)
@@ -189,7 +189,7 @@ def test_the_standing_pod_and_the_jobs_have_the_priority_of_the_file(tmp_path: P
 
 @pytest.fixture
 def two_gpus() -> Iterator[None]:
-    """The node says that it has two, and the scheduler believes it; nothing uses them."""
+    """Make the node report two GPUs, which the scheduler counts; nothing uses them."""
     admin = sites().admin
     node = admin("get", "nodes", "-o", "jsonpath={.items[0].metadata.name}").stdout
 

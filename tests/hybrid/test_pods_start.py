@@ -36,7 +36,7 @@ def prepare(
     pending_s: int = PENDING_S,
     **container: Any,
 ) -> None:
-    """A run over one pod, whose spec gets the keys of `spec`; `more` are further objects."""
+    """Write a run over one pod, whose spec gets the keys of `spec`; `more` are further objects."""
     document = pods_of(NAME, replicas=1, **container)
     document["spec"]["template"]["spec"] |= spec or {}
     (folder / "pods.yaml").write_text(yaml.safe_dump_all([*more, document]))
@@ -50,7 +50,7 @@ def left(tenant: Tenant) -> list[str]:
 
 
 def assert_never(going: Run, tenant: Tenant, words: str) -> None:
-    """The run ends with an error in time, in the cluster's words, and its objects are gone."""
+    """Assert that the run ends in time with the cluster's error, and its objects are gone."""
     reported_s = reported_after_s(going, "ERROR")
     ended = going.wait()
     assert ended.exit_code == 1

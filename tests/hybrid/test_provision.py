@@ -15,7 +15,7 @@ from support.testbed import Sites
 
 
 def site_file(path: Path, testbed: Sites, link: Path) -> Path:
-    """A site file that places `check`, whose extra is small, at the cluster."""
+    """Write a site file that places `check`, whose extra is small, at the cluster."""
     facts = dict(line.split("=", 1) for line in testbed.laptop("env").stdout.splitlines() if "=" in line)
     name = "MEDWEAVE_TESTBED_LOGIN_"
     config = {

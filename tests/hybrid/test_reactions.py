@@ -20,7 +20,7 @@ SAVES = {"urn:medweave:cwl#Checkpoint": {"folder": "saved"}}
 
 @pytest.fixture(autouse=True)
 def clean(testbed: Sites) -> None:
-    """Each test finds the folder of the tests empty."""
+    """Empty the folder of the tests before each test."""
     testbed.hpc("sh", "-c", f"rm -rf {testbed.layout.hpc}/scratch/tests")
 
 
@@ -29,13 +29,13 @@ def reactions(ended: Run) -> list[dict[str, Any]]:
 
 
 def states(testbed: Sites, ended: Run) -> list[str]:
-    """What the accounting says of each attempt whose job the log names, in order."""
+    """Return the accounting state of each attempt whose job is in the log, in order."""
     jobs = [event["data"]["site"]["slurm_job_id"] for event in ended.of_type("job.ended")]
     return [sacct(testbed, job_id)[0].split()[0] for job_id in jobs]
 
 
 def push_out(testbed: Sites) -> str:
-    """A job of higher priority that takes both nodes for a moment."""
+    """Submit a job of higher priority that takes both nodes for a moment."""
     return testbed.submitted(
         "--partition=urgent", "--nodes=2", "--ntasks-per-node=2", "--mem=8000M", "--output=/dev/null", script="sleep 2"
     )
@@ -190,7 +190,7 @@ done
 
 
 def lose_rank_1(going: Run, testbed: Sites) -> None:
-    """As soon as the training has a checkpoint."""
+    """Kill rank 1 as soon as the training has a checkpoint."""
     ((job_id, _),) = jobs_of(testbed, going.record.name)
     find = f"find {testbed.layout.hpc}/scratch/tests -name checkpoint.pt"
     assert testbed.hpc("sh", "-c", TO_RANK_1, "sh", job_id, "USR1").stdout == "signaled\n"

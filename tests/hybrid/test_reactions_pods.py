@@ -44,7 +44,7 @@ def prepare(folder: Path, tool: tuple[str, dict[str, Any]], mode: str, **reactio
 
 
 def attempts(ended: Run) -> list[dict[str, Any]]:
-    """The site's facts of each attempt, in order."""
+    """Return the site's facts of each attempt, in order."""
     return [dict(event["data"]["site"]) for event in ended.of_type("job.ended")]
 
 

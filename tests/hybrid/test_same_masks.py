@@ -36,7 +36,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run_at(folder: Path, testbed: Sites, model: Path, cohort: Path, place: str) -> Run:
-    """A run of the inference pipeline, with its segmentation bound to a place."""
+    """Run the inference pipeline with its segmentation bound to a place; return the run."""
     folder.mkdir()
     site = committed_site()
     site["roles"] |= dict.fromkeys(("segment", "gate"), PLACES[place])  # a site measures a model where it segments
@@ -55,7 +55,7 @@ def run_at(folder: Path, testbed: Sites, model: Path, cohort: Path, place: str) 
 
 
 def masks(ended: Run) -> dict[str, str]:
-    """Digest of the voxels and of the frames of each delivered mask, and of the files themselves."""
+    """Return the digest of the voxels and of the frames of each delivered mask, and of the files themselves."""
     digests = {}
     for file in sorted((ended.folder / "results").rglob("lesion_mask.*")):
         name = f"{file.parent.name}/{file.name}"
@@ -66,7 +66,7 @@ def masks(ended: Run) -> dict[str, str]:
 
 
 def where(ended: Run) -> set[str]:
-    """Where the cases were segmented, in the site's own words."""
+    """Return the nodes or pods that segmented the cases, by the site's own names."""
     jobs = [event for event in ended.of_type("job.ended") if event["step"] == "/segment"]
     assert len(jobs) == CASES
     sites = [job["data"].get("site") or {} for job in jobs]

@@ -42,7 +42,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def data(tenant: Tenant, model: Path) -> Iterator[tuple[Path, dict[str, str]]]:
-    """A cohort of one case and a model on the tenant's claim, and the job's inputs as the runner's pod sees them."""
+    """Yield a cohort of one case and a model on the tenant's claim, and the job's inputs as the runner's pod sees them."""
     with on_the_claim() as (folder, inside):
         write_dicom(folder / "cohort", 1)
         subprocess.run(["cp", "-r", model, folder / "model"], check=True)
@@ -57,7 +57,7 @@ def schedule(word: str, file: Path) -> str:
 
 
 def finished(tenant: Tenant, job: str, *, limit_s: float) -> str:
-    """Waits for a Job's end; its log."""
+    """Wait for a Job's end; return its log."""
 
     def end() -> set[str]:
         status = json.loads(tenant.call("kubectl", "get", "job", job, "--output", "json"))
@@ -213,7 +213,7 @@ def test_overlapping_firing_waits_and_the_run_in_the_pod_is_attached_and_cancele
 
 
 def attached(folder: Path, name: str) -> subprocess.Popen[str]:
-    """`medweave attach --schedule`, by the account that made it."""
+    """Start `medweave attach --schedule`, by the account that created the schedule."""
     own = os.environ | {"XDG_STATE_HOME": str(folder / "state")} | WITH_HELM
     words = [PROGRAM, "attach", "--schedule", name]
     return subprocess.Popen(words, cwd=folder, env=own, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)

@@ -17,7 +17,7 @@ from support.training_set import training_set
 
 
 def here(folder: Path, grid: Path) -> SearchTable:
-    """The same search on this machine, trial after trial."""
+    """Run the same search on this machine, trial after trial; return its table."""
     assert main(["search", "--part", "plan", "--grid", str(grid), "--output", str(folder / "planned")]) == 0
     results = []
     for path in sorted((folder / "planned").iterdir()):

@@ -56,7 +56,7 @@ outputs: {nodes: {type: File, outputBinding: {glob: nodes.txt}}}
 
 @pytest.fixture
 def cohort(testbed: Sites) -> Iterator[str]:
-    """A folder with one file on the cluster's scratch; its path there."""
+    """Yield the path of a folder with one file on the cluster's scratch."""
     folder = f"{testbed.layout.hpc}/scratch/cohorts"
     made = testbed.hpc("sh", "-c", f"mkdir -p {folder}/ct && touch {folder}/ct/one.dcm")
     assert made.returncode == 0, made.stderr
@@ -65,7 +65,7 @@ def cohort(testbed: Sites) -> Iterator[str]:
 
 
 def laptop_environment(testbed: Sites) -> dict[str, str]:
-    """What the laptop's user sources before a run."""
+    """Return the variables that the laptop's user sources before a run."""
     file = shlex.quote(str(testbed.layout.laptop / "environment.sh"))
     text = subprocess.run(
         ["env", "-i", "sh", "-c", f". {file} && env -0"], capture_output=True, text=True, check=True

@@ -114,7 +114,7 @@ def test_new_driver_re_attaches_the_job_of_a_killed_one(tmp_path: Path, testbed:
 
 @pytest.fixture(autouse=True)
 def clean(testbed: Sites) -> None:
-    """Each test finds the folder of the tests empty."""
+    """Empty the folder of the tests before each test."""
     testbed.hpc("sh", "-c", f"rm -rf {testbed.layout.hpc}/scratch/tests")
 
 

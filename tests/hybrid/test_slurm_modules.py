@@ -14,7 +14,7 @@ from support.testbed import Sites
 
 @pytest.fixture
 def service(tmp_path: Path, testbed: Sites, shared_folder: Path) -> dict[str, Any]:
-    """Keys of a service whose site has one module, `tool/1.0`, with one program."""
+    """Return the keys of a service whose site has one module, `tool/1.0`, with one program."""
     modulefile = f"#%Module1.0\nprepend-path PATH {shared_folder}/bin\n"
     script = f"""cd {quote(str(shared_folder))} && mkdir -p modules/tool bin && printf %s {quote(modulefile)} > modules/tool/1.0 &&
         printf '#!/bin/sh\\necho of the module\\n' > bin/site-tool && chmod +x bin/site-tool"""

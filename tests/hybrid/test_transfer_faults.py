@@ -45,7 +45,7 @@ WHEN_PACKING = 'case "$1" in c*) ;; *) exec "$real" "$@" ;; esac\n'
 
 
 def faulty_pods(name: str) -> dict[str, Any]:
-    """One pod that stays, whose programs can be replaced, with a disk of 16 MiB and one that cannot be written to."""
+    """Return one pod that stays, whose programs can be replaced, with a disk of 16 MiB and one that cannot be written to."""
     path = f"{PROGRAMS}:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
     document = pods_of(name, kind="StatefulSet", replicas=1, env=[{"name": "PATH", "value": path}])
     spec = document["spec"]["template"]["spec"]
@@ -102,7 +102,7 @@ class Sites:
         asyncio.run(asyncio.wait_for(act(), 120))
 
     def failed(self, kind: type[TransferFailed], route: Route, *, to: str = "") -> str:
-        """The words of a copy that was not made. They name no patient, and nothing is left."""
+        """Assert that a copy fails without leftovers or patient names; return the error's text."""
         before = self.left(route)
         with pytest.raises(kind) as raised:
             self.send(route, to=to)
@@ -118,7 +118,7 @@ class Sites:
         return self.within(1, f"ls -A {TO} {SMALL} {READ_ONLY}").split()
 
     def digests(self, route: Route, *, end: bool) -> str:
-        """Of the folder that a route begins or ends with."""
+        """Return the digests of the folder at one end of a route."""
         look = "cd {} && find . -type f -exec sha256sum {{}} + | sort"
         if route == ("to-driver" if end else "from-driver"):
             local = self.folder / ("job" if end else "source") / "cohort"
@@ -127,7 +127,7 @@ class Sites:
         return self.within(1, look.format(f"{TO}/cohort")) if end else self.within(0, look.format(f"{FROM}/cohort"))
 
     def arrived(self, route: Route) -> None:
-        """The copy has the source's files, with their content."""
+        """Assert that the copy has the source's files, with their content."""
         sent = self.digests(route, end=False)
         assert sent.count("\n") == 4
         assert self.digests(route, end=True) == sent
@@ -149,7 +149,7 @@ def run(monkeypatch: pytest.MonkeyPatch) -> Recorded:
 
 @pytest.fixture
 def at(tenant: Tenant, pods: tuple[str, str], tmp_path: Path, run: Recorded) -> Sites:
-    """Four files at this machine and at the first pod; nothing else of an earlier test."""
+    """Return the sites with four files at this machine and at the first pod, without files of earlier tests."""
     made = Sites(tenant, tmp_path, pods)
     (tmp_path / "job").mkdir()
     (tmp_path / "source" / "cohort").mkdir(parents=True)

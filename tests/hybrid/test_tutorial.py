@@ -27,7 +27,7 @@ class Block:
 
 
 def blocks() -> list[Block]:
-    """The page's blocks in order; a `text` block belongs to the one before it."""
+    """Return the page's blocks in order; a `text` block belongs to the one before it."""
     found: list[Block] = []
     for language, text in re.findall(r"^```(\w+)\n(.*?)^```", PAGE.read_text(), flags=re.DOTALL | re.MULTILINE):
         if language == "text":
@@ -38,7 +38,7 @@ def blocks() -> list[Block]:
 
 
 def follow(shown: tuple[str, ...], printed: str) -> str | None:
-    """The first line that the page shows and the program did not print after the ones before; None if all came, in order."""
+    """Return the first line of the page that the program did not print in order; None if it printed all."""
     rest = iter(printed.splitlines())
     for line in shown:
         pattern = ".*".join(re.escape(part) for part in line.split("…"))
@@ -49,7 +49,7 @@ def follow(shown: tuple[str, ...], printed: str) -> str | None:
 
 @pytest.fixture
 def checkout(testbed: Sites) -> Iterator[str]:
-    """The laptop's copy of the checkout, made as the page says; its folder below the laptop's home."""
+    """Yield the folder of the laptop's copy of the checkout, made as on the page."""
     (for_root,) = [block for block in blocks() if block.language == "sh"]
     up, image, copy, shell = for_root.text.splitlines()
     # The fixture `testbed` replaces the first line, the tests' own helper the second, `Sites.laptop` the last.

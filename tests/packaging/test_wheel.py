@@ -62,7 +62,7 @@ def pinned_blocks() -> dict[str, list[str]]:
 def install(
     binaries: Path, wheel: Path, extra: str, folder: Path, blocks: dict[str, list[str]], *options: str
 ) -> subprocess.CompletedProcess[str]:
-    """Installs the wheel as docs/how-to/install-a-worker.md says: its closure from constraints.txt, hashes checked."""
+    """Install the wheel as docs/how-to/install-a-worker.md says: its closure from constraints.txt, hashes checked."""
     versions = folder / "versions.txt"
     versions.write_text(install_role.versions(blocks.values()))
     report = folder / "resolution.json"
@@ -110,13 +110,13 @@ def bare_environment(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> B
 
 @pytest.fixture(scope="session")
 def bare(bare_environment: Bare) -> Path:
-    """Binaries of an environment with medweave and no extra."""
+    """Return the binaries of an environment with medweave and no extra."""
     return bare_environment.folder / "bin"
 
 
 @pytest.fixture(scope="session")
 def segment_worker(wheel: Path, bare_environment: Bare, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Root of an environment with `medweave[segment]` alone, whose packages have no bytecode: that takes ten seconds."""
+    """Return the root of an environment with `medweave[segment]` alone, whose packages have no bytecode: that takes ten seconds."""
     folder = tmp_path_factory.mktemp("segment")
     shutil.copytree(bare_environment.folder, folder / "venv", symlinks=True)
     installed = install(folder / "venv" / "bin", wheel, "[segment]", folder, pinned_blocks(), "--no-compile")

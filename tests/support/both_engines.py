@@ -31,7 +31,7 @@ database: {{type: medweave.database, config: {{}}}}
 def run_both(
     folder: Path, workflow: str | Path, job: Mapping[str, Any], *, fakes: bool = False, first: Path | None = None
 ) -> dict[str, dict[str, str]]:
-    """Runs a workflow of the lung pipelines, or another by its path, under both engines at once; path -> SHA-256 of each output.
+    """Run a lung workflow, or another by its path, under both engines at once; return path -> SHA-256 of each output.
 
     Args:
         fakes: the steps are the stand-ins of `tests/fakes`.
@@ -54,7 +54,7 @@ def begin(
     first: Path | None = None,
     laptop: str = "{}",
 ) -> subprocess.Popen[str]:
-    """An engine's own command in a folder; everything runs on this machine.
+    """Start an engine's own command in a folder; everything runs on this machine.
 
     Args:
         engine: streamflow or cwltool.
@@ -86,7 +86,7 @@ def begin(
 
 
 def run_jobs(folder: Path, cwl: Path, jobs: Mapping[str, str], *, first: Path | None = None) -> None:
-    """Runs a workflow under both engines at once, each with its job file; outputs lie in `by-streamflow` and `by-cwltool`."""
+    """Run a workflow under both engines at once, each with its job file; outputs lie in `by-streamflow` and `by-cwltool`."""
     started = {}
     for name, job in jobs.items():
         with (folder / f"{name}.log").open("w") as log:

@@ -62,7 +62,7 @@ class BothSlurms:
     # ---- the connectors, called directly
 
     def stock(self, name: str, *, bend: Bend = unbent, **service: Any) -> Site:
-        """StreamFlow's own connectors.
+        """Return the site with StreamFlow's own connectors.
 
         Args:
             name: of the folder below `folder` in which the jobs work.
@@ -98,7 +98,7 @@ class BothSlurms:
     # ---- whole runs
 
     def write_stock(self, folder: Path, name: str, tools: Mapping[str, Any], **service: Any) -> None:
-        """What `slurm_runs.write` writes, for stock StreamFlow.
+        """Write the files of `slurm_runs.write` for stock StreamFlow.
 
         Args:
             name: of the folder below `folder` of the site in which the jobs work.
@@ -118,26 +118,26 @@ class BothSlurms:
         (folder / "streamflow.yml").write_text(engine_file(deployments, {"/": target}, managers=STOCK))
 
     def write_ours(self, folder: Path, name: str, tools: Mapping[str, Any], **service: Any) -> None:
-        """The same for medweave."""
+        """Write the files of `slurm_runs.write` for medweave."""
         slurm_runs.write(folder, tools, service=service)
         document = yaml.safe_load((folder / "streamflow.yml").read_text())
         document["deployments"]["login"]["workdir"] = f"{self.folder}/{name}"
         (folder / "streamflow.yml").write_text(yaml.safe_dump(document))
 
     def begin_stock(self, folder: Path, *arguments: str) -> Run:
-        """Starts a stock run as the laptop's user."""
+        """Start a stock run as the laptop's user."""
         return start_stock(folder, *arguments, environment={"HOME": str(self.home)})
 
     # ---- the site's own view
 
     def jobs(self, name: str) -> dict[str, str]:
-        """Id and state of the jobs that work in a folder below `folder`, ended ones too."""
+        """Return the id and state of the jobs that work in a folder below `folder`, ended ones too."""
         output = self.testbed.hpc("squeue", "--me", "--noheader", "--states=all", "--format=%i|%T|%Z").stdout
         rows = (line.split("|", 2) for line in output.splitlines())
         return {job_id: state for job_id, state, folder in rows if folder.startswith(f"{self.folder}/{name}")}
 
     def running(self, name: str) -> str | None:
-        """The id of one that runs."""
+        """Return the id of a running job."""
         return next((job_id for job_id, state in self.jobs(name).items() if state == "RUNNING"), None)
 
     def read(self, path: str) -> str:

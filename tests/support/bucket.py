@@ -50,7 +50,7 @@ class Gateway:
     ca: Path
 
     def settings(self, **more: Any) -> dict[str, Any]:
-        """What a site file says of it."""
+        """Return the bucket's settings for a site file."""
         return {"endpoint": self.endpoint, "bucket": NAME, "ca": str(self.ca), **more}
 
     def objects(self) -> list[Path]:
@@ -59,7 +59,7 @@ class Gateway:
 
 
 def program() -> Path:
-    """versitygw, built from the pinned sources once for this user.
+    """Return the path of versitygw, built once for this user from the pinned sources.
 
     A machine without Go has no such tests, except in CI, where that is a failure.
     """
@@ -85,7 +85,7 @@ def _build(file: Path) -> None:
 
 @contextmanager
 def gateway(folder: Path, *, root: Path | None = None) -> Iterator[Gateway]:
-    """The server, while the block runs.
+    """Yield the server, while the block runs.
 
     Args:
         root: where its buckets lie, if not in the folder.
@@ -122,7 +122,7 @@ def _wait(server: subprocess.Popen[bytes], port: int, log: Path) -> None:
 
 
 def _certificates(folder: Path) -> tuple[Path, Path, Path]:
-    """Files: of the CA, and of the server's certificate and key."""
+    """Return the files of the CA, and of the server's certificate and key."""
     keys = [ec.generate_private_key(ec.SECP256R1()) for _ in range(2)]
     names = [x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)]) for name in ("a CA of the test", "a gateway")]
     now = datetime.datetime.now(datetime.UTC)

@@ -13,7 +13,7 @@ GO_ENVIRONMENT = {"CGO_ENABLED": "0", "GOGC": "400"}
 
 @contextmanager
 def alone(lock: Path) -> Iterator[None]:
-    """Waits until no other process is in such a block with this file, which is made where it is not there."""
+    """Wait until no other process is in such a block with this file, which is created if missing."""
     lock.parent.mkdir(parents=True, exist_ok=True)
     with lock.open("w") as lock_file:
         fcntl.flock(lock_file, fcntl.LOCK_EX)

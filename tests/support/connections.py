@@ -9,7 +9,7 @@ from pathlib import Path
 
 
 def cut(host: str, port: int) -> None:
-    """Shuts all connections of this process to an address.
+    """Shut all connections of this process to an address.
 
     Args:
         host: an address or a name.

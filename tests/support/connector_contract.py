@@ -59,12 +59,12 @@ class ConnectorContract(ReuseContract):
 
     @pytest.fixture
     def site(self) -> Site:
-        """The back-end's site."""
+        """Return the back-end's site."""
         raise NotImplementedError
 
     @pytest.fixture
     def record(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunRecord:
-        """A running record, in which some jobs are scheduled."""
+        """Return a running record, in which some jobs are scheduled."""
         record = begin_record(tmp_path, monkeypatch)
         schedule(record, monkeypatch, *JOBS)
         return record

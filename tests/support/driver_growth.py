@@ -23,13 +23,13 @@ RESET_PEAK = "5"  # see proc(5), clear_refs
 
 
 def memory_bytes(key: str) -> int:
-    """What the kernel says of this process: VmRSS now, VmHWM at most."""
+    """Return the memory of this process: VmRSS is the current value, VmHWM the peak."""
     lines = Path("/proc/self/status").read_text("utf-8").splitlines()
     return next(int(line.split()[1]) * KIB for line in lines if line.startswith(f"{key}:"))
 
 
 async def grown(at: Places, facts: dict[str, Any]) -> float:
-    """The growth over the copy, in MiB, after one that is small."""
+    """Return the growth during the copy, in MiB, after a small copy."""
     ends = at.places() | {"pods": ExecutionLocation(name="w-0:worker", deployment="pods")}
     source, target = ends[facts["from"]], ends[facts["to"]]
 
@@ -46,7 +46,7 @@ async def grown(at: Places, facts: dict[str, Any]) -> float:
 
 
 def main() -> None:
-    """Connects, copies, and prints the growth."""
+    """Connect, copy, and print the growth."""
     facts = json.loads(sys.argv[1])
     login = {key: Path(facts[key]) for key in ("key", "known_hosts")}
     at = Places(Path(facts["folder"]), SimpleNamespace(port=facts["port"], environment={}, **login))  # type: ignore[arg-type]

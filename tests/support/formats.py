@@ -59,13 +59,13 @@ def _restore() -> None:
 
 
 def _use_today(index: Path) -> None:
-    """A cache drops entries that were not used for 14 days."""
+    """Set the last use of all entries to today: a cache drops entries unused for 14 days."""
     with contextlib.closing(sqlite3.connect(index)) as table, table:
         table.execute("UPDATE works SET used = ?", (time.time(),))
 
 
 def variables() -> dict[str, str]:
-    """Environment of the commands: the fixtures' programs and processor, nothing of the caller's medweave."""
+    """Return the environment of the commands: the fixtures' programs and processor, nothing of the caller's medweave."""
     own = {name: value for name, value in os.environ.items() if not name.startswith("MEDWEAVE_")}
     path = f"{ROOT}/bin:{PROGRAM.parent}:{os.environ['PATH']}"
     state = f"{ROOT}/schedule/state"
@@ -89,7 +89,7 @@ def good(ended: subprocess.CompletedProcess[str]) -> str:
 
 @contextlib.contextmanager
 def cluster_at(folder: Path) -> Iterator[SSHServer]:
-    """A login node and a stand-in for Slurm whose files are in a restored folder; streamflow.yml points there."""
+    """Yield a login node and a stand-in for Slurm whose files are in a restored folder; streamflow.yml points there."""
     environment = {"PATH": f"{ROOT}/bin:{FAKES}:/usr/bin:/bin", "FAKE_SLURM": str(folder / "slurm")}
     with ssh_server(folder / "server", environment) as server:
         file = folder / "streamflow.yml"

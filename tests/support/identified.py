@@ -22,7 +22,7 @@ SECRETS = (
 
 
 def identified_series(key: str = "a", *, patient: str = PATIENT, name: str = NAME) -> list[Dataset]:
-    """Slices whose headers name a patient in many elements."""
+    """Return slices whose headers name a patient in many elements."""
     datasets = CtSeries(key=key, patient=patient).datasets()
     for number, dataset in enumerate(datasets):
         dataset.PatientName, dataset.PatientBirthDate, dataset.PatientSex = f"{name}^Rosamund", BIRTH, "F"
@@ -49,7 +49,7 @@ def identified_series(key: str = "a", *, patient: str = PATIENT, name: str = NAM
 
 
 def write_identified(folder: Path, *, syntax: str = "explicit") -> Path:
-    """Two patients, the first with a DICOM SEG; people are named by folders and files too."""
+    """Write two patients, the first with a DICOM SEG; names of folders and files identify them too."""
     for key, patient, name in (("a", PATIENT, NAME), ("b", "HOSP-774412", "Fortescue")):
         datasets = identified_series(key, patient=patient, name=name)
         below = folder / f"{name}_Rosamund {BIRTH}"
@@ -66,7 +66,7 @@ def write_identified(folder: Path, *, syntax: str = "explicit") -> Path:
 
 
 def without_private(dataset: Dataset) -> Dataset:
-    """A copy that highdicom takes as a source: it copies attributes of the study, and stumbles over unknown ones."""
+    """Return a copy that highdicom takes as a source: it copies attributes of the study, and stumbles over unknown ones."""
     copied = copy.deepcopy(dataset)
     for tag in (0x0018FFF1, 0x00091001):
         del copied[tag]
@@ -79,7 +79,7 @@ def deidentify(folder: Path, *more: str, name: str = "out") -> int:
 
 
 def words_of(folder: Path, *more: str, name: str = "out") -> list[str]:
-    """The command line of `deidentify`."""
+    """Return the command line of `deidentify`."""
     parent = folder.parent
     options = {
         "--cohort": folder, "--output": parent / name, "--home": parent / f"{name}-home", "--key": parent / "key",
@@ -94,19 +94,19 @@ def results(folder: Path, name: str = "out") -> dict:
 
 
 def way_back(folder: Path, name: str = "out") -> dict:
-    """What a run keeps at home."""
+    """Return the re-identification map of a run."""
     return json.loads((folder.parent / f"{name}-home" / "way_back.json").read_text())
 
 
 def tree(folder: Path) -> dict[str, bytes]:
-    """Every file below a folder by its path."""
+    """Return every file below a folder by its path."""
     return {
         path.relative_to(folder).as_posix(): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()
     }
 
 
 def data(folder: Path) -> dict[str, bytes]:
-    """The same without the cohort's card, which every de-identified cohort has."""
+    """Return the files as `tree` does, without the cohort's card."""
     return {name: content for name, content in tree(folder).items() if name != "cohort_card.json"}
 
 

@@ -33,7 +33,7 @@ def build(role: str, name: str = "") -> str:
 
 
 def buildah(*words: str) -> Outcome:
-    """The testbed's buildah."""
+    """Run the testbed's buildah."""
     line = buildah_words(layout_of(os.environ), *words)
     return subprocess.run(line, capture_output=True, text=True, timeout=300, check=False)
 
@@ -48,7 +48,7 @@ def configuration(image: str) -> dict[str, Any]:
 
 
 def inside(image: str, script: str, user: str = "root") -> str:
-    """Standard output of a shell script in a container of an image."""
+    """Run a shell script in a container of an image; return its standard output."""
     container = buildah("from", "--pull-never", image).stdout.strip()
     try:
         ended = buildah("run", "--isolation", "chroot", "--user", user, container, "--", "sh", "-ec", script)
@@ -59,5 +59,5 @@ def inside(image: str, script: str, user: str = "root") -> str:
 
 
 def bytes_of_files(image: str) -> int:
-    """Bytes of all files of an image."""
+    """Return the size of all files of an image, bytes."""
     return int(inside(image, "du --summarize --bytes --one-file-system / | cut -f 1"))

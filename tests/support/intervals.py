@@ -43,7 +43,7 @@ SHORT: Mapping[str, Mapping[str, Any]] = {
 
 
 def shorten(replace: Callable[[Any, str, Any], None] = setattr) -> None:
-    """Sets the constants in this process.
+    """Set the constants in this process.
 
     Args:
         replace: gets a module, the name of a constant, and its value.

@@ -116,7 +116,7 @@ class Inputs:
 
 
 def owned(inputs: Inputs) -> set[Path]:
-    """The files of the user's home that hold secrets by right."""
+    """Return the files of the user's home that hold secrets by right."""
     return {inputs.user / name for name in _SECRET_FILES}
 
 
@@ -168,7 +168,7 @@ def environment(inputs: Inputs, *, programs: Path) -> dict[str, str]:
 
 
 def site(inputs: Inputs, *, port: int, folder: Path) -> str:
-    """The text of a site file: this machine, one behind ssh that segments, and a cluster, with their secrets by reference."""
+    """Return the text of a site file: this machine, one behind ssh for `segment`, and a cluster, with secrets by reference."""
     roles = {role: {"deployment": "ward"} for role in ("deidentify", "check", "preprocess")}
     document = {
         "title": "a ward and its server",

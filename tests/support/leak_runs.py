@@ -62,7 +62,7 @@ class Scene:
 
     @property
     def runs(self) -> list[Path]:
-        """The folders of the runs, in the order of their names."""
+        """Return the folders of the runs, in the order of their names."""
         return sorted(log.parent for log in (self.folder / "runs").glob("[!.]*/events.jsonl"))
 
     def start(self, name: str, *words: str, more: Mapping[str, str] | None = None) -> subprocess.Popen[bytes]:
@@ -91,7 +91,7 @@ class Scene:
 
 
 def begin(folder: Path, inputs: Inputs, *, port: int) -> Scene:
-    """Makes the folder and its site file."""
+    """Create the folder and its site file; return the scene."""
     scene = Scene(folder=folder, inputs=inputs, site_folder=folder / "server")
     for name in ("printed", "tmp"):
         (folder / name).mkdir(parents=True)
@@ -100,7 +100,7 @@ def begin(folder: Path, inputs: Inputs, *, port: int) -> Scene:
 
 
 def killed_and_resumed(scene: Scene) -> None:
-    """`medweave run` whose driver is killed in the middle, and `medweave run --resume`, which does the rest."""
+    """Run `medweave run`, kill its driver in the middle, and complete it by `medweave run --resume`."""
     words = ("medweave", "run", str(INFER), "--site", "site.yml", "--job", str(scene.inputs.job), "--outdir", "results")
     front = scene.start("killed", *words)
     log = _log_of(scene, front)
@@ -112,7 +112,7 @@ def killed_and_resumed(scene: Scene) -> None:
 
 
 def failing(scene: Scene) -> None:
-    """Plain `streamflow run`: once a step of medweave refuses the data, once a foreign program fails."""
+    """Run plain `streamflow run` twice: a step of medweave refuses the data, and a foreign program fails."""
     cohort = next(path for path in scene.inputs.root.iterdir() if path.name.endswith(" scans"))
     slices = sorted(cohort.rglob("*.dcm"))
     damaged = scene.inputs.root / f"{cohort.name} damaged" / slices[0].parent.name

@@ -37,7 +37,7 @@ class Webhook:
 
 @contextmanager
 def webhook(*answers: int) -> Iterator[Webhook]:
-    """A webhook on a free port, while the block runs."""
+    """Yield a webhook on a free port, while the block runs."""
     made = Webhook(answers=list(answers))
 
     class Handler(BaseHTTPRequestHandler):
@@ -81,7 +81,7 @@ class _Box:
 
 @contextmanager
 def mail_server(folder: Path, *, user: str, password: str) -> Iterator[MailServer]:
-    """A mail server that takes mail over STARTTLS, from who logs in."""
+    """Yield a mail server that takes mail over STARTTLS, from clients that log in."""
     certificate, key = _certificate(folder)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificate, key)

@@ -9,10 +9,10 @@ from medweave_connectors.transfer.manifest import manifest
 
 
 def output_of(words: list[str]) -> str:
-    """What a shell prints for such words."""
+    """Return the output of a shell command."""
     return subprocess.run(["sh", "-c", " ".join(words)], capture_output=True, text=True, check=True).stdout
 
 
 def listed(path: Path) -> manifest.Manifest:
-    """A path with its digests."""
+    """Return a path with its digests."""
     return manifest.parse(output_of(manifest.command(str(path))))

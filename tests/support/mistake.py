@@ -25,7 +25,7 @@ class Mistake:
 
 
 def of(file: str, *rows: tuple[str, ...]) -> list[Mistake]:
-    """Mistakes in one file, each a row: name, rule, old, new and, where they are needed, `at` and `fix`."""
+    """Return mistakes in one file, each a row: name, rule, old, new and, if needed, `at` and `fix`."""
     return [
         Mistake(
             name=row[0], rule=row[1], file=file, old=row[2], new=row[3], at="".join(row[4:5]), fix="".join(row[5:6])

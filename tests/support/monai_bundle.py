@@ -23,7 +23,7 @@ PREPROCESSING = [
 
 
 def write_bundle(folder: Path, *, classes: int = 2, yaml: bool = False, **changes: Any) -> Path:
-    """Writes a Bundle with random weights; returns its folder. `changes` replace top-level keys of inference.json."""
+    """Write a Bundle with random weights; return its folder. `changes` replace top-level keys of inference.json."""
     import torch
     from monai.bundle import ConfigParser
 
@@ -63,7 +63,7 @@ def write_bundle(folder: Path, *, classes: int = 2, yaml: bool = False, **change
 
 
 def monai_network(folder: Path) -> Any:
-    """The network as MONAI itself builds it from the Bundle; a small one where its configuration is broken on purpose."""
+    """Return the network as MONAI itself builds it from the Bundle; a small one where its configuration is broken on purpose."""
     from monai.bundle import ConfigParser
 
     parser = ConfigParser()

@@ -83,7 +83,7 @@ class Page(HTMLParser):
 
 
 def check(html: str) -> Page:
-    """Asserts what holds for every page of ours; returns it."""
+    """Assert the common properties of our pages; return the page."""
     page = Page(html)
     assert html.startswith("<!DOCTYPE html>")
     assert '<html lang="en">' in html

@@ -40,7 +40,7 @@ Stepper.apply = apply_or_die
 def started(
     words: Sequence[str], *, folder: Path, largest_file: int | None = None, before: str = ""
 ) -> subprocess.Popen[str]:
-    """Starts `medweave-step words…` with one thread; its standard error is piped.
+    """Start `medweave-step words…` with one thread; its standard error is piped.
 
     Args:
         folder: where it runs, and where its report and its temporary files go.
@@ -80,7 +80,7 @@ def nearly_full_disk(folder: Path, largest_file: int) -> Iterator[io.StringIO]:
 
 
 def wait_for_line(process: subprocess.Popen[str], part: str) -> None:
-    """Reads standard error up to a line that holds a text; fails if the process ends before."""
+    """Read standard error up to a line that holds a text; fail if the process ends before."""
     assert process.stderr is not None
     seen = []
     while part not in (line := process.stderr.readline()):
@@ -98,12 +98,12 @@ def interrupted(process: subprocess.Popen[str], number: signal.Signals = signal.
 
 
 def names_below(folder: Path) -> list[str]:
-    """All files below a folder, hidden ones too, sorted."""
+    """Return all files below a folder, hidden ones too, sorted."""
     return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
 
 
 def processes_with(token: str, variable: str) -> list[str]:
-    """Command lines of processes, of any user, that name a token or have inherited it as the value of a variable."""
+    """Return the command lines of processes, of any user, that name a token or have inherited it as the value of a variable."""
     command_lines = []
     for entry in Path("/proc").glob("[0-9]*"):
         if int(entry.name) == os.getpid():
@@ -118,7 +118,7 @@ def processes_with(token: str, variable: str) -> list[str]:
 
 
 def alive(pid: int) -> bool:
-    """True for a process that runs; a killed one may wait for its parent, or a container's first process, to reap it."""
+    """Return True if a process runs; a killed one may wait for its parent, or a container's first process, to reap it."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:

@@ -68,7 +68,7 @@ class Recorder:
 
 
 def completed_run(folder: Path) -> Recorder:
-    """Ten minutes on two deployments, with a scatter of three."""
+    """Write a run of ten minutes on two deployments, with a scatter of three."""
     run = Recorder(folder)
     run.job("/check/0", 1, 20)
     run.job("/train/0", 21, 400, deployment="site-a")
@@ -82,7 +82,7 @@ def completed_run(folder: Path) -> Recorder:
 
 
 def failed_run(folder: Path) -> Recorder:
-    """Fails in preprocess, with the step's own words; another job is cancelled."""
+    """Write a run that fails in preprocess with the step's message; another job is canceled."""
     run = Recorder(folder)
     run.job("/check/0", 1, 20)
     run.event(20.5, "job.progress", "/preprocess/0", deployment="laptop", text="case 3/22: case-0000000a")

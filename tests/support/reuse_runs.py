@@ -14,7 +14,7 @@ ON = {"MEDWEAVE_REUSE": "1"}
 
 
 def write_steps(folder: Path, *, kind: str, result: str, copy: str, mark: str, **keys: Any) -> None:
-    """Writes `tiny.cwl`: a step `copy` of the data, and a step `mark` that adds a word to its result; each counts its runs.
+    """Write `tiny.cwl`: a step `copy` of the data, and a step `mark` that adds a word to its result; each counts its runs.
 
     Args:
         kind: File or Directory, of the data and of both results.
@@ -49,7 +49,7 @@ def write_steps(folder: Path, *, kind: str, result: str, copy: str, mark: str, *
 
 
 def counts(folder: Path) -> tuple[int, int]:
-    """How often the commands of `copy` and `mark` were run."""
+    """Return the number of executions of `copy` and `mark`."""
     files = (folder / f"{name}.count" for name in ("copy", "mark"))
     return tuple(len(file.read_text().split()) if file.exists() else 0 for file in files)  # type: ignore[return-value]
 

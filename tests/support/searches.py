@@ -21,7 +21,7 @@ TWO_AND_A_WRONG_ONE = [0.001, 0.02, -1.0]
 
 
 def write_grid(path: Path, *, rates: list[float] = TWO_AND_A_WRONG_ONE, **changes: Any) -> Path:
-    """A grid over learning rates; underscores in names of options mean dashes."""
+    """Write a grid over learning rates; underscores in names of options mean dashes."""
     options = TINY | {name.replace("_", "-"): value for name, value in changes.items()}
     path.write_text(json.dumps({"options": options, "product": {"learning-rate": rates}}))
     return path

@@ -25,7 +25,7 @@ COPIED = (
 
 
 def copy_repository(folder: Path) -> None:
-    """The files that mistakes are seeded into, as a working tree of git."""
+    """Copy the files that mistakes are seeded into, as a git working tree."""
     listing = subprocess.run(
         ["git", "-C", str(ROOT), "ls-files", "-z", *COPIED], capture_output=True, text=True, check=True
     )
@@ -37,7 +37,7 @@ def copy_repository(folder: Path) -> None:
 
 
 def seed(folder: Path, mistake: Mistake) -> int:
-    """Writes a mistake; returns the line that must be named, from 1."""
+    """Write a mistake; return the line that must be named, from 1."""
     path = folder / mistake.file
     before = path.read_text(encoding="utf-8") if mistake.old else ""
     assert before.count(mistake.old) >= 1, f"{mistake.name}: the text is not in {mistake.file}"

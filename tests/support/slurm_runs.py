@@ -33,7 +33,7 @@ def write(
     login: Mapping[str, Any] | None = None,
     reactions: Mapping[str, Any] = NEVER_AGAIN,
 ) -> None:
-    """Writes a workflow whose steps are bound to Slurm.
+    """Write a workflow whose steps are bound to Slurm.
 
     Args:
         tools: as `support.engine.write_workflow`.
@@ -58,7 +58,7 @@ def write_training(
     service: Mapping[str, Any] | None = None,
     reactions: Mapping[str, Any] = NEVER_AGAIN,
 ) -> None:
-    """Writes a workflow of one step, `train`, with the tool of this repository.
+    """Write a workflow of one step, `train`, with the tool of this repository.
 
     Args:
         options: the tool's inputs.
@@ -101,7 +101,7 @@ def _file(
 
 
 def begin(folder: Path, testbed: Sites, **environment: str) -> Run:
-    """Starts the engine with what the laptop's user has: its home, and the facts of the site; and with these variables."""
+    """Start the engine as the laptop's user, with the site's variables and these in addition."""
     layout = testbed.layout
     (folder / "known_hosts").write_text((layout.laptop_home / ".ssh" / "known_hosts").read_text())
     variables = testbed.laptop("env").stdout.splitlines()
@@ -127,7 +127,7 @@ def sacct(testbed: Sites, job_id: str, fields: str = "State,ExitCode,NNodes") ->
 
 
 def jobs_of(testbed: Sites, run_id: str) -> list[tuple[str, str]]:
-    """(id, state) of all jobs of a run that the controller still knows, by the key in their comments."""
+    """Return (id, state) of all jobs of a run at the controller, by the key in their comments."""
     output = testbed.hpc("squeue", "--me", "--noheader", "--states=all", "--format=%i|%T|%k").stdout
     rows = [line.split("|", 2) for line in output.splitlines()]
     return [(job_id, state) for job_id, state, key in rows if f":{run_id}." in key]  # run, token, job

@@ -167,7 +167,7 @@ ODD: tuple[Any, ...] = ([], "x", 3, None)
 
 
 def write_small_repository(folder: Path) -> None:
-    """Writes the files."""
+    """Write the files."""
     for name, text in FILES.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(text, encoding="utf-8")

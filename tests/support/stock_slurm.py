@@ -38,7 +38,7 @@ kill "$(cat "$STANDIN/pid")"
 
 
 def stand_in(folder: Path, **knobs: str) -> dict[str, str]:
-    """Writes the programs; the environment for a run that finds them.
+    """Write the programs; return the environment for a run that uses them.
 
     Args:
         knobs: KEEPS_RUNNING, SQUEUE_FAILS, FORGETS (any text), EXIT (scontrol's ExitCode).
@@ -53,7 +53,7 @@ def stand_in(folder: Path, **knobs: str) -> dict[str, str]:
 
 
 def slurm_file(folder: Path, keys: str | None = None) -> str:
-    """A streamflow.yml for the stock connector on this machine.
+    """Return a streamflow.yml for the stock connector on this machine.
 
     Args:
         keys: of the one service, as in the file; without it the binding names none.

@@ -36,7 +36,7 @@ class Runs:
         return self.at.target
 
     def end(self, number: int) -> None:
-        """The folder of a run is removed, as after a success."""
+        """Remove the folder of a run, as after a success."""
         shutil.rmtree(self.workdir / f"run-{number}")
 
     def send(self, name: str, route: Route = "from-driver", *, writable: bool = False) -> tuple[int, int, int]:

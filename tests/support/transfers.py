@@ -42,7 +42,7 @@ def replaced(folder: Path, program: str, script: str) -> None:
 
 
 def slices(num_bytes: int) -> bytes:
-    """Pixels as CT has them: two bytes each, noise in the lower one, one of few values in the upper one."""
+    """Return CT-like pixels: two bytes each, noise in the lower one, one of few values in the upper one."""
     some = os.urandom(num_bytes)
     pixels = bytearray(some)
     pixels[1::2] = some[1::2].translate(bytes([4] * 8 + [3] * 248))
@@ -137,14 +137,14 @@ class Places:
 
 @contextmanager
 def places(folder: Path) -> Iterator[Places]:
-    """The places, whose files lie in a folder of the test."""
+    """Yield the places, whose files are in a folder of the test."""
     with ssh_server(folder / "server") as server:
         yield Places(folder, server)
 
 
 @contextmanager
 def with_pods(at: Places, folder: Path) -> Iterator[list[ExecutionLocation]]:
-    """The same with a deployment `pods`: two of them, which see the same files and do not say so."""
+    """Add a deployment `pods` to the places: two pods, which share files without declaring it; yield the pods' locations."""
     with ApiServer() as server:
         for name in ("w-0", "w-1"):
             server.add(pod_document(name))

@@ -24,7 +24,7 @@ PATIENCE_S = 20.0
 
 @contextlib.contextmanager
 def user_systemd(folder: Path) -> Iterator[dict[str, str]]:
-    """A manager that runs while the context lasts: the variables with which `systemctl --user` finds it, and its units.
+    """Run a manager while the context lasts; yield the variables with which `systemctl --user` finds it and its units.
 
     Args:
         folder: for all its files.
@@ -86,7 +86,7 @@ def _groups() -> Iterator[list[Path]]:
 
 
 def _remove(group: Path) -> None:
-    """Removes a group and those in it, once their processes have gone."""
+    """Remove a group and those in it, once their processes have gone."""
     if not group.is_dir():
         return
     deadline = time.monotonic() + PATIENCE_S

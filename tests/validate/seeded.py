@@ -18,7 +18,7 @@ from support.seeding import copy_repository, fault, seed_and_validate  # noqa: E
 
 
 def main() -> int:
-    """Writes build/validate/summary.json; 0 if every mistake is found and there is no false alarm."""
+    """Write build/validate/summary.json; return 0 if every mistake is found and there is no false alarm."""
     parser = argparse.ArgumentParser(description=main.__doc__)
     parser.add_argument("--only", nargs="*", default=[""], help="words of the names of mistakes")
     only = parser.parse_args().only

@@ -196,7 +196,7 @@ exit 1
 
 
 def write_chart(folder: Path, helm: str, more: str = "") -> Path:
-    """A chart, and a program `helm` in the folder that is returned."""
+    """Write a chart, and a program `helm`; return the folder of `helm`."""
     chart, programs = folder / "web", folder / ".bin"
     (chart / "templates").mkdir(parents=True)
     (chart / "Chart.yaml").write_text(f"apiVersion: v2\nname: web\nversion: 1.0.0\n{more}")

@@ -47,7 +47,7 @@ def test_the_repository_has_no_findings(capsys: pytest.CaptureFixture[str]) -> N
 
 
 def summed_up(folder: Path, monkeypatch: pytest.MonkeyPatch, **changed: object) -> tuple[int, dict[str, Any]]:
-    """What `make validate-seeded` ends with and writes, for one mistake and the files of a folder in the repository's place."""
+    """Return exit code and summary of `make validate-seeded`, for one mistake and a folder that replaces the repository."""
     seeded = runpy.run_path(str(ROOT / "tests" / "validate" / "seeded.py"))["main"]
     monkeypatch.setattr(sys, "argv", ["seeded.py", "--only", MISTAKES[0].name])
     for name, value in {"ROOT": folder, **changed}.items():

@@ -31,7 +31,7 @@ WRONG = GOOD.replace("string", "strin")
 
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
-    """Another repository with one tool."""
+    """Create another repository with one tool; return its folder."""
     git("init", "--quiet", folder=tmp_path)
     (tmp_path / "echo.cwl").write_text(GOOD)
     return tmp_path

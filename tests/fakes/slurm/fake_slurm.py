@@ -42,7 +42,7 @@ def knob(name: str) -> str:
 
 
 def knob_of(name: str, job: Path) -> str:
-    """The word for this job of those in the file; empty for `-`."""
+    """Return this job's word in the file; empty for `-`."""
     words = knob(name).split()
     word = words[min(int(job.name) - 100, len(words) - 1)] if words else "-"
     return "" if word == "-" else word
@@ -76,7 +76,7 @@ def word_of(job: Path) -> str:
 
 
 def listed(job: Path) -> str:
-    """The state with which squeue has listed a job last; empty where it has not."""
+    """Return the state in which squeue listed a job last; empty if it has not."""
     path = job / "listed"
     return path.read_text() if path.exists() else ""
 

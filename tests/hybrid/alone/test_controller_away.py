@@ -23,13 +23,13 @@ READY = 'echo \'medweave-progress {"unit":"case","done":1,"total":2}\' >&2'
 
 @pytest.fixture(autouse=True)
 def clean(testbed: Sites) -> None:
-    """Each test finds the folder of the tests empty."""
+    """Empty the folder of the tests before each test."""
     testbed.hpc("sh", "-c", f"rm -rf {testbed.layout.hpc}/scratch/tests {testbed.layout.hpc}/scratch/began-*")
 
 
 @contextlib.contextmanager
 def away(testbed: Sites, how: str) -> Iterator[None]:
-    """No controller that answers, while the block runs, and so long at least."""
+    """Make the controller unreachable during the block, and for a minimum time."""
     begun = time.monotonic()
     if how == "frozen":
         freeze_controller(testbed, frozen=True)
@@ -46,7 +46,7 @@ def away(testbed: Sites, how: str) -> Iterator[None]:
 
 
 def write_three(folder: Path, began: str) -> None:
-    """A step on Slurm, and another one that is submitted when the file `go` is made here."""
+    """Write a step on Slurm, and another one that is submitted when the file `go` is created."""
     folder.mkdir()
     work = f"echo %s began >> {began}; {READY}; sleep %d; echo %s ended >> {began}; echo done > result.txt"
     tools = {
@@ -67,7 +67,7 @@ def write_three(folder: Path, began: str) -> None:
 
 
 def assert_well(testbed: Sites, ended: Run, num_jobs: int) -> None:
-    """All did well, with so many jobs and no more."""
+    """Assert that all jobs completed, and that there are exactly so many."""
     assert ended.exit_code == 0, ended.stderr
     assert [state for _, state in jobs_of(testbed, ended.record.name)] == ["COMPLETED"] * num_jobs
     assert "Traceback" not in ended.stderr

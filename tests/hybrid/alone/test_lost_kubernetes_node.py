@@ -39,7 +39,7 @@ def missed() -> str:
 
 
 def left(tenant: Tenant) -> list[str]:
-    """What a run has made and is there."""
+    """Return the existing objects of a run."""
     objects = tenant.get("deployments,pods", f"app={NAME}") + tenant.get("jobs,pods", "medweave.dev/submission")
     return [f"{document['kind']} {document['metadata']['name']}" for document in objects]
 

@@ -50,19 +50,19 @@ echo "$mine" >> result.txt; echo "$mine ended" >> {self.starts}
         self.run: Run = begin(folder, testbed)
 
     def wait_for_job(self) -> str:
-        """Waits until its job does its work; the job's id."""
+        """Wait until its job works; return the job's id."""
         self.run.wait_for_line("case 1/2", 120)
         match = re.search(r"note: Slurm job (\d+)", self.run.stderr)
         assert match, self.run.stderr
         return match[1]
 
     def lines(self, word: str) -> list[str]:
-        """The starts that wrote this word, in order."""
+        """Return the starts that wrote this word, in order."""
         rows = [line.split() for line in self.testbed.hpc("cat", self.starts).stdout.splitlines()]
         return [row[0] for row in rows if row[1] == word]
 
     def assert_whole(self, starts: int) -> None:
-        """It did well: its outputs are those of the last start alone, which found an empty folder and came to its end."""
+        """Assert success: its outputs are from the last start alone, which began in an empty folder and completed."""
         assert self.run.exit_code == 0, self.run.stderr
         begun = self.lines("started")
         assert (len(begun), self.lines("ended"), self.lines("found")) == (starts, begun[-1:], [])
@@ -89,7 +89,7 @@ echo "$mine" >> result.txt; echo "$mine ended" >> {self.starts}
 
 @pytest.fixture(autouse=True)
 def clean(testbed: Sites) -> Iterator[None]:
-    """Each test finds the folder of the tests empty."""
+    """Empty the folder of the tests before each test."""
     scratch = f"{testbed.layout.hpc}/scratch"
     testbed.hpc("sh", "-c", f"rm -rf {scratch}/tests {scratch}/starts-*")
     yield
@@ -98,7 +98,7 @@ def clean(testbed: Sites) -> Iterator[None]:
 
 @pytest.fixture
 def pair(tmp_path: Path, testbed: Sites) -> Any:
-    """Begins two runs and waits until the jobs of both work: one whose service wants second starts by Slurm, and one as usual."""
+    """Begin two runs and wait until the jobs of both work: one whose service wants second starts by Slurm, and one as usual."""
 
     def both() -> tuple[Watched, Watched, list[str]]:
         usual = Watched(tmp_path / "usual", testbed, "n1", requeue=False)
@@ -109,20 +109,20 @@ def pair(tmp_path: Path, testbed: Sites) -> Any:
 
 
 def push_out(testbed: Sites, seconds: int) -> str:
-    """A job of higher priority that wants all cores of both nodes; its id."""
+    """Submit a job of higher priority that needs all cores of both nodes; return its id."""
     words = ("--partition=urgent", "--nodes=2", "--ntasks-per-node=2", "--mem=1000M", "--output=/dev/null")
     return testbed.submitted(*words, script=f"sleep {seconds}")
 
 
 def shown(testbed: Sites, job_id: str, key: str) -> str:
-    """A fact of a job in the controller's own words."""
+    """Return a field of a job from the controller."""
     description = testbed.hpc("scontrol", "show", "job", "--oneliner", job_id).stdout
     match = re.search(rf"(?:^|\s){key}=(\S*)", description)
     return match[1] if match else description
 
 
 def accounted(testbed: Sites, job_id: str, field: str = "State") -> list[str]:
-    """A field of each start of a job in the accounting."""
+    """Return a field of each start of a job in the accounting."""
     words = ("-X", "--noheader", "--parsable2", "--duplicates", f"--jobs={job_id}", f"--format={field}")
     return testbed.hpc("sacct", *words).stdout.split()
 

@@ -16,7 +16,7 @@ from support.testbed import MAY_GO_DOWN, Sites, call, down_parts, pod_document, 
 
 @pytest.fixture
 def busy(testbed: Sites) -> Iterator[Sites]:
-    """A testbed with a running pod, a running job and a program of the laptop's user; up again after the test."""
+    """Yield a testbed with a running pod, a running job and a program of the laptop's user; up again after the test."""
     if not MAY_GO_DOWN:
         pytest.skip("takes the testbed down, which others may be using: MEDWEAVE_TESTBED_MAY_GO_DOWN=1 allows it")
     job = testbed.submitted("-N2", script="srun sleep 600")
@@ -41,7 +41,7 @@ def output_of(*words: str) -> str:
 
 
 def processes_with(text: str) -> list[str]:
-    """Command lines, working folders and roots of processes that name a text; except this process."""
+    """Return the command lines, working folders and roots of processes that name a text; except this process."""
     lines = []
     for entry in Path("/proc").glob("[0-9]*"):
         if int(entry.name) in (os.getpid(), os.getppid()):

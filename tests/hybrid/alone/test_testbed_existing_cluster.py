@@ -20,7 +20,7 @@ SECOND = Path("/opt/medweave-testbed-second")
 
 @pytest.fixture
 def second(testbed: Sites) -> Iterator[dict[str, str]]:
-    """The environment of a second testbed that uses the first one's cluster."""
+    """Yield the environment of a second testbed that uses the first one's cluster."""
     if not MAY_GO_DOWN:
         pytest.skip("takes the tenants away, which others may be using: MEDWEAVE_TESTBED_MAY_GO_DOWN=1 allows it")
     SECOND.mkdir(exist_ok=True)

@@ -16,6 +16,6 @@ def compss_wait_on(future: Any) -> Any:
 
 
 def compss_delete_object(_: Any) -> bool:
-    """Deletes nothing."""
+    """Delete nothing."""
     pycompss.calls.append("delete")
     return True

@@ -11,7 +11,7 @@ from pycompss import Future
 
 
 def task(*, returns: int) -> Callable[[Any], Any]:
-    """A function that gives so many futures; outside the runtime, the function itself."""
+    """Return a function that returns so many futures; outside the runtime, the function itself."""
 
     def decorated(function: Any) -> Any:
         def call(*arguments: Any) -> Any:
