@@ -19,7 +19,7 @@ from support.weights import assert_equal_weights
 EPOCHS, LEARNING_RATE = 2, 0.002
 
 
-def here(folder: Path) -> Path:
+def locally_trained(folder: Path) -> Path:
     """Run the same training by two processes of this machine; return its model folder."""
     cohort = ("--cohort", str(folder / "cohort"))
     spacing, shape = [str(SPACING_MM)] * 3, list(map(str, PREPARED_SHAPE))
@@ -54,4 +54,4 @@ def test_two_nodes_train_what_two_processes_train_here(
     assert ended.exit_code == 0, ended.stderr
     (report,) = (tmp_path / "runs").glob("*/reports/train/run_report.json")
     assert [rank["host"] for rank in json.loads(report.read_text())["ranks"]] == ["n1", "n2"]
-    assert_equal_weights(tmp_path / "results" / "exported_model", here(tmp_path))
+    assert_equal_weights(tmp_path / "results" / "exported_model", locally_trained(tmp_path))

@@ -36,12 +36,12 @@ def killed(folder: Path, tenant: Tenant) -> Run:
     """Start a run and kill its driver when its job works; return the run."""
     going = begin(folder, tenant)
     going.wait_for_line("case 1/2", 120)
-    assert left(tenant, going)
+    assert remaining_objects(tenant, going)
     going.signal(signal.SIGKILL)
     return going.wait()
 
 
-def left(tenant: Tenant, run: Run) -> list[str]:
+def remaining_objects(tenant: Tenant, run: Run) -> list[str]:
     """Return the objects of a run in the tenant's namespace."""
     return [item["metadata"]["name"] for item in tenant.get(KINDS, f"{owner.RUN}={run.record.name}")]
 
@@ -74,7 +74,7 @@ def test_jobs_pods_and_their_folder_on_the_claim(
     assert (volume / ended.record.name).is_dir()
     output = clean(ended, capsys)
     assert f"pods: Job {job['metadata']['name']}, /work/{ended.record.name}, Deployment {NAME} removed" in output
-    assert not left(tenant, ended)
+    assert not remaining_objects(tenant, ended)
     assert not tenant.get("pods", f"app={NAME}")
     assert not (volume / ended.record.name).exists()
     assert not (ended.record / "work").exists()
@@ -99,7 +99,7 @@ def test_a_folder_that_no_pod_sees_is_named_and_goes_when_one_does(
     assert not folder.exists()
     assert (volume / going.record.name).is_dir(), "that of the active run"
     assert main(["clean", str(going.record)]) == 65
-    assert left(tenant, going)
+    assert remaining_objects(tenant, going)
     going.signal(signal.SIGINT)
     going.wait(60)
     shutil.rmtree(volume / going.record.name)  # its pods have gone
@@ -109,5 +109,5 @@ def test_pods_of_a_killed_run(tmp_path: Path, tenant: Tenant, capsys: pytest.Cap
     prepare(tmp_path, WORKS, claim=False)
     ended = killed(tmp_path, tenant)
     assert f"pods: Deployment {NAME} removed" in clean(ended, capsys)
-    assert not left(tenant, ended)
+    assert not remaining_objects(tenant, ended)
     assert "pods: nothing removed" in clean(ended, capsys)

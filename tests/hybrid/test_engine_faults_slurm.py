@@ -113,12 +113,12 @@ def test_q2_a_queue_that_does_not_answer_ends_no_job_on_slurm(slurm: BothSlurms)
     )  # fmt: skip
     script = "echo half > result.txt; sleep 8; echo whole > result.txt"
 
-    def away(times: int) -> Any:
+    def unreachable_at_first(times: int) -> Any:
         """Send the first queries of the queue to an address without a controller."""
-        left = iter(range(times))
+        remaining = iter(range(times))
 
         def bend(line: str) -> str:
-            lost = "squeue -" in line and next(left, None) is not None
+            lost = "squeue -" in line and next(remaining, None) is not None
             return f"( export SLURM_CONF={slurm.folder}/away.conf; {line} )" if lost else line
 
         return bend
@@ -130,7 +130,10 @@ def test_q2_a_queue_that_does_not_answer_ends_no_job_on_slurm(slurm: BothSlurms)
     async def ours(connector: Any, place: ExecutionLocation) -> Any:
         return await run_job(good, connector, place, script)
 
-    site, good = slurm.stock("q2-stock", bend=away(1)), slurm.ours("q2-ours", bend=away(3))
+    site, good = (
+        slurm.stock("q2-stock", bend=unreachable_at_first(1)),
+        slurm.ours("q2-ours", bend=unreachable_at_first(3)),
+    )
     (result, jobs), done = side_by_side((site, stock), (good, ours))
     shown(result[1] == 0 and set(jobs.values()) <= {"RUNNING", "PENDING"}, (result, jobs))
     assert done == ("", 0)

@@ -38,7 +38,7 @@ def prepare(folder: Path, tools: dict[str, Any], *, locations: int = 1, timeout:
     write(folder, tools, kind="medweave.kubernetes", config=config, target={"locations": locations})
 
 
-def left(tenant: Tenant) -> list[str]:
+def remaining_objects(tenant: Tenant) -> list[str]:
     return [
         item["metadata"]["name"]
         for item in tenant.get("deployments,statefulsets", "")
@@ -60,7 +60,7 @@ def test_steps_run_in_pods_that_live_as_long_as_the_run(tmp_path: Path, tenant: 
     outcome = ended.of_type("job.ended")[0]["data"]
     assert outcome["cpu_seconds"] >= 0
     assert "case 1/2" in ended.stderr
-    assert not left(tenant)
+    assert not remaining_objects(tenant)
 
 
 def test_files_and_folders_arrive_whole(tmp_path: Path, tenant: Tenant) -> None:
@@ -131,7 +131,7 @@ def test_ctrl_c_leaves_nothing_within_20_s(tmp_path: Path, tenant: Tenant) -> No
     going.signal(signal.SIGINT)
     ended = going.wait()
     assert time.monotonic() - before < 20
-    assert not left(tenant)
+    assert not remaining_objects(tenant)
     assert ended.of_type("run.ended")[0]["data"]["state"] == "cancelled"
 
 
@@ -147,7 +147,7 @@ def test_ctrl_c_ends_the_processes_of_pods_that_stay(tmp_path: Path, tenant: Ten
     going.signal(signal.SIGINT)
     going.wait()
     assert "sleep 1234" not in tenant.within(pod, "ps -eo args").stdout
-    assert left(tenant) == [NAME], "what others made stays"
+    assert remaining_objects(tenant) == [NAME], "what others made stays"
 
 
 def ready(pod: dict[str, Any]) -> bool:
@@ -228,10 +228,10 @@ def test_leftovers_of_a_killed_driver_are_replaced(tmp_path: Path, tenant: Tenan
     first.wait_for_line("case 1/2", 60)
     first.signal(signal.SIGKILL)
     first.wait()
-    assert left(tenant) == [NAME]
+    assert remaining_objects(tenant) == [NAME]
     again = tmp_path / "again"
     again.mkdir()
     prepare(again, {"first": GOOD}, replicas=1)
     ended = go(again, tenant)
     assert ended.exit_code == 0, ended.stderr
-    assert not left(tenant)
+    assert not remaining_objects(tenant)

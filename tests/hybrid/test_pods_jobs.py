@@ -41,7 +41,7 @@ def prepare(
     write(folder, tools, kind="medweave.kubernetes", config=settings)
 
 
-def left(tenant: Tenant) -> list[str]:
+def remaining_objects(tenant: Tenant) -> list[str]:
     """Return the existing Jobs and their pods."""
     objects = tenant.get("jobs,pods", "medweave.dev/submission")
     return [document["metadata"]["name"] for document in objects]
@@ -55,7 +55,7 @@ def assert_nothing_left(tenant: Tenant) -> None:
         for document in objects
         if document["kind"] == "Job" or document["status"]["phase"] in ("Pending", "Running")
     ]
-    until(lambda: not left(tenant), limit_s=20, what="the end of all Jobs and their pods")
+    until(lambda: not remaining_objects(tenant), limit_s=20, what="the end of all Jobs and their pods")
 
 
 def pod_of(tenant: Tenant) -> str:
@@ -259,7 +259,7 @@ def test_job_of_a_killed_driver_is_canceled_and_not_doubled(tmp_path: Path, tena
     going = working(tmp_path, tenant)
     going.signal(signal.SIGKILL)
     going.wait()
-    old = left(tenant)
+    old = remaining_objects(tenant)
     assert len(old) == 2, "a Job and its pod"
     again = tmp_path / "again"
     again.mkdir()

@@ -44,7 +44,7 @@ def prepare(
     write(folder, {"first": GOOD}, kind="medweave.kubernetes", config=config)
 
 
-def left(tenant: Tenant) -> list[str]:
+def remaining_objects(tenant: Tenant) -> list[str]:
     objects = tenant.get("deployments,persistentvolumeclaims", "")
     return [document["metadata"]["name"] for document in objects if document["metadata"]["name"] == NAME]
 
@@ -56,7 +56,7 @@ def assert_never(going: Run, tenant: Tenant, words: str) -> None:
     assert ended.exit_code == 1
     assert "deployments.pods.config.files: " in ended.stderr
     assert words in ended.stderr
-    assert not left(tenant)
+    assert not remaining_objects(tenant)
     assert reported_s < REPORTED_S, f"reported after {reported_s:.1f} s"
     print(f"reported after {reported_s:.1f} s")
 
@@ -70,7 +70,7 @@ def assert_waited_for(going: Run, tenant: Tenant, words: str) -> None:
     assert f"pendingTimeout: its pods could not start within {PENDING_S} s" in ended.stderr
     assert words in ended.stderr.partition("ERROR")[2]
     assert any(words in event["data"]["text"] for event in ended.of_type("notice"))
-    assert not left(tenant)
+    assert not remaining_objects(tenant)
     assert reported_s < REPORTED_S, f"reported after {reported_s:.1f} s"
     print(f"reported after {reported_s:.1f} s")
 
@@ -175,7 +175,7 @@ def test_joining_node_restarts_the_wait(tmp_path: Path, tenant: Tenant) -> None:
     assert f"could not start within {PENDING_S} s after the last scale-up." in ended.stderr
     assert anew_s >= PENDING_S
     print(f"{anew_s:.1f} s after the scale-up, {waited_s:.1f} s in all")
-    assert not left(tenant)
+    assert not remaining_objects(tenant)
 
 
 def scale_up(pod: dict[str, Any]) -> None:

@@ -16,7 +16,7 @@ from support.testbed import Sites
 from support.training_set import training_set
 
 
-def here(folder: Path, grid: Path) -> SearchTable:
+def search_locally(folder: Path, grid: Path) -> SearchTable:
     """Run the same search on this machine, trial after trial; return its table."""
     assert main(["search", "--part", "plan", "--grid", str(grid), "--output", str(folder / "planned")]) == 0
     results = []
@@ -50,4 +50,4 @@ def test_trials_run_on_both_nodes_at_once_and_are_the_same_as_here(
     assert [row.state for row in table.rows] == ["completed", "completed", "completed", "failed"]
     assert {row.host for row in table.rows} == {"n1", "n2"}
     assert table.most_at_once >= 2
-    assert without_time_and_host(table) == without_time_and_host(here(tmp_path, grid))
+    assert without_time_and_host(table) == without_time_and_host(search_locally(tmp_path, grid))

@@ -25,13 +25,13 @@ WORD = Marker(what="word", text="Quill ë/77", where="header")
 
 
 @pytest.fixture(scope="module")
-def acted(tmp_path_factory: pytest.TempPathFactory) -> Any:
+def finished_runs(tmp_path_factory: pytest.TempPathFactory) -> Any:
     return LEAKS["act"](tmp_path_factory.mktemp("leaks").resolve())
 
 
 @pytest.mark.pipeline
-def test_none_of_fifty_markers_leaks(acted: Any) -> None:
-    scene, words = acted
+def test_none_of_fifty_markers_leaks(finished_runs: Any) -> None:
+    scene, words = finished_runs
     wrong = {
         name: scene.output_of(name) for name, code in scene.codes.items() if code != LEAKS["EXPECTED"].get(name, 0)
     }
@@ -44,8 +44,8 @@ def test_none_of_fifty_markers_leaks(acted: Any) -> None:
 
 
 @pytest.mark.pipeline
-def test_runs_end_as_expected(acted: Any) -> None:
-    scene, _ = acted
+def test_runs_end_as_expected(finished_runs: Any) -> None:
+    scene, _ = finished_runs
     killed, resumed = (run for run in scene.runs if "-infer-" in run.name)
     assert "run.ended" not in (killed / "events.jsonl").read_text()
     assert json.loads((resumed / "events.jsonl").read_text().splitlines()[-1])["data"]["state"] == "completed"
@@ -57,8 +57,8 @@ def test_runs_end_as_expected(acted: Any) -> None:
 
 
 @pytest.mark.pipeline
-def test_reidentification_map_stays_at_home(acted: Any) -> None:
-    scene, _ = acted
+def test_reidentification_map_stays_at_home(finished_runs: Any) -> None:
+    scene, _ = finished_runs
     home = scene.folder / "runs" / ".home"
     assert stat.S_IMODE(home.stat().st_mode) == 0o700
     assert stat.S_IMODE((home / "key").stat().st_mode) == 0o600

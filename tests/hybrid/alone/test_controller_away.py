@@ -28,7 +28,7 @@ def clean(testbed: Sites) -> None:
 
 
 @contextlib.contextmanager
-def away(testbed: Sites, how: str) -> Iterator[None]:
+def controller_unreachable(testbed: Sites, how: str) -> Iterator[None]:
     """Make the controller unreachable during the block, and for a minimum time."""
     begun = time.monotonic()
     if how == "frozen":
@@ -85,7 +85,7 @@ def test_unreachable_controller_is_waited_for_in_every_phase(tmp_path: Path, tes
     with configured(testbed, "CANCEL", SlurmdTimeout="300"):
         early = begin(going, testbed)
         early.wait_for_line("case 1/2")
-        with away(testbed, how):
+        with controller_unreachable(testbed, how):
             (going / "go").touch()
             late = begin(coming, testbed)
             late.wait_for_line("medweave: hpc: Slurm does not answer; the run waits for it (")

@@ -38,7 +38,7 @@ def missed() -> str:
     return "" if ready["status"] == "True" else f"{node['metadata']['name']}: {ready['reason']}: {ready['message']}"
 
 
-def left(tenant: Tenant) -> list[str]:
+def remaining_objects(tenant: Tenant) -> list[str]:
     """Return the existing objects of a run."""
     objects = tenant.get("deployments,pods", f"app={NAME}") + tenant.get("jobs,pods", "medweave.dev/submission")
     return [f"{document['kind']} {document['metadata']['name']}" for document in objects]
@@ -78,4 +78,4 @@ def test_step_on_a_lost_node_is_reported_as_node_failure(
     assert f"node {pod['node']} is lost, and with it what ran in pod {pod['pod']}." in ended.stderr
     assert "inform the operators of the cluster if it happens again" in ended.stderr
     assert ended_at - known < REPORTED_S[mode]
-    until(lambda: not left(tenant), limit_s=90, what="the end of all that the run has made")
+    until(lambda: not remaining_objects(tenant), limit_s=90, what="the end of all that the run has made")

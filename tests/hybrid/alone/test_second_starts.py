@@ -114,7 +114,7 @@ def push_out(testbed: Sites, seconds: int) -> str:
     return testbed.submitted(*words, script=f"sleep {seconds}")
 
 
-def shown(testbed: Sites, job_id: str, key: str) -> str:
+def job_field(testbed: Sites, job_id: str, key: str) -> str:
     """Return a field of a job from the controller."""
     description = testbed.hpc("scontrol", "show", "job", "--oneliner", job_id).stdout
     match = re.search(rf"(?:^|\s){key}=(\S*)", description)
@@ -153,7 +153,7 @@ def test_requeue_starts_only_what_its_service_lets_start_again(testbed: Sites, p
         push_out(testbed, 3)
         ended_all(usual, again)
         assert accounted(testbed, first) == ["PREEMPTED"]
-        assert shown(testbed, second, "Restarts") == "1"
+        assert job_field(testbed, second, "Restarts") == "1"
         assert accounted(testbed, second) == ["PREEMPTED", "COMPLETED"]
     usual.assert_pushed_out()
     again.assert_whole(starts=2)
@@ -167,11 +167,11 @@ def test_suspended_job_is_waited_for(testbed: Sites, pair: Any, by_default: str)
         usual, again, ids = pair()
         push_out(testbed, 20)
         for job_id in ids:
-            wait_for(lambda job_id=job_id: shown(testbed, job_id, "JobState") == "SUSPENDED" or None, "SUSPENDED")
+            wait_for(lambda job_id=job_id: job_field(testbed, job_id, "JobState") == "SUSPENDED" or None, "SUSPENDED")
         assert usual.run.process.exitcode is None
         ended_all(usual, again)
         for watched, job_id in zip((usual, again), ids, strict=True):
-            assert shown(testbed, job_id, "Restarts") == "0"
+            assert job_field(testbed, job_id, "Restarts") == "0"
             assert accounted(testbed, job_id) == ["COMPLETED"]
             assert accounted(testbed, job_id, "Suspended") != ["00:00:00"]
             watched.assert_whole(starts=1)
@@ -189,7 +189,7 @@ def test_scontrol_requeue_starts_only_what_its_service_lets_start_again(
         assert refused.returncode != 0, "Slurm itself takes --no-requeue as a word against this"
         assert testbed.hpc("scontrol", "requeue", second).returncode == 0
         ended_all(usual, again)
-        assert [shown(testbed, job_id, "Restarts") for job_id in (first, second)] == ["0", "1"]
+        assert [job_field(testbed, job_id, "Restarts") for job_id in (first, second)] == ["0", "1"]
         assert accounted(testbed, first) == ["COMPLETED"]
         assert accounted(testbed, second)[-1:] == ["COMPLETED"]
     usual.assert_whole(starts=1)
