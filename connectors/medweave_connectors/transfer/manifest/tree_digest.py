@@ -94,7 +94,7 @@ def listing_digest(manifest: Manifest) -> str | None:
 def listing_command(path: str) -> list[str]:
     """Return the command that prints a folder's tree digest, and writes its listing beside it."""
     others = " ".join(command(path)).removeprefix(READ_ONLY)
-    return [f"{READ_ONLY}{{ {agent_command('digest', path, listing_path(path))} || {others}; }}"]
+    return [f"{READ_ONLY}{{ {files_agent_command('digest', path, listing_path(path))} || {others}; }}"]
 
 
 def listing_path(path: str) -> str:
@@ -102,7 +102,7 @@ def listing_path(path: str) -> str:
     return posixpath.join(posixpath.dirname(path), _LISTING)
 
 
-def agent_command(*words: str) -> str:
+def files_agent_command(*words: str) -> str:
     """Return a shell line that runs a verb of `agent.files`, where the site has a python3."""
     arguments = " ".join(map(shlex.quote, words))
     return f"command -v python3 >/dev/null && ( python3 -I -S -c {shlex.quote(program_text.of('files'))} {arguments} ) 2>/dev/null"

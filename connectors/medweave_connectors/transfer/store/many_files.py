@@ -18,7 +18,7 @@ from medweave_connectors.transfer.store.blob_store import Store
 
 def add_tree(store: Store, path: str, tree: str) -> list[str]:
     """Return the command that adds the files and the tree of a folder to the store: `was_added` reads its output."""
-    return [f"{{ {tree_digest.agent_command('add', path, tree_digest.listing_path(path), store.blobs, tree)}; }}"]
+    return [f"{{ {tree_digest.files_agent_command('add', path, tree_digest.listing_path(path), store.blobs, tree)}; }}"]
 
 
 def was_added(text: str) -> bool:
@@ -50,7 +50,7 @@ def add_tree_later(store: Store, path: str, tree: str) -> str:
 
     Thousands of links take as long as a part of the copy, and only a later copy needs them: see `blob_store.in_background`.
     """
-    return tree_digest.agent_command("add", path, _beside_list(store, tree, files.WAITING), store.blobs, tree)
+    return tree_digest.files_agent_command("add", path, _beside_list(store, tree, files.WAITING), store.blobs, tree)
 
 
 def _beside_list(store: Store, tree: str, ending: bytes) -> str:
@@ -67,7 +67,7 @@ def link_tree(store: Store, path: str, tree: str) -> list[str]:
 
     Where it fails, nothing of the folder is left.
     """
-    return [f"{{ {tree_digest.agent_command('link', path, store.blobs, tree)} || rm -rf {shlex.quote(path)}; }}"]
+    return [f"{{ {tree_digest.files_agent_command('link', path, store.blobs, tree)} || rm -rf {shlex.quote(path)}; }}"]
 
 
 def was_linked(text: str) -> bool:
