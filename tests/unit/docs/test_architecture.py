@@ -6,6 +6,7 @@ import ast
 import re
 
 import pytest
+
 from support.cwl_files import ROOT
 
 PAGE = (ROOT / "docs/explanation/architecture.md").read_text()
