@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from medweave_connectors.transfer.manifest import digest_database, local_scan
+from medweave_connectors.transfer.manifest import digest_database, local_scan, tree_digest
 from medweave_connectors.transfer.manifest.digest_cache import DigestCache
 from medweave_connectors.transfer.manifest.digest_database import DigestDatabase, open_digest_database
 from medweave_connectors.transfer.manifest.manifest import Kind, Manifest
@@ -65,7 +65,7 @@ def test_a_folder_that_nobody_has_touched_is_known(tmp_path: Path, cohort: Path)
     found = recalled(held, cohort)
     assert found == manifest_of(cohort, "a")
     assert found is not None
-    assert many_files.listing_digest(found) == "a" * 64
+    assert tree_digest.listing_digest(found) == "a" * 64
 
 
 def test_a_folder_without_a_tree_is_known_without_one(tmp_path: Path, cohort: Path) -> None:

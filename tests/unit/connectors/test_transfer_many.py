@@ -68,10 +68,10 @@ def test_it_reads_what_the_shell_reads(files: dict[str, tuple[bytes, bool]], fol
             (root / "sub" / file).chmod(0o755 if executable else 0o644)
         found = listed(root)
         assert found == manifest.parse(told(manifest.command(str(root))))
-        assert tree_digest.parse_digest(told(many_files.digest_command(str(root)))) == tree_digest.parse_digest(
+        assert tree_digest.parse_digest(told(tree_digest.listing_command(str(root)))) == tree_digest.parse_digest(
             told(tree_digest.command(str(root)))
         )
-        note, tree = Path(name, ".medweave-tree"), many_files.listing_digest(found)
+        note, tree = Path(name, ".medweave-tree"), tree_digest.listing_digest(found)
         assert (tree is not None) == note.exists()
         assert tree is None or hashlib.sha256(note.read_bytes()).hexdigest() == tree
 
@@ -98,7 +98,7 @@ def test_where_python3_fails_the_shell_reads(tmp_path: Path, monkeypatch: pytest
     (tmp_path / "python3").chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     assert listed(tmp_path / "data") == wanted
-    answer = told(many_files.digest_command(str(tmp_path / "data"))).splitlines()
+    answer = told(tree_digest.listing_command(str(tmp_path / "data"))).splitlines()
     assert tree_digest.parse_digest(answer[-1]) == tree_digest.expected_digest(wanted)
 
 

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from medweave_connectors.transfer.agent import files as agent_files
 from medweave_connectors.transfer.agent import program_text, tree_stream
 from medweave_connectors.transfer.agent.tree_stream import END, FILE, FOLDER, HEAD, TreeReceiver, TreeRefused
-from medweave_connectors.transfer.manifest import local_scan, manifest
+from medweave_connectors.transfer.manifest import local_scan, manifest, tree_digest
 from medweave_connectors.transfer.store import many_files
 from medweave_connectors.transfer.streams import tree_stream_piece
 from medweave_connectors.transfer.streams.tree_stream_piece import TreeStream
@@ -130,8 +130,8 @@ def test_what_arrives_is_what_lay_there(
             path: each._replace(sha256="") for path, each in wanted.entries.items()
         }))  # fmt: skip
         assert told_by == wanted
-        assert tree_stream_piece.sent_digest(Path(name, "sent").read_bytes()) == many_files.listing_digest(wanted)
-        assert hashlib.sha256(Path(name, "note").read_bytes()).hexdigest() == many_files.listing_digest(wanted)
+        assert tree_stream_piece.sent_digest(Path(name, "sent").read_bytes()) == tree_digest.listing_digest(wanted)
+        assert hashlib.sha256(Path(name, "note").read_bytes()).hexdigest() == tree_digest.listing_digest(wanted)
         if keeps:
             held = {each.read_bytes() for each in blobs.rglob("*") if each.is_file()}
             assert held == {content for content, _ in files.values()}
