@@ -13,11 +13,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from medweave_connectors.transfer.manifest import digest_database, local_scan
+from medweave_connectors.transfer.manifest import digest_database, local_scan, tree_digest
 from medweave_connectors.transfer.manifest.digest_cache import DigestCache
 from medweave_connectors.transfer.manifest.digest_database import DigestDatabase, open_digest_database
 from medweave_connectors.transfer.manifest.manifest import Kind, Manifest
-from medweave_connectors.transfer.store import many_files
 
 KEY = ("laptop", "here", "/cohort")
 
@@ -26,7 +25,7 @@ KEY = ("laptop", "here", "/cohort")
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Store digests of new files and small folders too."""
     monkeypatch.setattr(local_scan, "QUIET_S", 0.0)
-    monkeypatch.setattr(many_files, "MANY", 1)
+    monkeypatch.setattr(tree_digest, "MANY", 1)
 
 
 @pytest.fixture
@@ -66,7 +65,7 @@ def test_digests_of_an_unchanged_folder_are_recalled(tmp_path: Path, cohort: Pat
     recalled_manifest = recalled(database, cohort)
     assert recalled_manifest == manifest_of(cohort, "a")
     assert recalled_manifest is not None
-    assert many_files.listing_digest(recalled_manifest) == "a" * 64
+    assert tree_digest.listing_digest(recalled_manifest) == "a" * 64
 
 
 def test_digests_without_a_tree_are_recalled_without_one(tmp_path: Path, cohort: Path) -> None:

@@ -58,7 +58,7 @@ def test_the_program_for_sites_is_valid_in_old_python_versions() -> None:
 )
 def test_python_and_shell_list_the_same_manifest(files: dict[str, tuple[bytes, bool]], folders: set[str]) -> None:
     with tempfile.TemporaryDirectory() as name, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(many_files, "MANY", 1)
+        patch.setattr(tree_digest, "MANY", 1)
         root = Path(name, "root")
         (root / "sub").mkdir(parents=True)
         for folder in folders - files.keys():
@@ -68,10 +68,10 @@ def test_python_and_shell_list_the_same_manifest(files: dict[str, tuple[bytes, b
             (root / "sub" / file).chmod(0o755 if executable else 0o644)
         python_listing = listed(root)
         assert python_listing == manifest.parse(run_shell(manifest.command(str(root))))
-        assert tree_digest.parse_digest(run_shell(many_files.digest_command(str(root)))) == tree_digest.parse_digest(
+        assert tree_digest.parse_digest(run_shell(tree_digest.listing_command(str(root)))) == tree_digest.parse_digest(
             run_shell(tree_digest.command(str(root)))
         )
-        note, tree = Path(name, ".medweave-tree"), many_files.listing_digest(python_listing)
+        note, tree = Path(name, ".medweave-tree"), tree_digest.listing_digest(python_listing)
         assert (tree is not None) == note.exists()
         assert tree is None or hashlib.sha256(note.read_bytes()).hexdigest() == tree
 
@@ -98,7 +98,7 @@ def test_the_shell_lists_files_if_python3_fails(tmp_path: Path, monkeypatch: pyt
     (tmp_path / "python3").chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     assert listed(tmp_path / "data") == expected
-    answer = run_shell(many_files.digest_command(str(tmp_path / "data"))).splitlines()
+    answer = run_shell(tree_digest.listing_command(str(tmp_path / "data"))).splitlines()
     assert tree_digest.parse_digest(answer[-1]) == tree_digest.expected_digest(expected)
 
 

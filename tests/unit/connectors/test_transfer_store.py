@@ -15,7 +15,7 @@ import pytest
 from medweave_connectors.policy.data_classes import Port
 from medweave_connectors.policy.data_rules import CLASSES
 from medweave_connectors.policy.transfer_rules import carrying
-from medweave_connectors.transfer.store import many_files
+from medweave_connectors.transfer.manifest import tree_digest
 from support.store_runs import Runs
 from support.transfers import Route, TransferSites, transfer_sites
 
@@ -49,7 +49,7 @@ def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Runs]:
 def any_site(request: pytest.FixtureRequest, runs: Runs, monkeypatch: pytest.MonkeyPatch) -> Runs:
     """Return runs at a site with GNU tools, at one with busybox, and with the code for many files."""
     if request.param == "many":
-        monkeypatch.setattr(many_files, "MANY", 1)
+        monkeypatch.setattr(tree_digest, "MANY", 1)
     if request.param == "busybox":
         busybox = shutil.which("busybox")
         if busybox is None:

@@ -20,8 +20,7 @@ from hypothesis import strategies as st
 from medweave_connectors.transfer.agent import files as agent_files
 from medweave_connectors.transfer.agent import program_text, tree_stream
 from medweave_connectors.transfer.agent.tree_stream import END, FILE, FOLDER, HEAD, TreeReceiver, TreeRefused
-from medweave_connectors.transfer.manifest import local_scan, manifest
-from medweave_connectors.transfer.store import many_files
+from medweave_connectors.transfer.manifest import local_scan, manifest, tree_digest
 from medweave_connectors.transfer.streams import tree_stream_piece
 from medweave_connectors.transfer.streams.tree_stream_piece import TreeStream
 from support.listings import listed, run_shell
@@ -112,7 +111,7 @@ def test_a_received_tree_equals_the_sent_tree(
     files: dict[str, tuple[bytes, int]], folders: set[str], size: int, keeps: bool
 ) -> None:
     with tempfile.TemporaryDirectory() as name, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(many_files, "MANY", 0)
+        patch.setattr(tree_digest, "MANY", 0)
         patch.chdir("/")  # the receiver changes its working directory
         root, target, blobs = Path(name, "root"), Path(name, "target"), Path(name, "blobs")
         written(root, files, folders)
@@ -130,8 +129,8 @@ def test_a_received_tree_equals_the_sent_tree(
             path: entry._replace(sha256="") for path, entry in expected.entries.items()
         }))  # fmt: skip
         assert parsed == expected
-        assert tree_stream_piece.sent_digest(Path(name, "sent").read_bytes()) == many_files.listing_digest(expected)
-        assert hashlib.sha256(Path(name, "note").read_bytes()).hexdigest() == many_files.listing_digest(expected)
+        assert tree_stream_piece.sent_digest(Path(name, "sent").read_bytes()) == tree_digest.listing_digest(expected)
+        assert hashlib.sha256(Path(name, "note").read_bytes()).hexdigest() == tree_digest.listing_digest(expected)
         if keeps:
             contents = {file.read_bytes() for file in blobs.rglob("*") if file.is_file()}
             assert contents == {content for content, _ in files.values()}
