@@ -127,7 +127,7 @@ class Recorded:
 
 def recorded(monkeypatch: pytest.MonkeyPatch) -> Recorded:
     """Replace the record of the current run in data managers. Return the replacement."""
-    made = Recorded()
+    record = Recorded()
     for module in (manager, failures):
-        monkeypatch.setattr(module, "current", lambda: made)
-    return made
+        monkeypatch.setattr(module, "current", lambda: record)
+    return record

@@ -31,9 +31,9 @@ def short_intervals(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPa
 @pytest.fixture
 def at(tmp_path: Path) -> Iterator[TransferSites]:
     """Yield the sites, whose programs a test may replace."""
-    with transfer_sites(tmp_path) as made:
-        made.server.environment["PATH"] = f"{made.programs}:{PATH}"
-        yield made
+    with transfer_sites(tmp_path) as sites:
+        sites.server.environment["PATH"] = f"{sites.programs}:{PATH}"
+        yield sites
 
 
 @pytest.fixture

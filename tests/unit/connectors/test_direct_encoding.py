@@ -88,9 +88,9 @@ def on_wire(blocks: list[tuple[bytes, bytes, int]]) -> int:
 
 
 @pytest.mark.parametrize("codec", [ZSTD, ZLIB])
-@pytest.mark.parametrize(("made", "width", "share"), [(slices, 2, 0.6), (floats, 4, 0.8)])
-def test_numbers_are_compressed_by_byte_planes(codec: int, made: Any, width: int, share: float) -> None:
-    data = bytes(made(3 * BLOCK + 12345))
+@pytest.mark.parametrize(("make_numbers", "width", "share"), [(slices, 2, 0.6), (floats, 4, 0.8)])
+def test_numbers_are_compressed_by_byte_planes(codec: int, make_numbers: Any, width: int, share: float) -> None:
+    data = bytes(make_numbers(3 * BLOCK + 12345))
     blocks = list(encoder(codec).blocks(pieces(data)))
     assert {head[0] for head, _, _ in blocks} == {codec << 4 | width}
     assert on_wire(blocks) < share * len(data)
@@ -134,19 +134,19 @@ def test_a_peer_without_codecs_receives_unencoded_data() -> None:
 
 @pytest.mark.slow
 def test_only_a_few_blocks_are_encoded_ahead() -> None:
-    made: list[int] = []
+    produced: list[int] = []
 
     def items() -> Iterator[int]:
         for n in range(100):
-            made.append(n)
+            produced.append(n)
             yield n
 
-    taking = encoding.read_ahead(items())
-    next(taking)
+    consumer = encoding.read_ahead(items())
+    next(consumer)
     time.sleep(0.3)
-    assert len(made) <= AHEAD + 2
+    assert len(produced) <= AHEAD + 2
     before = threading.active_count()
-    taking.close()
+    consumer.close()
     time.sleep(1.5)
     assert threading.active_count() < before, "the thread ends with its consumer"
 
@@ -156,10 +156,10 @@ def test_an_error_of_the_source_is_raised_after_earlier_blocks() -> None:
         yield 1
         raise OSError("gone")
 
-    taking = encoding.read_ahead(items())
-    assert next(taking) == 1
+    consumer = encoding.read_ahead(items())
+    assert next(consumer) == 1
     with pytest.raises(OSError, match="gone"):
-        next(taking)
+        next(consumer)
 
 
 # ---- invalid blocks

@@ -79,7 +79,7 @@ def local_matches(folder: Any, pattern: str) -> list[str]:
 @pytest.fixture(params=["gnu", "busybox"])
 def site(request: pytest.FixtureRequest, tmp_path: Path) -> Site:
     """Return a site with GNU tools, and one with busybox."""
-    made = Site()
+    created = Site()
     if request.param == "busybox":
         busybox = shutil.which("busybox")
         if busybox is None:
@@ -101,8 +101,8 @@ def site(request: pytest.FixtureRequest, tmp_path: Path) -> Site:
             "chmod",
         ):
             (tmp_path / "programs" / program).symlink_to(busybox)
-        made.path = str(tmp_path / "programs")
-    return made
+        created.path = str(tmp_path / "programs")
+    return created
 
 
 @pytest.mark.slow

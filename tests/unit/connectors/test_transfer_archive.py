@@ -27,8 +27,8 @@ DEVICE = (1, 3)  # /dev/null
 
 @pytest.fixture
 def at(tmp_path: Path) -> Iterator[TransferSites]:
-    with transfer_sites(tmp_path) as made:
-        yield made
+    with transfer_sites(tmp_path) as sites:
+        yield sites
 
 
 def entry(name: str, kind: bytes = tarfile.REGTYPE, content: bytes = b"", link: str = "", mode: int = 0o644) -> bytes:

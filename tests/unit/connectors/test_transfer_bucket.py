@@ -41,8 +41,8 @@ OFF = "direct copies are switched off in dataManager.config"
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
-    with gateway(tmp_path_factory.mktemp("gateway")) as made:
-        yield made
+    with gateway(tmp_path_factory.mktemp("gateway")) as bucket_server:
+        yield bucket_server
 
 
 @pytest.fixture
@@ -56,10 +56,10 @@ def at(tmp_path: Path, server: Gateway, monkeypatch: pytest.MonkeyPatch) -> Iter
     monkeypatch.setattr(direct_copy, "OTHER_S", 2.0)
     program = small_program()
     monkeypatch.setattr(program_text, "framed", lambda name: program if name == "bucket_peer" else usual_program(name))
-    with transfer_sites(tmp_path) as made:
-        made.server.environment["PATH"] = f"{made.programs}:{PATH}"
-        made.settings |= {"direct": False, "bucket": server.settings()}
-        yield made
+    with transfer_sites(tmp_path) as sites:
+        sites.server.environment["PATH"] = f"{sites.programs}:{PATH}"
+        sites.settings |= {"direct": False, "bucket": server.settings()}
+        yield sites
 
 
 usual_program = program_text.framed

@@ -29,8 +29,8 @@ UNPACKING = 'case "$1" in x*) ;; *) exec "$real" "$@" ;; esac\n'
 
 @pytest.fixture
 def at(tmp_path: Path) -> Iterator[TransferSites]:
-    with transfer_sites(tmp_path) as made:
-        yield made
+    with transfer_sites(tmp_path) as sites:
+        yield sites
 
 
 def cohort(at: TransferSites, name: str = "cohort") -> Path:
@@ -362,13 +362,13 @@ def test_a_canceled_copy_leaves_no_files(at: TransferSites) -> None:
     cohort(at)
 
     async def cancelled(sites: TransferSites) -> None:
-        going = asyncio.create_task(sites.send("from-driver", "cohort"))
+        copy_task = asyncio.create_task(sites.send("from-driver", "cohort"))
         while not (sites.programs / "begun").exists():
             await asyncio.sleep(0.01)
         assert [name[-5:] for name in sites.target_names()] == [".part"], "staged under a hidden name"
-        going.cancel()
+        copy_task.cancel()
         with pytest.raises(asyncio.CancelledError):
-            await going
+            await copy_task
 
     at.run_connected(cancelled)
     assert at.target_names() == []

@@ -80,8 +80,12 @@ def test_entries_with_any_name_are_listed_and_partial_listings_are_refused(
     seen = manifest.parse(text)
     digests = {path: entry.sha256 for path, entry in seen.entries.items() if entry.kind == Kind.FILE}
     assert digests == {f"deeper/{name}": hashlib.sha256(content).hexdigest() for name, content in files.items()}
-    made = {f"deeper/{name}{end}" for name in folders - files.keys() for end in ("", "/within")}
-    assert {path for path, entry in seen.entries.items() if entry.kind == Kind.FOLDER} == {ROOT, "deeper", *made}
+    folder_paths = {f"deeper/{name}{end}" for name in folders - files.keys() for end in ("", "/within")}
+    assert {path for path, entry in seen.entries.items() if entry.kind == Kind.FOLDER} == {
+        ROOT,
+        "deeper",
+        *folder_paths,
+    }
     assert seen.num_bytes == sum(map(len, files.values()))
     cuts = range(len(text)) if data is None else [int(data.draw(st.floats(0, 1, exclude_max=True)) * len(text))]
     for length in cuts:

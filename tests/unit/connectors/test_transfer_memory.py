@@ -24,8 +24,8 @@ WAITS = (
 
 @pytest.fixture
 def at(tmp_path: Path) -> Iterator[TransferSites]:
-    with transfer_sites(tmp_path) as made:
-        yield made
+    with transfer_sites(tmp_path) as sites:
+        yield sites
 
 
 def growth_mib(at: TransferSites, folder: Path, source: str, target: str, name: str) -> float:

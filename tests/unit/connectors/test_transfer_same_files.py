@@ -25,10 +25,10 @@ STORE_TOOLS = ("cp", "stat", "find", "awk", "id", "head", "rm", "chmod", "mkdir"
 
 @pytest.fixture
 def at(tmp_path: Path) -> Iterator[TransferSites]:
-    with transfer_sites(tmp_path) as made:
-        made.server.environment["PATH"] = f"{made.programs}:{PATH}"
-        made.settings = {}
-        yield made
+    with transfer_sites(tmp_path) as sites:
+        sites.server.environment["PATH"] = f"{sites.programs}:{PATH}"
+        sites.settings = {}
+        yield sites
 
 
 @pytest.fixture

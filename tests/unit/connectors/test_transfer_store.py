@@ -296,12 +296,12 @@ def test_a_canceled_copy_keeps_stored_files_read_only(runs: Runs) -> None:
     runs.next()
 
     async def cancel(sites: TransferSites) -> None:
-        going = asyncio.create_task(sites.send("from-driver", "cohort"))
+        copy_task = asyncio.create_task(sites.send("from-driver", "cohort"))
         while not begun.exists():
             await asyncio.sleep(0.01)
-        going.cancel()
+        copy_task.cancel()
         with pytest.raises(asyncio.CancelledError):
-            await going
+            await copy_task
 
     runs.at.run_connected(cancel)
     assert runs.at.target_names() == []

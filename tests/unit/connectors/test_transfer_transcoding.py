@@ -205,18 +205,18 @@ def test_a_checker_gets_the_decoded_bytes() -> None:
 
 
 def test_items_are_read_ahead() -> None:
-    made: list[int] = []
+    produced: list[int] = []
 
     async def items() -> Any:
         for n in range(4):
-            made.append(n)
+            produced.append(n)
             yield n
 
     async def act() -> list[int]:
         seen = []
         async for _ in transcoding.read_ahead(items()):
             await asyncio.sleep(0)
-            seen.append(len(made))
+            seen.append(len(produced))
         return seen
 
     assert asyncio.run(act()) == [2, 3, 4, 4]

@@ -84,9 +84,9 @@ def change_stream(monkeypatch: pytest.MonkeyPatch, script: str) -> None:
     piece = TreeStream.by_this_machine
 
     def through(*arguments: Any) -> Any:
-        made = piece(*arguments)
-        line = f"{shlex.join(made.packing)} | {shlex.join([sys.executable, '-c', script])}"
-        return replace(made, packing=["sh", "-c", line])
+        stream = piece(*arguments)
+        line = f"{shlex.join(stream.packing)} | {shlex.join([sys.executable, '-c', script])}"
+        return replace(stream, packing=["sh", "-c", line])
 
     monkeypatch.setattr(TreeStream, "by_this_machine", through)
 
@@ -258,11 +258,11 @@ def changing(
 
     def changed(*arguments: Any) -> Any:
         tries.append(len(tries))
-        made = piece(*arguments)
+        stream = piece(*arguments)
         if len(tries) == 1:
             (cohort.folder / f"{PATIENT} 0" / "0").write_bytes(content)
-            return made if packing is None else replace(made, packing=packing)
-        return made
+            return stream if packing is None else replace(stream, packing=packing)
+        return stream
 
     monkeypatch.setattr(TreeStream, "by_this_machine", changed)
     return tries
@@ -274,9 +274,9 @@ def test_a_file_that_changed_after_the_scan_is_copied_with_its_new_content(
     cohort: Cohort, monkeypatch: pytest.MonkeyPatch, num_bytes: int, tries: list[int]
 ) -> None:
     """The receiver refuses more bytes than the scan found, so a file that grew takes a second attempt."""
-    made = changing(cohort, monkeypatch, None, b"x" * num_bytes)
+    attempts = changing(cohort, monkeypatch, None, b"x" * num_bytes)
     cohort.send()
-    assert made == tries
+    assert attempts == tries
 
 
 @pytest.mark.slow
@@ -312,8 +312,8 @@ def test_an_unreadable_file_fails_the_copy(cohort: Cohort, monkeypatch: pytest.M
     piece = TreeStream.by_this_machine
 
     def unreadable(*arguments: Any) -> Any:
-        made = piece(*arguments)
-        return replace(made, packing=["sh", "-c", "echo 'Permission denied' >&2; exit 1"])
+        stream = piece(*arguments)
+        return replace(stream, packing=["sh", "-c", "echo 'Permission denied' >&2; exit 1"])
 
     monkeypatch.setattr(TreeStream, "by_this_machine", unreadable)
     monkeypatch.setattr(

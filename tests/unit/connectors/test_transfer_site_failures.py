@@ -23,8 +23,8 @@ MIB = 2**20
 
 @pytest.fixture
 def at(tmp_path: Path) -> Iterator[TransferSites]:
-    with transfer_sites(tmp_path) as made:
-        yield made
+    with transfer_sites(tmp_path) as sites:
+        yield sites
 
 
 @pytest.fixture
@@ -132,15 +132,15 @@ def test_a_pod_deleted_during_the_copy(at: TransferSites, tmp_path: Path) -> Non
     async def act(sites: TransferSites) -> None:
         laptop = sites.locations()["laptop"]
         sites.manager.register_path(laptop, str(sites.source / "cohort"))
-        going = asyncio.create_task(
+        copy_task = asyncio.create_task(
             sites.manager.transfer_data(laptop, str(sites.source / "cohort"), pods[:1], str(sites.target / "sent"))
         )
         while not begun.exists():
-            assert not going.done(), going
+            assert not copy_task.done(), copy_task
             await asyncio.sleep(0.01)
         await asyncio.to_thread(sites.pods.remove, "w-0")
         with pytest.raises(TransferFailed) as raised:
-            await going
+            await copy_task
         assert PATIENT not in str(raised.value)
         assert not (sites.target / "sent").exists()
 
