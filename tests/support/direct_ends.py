@@ -106,7 +106,7 @@ def between(port: int, change: Callable[[bytes], bytes | None]) -> Iterator[int]
 
 
 class Recorded:
-    """Replace a run's record in tests; it has no folder, and so no store."""
+    """A replacement of a run's record for tests, without a folder, and so without a store."""
 
     run_id = "a-run"
 

@@ -50,7 +50,7 @@ def slices(num_bytes: int) -> bytes:
 
 
 class Places:
-    """A laptop and two sites, whose files all lie on this machine.
+    """A laptop and two sites, whose files are all on this machine.
 
     Attributes:
         programs: a folder on the sites' PATH, before the others.
