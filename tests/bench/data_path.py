@@ -57,7 +57,7 @@ def seconds(sampler: PatchSampler) -> float:
 
 
 class Trainings:
-    """On one device, with or without memory for cases.
+    """Trainings on one device, with and without memory for cases.
 
     Attributes:
         waits: of each training, with memory and without, the share of its time in which it waited for cases.

@@ -50,7 +50,7 @@ FIRST_STEPS = 20
 
 
 class Unvalidated(Trainer):
-    """The steps alone: the last of them would be followed by a validation."""
+    """A trainer without validation, which would follow the last step."""
 
     def _validate(self, history: Any) -> dict[str, float | None]:
         return {"dice": 0.0, "sensitivity": 0.0, "false_positives_per_scan": 0.0}

@@ -67,7 +67,7 @@ def test_d1_a_tar_that_dies_is_an_error(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 class Breaking(LocalConnector):  # type: ignore[misc]
-    """Its first copy breaks off after a part of it was written."""
+    """A connector whose first copy breaks off after a part was written."""
 
     broken = False
 

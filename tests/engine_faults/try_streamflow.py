@@ -25,7 +25,7 @@ Verdict = Literal["still there", "gone", "not tried", "needs the testbed"]
 
 
 class Fault(NamedTuple):
-    """What one test saw: the fault's id (`C1`), the test's name, and its words where the fault was not shown."""
+    """The result of one test: the fault's id (`C1`), the test's name, and the message if the fault was not shown."""
 
     id: str
     test: str

@@ -36,7 +36,7 @@ RUN_ID = re.compile(r"demo-\d{8}-\d{6}")
 
 
 class Digests(NamedTuple):
-    """What one demo computed.
+    """The digests of one demo's results.
 
     Attributes:
         recipe: training steps and patients.

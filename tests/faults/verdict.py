@@ -14,7 +14,7 @@ LAST_LINES = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportedOutcome:
-    """What medweave reported about a run of one job.
+    """medweave's report about a run of one job.
 
     Attributes:
         exit_code: exit code of the driver; None if it did not end in time.
@@ -62,7 +62,7 @@ def read_reported(events: Sequence[Mapping[str, Any]], stderr: str, exit_code: i
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    """All that is known about one injected fault when its run is over.
+    """All facts about one injected fault after its run.
 
     Attributes:
         fault: name of the kind.

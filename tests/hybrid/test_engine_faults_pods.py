@@ -156,7 +156,7 @@ def listed(run: Run) -> bool:
 
 @dataclass(frozen=True)
 class LeftOver:
-    """What becomes of a release of a driver that was killed, with a file that names no namespace.
+    """The results of a second installation over a killed driver's release, with a file that names no namespace.
 
     Attributes:
         again: what stock StreamFlow says when it installs it again.

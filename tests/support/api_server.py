@@ -64,7 +64,7 @@ def pod_of(workload: dict[str, Any], number: int) -> dict[str, Any]:
 
 
 class ApiServer:
-    """Runs in a separate thread between `__enter__` and `__exit__`.
+    """A Kubernetes API server that runs in a separate thread between `__enter__` and `__exit__`.
 
     Attributes:
         pods: name to document; tests change it.

@@ -38,7 +38,7 @@ BUILD_S, START_S = 900, 30
 
 @dataclass(frozen=True)
 class Gateway:
-    """The server.
+    """A running S3 server.
 
     Attributes:
         folder: of the bucket.

@@ -24,7 +24,7 @@ _LOGIN = base64.b64encode(b"puller:chart-password").decode()
 
 @dataclass(frozen=True, kw_only=True)
 class ChartRegistry:
-    """A registry that runs.
+    """A running registry.
 
     Attributes:
         url: of the chart, without its version.

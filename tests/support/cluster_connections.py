@@ -21,7 +21,7 @@ HOST = "api.hospital.test"  # no name server knows it
 
 
 class GuardedServer(ApiServer):
-    """An API server that wants a token for lists and commands.
+    """An API server that requires a token for lists and commands.
 
     Attributes:
         accepts: returns whether a token is valid.
@@ -40,7 +40,7 @@ class GuardedServer(ApiServer):
 
 
 class Relay:
-    """A port of 127.0.0.1 that hands connections on to another one; between `__enter__` and `__exit__`.
+    """A port of 127.0.0.1 that forwards connections to another one; between `__enter__` and `__exit__`.
 
     Args:
         target: port that connections end at.

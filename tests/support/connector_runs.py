@@ -34,7 +34,7 @@ def no_cut() -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Site:
-    """A back-end as tests see it.
+    """The properties of a back-end that tests need.
 
     Attributes:
         connectors: creates them, each wrapped one before its wrapper; the last is the one under test.

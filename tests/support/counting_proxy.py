@@ -11,7 +11,7 @@ READ_BYTES = 2**16
 
 
 class Proxy:
-    """Passes connections on to another port of this machine.
+    """A proxy to another port of this machine that counts bytes.
 
     Attributes:
         port: on 127.0.0.1.

@@ -51,7 +51,7 @@ def rotated(axis: Sequence[float], degrees: float) -> tuple[float, ...]:
 
 @dataclass(kw_only=True)
 class CtSeries:
-    """What a series should be; `datasets` makes it, in the order of the slice normal.
+    """The description of a series; `datasets` makes its slices, in the order of the slice normal.
 
     Attributes:
         shape: slices, rows, columns.

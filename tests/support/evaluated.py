@@ -76,7 +76,7 @@ class CaseSpec:
 
 @dataclass(kw_only=True)
 class MadeRun:
-    """Where the files lie, and the options that `evaluate` takes."""
+    """The paths of a run's files, and the options of `evaluate`."""
 
     root: Path
     cohort: Path

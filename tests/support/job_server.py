@@ -29,7 +29,7 @@ def standing_pod(name: str = "w-0", *, shared: bool = True) -> dict[str, Any]:
 
 
 class JobServer(ApiServer):
-    """Serves Jobs too.
+    """An API server that serves Jobs too.
 
     Attributes:
         jobs: name to document; tests change it.

@@ -24,7 +24,7 @@ from cryptography.x509.oid import NameOID
 
 @dataclass
 class Webhook:
-    """Attributes: `came`: the bodies; `answers`: status codes to give in turn, then 200."""
+    """A webhook. Attributes: `came`: the received bodies; `answers`: status codes to return in turn, then 200."""
 
     url: str = ""
     came: list[str] = field(default_factory=list)
@@ -61,7 +61,7 @@ def webhook(*answers: int) -> Iterator[Webhook]:
 
 @dataclass
 class MailServer:
-    """Attributes: `mails`: text of each mail that came; `authority`: file of the certificate that it shows."""
+    """A mail server. Attributes: `mails`: text of each received mail; `authority`: file of its certificate."""
 
     port: int
     mails: list[str]

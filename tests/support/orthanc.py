@@ -28,7 +28,7 @@ def free_port() -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class Orthanc:
-    """A node that runs.
+    """A running Orthanc node.
 
     Attributes:
         url: of its REST API.

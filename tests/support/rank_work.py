@@ -52,7 +52,7 @@ def stall(job: Path, group: Any) -> None:
 
 
 class OneOfTwo(Alone):
-    """A rank that trains on its share of the patches and hears of no other."""
+    """A rank that trains on its share of the patches and exchanges nothing with others."""
 
     world_size = 2
 

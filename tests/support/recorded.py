@@ -15,7 +15,7 @@ START = datetime.datetime(2026, 8, 1, 10, 0, tzinfo=datetime.UTC)
 
 
 class Recorder:
-    """Writes events at chosen times."""
+    """A writer of event logs with chosen times."""
 
     def __init__(self, folder: Path, *, workflow: str = "lung", **facts: Any) -> None:
         self.folder, self.lines = folder, []

@@ -63,7 +63,7 @@ class Sshd:
 
 @dataclass(frozen=True, kw_only=True)
 class Account:
-    """An account that only one server knows. It has the rights of root, so that it can use the files of a test.
+    """An account of one server only. It has the rights of root, so that it can use the files of a test.
 
     Attributes:
         shell: path of its login shell.

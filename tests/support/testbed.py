@@ -57,7 +57,7 @@ def wait_for(look: Callable[[], Value | None], what: str, *, deadline_s: float =
 
 
 class Sites:
-    """The sites of a testbed that is up."""
+    """The sites of a running testbed."""
 
     def __init__(self, layout: Layout) -> None:
         self.layout = layout
