@@ -32,7 +32,7 @@ class CountedEnergy:
         """Of the whole training; None where a part of it was not counted."""
         return sum(self.known_wh) if self.each_wh and len(self.known_wh) == len(self.each_wh) else None
 
-    def told(self) -> str:
+    def describe(self) -> str:
         """In words, with what the figure is of; where nothing was counted, why."""
         known, reasons = self.known_wh, "; ".join(self.missing)
         if not known:

@@ -108,7 +108,7 @@ class State:
     first_cause: str | None = None
     left_out: tuple[str, ...] = ()
 
-    def going_on(self) -> list[Job]:
+    def running_jobs(self) -> list[Job]:
         """Jobs without an end."""
         return [job for job in self.jobs.values() if job.state not in ENDED]
 

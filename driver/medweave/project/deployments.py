@@ -59,11 +59,12 @@ def _schemas() -> dict[str, dict[str, Any]]:
         for file in package.iterdir()
         if file.name.endswith("schema.json")
     ]
-    return {each["title"]: each for each in sorted(map(json.loads, texts), key=lambda each: str(each["title"]))}
+    schemas = sorted(map(json.loads, texts), key=lambda schema: str(schema["title"]))
+    return {schema["title"]: schema for schema in schemas}
 
 
 def as_fault(path: Path, field: FieldPath, fault: PlaceFault) -> FieldFault:
-    """The same at its place in a file."""
+    """Return a fault of a setting as a fault of a field of a file."""
     return fault_at(path, field, fault.what, seen=fault.seen, expected=fault.expected, do=fault.do)
 
 

@@ -276,5 +276,5 @@ def _entries(text: str, path: Path) -> Sequence[Entry]:
     except ValueError as error:
         raise fault_at(
             path, ("deployments",), "the deployments cannot be copied word for word.", seen="`deployments: {…}` on one line",
-            expected="each deployment on lines of its own, below `deployments:`", do="write one below the other",
+            expected="each deployment on separate lines, below `deployments:`", do="write one below the other",
         ) from error  # fmt: skip

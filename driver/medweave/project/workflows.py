@@ -222,7 +222,7 @@ def _deciding_input(step: CwlStep) -> str | None:
 
 
 def _nested_image(workflow: Process, reader: CwlReader, outer: frozenset[Path]) -> str | None:
-    """Return the image that a step of a nested workflow requires; None if there is none.
+    """Return the image that a step of a nested workflow requires; None if no step requires one.
 
     Args:
         outer: files of the workflows around it: recursion is reported elsewhere.

@@ -1,4 +1,4 @@
-"""The workflow for GitHub's machines: actionlint finds nothing, and what it names is there."""
+"""The workflow for GitHub's runners: actionlint has no findings, and all files that it names exist."""
 
 from __future__ import annotations
 
