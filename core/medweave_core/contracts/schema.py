@@ -11,7 +11,7 @@ from typing import Any
 
 from medweave_core.contracts.codec import hints_of
 from medweave_core.contracts.cohort import CohortIndex, PreparedCohort
-from medweave_core.contracts.deidentification import Deidentification, WayBack
+from medweave_core.contracts.deidentification import Deidentification, ReidentificationMap
 from medweave_core.contracts.evaluation import Evaluation
 from medweave_core.contracts.events import Event
 from medweave_core.contracts.gate import GateDecision
@@ -37,7 +37,7 @@ PUBLISHED: Mapping[str, type] = {
     "segmentations": Segmentations,
     "trial": Trial,
     "volume-info": VolumeInfo,
-    "way-back": WayBack,
+    "way-back": ReidentificationMap,
 }
 
 _SCALARS = {str: "string", int: "integer", float: "number", bool: "boolean", type(None): "null"}

@@ -1,4 +1,4 @@
-"""Where a voxel lies in the patient, and how a prepared volume goes back to the series it came from."""
+"""Positions of voxels in the patient, and the inverse transform from a prepared volume to its source series."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ DataClass = Literal["identified", "de-identified", "derived", "model", "aggregat
 
 
 def modality_of(channels: tuple[str, ...]) -> Modality:
-    """CT is one channel of that name; everything else is MR, one channel for each contrast."""
+    """Return CT for a single channel of that name; else MR, with one channel for each contrast."""
     return "CT" if channels == CT_CHANNELS else "MR"
 
 
@@ -52,7 +52,7 @@ class Grid:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VolumeInfo:
-    """Geometry of one prepared volume (`volume_info.json`) and the way back to its source grid.
+    """Geometry of one prepared volume (`volume_info.json`) and the inverse transform to its source grid.
 
     The volume's axes I, J, K run towards Right, Anterior, Superior (the closest to, for oblique series). Axis `a` of the volume
     is axis `source_axis[a]` of the source array, read backwards where `source_flipped[a]`. With n the source's voxel count

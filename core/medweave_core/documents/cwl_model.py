@@ -67,7 +67,7 @@ class Parameter:
         is_short: the document writes the type alone.
         type: `Any` where it has an error.
         type_fault: that error; its field is relative to the type.
-        formats: full names; empty where there is none, or an expression.
+        formats: full names; empty without a format, or for an expression.
         binding: sources of a workflow output.
     """
 
@@ -135,7 +135,7 @@ class Process:
         document: the document that contains it.
         field: place in that document: empty, or `("steps", NAME, "run")`.
         fields: as the document has them.
-        kind: its `class`; empty if there is none.
+        kind: its `class`; empty without one.
         namespaces: prefixes of the document.
         steps: those of a workflow.
         requirements: hints and requirements by class; a requirement takes precedence.

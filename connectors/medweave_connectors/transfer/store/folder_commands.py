@@ -1,4 +1,4 @@
-"""The shell lines about what lies in a `workdir`: a run's own folder, and the store of files that were copied there. Pure.
+"""Shell lines about the folders in a `workdir`: a run's folder, and the store of files that were copied there. Pure.
 
 A run creates its folder exclusively, with a mark that names the run and holds its token. A folder is removed only where the mark
 fits, and one of an earlier run, after some days without a change, only where it still has the name that its mark says. Marks of
@@ -54,8 +54,8 @@ def read_free(answer: str) -> float | None:
 def remove(workdir: str, owner: RunOwner) -> str:
     """Return a shell line that removes the run's folder where its mark fits, and then prints its path.
 
-    It ends with `NOT_OURS` where nobody can tell: the run has a chosen id and no token. It is of an older version, whose marks are
-    empty, or the mark in its folder of runs is lost.
+    It ends with `NOT_OURS` if the owner is uncertain: the run has a chosen id and no token. The cause is an older version, whose
+    marks are empty, or a lost mark in the folder of runs.
     """
     folder, mark = _quoted(workdir, owner.run_id)
     do = f"rm -rf {folder} && printf '%s\\n' {folder}" if owner.is_certain else _refuse(folder)

@@ -43,7 +43,7 @@ def listing_digest(manifest: Manifest) -> str | None:
 
 
 def digest_command(path: str) -> list[str]:
-    """Return the command that prints a folder's tree digest, and writes its listing beside it."""
+    """Return the command that prints a folder's tree digest, and writes its listing next to the folder."""
     others = " ".join(tree_digest.command(path)).removeprefix(READ_ONLY)
     return [f"{READ_ONLY}{{ {_run('digest', path, listing_path(path))} || {others}; }}"]
 
@@ -54,7 +54,7 @@ def add_tree(store: Store, path: str, tree: str) -> list[str]:
 
 
 def was_added(text: str) -> bool:
-    """Return whether the output says so."""
+    """Return whether the output of `add_tree` reports success."""
     return "medweave-kept." in text
 
 
@@ -90,7 +90,7 @@ def _beside_list(store: Store, tree: str, ending: bytes) -> str:
 
 
 def is_received(text: str) -> bool:
-    """Return whether the output says so."""
+    """Return whether the output of `check_received` reports success."""
     return "medweave-received." in text
 
 
@@ -103,7 +103,7 @@ def link_tree(store: Store, path: str, tree: str) -> list[str]:
 
 
 def was_linked(text: str) -> bool:
-    """Return whether the output says so."""
+    """Return whether the output of `link_tree` reports success."""
     return "medweave-took." in text
 
 

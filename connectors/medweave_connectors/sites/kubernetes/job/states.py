@@ -36,7 +36,7 @@ class JobStatus:
         exit_code: of the command; None if unknown.
         kind: of a failure.
         word: message of the cluster.
-        pod: the newest of its pods; None if there is none.
+        pod: the newest of its pods; None without pods.
         num_disrupted: disrupted pods so far, all of them replaced.
     """
 
