@@ -35,7 +35,7 @@ deployments:
   # The machine with the data.
   desk:
     type: medweave.local
-    workdir: ../work # beside the sites
+    workdir: ../work # next to the sites
     config: {}
   cluster:
     type: slurm
@@ -45,7 +45,7 @@ deployments:
       services:
         gpu: {partition: gpu}
 
-  # The way to the cluster.
+  # The connection to the cluster.
   login:
     type: ssh
     workdir: ${SCRATCH}/jobs

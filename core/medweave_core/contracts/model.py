@@ -103,7 +103,7 @@ class ModelCard:
 
     @property
     def label(self) -> Label:
-        """The one label that the model segments.
+        """Return the one label that the model segments.
 
         Raises:
             UserInputError: the card declares several.

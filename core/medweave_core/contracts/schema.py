@@ -44,12 +44,12 @@ _SCALARS = {str: "string", int: "integer", float: "number", bool: "boolean", typ
 
 
 def schema_of(name: str) -> dict[str, Any]:
-    """The schema published under this name."""
+    """Return the schema published under this name."""
     return schema_for(name, PUBLISHED[name])
 
 
 def schema_for(name: str, cls: type) -> dict[str, Any]:
-    """The schema of a dataclass: closed objects, descriptions from the docstrings."""
+    """Return the schema of a dataclass: closed objects, descriptions from the docstrings."""
     schema = {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "$id": f"https://medweave.dev/schemas/{name}.json",

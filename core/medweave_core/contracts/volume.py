@@ -38,14 +38,14 @@ class Grid:
 
     @property
     def spacing_mm(self) -> Triple_mm:
-        """Distance between neighbouring voxel centres along each array axis, mm."""
+        """Return the distance between neighbouring voxel centres along each array axis, mm."""
         columns = [[self.affine[row][axis] for row in range(3)] for axis in range(3)]
         a, b, c = (math.sqrt(sum(x * x for x in column)) for column in columns)
         return (a, b, c)
 
     @property
     def voxel_volume_mm3(self) -> float:
-        """Volume of one voxel, mm³: the determinant of the affine, so axes may be oblique or sheared."""
+        """Return the volume of a voxel, mm³: the determinant of the affine, so axes may be oblique or sheared."""
         (a, b, c), (d, e, f), (g, h, i) = (row[:3] for row in self.affine[:3])
         return abs(a * (e * i - f * h) - b * (d * i - f * g) + c * (d * h - e * g))
 

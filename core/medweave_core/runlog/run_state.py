@@ -131,29 +131,29 @@ class Step:
     jobs: tuple[Job, ...]
 
     def count(self, *states: JobState) -> int:
-        """How many of its jobs are in these states."""
+        """Return the number of its jobs in these states."""
         return sum(job.state in states for job in self.jobs)
 
     @property
     def state(self) -> JobState | Literal["later"]:
-        """What matters most about its jobs; `later` before the first has a place."""
+        """Return the most important state of its jobs; `later` before the first has a place."""
         order: tuple[JobState, ...] = ("running", "waiting", "placed", "failed", "cancelled", "completed")
         return next((state for state in order if self.count(state)), "later")
 
     def seconds(self, now_s: float) -> float:
-        """From the begin of its first job to the end of its last."""
+        """Return the seconds from the start of its first job to the end of its last."""
         begins = [job.started_s if job.started_s is not None else job.placed_s for job in self.jobs]
         ends = [job.ended_s if job.ended_s is not None else now_s for job in self.jobs]
         return max(max(ends) - min(begins), 0.0) if self.jobs else 0.0
 
 
 def steps(state: State) -> list[Step]:
-    """The rows, in the order of the workflow; steps that it does not name (those of a workflow inside) come by their beginning."""
-    found: dict[tuple[str, str], list[Job]] = {}
+    """Return the rows, in the order of the workflow; a step of a nested workflow has the place of its outer step."""
+    jobs_by_row: dict[tuple[str, str], list[Job]] = {}
     for job in state.jobs.values():
-        found.setdefault((step_label(job.step), job.where), []).append(job)
-    begun = {label for label, _ in found}
-    rows = [Step(label=label, where=where, jobs=tuple(jobs)) for (label, where), jobs in found.items()]
+        jobs_by_row.setdefault((step_label(job.step), job.where), []).append(job)
+    begun = {label for label, _ in jobs_by_row}
+    rows = [Step(label=label, where=where, jobs=tuple(jobs)) for (label, where), jobs in jobs_by_row.items()]
     rows += [Step(label=label, where="", jobs=()) for label in state.planned if label not in begun]
     place = {label: number for number, label in enumerate(state.planned)}
     return sorted(rows, key=lambda row: place.get(row.label, place.get(row.label.partition(".")[0], -1)))

@@ -95,7 +95,7 @@ class CachePreview:
         return self._by_inputs(step, ports, unchanged)
 
     def _by_inputs(self, step: Step, ports: Mapping[str, Port], earlier: Sequence[tuple[Run, list[Job]]]) -> Reuse:
-        """Args: earlier: jobs of the step in runs with the same documents."""
+        """Return the prediction from the inputs; `earlier` are jobs of the step in runs with the same documents."""
         try:
             wanted = self._wanted(step, ports)
         except OSError:

@@ -38,7 +38,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(namespace: argparse.Namespace) -> int:
-    """Prints the plan; returns the exit code."""
+    """Print the plan; return the exit code."""
     try:
         from medweave.plan.past_runs import read_past
         from medweave.plan.picture import picture_of
@@ -59,7 +59,7 @@ def run(namespace: argparse.Namespace) -> int:
 
 
 def folders_of_runs(named: list[Path]) -> list[Path]:
-    """The folders of earlier runs.
+    """Return the folders of earlier runs.
 
     Raises:
         UsageError: one that was named is not there.

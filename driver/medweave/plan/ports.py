@@ -42,7 +42,7 @@ class Written:
 
     @property
     def steps(self) -> list[str]:
-        """Paths of the steps."""
+        """Return the paths of the steps."""
         return list(dict.fromkeys(f"/{source.partition('/')[0]}" for source in self.sources if "/" in source))
 
 

@@ -121,7 +121,7 @@ def _common_files(here: Path) -> dict[Path, str]:
 
 
 def next_lines(what: str, name: str, *, wrote_site: bool) -> Iterator[str]:
-    """What a person does next."""
+    """Return the lines with the next commands."""
     yield ""
     if what == "workflow":
         yield "medweave validate"

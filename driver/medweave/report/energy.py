@@ -42,7 +42,7 @@ class Model:
 
     @property
     def method(self) -> str:
-        """The model in words."""
+        """Return the model in words."""
         return METHOD.format(core=CORE_W, memory=MEMORY_W_PER_GB, pue=self.pue, intensity=self.co2e_g_per_kwh)
 
     def co2e_g(self, energy_wh: float) -> float:

@@ -70,7 +70,7 @@ def run(namespace: argparse.Namespace) -> int:
 
 
 def validate(paths: list[Path], *, images: str = "tag", with_helm: bool = False, with_cwltool: bool = False):  # type: ignore[no-untyped-def]  # heavy types are imported late
-    """The findings in some files and folders, and the number of files that were looked at."""
+    """Return the findings in some files and folders, and the number of files that were looked at."""
     from medweave.validate.checks import check
     from medweave.validate.repository import open_repository
 

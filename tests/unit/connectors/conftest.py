@@ -38,5 +38,5 @@ def at(tmp_path: Path) -> Iterator[Places]:
 
 @pytest.fixture
 def run(monkeypatch: pytest.MonkeyPatch) -> Recorded:
-    """What a run's record would be told."""
+    """Return a recorder of the events of a run."""
     return recorded(monkeypatch)

@@ -36,7 +36,7 @@ def actionlint() -> Path:
 
 
 def commands() -> str:
-    """All shell lines of the workflow."""
+    """Return all shell lines of the workflow."""
     jobs = yaml.safe_load(WORKFLOW.read_text())["jobs"].values()
     return "\n".join(step["run"] for job in jobs for step in job["steps"] if "run" in step)
 

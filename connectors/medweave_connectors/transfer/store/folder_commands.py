@@ -20,7 +20,7 @@ _GENERATED = f"*-{8 * _DIGITS}-{6 * _DIGITS}-{4 * '[0-9a-f]'}"  # a pattern of t
 
 
 def folder_of(workdir: str, run_id: str) -> str:
-    """Where the jobs of a run work."""
+    """Return the folder of a run's jobs."""
     return posixpath.join(workdir, run_id)
 
 
@@ -46,7 +46,7 @@ def make(workdir: str, owner: RunOwner, *, keep_days: int) -> str:
 
 
 def read_free(answer: str) -> float | None:
-    """Of `make`: free space, MiB; None where it is not known."""
+    """Return the free space in the output of `make`, MiB; None if not known."""
     last = answer.split()[-1:]
     return int(last[0]) / 1024 if last and last[0].isdigit() else None
 
@@ -94,7 +94,7 @@ def _exists(path: str) -> str:
 
 
 def _is_ours(mark: str, owner: RunOwner) -> str:
-    """A condition on a mark. A run without a token is of an older version, or has lost the mark in its folder of runs."""
+    """Return a condition on a mark. A run without a token is of an older version, or has lost the mark in its folder of runs."""
     marks = shlex.quote(owner.mark) if owner.token else f"''|{shlex.quote(f'{owner.run_id} ')}*"
     return f'{{ [ -f {mark} ] && case "$(cat {mark})" in {marks}) :;; *) false;; esac; }}'
 

@@ -210,7 +210,7 @@ class JobSite:
 
     @property
     def container(self) -> str:
-        """Name of the container in the standing pod, and in the Jobs' pods."""
+        """Return the name of the container in the standing pod, and in the Jobs' pods."""
         return self.place.partition(":")[2]
 
 

@@ -49,7 +49,7 @@ class JobStatus:
 
     @property
     def ended(self) -> bool:
-        """Whether the Job has ended."""
+        """Return whether the Job has ended."""
         return self.state in (KubernetesJobState.COMPLETED, KubernetesJobState.FAILED)
 
 
