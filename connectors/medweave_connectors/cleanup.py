@@ -29,7 +29,7 @@ CONNECTORS = {
 
 
 async def clean(request: Mapping[str, Any]) -> dict[str, dict[str, list[str]]]:
-    """Cleans each deployment."""
+    """Clean each deployment."""
     answer: dict[str, dict[str, list[str]]] = {"removed": {}, "stays": {}}
     for deployment in request["deployments"]:
         gone = GoneRun(

@@ -21,13 +21,13 @@ _MEANINGS = {
     127: "the command was not found",
     130: "interrupted",
     137: "killed, perhaps for lack of memory",
-    143: "asked to end",
+    143: "terminated by a signal (SIGTERM)",
 }
 
 
 @dataclass(slots=True)
 class StepError(Exception):
-    """A failure in four parts: what failed, what was seen, what was expected, what to do.
+    """A failure in four parts: the failure, the seen and the expected value, and the fix.
 
     No part may hold a patient name, a UID or a secret: cases are named by their case id.
     """

@@ -184,7 +184,7 @@ def test_crate_records_steps_sites_and_versions(done: engine.Run, tmp_path: Path
     assert {entity["actionStatus"] for entity in jobs.values()} == {"http://schema.org/CompletedActionStatus"}
     inputs = {entity["name"]: entity for entity in named(graph, jobs["count on ward"]["object"])}
     assert inputs["mode"]["value"] == "slow"
-    assert inputs["note"]["value"] == f"a text of {len(TEXT)} characters, which is not told"
+    assert inputs["note"]["value"] == f"a text of {len(TEXT)} characters (not included)"
     assert inputs["scans"]["conditionsOfAccess"] == "data class: identified"
     assert named(graph, jobs["each.1 on ward"]["object"])[0]["value"] == "2"
     (table, copies) = named(graph, jobs["count on ward"]["result"])

@@ -36,7 +36,7 @@ def software_of(words: Sequence[str], search: str) -> str:
 
 @functools.cache
 def _program(name: str, search: str) -> str:
-    """Return the content digest of a small program file, size and time of a large one; empty if there is none."""
+    """Return the content digest of a small program file, size and time of a large one; empty without such a program."""
     path = shutil.which(name, path=search) if name else None
     if path is None:
         return ""

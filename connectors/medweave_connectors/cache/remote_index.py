@@ -59,7 +59,7 @@ class SiteIndex:
         self._database = database
 
     def get(self, key: str) -> SiteRecord | None:
-        """Return the record of a cache key; None if there is none."""
+        """Return the record of a cache key; None if the cache has no entry."""
         row = None
         with self._database.open() as table:
             row = table.execute("SELECT record FROM works WHERE key=?", (key,)).fetchone()

@@ -192,7 +192,7 @@ def current_lookup() -> CacheLookup | None:
 
 
 def delete_cache(runs: Path) -> bool:
-    """Remove the cache of a folder of runs. Return False if there is none."""
+    """Remove the cache of a folder of runs. Return False if there was no cache."""
     exists = (runs / FOLDER).is_dir()
     shutil.rmtree(runs / FOLDER, ignore_errors=True)
     return exists

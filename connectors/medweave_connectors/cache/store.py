@@ -179,7 +179,7 @@ class LocalStore:
         return used_s < time.time() - self._keep_days * _DAY_S
 
     def _record(self, key: str) -> CacheEntry | None:
-        """Return the record of an entry; None if there is none, or another version wrote it."""
+        """Return the record of an entry; None if it is missing, or another version wrote it."""
         row = None
         with self.database.open() as table:
             row = table.execute("SELECT record FROM works WHERE key=?", (key,)).fetchone()

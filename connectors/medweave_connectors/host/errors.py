@@ -124,16 +124,16 @@ class StreamBroke(SiteUnreachable):
     """The command at one end of a stream failed.
 
     Attributes:
-        told: the end of its standard error; it may name files.
+        error_output: the end of its standard error; it may name files.
         exit_status: of the command; None after a signal.
         may_be_cut: the command may have failed only because its connection was lost.
     """
 
     may_be_cut = False
 
-    def __init__(self, text: str, told: str, exit_status: int | None) -> None:
+    def __init__(self, text: str, error_output: str, exit_status: int | None) -> None:
         super().__init__(text)
-        self.told, self.exit_status = told, exit_status
+        self.error_output, self.exit_status = error_output, exit_status
 
 
 class StreamCut(StreamBroke):

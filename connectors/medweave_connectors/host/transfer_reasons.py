@@ -31,12 +31,12 @@ _OTHERS = (
 
 
 def known_reason(text: str) -> str:
-    """Return the reason in a program's error output, as `reason_in` does; `no known reason` if there is none."""
+    """Return the reason in a program's error output, as `reason_in` does; `no known reason` without one."""
     return reason_in(text) or "no known reason"
 
 
 def reason_in(text: str) -> str:
-    """Return the first known reason in a text (in LC_ALL=C, of glibc or musl); empty if there is none.
+    """Return the first known reason in a text (in LC_ALL=C, of glibc or musl); empty without one.
 
     Only fixed words are returned, never the text: it names files, and names may identify patients.
     """

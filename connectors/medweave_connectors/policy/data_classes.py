@@ -56,7 +56,7 @@ class Rules:
     wraps: Mapping[str, str] = field(default_factory=dict)
 
     def declared(self, port: Port) -> frozenset[str]:
-        """Return the declared classes of a port; empty if there are none."""
+        """Return the declared classes of a port; empty without a declaration."""
         return frozenset(self.carries.get(port.step, {}).get(port.name, ()))
 
     def declared_outside(self, port: Port) -> frozenset[str]:
@@ -126,7 +126,7 @@ class Rules:
         return Fault(
             what=f"{what} was not sent: it must not lie at {place.rstrip(',')}.",
             seen=f"{', '.join(forbidden)} data; {place} may hold {holds} ({WHERE})",
-            expected=f"a place that may hold {', '.join(ordered)}: {', '.join(deployments) or 'there is none'}",
+            expected=f"a place that may hold {', '.join(ordered)}: {', '.join(deployments) or 'none'}",
             do=f"{step}correct `mayHold` of the site file if it is wrong, and run `medweave bind` again",
         )
 

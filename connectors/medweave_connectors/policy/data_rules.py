@@ -74,9 +74,9 @@ class DataRules:
         allowed = ", ".join(self.may_hold.get(deployment, ())) or "nothing, as no line names it"
         deployments = allowed_deployments(classes, self.may_hold)
         return Fault(
-            what=f"{self.where}.mayHold.{deployment}: step {step} must not run there, for what it reads and writes.",
+            what=f"{self.where}.mayHold.{deployment}: step {step} must not run there, because of its data.",
             seen=f"{', '.join(forbidden)} (holds.{line}) at deployment '{deployment}', which may hold {allowed}",
-            expected=f"a deployment that may hold {', '.join(classes)}: {', '.join(deployments) or 'there is none'}",
+            expected=f"a deployment that may hold {', '.join(classes)}: {', '.join(deployments) or 'none'}",
             do=f"bind {step} to {' or '.join(deployments)}"
             if deployments
             else "correct the data rules, if they are wrong",

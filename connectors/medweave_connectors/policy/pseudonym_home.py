@@ -126,7 +126,7 @@ def home_of(runs: Path) -> Home:
 
 
 def link_to(path: str) -> str:
-    """Return the link by which the current run reads a file or folder of this machine; the path itself if there is none.
+    """Return the link by which the current run reads a file or folder of this machine; the path itself without a link.
 
     Args:
         path: absolute, without links.

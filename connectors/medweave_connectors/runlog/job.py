@@ -70,7 +70,7 @@ class JobRecord:
 
     @property
     def step(self) -> str:
-        """Path of the step: `/segment`."""
+        """Return the path of the step: `/segment`."""
         return step_of(self.name)
 
     @property

@@ -148,7 +148,7 @@ class RunRecord:
         self, name: str, *, inputs: Mapping[str, list[dict[str, Any]]], outputs: Mapping[str, list[dict[str, Any]]]
     ) -> None:
         """Record a job's inputs and outputs by content (see `engine.steps.provenance`); a failed job has no outputs."""
-        self._made.update(item["sha256"] for each in outputs.values() for item in each if "sha256" in item)
+        self._made.update(item["sha256"] for items in outputs.values() for item in items if "sha256" in item)
         if (job := self.jobs.get(name)) is not None:
             shown = without_guessable(inputs, self._made)
             self._append("job.data", job, {"attempt": job.attempt, "inputs": shown, "outputs": outputs})

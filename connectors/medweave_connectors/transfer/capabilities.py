@@ -47,7 +47,7 @@ class SharesVolumes(Protocol):
 
 @runtime_checkable
 class MirrorsCopies(Protocol):
-    """A connector that repeats each copy at further locations by itself."""
+    """A connector that mirrors each copy at further locations."""
 
     def mirrors(self, location: Location) -> list[Location]:
         """Return the locations that get a copy of everything that is copied to this one."""

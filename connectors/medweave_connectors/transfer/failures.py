@@ -20,7 +20,7 @@ from medweave_connectors.runlog import console, current
 
 
 class ContentDiffers(Exception):
-    """What arrived is not what was sent.
+    """The content of a copy differs from its source.
 
     Attributes:
         source_changed: the source has changed since the plan was made.
@@ -60,12 +60,12 @@ class TransferErrors:
         if isinstance(error, SourceUnreadable):
             return error
         if isinstance(error, StreamRefused):
-            return SourceRefused(self.source, self.target, error.told)
+            return SourceRefused(self.source, self.target, error.error_output)
         if isinstance(error, StreamCut) and error.why:
             return TransferFailed(self.source, self.target, error.why)
         if isinstance(error, ContentDiffers):
             return TransferFailed(self.source, self.target, str(error))
-        reason = transfer_reasons.reason_in(error.told if isinstance(error, StreamBroke) else str(error))
+        reason = transfer_reasons.reason_in(error.error_output if isinstance(error, StreamBroke) else str(error))
         status = f" (exit status {error.exit_status})" if isinstance(error, StreamBroke) else ""
         seen = f"the stream broke off: {reason or 'without a word that is known'}{status}"
         if reason in transfer_reasons.NO_ROOM:

@@ -1,4 +1,4 @@
-"""The plan of one copy between two sites: what is sent, from where to where, by which routes, and what is missing there."""
+"""The plan of one copy between two sites: source, destination, candidate routes, manifest and missing files."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class TransferPlan:
         missing: paths of the files that are sent; None: the whole source. The others come from the receivers' store.
         routes: candidates, the preferred one first. The carrier probes them and reports the route taken.
         reason: why no further route is a candidate.
-        may_link: nobody will write to the copy, so it may be a link.
+        may_link: the copy is only read, so it may be a link.
     """
 
     source: ExecutionLocation

@@ -1,6 +1,6 @@
-"""Resume of a copy whose stream was cut: what has arrived is kept, and only the missing parts are sent.
+"""Resume of a copy whose stream was cut: only the missing parts are sent.
 
-What has arrived is moved to a new folder first: a program whose connection was cut may still write to the old one.
+The received files are moved to a new folder first: a program whose connection was cut may still write to the old one.
 """
 
 from __future__ import annotations
@@ -101,14 +101,14 @@ class ResumableCopy:
                 await asyncio.sleep(deadlines.RETRY_PAUSES_S[failed_attempts])
                 failed_attempts += 1
                 try:
-                    found = await self._find_missing()
+                    remainder = await self._find_missing()
                     break
                 except (SiteUnreachable, ConnectionError) as error:
                     if not may_resume(error):
                         raise
-            if found is None:  # the source has changed: what has arrived does not belong to it any more
+            if remainder is None:  # the source has changed: the received files are outdated
                 raise cut if isinstance(cut, StreamBroke) else StreamCut(f"a copy to {self._plan.target_deployment}")
-            missing, locations = found
+            missing, locations = remainder
             kept_bytes = missing_bytes - missing.missing_bytes
             self._meter.count_lost(self._meter.sent_bytes - before, kept_bytes)
             missing_bytes = missing.missing_bytes
@@ -130,7 +130,7 @@ class ResumableCopy:
     # ---- internal
 
     async def _find_missing(self) -> tuple[MissingParts, Locations] | None:
-        """Set aside what has arrived; return what is missing, and where. None where the source has changed."""
+        """Set the received files aside; return the missing parts and their locations. None if the source has changed."""
         if not self._sent.unchanged(await self._scan_source()):
             return None
         await self._set_aside(keeps=True)
@@ -156,7 +156,7 @@ class ResumableCopy:
                 location, shell_commands.set_aside(self.place, self._plan.name, keeps=keeps)
             )
             if code:
-                raise StreamBroke("what has arrived cannot be kept", transfer_reasons.reason_in(text), code)
+                raise StreamBroke("the received files cannot be moved", transfer_reasons.reason_in(text), code)
 
     async def _scan_copy(self, location: ExecutionLocation) -> Manifest:
         text, _ = await self._run_at(location, manifest.command(self.place.inside(self._plan.name), digests=False))
@@ -190,7 +190,7 @@ class ResumableCopy:
         # The command's own message names files.
         why = cut.why if isinstance(cut, StreamCut) else ""
         if not why and isinstance(cut, StreamBroke):
-            why = transfer_reasons.reason_in(cut.told)
+            why = transfer_reasons.reason_in(cut.error_output)
         text = f"a copy was cut and is resumed: {why or 'the connection was lost'}"
         notify(self._plan.target_deployment, f"{text}; {missing_bytes / _MIB:.1f} MiB remain")
 
@@ -200,5 +200,5 @@ def may_resume(error: Exception) -> bool:
     if isinstance(error, StreamRefused):
         return False
     if isinstance(error, StreamBroke):
-        return error.may_be_cut and not any(words in error.told for words in _FINAL)
+        return error.may_be_cut and not any(words in error.error_output for words in _FINAL)
     return True

@@ -59,7 +59,7 @@ class Sender:
         digests: digests of sources that were read before.
         store: the blob store of the destinations; None where they have none.
         evicts: whether the store is brought back to its limit after the copy.
-        may_link: nobody will write to the copy.
+        may_link: the copy is only read.
     """
 
     def __init__(
@@ -213,7 +213,7 @@ class Sender:
     # ---- the copy
 
     async def send(self) -> Manifest:
-        """Send, verify and publish the copy; once more where the source has changed meanwhile.
+        """Send, verify and publish the copy; once more if the source has changed since.
 
         Returns:
             The manifest of the source and of each copy, with digests.
@@ -382,7 +382,7 @@ class Sender:
             raise self._errors.command_failed(text, code)
 
     def _deferred_lines(self, location: ExecutionLocation) -> list[str]:
-        """Return shell lines that add the files of the copy to the store, and then evict what is beyond its limit."""
+        """Return shell lines that add the files of the copy to the store, and then evict files above its limit."""
         added = [] if self._lookup is None else self._lookup.deferred_lines(location, self.place.final)
         evicted = [blob_store.evict(self._store)] if self._store is not None and self._evicts else []
         return [*added, *evicted]

@@ -141,7 +141,7 @@ def parse_prepared(text: str) -> PreparedFolder | None:
 
 def least_free(places: Iterable[PreparedFolder]) -> int | None:
     """Return the least free space; None where no location reports it."""
-    return min((each.free_bytes for each in places if each.free_bytes is not None), default=None)
+    return min((place.free_bytes for place in places if place.free_bytes is not None), default=None)
 
 
 def sync(word: str) -> str:
@@ -166,7 +166,7 @@ def publish(place: StagingPlace, name: str) -> list[str]:
     that: one call for many files, which reports write errors that the cache has hidden.
     """
     # A folder that its owner may not write to cannot change its parent. Moved to the folder above, not to the name: nothing goes
-    # into a folder of that name that another one has made meanwhile.
+    # into a folder of that name that another process has made since.
     text = f"""
         trap : HUP INT TERM;
         if [ -e "$new" ] && mkdir "$part/.medweave-keep" 2>/dev/null; then

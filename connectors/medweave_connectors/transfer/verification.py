@@ -49,7 +49,7 @@ class Verifier:
             The manifest of source and copies; None where both have to be read.
 
         Raises:
-            ContentDiffers: a copy is not what was sent.
+            ContentDiffers: a copy differs from its source.
         """
         digest = tree_stream_piece.sent_digest(listing)
         reading = asyncio.ensure_future(self._parse_listing(listing))
@@ -72,7 +72,7 @@ class Verifier:
         """Read the copies, and compare them with the source.
 
         Raises:
-            ContentDiffers: a copy is not what was sent.
+            ContentDiffers: a copy differs from its source.
         """
         expected = tree_digest.expected_digest(sent)
         differences = await gather_all(self._difference(location, sent, expected) for location in locations)

@@ -19,7 +19,7 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 def to_json(value: Any) -> Any:
-    """Turns dataclasses, tuples and mappings into what `json.dumps` writes."""
+    """Return dataclasses, tuples and mappings as values for `json.dumps`."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {field.name: to_json(getattr(value, field.name)) for field in dataclasses.fields(value)}
     if isinstance(value, Mapping):
@@ -39,7 +39,7 @@ def dumps(value: Any) -> str:
 
 
 def from_json(cls: type[T], data: Any, *, where: str) -> T:
-    """Builds a contract from parsed JSON.
+    """Build a contract from parsed JSON.
 
     Args:
         cls: the dataclass to build.
@@ -54,7 +54,7 @@ def from_json(cls: type[T], data: Any, *, where: str) -> T:
 
 @functools.cache
 def hints_of(cls: type) -> dict[str, Any]:
-    """The resolved type hints of a dataclass's fields."""
+    """Return the resolved type hints of a dataclass's fields."""
     return typing.get_type_hints(cls)
 
 

@@ -1,4 +1,4 @@
-"""What a cohort holds: as found by `check`, and as prepared by `preprocess`."""
+"""The contents of a cohort: the cases that `check` lists, and those that `preprocess` prepares."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Split = Literal["train", "validation", "test"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """One thing `check` has to say about a cohort, in plain words, without patient data.
+    """One error or notice of `check` about a cohort, in plain words, without patient data.
 
     Attributes:
         severity: an error stops `preprocess`; a notice does not.
@@ -65,7 +65,7 @@ class CaseEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CohortIndex:
-    """`cohort_index.json`, the result of `check`: every usable case, and what is wrong.
+    """`cohort_index.json`, the result of `check`: every usable case, and the findings.
 
     It holds file paths, so it stays with the data and has the data's class.
 

@@ -1,4 +1,4 @@
-"""What `deidentify` did, which may travel, and what leads back to the patients, which may not."""
+"""The summary of `deidentify`, which may leave the source, and its re-identification map, which must not."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Deidentification:
         options: options of the profile that were in force, in the words of DICOM PS3.16, CID 7050.
         num_patients, num_cases, num_files: that were written; a case is one series of images, or one NIfTI volume.
         num_uids: different UIDs that were replaced.
-        actions: what was done to attributes, to how often: `removed`, `emptied`, `replaced`, `uid-replaced`,
+        actions: number of attributes by action: `removed`, `emptied`, `replaced`, `uid-replaced`,
             `date-shifted`, `private-removed`, `unknown-removed`, `overlay-removed`, `code-replaced`, `identifier-replaced`,
             `pixel-data-trimmed` (files whose PixelData had comments or bytes behind the pixels).
         left_aside: files of the cohort that were not written, by reason.
@@ -54,8 +54,8 @@ class PatientAtHome:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WayBack:
-    """`way_back.json`: who is who. It stays at home, as the key does.
+class ReidentificationMap:
+    """`way_back.json`: the re-identification map, from pseudonyms to patients. It stays at the source, as the key does.
 
     Attributes:
         uids: UID of the source to UID of the de-identified cohort.

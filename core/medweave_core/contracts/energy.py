@@ -1,4 +1,4 @@
-"""Energy as it is written and read: what a machine's own counters told, and how figures are spelled."""
+"""Energy of a training, as a machine's counters measured it, and its text form."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ J_PER_WH = 3600.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CountedEnergy:
-    """What counters of electricity have told of a training: it is measured, but of machines and not of a process.
+    """Energy that electricity counters measured during a training: of whole machines, not of a process.
 
     Attributes:
-        each_wh: of each epoch, or of each round of replicas, its validation included, Wh; None where nothing was counted.
-        counters: kind to how many were read, on all machines of the training together.
-        missing: why others were not read.
+        each_wh: of each epoch, or of each round of replicas, its validation included, Wh; None without a measurement.
+        counters: number of counters by kind, on all machines of the training together.
+        missing: reasons why other counters were not read.
     """
 
     each_wh: tuple[float | None, ...]
@@ -24,16 +24,16 @@ class CountedEnergy:
 
     @property
     def known_wh(self) -> list[float]:
-        """Of those epochs that were counted."""
+        """Return the energy of each measured epoch, Wh."""
         return [wh for wh in self.each_wh if wh is not None]
 
     @property
     def whole_wh(self) -> float | None:
-        """Of the whole training; None where a part of it was not counted."""
+        """Return the energy of the whole training, Wh; None if an epoch was not measured."""
         return sum(self.known_wh) if self.each_wh and len(self.known_wh) == len(self.each_wh) else None
 
-    def told(self) -> str:
-        """In words, with what the figure is of; where nothing was counted, why."""
+    def describe(self) -> str:
+        """Return the figure as text, with its counters; without a measurement, the reason."""
         known, reasons = self.known_wh, "; ".join(self.missing)
         if not known:
             return f"not measured: {reasons or 'no epoch was trained'}"
@@ -46,5 +46,5 @@ class CountedEnergy:
 
 
 def spelled(wh: float) -> str:
-    """Energy as people read it: `0.3 Wh`, `12.4 kWh`."""
+    """Return an energy as text: `0.3 Wh`, `12.4 kWh`."""
     return f"{wh / 1000:,.1f} kWh" if wh >= 1000 else f"{wh:.0f} Wh" if wh >= 10 else f"{wh:.2g} Wh" if wh else "0 Wh"

@@ -53,10 +53,10 @@ class BaselineFigures:
     """A fixed rule without learning on the same cases: a threshold, and a filter on component size.
 
     Attributes:
-        threshold_hu: voxels of at least this value are kept, HU; None for MR.
+        threshold_hu: minimum value of a voxel in the mask, HU; None for MR.
         threshold_sd: for MR, in standard deviations of the first contrast; None for CT.
         inside_lungs: only voxels in the filled lungs count, for CT that was cropped to them.
-        volume_mm3: components of a volume in this range are kept, mm³.
+        volume_mm3: range of the volumes of components in the mask, mm³.
         dice_mean: mean over cases.
         false_positives_per_scan: components that overlap no lesion, per scan.
         lesion_sensitivity_6mm: lesions of 6 mm or more that it overlaps, over all of them.

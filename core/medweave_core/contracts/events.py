@@ -63,13 +63,13 @@ class Event:
 
 @functools.cache
 def step_label(step: str) -> str:
-    """`segment` for `/segment`, `inner.segment` for a step of a workflow inside."""
+    """Return `segment` for `/segment`, `inner.segment` for a step of a workflow inside."""
     return step.strip("/").replace("/", ".")
 
 
 @functools.cache
 def job_label(job_name: str) -> str:
-    """Short name for people and folders: `train`, `segment.3` for the fourth job of a scatter."""
+    """Return the short name for people and folders: `train`, `segment.3` for the fourth job of a scatter."""
     tag = posixpath.basename(job_name).partition(".")[2]
     step = step_label(posixpath.dirname(job_name))
     return f"{step}.{tag}" if tag else step

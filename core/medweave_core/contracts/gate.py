@@ -1,4 +1,4 @@
-"""`gate_decision.json`: what was measured of each candidate, on which machine, and what was decided for which reasons."""
+"""`gate_decision.json`: the measurements of each candidate and their machine, the decision, and its reasons."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from medweave_core.contracts.volume import DataClass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GateTolerances:
-    """What a candidate may lose, and what it must gain.
+    """The limits for the losses of a candidate and the required gain.
 
     Attributes:
         dice: the lower bound of the paired difference of Dice (95 % interval over patients) must lie above minus this.
@@ -78,7 +78,7 @@ class GateDifference:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GateComparison:
-    """A candidate beside float32 on one split."""
+    """A candidate compared with float32 on one split."""
 
     figures: GateFigures
     dice: GateDifference
@@ -115,7 +115,7 @@ class GateCandidate:
         card_sha256: digest of the candidate's card.
         reasons: why it was accepted or refused, in words; the refusals first.
         speed, validation: None where the candidate failed to run.
-        test: reported only; it decided nothing. None where no test case was given.
+        test: reported only, and not part of the decision; None without test cases.
     """
 
     precision: Precision
@@ -129,12 +129,12 @@ class GateCandidate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GateDecision:
-    """`gate_decision.json`: what was measured of each candidate, and which model was accepted.
+    """`gate_decision.json`: the measurements of each candidate, and the accepted model.
 
     Attributes:
         model: name of the model.
         exported_sha256: digest of the exported model's card, the parent of every candidate.
-        precision: what segment shall compute in.
+        precision: numeric precision for `segment`.
         reason: the decision in one line.
         host_cpu, num_threads: where and how it was measured.
         float32_speed, float32_validation, float32_test: the model that candidates are compared with.

@@ -74,12 +74,12 @@ class Label:
 
     @property
     def has_codes(self) -> bool:
-        """True if DICOM SEG and SR can name the structure: category and type are known."""
+        """Return whether DICOM SEG and SR can name the structure: category and type are known."""
         return self.category is not None and self.type is not None
 
     @property
     def title(self) -> str:
-        """The name after its side and anatomic region, such as `lung nodule`."""
+        """Return the name after its side and anatomic region, such as `lung nodule`."""
         words = [term.meaning.lower() for term in (self.laterality, self.anatomy) if term]
         added = [word for word in words if not re.search(rf"\b{re.escape(word)}", self.name.lower())]
         return " ".join([*added, self.name])
@@ -94,7 +94,7 @@ class Label:
 
     @property
     def text(self) -> str:
-        """Value and name, as messages show a label: `1 (nodule)`."""
+        """Return the value and name, as messages show a label: `1 (nodule)`."""
         return f"{self.value} ({self.name})"
 
 
@@ -112,12 +112,12 @@ class LabelMerge:
 
     @property
     def value(self) -> int:
-        """Value of the merged label."""
+        """Return the value of the merged label."""
         return self.values[0]
 
     @property
     def text(self) -> str:
-        """`1, 2, 3 as whole tumor`."""
+        """Return a text such as `1, 2, 3 as whole tumor`."""
         return f"{', '.join(map(str, self.values))} as {self.name}"
 
 

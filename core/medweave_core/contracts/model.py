@@ -1,4 +1,4 @@
-"""A model is a folder: weights, exchange formats, and the card that says what it may be fed."""
+"""A model is a folder: weights, exchange formats, and a card with its input contract."""
 
 from __future__ import annotations
 
@@ -66,19 +66,19 @@ class Postprocessing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelCard:
-    """`model_card.json`: what the model is, what it takes, where it came from, how good it was and on what.
+    """`model_card.json`: the model's architecture, input contract, origin and metrics.
 
     Attributes:
         architecture: class name and constructor arguments of the network.
         labels: foreground labels, as the cohort that the model was trained on declares them.
-        precision: what `segment` computes in; float32 unless `gate` accepted another.
+        precision: numeric precision of `segment`; float32 unless `gate` accepted another.
         files: path in the model folder to SHA-256.
         parent_sha256: digest of the card this one was derived from, None for a freshly trained model.
         data_sha256: digest of the training cohort.
         metrics: name to value on the validation split, with the split named in the key's prefix (`validation_dice`).
         training: strategy, seed, steps, seconds and the like.
-        energy_wh: measured energy of the training, Wh, by the counters that `training.energy` names and no others; None where
-            there is none.
+        energy_wh: measured energy of the training, Wh, by the counters that `training.energy` names and no others; None without
+            a measurement.
     """
 
     name: str
@@ -103,7 +103,7 @@ class ModelCard:
 
     @property
     def label(self) -> Label:
-        """The one label that the model segments.
+        """Return the one label that the model segments.
 
         Raises:
             UserInputError: the card declares several.

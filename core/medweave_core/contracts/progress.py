@@ -8,7 +8,7 @@ JSON_PREFIX = "medweave-progress "
 
 
 def duration(seconds: float) -> str:
-    """Seconds as people read them: `8 s`, `2 min 05 s`, `3 h 10 min`; `? s` for a number that is not finite."""
+    """Return seconds as text: `8 s`, `2 min 05 s`, `3 h 10 min`; `? s` for a number that is not finite."""
     if not math.isfinite(seconds):
         return "? s"
     whole = round(seconds)
@@ -20,6 +20,6 @@ def duration(seconds: float) -> str:
 
 
 def sentence(*, unit: str, done: int, total: int, seconds_left: float, detail: str) -> str:
-    """A progress line as people read it, without the step's name: `epoch 4/20: loss 0.31, 1 min 10 s left`."""
+    """Return a progress line as people read it, without the step's name: `epoch 4/20: loss 0.31, 1 min 10 s left`."""
     left = f", {duration(seconds_left)} left" if done < total else ""
     return f"{unit} {done}/{total}{': ' + detail if detail else ''}{left}"

@@ -1,4 +1,4 @@
-"""The JSON report that every verb writes beside its outputs (`run_report.json`)."""
+"""The JSON report that every verb writes next to its outputs (`run_report.json`)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from medweave_core.contracts.volume import DataClass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankFacts:
-    """What one process of a training did, or one replica whatever process trained it.
+    """Figures of one process of a training, or of one replica, whichever process trained it.
 
     Attributes:
         rank: place among all, from 0.
@@ -20,7 +20,7 @@ class RankFacts:
         num_threads: compute threads.
         samples: patches it trained on.
         seconds: wall time of its training steps, s; validation is not in it.
-        padding: patches it was given besides, only to take part in a step that had none for it: they count nothing.
+        padding: additional patches, used only to take part in a step without patches of its rank; they do not count.
     """
 
     rank: int
@@ -34,22 +34,22 @@ class RankFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunReport:
-    """What one run of one verb did. Holds no patient data: cases are named by case id, no paths of inputs.
+    """The report of one run of one verb. It has no patient data: cases are named by case id, and there are no paths of inputs.
 
     Attributes:
         verb: the verb's name.
         started_at: UTC, ISO 8601.
         seconds: wall time, s.
         peak_memory_mib: largest resident set of the process (its children's apart in `peak_memory_children_mib`), MiB.
-        num_threads: compute threads the verb was given.
+        num_threads: compute threads of the verb.
         host_cpu: model name of the processor.
         config: every option's value, paths left out.
         versions: library name to version, of those that were imported.
-        results: the verb's own figures. In those of a training (`training`, and each of `rounds`) `synchronised_bytes` is what all
-            ranks or replicas together have given to be averaged, gradients or weights, and running statistics: the bytes of their
-            numbers, each counted once, whatever way they took; what comes back, and what else travels, is not in it.
+        results: the verb's own figures. In those of a training (`training`, and each of `rounds`) `synchronised_bytes` counts the
+            gradients, weights and running statistics that all ranks or replicas together contributed to averages: the bytes of
+            these numbers, each once, by any transport. Received averages and other traffic are not included.
         cases: one object per case, each with `case_id`.
-        notices: what the user should know, in plain words.
+        notices: remarks for the user, in plain words.
         ranks: of a training, one entry per process or replica.
     """
 

@@ -1,4 +1,4 @@
-"""What the verb `report` hands to `medweave report`: sections of HTML between two marks, and the headline as `summary.json`."""
+"""The files of the verb `report` for `medweave report`: HTML sections between two marks, and the headline as `summary.json`."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ class ReportSummary:
     Attributes:
         title: the task.
         synthetic: the evaluated cases come from a generator.
-        patients, cases, lesions: what was evaluated; lesions of 6 mm or more.
-        precision: what `segment` computed in; None where its report was not given.
+        patients, cases, lesions: numbers in the evaluation; lesions of 6 mm or more.
+        precision: numeric precision of `segment`; None without its report.
         gate: the gate's decision in one line, or None.
         sections: id and heading of each section of the fragment, in order.
     """
@@ -67,5 +67,5 @@ class ReportSummary:
 
 
 def stylesheet() -> str:
-    """The look of the report, one text for both of its halves, so that the fragment reads alone and inside the whole."""
+    """Return the style sheet of the report, for the fragment alone and for the whole page."""
     return (resources.files("medweave_core.contracts") / "report_style.css").read_text(encoding="utf-8")

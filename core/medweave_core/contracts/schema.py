@@ -11,7 +11,7 @@ from typing import Any
 
 from medweave_core.contracts.codec import hints_of
 from medweave_core.contracts.cohort import CohortIndex, PreparedCohort
-from medweave_core.contracts.deidentification import Deidentification, WayBack
+from medweave_core.contracts.deidentification import Deidentification, ReidentificationMap
 from medweave_core.contracts.evaluation import Evaluation
 from medweave_core.contracts.events import Event
 from medweave_core.contracts.gate import GateDecision
@@ -37,19 +37,19 @@ PUBLISHED: Mapping[str, type] = {
     "segmentations": Segmentations,
     "trial": Trial,
     "volume-info": VolumeInfo,
-    "way-back": WayBack,
+    "way-back": ReidentificationMap,
 }
 
 _SCALARS = {str: "string", int: "integer", float: "number", bool: "boolean", type(None): "null"}
 
 
 def schema_of(name: str) -> dict[str, Any]:
-    """The schema published under this name."""
+    """Return the schema published under this name."""
     return schema_for(name, PUBLISHED[name])
 
 
 def schema_for(name: str, cls: type) -> dict[str, Any]:
-    """The schema of a dataclass: closed objects, descriptions from the docstrings."""
+    """Return the schema of a dataclass: closed objects, descriptions from the docstrings."""
     schema = {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "$id": f"https://medweave.dev/schemas/{name}.json",

@@ -1,4 +1,4 @@
-"""The files of a search: the grid that people write, its trials, and the table of what became of them."""
+"""The files of a search: the grid that people write, its trials, and the table of their results."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Trial:
 
     Attributes:
         trial_id: by its content, whatever its place in the grid.
-        options: all that `train` is given, the seed among them.
+        options: all options of `train`, including the seed.
         varied: those that differ from trial to trial.
     """
 
@@ -43,7 +43,7 @@ class Trial:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialRow:
-    """What became of a trial.
+    """The result of a trial.
 
     Attributes:
         trial_id: of the trial.

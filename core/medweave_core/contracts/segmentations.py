@@ -1,4 +1,4 @@
-"""`segmentations.json`: what `segment` delivered for a batch of cases."""
+"""`segmentations.json`: the results of `segment` for a batch of cases."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class SegmentedCase:
         files: file name to SHA-256.
         num_lesions: connected components (26) of the delivered mask.
         lesion_volume_mm3: their volume in all, mm³, on the source grid.
-        findings: what a reader of this case must know, such as a body part that differs from the model's.
+        findings: remarks that a reader of this case needs, such as a body part that differs from the model's.
     """
 
     case_id: str
@@ -33,11 +33,11 @@ class SegmentedCase:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Segmentations:
-    """What was segmented, with which model and how.
+    """The segmented cases, the model, and the settings.
 
     Attributes:
         model_sha256: digest of the model card, which holds the digests of the model's files.
-        precision, backend: what the network was computed in, and by which library.
+        precision, backend: numeric precision and library of the inference.
         synthetic_data: the cases come from a generator.
         synthetic_model: the model was trained on such cases.
         labels: foreground labels of the masks, as the model card declares them.

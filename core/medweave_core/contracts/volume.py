@@ -1,4 +1,4 @@
-"""Where a voxel lies in the patient, and how a prepared volume goes back to the series it came from."""
+"""Positions of voxels in the patient, and the inverse transform from a prepared volume to its source series."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ DataClass = Literal["identified", "de-identified", "derived", "model", "aggregat
 
 
 def modality_of(channels: tuple[str, ...]) -> Modality:
-    """CT is one channel of that name; everything else is MR, one channel for each contrast."""
+    """Return CT for a single channel of that name; else MR, with one channel for each contrast."""
     return "CT" if channels == CT_CHANNELS else "MR"
 
 
@@ -38,21 +38,21 @@ class Grid:
 
     @property
     def spacing_mm(self) -> Triple_mm:
-        """Distance between neighbouring voxel centres along each array axis, mm."""
+        """Return the distance between neighbouring voxel centres along each array axis, mm."""
         columns = [[self.affine[row][axis] for row in range(3)] for axis in range(3)]
         a, b, c = (math.sqrt(sum(x * x for x in column)) for column in columns)
         return (a, b, c)
 
     @property
     def voxel_volume_mm3(self) -> float:
-        """Volume of one voxel, mm³: the determinant of the affine, so axes may be oblique or sheared."""
+        """Return the volume of a voxel, mm³: the determinant of the affine, so axes may be oblique or sheared."""
         (a, b, c), (d, e, f), (g, h, i) = (row[:3] for row in self.affine[:3])
         return abs(a * (e * i - f * h) - b * (d * i - f * g) + c * (d * h - e * g))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VolumeInfo:
-    """Geometry of one prepared volume (`volume_info.json`) and the way back to its source grid.
+    """Geometry of one prepared volume (`volume_info.json`) and the inverse transform to its source grid.
 
     The volume's axes I, J, K run towards Right, Anterior, Superior (the closest to, for oblique series). Axis `a` of the volume
     is axis `source_axis[a]` of the source array, read backwards where `source_flipped[a]`. With n the source's voxel count

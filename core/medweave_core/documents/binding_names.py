@@ -38,14 +38,14 @@ def check_targets(config: Mapping[str, Any]) -> None:
         if inner is not None and inner not in deployments:
             where = (file, ("deployments", name, "wraps"))
             raise _unknown(
-                where, "deployment", inner, [other for other in deployments if other != name], of="beside it"
+                where, "deployment", inner, [other for other in deployments if other != name], of="in this file"
             )
     for name, workflow in (config.get("workflows") or {}).items():
         for place, _, target in targets(workflow):
             field: FieldPath = ("workflows", name, *place)
             used = target.get("deployment")
             if used is None:
-                continue  # StreamFlow's older word for it, which it tells of itself
+                continue  # StreamFlow's deprecated key `model`, about which StreamFlow warns
             if used not in deployments:
                 raise _unknown((file, (*field, "deployment")), "deployment", used, deployments, of="in `deployments`")
             if deployments[used]["type"] in _SERVICES_IN_FILE:
@@ -63,7 +63,7 @@ def check_named(config: Mapping[str, Any]) -> None:
     policies = (config.get("scheduling") or {}).get("policies") or {}
     for name, deployment in (config.get("deployments") or {}).items():
         policy = deployment.get("scheduling_policy")
-        # `cwl-runner` looks for policies before it makes a scheduler, and leaves what it has found in the place of the name.
+        # `cwl-runner` looks policies up before it makes a scheduler, and replaces the name by the policy.
         if isinstance(policy, str) and policy not in policies:
             at: FieldPath = ("deployments", name, "scheduling_policy")
             raise _unknown((file, at), "policy", policy, policies, of="of scheduling.policies")
@@ -147,7 +147,7 @@ def _check_service(
             f"deployment '{deployment}' has services, and none is chosen.",
             seen="no service",
             expected=f"one of {', '.join(services)}",
-            do=f"write service: {next(iter(services))}, or another of them, beside the deployment",
+            do=f"write service: {next(iter(services))}, or another of them, next to `deployment`",
         )
     if service is not None and service not in services:
         where = (file, (*field, "service"))
@@ -166,7 +166,7 @@ def _unknown(where: tuple[Path, FieldPath], kind: str, name: str, known: Iterabl
         *where,
         f"there is no {kind} '{name}'.",
         seen=f"{kind} '{name}'",
-        expected=f"a {kind} {of}: {', '.join(near) or 'there is none'}",
+        expected=f"a {kind} {of}: {', '.join(near) or 'none'}",
         do=closest(name, names) or "write one of these, or take it away",
     )
 

@@ -49,12 +49,12 @@ class Binding:
 
     @property
     def is_first_non_null(self) -> bool:
-        """Whether the first source that has a value is used."""
+        """Return whether the first source that has a value is used."""
         return bool(self.fields.get("pickValue") == FIRST_NON_NULL)
 
     @property
     def has_expression(self) -> bool:
-        """Whether `valueFrom` computes the value."""
+        """Return whether `valueFrom` computes the value."""
         return "valueFrom" in self.fields
 
 
@@ -67,7 +67,7 @@ class Parameter:
         is_short: the document writes the type alone.
         type: `Any` where it has an error.
         type_fault: that error; its field is relative to the type.
-        formats: full names; empty where there is none, or an expression.
+        formats: full names; empty without a format, or for an expression.
         binding: sources of a workflow output.
     """
 
@@ -81,12 +81,12 @@ class Parameter:
 
     @property
     def has_default(self) -> bool:
-        """Whether there is a default other than null."""
+        """Return whether there is a default other than null."""
         return self.fields.get("default") is not None
 
     @property
     def is_optional(self) -> bool:
-        """Whether a value may be missing."""
+        """Return whether a value may be missing."""
         return self.has_default or bool({"null", "Any"} & self.type)
 
 
@@ -113,17 +113,17 @@ class Step:
 
     @property
     def path(self) -> str:
-        """`/train`, as a StreamFlow file names it."""
+        """Return the path in a StreamFlow file, such as `/train`."""
         return f"/{self.name}"
 
     @property
     def scatter_method(self) -> str:
-        """The method, or an empty text."""
+        """Return the method, or an empty text."""
         return str(self.fields.get("scatterMethod", ""))
 
     @property
     def is_conditional(self) -> bool:
-        """Whether it has a condition, so that its outputs may be null."""
+        """Return whether it has a condition, so that its outputs may be null."""
         return "when" in self.fields
 
 
@@ -135,7 +135,7 @@ class Process:
         document: the document that contains it.
         field: place in that document: empty, or `("steps", NAME, "run")`.
         fields: as the document has them.
-        kind: its `class`; empty if there is none.
+        kind: its `class`; empty without one.
         namespaces: prefixes of the document.
         steps: those of a workflow.
         requirements: hints and requirements by class; a requirement takes precedence.
@@ -153,17 +153,17 @@ class Process:
 
     @property
     def path(self) -> Path:
-        """File of its document."""
+        """Return the file of its document."""
         return self.document.path
 
     @property
     def is_workflow(self) -> bool:
-        """Whether it is a workflow."""
+        """Return whether it is a workflow."""
         return self.kind == "Workflow"
 
     @property
     def label(self) -> str:
-        """The label as one line."""
+        """Return the label as one line."""
         return one_line(self.fields.get("label"))
 
     def position(self, field: FieldPath) -> tuple[int, int]:

@@ -16,10 +16,10 @@ _KEYS = ("dockerPull", "dockerImageId", "dockerFile", "dockerLoad", "dockerImpor
 
 
 def image_of(*documents: Mapping[str, Any]) -> str | None:
-    """Return the image that a DockerRequirement of these documents names, the last one's first; None where there is none.
+    """Return the image that a DockerRequirement of these documents names, the last one's first; None without such a requirement.
 
     Args:
-        documents: a workflow, its step and the step's tool: each hands requirements and hints down.
+        documents: a workflow, its step and the step's tool: requirements and hints are inherited in this order.
     """
     for document in reversed(documents):
         section_and_keys = required(document).get(DOCKER_REQUIREMENT)

@@ -21,8 +21,8 @@ class FieldFault(UserInputError):
 
     Attributes:
         path: the file.
-        field: where it is in it.
-        problem: what is wrong, without the place.
+        field: path of the field in the file.
+        problem: the error, without the place.
     """
 
     path: Path = Path()

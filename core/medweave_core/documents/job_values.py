@@ -64,7 +64,7 @@ def unknown_inputs(values: Mapping[str, Any], workflow: Mapping[str, Any], name:
         fix = closest(key, [input_name for input_name in inputs if input_name not in values]) or "take the line away"
         yield Misfit(
             field=(key,), what=f"{name} has no input '{key}'.", seen=key, kind_seen=key,
-            expected=f"one of {', '.join(inputs)}" if inputs else "nothing: there is none to choose from",
+            expected=f"one of {', '.join(inputs)}" if inputs else "nothing: it has no inputs",
             fix=fix, fix_of_kind=fix,
         )  # fmt: skip
 
@@ -147,7 +147,7 @@ def _spelled(value: Any) -> str:
 
 
 def _intended_value(text: str) -> Any:
-    """Return the boolean or number that a text may stand for: YAML 1.2 reads `no` and anything in quotes as text."""
+    """Return the boolean or number that a text may mean: YAML 1.2 reads `no` and anything in quotes as text."""
     with contextlib.suppress(ValueError):
         return json.loads(_WORDS.get(text.lower(), text.lower()))
     return None

@@ -60,13 +60,13 @@ def check_managers(config: Mapping[str, Any]) -> None:
             do="write a file for each",
         )
     failures = config.get("failureManager") or {}
-    # `default` is StreamFlow's other name for it; without a type it is what `enabled: true` (the default) stands for.
+    # `default` is StreamFlow's other name for it; without a type, `enabled: true` (the default) means this manager.
     retries = failures and failures.get("type", "default" if failures.get("enabled", True) else "dummy") != "dummy"
     if retries and failures.get("enabled") is False:
         raise fault_at(
             file,
             ("failureManager", "enabled"),
-            "StreamFlow ignores it beside a type.",
+            "StreamFlow ignores it if there is a type.",
             seen=f"type: {failures['type']}, enabled: false",
             expected="no failureManager where nothing is to be tried again",
             do="remove the block failureManager",

@@ -193,8 +193,8 @@ def _alias_cycles(path: Path, roots: list[Any]) -> Iterator[SyntaxFault]:
         if any(node is parent for parent in parents):
             mark = node.start_mark
             yield _fault(
-                path, mark.line + 1, mark.column + 1, "an alias (*name) in here repeats what it stands in.", "a circle",
-                "write out what was meant in its stead",
+                path, mark.line + 1, mark.column + 1, "an alias (*name) in this node refers to the node itself.", "a circle",
+                "write the intended value instead",
             )  # fmt: skip
             return
         members = node.value if node.id == SEQUENCE else [item for pair in node.value for item in pair]
@@ -229,7 +229,7 @@ def _plain(node: Any, path: Path, field: FieldPath, faults: list[SyntaxFault]) -
             faults.append(
                 SyntaxFault(
                     path=path, line=mark.line + 1, column=mark.column + 1, field=(*field, key), is_duplicate_key=True,
-                    what=f"'{key}' stands twice in this mapping.", seen=f"first on line {lines[key]}",
+                    what=f"'{key}' occurs twice in this mapping.", seen=f"first on line {lines[key]}",
                     expected="each key once", fix="rename one of them, or take it away",
                 )
             )  # fmt: skip

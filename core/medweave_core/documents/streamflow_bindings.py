@@ -19,13 +19,13 @@ class Bound(NamedTuple):
 
 
 def our_deployments(config: Mapping[str, Any]) -> dict[str, MutableMapping[str, Any]]:
-    """The deployments of our connectors, by name."""
+    """Return the deployments of our connectors, by name."""
     deployments: Mapping[str, MutableMapping[str, Any]] = config.get("deployments") or {}
     return {name: deployment for name, deployment in deployments.items() if deployment["type"].startswith(OUR_TYPES)}
 
 
 def targets(workflow: Mapping[str, Any]) -> Iterator[Bound]:
-    """The targets of a workflow, in their order."""
+    """Return the targets of a workflow, in their order."""
     for number, binding in enumerate(workflow.get("bindings") or []):
         where: FieldPath
         target, where = binding["target"], ("bindings", number, "target")

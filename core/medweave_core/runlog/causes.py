@@ -11,7 +11,7 @@ STEP_PREFIX = "medweave-step "
 
 
 def step_message(stderr_tail: Sequence[str]) -> str:
-    """Return the last error that a medweave step printed (what failed, seen, expected, do); empty if there is none.
+    """Return the last error that a medweave step printed (what failed, seen, expected, do); empty without such an error.
 
     Only this part of stderr is known to hold no patient data, so only this goes into the event log.
     """
@@ -31,4 +31,4 @@ def cause(stderr_tail: Sequence[str], stdout_tail: Sequence[str], exit_code: int
         lines.append(
             "  do:       install the steps where this deployment runs them: pip install 'medweave[all]', or the step's extra"
         )
-    return "\n".join(lines) or f"The command said nothing; {describe_exit_code(exit_code)}."
+    return "\n".join(lines) or f"The command printed nothing; {describe_exit_code(exit_code)}."

@@ -94,7 +94,7 @@ def _nearest(folder: Path) -> str:
 
 
 def read_run(folder: Path) -> Run:
-    """Reads the folder of a run.
+    """Read the folder of a run.
 
     A last line that is cut off (the machine went down) is left out, and so are events of types that this version does not
     know: a later version may have written the log.

@@ -8,7 +8,7 @@ COMMAND = "command"
 
 
 def changes(before: Mapping[str, str], now: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the names of the parts that differ, each given as name and digest.
+    """Return the names of the parts whose digests differ.
 
     The command is left out if an input differs: it contains the value or path of that input.
     """

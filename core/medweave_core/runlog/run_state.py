@@ -1,4 +1,4 @@
-"""What is known of a run so far: a state that each event of its log changes. No clock, no file, no terminal in here."""
+"""The state of a run, computed from the events of its log. Pure: this module uses no clock, file or terminal."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ ENDED: tuple[JobState, ...] = ("completed", "failed", "cancelled")
 
 @dataclass(slots=True, kw_only=True)
 class Job:
-    """A job, as its latest attempt goes. Times are seconds since the run's start.
+    """The latest attempt of a job. Times are seconds since the run's start.
 
     Attributes:
         where: `hpc/gpu4`, or the deployment alone.
-        state: `placed` until its inputs are there and its command is handed to the site; `waiting` where the site says why.
+        state: `placed` until its inputs are there and the site has its command; `waiting` if the site reports a reason.
         reason: why it waits.
         done, total, text: its last progress line; 0 of 0 before the first one, and the text of its last notice.
-        message: its own words about its failure.
-        reused_from: the run that did it, where it was not done again.
+        message: the job's error message.
+        reused_from: the run whose outputs were reused; empty if the job ran.
     """
 
     name: str
@@ -47,18 +47,18 @@ class Job:
 
     @property
     def label(self) -> str:
-        """Short name: `train`, `segment.3` for the fourth of a scatter."""
+        """Return the short name: `train`, `segment.3` for the fourth of a scatter."""
         return job_label(self.name)
 
     def seconds(self, now_s: float) -> float:
-        """Since its command was handed over, until its end."""
+        """Return the seconds from its start (or placement) to its end, or to now."""
         begin = self.started_s if self.started_s is not None else self.placed_s
         return max((self.ended_s if self.ended_s is not None else now_s) - begin, 0.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Copy:
-    """A copy that goes on, from one deployment to another: bytes sent, bytes in all, and the same for people."""
+    """A running copy from one deployment to another: bytes sent, bytes in total, and both as text."""
 
     num_bytes: int
     total_bytes: int
@@ -67,7 +67,7 @@ class Copy:
 
 @dataclass(slots=True, kw_only=True)
 class Moved:
-    """What has arrived from one deployment at another by one route: copies, and bytes that were sent."""
+    """Finished copies from one deployment to another by one route: their number, and the bytes sent."""
 
     copies: int = 0
     num_bytes: int = 0
@@ -76,19 +76,19 @@ class Moved:
 
 @dataclass(slots=True, kw_only=True)
 class State:
-    """A run so far.
+    """The state of a run.
 
     Attributes:
-        planned: labels of the steps that its workflow has, in order; those that have not begun are known from here alone.
-        began: its first event, UTC; None before.
+        planned: labels of the workflow's steps, in order, including those that have not started.
+        began: time of the first event, UTC; None before.
         now_s: time of the latest event, s since the start.
         jobs: by name, in the order in which they got a place.
-        copies: those that go on, by source and destination.
+        copies: running copies, by source and destination.
         moved: by source, destination and route.
-        notices: (who, what), in order, each once.
-        end: completed, partial, failed, cancelled, unknown; None while it goes on.
-        refused: it failed for what its file says, before it had done anything.
-        message: why it ended, where that is the error of no job.
+        notices: (job or site, text), in order, without repetitions.
+        end: completed, partial, failed, cancelled, unknown; None while it is running.
+        refused: it failed because of an error in its file, before any job.
+        message: why it ended, unless a job's error is the reason.
     """
 
     planned: Sequence[str] = ()
@@ -108,17 +108,17 @@ class State:
     first_cause: str | None = None
     left_out: tuple[str, ...] = ()
 
-    def going_on(self) -> list[Job]:
-        """Jobs without an end."""
+    def running_jobs(self) -> list[Job]:
+        """Return the jobs that have not ended."""
         return [job for job in self.jobs.values() if job.state not in ENDED]
 
     def failures(self) -> list[Job]:
-        """Jobs that failed for good, the first cause first."""
+        """Return the jobs that failed finally, the first cause first."""
         failed = [job for job in self.jobs.values() if job.state == "failed"]
         return sorted(failed, key=lambda job: job.name != self.first_cause)
 
     def at(self, moment: datetime.datetime) -> float:
-        """A moment as seconds since the start."""
+        """Return a moment as seconds since the start."""
         return (moment - self.began).total_seconds() if self.began else 0.0
 
 
@@ -131,29 +131,29 @@ class Step:
     jobs: tuple[Job, ...]
 
     def count(self, *states: JobState) -> int:
-        """How many of its jobs are in these states."""
+        """Return the number of its jobs in these states."""
         return sum(job.state in states for job in self.jobs)
 
     @property
     def state(self) -> JobState | Literal["later"]:
-        """What matters most about its jobs; `later` before the first has a place."""
+        """Return the most important state of its jobs; `later` before the first has a place."""
         order: tuple[JobState, ...] = ("running", "waiting", "placed", "failed", "cancelled", "completed")
         return next((state for state in order if self.count(state)), "later")
 
     def seconds(self, now_s: float) -> float:
-        """From the begin of its first job to the end of its last."""
+        """Return the seconds from the start of its first job to the end of its last."""
         begins = [job.started_s if job.started_s is not None else job.placed_s for job in self.jobs]
         ends = [job.ended_s if job.ended_s is not None else now_s for job in self.jobs]
         return max(max(ends) - min(begins), 0.0) if self.jobs else 0.0
 
 
 def steps(state: State) -> list[Step]:
-    """The rows, in the order of the workflow; steps that it does not name (those of a workflow inside) come by their beginning."""
-    found: dict[tuple[str, str], list[Job]] = {}
+    """Return the rows, in the order of the workflow; a step of a nested workflow has the place of its outer step."""
+    jobs_by_row: dict[tuple[str, str], list[Job]] = {}
     for job in state.jobs.values():
-        found.setdefault((step_label(job.step), job.where), []).append(job)
-    begun = {label for label, _ in found}
-    rows = [Step(label=label, where=where, jobs=tuple(jobs)) for (label, where), jobs in found.items()]
+        jobs_by_row.setdefault((step_label(job.step), job.where), []).append(job)
+    begun = {label for label, _ in jobs_by_row}
+    rows = [Step(label=label, where=where, jobs=tuple(jobs)) for (label, where), jobs in jobs_by_row.items()]
     rows += [Step(label=label, where="", jobs=()) for label in state.planned if label not in begun]
     place = {label: number for number, label in enumerate(state.planned)}
     return sorted(rows, key=lambda row: place.get(row.label, place.get(row.label.partition(".")[0], -1)))
@@ -215,9 +215,7 @@ def _fold_job(state: State, event: Event) -> None:
             job.started_s = state.now_s  # the engine calls it started when it is handed to its site
         job.reason = str(data["text"]) if waits else ""
         job.state = "waiting" if waits else "running" if job.started_s is not None else job.state
-        if (
-            not waits and not job.total
-        ):  # before its first progress the site's word tells most: its id there, that it runs now
+        if not waits and not job.total:  # before the first progress event, show the site's notice, such as the job id
             job.text = str(data.get("text", ""))
     elif event.type == "job.ended":
         end = data.get("state")

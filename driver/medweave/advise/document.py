@@ -44,7 +44,7 @@ class Measured:
     """A few measured steps or runs of one workload, and the options to judge.
 
     Attributes:
-        title: what was measured, for people.
+        title: description of the measurement, for people.
         gpus: available numbers of GPUs, which are judged.
         gpus_per_node: GPUs of one node.
         rows: the measurements.
@@ -125,12 +125,12 @@ class Advice:
     """The strategy and number of GPUs that finish soonest, by a model of a few measurements, and how certain that is.
 
     Attributes:
-        title: what was measured.
+        title: description of the measurement.
         soonest: the option that is expected to end first, queue wait included; null if none can be judged or fits.
         is_sure: no other option's interval reaches below that of `soonest`.
         measure_next: the most informative next measurement for `soonest`, in words; empty if it is measured.
         options: all judged options, the soonest first.
-        not_judged: strategies without the needed rows, each with what is missing.
+        not_judged: strategies without the needed rows, with the missing rows.
         checks: rows on more GPUs than the model was calibrated on.
         method: how estimates and intervals are computed, in words.
         unseen: effects that these measurements cannot show, in words.

@@ -44,7 +44,7 @@ class Timed:
 
     @property
     def elapsed_s(self) -> float:
-        """Wall time, s."""
+        """Return the wall time, s."""
         return self.divided_s + self.communication_s + self.data_s
 
 

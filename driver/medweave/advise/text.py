@@ -78,7 +78,7 @@ def _name(option: Option) -> str:
 
 
 def _table(rows: Sequence[tuple[str, ...]]) -> Iterator[str]:
-    """Columns as wide as their widest cell; numbers to the right."""
+    """Return a table whose columns fit their widest cell; numbers are aligned to the right."""
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     for row in rows:
         cells = [

@@ -28,7 +28,7 @@ class PortClasses:
 
 
 def classes_of(workflow: Path, record: Run, reader: CwlReader) -> PortClasses:
-    """Return the classes of all ports, given the steps that ran; empty for a workflow without roles.yml."""
+    """Return the classes of all ports, for the steps that ran; empty for a workflow without roles.yml."""
     if not (workflow.parent / ROLES_FILE).is_file():
         return PortClasses({})
     pipeline = read_pipeline(workflow, reader)

@@ -12,12 +12,12 @@ from medweave_core.errors import BackendMissingError, UserInputError
 from medweave_core.runlog.history import read_run
 
 DESCRIPTION = (
-    "Writes a run as a Workflow Run RO-Crate, profile Provenance Run Crate 0.5: the workflow's documents, its steps and what\n"
-    "joins them, each job with place, times, end, resources and versions, and what it read and wrote: files and folders by\n"
-    "SHA-256, size and class of data, numbers and fixed words as they are. It holds no file of the run, and names no file, path,\n"
-    "account or host; of texts that a job file gives it has the length. Places have the names of the site file.\n\n"
-    "--include-outputs adds what the run delivered of the classes aggregate and model: metrics, decisions, model folders with\n"
-    "their cards. What differs from what the run has written, names a host, or looks like a secret stays out, and is told."
+    "Writes a run as a Workflow Run RO-Crate, profile Provenance Run Crate 0.5: the workflow's documents, its steps and their\n"
+    "connections, each job with place, times, end, resources and versions, and its inputs and outputs: files and folders by\n"
+    "SHA-256, size and class of data, numbers and enumerated words by value. It contains no file of the run, and names no file,\n"
+    "path, account or host; for texts of a job file it has the length. Places have the names of the site file.\n\n"
+    "--include-outputs adds the run's outputs of the classes aggregate and model: metrics, decisions, model folders with their\n"
+    "cards. Outputs that have changed since the run, name a host or look like a secret stay out, with a message."
 )
 
 
@@ -29,14 +29,14 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--file", type=Path, default=None, metavar="FILE",
-        help="the streamflow.yml of the run (default: the one in the run's folder, else that beside the folder of runs)",
+        help="the streamflow.yml of the run (default: the one in the run's folder, else the one next to the folder of runs)",
     )  # fmt: skip
     parser.add_argument(
         "--include-outputs", type=Path, default=None, metavar="DIR",
         help="folder to which the run delivered (--outdir), of which the classes aggregate and model go into the crate",
     )  # fmt: skip
-    parser.add_argument("--with-hosts", action="store_true", help="tell the names of hosts and registries, too")
-    parser.add_argument("--json", action="store_true", help="print what was written as JSON")
+    parser.add_argument("--with-hosts", action="store_true", help="include the names of hosts and registries")
+    parser.add_argument("--json", action="store_true", help="print a summary of the crate as JSON")
 
 
 def run(namespace: argparse.Namespace) -> int:
@@ -50,7 +50,7 @@ def run(namespace: argparse.Namespace) -> int:
     if namespace.include_outputs is not None and not namespace.include_outputs.is_dir():
         raise UserInputError(
             f"{shown(namespace.include_outputs)}: there is no such folder.", expected="the folder to which the run delivered",
-            do="name what was its --outdir",
+            do="name the --outdir of the run",
         )  # fmt: skip
     try:
         from medweave.crate.make import make, write

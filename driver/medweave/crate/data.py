@@ -61,9 +61,9 @@ class Data:
         if "value" in item:
             value = item["value"]
         elif "characters" in item:
-            value = f"a text of {item['characters']} characters, which is not told"
+            value = f"a text of {item['characters']} characters (not included)"
         else:
             size = f" of {item['bytes']} bytes" if "bytes" in item else ""
-            value = f"a {str(item['class']).lower()}{size}, whose content is not told"
+            value = f"a {str(item['class']).lower()}{size}, content not included"
         where = fragment("value", parameter.id if parameter is not None else name, str(value))
         return self._entities.add(where, "PropertyValue", {"name": name, "value": str(value)})

@@ -61,7 +61,7 @@ class WorkflowEntities:
         return known
 
     def parameter(self, step: Step | None, name: str, *, output: bool) -> Any:
-        """Return the entity of an input or output of a step's tool, or of the workflow; None if there is none."""
+        """Return the entity of an input or output of a step's tool, or of the workflow; None if the crate has no such entity."""
         owner = self.workflow if step is None else self.tool(step.tool)
         return self._entities.crate.get(_parameter_id(owner, name, "out" if output else "in"))
 

@@ -32,7 +32,7 @@ PROFILES = (
     ("https://w3id.org/ro/wfrun/provenance/0.5", "Provenance Run Crate", "0.5"),
     ("https://w3id.org/workflowhub/workflow-ro-crate/1.0", "Workflow RO-Crate", "1.0"),
 )
-NO_LICENSE = "No licence is given with this crate: ask those who share it."
+NO_LICENSE = "This crate has no license: ask those who share it."
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ def make(record: Run, workflow: Path, *, outputs: Path | None, hosts: bool) -> M
     check_documents(record, definition)
     if not any(job.inputs or job.outputs for job in record.jobs):
         raise UserInputError(
-            f"run {record.run_id} tells nothing of its data.",
+            f"run {record.run_id} has no records of its data.",
             seen="no event of the type job.data",
             expected="a run with a job that began, by this version of medweave or a later one",
             do="run the workflow again, and export that run",

@@ -137,7 +137,7 @@ class _Walk:
                 f"{shown(path)}: a crate describes documents of one process.",
                 seen="$graph" if "$graph" in process.fields else "no class",
                 expected="class: Workflow, CommandLineTool or ExpressionTool",
-                do="write each process into a file of its own",
+                do="write each process into a separate file",
             )
         self.documents.add(self._relative(path))
         return process

@@ -108,7 +108,7 @@ def _check_deployment(
     limit_s: float,
     results: queue.Queue[tuple[str, HopResult | None]],
 ) -> None:
-    """Run the checks of a deployment, each in a thread that can be abandoned."""
+    """Run the checks of a deployment in threads that can be abandoned."""
     with contextlib.ExitStack() as exits:
         exits.callback(results.put, (name, None))
         try:

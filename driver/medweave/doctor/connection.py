@@ -48,12 +48,12 @@ class SshLogin:
 
     @property
     def where(self) -> str:
-        """Path of the deployment's `config` in the site file."""
+        """Return the path of the deployment's `config` in the site file."""
         return self.target.where
 
     @property
     def host(self) -> str:
-        """Name of the machine in the site file."""
+        """Return the name of the machine in the site file."""
         return self.target.host
 
 

@@ -22,7 +22,7 @@ class HopResult:
 
     Attributes:
         place: name of the deployment.
-        name: name of what was checked ("ssh", "partition", …).
+        name: name of the check ("ssh", "partition", …).
         seen: the result in words, with units.
         do: how to fix it; empty if there is nothing to fix.
     """

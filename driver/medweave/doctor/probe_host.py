@@ -34,15 +34,15 @@ class ProbeHost(Protocol):
 
     @property
     def name(self) -> str:
-        """Name of the deployment, with the node if it has several."""
+        """Return the name of the deployment, with the node if it has several."""
 
     @property
     def workdir(self) -> str | None:
-        """Workdir of the deployment, or None."""
+        """Return the workdir of the deployment, or None."""
 
     @property
     def limit_s(self) -> float:
-        """Time limit of one answer."""
+        """Return the time limit of one answer."""
 
     def opened(self) -> contextlib.AbstractContextManager[ReachedHost]:
         """Open a connection for a block.
@@ -67,7 +67,7 @@ class SshProbeHost:
 
     @property
     def limit_s(self) -> float:
-        """Time limit of one answer."""
+        """Return the time limit of one answer."""
         return self.login.limit_s
 
     @contextlib.contextmanager

@@ -82,7 +82,7 @@ def _judged(name: str, hard: str, used: str | None, *, is_needed: bool) -> tuple
 
 def _fix(name: str) -> str:
     return (
-        f"remove what is no longer needed there (`medweave clean`, `kubectl get all`), wait for running workflows, or ask the "
+        f"remove unneeded objects there (`medweave clean`, `kubectl get all`), wait for running workflows, or ask the "
         f"namespace's administrator to raise ResourceQuota {name}"
     )
 

@@ -25,12 +25,12 @@ class Right:
 
     @property
     def name(self) -> str:
-        """Resource and group as kubectl writes them."""
+        """Return the resource and group as kubectl writes them."""
         return f"{self.resource}.{self.group}" if self.group else self.resource
 
     @property
     def is_needed(self) -> bool:
-        """Whether a run fails without it."""
+        """Return whether a run fails without it."""
         return not self.without
 
 

@@ -61,7 +61,7 @@ class StorageChecks:
                 seen = "no storage class: a volume has to be there already"
                 yield self._hop("storage", Health.OK, seen)
             else:
-                known = ", ".join(existing) or "there is none"
+                known = ", ".join(existing) or "none"
                 seen = (
                     f"there is no storage class {name}"
                     if name

@@ -27,7 +27,7 @@ SITE_SCHEMA, SCHEMA = "site.schema.json", "streamflow.schema.json"  # what `medw
 DESCRIPTION = (
     "Writes a streamflow.yml that runs a workflow at a site. The workflow's roles.yml says which role each step has, the site\n"
     "file says where each role runs; nothing of the workflow is changed. The file has the same text whenever and wherever it\n"
-    "is made, holds relative paths only, and can be kept in version control and run by `streamflow run`."
+    "is made, holds relative paths only, and can be committed to version control and run by `streamflow run`."
 )
 
 
@@ -44,7 +44,7 @@ def add_place_options(parser: argparse.ArgumentParser, *, required: bool = True)
     """Add the arguments of `fit`."""
     parser.add_argument(
         "workflow", type=Path, nargs=None if required else "?", metavar="WORKFLOW",
-        help="CWL workflow with a roles.yml beside it",
+        help="CWL workflow with a roles.yml in its folder",
     )  # fmt: skip
     parser.add_argument(
         "--site", required=required, metavar="SITE",
@@ -52,7 +52,7 @@ def add_place_options(parser: argparse.ArgumentParser, *, required: bool = True)
     )  # fmt: skip
     parser.add_argument(
         "--job", type=Path, default=None, metavar="FILE",
-        help="inputs of the workflow (default: jobs/demo-<workflow>.yml beside it)",
+        help="inputs of the workflow (default: jobs/demo-<workflow>.yml in the workflow's folder)",
     )  # fmt: skip
     parser.add_argument(
         "--role", action="append", default=[], metavar="ROLE=DEPLOYMENT[/SERVICE][:LOCATIONS]",
@@ -83,7 +83,7 @@ def bind(
         site_name: name or path of a site file, see `find_site`.
         job: inputs of the workflow; the demo's where None.
         role_options: other places for roles, see `with_role`.
-        job_link: a link to the job file, absolute, that is written in its place.
+        job_link: a link to the job file, absolute, that is written instead of the job file.
         reader: reader of the command, which reads each document once.
 
     Raises:
@@ -180,7 +180,7 @@ def _check_fit(pipeline: Pipeline, site: Site, job: Path, reader: CwlReader) -> 
     for name, place in site.inputs.items():
         if name not in pipeline.folder_inputs and name not in inputs_around(pipeline, reader):
             raise fault_at(
-                site.path, ("inputs", name), f"no workflow in {shown(pipeline.path.parent)} or beside it has such an input.",
+                site.path, ("inputs", name), f"no workflow in {shown(pipeline.path.parent)} or next to it has such an input.",
                 seen=f"'{name}'", expected=f"one of {', '.join(sorted(pipeline.folder_inputs))}",
                 do=closest(name, sorted(pipeline.folder_inputs)) or "correct the name",
             )  # fmt: skip

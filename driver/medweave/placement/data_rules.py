@@ -138,7 +138,7 @@ def _check_names(file: Path, section: FieldPath, names: Iterable[str], known: It
     for name in names:
         if name not in known:
             raise fault_at(
-                file, (HOLDS, *section, name), "the workflows beside have none of this name.", seen=f"'{name}'",
+                file, (HOLDS, *section, name), "no workflow in this folder has this name.", seen=f"'{name}'",
                 expected=f"one of {', '.join(sorted(known))}", do=closest(name, sorted(known)) or "take the line away",
             )  # fmt: skip
 
@@ -173,7 +173,8 @@ def _check_role(step: str, role: str, site_classes: SiteClasses, site: Site) -> 
     ports = [name for name, port_classes in site_classes.by_port[step].items() if set(port_classes) & set(forbidden)]
     places = allowed_deployments(classes, site.may_hold)
     raise _fault(
-        site, ("roles", role, "deployment"), f"step {step} must not run at '{deployment}', for what it reads and writes.",
+        site, ("roles", role, "deployment"),
+        f"step {step} must not run at '{deployment}', because of the data that it reads and writes.",
         seen=f"{', '.join(forbidden)} data ({', '.join(ports)})", classes=classes, deployment=deployment,
         do=f"place '{role}' at {' or '.join(places)}" if places else f"correct mayHold.{deployment}, if it is wrong",
         option=site.options.get(role),
@@ -205,7 +206,7 @@ def _fault(
     option: str | None = None,
 ) -> UserInputError | UsageError:
     allowed = ", ".join(site.may_hold.get(deployment, ())) or "nothing: mayHold has no line for it"
-    places = ", ".join(allowed_deployments(classes, site.may_hold)) or "there is none"
+    places = ", ".join(allowed_deployments(classes, site.may_hold)) or "none"
     parts: dict[str, Any] = {
         "seen": f"{seen} at '{deployment}', which may hold {allowed}",
         "expected": f"a deployment whose line in mayHold of {shown(site.path)} has {', '.join(classes)}: {places}",

@@ -28,7 +28,7 @@ class DeclaredClasses:
     outputs: Mapping[str, str | Mapping[str, str]]
 
     def written(self, role: str, output: str) -> str | None:
-        """Return the declared class of an output of the steps of a role; None if there is none."""
+        """Return the declared class of an output of the steps of a role; None if not declared."""
         of_role = self.outputs.get(role)
         return of_role.get(output) if isinstance(of_role, Mapping) else of_role
 
@@ -126,4 +126,4 @@ def as_read(classes: Iterable[str]) -> str:
 
 def classes_in(ports: Ports) -> list[str]:
     """Return the classes of all inputs and outputs of a step."""
-    return most_sensitive_first(each for classes in ports.values() for each in classes)
+    return most_sensitive_first(data_class for classes in ports.values() for data_class in classes)

@@ -95,13 +95,13 @@ class CachePreview:
         return self._by_inputs(step, ports, unchanged)
 
     def _by_inputs(self, step: Step, ports: Mapping[str, Port], earlier: Sequence[tuple[Run, list[Job]]]) -> Reuse:
-        """Args: earlier: jobs of the step in runs with the same documents."""
+        """Return the prediction from the inputs; `earlier` are jobs of the step in runs with the same documents."""
         try:
             wanted = self._wanted(step, ports)
         except OSError:
             return Reuse(state="not-known", why="something that it reads cannot be read now")
-        is_scattered = any(isinstance(port, Value) and port.each for port in ports.values())
-        is_open = any(isinstance(port, Written) and port.each for port in ports.values())
+        is_scattered = any(isinstance(port, Value) and port.is_scattered for port in ports.values())
+        is_open = any(isinstance(port, Written) and port.is_scattered for port in ports.values())
         new = [
             (number, parts)
             for number, parts in enumerate(wanted)
@@ -132,7 +132,11 @@ class CachePreview:
         return self._verdict(step, hits, "" if not new else why)
 
     def _verdict(self, step: Step, hits: Sequence[tuple[Job, str] | None], why: str) -> Reuse:
-        """Args: hits: for each job the earlier one with its key and the run that executed it; None if there is none."""
+        """Return the prediction for a step.
+
+        Args:
+            hits: for each job, the earlier job with its key and the run that executed it; None without such a job.
+        """
         if any(hit is not None and not hit[0].work for hit in hits):
             return Reuse(state="not-known", why="an older version of medweave wrote the log of the run that did it")
         reused = [(hit[0].work, hit[1]) for hit in hits if hit is not None and hit[1]]
@@ -147,7 +151,7 @@ class CachePreview:
             num_jobs=len(hits),
             num_reused=len(reused),
             unless=unless,
-            why="" if len(reused) == len(hits) else why or "what was kept of it is not there any more",
+            why="" if len(reused) == len(hits) else why or "the cache has lost an output of it",
         )
 
     def _without(self, step: Step, ports: Mapping[str, Port], earlier: Sequence[tuple[Run, list[Job]]]) -> Reuse:
@@ -178,7 +182,7 @@ class CachePreview:
             parts |= [self.cache.programs_part(program)]
         over: list[list[tuple[str, str]]] = []
         for name, port in ports.items():
-            if isinstance(port, Value) and port.each and isinstance(port.value, list):
+            if isinstance(port, Value) and port.is_scattered and isinstance(port.value, list):
                 over.append([self._part(name, port, item, place) for item in port.value])
             elif isinstance(port, Value):
                 parts |= [self._part(name, port, port.value, place)]
@@ -226,7 +230,7 @@ class CachePreview:
         """Return the inputs that certainly had another content in a run."""
         changed = []
         for name, port in ports.items():
-            if isinstance(port, Written) and not port.each and len(port.sources) == 1:
+            if isinstance(port, Written) and not port.is_scattered and len(port.sources) == 1:
                 now = self._content(port.sources[0])
                 then = [item.get("sha256") for item in jobs[0].inputs.get(name, ())]
                 if now and then and all(now) and all(then) and now != then:

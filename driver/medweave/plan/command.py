@@ -1,4 +1,4 @@
-"""`medweave plan WORKFLOW --site SITE`: what a run would do, told before it does it."""
+"""`medweave plan WORKFLOW --site SITE`: print what a run would do, without starting it."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from medweave_core.errors import UsageError, UserInputError
 FORMATS = ("text", "json", "svg")
 RUNS = Path("runs")
 DESCRIPTION = (
-    "Tells what a run would do, and starts nothing: the steps in their order, where each goes and why, what it asks for and what\n"
-    "its place gives, what data moves by which route and how much of it, what the site's data rules say, and how long earlier\n"
-    "runs took. What cannot be known before is said to be unknown; no site is asked.\n\n"
-    "exit codes: 0 nothing known is in the way, 65 the run would fail (the plan says why), 2 wrong usage"
+    "Prints what a run would do, and starts nothing: the steps in their order, the placement of each and the reason, the\n"
+    "resources that it requests and the limits of its place, the data to transfer with route and size, the site's data rules,\n"
+    "and the time of earlier runs. Values that only the run can show are printed as not known; no site is contacted.\n\n"
+    "exit codes: 0 no problem is known, 65 the run would fail (the plan says why), 2 wrong usage"
 )
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Arguments of `medweave plan`."""
+    """Add the arguments of `medweave plan`."""
     add_place_options(parser)
     parser.add_argument(
         "--runs", type=Path, action="append", default=[], metavar="FOLDER",
@@ -38,7 +38,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(namespace: argparse.Namespace) -> int:
-    """Prints the plan; returns the exit code."""
+    """Print the plan; return the exit code."""
     try:
         from medweave.plan.past_runs import read_past
         from medweave.plan.picture import picture_of
@@ -59,7 +59,7 @@ def run(namespace: argparse.Namespace) -> int:
 
 
 def folders_of_runs(named: list[Path]) -> list[Path]:
-    """The folders of earlier runs.
+    """Return the folders of earlier runs.
 
     Raises:
         UsageError: one that was named is not there.

@@ -1,4 +1,4 @@
-"""What a plan says, as plain data: `medweave plan --format json` writes it, and its JSON Schema is made from these classes."""
+"""The plan as plain data: `medweave plan --format json` writes it, and its JSON Schema is made from these classes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ SCHEMA = "plan"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figures:
-    """What earlier runs took, one value for each run.
+    """Figures of earlier runs, one value for each run.
 
     Attributes:
         num_runs: runs that were counted.
@@ -28,15 +28,15 @@ class Figures:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
-    """A resource that a step's tool asks for, on each node or pod.
+class ResourceRequest:
+    """A resource that a step's tool requests, on each node or pod.
 
     Attributes:
         name: the resource.
         unit: unit of the numbers.
-        least: what the tool cannot do without.
-        most: what it uses at the most; the same as `least` where it says nothing else.
-        cap: the most that the place gives a job, by the site file; null where that says nothing.
+        least: minimum amount that the tool requires.
+        most: maximum amount that the tool uses; the same as `least` unless the tool declares another.
+        cap: maximum for one job at the place, by the site file; null if the site file has no limit.
     """
 
     name: Literal["cores", "memory", "GPUs", "time"]
@@ -48,17 +48,18 @@ class Asked:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reuse:
-    """Whether a step's work would be done again, by what the folder of runs keeps.
+    """Whether a step would be a cache hit, by the cache in the folder of runs.
 
     Attributes:
-        state: `reused` where all of its jobs get what earlier runs have written, `runs` where one of them would surely run,
-            `not-known` where it cannot be told before.
-        from_runs: the runs whose outputs its jobs would get.
-        num_jobs: its jobs; null where that is not known.
-        num_reused: of these, those that would surely be reused.
-        after: the steps that run before it and whose outputs decide about it, where it is not known for that reason.
-        unless: deployment that is not asked, and may have lost its outputs or got other programs or settings; null on this machine.
-        why: why it would run, or is not known; empty where the other keys say it all.
+        state: `reused` if all of the step's jobs are cache hits, `runs` if at least one job certainly runs,
+            `not-known` if the run itself decides.
+        from_runs: the runs whose outputs would be reused.
+        num_jobs: number of the step's jobs; null if not known.
+        num_reused: number of these jobs that are certainly cache hits.
+        after: earlier steps whose outputs decide whether this step is a cache hit, if the state is not known for that reason.
+        unless: deployment of the outputs, which `plan` does not contact: it may have lost them, or have other programs or settings;
+            null on this machine.
+        why: reason for `runs` or `not-known`; empty if the other keys explain the state.
     """
 
     state: Literal["reused", "runs", "not-known"]
@@ -77,26 +78,26 @@ class PlannedStep:
     Attributes:
         step: its path, as bindings name it.
         label: what its tool does, in the tool's own words.
-        runs: whether it runs; null where only the run can tell.
-        condition: the workflow's input that says whether it runs; empty where it always does.
+        runs: whether it runs; null if only the run can decide.
+        condition: the workflow's input that decides whether it runs; empty if it always runs.
         after: the steps whose outputs it reads.
         inputs: the workflow's inputs with files or folders that it reads.
         role: its role, by the workflow's roles.yml.
         deployment: where it runs.
-        service: which of the deployment's services; null where it has none.
+        service: name of the deployment's service; null if it has no services.
         locations: nodes or pods of one job.
         connector: type of the deployment.
-        why: what puts it there.
-        one_job_for_each: what it is scattered over: one job for each of these; empty where it is one job.
-        asks: what its tool asks for; what is not listed, the tool does not say.
-        holds: classes of all that it reads and writes; null where the workflow does not say.
+        why: reason for the placement.
+        one_job_for_each: inputs that the step is scattered over, with one job for each item; empty if the step is one job.
+        asks: resources that its tool requests; the tool does not declare the resources that are not listed.
+        holds: data classes of all inputs and outputs; null if the workflow does not declare classes.
         job_seconds: wall time of one of its jobs at this place in earlier runs, s.
         job_wh: estimated electricity of one of its jobs at this place in earlier runs, Wh.
-        core_hours: what all its jobs together held in earlier runs at this place, hours of one core: their time, by the cores that
-            its tool asks for on each node or pod; null where it asks for none.
-        gpu_hours: the same of GPUs, of the most that it asks for.
-        cost: of these hours, in the plan's currency, if all of its jobs run; null where hours or prices are not known.
-        reuse: whether its work would be done again; null where it does not run.
+        core_hours: core hours of all its jobs together in earlier runs at this place: their time multiplied by the cores that
+            its tool requests on each node or pod; null if it requests none.
+        gpu_hours: GPU hours in the same runs, for the largest number of GPUs that it requests.
+        cost: cost of these hours, in the plan's currency, if all of its jobs run; null if hours or prices are not known.
+        reuse: whether the step would be a cache hit; null if it does not run.
     """
 
     step: str
@@ -112,7 +113,7 @@ class PlannedStep:
     connector: str
     why: str
     one_job_for_each: tuple[str, ...]
-    asks: tuple[Asked, ...]
+    asks: tuple[ResourceRequest, ...]
     holds: tuple[str, ...] | None
     job_seconds: Figures | None
     job_wh: Figures | None
@@ -128,10 +129,10 @@ class Input:
 
     Attributes:
         name: the workflow's input.
-        place: deployment at which it lies already; null for the machine that drives the run.
-        classes: classes of its data; null where the workflow does not say.
-        num_files: files in it, counted now; null for what lies elsewhere.
-        num_bytes: bytes in them; null for what lies elsewhere.
+        place: deployment at which the input is already stored; null for the driver's machine.
+        classes: classes of its data; null if the workflow does not declare them.
+        num_files: number of files, counted now; null for an input at a site.
+        num_bytes: size in bytes; null for an input at a site.
     """
 
     name: str
@@ -143,14 +144,14 @@ class Input:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Item:
-    """Something that moves.
+    """An input or output that is transferred.
 
     Attributes:
         name: an input of the workflow (`cohort`) or the output of a step (`train/trained_model`).
-        classes: classes of its data; null where the workflow does not say.
+        classes: classes of its data; null if the workflow does not declare them.
         needed_by: the steps that read it there; `results` for the outputs of the workflow.
-        num_files: files in it; null where that is not known yet.
-        num_bytes: bytes in them; null where that is not known yet.
+        num_files: number of files; null if not known yet.
+        num_bytes: size in bytes; null if not known yet.
     """
 
     name: str
@@ -161,12 +162,12 @@ class Item:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Way:
+class PlannedRoute:
     """A route that a copy may take.
 
     Attributes:
-        route: as the event log names it.
-        condition: when it is taken.
+        route: name of the route in the event log.
+        condition: when the route is used.
     """
 
     route: Literal["from-driver", "to-driver", "same-file-system", "direct", "bucket", "through-driver"]
@@ -175,20 +176,20 @@ class Way:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Move:
-    """All that moves from one place to another.
+    """All transfers from one place to another.
 
     Attributes:
         source: deployment; null for the machine that drives the run, and for deployments on it.
         destination: deployment, or null, as for `source`.
-        ways: the routes that it may take, the best one first; which one, is probed when it runs.
-        items: what moves.
-        earlier_bytes: what earlier runs sent from the one to the other, bytes.
+        ways: possible routes, the best one first; the run probes them and takes the first that works.
+        items: inputs and outputs to transfer.
+        earlier_bytes: bytes that earlier runs sent from `source` to `destination`.
         earlier_routes: the routes that these copies took.
     """
 
     source: str | None
     destination: str | None
-    ways: tuple[Way, ...]
+    ways: tuple[PlannedRoute, ...]
     items: tuple[Item, ...]
     earlier_bytes: Figures | None
     earlier_routes: tuple[str, ...]
@@ -196,12 +197,12 @@ class Move:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Holding:
-    """What comes to lie at a place.
+    """The data classes at a place.
 
     Attributes:
         place: deployment; null for the machine that drives the run, and for deployments on it.
-        gets: classes of what is read, written or brought there; null where the workflow does not say.
-        may_hold: classes that the site's data rules allow there; null where the site has none.
+        gets: classes of the data that are read, written or copied there; null if the workflow does not declare classes.
+        may_hold: classes that the site's data rules allow there; null if the site has no data rules.
     """
 
     place: str | None
@@ -211,13 +212,13 @@ class Holding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
-    """Why the run would fail as it is planned.
+    """A reason for which the planned run would fail.
 
     Attributes:
-        what: what is wrong, and where.
-        seen: what was found.
-        expected: what should be there.
-        do: what to do.
+        what: the error and its place.
+        seen: the actual value.
+        expected: the expected value.
+        do: how to fix it.
     """
 
     what: str
@@ -228,7 +229,7 @@ class Problem:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What a run would do: which step goes where and why, what moves, what it asks for, how long it took before.
+    """The plan of a run: placement of each step and the reason, transfers, requested resources, and times of earlier runs.
 
     Attributes:
         medweave_version: version that made the plan.
@@ -236,20 +237,20 @@ class Plan:
         job: the job file, as seen from there; a file that lies in no folder `jobs` is not named.
         site: the site file, as seen from there.
         site_name: the site's name, by that of its file.
-        site_title: what the site file says of itself.
+        site_title: description in the site file.
         inputs: the files and folders that it starts from.
         steps: its steps, in an order in which they can run.
-        moves: what moves between places.
-        holdings: what comes to lie where.
+        moves: transfers between places.
+        holdings: data classes at each place.
         seconds: wall time of earlier whole runs at the same places, s.
         wh: estimated electricity of earlier whole runs at the same places, Wh.
-        core_hours: sum of the medians of the steps; null where one of them is not known.
-        gpu_hours: the same of GPUs.
-        currency: of all costs, ISO 4217; null where the site file has no prices.
-        cost: sum of the steps that would run if nothing were reused; null where one of them is not known.
-        num_earlier_runs: earlier runs of this workflow that were read, completed or not.
-        looked_in: folders in which earlier runs were looked for; of reuse in the first one.
-        problems: why it would fail; empty where nothing is known that is in the way.
+        core_hours: sum of the medians of the steps; null if one of them is not known.
+        gpu_hours: sum of the medians of the steps; null if one of them is not known.
+        currency: of all costs, ISO 4217; null if the site file has no prices.
+        cost: sum over the steps that would run without cache hits; null if one of them is not known.
+        num_earlier_runs: number of earlier runs of this workflow that were read, completed or not.
+        looked_in: folders that were searched for earlier runs; only the first one for the cache.
+        problems: reasons for which the run would fail; empty if none is known.
     """
 
     medweave_version: str
@@ -273,15 +274,15 @@ class Plan:
     problems: tuple[Problem, ...]
 
 
-# For people: where each class stands in the document.
+# Headings of the reference page: the place of each class in the document.
 PARTS = {
     "The document": Plan,
     "One of `inputs`": Input,
     "One of `steps`": PlannedStep,
-    "One of `asks`": Asked,
+    "One of `asks`": ResourceRequest,
     "`reuse` of a step": Reuse,
     "One of `moves`": Move,
-    "One of `ways`": Way,
+    "One of `ways`": PlannedRoute,
     "One of `items`": Item,
     "One of `holdings`": Holding,
     "`seconds`, `job_seconds`, `wh`, `job_wh`, `core_hours` and `gpu_hours` of a step, `earlier_bytes`": Figures,
@@ -290,5 +291,5 @@ PARTS = {
 
 
 def schema() -> dict[str, Any]:
-    """The JSON Schema of a plan."""
+    """Return the JSON Schema of a plan."""
     return schema_for(SCHEMA, Plan)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from medweave.placement.declared_classes import runs
-from medweave.plan.document import Way
+from medweave.plan.document import PlannedRoute
 from medweave.project.workflows import Pipeline, Step
 from medweave_connectors.transfer.routes.direct.commands import PORTS
 from medweave_core.documents.line_numbers import shown
@@ -118,27 +118,31 @@ def _edge(
         yield Edge(name=source, source=lies, destination=destination, needed_by=needed_by)
 
 
-def routes_between(source: str | None, destination: str | None, settings: Mapping[str, Any]) -> list[Way]:
+def routes_between(source: str | None, destination: str | None, settings: Mapping[str, Any]) -> list[PlannedRoute]:
     """Return the routes of a copy in the order in which the data manager tries them.
 
     Args:
         settings: `transfers` of the site file.
     """
     if source is HERE:
-        return [Way(route="from-driver", condition="this machine sends it")]
+        return [PlannedRoute(route="from-driver", condition="this machine sends it")]
     if destination is HERE:
-        return [Way(route="to-driver", condition="this machine fetches it")]
+        return [PlannedRoute(route="to-driver", condition="this machine fetches it")]
     routes = []
     if settings.get("sameFileSystem", True):
-        routes.append(Way(route="same-file-system", condition="if both see the same files"))
+        routes.append(PlannedRoute(route="same-file-system", condition="if both see the same files"))
     if settings.get("direct", True):
         first, last = settings.get("directPorts") or PORTS
         routes.append(
-            Way(route="direct", condition=f"if one reaches the other at a port from {first} to {last}; from 1 MiB on")
+            PlannedRoute(
+                route="direct", condition=f"if one reaches the other at a port from {first} to {last}; from 1 MiB on"
+            )
         )
     if bucket := settings.get("bucket"):
-        routes.append(Way(route="bucket", condition=f"if both reach the bucket '{bucket['bucket']}'; from 1 MiB on"))
+        routes.append(
+            PlannedRoute(route="bucket", condition=f"if both reach the bucket '{bucket['bucket']}'; from 1 MiB on")
+        )
     return [
         *routes,
-        Way(route="through-driver", condition="else" if routes else "the site file switches other ways off"),
+        PlannedRoute(route="through-driver", condition="else" if routes else "the site file disables the other routes"),
     ]

@@ -27,7 +27,7 @@ STYLE = """
     svg { --ink: #e6eaf0; --soft: #9aa7b8; --paper: #14181f; --band: #1d232d; --faint: #4b5767; --bad: #f08a8a; } }
   text { fill: var(--ink); font-size: 13px; } .title { font-size: 17px; font-weight: 600; } .name { font-weight: 600; }
   .soft { fill: var(--soft); font-size: 11.5px; } .bad { fill: var(--bad); } .band { fill: var(--band); }
-  .box { fill: var(--paper); stroke-width: 1.6; } .kept { fill: var(--band); }
+  .box { fill: var(--paper); stroke-width: 1.6; } .reused { fill: var(--band); }
   .maybe { stroke-dasharray: 5 3; }
   .off { fill: var(--paper); stroke: var(--faint); stroke-dasharray: 2 3; }
   .file { fill: none; stroke-width: 1.2; } .arrow { fill: none; stroke: var(--soft); stroke-width: 1.3; }
@@ -242,7 +242,7 @@ def _column(colour: str, left: float, lines: Sequence[str], end: float) -> Itera
 def _step(step: PlannedStep, number: str, box: _DrawnBox) -> Iterator[str]:
     is_off = step.runs is False
     style = {True: "box", None: "box maybe", False: "off"}[step.runs]
-    style += " kept" * (step.reuse is not None and step.reuse.state == "reused")
+    style += " reused" * (step.reuse is not None and step.reuse.state == "reused")
     yield f"<g><title>{escape(_tooltip(step))}</title>"
     if step.one_job_for_each and not is_off:
         yield _rect(style, box, shift=BEHIND)

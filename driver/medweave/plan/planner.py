@@ -257,8 +257,8 @@ def _sizes(context: _Context) -> tuple[dict[str, Size | None], list[Problem]]:
                 Problem(
                     what=f"{_place_of_missing(fitted, name, value, folder)}the input '{name}' cannot be read.",
                     seen=f"{error.strerror}: {_path_in(value)}",
-                    expected=f"what {shown(fitted.job)} names, on this machine, with all that it leads to",
-                    do="correct the path, or make it first; an input that lies at a site stands under `inputs` of the site file",
+                    expected=f"the file or folder that {shown(fitted.job)} names, on this machine, with the targets of its links",
+                    do="correct the path, or create it first; an input stored at a site belongs under `inputs` of the site file",
                 )
             )
     return sizes, problems

@@ -20,12 +20,12 @@ class Value:
 
     Attributes:
         source: name of the workflow input; empty for a default of the step or its tool.
-        each: the step is scattered over it.
+        is_scattered: the step is scattered over it.
     """
 
     value: Any
     source: str = ""
-    each: bool = False
+    is_scattered: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,15 +34,15 @@ class Written:
 
     Attributes:
         sources: all sources of the input, also those without a value.
-        each: the step is scattered over it.
+        is_scattered: the step is scattered over it.
     """
 
     sources: tuple[str, ...]
-    each: bool = False
+    is_scattered: bool = False
 
     @property
     def steps(self) -> list[str]:
-        """Paths of the steps."""
+        """Return the paths of the steps."""
         return list(dict.fromkeys(f"/{source.partition('/')[0]}" for source in self.sources if "/" in source))
 
 
@@ -69,36 +69,36 @@ def ports_of(step: Step, flow: Flow, lies_at: Mapping[str, str]) -> dict[str, Po
         parameter = step.tool.inputs.get(name)
         fields = parameter.fields if parameter is not None else {}
         default = binding.fields.get("default", fields.get("default"))
-        ports[name] = _port(step, name, flow, binding, default, lies_at, each=name in over)
+        ports[name] = _port(step, name, flow, binding, default, lies_at, is_scattered=name in over)
         if any(key in fields for key in _OTHER_CONTENT):
             ports[name] = Unseen(why=f"its tool reads more of its input {name} than files and folders")
     return ports if len(over) == 1 else dict(_together(ports, over, definition.scatter_method))
 
 
 def _port(
-    step: Step, name: str, flow: Flow, binding: Binding, default: Any, lies_at: Mapping[str, str], *, each: bool
+    step: Step, name: str, flow: Flow, binding: Binding, default: Any, lies_at: Mapping[str, str], *, is_scattered: bool
 ) -> Port:
     if binding.fields.get("valueFrom", _SAME) != _SAME:
         return Unseen(why=f"an expression makes its input {name}")
     all_sources = binding.sources
     sources = list(flow.sources(all_sources, binding.is_first_non_null))
     if any("/" in source for source in sources):
-        return _written(name, all_sources, sources, each=each)
+        return _written(name, all_sources, sources, is_scattered=is_scattered)
     if len(sources) > 1 or (all_sources and binding.fields.get("linkMerge")):
         return Unseen(why=f"its input {name} is made of several")
     source = sources[0] if sources else ""
     if source in lies_at:
-        return Unseen(why=f"the input {source} lies at {lies_at[source]}, which is not asked")
+        return Unseen(why=f"the input {source} lies at {lies_at[source]}, which plan does not contact")
     value, default_value = flow.values.get(source), flow.pipeline.defaults.get(source)
     if _has_files(default if value is None else default_value) and value in (None, default_value):
         return Unseen(why=f"its input {name} has a file or folder as its default")
-    return Value(value=default if value is None else value, source=source, each=each)
+    return Value(value=default if value is None else value, source=source, is_scattered=is_scattered)
 
 
-def _written(name: str, bound_to: Sequence[str], sources: Sequence[str], *, each: bool) -> Port:
+def _written(name: str, bound_to: Sequence[str], sources: Sequence[str], *, is_scattered: bool) -> Port:
     if not all("/" in source for source in sources):
         return Unseen(why=f"its input {name} is made of several")
-    return Written(sources=tuple(bound_to), each=each)
+    return Written(sources=tuple(bound_to), is_scattered=is_scattered)
 
 
 def _together(ports: Mapping[str, Port], over: set[str], method: str) -> Iterator[tuple[str, Port]]:

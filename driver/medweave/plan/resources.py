@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
-from medweave.plan.document import Asked, Problem
+from medweave.plan.document import Problem, ResourceRequest
 from medweave.project.sites import Place
 from medweave.validate.caps import caps_of, demands_of
 from medweave_connectors.jobs.job_requests import full_name, read_hints
@@ -16,7 +16,7 @@ from medweave_core.documents.source_documents import SourceDocument
 _UNITS: Mapping[str, Literal["cores", "MiB", "GPUs"]] = {"cores": "cores", "memory": "MiB", "GPUs": "GPUs"}
 
 
-def resources_of(tool: Process, site: SourceDocument, place: Place, inputs: Mapping[str, Any]) -> list[Asked]:
+def resources_of(tool: Process, site: SourceDocument, place: Place, inputs: Mapping[str, Any]) -> list[ResourceRequest]:
     """Return the resources of one job of a tool at a place.
 
     Args:
@@ -35,12 +35,14 @@ def resources_of(tool: Process, site: SourceDocument, place: Place, inputs: Mapp
         if most:
             name: Any = demand.resource
             resources.append(
-                Asked(name=name, unit=_UNITS[name], least=demand.amount, most=most, cap=limits.get(demand.resource))
+                ResourceRequest(
+                    name=name, unit=_UNITS[name], least=demand.amount, most=most, cap=limits.get(demand.resource)
+                )
             )
     return [*resources, *_time(tool, site, place)]
 
 
-def excess(step: str, place: Place, resource: Asked) -> Problem | None:
+def excess(step: str, place: Place, resource: ResourceRequest) -> Problem | None:
     """Return the problem if a place has too little of a resource, else None. A time limit is cut to that of the site."""
     if resource.cap is None or resource.least <= resource.cap or resource.name == "time":
         return None
@@ -62,7 +64,7 @@ def _most_gpus(tool: Process, inputs: Mapping[str, Any], num_nodes: int) -> int:
     return read_hints(hints, where=tool.path.name).of_job(inputs, num_nodes=num_nodes).gpus_max
 
 
-def _time(tool: Process, site: SourceDocument, place: Place) -> Iterator[Asked]:
+def _time(tool: Process, site: SourceDocument, place: Place) -> Iterator[ResourceRequest]:
     requirement = tool.requirements.get("ToolTimeLimit")
     limit = requirement.fields.get("timelimit") if requirement and isinstance(requirement.fields, Mapping) else None
     if isinstance(limit, (int, float)) and limit > 0:
@@ -70,4 +72,4 @@ def _time(tool: Process, site: SourceDocument, place: Place) -> Iterator[Asked]:
         service = (config.get("services") or {}).get(place.service) or {}
         time_limit = service.get("time") if isinstance(service, Mapping) else None
         cap = 60 * minutes_of(time_limit, where=f"{place.deployment}/{place.service}: time") if time_limit else None
-        yield Asked(name="time", unit="s", least=limit, most=limit, cap=cap)
+        yield ResourceRequest(name="time", unit="s", least=limit, most=limit, cap=cap)

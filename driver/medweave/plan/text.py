@@ -7,7 +7,7 @@ import textwrap
 from collections.abc import Callable, Iterator, Sequence
 
 from medweave import DRIVER_TYPE
-from medweave.plan.document import Asked, Figures, Holding, Input, Item, Move, Plan, PlannedStep, Reuse
+from medweave.plan.document import Figures, Holding, Input, Item, Move, Plan, PlannedStep, ResourceRequest, Reuse
 from medweave.project.prices import amount_text
 from medweave.report.energy import Model
 from medweave.report.timeline import short_duration
@@ -34,7 +34,7 @@ def _head(plan: Plan) -> Iterator[str]:
 
 def _inputs(plan: Plan) -> Iterator[str]:
     if plan.inputs:
-        yield "What it starts from"
+        yield "Inputs"
         rows = [("input", "lies at", "size", "class")]
         rows += [
             (
@@ -140,9 +140,9 @@ def _item(names: Sequence[str], item: Item) -> tuple[str, str, str, str]:
 def _holdings(plan: Plan) -> Iterator[str]:
     with_rules = any(holding.may_hold is not None for holding in plan.holdings)
     if all(holding.gets is None for holding in plan.holdings):
-        yield "What data lie where: the workflow does not say which classes its data are of (`holds` in its roles.yml)."
+        yield "Data classes by place: the workflow declares no data classes (`holds` in its roles.yml)."
         return
-    yield "What data lie where" + ("; the site's data rules (mayHold) allow each of it" if with_rules else "")
+    yield "Data classes by place" + ("; the site's data rules (mayHold) allow all of them" if with_rules else "")
     rows = [("place", "gets", *(("may hold",) if with_rules else ()))]
     rows += [_holding(holding, with_rules) for holding in plan.holdings]
     yield from _table(rows)
@@ -173,7 +173,7 @@ def _time(plan: Plan) -> Iterator[str]:
     whole += _hours(plan.core_hours, plan.gpu_hours) + _costs(plan.cost, plan.currency)
     yield from _table([*rows, ("all of it", whole)])
     if plan.currency is None:
-        yield "  What it costs is not known: the site file has no `prices`."
+        yield "  The cost is not known: the site file has no `prices`."
     if any(step.job_wh for step in plan.steps):
         yield from _wrapped(Model().method, "  ")
 
@@ -254,7 +254,7 @@ def _alike(one: Item, other: Item) -> bool:
 
 
 def _classes(item: Input | Item) -> str:
-    return ", ".join(item.classes) if item.classes else "class not said"
+    return ", ".join(item.classes) if item.classes else "class not declared"
 
 
 def _size(item: Input | Item, unknown: str) -> str:
@@ -283,7 +283,7 @@ def figures_text(figures: Figures, spelled: Callable[[float], str]) -> str:
     return f"{spelled(figures.median)} ({spelled(figures.low)} to {spelled(figures.high)}; {runs})"
 
 
-def _resource(resource: Asked) -> str:
+def _resource(resource: ResourceRequest) -> str:
     amount = _amount(resource.most, resource.unit)
     if resource.least != resource.most:
         amount = f"{resource.least:g} to {amount}"

@@ -29,7 +29,7 @@ def settle(stream: TextIO) -> None:
 
 
 def discard(stream: TextIO) -> None:
-    """Redirect a stream to the null device, with what is still in its buffer."""
+    """Redirect a stream, with its buffered text, to the null device."""
     with contextlib.suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 

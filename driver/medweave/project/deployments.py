@@ -38,12 +38,12 @@ class PlaceFault:
 
 
 def connector_schemas() -> dict[str, dict[str, Any]]:
-    """Schema of `config` by type, of medweave's own connectors."""
+    """Return the schema of `config` of each medweave connector, by type."""
     return {name: schema for name, schema in _schemas().items() if _OF_CONNECTOR in schema["$id"]}
 
 
 def part_schemas() -> dict[str, dict[str, Any]]:
-    """The same of its scheduler, managers, filters and policies."""
+    """Return the schema of `config` of medweave's scheduler, managers, filters and policies, by type."""
     return {name: schema for name, schema in _schemas().items() if _OF_CONNECTOR not in schema["$id"]}
 
 
@@ -59,11 +59,12 @@ def _schemas() -> dict[str, dict[str, Any]]:
         for file in package.iterdir()
         if file.name.endswith("schema.json")
     ]
-    return {each["title"]: each for each in sorted(map(json.loads, texts), key=lambda each: str(each["title"]))}
+    schemas = sorted(map(json.loads, texts), key=lambda schema: str(schema["title"]))
+    return {schema["title"]: schema for schema in schemas}
 
 
 def as_fault(path: Path, field: FieldPath, fault: PlaceFault) -> FieldFault:
-    """The same at its place in a file."""
+    """Return a fault of a setting as a fault of a field of a file."""
     return fault_at(path, field, fault.what, seen=fault.seen, expected=fault.expected, do=fault.do)
 
 
@@ -145,7 +146,7 @@ def _fault_of_chain(name: str, deployments: Mapping[str, Any], path: Path) -> tu
 
 
 def environments(name: str, deployment: Mapping[str, Any]) -> Iterator[tuple[FieldPath, Mapping[str, Any]]]:
-    """The worker environments of a deployment: of each of its services, or its own; with their places in the file."""
+    """Return the worker environments of a deployment: of each of its services, or its own; with their places in the file."""
     config = deployment["config"]
     places = {(): config} | {("services", service): keys for service, keys in config.get("services", {}).items()}
     for inside, keys in places.items():
@@ -154,13 +155,13 @@ def environments(name: str, deployment: Mapping[str, Any]) -> Iterator[tuple[Fie
 
 
 def wrapped(deployment: Mapping[str, Any]) -> str | None:
-    """Name of the deployment through which this one is reached."""
+    """Return the name of the deployment through which this one is reached."""
     wraps = deployment.get("wraps")
     return wraps["deployment"] if isinstance(wraps, Mapping) else wraps
 
 
 def unknown(kind: str, name: str, known: Iterable[str], *, inside: str = "") -> PlaceFault:
-    """A name that there is not.
+    """Return the fault of an unknown name.
 
     Args:
         kind: of thing, which is its key, too.

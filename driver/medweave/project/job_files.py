@@ -64,12 +64,12 @@ def default_job(pipeline: Pipeline) -> Path:
     """Return the demo's job file of a workflow.
 
     Raises:
-        UsageError: there is none, so `--job` is required.
+        UsageError: the workflow has no demo, so `--job` is required.
     """
     path = pipeline.path.parent / "jobs" / f"demo-{pipeline.path.stem}.yml"
     if not path.is_file():
         raise UsageError(
-            f"{shown(pipeline.path)}: no job file is named, and there is none of a demo.",
+            f"{shown(pipeline.path)}: no job file is named, and the workflow has no demo.",
             seen=f"no {shown(path)}",
             expected="--job FILE with the inputs of the workflow",
             do="write --job my-job.yml",
@@ -147,7 +147,7 @@ def faults_of_job(values: Mapping[str, Any], workflow: Process) -> Iterator[JobF
 
 
 def first_fault_of_job(values: Mapping[str, Any], workflow: Process) -> JobFault | None:
-    """Return the first error in the values of a job file that keeps its workflow from running; None if there is none."""
+    """Return the first error in the values of a job file that keeps its workflow from running; None if all are valid."""
     return next(faults_of_job(values, workflow), None)
 
 

@@ -23,8 +23,8 @@ _PLACE = {
     "path": {"type": "string", "description": "Path from the folder of the job file."},
     "basename": {"type": "string", "description": "Name that the step sees."},
 }
-_CONTENTS = {"type": "string", "description": "The file's text itself, in the stead of a path."}
-_LISTING = {"type": "array", "items": {"type": "object"}, "description": "What is in it, in the stead of a path."}
+_CONTENTS = {"type": "string", "description": "The file's text, instead of a path."}
+_LISTING = {"type": "array", "items": {"type": "object"}, "description": "The folder's content, instead of a path."}
 _DEFINED = {
     "File": {
         "type": "object",
@@ -69,7 +69,7 @@ def job_schema(path: Path) -> dict[str, Any]:
             f"{shown(path)}: this is no CWL document with inputs.",
             seen=faults[0].seen if faults else "no `class` and `inputs`",
             expected="a workflow or tool in CWL",
-            do="name another file, or let `medweave validate` say what is wrong with it",
+            do="name another file, or run `medweave validate` to see its errors",
         )
     return schema_of_inputs(process, f"{path.parent.name}/{path.name}")
 

@@ -24,9 +24,9 @@ KINDS = ("workflow", "step", "site")
 SITE_KINDS = ("laptop", "slurm", "kubernetes")
 NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
 DESCRIPTION = (
-    "Writes files to start from, below the current folder, and tells the next commands; `medweave validate` finds nothing wrong\n"
-    "with them. What exists is never changed.\n\n"
-    "  medweave new workflow NAME   a workflow that runs as it stands, with a step, roles, inputs, and a site if there is none\n"
+    "Writes files to start from, below the current folder, and prints the next commands; the files pass `medweave validate`.\n"
+    "Existing files are never changed.\n\n"
+    "  medweave new workflow NAME   a complete workflow, with a step, roles, inputs, and a site file unless one exists\n"
     "  medweave new step NAME       a tool and its Python program, in workflows/tools\n"
     "  medweave new site NAME       a site file; --kind slurm and kubernetes are templates\n\n"
     "exit codes: 0 all was written, 2 wrong usage or a file exists (nothing is written then), 69 a library is missing"
@@ -34,19 +34,19 @@ DESCRIPTION = (
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Arguments of `medweave new`."""
+    """Add the arguments of `medweave new`."""
     parser.add_argument(
         "what", choices=KINDS, metavar="WHAT", help=f"what to write: {', '.join(KINDS[:-1])} or {KINDS[-1]}"
     )
     parser.add_argument("name", metavar="NAME", help="its name: lower-case letters, digits and hyphens")
-    parser.add_argument("--kind", choices=SITE_KINDS, default=None, help="of a site: what it has (default: laptop)")
+    parser.add_argument("--kind", choices=SITE_KINDS, default=None, help="of a site: its kind (default: laptop)")
 
 
 def run(namespace: argparse.Namespace) -> int:
-    """Writes the files, and tells what comes next.
+    """Write the files, and print the next commands.
 
     Raises:
-        UsageError: the name will not do, or a file is there already.
+        UsageError: the name is not valid, or a file exists already.
     """
     name, what = namespace.name, namespace.what
     if not NAME.fullmatch(name):
@@ -73,11 +73,11 @@ def run(namespace: argparse.Namespace) -> int:
 
 
 def files_of(what: str, name: str, *, kind: str, here: Path) -> dict[Path, str]:
-    """The files, by their paths.
+    """Return the texts of the files, by path.
 
     Args:
         kind: of a site.
-        here: folder whose workflows and sites are looked at.
+        here: folder that is searched for workflows and sites.
     """
     if what == "step":
         return dict(_step(WORKFLOWS / "tools", name))
@@ -101,7 +101,7 @@ def files_of(what: str, name: str, *, kind: str, here: Path) -> dict[Path, str]:
         folder / ROLES_FILE: _text("roles.yml", name=name),
         folder / "jobs" / f"demo-{name}.yml": _text("job.yml", name=name),
         folder / "jobs" / f"{name}.schema.json": text_of(schema_of_inputs(process, f"{name}/{name}.cwl")),
-        **{folder / "jobs" / f"example-{number}.txt": f"stands for scan {number}\n" for number in (1, 2)},
+        **{folder / "jobs" / f"example-{number}.txt": f"test data: scan {number}\n" for number in (1, 2)},
         **dict(_step(folder / "tools", "measure")),
         **_common_files(here),
     }
@@ -121,7 +121,7 @@ def _common_files(here: Path) -> dict[Path, str]:
 
 
 def next_lines(what: str, name: str, *, wrote_site: bool) -> Iterator[str]:
-    """What a person does next."""
+    """Return the lines with the next commands."""
     yield ""
     if what == "workflow":
         yield "medweave validate"

@@ -47,7 +47,7 @@ class Prices:
 
     @property
     def method(self) -> str:
-        """The method as text."""
+        """Return the method as text."""
         return METHOD.format(site=self.site)
 
     def cost(self, deployment: str, *, core_hours: float | None, gpu_hours: float | None) -> float | None:

@@ -75,16 +75,16 @@ class Site:
 
     @property
     def text(self) -> str:
-        """The file as it is written."""
+        """Return the text of the file."""
         return self.document.text
 
     @property
     def name(self) -> str:
-        """`testbed` for testbed.yml."""
+        """Return the name of the site, such as `testbed` for testbed.yml."""
         return self.path.stem
 
     def place_of(self, role: str, *, gang: bool) -> Place:
-        """Where a step of a role runs: on one of the role's nodes, unless its command may be started once per node."""
+        """Return the place of a step of a role: on one of the role's nodes, unless its command may be started once per node."""
         place = self.roles[role]
         return place if gang else dataclasses.replace(place, locations=1)
 
@@ -174,7 +174,7 @@ def _places(document: Mapping[str, Any], section: str) -> dict[str, Place]:
 
 
 def schema() -> dict[str, Any]:
-    """The JSON Schema of a site file."""
+    """Return the JSON Schema of a site file."""
     document: dict[str, Any] = json.loads(files("medweave").joinpath("site.schema.json").read_text("utf-8"))
     return document
 
@@ -224,12 +224,12 @@ def fault_of_place(place: Place, deployments: Mapping[str, Mapping[str, Any]]) -
 
 
 def role_names() -> list[str]:
-    """The roles that a site file may place."""
+    """Return the roles that a site file may place."""
     return list(schema()["properties"]["roles"]["properties"])
 
 
 def with_role(site: Site, text: str) -> Site:
-    """The site with another place for one role.
+    """Return the site with another place for one role.
 
     Args:
         text: `ROLE=DEPLOYMENT[/SERVICE][:LOCATIONS]`, as on the command line.
@@ -276,5 +276,5 @@ def _entries(text: str, path: Path) -> Sequence[Entry]:
     except ValueError as error:
         raise fault_at(
             path, ("deployments",), "the deployments cannot be copied word for word.", seen="`deployments: {…}` on one line",
-            expected="each deployment on lines of its own, below `deployments:`", do="write one below the other",
+            expected="each deployment on separate lines, below `deployments:`", do="write one below the other",
         ) from error  # fmt: skip

@@ -58,22 +58,22 @@ class Step:
 
     @property
     def path(self) -> str:
-        """`/train`, as a StreamFlow file names it."""
+        """Return the path in a StreamFlow file, such as `/train`."""
         return self.definition.path
 
     @property
     def reads(self) -> Mapping[str, tuple[str, ...]]:
-        """Sources of its inputs: names of workflow inputs, and outputs of steps (`train/model`)."""
+        """Return the sources of its inputs: names of workflow inputs, and outputs of steps (`train/model`)."""
         return {name: binding.sources for name, binding in self.definition.inputs.items()}
 
     @property
     def writes(self) -> tuple[str, ...]:
-        """Names of its outputs."""
+        """Return the names of its outputs."""
         return self.definition.outputs
 
     @property
     def firsts(self) -> frozenset[str]:
-        """Inputs that take the first source that has a value."""
+        """Return the inputs that take the first source that has a value."""
         return _firsts(self.definition.inputs)
 
 
@@ -96,37 +96,37 @@ class Pipeline:
 
     @property
     def path(self) -> Path:
-        """File of the workflow, absolute."""
+        """Return the file of the workflow, absolute."""
         return self.process.path
 
     @property
     def name(self) -> str:
-        """`lung-nodule-segmentation-train` for train.cwl in that folder: the workflow's name in streamflow.yml."""
+        """Return its name in streamflow.yml: `lung-nodule-segmentation-train` for train.cwl in that folder."""
         return f"{self.path.parent.name}-{self.path.stem}".lower()
 
     @property
     def inputs(self) -> frozenset[str]:
-        """Names of its inputs."""
+        """Return the names of its inputs."""
         return frozenset(self.process.inputs)
 
     @property
     def data_inputs(self) -> frozenset[str]:
-        """Inputs that are files and folders; a type from another document counts as neither."""
+        """Return the inputs that are files and folders; a type from another document counts as neither."""
         return frozenset(name for name, parameter in self.process.inputs.items() if has_files(parameter.type))
 
     @property
     def defaults(self) -> dict[str, Any]:
-        """Defaults of its inputs."""
+        """Return the defaults of its inputs."""
         return {name: p.fields["default"] for name, p in self.process.inputs.items() if "default" in p.fields}
 
     @property
     def outputs(self) -> dict[str, tuple[str, ...]]:
-        """Sources of its outputs."""
+        """Return the sources of its outputs."""
         return {name: parameter.binding.sources for name, parameter in self.process.outputs.items()}
 
     @property
     def firsts(self) -> frozenset[str]:
-        """Outputs that take the first source that has a value."""
+        """Return the outputs that take the first source that has a value."""
         return _firsts({name: parameter.binding for name, parameter in self.process.outputs.items()})
 
 
@@ -164,7 +164,7 @@ def read_pipeline(path: Path, reader: CwlReader | None = None) -> Pipeline:
 
 
 def inputs_around(pipeline: Pipeline, reader: CwlReader | None = None) -> frozenset[str]:
-    """Return names of the inputs of all workflows in the sibling folders of a workflow: a site file serves them all."""
+    """Return the names of the inputs of all workflows in the sibling folders of a workflow: a site file serves them all."""
     return _inputs_of(_workflows_around(pipeline.path.parent, reader or CwlReader()))
 
 
@@ -222,7 +222,7 @@ def _deciding_input(step: CwlStep) -> str | None:
 
 
 def _nested_image(workflow: Process, reader: CwlReader, outer: frozenset[Path]) -> str | None:
-    """Return the image that a step of a nested workflow requires; None if there is none.
+    """Return the image that a step of a nested workflow requires; None if no step requires one.
 
     Args:
         outer: files of the workflows around it: recursion is reported elsewhere.

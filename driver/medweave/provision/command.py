@@ -139,7 +139,7 @@ def provision(worker: WorkerEnvironmentSpec, package: Wheel, constraints: Path) 
             site.verify(name)
             site.run_action("switch", name=name, wheels=site.wheel_names)
         except BaseException:
-            _say(f"{worker.machine}: removing what is not complete")
+            _say(f"{worker.machine}: removing the incomplete environment")
             with contextlib.suppress(StepError):
                 site.run_action("undo", name=name)
             raise
@@ -255,7 +255,7 @@ class _RemoteEnvironment:
         if _is_full(output):
             free = "" if free_mib is None else f" ({free_mib} MiB were free before)"
             return StorageError(
-                what, seen=f"{printed}{free}", expected="room for the wheels and about three times as much for what is installed",
+                what, seen=f"{printed}{free}", expected="space for the wheels, and about three times as much for installed files",
                 do="free some space or raise the quota there, or name a path on another file system",
             )  # fmt: skip
         return UserInputError(

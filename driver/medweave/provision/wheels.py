@@ -46,7 +46,7 @@ class Python:
 
     @property
     def platforms(self) -> list[str]:
-        """Platforms of the wheels that it accepts, in pip's names, the newest first."""
+        """Return the platforms of the wheels that it accepts, in pip's names, the newest first."""
         major, _, minor = self.glibc.partition(".")
         newest = int(minor) if major == "2" and minor.isdecimal() else OLDEST_GLIBC - 1
         names = []
@@ -66,7 +66,7 @@ class Wheel:
 
     @property
     def pinned(self) -> str:
-        """Its line in a file of requirements."""
+        """Return its line in a file of requirements."""
         return f"{self.name}=={self.version} --hash=sha256:{self.sha256}"
 
 

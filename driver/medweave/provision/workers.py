@@ -40,12 +40,12 @@ class WorkerEnvironmentSpec:
 
     @property
     def path(self) -> str:
-        """Its path at the site, absolute or from ~/."""
+        """Return its path at the site, absolute or from ~/."""
         return self.environment.virtualEnvironment
 
     @property
     def extras(self) -> tuple[str, ...]:
-        """Extras of medweave that its roles need, in alphabetical order."""
+        """Return the extras of medweave that its roles need, in alphabetical order."""
         return tuple(sorted({EXTRAS.get(role, role) for role in self.roles}))
 
 

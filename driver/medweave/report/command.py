@@ -264,10 +264,10 @@ def _row(job: Job, wh: float | None) -> dict[str, str]:
         "waited": "–" if waited is None else short_duration(waited),
         "took": "–" if job.duration_s is None else short_duration(job.duration_s),
         "cpu": "–" if job.cpu_seconds is None else short_duration(job.cpu_seconds),
-        "asked": f"{cores:g}" if isinstance(cores, int | float) else "–",
+        "requested_cores": f"{cores:g}" if isinstance(cores, int | float) else "–",
         "energy": "–" if wh is None else spelled(wh),
         "memory": number(job.peak_memory_mib, "{:.0f}"),
-        "asked_memory": f"{memory:.0f}" if isinstance(memory, int | float) else "–",
+        "requested_memory": f"{memory:.0f}" if isinstance(memory, int | float) else "–",
     }
 
 

@@ -42,7 +42,7 @@ class Model:
 
     @property
     def method(self) -> str:
-        """The model in words."""
+        """Return the model in words."""
         return METHOD.format(core=CORE_W, memory=MEMORY_W_PER_GB, pue=self.pue, intensity=self.co2e_g_per_kwh)
 
     def co2e_g(self, energy_wh: float) -> float:
@@ -79,7 +79,9 @@ def measured(jobs: Iterable[Job]) -> list[tuple[str, str]]:
         training = job.report.results.get("training") if job.report else None
         if isinstance(training, Mapping) and "energy" in training:
             try:
-                words = codec.from_json(CountedEnergy, training["energy"], where=f"the energy of {job.label}").told()
+                words = codec.from_json(
+                    CountedEnergy, training["energy"], where=f"the energy of {job.label}"
+                ).describe()
             except UserInputError:  # of another version: the report is written all the same
                 words = "another version of medweave has written it"
             texts.append((f"Energy of {job.label}", words))

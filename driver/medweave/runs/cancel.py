@@ -24,7 +24,7 @@ DESCRIPTION = (
     "Signals the driver of a running workflow to cancel it, as Ctrl-C in its terminal does: jobs in queues and clusters are\n"
     "cancelled, those on this machine are ended, and killed after 3 s, releases and folders are removed. Waits for that, and\n"
     "prints the progress. Ctrl-C ends the waiting; the run is cancelled all the same.\n\n"
-    "exit codes: 0 the run was cancelled, 1 it ended in another way before, 130 after Ctrl-C, 2 wrong usage, 65 there is no such\n"
+    "exit codes: 0 the run was cancelled, 1 it had ended before, 130 after Ctrl-C, 2 wrong usage, 65 there is no such\n"
     "run, it is not running, or its driver is no process of this machine"
 )
 
@@ -98,7 +98,7 @@ def has_open(pid: int, file: Path, processes: Path = Path("/proc")) -> bool:
 
 
 class LinesAfter(LineDisplay):
-    """A display of lines for events after a given one.
+    """A line display that skips the first events.
 
     Args:
         sequence: number of the last event that is not shown.

@@ -67,7 +67,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(namespace: argparse.Namespace) -> int:
-    """Clean up after the run and print what was removed.
+    """Clean up after the run and print the removed jobs, releases and files.
 
     Raises:
         UserInputError: no such run or file, or the run is running.
@@ -118,7 +118,7 @@ def _reattached_jobs(record: Run) -> list[str]:
 
 
 def clean(record: Run, file: Path) -> list[str]:
-    """Cancel and remove what a run left at its sites and on this machine; return lines that say what was removed.
+    """Cancel jobs and remove files of a run at its sites and on this machine; return a report as lines.
 
     Raises:
         UserInputError: no such file.

@@ -27,7 +27,7 @@ LIMIT_S = 900
 
 
 def clean_clusters(record: Run, owner: RunOwner, file: Path, document: Mapping[str, Any]) -> list[str]:
-    """Remove what a run left in the clusters of a streamflow.yml; return lines that say what was removed.
+    """Remove the objects of a run in the clusters of a streamflow.yml; return a report as lines.
 
     Raises:
         UsageError: a variable in the file has no value.

@@ -35,7 +35,7 @@ class JobExplanation:
     Attributes:
         run, job, state: the run's id, the job's label, and how the job ended.
         reused_from: the run whose outputs were reused; empty if the command ran.
-        compared_with: the earlier run that `changed` refers to; empty if there is none.
+        compared_with: the earlier run that `changed` refers to; empty without an earlier run.
         changed: parts of the cache key that differ from that run.
         why: one sentence.
     """
@@ -66,7 +66,7 @@ def run(namespace: argparse.Namespace) -> int:
     folder: Path = namespace.runs
     if namespace.run and len(Path(namespace.run).parts) > 1:
         folder = Path(namespace.run).parent
-    folders_of(folder)  # raises if there is none
+    folders_of(folder)  # raises if the folder has no runs
     explanations = explain(read_runs(folder), namespace.step, Path(namespace.run).name if namespace.run else "")
     if namespace.json:
         print(json.dumps([asdict(explanation) for explanation in explanations], indent=2))

@@ -119,7 +119,7 @@ def find_running(runs: Path, named: str | None) -> Path:
             expected="a run whose driver is running",
             do=f"medweave report {shown(folder)}"
             if end
-            else f"`medweave clean {shown(folder)}` cancels and removes what is left",
+            else f"`medweave clean {shown(folder)}` cancels its jobs and removes its files",
         )
     return folder
 

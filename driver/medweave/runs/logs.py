@@ -121,7 +121,7 @@ class OutputReader:
 
     @property
     def has_output(self) -> bool:
-        """Whether the job's file exists, so that the job has printed something."""
+        """Return whether the job's file exists, so that the job has printed something."""
         return self._stream is not None
 
     def new(self) -> str:

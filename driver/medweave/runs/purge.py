@@ -44,7 +44,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(namespace: argparse.Namespace) -> int:
-    """Purge the case and print what was removed.
+    """Purge the case and print the removed files.
 
     Raises:
         UsageError: CASE is not the id of a case.

@@ -48,7 +48,8 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 NUM_ENGINE_LINES = 15
 DESCRIPTION = (
     "Runs a workflow by `streamflow run`, with the same file and the same result, and shows its progress: which step is where,\n"
-    "what it does or waits for, how many jobs of a scattered step are done, what is copied. On a terminal this is a live display;\n"
+    "its activity or the reason it waits, the number of finished jobs of a scattered step, copies. On a terminal this is a live\n"
+    "display;\n"
     "elsewhere, and with NO_COLOR or TERM=dumb, each change is a line. Both are on standard error, and come from the run's event\n"
     "log (runs/<run-id>/events.jsonl) alone. Standard output gets the CWL output object, unless it is a terminal.\n\n"
     "--resume RUN continues after a run that failed, was cancelled or lost its driver: its file is started again in the same\n"

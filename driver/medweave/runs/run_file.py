@@ -131,13 +131,13 @@ def _check_inputs(job: Path, workflow: Path, at_sites: Collection[str], *, hides
     reader = CwlReader()
     jobs, process = reader.parse(job).documents, reader.find_process(workflow)
     if not jobs or not isinstance(jobs[0].data, Mapping) or process is None:
-        return  # one is empty or no YAML; reading it reports the error
+        return  # a file is empty or not YAML; the engine reports the error when it reads the file
     source = jobs[0]
     if "$graph" not in process.fields and (fault := first_fault_of_job(source.data, process)) is not None:
-        found = finding_at(
+        finding = finding_at(
             source, fault.rule, fault.field, fault.what, seen=fault.seen, expected=fault.expected, fix=fault.fix
         )
-        raise _without_values(found) if hides else _fault_of(found)
+        raise _without_values(finding) if hides else _fault_of(finding)
     values = {name: source.data[name] for name in process.inputs if name in source.data}
     for field, path in missing_in(
         {name: values[name] for name in values if name not in at_sites}, job.resolve().parent

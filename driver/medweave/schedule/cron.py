@@ -108,7 +108,7 @@ def with_line(table: str, schedule: str, entry: str | None) -> str:
 
 
 def line_of(table: str, schedule: str) -> str | None:
-    """Return the line of a schedule; None if there is none."""
+    """Return the line of a schedule; None if the crontab has no such line."""
     lines = table.splitlines()
     if mark(schedule) not in lines[:-1]:
         return None

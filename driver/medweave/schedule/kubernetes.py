@@ -173,7 +173,7 @@ class Kubernetes:
         )  # fmt: skip
 
     def _helm(self, words: list[str], text: str = "") -> str:
-        """Run helm; return what it printed."""
+        """Run helm; return its standard output."""
         if shutil.which(words[0]) is None:
             raise BackendMissingError(
                 "Helm is not installed.", seen=f"no program {words[0]} on the PATH", expected="Helm 3.13 or newer",

@@ -53,7 +53,7 @@ class Notice:
 
     @property
     def text(self) -> str:
-        """Summary in one line."""
+        """Return the summary in one line."""
         if not self.run:
             return f"medweave: schedule {self.schedule}: a run could not begin"
         jobs = f"{self.num_done} of {self.num_jobs} jobs done"

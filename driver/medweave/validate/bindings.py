@@ -212,7 +212,7 @@ def _steps_and_ports(
         elif "port" not in binding:
             yield finding_at(
                 source, "binding-structure", place, "this binding names no step and no port.", seen=", ".join(binding),
-                expected="step: /… or port: /…", fix="say what is bound",
+                expected="step: /… or port: /…", fix="name the bound step or port",
             )  # fmt: skip
         else:
             yield from _port(source, place, binding, inputs, steps, document)
@@ -307,7 +307,7 @@ def _names(source: SourceDocument) -> Iterator[Finding]:
                 field,
                 f"there is no {kind} '{name}'.",
                 seen=name,
-                expected=f"one of {', '.join(known) or 'none: there is none'}",
+                expected=one_of(known),
                 fix=closest(name, known) or f"declare the {kind}, or take its name away",
             )
 
@@ -331,9 +331,10 @@ def _data_rules(source: SourceDocument) -> Iterator[Finding]:
                             source,
                             "data-route",
                             at,
-                            f"step {binding['step']} must not run at '{target['deployment']}', for what it reads and writes.",
+                            f"step {binding['step']} must not run at '{target['deployment']}', "
+                            "because of the data that it reads and writes.",
                             seen=f"{', '.join(forbidden)} data",
-                            expected=f"a deployment that may hold {', '.join(classes)}: {', '.join(able) or 'there is none'}",
+                            expected=f"a deployment that may hold {', '.join(classes)}: {', '.join(able) or 'none'}",
                             fix=f"bind it to {' or '.join(able)}" if able else f"correct {name}.config.mayHold",
                         )
 

@@ -91,10 +91,10 @@ def _finding(key: tuple[Path, FieldPath], pairs: Sequence[tuple[Demand, Cap]]) -
         holder,
         "resource-cap",
         key[1],
-        f"more {demand.resource} is asked for than a job gets there.",
-        seen=f"{highest:g}{unit}, asked by {tools}",
+        f"more {demand.resource} is requested than a job gets there.",
+        seen=f"{highest:g}{unit}, requested by {tools}",
         expected=f"at most {lowest:g}{unit}, by {places}",
-        fix="ask for less, or give the place more and say so there",
+        fix="request less, or raise the limit of the place",
     )
 
 

@@ -252,5 +252,5 @@ def _refused(folder: Path, verb: str, values: Path, message: str) -> Finding:
         what=f"`helm {verb}` refuses the chart with {values.relative_to(folder)}.",
         seen=message[:200],
         expected="exit code 0",
-        fix="correct what it names",
+        fix="correct the file that the message names",
     )

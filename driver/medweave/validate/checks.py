@@ -62,8 +62,8 @@ class Found:
         """Return whether a rule has a finding at the same place or inside it."""
         field = finding.field[:-1] if finding.field[-1:] in (("tag",), ("digest",)) else finding.field
         return any(
-            each.rule == rule and each.file == finding.file and each.field[: len(field)] == field
-            for each in self.findings.values()
+            other.rule == rule and other.file == finding.file and other.field[: len(field)] == field
+            for other in self.findings.values()
         )
 
 

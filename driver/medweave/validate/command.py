@@ -1,4 +1,4 @@
-"""`medweave validate [PATHS]`: what is wrong in workflows, StreamFlow files, sites, jobs and charts, without running anything."""
+"""`medweave validate [PATHS]`: find errors in workflows, StreamFlow files, sites, jobs and charts, without running anything."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ IMAGES = ("tag", "digest")
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Arguments of `medweave validate`."""
+    """Add the arguments of `medweave validate`."""
     parser.add_argument(
         "paths",
         nargs="*",
@@ -51,7 +51,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(namespace: argparse.Namespace) -> int:
-    """Prints what is wrong; returns the exit code."""
+    """Print the findings; return the exit code."""
     from medweave.project.files import write_atomically
     from medweave.validate.formats import render
 
@@ -70,7 +70,7 @@ def run(namespace: argparse.Namespace) -> int:
 
 
 def validate(paths: list[Path], *, images: str = "tag", with_helm: bool = False, with_cwltool: bool = False):  # type: ignore[no-untyped-def]  # heavy types are imported late
-    """The findings in some files and folders, and the number of files that were looked at."""
+    """Return the findings in some files and folders, and the number of files that were looked at."""
     from medweave.validate.checks import check
     from medweave.validate.repository import open_repository
 

@@ -279,7 +279,7 @@ def _numbers(source: SourceDocument, section: FieldPath, name: str, fields: Any)
             )  # fmt: skip
         elif _is_number(value) and _is_number(most) and value > most:
             yield finding_at(
-                source, "cwl-requirement", (*section, name, key), "the least that is asked for is more than the most.",
+                source, "cwl-requirement", (*section, name, key), "the requested minimum is greater than the maximum.",
                 seen=f"{key}: {value}, {key.removesuffix('Min')}Max: {most}", expected=f"{most} {unit} at most",
                 fix="correct one of the two",
             )  # fmt: skip

@@ -298,12 +298,12 @@ def _unknown(workflow: _Workflow, place: FieldPath, sources: Sequence[str]) -> I
 def _edge(
     workflow: _Workflow, place: FieldPath, binding: Binding, source_type: Type, sink: Port, other_fix: str
 ) -> Iterator[Finding]:
-    """Yield what does not fit on an edge, whose sources together have the type `source_type`."""
+    """Yield the mismatches of an edge, whose sources together have the type `source_type`."""
     sources = binding.sources
     name = ", ".join(sources)
     workflow.origins[place] = {source.split("/")[0] for source in sources if "/" in source}
     if not may_fit(source_type, sink.type) and not fits(source_type, sink.type):
-        yield workflow.finding("cwl-edge-type", place, "the type of what comes along this edge is not the one that is taken here.",
+        yield workflow.finding("cwl-edge-type", place, "type mismatch: the input does not accept the type of its source.",
             seen=f"{spelled_type(source_type)} (of {name})", expected=spelled_type(sink.type),
             fix=other_fix or _fix_of_type(workflow, sink.type) or "bind it to something of that type",
         )  # fmt: skip
@@ -311,7 +311,7 @@ def _edge(
         yield workflow.finding(
             "cwl-null-edge",
             place,
-            "what comes along this edge may be null, or of a type that is not taken here.",
+            "the source may be null, or of a type that the input does not accept.",
             seen=f"{spelled_type(source_type)} (of {name})",
             expected=spelled_type(sink.type),
             fix="give it a default or a pickValue, or let the end take null",
@@ -328,7 +328,7 @@ def _edge(
                 yield workflow.finding(
                     "cwl-format",
                     place,
-                    "the format of what comes along this edge is not the one that is taken here.",
+                    "format mismatch: the input does not accept the format of its source.",
                     seen=f"{', '.join(formats)} (of {source})",
                     expected=" or ".join(sink.formats),
                     fix="bind it to a file of that format, or correct the format",

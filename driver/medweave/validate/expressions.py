@@ -108,7 +108,7 @@ def check_roots(source: SourceDocument) -> Iterator[Finding]:
             if name not in RUNTIME:
                 yield finding_at(
                     source, "cwl-expression", field, f"there is no 'runtime.{name}'.", seen=text[:80],
-                    expected=one_of(f"runtime.{each}" for each in RUNTIME), fix=closest(name, RUNTIME) or "take one of these",
+                    expected=one_of(f"runtime.{key}" for key in RUNTIME), fix=closest(name, RUNTIME) or "take one of these",
                 )  # fmt: skip
 
 

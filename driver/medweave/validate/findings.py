@@ -73,7 +73,7 @@ RULES: dict[str, tuple[Severity, str]] = {
     "binding-step": (ERROR, "a bound step exists, and each step is bound"),
     "binding-port": (ERROR, "a bound port is an input of the workflow, and says in which folder it lies"),
     "binding-target": (ERROR, "a target's deployment and service exist; so do the filters and policies that are named"),
-    "binding-stale": (ERROR, "a file that `medweave bind` wrote is what it would write now"),
+    "binding-stale": (ERROR, "a file that `medweave bind` wrote is up to date"),
     "site": (ERROR, "a site file has the keys and values of its schema, and its places exist"),
     "site-role": (ERROR, "a site has a place for each role of the workflows that are bound to it"),
     "schedule": (
@@ -96,7 +96,7 @@ RULES: dict[str, tuple[Severity, str]] = {
         ERROR,
         "a chart's value is one that its values.schema.json takes, and no container asks for more than its limit",
     ),
-    "secret-in-clear": (ERROR, "no password, token or key stands in a file"),
+    "secret-in-clear": (ERROR, "no file contains a plaintext password, token or key"),
     "image-unpinned": (ERROR, "an image has a digest, or a tag that stays (with --images digest: a digest)"),
     "version-differs": (ERROR, "charts and images of medweave have the version of the step package"),
 }
@@ -113,8 +113,8 @@ class Finding:
         line, column: from 1.
         field: path in the document, or empty.
         rule: one of RULES.
-        what: what is wrong, in one sentence.
-        fix: what to do, with the closest match if there is one.
+        what: the mistake, in one sentence.
+        fix: how to correct it, with the closest match if there is one.
     """
 
     file: Path
@@ -129,23 +129,23 @@ class Finding:
 
     @property
     def severity(self) -> Severity:
-        """Severity of its rule."""
+        """Return the severity of the rule."""
         return RULES[self.rule][0]
 
     @property
     def where(self) -> str:
-        """`workflows/train.cwl:12:3`."""
+        """Return file, line and column, such as `workflows/train.cwl:12:3`."""
         return f"{shown(self.file)}:{self.line}:{self.column}"
 
     @property
     def place(self) -> str:
-        """The field as text."""
+        """Return the field as text."""
         return spelled(self.field)
 
 
 def one_of(names: Iterable[str]) -> str:
     """Return the expectation for a name that must be one of several."""
-    return f"one of {', '.join(known)}" if (known := [*map(str, names)]) else "nothing: there is none to choose from"
+    return f"one of {', '.join(known)}" if (known := [*map(str, names)]) else "nothing: none is defined"
 
 
 def finding_at(

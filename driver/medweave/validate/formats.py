@@ -38,10 +38,11 @@ def _text(findings: Sequence[Finding], num_files: int) -> str:
 def _json(findings: Sequence[Finding], num_files: int) -> str:
     listed = [
         {
-            "file": shown(each.file), "line": each.line, "column": each.column, "path": each.place, "rule": each.rule,
-            "severity": _word(each), "what": each.what, "seen": each.seen, "expected": each.expected, "fix": each.fix,
+            "file": shown(finding.file), "line": finding.line, "column": finding.column, "path": finding.place,
+            "rule": finding.rule, "severity": _word(finding), "what": finding.what, "seen": finding.seen,
+            "expected": finding.expected, "fix": finding.fix,
         }
-        for each in findings
+        for finding in findings
     ]  # fmt: skip
     return (
         json.dumps({"version": __version__, "files": num_files, "findings": listed}, indent=1, ensure_ascii=False)
@@ -51,9 +52,9 @@ def _json(findings: Sequence[Finding], num_files: int) -> str:
 
 def _github(findings: Sequence[Finding], num_files: int) -> str:
     lines = [
-        f"::{_word(each)} file={_property(_from_top(each.file))},line={each.line},col={each.column},title={_property(each.rule)}::"
-        + _escaped(_message(each))
-        for each in findings
+        f"::{_word(finding)} file={_property(_from_top(finding.file))},line={finding.line},col={finding.column},"
+        f"title={_property(finding.rule)}::{_escaped(_message(finding))}"
+        for finding in findings
     ]
     return "\n".join([*lines, f"{num_files} files, {len(findings)} findings"]) + "\n"
 
@@ -92,18 +93,19 @@ def _sarif(findings: Sequence[Finding], num_files: int) -> str:
     driver: dict[str, Any] = {"name": "medweave validate", "version": __version__, "rules": rules}
     results = [
         {
-            "ruleId": each.rule, "ruleIndex": places[each.rule], "level": _word(each), "message": {"text": _message(each)},
+            "ruleId": finding.rule, "ruleIndex": places[finding.rule], "level": _word(finding),
+            "message": {"text": _message(finding)},
             "locations": [
                 {
                     "physicalLocation": {
-                        "artifactLocation": {"uri": _from_top(each.file)},
-                        "region": {"startLine": each.line, "startColumn": each.column},
+                        "artifactLocation": {"uri": _from_top(finding.file)},
+                        "region": {"startLine": finding.line, "startColumn": finding.column},
                     },
-                    **({"logicalLocations": [{"fullyQualifiedName": each.place}]} if each.place else {}),
+                    **({"logicalLocations": [{"fullyQualifiedName": finding.place}]} if finding.place else {}),
                 }
             ],
         }
-        for each in findings
+        for finding in findings
     ]  # fmt: skip
     document = {"$schema": SARIF_SCHEMA, "version": "2.1.0", "runs": [{"tool": {"driver": driver}, "results": results}]}
     return json.dumps(document, indent=1, ensure_ascii=False) + "\n"

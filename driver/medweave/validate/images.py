@@ -76,7 +76,7 @@ def check_images(source: SourceDocument, policy: str, version: str) -> Iterator[
                 "this image and the step package have different versions.",
                 seen=name,
                 expected=version,
-                fix=f"build the image anew, or write tag {version}",
+                fix=f"rebuild the image, or write tag {version}",
             )
 
 
@@ -163,12 +163,12 @@ def check_chart_version(source: SourceDocument, version: str) -> Iterator[Findin
 
 
 def fault_of_image(name: str, policy: str) -> tuple[str, str] | None:
-    """Return what is wrong with an image's name, and what is expected; None for a correct name, or one with a variable."""
+    """Return the error in an image's name and the expected form; None for a correct name, or a name with a variable."""
     digest, tag = name.partition("@")[2], _tag(name)
     if _DIGEST.fullmatch(digest) or "$" in tag or "{{" in name or "$" in digest:
         return None
     if digest:
-        return "this digest is none.", "sha256: and 64 hexadecimal digits"
+        return "this is not a digest.", "sha256: and 64 hexadecimal digits"
     if policy == "digest":
         return "this image is not named by a digest.", "NAME@sha256:…"
     if not tag:

@@ -94,7 +94,9 @@ def find_inputs_at_sites(repository: Repository, jobs: Collection[Path]) -> dict
                 if isinstance(binding, Mapping) and "port" in binding
             }
             for job in [job_path] if job_path in jobs else _intended_jobs(job_path, jobs):
-                inputs_by_job[job] |= ports if ports <= set(inputs) else set(inputs)  # one of them is told as misspelt
+                inputs_by_job[job] |= (
+                    ports if ports <= set(inputs) else set(inputs)
+                )  # an unknown port is reported as misspelt
     return inputs_by_job
 
 
@@ -117,7 +119,7 @@ def bound_workflows(repository: Repository) -> dict[Path, dict[Path, Path]]:
 
 
 def check_job(source: SourceDocument, workflow: Process, at_site: Collection[str]) -> Iterator[Finding]:
-    """Yield what is wrong with a job file.
+    """Yield the findings of a job file.
 
     Args:
         at_site: inputs that a site holds.

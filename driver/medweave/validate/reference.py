@@ -1,4 +1,4 @@
-"""CWL documents as cwltool, the reference implementation, validates them: what it refuses, no other engine needs to run."""
+"""Validation by cwltool, the reference implementation of CWL: other engines need not run a document that it refuses."""
 
 from __future__ import annotations
 

@@ -81,7 +81,7 @@ class Repository:
         return None if self.source(path) is None else self.reader.find_process(path)
 
     def add(self, path: Path) -> None:
-        """Reads a YAML file and puts it with its kind."""
+        """Read a YAML file and store it by its kind."""
         parsed = self.reader.parse(path)
         sources, faults = list(parsed.documents), parsed.faults
         self.findings += map(of_syntax, faults)

@@ -13,7 +13,7 @@ from medweave_core.documents.line_numbers import FieldPath
 from medweave_core.documents.source_documents import SourceDocument
 
 MOST_BYTES = 1 << 20
-EXPECTED = "a variable (${NAME}), a file that is not kept here, or a Secret of the cluster"
+EXPECTED = "a variable (${NAME}), a file outside of the repository, or a Secret of the cluster"
 FIX = "take it out, and have it changed: whoever can read the history has it"
 # Kind, texts of which one is contained, regular expression. The texts make the search fast.
 _FORMS = (
@@ -43,7 +43,7 @@ _KEY = re.compile(
 _SETTING = re.compile(
     r"(?im)^\s*(?:export\s+)?[A-Z0-9_]*(?:PASSWORD|PASSWD|SECRET|TOKEN|API_KEY)[A-Z0-9_]*\s*=\s*[\"']?(?![$<{/~])([^\s\"'#]{8,})"
 )
-# The same in a recipe of an image: `ENV NAME=VALUE`, `ENV NAME VALUE`, `ARG NAME=VALUE`.
+# Settings in a recipe of an image: `ENV NAME=VALUE`, `ENV NAME VALUE`, `ARG NAME=VALUE`.
 _OF_RECIPE = re.compile(
     r"(?im)^\s*(?:ENV|ARG)\s+(?:\S+=\S+\s+)*[A-Z0-9_]*(?:PASSWORD|PASSWD|SECRET|TOKEN|API_KEY)(?:\s*=\s*|[ \t]+)"
     r"[\"']?(?![$<{/~])([^\s\"'#]{4,})"
@@ -65,9 +65,9 @@ def check_text(path: Path) -> Iterator[Finding]:
         return
     decoded = text.decode("utf-8", "replace")
     for name, offset in _with_form(decoded):
-        yield _at(path, decoded, offset, f"{name} stands in this file.", name)
+        yield _at(path, decoded, offset, f"this file contains {name}.", name)
     for offset, what in _secret_settings(path, decoded):
-        yield _at(path, decoded, offset, "a password or token stands in this file.", what)
+        yield _at(path, decoded, offset, "this file contains a password or token.", what)
 
 
 def _secret_settings(path: Path, text: str) -> Iterator[tuple[int, str]]:
@@ -134,7 +134,7 @@ def _finding(source: SourceDocument, field: FieldPath) -> Finding:
         source,
         "secret-in-clear",
         field,
-        f"'{field[-1]}' stands here in the clear.",
+        f"'{field[-1]}' is a plaintext secret.",
         seen="a value (not shown)",
         expected=EXPECTED,
         fix=FIX,

@@ -70,7 +70,7 @@ def check_roles(source: SourceDocument, repository: Repository) -> Iterator[Find
                 source,
                 "roles",
                 (name,),
-                f"there is no workflow '{name}' beside."
+                f"there is no workflow '{name}' in this folder."
                 if document is None
                 else "this is no mapping of steps to roles.",
                 seen=str(name),

@@ -14,7 +14,7 @@ from medweave_core.documents.line_numbers import FieldPath
 from medweave_core.errors import UsageError
 
 STREAMS = ("stdout", "stderr")
-BY_ITSELF = "cwl.output.json"  # in which a program may say by itself where its outputs are
+OUTPUT_OBJECT_FILE = "cwl.output.json"  # in which a program may list its outputs
 
 
 def check_hints(process: Process, field: FieldPath, requirements: Mapping[str, Requirement]) -> Iterator[Finding]:
@@ -34,7 +34,7 @@ def check_hints(process: Process, field: FieldPath, requirements: Mapping[str, R
         stray = sorted(map(str, hint.keys() - {"class"} - HINT_KEYS.get(short, frozenset())))
         if short not in HINT_KEYS:
             prefix = name.removesuffix(short)
-            known = [f"{prefix}{each}" for each in HINT_KEYS]
+            known = [f"{prefix}{key}" for key in HINT_KEYS]
             yield finding_at(
                 source, "cwl-requirement", place, f"medweave has no hint '{short}'.", seen=name, expected=one_of(known),
                 fix=closest(name, known) or "correct the name",
@@ -62,7 +62,7 @@ def check_hints(process: Process, field: FieldPath, requirements: Mapping[str, R
 
 def check_outputs(process: Process) -> Iterator[Finding]:
     """Yield the files and folders among the outputs of a tool that nothing locates."""
-    if BY_ITSELF in process.document.text:
+    if OUTPUT_OBJECT_FILE in process.document.text:
         return
     for name, parameter in process.outputs.items():
         binding = parameter.fields.get("outputBinding")
@@ -71,7 +71,7 @@ def check_outputs(process: Process) -> Iterator[Finding]:
             yield finding_at(
                 process.document, "cwl-output", ("outputs", name), f"nothing says where the program leaves the output '{name}'.",
                 seen="no outputBinding with a glob", expected="outputBinding: {glob: …}",
-                fix=f"say it; or let the program write {BY_ITSELF}, and say so in the tool's doc",
+                fix=f"say it; or let the program write {OUTPUT_OBJECT_FILE}, and say so in the tool's doc",
             )  # fmt: skip
 
 

@@ -124,9 +124,9 @@ def _existing_key(config: DeidentifyConfig, context: StepContext) -> bytes | Non
 
 
 def _way_back(done: Deidentified) -> Any:
-    from medweave_core.contracts.deidentification import WayBack
+    from medweave_core.contracts.deidentification import ReidentificationMap
 
-    return WayBack(patients=tuple(done.patients), uids=dict(sorted(done.uids.items())), files=done.files)
+    return ReidentificationMap(patients=tuple(done.patients), uids=dict(sorted(done.uids.items())), files=done.files)
 
 
 def _nothing(done: Deidentified) -> UserInputError:

@@ -210,7 +210,7 @@ def _pace_of(known: Mapping[str, Any]) -> str | None:
 def _energy_of(known: Mapping[str, Any]) -> str | None:
     if "energy" not in known:
         return None
-    return codec.from_json(CountedEnergy, known["energy"], where="the energy of the training").told()
+    return codec.from_json(CountedEnergy, known["energy"], where="the energy of the training").describe()
 
 
 def _rounds_of(known: Mapping[str, Any]) -> str | None:

@@ -116,7 +116,7 @@ def test_a_way_through_a_deployment_that_there_is_not(wraps: Any) -> None:
         FieldFault, match=r"bound\.yml: deployments\.hpc\.wraps: there is no deployment 'logn'"
     ) as caught:
         check_targets(parsed)
-    assert caught.value.expected.startswith("a deployment beside it: login, ")
+    assert caught.value.expected.startswith("a deployment in this file: login, ")
 
 
 def test_in_a_list_of_targets_the_place_has_its_number() -> None:

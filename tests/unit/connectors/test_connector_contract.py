@@ -68,7 +68,7 @@ class TestJobsOfAStandIn(
     lacks=ENDED_BY_CLUSTER
     | {"test_a_process_that_left_its_session_ends_with_a_job_past_its_time_limit": "it has no containers"},
 ):
-    """`mode: job`: the pod that stands holds the files, and each job has a pod of its own."""
+    """`mode: job`: the permanent pod has the files, and each job has a separate pod."""
 
     @pytest.fixture
     def site(self, tmp_path: Path) -> Iterator[Site]:

@@ -80,7 +80,7 @@ def refusal(replacement: Replacement) -> str:
 
 
 def test_every_replacement_fits_the_installed_streamflow() -> None:
-    # In a process of its own: names that were replaced already are not checked again.
+    # In a separate process: names that were replaced already are not checked again.
     subprocess.run([sys.executable, "-c", IN_STOCK_STREAMFLOW], check=True)
 
 

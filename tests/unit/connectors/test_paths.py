@@ -1,4 +1,4 @@
-"""Paths and variables as they stand in streamflow.yml, and as the engine must get them."""
+"""Paths and variables in streamflow.yml, and their values for the engine."""
 
 from __future__ import annotations
 
@@ -31,29 +31,29 @@ def test_paths_start_at_the_file_and_are_expanded(
 ) -> None:
     monkeypatch.setenv("SCRATCH", "/s")
     monkeypatch.setenv("HOME", "/home/me")
-    found = config(tmp_path, text)
-    resolve_paths(found, tmp_path / "default", {})
-    assert found["deployments"]["here"]["workdir"] == expected.format(base=tmp_path, home="/home/me")
+    document = config(tmp_path, text)
+    resolve_paths(document, tmp_path / "default", {})
+    assert document["deployments"]["here"]["workdir"] == expected.format(base=tmp_path, home="/home/me")
 
 
-def test_without_a_workdir_the_runs_own_is_taken(tmp_path: Path) -> None:
+def test_without_a_workdir_the_default_is_used(tmp_path: Path) -> None:
     # The engine's own default, /tmp/streamflow, is shared by all users of a machine.
-    found = config(tmp_path, None)
-    resolve_paths(found, tmp_path / "runs/r/work", {})
-    assert found["deployments"]["here"]["workdir"] == str(tmp_path / "runs/r/work")
+    document = config(tmp_path, None)
+    resolve_paths(document, tmp_path / "runs/r/work", {})
+    assert document["deployments"]["here"]["workdir"] == str(tmp_path / "runs/r/work")
 
 
-def test_targets_are_resolved_and_other_types_are_left_alone(tmp_path: Path) -> None:
+def test_targets_are_resolved_and_other_types_are_unchanged(tmp_path: Path) -> None:
     bindings = [
         {"step": "/", "target": {"deployment": "here", "workdir": "w1"}},
         {"step": "/a", "target": [{"deployment": "here", "workdir": "w2"}, {"deployment": "far", "workdir": "w3"}]},
     ]
-    found = config(tmp_path, "w", workflows={"lung": {"bindings": bindings}})
-    found["deployments"]["far"] = {"type": "ssh", "config": {}, "workdir": "remote"}
-    resolve_paths(found, tmp_path, {})
+    document = config(tmp_path, "w", workflows={"lung": {"bindings": bindings}})
+    document["deployments"]["far"] = {"type": "ssh", "config": {}, "workdir": "remote"}
+    resolve_paths(document, tmp_path, {})
     assert bindings[0]["target"]["workdir"] == str(tmp_path / "w1")  # type: ignore[index]
     assert [t["workdir"] for t in bindings[1]["target"]] == [str(tmp_path / "w2"), "w3"]  # type: ignore[index]
-    assert found["deployments"]["far"]["workdir"] == "remote"
+    assert document["deployments"]["far"]["workdir"] == "remote"
 
 
 def test_a_variable_without_a_value_is_an_error_that_names_the_place(
@@ -98,9 +98,9 @@ def test_settings_that_are_paths_start_at_the_file_and_all_may_hold_variables(
         "values": ["../values.yaml", "/abs/v.yaml"],
         "services": {"gpu": {"template": "gpu.sh", "nodes": 2}},
     }
-    found = site(tmp_path, settings)
-    resolve_paths(found, tmp_path, {"medweave.site": SITE})
-    assert found["deployments"]["far"]["config"] == {
+    document = site(tmp_path, settings)
+    resolve_paths(document, tmp_path, {"medweave.site": SITE})
+    assert document["deployments"]["far"]["config"] == {
         "key": "/home/me/.ssh/id_ed25519",
         "chart": "oci://registry.example.org/charts/x",
         "hosts": ["login.example.org:2222"],
@@ -112,7 +112,7 @@ def test_settings_that_are_paths_start_at_the_file_and_all_may_hold_variables(
 @pytest.mark.parametrize(
     ("workdir", "seen"), [(None, "no workdir"), ("work", "work"), ("/a b", "/a b"), ("~/w", "~/w")]
 )
-def test_a_site_needs_a_whole_workdir_of_its_own(tmp_path: Path, workdir: str | None, seen: str) -> None:
+def test_a_site_needs_an_absolute_workdir(tmp_path: Path, workdir: str | None, seen: str) -> None:
     # Without one the engine takes /tmp/streamflow, which all users of a machine share; one with a blank breaks its commands.
     with pytest.raises(UsageError, match=r"bound\.yml: deployments\.far\.workdir: .* need a folder") as caught:
         resolve_paths(site(tmp_path, {}, workdir), tmp_path, {})
@@ -120,10 +120,10 @@ def test_a_site_needs_a_whole_workdir_of_its_own(tmp_path: Path, workdir: str | 
 
 
 def test_a_wrapping_deployment_may_inherit_its_workdir(tmp_path: Path) -> None:
-    found = site(tmp_path, {})
-    found["deployments"]["queue"] = {"type": "medweave.slurm", "config": {}, "wraps": "far"}
-    resolve_paths(found, tmp_path, {})
-    assert "workdir" not in found["deployments"]["queue"]
+    document = site(tmp_path, {})
+    document["deployments"]["queue"] = {"type": "medweave.slurm", "config": {}, "wraps": "far"}
+    resolve_paths(document, tmp_path, {})
+    assert "workdir" not in document["deployments"]["queue"]
 
 
 def test_a_variable_in_a_setting_without_a_value_is_named_by_its_place(
@@ -134,7 +134,7 @@ def test_a_variable_in_a_setting_without_a_value_is_named_by_its_place(
         resolve_paths(site(tmp_path, {"hosts": ["a", "${NOTHING}"]}), tmp_path, {"medweave.site": SITE})
 
 
-def test_a_variable_without_a_value_is_told_by_its_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_variable_without_a_value_is_reported_with_its_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("NOTHING", raising=False)
     (tmp_path / "bound.yml").write_text(
         "deployments:\n  far:\n    config:\n      hosts:\n      - a\n      - ${NOTHING}\n"

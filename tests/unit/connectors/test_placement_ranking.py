@@ -137,10 +137,7 @@ def test_a_refusal_names_the_classes_and_the_allowed_deployments() -> None:
     rules = DataRules(where="bindingFilters.r.config", holds={"/a": ["identified", "derived"]}, may_hold=may_hold)
     fault = rules.fault("/a/inner", "cloud")
     assert fault is not None
-    assert (
-        fault.what
-        == "bindingFilters.r.config.mayHold.cloud: step /a/inner must not run there, for what it reads and writes."
-    )
+    assert fault.what == "bindingFilters.r.config.mayHold.cloud: step /a/inner must not run there, because of its data."
     assert fault.seen == "identified (holds./a) at deployment 'cloud', which may hold derived"
     assert fault.expected == "a deployment that may hold identified, derived: desk"
     assert fault.do == "bind /a/inner to desk"

@@ -369,7 +369,7 @@ def test_a_connection_through_a_program_is_unchanged() -> None:
 @pytest.mark.parametrize("fills", [False, True])
 def test_no_empty_packets_are_sent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fills: bool) -> None:
     """asyncssh sends an empty packet before each other one, for ciphers that are never used here."""
-    assert not [each for each in connect.CIPHERS if "cbc" in each]
+    assert not [cipher for cipher in connect.CIPHERS if "cbc" in cipher]
     monkeypatch.setenv("HOME", str(tmp_path))  # an empty configuration
     if fills:  # as without medweave: the server's log shows them
         monkeypatch.setattr(connect, "_without_fillers", lambda connection: connection)

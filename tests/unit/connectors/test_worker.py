@@ -26,7 +26,7 @@ MODULE = 'module() { [ "$2" != bad/1 ] || return 1; echo "$@" >> "$LOADED"; }\n'
 APPTAINER = f"""#!{sys.executable}
 import os, sys
 from pathlib import Path
-with (Path(os.environ["TOLD"]) / "words").open("a") as stream:
+with (Path(os.environ["RECORDED"]) / "words").open("a") as stream:
     print(*sys.argv[1:], sep="\\n", file=stream)
 command = sys.argv[sys.argv.index("sh"):]
 inside = {{name[13:]: value for name, value in os.environ.items() if name.startswith("APPTAINERENV_")}}
@@ -50,7 +50,7 @@ def shell(request: pytest.FixtureRequest) -> str:
 
 
 def did(shell: str, folder: Path, text: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Runs a script that `bash -n` finds right."""
+    """Run a script after a syntax check by `bash -n`; return the result."""
     script = folder / "script.sh"
     script.write_text(text)
     subprocess.run(["bash", "-n", script], check=True)
@@ -58,7 +58,7 @@ def did(shell: str, folder: Path, text: str, **environment: str) -> subprocess.C
         "PATH": f"{folder / 'programs'}:/usr/bin:/bin",
         "HOME": str(folder / "home"),
         "LOADED": str(folder / "loaded"),
-        "TOLD": str(folder),
+        "RECORDED": str(folder),
     }
     words = [shell, str(script)]
     return subprocess.run(words, env=variables | environment, text=True, capture_output=True, check=False)

@@ -1,4 +1,4 @@
-"""The workflow for GitHub's machines: actionlint finds nothing, and what it names is there."""
+"""The workflow for GitHub's runners: actionlint has no findings, and all files that it names exist."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def actionlint() -> Path:
 
 
 def commands() -> str:
-    """All shell lines of the workflow."""
+    """Return all shell lines of the workflow."""
     jobs = yaml.safe_load(WORKFLOW.read_text())["jobs"].values()
     return "\n".join(step["run"] for job in jobs for step in job["steps"] if "run" in step)
 

@@ -38,7 +38,7 @@ deployments: # copied from deployments/sites/two.yml
   # The machine with the data.
   desk:
     type: medweave.local
-    workdir: ../deployments/work # beside the sites
+    workdir: ../deployments/work # next to the sites
     config: {}
   cluster:
     type: slurm
@@ -47,7 +47,7 @@ deployments: # copied from deployments/sites/two.yml
       maxConcurrentJobs: 2
       services:
         gpu: {partition: gpu}
-  # The way to the cluster.
+  # The connection to the cluster.
   login:
     type: ssh
     workdir: ${SCRATCH}/jobs
@@ -222,8 +222,8 @@ def test_a_path_that_would_leave_the_sites_folder_is_refused(project: Path, path
 
 
 def test_a_deployment_behind_an_alias_is_copied_as_it_reads(project: Path) -> None:
-    change(project, "config: {nodes:", "config: &way {nodes:")
-    change(project, "  idle:\n    type: medweave.local\n    config: {}", "  other:\n    type: ssh\n    config: *way")
+    change(project, "config: {nodes:", "config: &login {nodes:")
+    change(project, "  idle:\n    type: medweave.local\n    config: {}", "  other:\n    type: ssh\n    config: *login")
     change(project, "preprocess: {deployment: desk}", "preprocess: {deployment: other}")
     deployments = loaded(bound(project))["deployments"]
     assert deployments["other"]["config"] == deployments["login"]["config"]

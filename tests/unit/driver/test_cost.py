@@ -110,7 +110,7 @@ def test_the_plan_has_the_cost(tmp_path: Path) -> None:
     past = read_past([tmp_path / "runs"], TRAIN)
     without = make_plan(fitted, past)
     assert (without.currency, without.cost, without.steps[0].cost) == (None, None, None)
-    assert "What it costs is not known: the site file has no `prices`." in text_of(without)
+    assert "The cost is not known: the site file has no `prices`." in text_of(without)
     priced = dataclasses.replace(
         fitted.site, prices=read_prices("a", {"currency": "EUR", "deployments": {"laptop": {"coreHour": 0.5}}})
     )
@@ -134,7 +134,7 @@ def test_the_report_has_the_cost(tmp_path: Path) -> None:
     assert main(["report", str(page.parent), "--site", str(tmp_path / "site.yml")]) == 0
     job_record = read_run(page.parent).jobs[0]
     assert job_record.duration_s == pytest.approx(3600)
-    assert "about 1.00 EUR" in page.read_text(), "an hour of the two cores that it asked for"
+    assert "about 1.00 EUR" in page.read_text(), "an hour of the two cores that it requested"
     assert "at the prices of the site" in page.read_text()
     other = Recorder(tmp_path / "runs" / "two")
     other.job("/check/0", 0, 7200.6)

@@ -135,7 +135,7 @@ def test_a_forbidden_place_is_refused_with_its_field(project: Path, new: str, al
         bound(project)
     assert without_line(caught.value.what) == (
         "deployments/sites/two.yml: roles.preprocess.deployment: step /prepare must not run at 'desk', "
-        "for what it reads and writes."
+        "because of the data that it reads and writes."
     )
     assert "identified" in caught.value.seen
     assert "data (cohort" in caught.value.seen, "the input or output"
@@ -144,7 +144,7 @@ def test_a_forbidden_place_is_refused_with_its_field(project: Path, new: str, al
         assert caught.value.expected.endswith("has identified, derived: idle")
         assert caught.value.do == "place 'preprocess' at idle"
     else:
-        assert caught.value.expected.endswith("has identified, derived: there is none")
+        assert caught.value.expected.endswith("has identified, derived: none")
         assert caught.value.do == "correct mayHold.desk, if it is wrong"
 
 

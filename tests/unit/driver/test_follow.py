@@ -74,22 +74,22 @@ def test_a_step_waits_runs_and_ends(log: Log) -> None:
     assert [row.state for row in steps(log.state("check", "train"))] == ["later", "placed"]
     log.add("job.started", "/train/0", at=2)
     log.add("notice", "/train/0", at=3, text="waits in the queue: Priority")
-    (job,) = log.state().going_on()
+    (job,) = log.state().running_jobs()
     assert (job.state, job.reason, job.where) == ("waiting", "waits in the queue: Priority", "hpc/gpu4")
     progress(log, "/train/0", 3, 24, 10)
-    (job,) = log.state().going_on()
+    (job,) = log.state().running_jobs()
     assert (job.state, job.reason, job.done, job.total, job.seconds(12)) == ("running", "", 3, 24, 10)
     log.add("job.ended", "/train/0", at=32, state="completed", exit_code=0)
     log.add("run.ended", at=33, state="completed", seconds=33.0, failed=[])
     state = log.state()
-    assert (state.end, state.going_on(), steps(state)[0].seconds(99)) == ("completed", [], 30)
+    assert (state.end, state.running_jobs(), steps(state)[0].seconds(99)) == ("completed", [], 30)
 
 
 def test_a_job_is_timed_from_the_end_of_its_wait(log: Log) -> None:
     begin(log, "/train/0", at=2)
     log.add("notice", "/train/0", at=3, text="waits in the queue: Priority")
     log.add("notice", "/train/0", at=602, text="runs now, after 10 min 00 s in the queue")
-    (job,) = log.state().going_on()
+    (job,) = log.state().running_jobs()
     assert (job.state, job.seconds(632)) == ("running", 30)
     site = {"queue_seconds": 500.0}
     begin(log, "/segment/0", at=1000)

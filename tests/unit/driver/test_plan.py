@@ -14,7 +14,7 @@ import pytest
 
 from medweave.cli.main_command import main
 from medweave.placement.bind import fit
-from medweave.plan.document import Asked, Figures, Move, Plan, schema
+from medweave.plan.document import Figures, Move, Plan, ResourceRequest, schema
 from medweave.plan.flow import routes_between
 from medweave.plan.past_runs import Past, read_past
 from medweave.plan.planner import make_plan
@@ -161,20 +161,23 @@ def test_steps_that_wait_for_each_other_are_an_error(tmp_path: Path) -> None:
 
 def test_what_is_asked_for_stands_beside_what_the_place_gives(plan: Callable[..., Plan]) -> None:
     asks = {step.step: {resource.name: resource for resource in step.asks} for step in plan().steps}
-    assert asks["/train"]["GPUs"] == Asked(name="GPUs", unit="GPUs", least=0, most=1, cap=2)
-    assert asks["/train"]["time"] == Asked(name="time", unit="s", least=172800, most=172800, cap=3600)
-    assert asks["/gate"]["memory"] == Asked(name="memory", unit="MiB", least=3072, most=3072, cap=4096)
+    assert asks["/train"]["GPUs"] == ResourceRequest(name="GPUs", unit="GPUs", least=0, most=1, cap=2)
+    assert asks["/train"]["time"] == ResourceRequest(name="time", unit="s", least=172800, most=172800, cap=3600)
+    assert asks["/gate"]["memory"] == ResourceRequest(name="memory", unit="MiB", least=3072, most=3072, cap=4096)
     assert asks["/check"]["memory"].cap is None
 
 
 @pytest.mark.parametrize(("name", "is_problem"), [("memory", True), ("cores", True), ("time", False)])
 def test_more_than_a_place_gives_is_a_problem_but_a_long_time_is_cut(name: Any, is_problem: bool) -> None:
-    resource = Asked(name=name, unit="MiB", least=9, most=9, cap=8)
+    resource = ResourceRequest(name=name, unit="MiB", least=9, most=9, cap=8)
     problem = excess("/gate", Place(deployment="pods", service="segment"), resource)
     assert (
         problem is not None and "/gate asks for more" in problem.what and "pods/segment" in problem.what
     ) == is_problem
-    assert excess("/gate", Place(deployment="pods"), Asked(name=name, unit="MiB", least=8, most=9, cap=8)) is None
+    assert (
+        excess("/gate", Place(deployment="pods"), ResourceRequest(name=name, unit="MiB", least=8, most=9, cap=8))
+        is None
+    )
 
 
 def test_a_site_that_gives_too_little_makes_the_plan_fail(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

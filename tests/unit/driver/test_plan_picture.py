@@ -119,7 +119,7 @@ def test_no_arrow_runs_over_a_box_or_along_another_ones(graph: tuple[dict[str, B
             between = [box for box in boxes.values() if begin.row < box.row < end.row]
             assert begin.column == end.column
             assert all(box.column != begin.column for box in between)
-        else:  # sideways in the row of its own, down beside the later box: a gap is left of the column of its number
+        else:  # sideways in the source's row, down next to the later box: gap n is to the left of column n
             assert route.gap == end.column + (route.enters > 0)
             assert (route.leaves > 0) == (route.gap > begin.column)
             assert route.track < widths(all_routes, 4)[route.gap]

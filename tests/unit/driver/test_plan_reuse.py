@@ -195,7 +195,7 @@ def test_what_has_changed_without_a_job_file_is_seen(tmp_path: Path, monkeypatch
     assert plan.steps[-1].reuse == Reuse(state="runs", why="its tool says WorkReuse: {enableReuse: false}")
     text, picture = text_of(plan), picture_of(plan)
     assert f"  each   reused from {first}\n" in text
-    assert picture.count("box kept") == 6, (
+    assert picture.count("box reused") == 6, (
         "one for each but the last, and one more for each of the two that are scattered"
     )
     assert f"reused from {first}" in picture
@@ -205,7 +205,7 @@ def test_what_has_changed_without_a_job_file_is_seen(tmp_path: Path, monkeypatch
     cached.write_text("other\n")
     previews = predict(tmp_path)
     assert (previews["copy"].state, previews["each"].state, previews["each"].num_reused) == ("reused", "runs", 1)
-    assert previews["each"].why == "what was kept of it is not there any more"
+    assert previews["each"].why == "the cache has lost an output of it"
 
     # A tool that was edited may have another command, which only the engine knows.
     (tmp_path / "mark.cwl").write_text((tmp_path / "mark.cwl").read_text().replace("cat", "cat  "))

@@ -118,7 +118,7 @@ def test_an_environment_is_installed_once_and_a_new_version_next_to_it(
         patch.setattr(SiteSession, "send", stopped)
         assert site.provision(first) == 130
     output = capsys.readouterr()
-    assert "removing what is not complete" in output.err
+    assert "removing the incomplete environment" in output.err
     assert "sending 1 of 4: medweave-1.0-py3-none-any.whl (0.0 MB)" in output.err
     wheels = site.link.with_name("worker.provisioned") / "wheels"
     assert [path.name for path in wheels.iterdir()] == ["medweave-1.0-py3-none-any.whl"]

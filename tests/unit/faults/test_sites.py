@@ -1,4 +1,4 @@
-"""How the fault campaign reads sacct and the states of pods, without our connectors."""
+"""Reading sacct and the states of pods in the fault campaign, without our connectors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The fault campaign's verdicts: what counts, what is false, lost or doubled, and what is right."""
+"""Verdicts of the fault campaign: correct, false, lost and duplicated jobs."""
 
 from __future__ import annotations
 

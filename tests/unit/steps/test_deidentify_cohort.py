@@ -14,7 +14,7 @@ import pytest
 
 from medweave_core.contracts import codec
 from medweave_core.contracts.cohort import CohortIndex
-from medweave_core.contracts.deidentification import Deidentification, WayBack
+from medweave_core.contracts.deidentification import Deidentification, ReidentificationMap
 from medweave_core.contracts.labels import Label
 from medweave_steps.cli import main
 from support.checked import cases_of, check
@@ -138,7 +138,7 @@ def test_what_stays_at_home(cohort: Path) -> None:
     assert home.stat().st_mode & 0o777 == 0o700
     assert [path.name for path in home.iterdir()] == ["way_back.json"]
     assert (home / "way_back.json").stat().st_mode & 0o777 == 0o600
-    retained = codec.from_json(WayBack, way_back(cohort), where="")
+    retained = codec.from_json(ReidentificationMap, way_back(cohort), where="")
     assert {patient.patient_id for patient in retained.patients} == {PATIENT, "HOSP-774412"}
     assert set(retained.files) == {path.relative_to(cohort).as_posix() for path in cohort.rglob("*.dcm")}
     assert set(retained.files.values()) == set(data(cohort.parent / "out"))

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from medweave_core.contracts import codec
-from medweave_core.contracts.deidentification import WayBack
+from medweave_core.contracts.deidentification import ReidentificationMap
 from medweave_steps.io.cohort.discovery import case_id_of_path, case_id_of_series
 from support.checked import only_error
 from support.dicom_builder import CtSeries, write_datasets
@@ -18,9 +18,11 @@ from support.identified import deidentify, way_back
 
 @pytest.mark.parametrize("name", [b"M\xfcller", b"a\nb", b"\xff", "日本".encode(), b'"\\'])
 def test_names_survive_a_contract(tmp_path: Path, name: bytes) -> None:
-    text = codec.dumps(WayBack(patients=(), uids={}, files={os.fsdecode(name): "new"}))
+    text = codec.dumps(ReidentificationMap(patients=(), uids={}, files={os.fsdecode(name): "new"}))
     (tmp_path / "a.json").write_text(text, encoding="utf-8")
-    read = codec.from_json(WayBack, json.loads((tmp_path / "a.json").read_text(encoding="utf-8")), where="test")
+    read = codec.from_json(
+        ReidentificationMap, json.loads((tmp_path / "a.json").read_text(encoding="utf-8")), where="test"
+    )
     assert [os.fsencode(file) for file in read.files] == [name]
 
 

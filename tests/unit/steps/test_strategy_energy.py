@@ -132,15 +132,17 @@ def test_no_counter_is_no_zero() -> None:
 def test_words_say_what_was_measured_and_of_what() -> None:
     whole = CountedEnergy(each_wh=(1.0, 2.0), counters={PACKAGE: 2, GPU: 1}, missing=())
     assert whole.whole_wh == 3
-    assert whole.told() == (
+    assert whole.describe() == (
         f"3 Wh, 1.5 Wh an epoch, measured by {PACKAGE} (2) and {GPU} (1): of all that ran on the machine meanwhile, not of this "
         "training alone"
     )
     part = CountedEnergy(each_wh=(None, 2.0), counters={PACKAGE: 2}, missing=("NVML (Not Found)",))
     assert part.whole_wh is None
-    assert part.told().startswith("2 Wh in 1 of 2 epochs, 2 Wh an epoch, measured by")
-    assert part.told().endswith("; not in it: NVML (Not Found)")
-    assert CountedEnergy(each_wh=(None,), counters={}, missing=(NO_PACKAGE,)).told() == f"not measured: {NO_PACKAGE}"
+    assert part.describe().startswith("2 Wh in 1 of 2 epochs, 2 Wh an epoch, measured by")
+    assert part.describe().endswith("; not in it: NVML (Not Found)")
+    assert (
+        CountedEnergy(each_wh=(None,), counters={}, missing=(NO_PACKAGE,)).describe() == f"not measured: {NO_PACKAGE}"
+    )
 
 
 # -- trainings ----------------------------------------------------------------------------------------------------------
@@ -213,7 +215,7 @@ def test_where_there_is_no_counter_the_report_says_so(data: Path, tmp_path: Path
     counted = outcome[0]["training"]["energy"]
     assert counted == {"each_wh": [None, None], "counters": {}, "missing": [NO_PACKAGE]}
     assert read_card(tmp_path / "model").energy_wh is None
-    assert codec.from_json(CountedEnergy, counted, where="energy").told() == f"not measured: {NO_PACKAGE}"
+    assert codec.from_json(CountedEnergy, counted, where="energy").describe() == f"not measured: {NO_PACKAGE}"
 
 
 def test_each_round_of_replicas_has_its_energy(package: Path, tmp_path: Path) -> None:

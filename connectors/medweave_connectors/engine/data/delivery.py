@@ -23,7 +23,7 @@ class Delivery:
     """The results of one run on the driver's machine."""
 
     def __init__(self, run: Run) -> None:
-        """Args: run: runs words at a location."""
+        """Args: run: runs a command at a location and returns its output and exit code."""
         self._run = run
         self._cleared: set[Path] = set()
 
@@ -34,22 +34,23 @@ class Delivery:
 
         StreamFlow copies a folder into an existing one of its name. Staging folders of a killed driver are removed.
         """
-        if not delivers() or not all(each.local for each in destinations):
+        if not delivers() or not all(location.local for location in destinations):
             return False
         self._clear(Path(destination).parent)
         if not Path(destination).is_dir():
             return False
         here = destinations[0]
         try:
-            there = [manifest.parse((await self._run(*each))[0]) for each in (
-                (here, manifest.command(destination)), (source, manifest.command(path))
-            )]  # fmt: skip
+            delivered, expected = [
+                manifest.parse((await self._run(location, manifest.command(folder)))[0])
+                for location, folder in ((here, destination), (source, path))
+            ]
         except ManifestError:
             return False
-        return not there[1].difference(there[0])
+        return not expected.difference(delivered)
 
     def _clear(self, folder: Path) -> None:
-        """Once, before anything is put together there by this run; not while another driver of this folder of runs may do so."""
+        """Remove old staging folders, once per run and before its first delivery; not while another driver may use them."""
         run = current()
         if run is None or folder in self._cleared:
             return

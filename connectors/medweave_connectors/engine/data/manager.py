@@ -117,7 +117,7 @@ class MedweaveDataManager(DefaultDataManager):
         """
         started = time.monotonic()
         source = await self._resolve(src_location, src_path)
-        known = [(each.location, each.path) for each in self.get_data_locations(source)]
+        known = [(copy.location, copy.path) for copy in self.get_data_locations(source)]
         classes = self.guard.admit([(src_location, src_path), (src_location, source), *known], dst_locations)
         if await self._delivery.is_delivered(src_location, source, dst_locations, dst_path):
             for location in dst_locations:
@@ -173,7 +173,7 @@ class MedweaveDataManager(DefaultDataManager):
             async with deciding:
                 existing = [(location, self._existing(request, location)) for location in destinations]
                 if not all(copy is None or copy[2].is_set() for _, copy in existing):
-                    continue  # another transfer has begun meanwhile
+                    continue  # another transfer has started since
                 links = [(copy[0], copy[1], location) for location, copy in existing if copy is not None]
                 others = [location for location, copy in existing if copy is None]
                 if others:
@@ -214,7 +214,7 @@ class MedweaveDataManager(DefaultDataManager):
         )
 
     def _store(self, request: _Request, destinations: Sequence[ExecutionLocation]) -> Store | None:
-        """Return the store of the destinations; None for this machine and where the connector repeats copies by itself."""
+        """Return the store of the destinations; None for this machine and if the connector mirrors copies."""
         connector = underlying(self._connector_of(destinations[0].deployment))
         if request.writable or destinations[0].local or isinstance(connector, MirrorsCopies):
             return None
@@ -275,7 +275,7 @@ class MedweaveDataManager(DefaultDataManager):
     def _register(self, source: str, location: ExecutionLocation, path: str, writable: bool) -> DataLocation:
         known = self.path_mapper.get(path=source)
         if not known:
-            raise WorkflowExecutionException(f"nothing is known of what is to be copied to {location.deployment}")
+            raise WorkflowExecutionException(f"the source of a copy to {location.deployment} is not registered")
         self.register_path(location, posixpath.dirname(path))
         copy = DataLocation(location=location, path=path, relpath=known[0].relpath, data_type=DataType.PRIMARY)
         self.path_mapper.put(path=path, data_location=copy)

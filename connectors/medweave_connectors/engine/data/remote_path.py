@@ -82,8 +82,8 @@ class MedweaveRemotePath(RemoteStreamFlowPath):
         A folder that cannot be listed is an error, unless `on_error` handles it: its files would be lost silently.
         """
         if await self._other() is not None:
-            async for each in super().walk(top_down, on_error, follow_symlinks):
-                yield each
+            async for entry in super().walk(top_down, on_error, follow_symlinks):
+                yield entry
             return
         try:
             folders, names = [
@@ -100,8 +100,8 @@ class MedweaveRemotePath(RemoteStreamFlowPath):
         if top_down:
             yield self, folders, names
         for folder in folders:
-            async for each in (self / folder).walk(top_down, on_error, follow_symlinks):
-                yield each
+            async for entry in (self / folder).walk(top_down, on_error, follow_symlinks):
+                yield entry
         if not top_down:
             yield self, folders, names
 

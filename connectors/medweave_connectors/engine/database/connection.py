@@ -42,15 +42,15 @@ class Statement:
 
     @property
     def lastrowid(self) -> int | None:
-        """Key of the row that was inserted."""
+        """Return the key of the row that was inserted."""
         return self._cursor.lastrowid
 
     async def fetchone(self) -> Any:
-        """The next row, or None."""
+        """Return the next row, or None."""
         return self._cursor.fetchone()
 
     async def fetchall(self) -> list[Any]:
-        """All rows that are left."""
+        """Return all remaining rows."""
         return self._cursor.fetchall()
 
 
@@ -70,7 +70,7 @@ class CommittingConnection(SqliteConnection):
         self._not_committed: sqlite3.Error | None = None
 
     async def __aenter__(self) -> CommittingConnection:
-        """Opens it at the first use. StreamFlow also lists and validates: without a run nothing is written."""
+        """Open it at the first use. StreamFlow also lists and validates: without a run nothing is written."""
         if self._database is None:
             try:
                 self._database = self._opened()
@@ -97,10 +97,10 @@ class CommittingConnection(SqliteConnection):
     async def __aexit__(
         self, exc_type: type[BaseException] | None, exc_val: BaseException | None, exc_tb: TracebackType | None
     ) -> None:
-        """The connection stays open."""
+        """Do nothing: the connection stays open."""
 
     def execute(self, statement: str, parameters: Any = ()) -> Statement:
-        """Executes a statement; its commit follows.
+        """Execute a statement; its commit follows.
 
         Raises:
             sqlite3.Error: of this statement, or of the commit before.
@@ -113,7 +113,7 @@ class CommittingConnection(SqliteConnection):
             raise
 
     def executemany(self, statement: str, parameters: Iterable[Any]) -> Statement:
-        """Executes a statement for several rows, for all of them or none; their commit follows.
+        """Execute a statement for several rows, for all of them or none; their commit follows.
 
         Raises:
             sqlite3.Error: of this statement, or of the commit before.
@@ -132,7 +132,7 @@ class CommittingConnection(SqliteConnection):
                 database.execute("RELEASE several")
 
     def _in_turn(self) -> sqlite3.Connection:
-        """The database, in the transaction of this turn of the event loop."""
+        """Return the database, in the transaction of this turn of the event loop."""
         assert self._database is not None, "the connection is entered first"
         if self._not_committed is not None:
             raise self._not_committed

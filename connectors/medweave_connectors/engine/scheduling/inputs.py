@@ -85,5 +85,5 @@ async def _measure(context: StreamFlowContext, path: str) -> int:
         async with asyncio.timeout(MEASURE_S):
             folder = StreamFlowPath(copy.path, context=context, location=copy.location)
             return int(await (await folder.resolve() or folder).size())
-    except Exception:  # the job's own transfer reports what is wrong with the site
+    except Exception:  # the job's own transfer reports the error of the site
         return 1

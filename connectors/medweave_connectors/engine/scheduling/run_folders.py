@@ -111,7 +111,7 @@ class RunFolders:
         return key
 
     async def _run_line(self, location: ExecutionLocation, line: str) -> tuple[str, int]:
-        """Run a line at a location; return what it printed and its exit code."""
+        """Run a line at a location; return its output and exit code."""
         connector: Any = self._context.deployment_manager.get_connector(location.deployment)
         answer: tuple[str, int] | None = await connector.run(
             location, ["sh", "-c", shlex.quote(line)], capture_output=True
@@ -127,6 +127,6 @@ def _taken(location: ExecutionLocation, workdir: str, run_id: str) -> Impossible
     return ImpossibleRequest(
         f"{location.deployment}: the folder of run {run_id} exists already, and this run did not create it.\n"
         f"  seen:     {folder_of(workdir, run_id)}, without the mark of this run\n"
-        "  expected: no such file or folder: a run uses and removes only what it has created\n"
+        "  expected: no such file or folder: a run uses and removes only its own folder\n"
         "  do:       start it with another MEDWEAVE_RUN_ID, or without; or name another workdir"
     )

@@ -41,17 +41,17 @@ class Facts:
 
     @property
     def application(self) -> str:
-        """The file that runcompss starts."""
+        """Return the file that runcompss starts."""
         return str(PurePosixPath(self.steps) / APPLICATION)
 
     @property
     def application_folder(self) -> str:
-        """The folder of that file, which COMPSs puts on its workers' path."""
+        """Return the folder of that file, which COMPSs puts on its workers' path."""
         return str(PurePosixPath(self.application).parent)
 
     @property
     def python_path(self) -> str:
-        """The folder that the package lies in."""
+        """Return the folder that the package lies in."""
         return str(PurePosixPath(self.steps).parent)
 
     def missing(self) -> list[str]:

@@ -79,7 +79,7 @@ class MedweaveHelmConnector(PodsConnector):
 
     @property
     def access(self) -> Access:
-        """How helm reaches the cluster."""
+        """Return helm's settings of the connection to the cluster."""
         kubeconfig = None if self.in_cluster else self.kubeconfig
         return Access(namespace=self.namespace, kubeconfig=kubeconfig, context=self.kube_context)
 

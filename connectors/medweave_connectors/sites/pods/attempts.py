@@ -186,5 +186,5 @@ class PodAttempts(Attempts):
 
     @property
     def _begun(self) -> str:
-        """Path of an empty file whose timestamp is the start of the attempt."""
+        """Return the path of an empty file whose timestamp is the start of the attempt."""
         return f"{self._home}/begun"

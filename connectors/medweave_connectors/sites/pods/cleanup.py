@@ -39,7 +39,7 @@ class GoneRun:
 
     @property
     def selector(self) -> str:
-        """Label selector of all objects that the run created."""
+        """Return the label selector of all objects that the run created."""
         return f"{owner.RUN}={owner.label(self.owner.run_id)}"
 
     def made(self, labels: Mapping[str, str] | None) -> bool:

@@ -175,7 +175,7 @@ def line(*parts: str) -> str:
 
 
 def program_of(line: str) -> str:
-    """Return the first of Slurm's programs in a line, for the log; `script` if there is none."""
+    """Return the first of Slurm's programs in a line, for the log; `script` without one."""
     return next((name for name in ("sbatch", "sacct", "scancel", "sinfo", "squeue") if f"{name} " in line), "script")
 
 

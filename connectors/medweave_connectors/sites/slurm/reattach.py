@@ -51,7 +51,7 @@ def inputs_of(step: StepCommand) -> tuple[str, ...]:
 
 
 async def find(run_line: RunLine, runs: Path, planned: Submission, deadline: ResponseDeadline) -> Submission | None:
-    """Return the job of a dead driver that matches the planned one, moved into this run's journal; None if there is none.
+    """Return the job of a dead driver that matches the planned one, moved into this run's journal; None without a match.
 
     Args:
         run_line: runs a line on the login node and returns its output, or raises.

@@ -34,7 +34,7 @@ class Offer:
 
     @property
     def common(self) -> str:
-        """The algorithm that is used; empty without a common one."""
+        """Return the algorithm that is used; empty without a common one."""
         return next((name for name in self.ours if name in self.server), "")
 
 

@@ -151,6 +151,6 @@ async def _failure(process: Any, ended: _Ended, errors: asyncio.Future[tuple[byt
 
 
 def _shown(printed: bytes) -> str:
-    """The end of a login's output in one line, for people."""
+    """Return the end of a login's output in one line, for people."""
     lines = printed.decode(errors="replace").split()
     return " ".join(lines)[-SHOWN_BYTES:]

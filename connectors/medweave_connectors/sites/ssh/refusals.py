@@ -15,7 +15,7 @@ JUMP_SETTING = "nodes"  # of the site file: it names the machine that has the ju
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refusal:
-    """An error about a setting: what was seen, what was expected, what to do."""
+    """An error about a setting: the seen and the expected value, and the fix."""
 
     setting: str
     seen: str

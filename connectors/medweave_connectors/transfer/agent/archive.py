@@ -1,4 +1,4 @@
-"""A check of archives on their way, before they are unpacked: the site that sends one may be broken, or compromised. Pure.
+"""A check of archives in transit, before they are unpacked: the site that sends one may be broken, or compromised. Pure.
 
 An archive that tar makes with links followed has files, folders, and further names of files. Nothing else passes, and nothing
 outside the requested name. So the receiver's tar never gets a hostile archive.
@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from enum import Enum
 
 BLOCK_BYTES = 512
-NAME_BYTES = 2**16  # of a name that has a header of its own; Linux has 4096
+NAME_BYTES = 2**16  # of a name in a separate header; Linux has 4096
 _MODES = 0o777
 _MODE, _SIZE, _SUM, _LINK = slice(100, 108), slice(124, 136), slice(148, 156), slice(157, 257)
 _NAME, _MAGIC, _PREFIX, _TYPE = slice(0, 100), slice(257, 265), slice(345, 500), 156
@@ -21,14 +21,14 @@ _OCTAL = re.compile(rb" *([0-7]+)[ \0]*")
 _RECORD = re.compile(rb"([1-9][0-9]{0,5}) ([^=\0]+)=")
 _BINARY, _WIDE_BYTES = 0x80, 8**11  # a size that octal digits have no room for is written in binary
 _USTAR = b"ustar\x0000"
-_MAGICS = (_USTAR, b"ustar  \0", bytes(8))  # of POSIX, GNU and what came before
+_MAGICS = (_USTAR, b"ustar  \0", bytes(8))  # of POSIX, GNU and older formats
 
 
 class RefusalReason(str, Enum):  # noqa: UP042 (3.8)
-    """What is wrong with an archive; the message names no file."""
+    """The reason to refuse an archive; the message names no file."""
 
     __str__ = str.__str__
-    NAME = "an entry lies elsewhere than below what was asked for"
+    NAME = "an entry lies outside of the requested path"
     KIND = "an entry is neither a file nor a folder"
     LINK = "an entry is another name of a file that was not sent before"
     TWICE = "an entry comes twice"
@@ -87,7 +87,7 @@ class ArchiveChecker:
     def __init__(self, root: str | bytes, num_bytes: int | None = None) -> None:
         self._root = root if isinstance(root, bytes) else root.encode(errors="surrogateescape")
         self._left_bytes = num_bytes
-        self._held = bytearray()  # an incomplete header, or a name that has a header of its own
+        self._buffer = bytearray()  # an incomplete header, or a name in a separate header
         self._skip = 0  # bytes of content that pass
         self._named: dict[bytes, bytes] = {}  # from special headers, for the next entry
         self._special, self._special_bytes = b"", 0
@@ -96,7 +96,7 @@ class ArchiveChecker:
         self._ended = False
 
     def passed(self, data: bytes) -> bytes:
-        """Return what may be unpacked; an incomplete header is kept for the next call.
+        """Return the bytes that may be unpacked; an incomplete header is buffered for the next call.
 
         Set-user-id, set-group-id and sticky bits are removed from modes.
 
@@ -113,12 +113,12 @@ class ArchiveChecker:
                 self._skip -= len(piece)
                 out.append(piece)
             else:
-                wanted = (self._special_bytes or BLOCK_BYTES) - len(self._held)
+                wanted = (self._special_bytes or BLOCK_BYTES) - len(self._buffer)
                 piece = data[at : at + wanted]
-                self._held += piece
+                self._buffer += piece
                 if len(piece) == wanted:
-                    out.append(self._whole(bytes(self._held)))
-                    self._held.clear()
+                    out.append(self._whole(bytes(self._buffer)))
+                    self._buffer.clear()
             at += len(piece)
         return b"".join(out)
 
@@ -128,7 +128,7 @@ class ArchiveChecker:
         Raises:
             ArchiveRefused: it is not.
         """
-        if self._held or self._skip or not self._ended:
+        if self._buffer or self._skip or not self._ended:
             raise ArchiveRefused(RefusalReason.CUT)
 
     # ---- internal

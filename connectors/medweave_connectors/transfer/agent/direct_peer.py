@@ -7,7 +7,7 @@ except for the end of tar's standard error.
 
 On the wire, within TLS 1.3: a greeting of each side, the receiver's codecs, blocks (see `encoding`), an empty block with the
 number of bytes and tar's exit status, and an answer with the other tar's exit status. TLS authenticates each byte, and a stream
-without the last block was cut, so the stream has no digest of its own. The driver compares the digests of the files afterwards.
+without the last block was cut, so the stream needs no digest. The driver compares the digests of the files afterwards.
 """
 
 from __future__ import annotations

@@ -75,7 +75,7 @@ class Zstd:
     """The system's libzstd.
 
     Raises:
-        OSError: there is none.
+        OSError: the system has no libzstd.
     """
 
     codec = ZSTD

@@ -68,7 +68,7 @@ def digest(path: bytes, note: bytes) -> str:
         raise ValueError
     lines = b"".join(shared(_lines, files)).splitlines()
     with open(note, "wb") as file:
-        file.write(text_of(lines, [b"%04o %s" % (_mode(each), each) for each in folders]))
+        file.write(text_of(lines, [b"%04o %s" % (_mode(folder), folder) for folder in folders]))
     named = [line[:DIGEST_CHARACTERS] + b" " + line[DIGEST_CHARACTERS + 1 :] for line in lines]
     return f"medweave-seal {hashlib.sha256(text_of(others, folders, named)).hexdigest()}."
 

@@ -85,7 +85,7 @@ def _authenticated(context: ssl.SSLContext, plain: socket.socket, settings: dict
     secured = context.wrap_socket(plain, server_side=settings["listen"])
     if secured.getpeercert(binary_form=True) != ssl.PEM_cert_to_DER_cert(settings["peer"]):
         raise ssl.SSLError("unexpected certificate")
-    secured.sendall(GREETING)  # it also tells the peer that its certificate was accepted
+    secured.sendall(GREETING)  # it also confirms to the peer that its certificate was accepted
     if read_exactly(secured, len(GREETING)) != GREETING:
         raise ssl.SSLError("unexpected greeting")
     return secured

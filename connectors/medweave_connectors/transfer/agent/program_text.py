@@ -12,7 +12,7 @@ _EMBEDDED = "import types\n{0} = types.ModuleType({0!r})\nexec(compile({1!r}, {0
 
 @functools.cache
 def of(name: str) -> str:
-    """Return the text of an agent module, with the agent modules that it imports embedded in the place of their imports.
+    """Return the text of an agent module, with the agent modules that it imports embedded instead of their imports.
 
     Args:
         name: of a module of this package, such as `direct_peer`.

@@ -6,7 +6,7 @@ the disk. The driver compares it with the digest of the bytes that the sender ha
 
 Both ends run this text by a bare python3 (3.8 or later), with `files` embedded. Each entry is a head (`HEAD`), its path, and a
 file's content; an empty head ends the stream. A file that is sent alone has the path of a folder. Sender and receiver write
-listings of what they have sent and received, in the format of `files`.
+listings of the sent and received files, in the format of `files`.
 """
 
 # For many small files, a Path would cost more than the digest.
@@ -44,7 +44,7 @@ class TreeNotSent(Exception):
     """The source could not be sent. The message names no file.
 
     Attributes:
-        system_message: of the operating system; empty where there is none.
+        system_message: of the operating system; may be empty.
     """
 
     def __init__(self, why: str, system_message: str | None = "") -> None:
@@ -80,7 +80,7 @@ class TreeSender:
 
     @property
     def tree(self) -> bytes:
-        """Return the listing of what was sent, at the end of the stream."""
+        """Return the listing of the sent files, at the end of the stream."""
         return files.text_of(self._files, self._folders)
 
     def pieces(self) -> Iterator[bytes | bytearray]:
@@ -188,9 +188,9 @@ class TreeReceiver:
 
     Args:
         path: of the folder or file, in an existing folder.
-        note: a file for the listing of what was written.
+        note: a file for the listing of the written files.
         num_bytes: the most bytes of all files together.
-        blobs: the store's folder; empty where there is none.
+        blobs: the store's folder; empty without a store.
         later: the files are added to the store after the copy has its final path (`files.add`); they are read-only until then.
     """
 

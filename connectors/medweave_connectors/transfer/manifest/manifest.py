@@ -18,7 +18,7 @@ from medweave_connectors.host.read_only_commands import READ_ONLY
 from medweave_connectors.host.transfer_reasons import reason_in
 from medweave_connectors.transfer.manifest import file_digests
 
-ROOT = "."  # the path asked about
+ROOT = "."  # the scanned path
 # Paths that `find` prints below `.//` have two slashes nowhere else: no name can look like the start of a record.
 _HEAD = b".//"
 _ENTRY = re.compile(rb"(?:\A|\n)([0-9a-f]{1,8}) (\d{1,19}) (-?\d{1,19}) ([0-9:.+ -]+) (?=\.//)")
@@ -57,7 +57,7 @@ class ManifestEntry(NamedTuple):
         mode: permission bits.
         modified_s: time of the last modification by the site's own clock, s since 1970. Never compared between sites.
         changed: time of the last change of the inode, in the site's own words. Compared with itself only.
-        sha256: hexadecimal digest of a file; empty where it was not asked for.
+        sha256: hexadecimal digest of a file; empty if not requested.
     """
 
     kind: Kind
@@ -90,7 +90,7 @@ class Manifest:
 
     Attributes:
         real: the path itself, without links.
-        entries: by path, relative to the path asked about, which is `ROOT`. Bytes that are no UTF-8 are in there as
+        entries: by path, relative to the scanned path, which is `ROOT`. Bytes that are no UTF-8 are in there as
             `os.fsdecode` has them.
         known_by: the state by which its digests are found again; None where that is not possible.
         tree: the listing digest of a folder whose digests were found again, see `tree_digest.listing_digest`.
@@ -209,7 +209,7 @@ def parse(text: str, *, digests: bool = True) -> Manifest:
     """Return the manifest in the output of `command`.
 
     Raises:
-        ManifestError: the output is incomplete or no listing, or the site reports why there is none.
+        ManifestError: the output is incomplete or no listing, or the site reports a failure.
     """
     if lacks := next((tool for tool in TOOLS if f"{_LACKS}{tool}" in text), ""):
         raise ManifestError(f"the site has no program `{lacks}`")
@@ -263,7 +263,7 @@ def _check_tree(entries: Mapping[str, ManifestEntry], first: bytes, root: bytes)
         raise ManifestError("an entry of the listing leads out of its folder")
     named = _HEAD if entries[ROOT].kind == Kind.FOLDER else _HEAD + root.rpartition(b"/")[2]
     parents = {path.rpartition("/")[0] or ROOT for path in entries if path != ROOT}
-    folders = {path for path, each in entries.items() if each.kind == Kind.FOLDER}
+    folders = {path for path, entry in entries.items() if entry.kind == Kind.FOLDER}
     if first != named or not parents <= folders:
         raise ManifestError("an entry of the listing has no folder")
 
@@ -273,13 +273,13 @@ def _is_plain(path: str) -> bool:
 
 
 def _records(section: bytes, head: re.Pattern[bytes]) -> Iterator[tuple[re.Match[bytes], bytes]]:
-    """Each record's beginning, and the name after it."""
-    found = list(head.finditer(section))
-    ends = [each.start() for each in found[1:]] + [len(section) - 1]
-    if section and (not found or found[0].start() != 0 or not section.endswith(b"\n")):
+    """Yield the head of each record, and the name after it."""
+    heads = list(head.finditer(section))
+    ends = [match.start() for match in heads[1:]] + [len(section) - 1]
+    if section and (not heads or heads[0].start() != 0 or not section.endswith(b"\n")):
         raise ManifestError("a line of the listing is no entry")
-    for each, end in zip(found, ends, strict=bool(found)):
-        yield each, section[each.end() : end]
+    for match, end in zip(heads, ends, strict=bool(heads)):
+        yield match, section[match.end() : end]
 
 
 def _entries(section: bytes, sums: dict[bytes, str]) -> Iterator[tuple[bytes, ManifestEntry]]:

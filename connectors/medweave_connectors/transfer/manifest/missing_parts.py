@@ -15,18 +15,18 @@ from medweave_connectors.transfer.agent.archive import padded
 from medweave_connectors.transfer.manifest.manifest import ROOT, Kind, Manifest, ManifestEntry
 from medweave_connectors.transfer.shell_commands import BLOCK_BYTES
 
-WORTH_BYTES = 2**20  # a shorter beginning is sent again: the end of a file needs a stream of its own
+WORTH_BYTES = 2**20  # a shorter beginning is sent again: the end of a file needs a separate stream
 _MOST_UNSTAMPED = 64  # more files differ in mode or time only where the file system stores neither
 _MODES = 0o777
 
 
 @dataclass(frozen=True, slots=True)
 class MissingParts:
-    """What makes a copy complete, at all of its locations.
+    """The files and folders that complete a copy, at all of its locations.
 
     Attributes:
         files: paths of files to be sent as a whole.
-        partial_files: paths of files whose beginning is kept, with its number of bytes.
+        partial_files: paths of files whose beginning has arrived, with its number of bytes.
         unwanted: paths of entries that do not belong to the copy, or are of another kind, or too long.
         unstamped: paths of files with all their bytes, and perhaps without their mode and time.
         new_folders: paths of folders that are missing.

@@ -58,8 +58,8 @@ def glob(folder: str, pattern: str) -> list[str]:
     """
     glob_pattern = "".join(sign if sign in _WILDCARDS else _quoted(sign) for sign in pattern)
     (words,) = _answered_command(
-        f"for each in {shlex.quote(folder)}/{glob_pattern}; do "
-        'if [ -e "$each" ] || [ -L "$each" ]; then printf "%s\\0" "$each"; fi; done'
+        f"for file in {shlex.quote(folder)}/{glob_pattern}; do "
+        'if [ -e "$file" ] || [ -L "$file" ]; then printf "%s\\0" "$file"; fi; done'
     )
     return [_SEARCH, f"{shlex.quote(folder)};", words]
 

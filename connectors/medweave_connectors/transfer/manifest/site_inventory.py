@@ -50,7 +50,7 @@ def subtree(manifest: Manifest, inside: str) -> Manifest | None:
     if inside not in manifest.entries:
         return None
     head = f"{inside}/"
-    parts = {path.removeprefix(head): each for path, each in manifest.entries.items() if path.startswith(head)}
+    parts = {path.removeprefix(head): entry for path, entry in manifest.entries.items() if path.startswith(head)}
     return Manifest(posixpath.join(manifest.real, inside), {ROOT: manifest.entries[inside]} | parts)
 
 
@@ -61,13 +61,13 @@ def content_digest(manifest: Manifest) -> str:
         ValueError: an entry is neither file nor folder.
     """
     root = manifest.entries[ROOT]
-    if any(each.kind not in (Kind.FILE, Kind.FOLDER) for each in manifest.entries.values()):
+    if any(entry.kind not in (Kind.FILE, Kind.FOLDER) for entry in manifest.entries.values()):
         raise ValueError("neither file nor folder")
     if root.kind == Kind.FILE:
         return root.sha256
     whole = hashlib.sha256()
-    for path, each in sorted(manifest.entries.items()):
-        word = "/" if each.kind == Kind.FOLDER else each.sha256 + ("x" if each.mode & 0o100 else "")
+    for path, entry in sorted(manifest.entries.items()):
+        word = "/" if entry.kind == Kind.FOLDER else entry.sha256 + ("x" if entry.mode & 0o100 else "")
         name = os.fsencode(path)
         whole.update(b"%d\0%b\0%b\n" % (len(name), name, word.encode()))
     return whole.hexdigest()

@@ -31,7 +31,9 @@ def expected_digest(manifest: Manifest) -> str | None:
     others = [paths[path] for path, entry in manifest.entries.items() if entry.kind not in (Kind.FILE, Kind.FOLDER)]
     folders = [paths[path] for path, entry in manifest.entries.items() if entry.kind == Kind.FOLDER]
     files = [
-        each.sha256.encode() + b"  " + paths[path] for path, each in manifest.entries.items() if each.kind == Kind.FILE
+        entry.sha256.encode() + b"  " + paths[path]
+        for path, entry in manifest.entries.items()
+        if entry.kind == Kind.FILE
     ]
     return digest_of_lines(others, folders, files)
 
@@ -65,7 +67,7 @@ def command(path: str) -> list[str]:
 
 
 def parse_digest(text: str) -> str | None:
-    """Return the digest in the output of `command`; None where there is none."""
+    """Return the digest in the output of `command`; None without one."""
     match = _TREE_DIGEST.search(text)
     return match[1] if match is not None else None
 

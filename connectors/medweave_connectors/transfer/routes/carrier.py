@@ -87,7 +87,7 @@ class Carrier:
         self._has_uncounted_bytes = False
         self._listings: dict[str, bytes | None] = {}  # by location name: listing of the tree that was sent there
 
-    # ---- what was done
+    # ---- results
 
     def route_taken(self, location: ExecutionLocation) -> tuple[str, str]:
         """Return the route by which a location got its copy, and the reason."""
@@ -149,7 +149,9 @@ class Carrier:
             return
         await self._prepare_driver_route()
         if tree is not None and self._source.local and leg(self._options.codecs, *remaining).codecs:
-            await self._send_tree(tree, [each for each in await self._receivers(target) if each in remaining])
+            await self._send_tree(
+                tree, [location for location in await self._receivers(target) if location in remaining]
+            )
         else:
             before_plain_stream()
             await copy_by_connectors(self._source, path, remaining, target, self._connector_of, self._options)
@@ -161,7 +163,9 @@ class Carrier:
         remaining, num_bytes = destinations, self._plan.manifest.num_bytes
         if self._driver == THROUGH:
             streams = pieces.some_files(folder, paths, part, num_bytes=num_bytes, most_bytes=_NAME_BYTES)
-            remaining = await self._without_driver((partial_work(folder, each, part) for each in streams), destinations)
+            remaining = await self._without_driver(
+                (partial_work(folder, piece, part) for piece in streams), destinations
+            )
         if remaining:
             own = self._destinations[0].local
             streams = pieces.some_files(folder, paths, part, num_bytes=num_bytes, own=own)
@@ -194,7 +198,7 @@ class Carrier:
         with tempfile.TemporaryDirectory(prefix="medweave-") as folder:
             listing = Path(folder, "sent")
             await self._through_driver([tree.by_this_machine(listing)], locations)
-            self._listings.update(dict.fromkeys([each.name for each in locations], listing.read_bytes()))
+            self._listings.update(dict.fromkeys([location.name for location in locations], listing.read_bytes()))
 
     async def _through_driver(self, streams: Iterable[Piece], locations: Sequence[ExecutionLocation]) -> None:
         await self._prepare_driver_route()
@@ -213,7 +217,7 @@ class Carrier:
     def everywhere(self) -> list[ExecutionLocation]:
         """Return the destinations, and the locations at which their connector repeats a copy."""
         connector = self._connector_of(self._plan.target_deployment)
-        mirrors = [other for each in self._destinations for other in mirrors_of(connector, each)]
+        mirrors = [mirror for location in self._destinations for mirror in mirrors_of(connector, location)]
         return [*self._destinations, *mirrors]
 
     async def _receivers(self, target: str) -> list[ExecutionLocation]:
@@ -228,19 +232,19 @@ class Carrier:
         Raises:
             StreamCut: a stream broke off; some bytes have arrived.
         """
-        for each in locations:
-            self._taken.pop(each.name, None)
+        for location in locations:
+            self._taken.pop(location.name, None)
         self._started = []
         for work in several:
-            results = await gather_all(self._send_to(each, work) for each in locations)
-            remaining = [each for each, has_arrived in zip(locations, results, strict=True) if not has_arrived]
-            if any(each in self._started for each in remaining):
+            results = await gather_all(self._send_to(location, work) for location in locations)
+            remaining = [location for location, has_arrived in zip(locations, results, strict=True) if not has_arrived]
+            if any(location in self._started for location in remaining):
                 raise StreamCut(f"a copy to {self._plan.target_deployment}", self._reason)
             if remaining:
                 return remaining
         if self._taken:  # locations that share a volume have the copy, too
             shared = next(iter(self._taken.values()))
-            self._taken = {each.name: self._taken.get(each.name, shared) for each in self.everywhere}
+            self._taken = {location.name: self._taken.get(location.name, shared) for location in self.everywhere}
         return []
 
     async def _send_to(self, location: ExecutionLocation, work: CopyWork) -> bool:

@@ -1,4 +1,4 @@
-"""The routes between the deployments of a run: each is probed once, and the result is kept for later copies."""
+"""The routes between the deployments of a run: each is probed once, and later copies use the result."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ class SharedCopyResult(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class SourceView:
-    """What the source sees of the destination's folder and of its own path.
+    """The destination's folder and the source path, as the source sees them.
 
     Attributes:
         part: inode of the destination's folder.

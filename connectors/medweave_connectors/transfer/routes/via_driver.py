@@ -207,7 +207,7 @@ class TarCopies:
     async def copy_remote_to_local(
         self, src: str, dst: str, location: ExecutionLocation, read_only: bool = False
     ) -> None:
-        """Copy to this machine, in the same way."""
+        """Copy to this machine by a checked stream, as all methods here."""
         options = _options()
 
         async def streams() -> tuple[Any, Sequence[Any], tuple[StreamLeg, StreamLeg]]:
@@ -227,11 +227,11 @@ class TarCopies:
         source_connector: Connector | None = None,
         read_only: bool = False,
     ) -> None:
-        """Copy from another location, in the same way; at the same location, link what is only read."""
+        """Copy from another location; at the same location, link a source that is only read."""
         connector: Any = source_connector or self
         options = _options()
         source_key = (source_location.deployment, source_location.name)
-        others = [each for each in locations if (each.deployment, each.name) != source_key]
+        others = [other for other in locations if (other.deployment, other.name) != source_key]
         if len(others) < len(locations) and src != dst:
             words = shell_commands.link_or_copy(src, dst, read_only=read_only)
             await self.run(location=source_location, command=words)  # type: ignore[attr-defined]
@@ -274,8 +274,10 @@ class TarCopies:
     ) -> list[Any]:
         connector: Any = self
         unpacking = (shell_commands.unpack(_name(src), dst.rstrip("/"), secrets.token_hex(4)) for _ in locations)
-        words = [target_leg.unpacking(each) for each in unpacking]
-        return [await connector.get_stream_writer(*each) for each in zip(words, locations, strict=True)]
+        lines = [target_leg.unpacking(words) for words in unpacking]
+        return [
+            await connector.get_stream_writer(line, location) for line, location in zip(lines, locations, strict=True)
+        ]
 
     @staticmethod
     def _buffer(connector: Any) -> int:

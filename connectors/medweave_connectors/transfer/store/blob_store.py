@@ -3,7 +3,7 @@
 A blob is a verified file, named by its SHA-256; a copy from the store is a hard link to it. A blob with only one name is unused,
 and a blob that is removed stays complete for the copies that use it.
 
-Each data class has a folder of its own, and a blob is linked only to copies of its class: a sender of models cannot find out
+Each data class has a separate folder, and a blob is linked only to copies of its class: a sender of models cannot find out
 which scans the store has. Data without a class (a site without data rules) has a folder, too.
 
 Links are made by an archive that contains only links: one `tar`, which every site has, makes thousands at once.
@@ -52,7 +52,7 @@ class Store:
     Attributes:
         root: its folder, mode 0700.
         limit_gib: size limit at the start of a run, GiB, of all classes together.
-        kind: the data class; a combination of classes is a class of its own.
+        kind: the data class; a combination of classes is a separate class.
     """
 
     root: str
@@ -78,7 +78,7 @@ def store_at(path: str, run_id: str, limit_gib: float, classes: Iterable[str] = 
 
 
 def blob_key(entry: ManifestEntry) -> str:
-    """Return a file's name in the store. Hard links share permission bits, so an executable file has a blob of its own."""
+    """Return a file's name in the store. Hard links share permission bits, so an executable file has a separate blob."""
     mark = "x" if entry.mode & _EXECUTABLE else ""
     return f"{entry.sha256[:2]}/{entry.sha256[2:_KEY_CHARACTERS]}{mark}"
 
@@ -124,7 +124,7 @@ def make_store(store: Store) -> str:
     )
     return (
         f"{made} && "
-        f'{{ state=new; for each in {blobs}/?? {blobs}/{agent_files.LISTS.decode()}/??; do [ ! -d "$each" ] || state=used; done; '
+        f'{{ state=new; for dir in {blobs}/?? {blobs}/{agent_files.LISTS.decode()}/??; do [ ! -d "$dir" ] || state=used; done; '
         'echo "medweave-store $state."; }'
     )
 
@@ -174,8 +174,8 @@ def add_files(store: Store, part: str, sent: Manifest, name: str, paths: Iterabl
 def remove_blobs(store: Store, part: str, name: str, wrong: Mapping[str, ManifestEntry]) -> list[str]:
     """Return a command that removes damaged blobs, and the links that a copy has to them."""
     names = [posixpath.join(part, name, path) if path != ROOT else posixpath.join(part, name) for path in wrong]
-    blobs = [posixpath.join(store.blobs, blob_key(each)) for each in wrong.values()]
-    return [f"rm -f -- {' '.join(shlex.quote(each) for each in (*names, *blobs))}"]
+    blobs = [posixpath.join(store.blobs, blob_key(entry)) for entry in wrong.values()]
+    return [f"rm -f -- {' '.join(shlex.quote(path) for path in (*names, *blobs))}"]
 
 
 def missing_files(sent: Manifest, linked: Manifest) -> list[str]:
@@ -200,7 +200,7 @@ def _files(manifest: Manifest) -> list[tuple[str, ManifestEntry]]:
 
 
 def _folders(manifest: Manifest) -> dict[str, int]:
-    return {path: each.mode for path, each in manifest.entries.items() if each.kind is Kind.FOLDER}
+    return {path: entry.mode for path, entry in manifest.entries.items() if entry.kind is Kind.FOLDER}
 
 
 def _beside(name: str, path: str) -> str:

@@ -1,4 +1,4 @@
-"""The shell lines about what lies in a `workdir`: a run's own folder, and the store of files that were copied there. Pure.
+"""Shell lines about the folders in a `workdir`: a run's folder, and the store of files that were copied there. Pure.
 
 A run creates its folder exclusively, with a mark that names the run and holds its token. A folder is removed only where the mark
 fits, and one of an earlier run, after some days without a change, only where it still has the name that its mark says. Marks of
@@ -20,7 +20,7 @@ _GENERATED = f"*-{8 * _DIGITS}-{6 * _DIGITS}-{4 * '[0-9a-f]'}"  # a pattern of t
 
 
 def folder_of(workdir: str, run_id: str) -> str:
-    """Where the jobs of a run work."""
+    """Return the folder of a run's jobs."""
     return posixpath.join(workdir, run_id)
 
 
@@ -46,7 +46,7 @@ def make(workdir: str, owner: RunOwner, *, keep_days: int) -> str:
 
 
 def read_free(answer: str) -> float | None:
-    """Of `make`: free space, MiB; None where it is not known."""
+    """Return the free space in the output of `make`, MiB; None if not known."""
     last = answer.split()[-1:]
     return int(last[0]) / 1024 if last and last[0].isdigit() else None
 
@@ -54,8 +54,8 @@ def read_free(answer: str) -> float | None:
 def remove(workdir: str, owner: RunOwner) -> str:
     """Return a shell line that removes the run's folder where its mark fits, and then prints its path.
 
-    It ends with `NOT_OURS` where nobody can tell: the run has a chosen id and no token. It is of an older version, whose marks are
-    empty, or the mark in its folder of runs is lost.
+    It ends with `NOT_OURS` if the owner is uncertain: the run has a chosen id and no token. The cause is an older version, whose
+    marks are empty, or a lost mark in the folder of runs.
     """
     folder, mark = _quoted(workdir, owner.run_id)
     do = f"rm -rf {folder} && printf '%s\\n' {folder}" if owner.is_certain else _refuse(folder)
@@ -94,7 +94,7 @@ def _exists(path: str) -> str:
 
 
 def _is_ours(mark: str, owner: RunOwner) -> str:
-    """A condition on a mark. A run without a token is of an older version, or has lost the mark in its folder of runs."""
+    """Return a condition on a mark. A run without a token is of an older version, or has lost the mark in its folder of runs."""
     marks = shlex.quote(owner.mark) if owner.token else f"''|{shlex.quote(f'{owner.run_id} ')}*"
     return f'{{ [ -f {mark} ] && case "$(cat {mark})" in {marks}) :;; *) false;; esac; }}'
 

@@ -22,7 +22,7 @@ def add_tree(store: Store, path: str, tree: str) -> list[str]:
 
 
 def was_added(text: str) -> bool:
-    """Return whether the output says so."""
+    """Return whether the output of `add_tree` reports success."""
     return "medweave-kept." in text
 
 
@@ -58,7 +58,7 @@ def _beside_list(store: Store, tree: str, ending: bytes) -> str:
 
 
 def is_received(text: str) -> bool:
-    """Return whether the output says so."""
+    """Return whether the output of `check_received` reports success."""
     return "medweave-received." in text
 
 
@@ -71,5 +71,5 @@ def link_tree(store: Store, path: str, tree: str) -> list[str]:
 
 
 def was_linked(text: str) -> bool:
-    """Return whether the output says so."""
+    """Return whether the output of `link_tree` reports success."""
     return "medweave-took." in text

@@ -1,4 +1,4 @@
-"""What a site's store provides for a copy before anything is sent, and what is added to it once the copy is verified."""
+"""Lookup of a copy's files in a site's store before anything is sent, and their addition to it once the copy is verified."""
 
 from __future__ import annotations
 

@@ -82,7 +82,7 @@ class _LocalProgram(StreamWrapper):
                 self._errors.stop()
 
     async def _stop(self) -> None:
-        # SIGTERM lets the program remove what it has begun.
+        # SIGTERM lets the program remove its unfinished files.
         for signal_number in (signal.SIGTERM, signal.SIGKILL):
             if self._process.returncode is None:
                 with contextlib.suppress(ProcessLookupError):

@@ -1,4 +1,4 @@
-"""One stream of a copy: the command that writes it, the command that reads it, and what it may contain. Pure."""
+"""One stream of a copy: the command that writes it, the command that reads it, and its allowed content. Pure."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Piece:
     num_bytes: int
 
     def checker(self, *, trusted: bool) -> ArchiveChecker | LengthChecker | None:
-        """Return what checks the stream on its way; None for an archive that this machine writes."""
+        """Return the checker of the stream; None for an archive that this machine writes."""
         if self.root is None:
             return LengthChecker(self.num_bytes)
         return None if trusted else ArchiveChecker(self.root, self.num_bytes)

@@ -1,6 +1,6 @@
 """Streams between this machine and a site, encoded in the blocks of `agent.encoding` where the site has a python3.
 
-A thread encodes and decodes one block ahead of the link: the event loop serves other copies and jobs meanwhile.
+A thread encodes and decodes one block ahead of the link: the event loop stays free for other copies and jobs.
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ def leg(codecs: SiteCodecs | None, *locations: ExecutionLocation) -> StreamLeg:
 
 @dataclass(frozen=True, slots=True)
 class EncodedBlock:
-    """What is written to each target.
+    """The bytes for each target.
 
     Attributes:
         num_bytes: of the content.
@@ -170,7 +170,7 @@ class Transcoder:
                 yield block
 
     def end(self) -> bytes:
-        """Return what is written last, once the stream and its program have ended.
+        """Return the last bytes, once the stream and its program have ended.
 
         Raises:
             StreamCut: the stream ended before the end that its sender announces.
@@ -188,7 +188,7 @@ class Transcoder:
     # ---- internal
 
     async def _checked(self, read: Read, buffer_bytes: int) -> AsyncGenerator[tuple[bytes, int]]:
-        """Yield content that passed the check, and the bytes that it took on the way to this machine."""
+        """Yield content that passed the check, and its number of bytes in transit to this machine."""
         contents = self._read(read, buffer_bytes) if self._decoder is None else self._decoded(read, self._decoder)
         try:
             async with aclosing(contents):

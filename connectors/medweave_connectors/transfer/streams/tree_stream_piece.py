@@ -50,7 +50,7 @@ class TreeStream:
         """Return the commands for a source on this machine.
 
         Args:
-            listing: a file of this machine that gets the listing of what was sent, see `parse_listing`.
+            listing: a file of this machine that gets the listing of the sent files, see `parse_listing`.
         """
         packing = [sys.executable, "-S", "-I", "-c", program_text.of("tree_stream"), self.path, str(listing)]
         arguments = (
@@ -89,7 +89,7 @@ def sent_digest(listing: bytes) -> str:
 
 
 def parse_listing(listing: bytes, scanned: Manifest) -> Manifest | None:
-    """Return what was sent, with digests; None where its files, folders or bytes are not those of the scan.
+    """Return the manifest of the sent files, with digests; None where its files, folders or bytes are not those of the scan.
 
     The sender ends the stream at a file that changes while it is read. A file that changed before has another digest.
 

@@ -42,7 +42,7 @@ class EngineProcess:
 
     @property
     def log(self) -> Path:
-        """Path of the run's event log, which exists once the run has begun."""
+        """Return the path of the run's event log, which exists once the run has begun."""
         return self.folder / LOG_FILE
 
     @property

@@ -83,7 +83,7 @@ def summary(
 
 def unfinished_summary(state: State, invocation: RunInvocation) -> Iterator[str]:
     """Yield the lines for a user who exits before the clean-up: jobs that may still run without a driver."""
-    running = state.going_on()
+    running = state.running_jobs()
     yield f"medweave: exited before run {state.run_id} was cleaned up"
     for job in running[:MOST_LEFT]:
         yield _line("may run on", f"{job.label} on {place_label(job.where)}")

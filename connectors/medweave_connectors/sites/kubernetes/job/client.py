@@ -160,7 +160,7 @@ class JobCluster:
         await self._delete(f"{self._jobs}/{name}", {"propagationPolicy": "Background"})
         pods = [read_pod(pod_document) for pod_document in await self._list(self._pods, f"{SUBMISSION}={key}")]
         for pod in pods:
-            # Otherwise they get the grace period of their own specification.
+            # Otherwise the grace period of the pod's specification applies.
             await self._delete(f"{self._pods}/{pod.name}", {"gracePeriodSeconds": f"{GRACE_S:.0f}"}, must=False)
         return pods
 
@@ -210,7 +210,7 @@ class JobSite:
 
     @property
     def container(self) -> str:
-        """Name of the container in the standing pod, and in the Jobs' pods."""
+        """Return the name of the container in the standing pod, and in the Jobs' pods."""
         return self.place.partition(":")[2]
 
 

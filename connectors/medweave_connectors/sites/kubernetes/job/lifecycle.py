@@ -360,7 +360,7 @@ class KubernetesJob:
 
     @property
     def is_adopted(self) -> bool:
-        """Whether an earlier driver submitted the Job."""
+        """Return whether an earlier driver submitted the Job."""
         return self._left is not None
 
     def _facts(self, status: JobStatus) -> dict[str, object]:

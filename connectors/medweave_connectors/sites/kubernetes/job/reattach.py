@@ -81,7 +81,7 @@ def describe_submission(
 
 
 async def find_job(site: JobSite, submission: Submission, notice: Callable[[str], None]) -> Submission | None:
-    """Return the Job of a dead driver that does the same work, moved to this run's journal; None if there is none.
+    """Return the Job of a dead driver that does the same work, moved to this run's journal; None without a match.
 
     Raises:
         SiteUnreachable: no answer for `SILENT_S`. The state is unknown, and no Job may be submitted.

@@ -30,7 +30,7 @@ class KubernetesJobFiles:
 
     @property
     def begun(self) -> str:
-        """Empty file whose timestamp is that of the submission."""
+        """Return the empty file whose timestamp is that of the submission."""
         return posixpath.join(self.folder, "begun")
 
     @property
@@ -43,7 +43,7 @@ class KubernetesJobFiles:
 
     @property
     def script(self) -> str:
-        """The script, where it is too long for a word of the container's command."""
+        """Return the script, where it is too long for a word of the container's command."""
         return posixpath.join(self.folder, "job.sh")
 
     @property

@@ -36,7 +36,7 @@ class JobStatus:
         exit_code: of the command; None if unknown.
         kind: of a failure.
         word: message of the cluster.
-        pod: the newest of its pods; None if there is none.
+        pod: the newest of its pods; None without pods.
         num_disrupted: disrupted pods so far, all of them replaced.
     """
 
@@ -49,7 +49,7 @@ class JobStatus:
 
     @property
     def ended(self) -> bool:
-        """Whether the Job has ended."""
+        """Return whether the Job has ended."""
         return self.state in (KubernetesJobState.COMPLETED, KubernetesJobState.FAILED)
 
 

@@ -38,7 +38,7 @@ class ApiServerError(Exception):
 
     @property
     def may_pass(self) -> bool:
-        """Whether a retry may succeed: no answer, or a server that is busy or has just started.
+        """Return whether a retry may succeed: no answer, or a server that is busy or has just started.
 
         A server that has just started refuses every account for about a second.
         """

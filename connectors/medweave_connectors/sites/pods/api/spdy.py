@@ -63,7 +63,7 @@ class Frames:
 
     @property
     def full(self) -> bool:
-        """Whether more than `_BUFFER_BYTES` are unread."""
+        """Return whether more than `_BUFFER_BYTES` are unread."""
         return self._held > _BUFFER_BYTES
 
     def feed_data(self, data: bytes) -> tuple[bool, bytes]:

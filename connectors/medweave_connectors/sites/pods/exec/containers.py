@@ -250,7 +250,7 @@ class ContainerConnector(TarCopies, BaseConnector):
         return False
 
     async def while_reachable(self, places: Sequence[str], work: Coroutine[Any, Any, Value]) -> Value:
-        """Return the result of the work, and check the pods meanwhile: a lost node breaks no connection, so its answer never comes.
+        """Return the result of the work; check the pods while it runs, since a lost node does not break its connections.
 
         Raises:
             PodLost: a pod of the places is gone, or its node lost.
@@ -302,7 +302,7 @@ class ContainerConnector(TarCopies, BaseConnector):
                 if any([await self._is_gone(place) for place in mine]):
                     raise
                 # The command's message contains file names.
-                why = reason_in(error.told) or "no reason is known" if isinstance(error, StreamBroke) else error
+                why = reason_in(error.error_output) or "no reason is known" if isinstance(error, StreamBroke) else error
                 console.say(f"medweave: {self.deployment_name}: a copy was cut and is repeated: {why}")
             await asyncio.sleep(pause_s)
 

@@ -99,7 +99,7 @@ class ExitCodeFilter:
 
     @property
     def exit_code(self) -> int | None:
-        """The exit code that the shell wrote; None before."""
+        """Return the exit code that the shell wrote; None before."""
         text = self._pending.removeprefix(self._mark) if self._pending.startswith(self._mark) else b""
         return whole_number(text.strip().decode("ascii", errors="replace")) if text.endswith(b"\n") else None
 

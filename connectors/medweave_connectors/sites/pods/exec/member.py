@@ -63,12 +63,12 @@ class Member:
 
     @property
     def failed(self) -> bool:
-        """Whether it failed or was lost."""
+        """Return whether it failed or was lost."""
         return bool(self.lost) or bool(self.exit_code)
 
     @property
     def failure(self) -> FailureKind:
-        """The kind of its failure."""
+        """Return the kind of its failure."""
         if self.lost or self.exit_code is None:
             return self.lost_kind
         return (

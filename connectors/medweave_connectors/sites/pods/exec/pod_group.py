@@ -99,7 +99,7 @@ class PodGroup:
 
     @property
     def unreachable(self) -> list[Member]:
-        """Members whose pods could not be reached again."""
+        """Return the members whose pods could not be reached again."""
         return [member for member in self.members if member.unreachable]
 
     async def wait_for_node_status(self, closing: Callable[[], bool]) -> None:

@@ -21,7 +21,7 @@ class PodShell:
 
     @property
     def usable(self) -> bool:
-        """False once it is known to have ended."""
+        """Return False once the shell has ended."""
         return not self._listener.done()
 
     async def write(self, data: bytes) -> None:

@@ -96,12 +96,12 @@ class Pod:
 
     @property
     def address(self) -> str:
-        """Address for other pods of the namespace: its stable name, else its IP address."""
+        """Return the address for other pods of the namespace: its stable name, else its IP address."""
         return f"{self.hostname}.{self.subdomain}" if self.hostname and self.subdomain else self.ip
 
     @property
     def order(self) -> tuple[str, int, str]:
-        """Sorting key: pods of a StatefulSet by their number (`w-2` before `w-10`), others by name."""
+        """Return the sort key: pods of a StatefulSet by their number (`w-2` before `w-10`), others by name."""
         stem, _, number = self.name.rpartition("-")
         return (stem, int(number), "") if number.isdecimal() and len(number) < 10 else (self.name, -1, self.name)
 

@@ -76,7 +76,7 @@ def unresponsive_node(pod: Pod) -> str:
 
 
 def missing_image(pod: Pod) -> str:
-    """Return the image that a container of the pod cannot pull; empty if there is none."""
+    """Return the image that a container of the pod cannot pull; empty if all can be pulled."""
     containers = (*pod.init_containers, *pod.containers)
     return next((container.image or "?" for container in containers if container.waiting in _NO_IMAGE), "")
 

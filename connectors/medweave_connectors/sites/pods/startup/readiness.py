@@ -1,4 +1,4 @@
-"""Waiting for pods, with deadlines: report what they wait for at once, and fail as soon as they cannot start."""
+"""Waiting for pods, with deadlines: report the reason of a wait at once, and fail as soon as a pod cannot start."""
 
 from __future__ import annotations
 

@@ -116,7 +116,7 @@ class BucketRoute:
             except TimeoutError:
                 raise NotConnected(f"at the {where}: the bucket does not answer") from None
         if why := await self._remove(session, copy, PROBE):
-            raise NotConnected(f"at this machine, which has to remove what was fetched: {why}")
+            raise NotConnected(f"at this machine, which has to remove the fetched objects: {why}")
         return ends
 
     async def _ended(

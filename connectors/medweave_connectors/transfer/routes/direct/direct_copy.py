@@ -46,7 +46,7 @@ class PeerTask:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """Return what is sent to the agent."""
+        """Return the settings that are sent to the agent."""
         return {"words": list(self.words), "guard": self.checker, "tree": self.tree}
 
 

@@ -55,7 +55,7 @@ class PeerProgram:
         try:
             self._shell = await self.end.open(commands.boot_command())
         except Exception:  # the connector's own error, with any message
-            raise PeerProgramFailed("no session was given there") from None
+            raise PeerProgramFailed("no session could be opened there") from None
         try:
             await self._write(self._program)  # it loads while the other end is contacted
         except BaseException:
@@ -120,7 +120,7 @@ class PeerProgram:
                 if (message := commands.parse_message(line)) is not None:
                     return message
             elif len(self._buffer) > commands.MOST_BYTES:
-                raise PeerProgramFailed("what it says has no end")
+                raise PeerProgramFailed("its output has a line without end")
             elif data := await self._shell.read():
                 searched = len(self._buffer)
                 self._buffer += data
