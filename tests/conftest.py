@@ -19,7 +19,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 from support import timings
 
-# Its assertions tell what they saw, as those of a test file do.
+# Its assertions show their values, as those of a test file do.
 pytest.register_assert_rewrite("support.connector_contract", "support.reuse_contract")
 
 # Tests of a full disk run verbs under a limit on file size; Python (seen with 3.11) would keep byte code that the limit cut
@@ -35,7 +35,7 @@ _parse = ast.parse
 
 @functools.wraps(_parse)
 def parse_without_collection(*arguments: Any, **keywords: Any) -> Any:
-    """`ast.parse`, in which no garbage is collected.
+    """Run `ast.parse` without garbage collection.
 
     Python 3.11 raises SystemError (CPython #106905) where a collection in its middle runs the finalizer of what a killed process
     left: pytest formats the warning's traceback, and that parses too. MONAI's import parses its own source by way of torch.
@@ -61,7 +61,7 @@ _NO_SIGNAL_STACK = _SignalStack(None, 2, 0)  # SS_DISABLE of Linux
 
 
 def pytest_runtest_setup() -> None:
-    """Signals are handled on the main thread's own stack.
+    """Handle signals on the main thread's own stack.
 
     After some thousand tests the next signal with a handler, such as SIGCHLD of torch's DataLoader, ended the process by SIGSEGV
     without a word, as `strace` showed: as if the alternate stack of the process were no memory any more. Whose it is, is not known.
@@ -72,8 +72,8 @@ def pytest_runtest_setup() -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
-    """Import all test files. Each test process does that, and it takes half the time where their code is kept and no garbage is
-    collected: pytest writes the code of an assertion anew, in 8 s of processor time for all files."""
+    """Import all test files. Each test process does that, and it takes half the time if their bytecode is cached and no garbage is
+    collected: pytest rewrites assertions, in 8 s of processor time for all files."""
     keeps_no_code, sys.dont_write_bytecode = sys.dont_write_bytecode, False
     gc.disable()
     try:
@@ -92,7 +92,7 @@ _PASSED = "medweave/passed"  # in pytest's cache
 
 
 # Whoever runs the tests may ignore these (a script that starts them with `&` ignores INT), and a shell that ignores a signal from
-# its start cannot be told otherwise.
+# there is no other option for its start.
 signal.signal(signal.SIGUSR1, signal.SIG_DFL)
 signal.signal(signal.SIGINT, signal.default_int_handler)
 _handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)}
@@ -100,14 +100,14 @@ _handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, sign
 
 @pytest.fixture(autouse=True)
 def handlers_of_one_test() -> None:
-    """A verb that runs inside a test or a module's fixture sets handlers; what it ignores, all started later would ignore."""
+    """Restore signal handlers: a verb in a test sets them, and ignored signals would stay ignored in later processes."""
     for number, handler in _handlers.items():
         signal.signal(number, handler)
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """In CI, where all that tests look for can be had, a skipped test is a failed one."""
+    """Report a skipped test as failed in CI, where all requirements of tests are available."""
     report = yield
     if report.skipped and not hasattr(report, "wasxfail") and os.environ.get("CI") == "true":
         reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
@@ -118,7 +118,7 @@ def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.Tes
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: object, error: object) -> None:
-    """Remembers a test process that died: the tests it had left were never run."""
+    """Record a test process that died: its remaining tests were never run."""
     if error:
         _crashed.append(str(error))
 
@@ -142,8 +142,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items.sort(key=lambda each: not str(each.path).removeprefix(here).startswith(TAKE_MINUTES))
     if config.getoption("--unfinished"):
         seen = set(config.cache.get(_PASSED, [])) if config.cache else set()
-        config.hook.pytest_deselected(items=[each for each in items if each.nodeid in seen])
-        items[:] = [each for each in items if each.nodeid not in seen]
+        config.hook.pytest_deselected(items=[item for item in items if item.nodeid in seen])
+        items[:] = [item for item in items if item.nodeid not in seen]
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:

@@ -1,10 +1,10 @@
-"""What memory for cases (`--cache-mib`) saves of the time to cut a batch: whole cases kept ready to use beside mapped files.
+"""Time that memory for cases (`--cache-mib`) saves in cutting a batch: cases cached in memory, against memory-mapped files.
 
     python tests/bench/data_path.py [--pairs 7] [--device cpu] [--precision bfloat16] [--data-workers N] [--epochs 20]
 
 Four cases of 240 x 240 x 152 voxels, one channel, one a step, each read before, so that the system's page cache has their files:
-what is saved is the conversion to the network's input. On a GPU (`--device cuda`) it is the time of a whole training's steps, by
-`--data-workers` as `train` has them, without the first epochs, in which the memory fills; beside it the share of the time in which
+the saving is the conversion to the network's input. On a GPU (`--device cuda`) it is the time of a whole training's steps, by
+`--data-workers` as `train` has them, without the first epochs, in which the memory fills, and the share of the time in which
 it waited for cases. Writes build/bench/data_path.json.
 """
 
@@ -39,7 +39,7 @@ CACHE_MIB = 2048
 
 
 def sampler_of(data: Path, cache_mib: int | None) -> PatchSampler:
-    """Over whole cases."""
+    """Return a sampler over whole cases."""
     config = TrainConfig(
         training_set=data, output=data / "model", epochs=1, batch_size=1, patch_shape=SHAPE,
         window_shape=SHAPE, cache_mib=cache_mib,
@@ -49,7 +49,7 @@ def sampler_of(data: Path, cache_mib: int | None) -> PatchSampler:
 
 
 def seconds(sampler: PatchSampler) -> float:
-    """Of an epoch's batches, one after the other, s."""
+    """Return the seconds of an epoch's batches, one after the other."""
     started = time.perf_counter()
     for step in range(NUM_CASES):
         sampler.batch(step)
@@ -57,7 +57,7 @@ def seconds(sampler: PatchSampler) -> float:
 
 
 class Trainings:
-    """On one device, with or without memory for cases.
+    """Trainings on one device, with and without memory for cases.
 
     Attributes:
         waits: of each training, with memory and without, the share of its time in which it waited for cases.
@@ -68,19 +68,19 @@ class Trainings:
         self.waits = dict[str, list[float]]()
 
     def seconds(self, cache_mib: int | None) -> float:
-        """Of the steps after the first epochs, s."""
+        """Return the seconds of the steps after the first epochs."""
         config = TrainConfig(
             training_set=self.data, output=self.data / "model", epochs=self.options.epochs, batch_size=1,
             patch_shape=SHAPE, window_shape=SHAPE, cache_mib=cache_mib, precision=self.options.precision,
             data_workers=self.options.data_workers, validation_interval=10**6,
         ).for_cases(NUM_CASES, num_channels=1)  # fmt: skip
-        found = steps_after(trainer_of(config, self.device, Alone()), FIRST_EPOCHS * NUM_CASES)
-        self.waits.setdefault(f"{cache_mib} MiB kept" if cache_mib else "mapped files", []).append(found["wait"])
-        return found["took"]
+        steps = steps_after(trainer_of(config, self.device, Alone()), FIRST_EPOCHS * NUM_CASES)
+        self.waits.setdefault(f"{cache_mib} MiB cached" if cache_mib else "mapped files", []).append(steps["wait"])
+        return steps["took"]
 
 
 def main() -> None:
-    """Alternating pairs over the same files."""
+    """Measure alternating pairs over the same files."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--pairs", type=int, default=7)
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="cpu: no network computes")
@@ -92,11 +92,11 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="medweave-data-") as name:
         data = training_set(Path(name) / "data", ("train",) * NUM_CASES + ("validation",), shape=SHAPE)
         trainings = Trainings(data, device, options)
-        kept, mapped = sampler_of(data, 1024), sampler_of(data, None)
+        cached, mapped = sampler_of(data, 1024), sampler_of(data, None)
         measures = (
             (lambda: trainings.seconds(CACHE_MIB), lambda: trainings.seconds(None))
             if device.type == "cuda"
-            else (lambda: seconds(kept), lambda: seconds(mapped))
+            else (lambda: seconds(cached), lambda: seconds(mapped))
         )
         harness.run_pairs(
             "data_path", *measures, reference_tool="memory-mapped files, in the page cache", pairs=options.pairs,
@@ -105,8 +105,8 @@ def main() -> None:
                 "waits": trainings.waits,
             },
         )  # fmt: skip
-        for told, waits in trainings.waits.items():
-            harness.say("data_path", f"{told}: waiting for cases {statistics.median(waits):.1%} of the time")
+        for name_of_run, waits in trainings.waits.items():
+            harness.say("data_path", f"{name_of_run}: waiting for cases {statistics.median(waits):.1%} of the time")
 
 
 if __name__ == "__main__":

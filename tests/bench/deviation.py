@@ -38,7 +38,7 @@ SPREADS: dict[str, dict[str, Any]] = {
 
 
 def trained(config: Any, kind: str, group: Any) -> dict[str, Any]:
-    """The weights after twenty steps, without running statistics; under `loss` that of the second half."""
+    """Return the weights after twenty steps, without running statistics; under `loss` that of the second half."""
     import torch
     from monai.losses import DiceCELoss
 
@@ -56,26 +56,26 @@ def trained(config: Any, kind: str, group: Any) -> dict[str, Any]:
 
 
 def all_trained(data: str, group: Any) -> dict[str, dict[str, dict[str, Any]]]:
-    """Every kind under every strategy, by the same two ranks."""
+    """Train every kind with every strategy, by the same two ranks; return the results."""
     return {
-        kind: {name: trained(options(Path(data), **given), kind, group) for name, given in SPREADS.items()}
+        kind: {name: trained(options(Path(data), **changes), kind, group) for name, changes in SPREADS.items()}
         for kind in KINDS
     }
 
 
 def main() -> None:
-    """Prints a line for each kind and strategy."""
+    """Print a line for each kind and strategy."""
     rows = []
     with tempfile.TemporaryDirectory(prefix="medweave-deviation-") as name:
         data = training_set(Path(name) / "data")
         by_two = by_two_ranks(sys.modules["deviation"].all_trained, str(data))
         for kind, (norm, _, _) in KINDS.items():
             alone = trained(options(data), kind, Alone())
-            start = {each: weight.detach().numpy() for each, weight in seeded(options(data), norm).named_parameters()}
-            for spread, found in by_two[kind].items():
+            start = {name: weight.detach().numpy() for name, weight in seeded(options(data), norm).named_parameters()}
+            for spread, run in by_two[kind].items():
                 row = {
-                    "kind": kind, "strategy": spread, "largest_difference": largest_difference(found, alone),
-                    "largest_step": largest_difference(alone, start), "loss": found["loss"], "loss_alone": alone["loss"],
+                    "kind": kind, "strategy": spread, "largest_difference": largest_difference(run, alone),
+                    "largest_step": largest_difference(alone, start), "loss": run["loss"], "loss_alone": alone["loss"],
                 }  # fmt: skip
                 rows.append(row)
                 harness.say("deviation", ", ".join(f"{key} {value}" for key, value in row.items()))

@@ -24,14 +24,14 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "build" / "bench"
 SAMPLING_S = 0.02
-os.environ.setdefault("MEDWEAVE_REUSE", "0")  # what is measured again is done again
+os.environ.setdefault("MEDWEAVE_REUSE", "0")  # no cache: repeated measurements repeat the work
 
 Measure = Callable[[], float | None]
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """One benchmark as its JSON file tells it.
+    """The result of one benchmark, as in its JSON file.
 
     Attributes:
         ours, reference: medians, in `unit`; `reference` is None where there is only a bar.
@@ -73,7 +73,7 @@ def run_pairs(
     warm_up: bool = True,
     notes: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Measures alternating pairs, prints each, and writes `build/bench/<name>.json`.
+    """Measure alternating pairs, print each, and write `build/bench/<name>.json`.
 
     Args:
         name: of the benchmark and of its file.
@@ -131,7 +131,7 @@ def single_figure(
     higher_is_better: bool = False,
     notes: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Writes a figure that stands against a bar and not against a reference, such as a peak of memory."""
+    """Write a figure that is compared with a bar and not with a reference, such as peak memory."""
     meets = None if bar is None else (value >= bar if higher_is_better else value < bar)
     return write_result(
         Result(
@@ -155,7 +155,7 @@ def single_figure(
 
 
 def measure(work: Measure) -> float:
-    """The figure that the work returns, or the seconds it took."""
+    """Return the figure that the work returns, or the seconds it took."""
     gc.collect()
     started = time.perf_counter()
     value = work()
@@ -163,7 +163,7 @@ def measure(work: Measure) -> float:
 
 
 def quartiles(values: Sequence[float]) -> tuple[float, float]:
-    """First and third quartile, both inclusive of the sample's ends."""
+    """Return first and third quartile, both inclusive of the sample's ends."""
     if len(values) < 2:
         return (values[0], values[0])
     first, _, third = statistics.quantiles(values, n=4, method="inclusive")
@@ -171,7 +171,7 @@ def quartiles(values: Sequence[float]) -> tuple[float, float]:
 
 
 def write_result(result: Result) -> dict[str, Any]:
-    """Prints the summary and writes the JSON file, complete or not at all."""
+    """Print the summary and write the JSON file, complete or not at all."""
     data = dataclasses.asdict(result)
     RESULTS.mkdir(parents=True, exist_ok=True)
     path = RESULTS / f"{result.name}.json"
@@ -198,7 +198,7 @@ class ChildRun:
 
 
 def run_measuring_memory(command: Sequence[str], *, environment: Mapping[str, str] | None = None) -> ChildRun:
-    """Runs a command and samples its process tree's memory; slower than without, so never use its seconds for a ratio.
+    """Run a command and sample its process tree's memory; slower than without, so never use its seconds for a ratio.
 
     The peak is the larger of the sum over the tree and the kernel's high-water mark of any one process, both as sampled.
     Memory shared between processes counts once per process, so the figure is an upper bound. (The rusage of a child is of no use
@@ -215,7 +215,7 @@ def run_measuring_memory(command: Sequence[str], *, environment: Mapping[str, st
 
 
 def _tree_memory_kib(pid: int) -> list[tuple[int, int]]:
-    """Resident memory now, and at most so far, of a process and its descendants."""
+    """Return the current and the peak resident memory of a process and its descendants."""
     found: list[tuple[int, int]] = []
     with contextlib.suppress(OSError, ValueError, KeyError):
         text = Path(f"/proc/{pid}/status").read_text(encoding="ascii", errors="replace")
@@ -228,7 +228,7 @@ def _tree_memory_kib(pid: int) -> list[tuple[int, int]]:
 
 
 def machine() -> dict[str, Any]:
-    """What the figures were measured on: processor, how many may be used, memory in MiB, Python."""
+    """Return the facts of this machine: processor, usable cores, memory in MiB, Python."""
     model = platform.processor() or platform.machine()
     with contextlib.suppress(OSError):
         for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
@@ -244,12 +244,12 @@ def machine() -> dict[str, Any]:
 
 
 def say(name: str, text: str) -> None:
-    """One line on stdout, at once."""
+    """Print one line on stdout, unbuffered."""
     print(f"bench {name}: {text}", flush=True)
 
 
 def now() -> str:
-    """UTC, ISO 8601."""
+    """Return the time in UTC, ISO 8601."""
     return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
 
 

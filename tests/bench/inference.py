@@ -23,7 +23,7 @@ NUM_CASES, BAR_S = 8, 30.0
 
 
 def prepare() -> None:
-    """A cohort of 8 held-out series, and a streamflow file for it."""
+    """Write a cohort of 8 test series, and a streamflow file for it."""
     if not (DEMO / "output" / "accepted_model").exists():
         sys.exit("tests/bench/inference.py: there is no model of a demo; run `make demo` first")
     shutil.rmtree(DATA, ignore_errors=True)
@@ -43,7 +43,7 @@ def prepare() -> None:
 
 
 def run() -> float:
-    """One whole run; its wall time, s."""
+    """Run once; return the wall time, s."""
     results = DATA / "results"
     shutil.rmtree(results, ignore_errors=True)
     programs = Path(sys.executable).parent
@@ -59,7 +59,7 @@ def run() -> float:
 
 
 def main() -> int:
-    """Measures; returns the exit code."""
+    """Measure; return the exit code."""
     prepare()
     first, second = run(), run()
     notes = {"first_run_s": round(first, 2), "cases": NUM_CASES, "data": "synthetic, demo grid"}

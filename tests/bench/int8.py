@@ -1,9 +1,9 @@
-"""What int8 finds beside float32: the same weights, the same cases, by the verbs, judged from the delivered DICOM SEG.
+"""Lesions that int8 and float32 detect: the same weights and cases, by the verbs, evaluated from the delivered DICOM SEG.
 
     python tests/bench/int8.py [--model DIR] [--batches N]
 
 The cases are the held-out ones of quality.py. Without --model it takes the one that `make demo` accepted, or trains a small one;
-its float32 graph is one side. The other is the int8 graph that the gate accepted; where there is none, quantize makes one, so
+its float32 graph is one side. The other is the int8 graph that the gate accepted; if there is none, quantize makes one, so
 that a candidate that was refused has its figures too. Nothing is timed and nothing decided here: gate does both, on the
 validation split.
 
@@ -34,13 +34,13 @@ MASK = "lesion_mask.dcm"
 
 
 def step(verb: str, *words: str | Path) -> None:
-    """Runs one verb; its report goes beside the others of this benchmark."""
+    """Run one verb; its report goes to the folder of this benchmark."""
     report = ("--run-report", DATA / f"{verb}_report.json")
     subprocess.run([quality.STEP, verb, *map(str, (*words, *report))], cwd=DATA, check=True)
 
 
 def both_precisions(model: Path) -> tuple[dict[str, Path], str]:
-    """A model folder for each precision, and which of them the given model's card pins."""
+    """Return a model folder for each precision, and the precision that the model's card pins."""
     from medweave_steps.io.model.folder import copy_files, read_card, write_card
 
     card = read_card(model)
@@ -56,7 +56,7 @@ def both_precisions(model: Path) -> tuple[dict[str, Path], str]:
 
 
 def judged(precision: str, model: Path, batches: Sequence[Path]) -> dict[str, Any]:
-    """Segments the batches and evaluates the delivered files; the content of metrics.json."""
+    """Segment the batches and evaluate the delivered files; return the content of metrics.json."""
     delivered = []
     for batch in batches:
         delivered.append(DATA / f"segmentations-{precision}" / batch.name)
@@ -69,13 +69,13 @@ def judged(precision: str, model: Path, batches: Sequence[Path]) -> dict[str, An
 
 
 def lesions_hit(precision: str) -> dict[tuple[str, str], bool]:
-    """Whether each reference lesion (case id and number) was found."""
+    """Return whether each reference lesion (case id and number) was found."""
     with (DATA / f"evaluation-{precision}" / "lesions.csv").open(encoding="utf-8", newline="") as stream:
         return {(row["case_id"], row["lesion"]): row["hit"] == "1" for row in csv.DictReader(stream)}
 
 
 def dice_between(case_id: str) -> float | None:
-    """Dice of the int8 mask against the float32 mask; None where both are empty."""
+    """Return the Dice of the int8 mask against the float32 mask; None if both are empty."""
     import numpy as np
     import pydicom
 
@@ -88,8 +88,8 @@ def dice_between(case_id: str) -> float | None:
 
 
 def case_rows(metrics: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Per case: what float32 and int8 find."""
-    cases = {name: {case["case_id"]: case for case in found["per_case"]} for name, found in metrics.items()}
+    """Return, per case, the results of float32 and int8."""
+    cases = {name: {case["case_id"]: case for case in result["per_case"]} for name, result in metrics.items()}
     hits = {name: lesions_hit(name) for name in metrics}
     rows = {}
     for case_id, exact in cases["float32"].items():
@@ -109,7 +109,7 @@ def case_rows(metrics: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, A
 
 
 def write(metrics: Mapping[str, Mapping[str, Any]], rows: Mapping[str, Mapping[str, Any]], pinned: str) -> None:
-    """The file, and a line per case."""
+    """Write the result file, and print a line per case."""
     for case_id, row in rows.items():
         harness.say("int8-accuracy", f"{case_id}: " + ", ".join(f"{name} {value}" for name, value in row.items()))
     pairs = [(row["dice_int8"], row["dice"]) for row in rows.values() if None not in (row["dice_int8"], row["dice"])]
@@ -121,7 +121,7 @@ def write(metrics: Mapping[str, Mapping[str, Any]], rows: Mapping[str, Mapping[s
         for name in ("lesions", "lesions_gained", "lesions_lost", "false_positives", "false_positives_int8")
     }
     figures = ("dice_mean", "lesion_sensitivity_10mm", "lesion_sensitivity_6mm", "false_positives_per_scan")
-    both = {name: {figure: found[figure] for figure in figures} for name, found in metrics.items()}
+    both = {name: {figure: result[figure] for figure in figures} for name, result in metrics.items()}
     harness.write_result(
         harness.Result(
             name="int8-accuracy",
@@ -145,17 +145,17 @@ def write(metrics: Mapping[str, Mapping[str, Any]], rows: Mapping[str, Mapping[s
 
 
 def main() -> int:
-    """Runs both sides; returns the exit code."""
+    """Run both sides; return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", type=Path, help="exported or accepted model folder")
     parser.add_argument("--batches", type=int, metavar="N", help="only the first batches of held-out cases")
-    given = parser.parse_args()
+    arguments = parser.parse_args()
     quality.prepare()
-    segment.DATA.mkdir(parents=True, exist_ok=True)  # where a small model is trained if there is none
-    model = (given.model or segment.find_model()).resolve()
+    segment.DATA.mkdir(parents=True, exist_ok=True)  # a small model is trained there if needed
+    model = (arguments.model or segment.find_model()).resolve()
     shutil.rmtree(DATA, ignore_errors=True)
     DATA.mkdir(parents=True)
-    batches = sorted((quality.DATA / "prepared" / "inference_batches").iterdir())[: given.batches]
+    batches = sorted((quality.DATA / "prepared" / "inference_batches").iterdir())[: arguments.batches]
     folders, pinned = both_precisions(model)
     metrics = {name: judged(name, folder, batches) for name, folder in folders.items()}
     write(metrics, case_rows(metrics), pinned)

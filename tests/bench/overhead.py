@@ -41,7 +41,7 @@ KINDS = {
 
 
 def write(folder: Path, num_steps: int) -> None:
-    """The workflow, its job file, and a streamflow.yml of each kind."""
+    """Write the workflow, its job file, and a streamflow.yml of each kind."""
     steps = {"empty": {"run": TOOL, "scatter": "number", "in": {"number": "numbers"}, "out": []}}
     document = {
         "cwlVersion": "v1.2",
@@ -63,7 +63,7 @@ def write(folder: Path, num_steps: int) -> None:
 
 
 def run(folder: Path, kind: str) -> None:
-    """One run in a process of its own; leaves when it fails."""
+    """Run once in a separate process; exit if it fails."""
     code = MAIN if kind == "ours" else STOCK + MAIN
     ended = subprocess.run(
         [sys.executable, "-c", code, "run", "--quiet", f"{kind}.yml"],
@@ -75,7 +75,7 @@ def run(folder: Path, kind: str) -> None:
 
 
 def main() -> int:
-    """Measures; returns the exit code."""
+    """Measure; return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=200, metavar="N", help="empty steps of a run")
     parser.add_argument("--pairs", type=int, default=7, metavar="N", help="alternating pairs")

@@ -1,4 +1,4 @@
-"""`preprocess` beside a plain SimpleITK pipeline, and its peak memory on a long series.
+"""`preprocess` compared with a plain SimpleITK pipeline, and its peak memory on a long series.
 
 Ours is the whole work on one case: read, resample, find the lungs, crop, clip, write arrays and source headers. The
 reference only reads and resamples (linear, the same grid, the same threads) and clips. A second figure compares reading and
@@ -41,7 +41,7 @@ SAME_HU = 0.05  # both are float32; SimpleITK works out positions in another ord
 
 
 def series_of(num_slices: int, spacing_mm: float) -> Path:
-    """A phantom of 512 x 512 pixels as uncompressed DICOM, with `cohort_index.json` beside it; made once."""
+    """Write a phantom of 512 x 512 pixels as uncompressed DICOM, with its `cohort_index.json`, once; return its folder."""
     folder = DATA / f"ct-512x512x{num_slices}"
     index = folder / "cohort_index.json"
     if index.exists():
@@ -65,7 +65,7 @@ def series_of(num_slices: int, spacing_mm: float) -> Path:
 
 
 def prepare(folder: Path, num_threads: int) -> None:
-    """Our whole work on the case."""
+    """Run our complete preprocessing of the case."""
     with tempfile.TemporaryDirectory(dir=DATA) as output:
         prepare_case(
             CaseJob(
@@ -83,7 +83,7 @@ def prepare(folder: Path, num_threads: int) -> None:
 
 
 def read_and_resample(folder: Path, num_threads: int) -> Any:
-    """Our reading and resampling alone: float32 [I, J, K] of the uncropped grid, clipped."""
+    """Run our reading and resampling alone; return float32 [I, J, K] on the uncropped grid, clipped."""
     source = open_source(folder / "cohort", read_index(folder / "cohort_index.json").cases[0])
     plan = plan_resampling(source.grid, SPACING_MM)
     planes = source.planes(num_workers=num_threads, wanted=needed_planes(plan, source.plane_axis))
@@ -92,7 +92,7 @@ def read_and_resample(folder: Path, num_threads: int) -> Any:
 
 
 def simple_itk(folder: Path) -> Any:
-    """The plain pipeline: series reader, linear resampling on the same grid, clipping; a SimpleITK image in LPS order."""
+    """Run the plain pipeline: read, resample linearly on the same grid, clip; return a SimpleITK image in LPS order."""
     import SimpleITK
 
     series = str(folder / "cohort" / "series-0001")
@@ -102,7 +102,7 @@ def simple_itk(folder: Path) -> Any:
     image = reader.Execute()
     spans = [(n - 1) * spacing for n, spacing in zip(image.GetSize(), image.GetSpacing(), strict=True)]
     size = [int(span / new + 1e-6) + 1 for span, new in zip(spans, SPACING_MM, strict=True)]
-    # Our grid begins at the first voxel towards left, back, feet; in LPS that is the far end of the first two axes.
+    # Our grid begins at the first voxel towards left, back, feet; in LPS that is the high end of the first two axes.
     shifts = [span - (n - 1) * new for span, n, new in zip(spans[:2], size[:2], SPACING_MM[:2], strict=True)]
     origin = image.TransformContinuousIndexToPhysicalPoint(
         [shift / spacing for shift, spacing in zip([*shifts, 0.0], image.GetSpacing(), strict=True)]
@@ -114,7 +114,7 @@ def simple_itk(folder: Path) -> Any:
 
 
 def largest_difference(folder: Path, num_threads: int) -> float:
-    """Between our volume and SimpleITK's, HU, so that the figures compare the same work."""
+    """Return the largest difference to SimpleITK's volume, HU, so that the figures compare the same work."""
     import SimpleITK
 
     theirs = SimpleITK.GetArrayFromImage(simple_itk(folder))[:, ::-1, ::-1].transpose(2, 1, 0)
@@ -122,7 +122,7 @@ def largest_difference(folder: Path, num_threads: int) -> float:
 
 
 def processor_seconds(work: Callable[[], Any]) -> float:
-    """Processor time of all threads in the second of two runs, s; a busy machine changes it less than the wall time."""
+    """Return the processor time of all threads in the second of two runs, s; a busy machine changes it less than the wall time."""
     work()
     started = time.process_time()
     work()
@@ -130,7 +130,7 @@ def processor_seconds(work: Callable[[], Any]) -> float:
 
 
 def bench_speed(pairs: int) -> None:
-    """Seconds per series of 512 x 512 x 300."""
+    """Measure the seconds per series of 512 x 512 x 300."""
     import SimpleITK
 
     folder, num_threads = series_of(300, 1.0), machine()["cpus"]
@@ -167,7 +167,7 @@ def bench_speed(pairs: int) -> None:
 
 
 def bench_memory() -> None:
-    """Peak memory of the verb, its processes included, on a series of 512 x 512 x 600."""
+    """Measure the peak memory of the verb and its processes on a series of 512 x 512 x 600."""
     folder = series_of(600, 0.6)
     with tempfile.TemporaryDirectory(dir=DATA) as scratch:
         paths = {

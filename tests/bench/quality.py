@@ -1,7 +1,7 @@
 """How well the demo's recipe finds nodules: three training seeds, the same held-out patients, the median.
 
 The cohort is the demo's (deployments/demo/demo.py names its seeds). Settings, threshold and size filter come from the validation
-split of the development cohort; the held-out patients are generated from a seed that no setting has looked at.
+split of the development cohort; the held-out patients are generated from a seed that was not used for any setting.
 
     python tests/bench/quality.py [--seeds 0 1 2]
 
@@ -37,13 +37,13 @@ FIGURES = {
 
 
 def step(verb: str, *words: str | Path) -> None:
-    """Runs one verb in the data folder; leaves when it fails."""
+    """Run one verb in the data folder; exit if it fails."""
     report = ("--run-report", f"{verb}_report.json")
     subprocess.run([STEP, verb, *map(str, words), *report], cwd=DATA, check=True, stderr=subprocess.DEVNULL)
 
 
 def demo_constants() -> Mapping[str, Any]:
-    """Case counts and seeds of the demo, from the demo itself."""
+    """Return the case counts and seeds of the demo, from the demo itself."""
     spec = importlib.util.spec_from_file_location("demo", harness.ROOT / "deployments" / "demo" / "demo.py")
     assert spec is not None
     assert spec.loader is not None
@@ -54,7 +54,7 @@ def demo_constants() -> Mapping[str, Any]:
 
 
 def is_made(demo: Mapping[str, Any]) -> bool:
-    """Whether the cohort is there, and was drawn with the demo's numbers: seeds that were looked at are retired."""
+    """Return whether the cohort is there, and was drawn with the demo's numbers: seeds whose results were seen are retired."""
     report = DATA / "phantom_report.json"
     if not report.is_file() or not (DATA / "prepared").is_dir():
         return False
@@ -64,7 +64,7 @@ def is_made(demo: Mapping[str, Any]) -> bool:
 
 
 def prepare() -> None:
-    """The cohort and its prepared volumes, made once."""
+    """Write the cohort and its prepared volumes, once."""
     demo = demo_constants()
     if is_made(demo):
         return
@@ -79,7 +79,7 @@ def prepare() -> None:
 
 
 def one_seed(seed: int) -> dict[str, Any]:
-    """Trains with one seed and judges the held-out patients; the metrics, with the training's seconds."""
+    """Train with one seed and evaluate the test patients; return the metrics and the training's seconds."""
     for folder in ("trained", "log", "exported", "int8", "accepted", "segmentations", "evaluation"):
         shutil.rmtree(DATA / folder, ignore_errors=True)
     (DATA / "gate_decision.json").unlink(missing_ok=True)
@@ -103,7 +103,7 @@ def one_seed(seed: int) -> dict[str, Any]:
 
 
 def write(results: Sequence[Mapping[str, Any]]) -> None:
-    """One file per figure, and one with everything."""
+    """Write one file per figure, and one with everything."""
     for name, (bar, more) in FIGURES.items():
         values = [result[name] for result in results]
         notes = {"per_seed": values, "held_out_seed": demo_constants()["HELD_OUT_SEED"], "data": "synthetic"}
@@ -121,7 +121,7 @@ def write(results: Sequence[Mapping[str, Any]]) -> None:
 
 
 def main() -> int:
-    """Runs the seeds; returns the exit code."""
+    """Run the seeds; return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2], metavar="S", help="training seeds")
     seeds = parser.parse_args().seeds

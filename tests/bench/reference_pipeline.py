@@ -2,9 +2,9 @@
 
 MONAI LoadImage -> Orientation -> SpatialResample onto the network's grid -> SpatialCrop -> ScaleIntensityRange ->
 SlidingWindowInferer around the eager network in float32 -> sigmoid -> components -> zero padding -> SpatialResample back to the
-source grid -> threshold -> highdicom Segmentation. It is given grid and crop and does not look for the lungs.
+source grid -> threshold -> highdicom Segmentation. It gets grid and crop as inputs and does not detect the lungs.
 
-It runs as a process of its own that answers requests on stdin, so that imports and the loading of the model count for
+It runs as a separate process that answers requests on stdin, so that imports and the loading of the model count for
 neither side. `ALLOCATOR` belongs to it: with the default allocator eager torch spends much of its time on page faults.
 """
 
@@ -19,7 +19,7 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-# Keeps freed memory in the process: nothing is mapped anew for each layer's output.
+# Keeps freed memory in the process: no new mapping for each layer's output.
 ALLOCATOR = {
     "MALLOC_MMAP_MAX_": "0",
     "MALLOC_MMAP_THRESHOLD_": "4294967296",
@@ -51,7 +51,7 @@ class Reference:
         )
 
     def run(self, series: Path, info: Any, output: Path) -> dict[str, float]:
-        """Segments a series; returns the seconds of each stage and writes `mask.npy` (packed bits) beside the SEG."""
+        """Segment a series; return the seconds of each stage and write `mask.npy` (packed bits) next to the SEG."""
         import numpy as np
         import torch
 
@@ -106,9 +106,9 @@ class Reference:
         from monai.data import MetaTensor
         from monai.transforms import SpatialResample
 
-        kept = self._drop_weak_and_small(probability[0].numpy(), info)
+        filtered = self._drop_weak_and_small(probability[0].numpy(), info)
         after = [n - a - b for n, a, b in zip(self.full.shape, info.crop_start, info.grid.shape, strict=True)]
-        full = np.pad(kept, list(zip(info.crop_start, after, strict=True)))
+        full = np.pad(filtered, list(zip(info.crop_start, after, strict=True)))
         whole = MetaTensor(torch.from_numpy(full)[None], affine=torch.from_numpy(np.asarray(self.full.affine)))
         resample = SpatialResample(mode="bilinear", padding_mode="border", align_corners=True, dtype=torch.float32)
         restored = resample(whole, dst_affine=image.affine, spatial_size=image.shape[1:])
@@ -168,23 +168,23 @@ class Reference:
 
 
 def versions() -> str:
-    """The tools of the reference, for the record."""
+    """Return the versions of the reference's tools."""
     from importlib.metadata import version
 
     return ", ".join(f"{name} {version(name)}" for name in ("monai", "torch", "highdicom"))
 
 
 def main() -> None:
-    """Answers one request per line: {"series", "info", "output"} -> the seconds per stage."""
+    """Answer one request per line: {"series", "info", "output"} -> the seconds per stage."""
     from medweave_core.contracts.volume import VolumeInfo
     from medweave_steps.io.cohort.prepared import read_contract
 
     parser = argparse.ArgumentParser()
     parser.add_argument("--model", type=Path, required=True)
     parser.add_argument("--num-threads", type=int, required=True)
-    given = parser.parse_args()
+    arguments = parser.parse_args()
     warnings.simplefilter("ignore")
-    reference = Reference(given.model, given.num_threads)
+    reference = Reference(arguments.model, arguments.num_threads)
     print(json.dumps({"ready": versions()}), flush=True)
     for line in sys.stdin:
         request = json.loads(line)

@@ -3,7 +3,7 @@
     python tests/bench/second_run.py [--cases 8] [--steps 20] [--again 3]
 
 A small cohort and a short training: it is not about what the first run takes. Writes build/bench/second_run.json, with the jobs
-that each run did by its event log, and ends with 1 where one did what it should have taken from before.
+that each run did by its event log, and exits with 1 if a job ran that should have been a cache hit.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ THRESHOLD = 0.4
 
 
 def command(name: str) -> str:
-    """The program of that name in the environment that runs this script."""
+    """Return the program of that name in the environment that runs this script."""
     return str(Path(sys.executable).parent / name)
 
 
 def make_cohort(cases: int) -> None:
-    """Chest CT of synthetic patients, a third of them held out."""
+    """Write chest CT of synthetic patients, a third of them for testing."""
     held_out = max(cases // 3, 2)
     words = [command("medweave-step"), "phantom", "lung", "--output", str(FOLDER / "cohort"), "--grid", "demo"]
     words += ["--format", "dicom", "--cases", str(cases - held_out), "--held-out-cases", str(held_out)]
@@ -44,7 +44,7 @@ def make_cohort(cases: int) -> None:
 
 
 def write_file(steps: int, **values: Any) -> None:
-    """The repository's own StreamFlow file, with the cohort of this benchmark and a short training."""
+    """Write the repository's own StreamFlow file, with the cohort of this benchmark and a short training."""
     document = YAML(typ="safe").load(harness.ROOT / "streamflow.yml")
     config = document["workflows"]["lung"]["config"]
     job = YAML(typ="safe").load(harness.ROOT / config["settings"])
@@ -55,7 +55,7 @@ def write_file(steps: int, **values: Any) -> None:
 
 
 def run(name: str) -> dict[str, Any]:
-    """One run from the command line to its end; what it did. Leaves when it fails."""
+    """Run once by the command line; return its figures. Exit if it fails."""
     own = {key: value for key, value in os.environ.items() if not key.startswith("MEDWEAVE_")}
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
     began = time.perf_counter()
@@ -66,22 +66,22 @@ def run(name: str) -> dict[str, Any]:
     seconds = time.perf_counter() - began
     if ended.returncode:
         sys.exit(ended.stderr[-4000:])
-    latest = max(read_runs(FOLDER / "runs"), key=lambda each: each.started)
+    latest = max(read_runs(FOLDER / "runs"), key=lambda run: run.started)
     did = [job for job in latest.jobs if not job.reused_from]
-    told = {
+    figures = {
         "seconds": round(seconds, 3),
         "jobs": len(latest.jobs),
         "jobs_run": len(did),
         "steps_run": sorted({job.step for job in did}),
     }
     harness.say("second_run", f"{name}: {seconds:.2f} s, {len(did)} of {len(latest.jobs)} jobs run")
-    return told
+    return figures
 
 
 def main() -> int:
-    """Measures; returns the exit code."""
+    """Measure; return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--cases", type=int, default=8, metavar="N", help="patients, a third of them held out")
+    parser.add_argument("--cases", type=int, default=8, metavar="N", help="patients, a third of them for testing")
     parser.add_argument("--steps", type=int, default=20, metavar="N", help="training steps")
     parser.add_argument("--again", type=int, default=3, metavar="N", help="runs with nothing changed")
     options = parser.parse_args()
@@ -94,17 +94,19 @@ def main() -> int:
     write_file(options.steps, threshold=THRESHOLD)
     changed = run("threshold")
     harness.single_figure(
-        "second_run", statistics.median(each["seconds"] for each in unchanged), unit="s", bar=BAR_S,
+        "second_run", statistics.median(figures["seconds"] for figures in unchanged), unit="s", bar=BAR_S,
         notes={
             "cases": options.cases, "training_steps": options.steps,
             "first": first, "unchanged": unchanged, "threshold": changed,
         },
     )  # fmt: skip
-    wrong = [each for each in unchanged if each["jobs_run"]]
+    wrong = [figures for figures in unchanged if figures["jobs_run"]]
     if set(changed["steps_run"]) != BEHIND_THRESHOLD:
         wrong.append(changed)
-    for each in wrong:
-        print(f"second_run: these steps were not to be run: {', '.join(each['steps_run'])}", file=sys.stderr)
+    for figures in wrong:
+        print(
+            f"second_run: these steps should have been cache hits: {', '.join(figures['steps_run'])}", file=sys.stderr
+        )
     return 1 if wrong else 0
 
 

@@ -48,14 +48,14 @@ class Worker:
         self.ready = self.answer()["ready"]
 
     def ask(self, **request: Any) -> dict[str, Any]:
-        """Sends a request and waits for its answer."""
+        """Send a request and wait for its answer."""
         assert self.process.stdin is not None
         self.process.stdin.write(json.dumps(request) + "\n")
         self.process.stdin.flush()
         return self.answer()
 
     def answer(self) -> dict[str, Any]:
-        """The next line."""
+        """Return the next line of the answer."""
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
         if not line:
@@ -64,19 +64,19 @@ class Worker:
         return answer
 
     def close(self) -> None:
-        """Ends the process."""
+        """End the process."""
         assert self.process.stdin is not None
         self.process.stdin.close()
         self.process.wait()
 
 
 def step(*words: str | Path) -> None:
-    """Runs a verb with its progress on the terminal."""
+    """Run a verb with its progress on the terminal."""
     subprocess.run([sys.executable, "-m", "medweave_steps", *map(str, words)], check=True, cwd=DATA)
 
 
 def make_series(num_cases: int, syntax: str) -> Path:
-    """A cohort of phantoms of 512 x 512 x 300 voxels, 0.7 x 0.7 x 1.0 mm; made once."""
+    """Write a cohort of phantoms of 512 x 512 x 300 voxels, 0.7 x 0.7 x 1.0 mm, once; return its folder."""
     from medweave_core.contracts import codec
     from medweave_core.contracts.labels import PRESETS
 
@@ -134,7 +134,7 @@ def _compress(source: Path, folder: Path) -> None:
 
 
 def find_model() -> Path:
-    """The demo's model, or one that finds nodules well enough for masks of real size: few cases, few steps; made once."""
+    """Return the demo's model, or one that finds nodules well enough for masks of real size: few cases, few steps; made once."""
     accepted = harness.ROOT / "build" / "demo" / "output" / "accepted_model"
     if accepted.is_dir():
         return accepted
@@ -167,7 +167,7 @@ class Ours:
         self.engine = open_engine(model, self.card, num_threads=num_threads)
 
     def run(self, cohort: Path, case_id: str, output: Path) -> dict[str, float]:
-        """Segments a series; returns the seconds of each stage."""
+        """Segment a series; return the seconds of each stage."""
         from medweave_core.contracts.cohort import PreparedCase
         from medweave_steps.io.cohort.prepared import CaseFolder, read_index
         from medweave_steps.preprocess.case import CaseJob, prepare_case
@@ -212,7 +212,7 @@ class Ours:
         return {"read and resample": prepared_s, **seconds, "flush to disk": flush_s, "total": total}
 
     def network_alone(self, output: Path) -> float:
-        """Seconds of the sliding window over the case just prepared, with nothing beside it."""
+        """Return the seconds of the sliding window over the case just prepared, with no other work."""
         import numpy as np
 
         from medweave_steps.inference.windows import predict_probability
@@ -223,7 +223,7 @@ class Ours:
         return time.perf_counter() - started
 
     def decode(self, cohort: Path, case_id: str) -> dict[str, float]:
-        """Seconds to read and decode all slices and do nothing with them, and how many of them the network's grid needs."""
+        """Return the seconds to read and decode all slices, and how many of them the network's grid needs."""
         from medweave_steps.io.cohort.prepared import read_index
         from medweave_steps.io.cohort.source import open_source
         from medweave_steps.preprocess.resample import needed_planes, plan_resampling
@@ -239,7 +239,7 @@ class Ours:
 
 
 def serve(model: Path, num_threads: int) -> None:
-    """Answers requests for our side."""
+    """Answer requests for our side."""
     ours = Ours(model, num_threads)
     print(json.dumps({"ready": "medweave"}), flush=True)
     for line in sys.stdin:
@@ -254,7 +254,7 @@ def serve(model: Path, num_threads: int) -> None:
 
 
 def compare(ours: Path, reference: Path) -> dict[str, Any]:
-    """Dice between both masks, and lesions that only one of them holds."""
+    """Return the Dice between both masks, and the lesions that are in only one of them."""
     import numpy as np
     import pydicom
 
@@ -275,7 +275,7 @@ def compare(ours: Path, reference: Path) -> dict[str, Any]:
 
 
 def run_syntax(syntax: str, cohort: Path, ours: Worker, reference: Worker, pairs: int) -> dict[str, Any]:
-    """Measures the pairs of one transfer syntax, each on the next series of the cohort."""
+    """Measure the pairs of one transfer syntax, each on the next series of the cohort."""
     from medweave_steps.io.cohort.prepared import read_index
 
     index = read_index(cohort.with_suffix(".json"))
@@ -309,9 +309,9 @@ def run_syntax(syntax: str, cohort: Path, ours: Worker, reference: Worker, pairs
             stages[side].append(seconds)
         harness.say("segment", f"{side} {case_id}: " + ", ".join(f"{k} {v:.2f} s" for k, v in seconds.items()))
         if turn["ours"] == turn["reference"]:
-            found = compare(DATA / "ours" / case_id, DATA / "reference" / case_id)
-            notes.setdefault("agreement", {})[case_id] = found
-            harness.say("segment", f"agreement {case_id}: {found}")
+            agreement = compare(DATA / "ours" / case_id, DATA / "reference" / case_id)
+            notes.setdefault("agreement", {})[case_id] = agreement
+            harness.say("segment", f"agreement {case_id}: {agreement}")
         if stages["ours"] and stages["reference"]:
             summarise(notes, stages)
         return seconds["total"]
@@ -333,20 +333,21 @@ def run_syntax(syntax: str, cohort: Path, ours: Worker, reference: Worker, pairs
 
 
 def summarise(notes: dict[str, Any], stages: Mapping[str, list[dict[str, float]]]) -> None:
-    """Medians per stage, the network alone, and whether the masks agree."""
+    """Add to the notes: medians per stage, the network alone, and whether the masks agree."""
     for side, runs in stages.items():
         notes[f"stages_{side}_s"] = {k: round(statistics.median(run[k] for run in runs), 3) for k in runs[0]}
     both = list(zip(stages["ours"], stages["reference"], strict=False))
     notes["network_alone_ratio"] = round(statistics.median(b["network"] / a["network alone"] for a, b in both), 3)
-    found = notes.get("agreement", {}).values()
-    notes["dice_min"] = min((one["dice"] for one in found), default=None)
+    agreements = notes.get("agreement", {}).values()
+    notes["dice_min"] = min((one["dice"] for one in agreements), default=None)
     notes["masks_agree"] = all(
-        one["dice"] >= 0.999 and one["lesions_gained"] == one["lesions_lost"] == 0 and one["lesions"] for one in found
+        one["dice"] >= 0.999 and one["lesions_gained"] == one["lesions_lost"] == 0 and one["lesions"]
+        for one in agreements
     )
 
 
 def measure_memory(cohort: Path, model: Path, num_threads: int) -> None:
-    """Peak memory of `preprocess` and `segment` as a user runs them, on their own."""
+    """Measure the peak memory of `preprocess` and `segment`, run separately as by a user."""
     output = DATA / "memory"
     shutil.rmtree(output, ignore_errors=True)
     output.mkdir()
@@ -371,7 +372,7 @@ def measure_memory(cohort: Path, model: Path, num_threads: int) -> None:
 
 
 def main() -> None:
-    """Runs the benchmark, or one of its processes."""
+    """Run the benchmark, or one of its processes."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", type=Path, help="exported or accepted model folder")
     parser.add_argument("--pairs", type=int, default=7)
@@ -379,22 +380,22 @@ def main() -> None:
     parser.add_argument("--syntaxes", nargs="+", default=list(BARS), choices=list(BARS))
     parser.add_argument("--num-threads", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
-    given = parser.parse_args()
-    if given.serve:
-        serve(given.model, given.num_threads)
+    options = parser.parse_args()
+    if options.serve:
+        serve(options.model, options.num_threads)
         return
     DATA.mkdir(parents=True, exist_ok=True)
-    model = (given.model or find_model()).resolve()
-    cohorts = {syntax: make_series(given.cases, syntax) for syntax in given.syntaxes}
-    arguments = ["--model", str(model), "--num-threads", str(given.num_threads)]
+    model = (options.model or find_model()).resolve()
+    cohorts = {syntax: make_series(options.cases, syntax) for syntax in options.syntaxes}
+    arguments = ["--model", str(model), "--num-threads", str(options.num_threads)]
     ours = Worker("segment.py", ["--serve", *arguments], {})
     reference = Worker("reference_pipeline.py", arguments, reference_pipeline.ALLOCATOR)
     try:
-        results = [run_syntax(syntax, cohort, ours, reference, given.pairs) for syntax, cohort in cohorts.items()]
+        results = [run_syntax(syntax, cohort, ours, reference, options.pairs) for syntax, cohort in cohorts.items()]
     finally:
         ours.close()
         reference.close()
-    measure_memory(next(iter(cohorts.values())), model, given.num_threads)
+    measure_memory(next(iter(cohorts.values())), model, options.num_threads)
     for result in results:
         notes = result["notes"]
         harness.say(

@@ -1,4 +1,4 @@
-"""A scatter of one-second jobs on the testbed's Slurm, beside an array of the same jobs that was written by hand.
+"""A scatter of one-second jobs on the testbed's Slurm, compared with a hand-written array of the same jobs.
 
     make testbed
     python tests/bench/slurm_array.py [--jobs 50] [--pairs 7]
@@ -27,7 +27,7 @@ for _folder in (harness.ROOT / "tests", harness.ROOT / "deployments" / "testbed"
 
 
 def write_scatter(folder: Path, num_jobs: int) -> None:
-    """The workflow and its streamflow.yml."""
+    """Write the workflow and its streamflow.yml."""
     from support.slurm_runs import write
 
     write(folder, {}, service={"time": "00:10:00"})
@@ -52,7 +52,7 @@ def write_scatter(folder: Path, num_jobs: int) -> None:
 
 
 def ours(testbed: Any, num_jobs: int) -> float:
-    """One run; the seconds of its jobs."""
+    """Run once; return the seconds of the jobs."""
     from support.slurm_runs import begin
 
     with tempfile.TemporaryDirectory(prefix="medweave-array-") as name:
@@ -66,7 +66,7 @@ def ours(testbed: Any, num_jobs: int) -> float:
 
 
 def by_hand(testbed: Any, num_jobs: int) -> float:
-    """One array of the same jobs; their seconds."""
+    """Submit one array of the same jobs; return their seconds."""
     words = ["sbatch", "--parsable", f"--array=1-{num_jobs}", "--ntasks=1", "--cpus-per-task=1", "--mem=64M"]
     words += ["--time=10", "--partition=normal", "--output=/dev/null", "--wrap=sleep 1"]
     job_id = testbed.hpc(*words).stdout.strip().partition(";")[0]
@@ -74,14 +74,14 @@ def by_hand(testbed: Any, num_jobs: int) -> float:
 
 
 def window_s(testbed: Any, job_ids: list[str], num_jobs: int) -> float:
-    """From the first Submit to the last End, s, once accounting has all of them."""
+    """Return the seconds from the first Submit to the last End, once accounting has all jobs."""
     words = ["sacct", "-X", "--noheader", "--parsable2", f"--jobs={','.join(job_ids)}", "--format=State,Submit,End"]
     deadline = time.monotonic() + 300
     while time.monotonic() < deadline:
-        told = testbed.hpc(*words)
-        if told.returncode:
-            sys.exit(f"sacct failed: {told.stderr.strip()}")
-        rows = [line.split("|") for line in told.stdout.split()]
+        outcome = testbed.hpc(*words)
+        if outcome.returncode:
+            sys.exit(f"sacct failed: {outcome.stderr.strip()}")
+        rows = [line.split("|") for line in outcome.stdout.split()]
         if len(rows) == num_jobs and all(state == "COMPLETED" for state, _, _ in rows):
             begun, ended = ([datetime.datetime.fromisoformat(row[place]) for row in rows] for place in (1, 2))
             return (max(ended) - min(begun)).total_seconds()
@@ -90,7 +90,7 @@ def window_s(testbed: Any, job_ids: list[str], num_jobs: int) -> float:
 
 
 def main() -> int:
-    """Measures; returns the exit code."""
+    """Measure; return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--jobs", type=int, default=50, metavar="N", help="jobs of a scatter, and of an array")
     parser.add_argument("--pairs", type=int, default=7, metavar="N", help="alternating pairs")

@@ -1,4 +1,4 @@
-"""What medweave adds to a training step: its loop beside a bare one of torch, over the same network, loss, optimiser and patches.
+"""The overhead of medweave's training loop against a bare torch loop, with the same network, loss, optimizer and patches.
 
     python tests/bench/training_loop.py [--steps 100] [--side 48] [--batch-size 2] [--device auto] [--precision float32]
         [--pairs 7] [--strategy single] [--reference-layout ours]
@@ -50,14 +50,14 @@ FIRST_STEPS = 20
 
 
 class Unvalidated(Trainer):
-    """The steps alone: the last of them would be followed by a validation."""
+    """A trainer without validation, which would follow the last step."""
 
     def _validate(self, history: Any) -> dict[str, float | None]:
         return {"dice": 0.0, "sensitivity": 0.0, "false_positives_per_scan": 0.0}
 
 
 def seconds_of(device: Any) -> float:
-    """Now, by what is measured on this device; a GPU has ended its work then."""
+    """Return the current time after the device's queued work has ended."""
     import torch
 
     if device.type != "cuda":
@@ -67,14 +67,14 @@ def seconds_of(device: Any) -> float:
 
 
 def name_of(device: Any) -> str:
-    """The card's, or `cpu`."""
+    """Return the name of the GPU, or `cpu`."""
     import torch
 
     return str(torch.cuda.get_device_name(device)) if device.type == "cuda" else "cpu"
 
 
 def one_rank(device: Any) -> RankGroup:
-    """A group of torch.distributed that this process is alone in."""
+    """Return a torch.distributed group of this process alone."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
@@ -84,7 +84,7 @@ def one_rank(device: Any) -> RankGroup:
 
 
 def trainer_of(config: TrainConfig, device: Any, group: Group) -> Trainer:
-    """A whole training by the verb's own parts."""
+    """Return a complete trainer, made from the verb's own parts."""
     prepared = open_prepared(config.training_set)
     training, validation = usable_cases(prepared)
     window = config.window_shape
@@ -101,7 +101,7 @@ def trainer_of(config: TrainConfig, device: Any, group: Group) -> Trainer:
 
 
 def steps_after(trainer: Trainer, first: int) -> dict[str, float]:
-    """Trains to the end; s of the steps after the first ones, in which no other loop takes a turn, and the share of waiting."""
+    """Train to the end; return the seconds of the steps after the first ones (no other loop has turns), and the waiting share."""
     own_step, state, device = trainer._train_step, trainer.state, trainer.strategy.device
     begun = dict[str, float]()
 
@@ -144,7 +144,7 @@ class Bare:
         self.mixed = torch.autocast(device.type, torch.bfloat16, enabled=trainer.stepper.uses_bfloat16)
 
     def step(self, number: int) -> None:
-        """One of them."""
+        """Run one step."""
         image, label = self.pairs[number]
         self.optimiser.zero_grad()
         with self.mixed:
@@ -154,7 +154,7 @@ class Bare:
         self.optimiser.step()
 
     def run(self, device: Any, first: int) -> float:
-        """All after the first ones, s."""
+        """Run all steps; return the seconds of those after the first ones."""
         for number in range(first):
             self.step(number)
         started = seconds_of(device)
@@ -164,14 +164,14 @@ class Bare:
 
 
 class Turns:
-    """Our loop, with a step of the bare one after each of its own; what that takes is not ours."""
+    """Our loop, with a bare step after each of its steps; the bare step's time is not counted."""
 
     def __init__(self, config: TrainConfig, device: Any, group: Group, waits: list[float]) -> None:
         self.config, self.device, self.group, self.waits = config, device, group, waits
         self._found = dict[str, float]()
 
     def take(self, name: str) -> float:
-        """`ours` or `bare`, s; the first of the two that is asked for runs both."""
+        """Return the seconds of `ours` or `bare`; the first call runs both."""
         if name not in self._found:
             self._found = self._run()
         return self._found.pop(name)
@@ -198,7 +198,7 @@ class Turns:
 
 
 def main() -> None:
-    """Alternating pairs on one device."""
+    """Measure alternating pairs on one device."""
     import torch
 
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -228,10 +228,10 @@ def main() -> None:
         )  # fmt: skip
 
         def ours() -> float:
-            found = steps_after(trainer_of(config, device, group), FIRST_STEPS)
-            waits.append(found["wait"])
-            firsts.append(found["first"])
-            return found["took"]
+            steps = steps_after(trainer_of(config, device, group), FIRST_STEPS)
+            waits.append(steps["wait"])
+            firsts.append(steps["first"])
+            return steps["took"]
 
         turns = Turns(config, device, group, waits)
         measures = (

@@ -3,8 +3,8 @@
     make testbed
     python tests/bench/transfer_direct.py [--mib 512] [--pairs 7]
 
-Ours is a whole copy: room is asked for, both ends are listed with SHA-256, and the copy is renamed into its place. The bare stream
-is a Python program at each end, TLS 1.3 too, started in the same way, that hashes while it sends and receives, and calls fsync at
+Ours is a whole copy: free space is checked, both ends are listed with SHA-256, and the copy is renamed. The bare stream
+is a Python program at each end, TLS 1.3 too, started alike, that hashes while it sends and receives, and calls fsync at
 the end (ours does not). Writes build/bench/transfer_direct.json and build/bench/transfer_direct_driver.json.
 """
 
@@ -27,27 +27,27 @@ BAR = 1 / 1.3  # ours may take 1.3 times as long
 PORT = 47900
 BARE = """
 import hashlib, json, os, socket, ssl, sys
-told = json.loads(sys.stdin.readline())
-context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER if told["gets"] else ssl.PROTOCOL_TLS_CLIENT)
+config = json.loads(sys.stdin.readline())
+context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER if config["gets"] else ssl.PROTOCOL_TLS_CLIENT)
 context.minimum_version, context.check_hostname = ssl.TLSVersion.TLSv1_3, False
 context.verify_mode = ssl.CERT_REQUIRED
-context.load_verify_locations(cadata=told["peer"])
+context.load_verify_locations(cadata=config["peer"])
 file = os.memfd_create("identity")
-os.write(file, told["own"].encode())
+os.write(file, config["own"].encode())
 context.load_cert_chain("/dev/fd/%d" % file)
 digest, view = hashlib.sha256(), memoryview(bytearray(2**20))
-if told["gets"]:
-    listener = socket.create_server((told["host"], told["port"]))
+if config["gets"]:
+    listener = socket.create_server((config["host"], config["port"]))
     print("ready", flush=True)
     link = context.wrap_socket(listener.accept()[0], server_side=True)
-    with open(told["path"], "wb", buffering=0) as target:
+    with open(config["path"], "wb", buffering=0) as target:
         while count := link.recv_into(view):
             digest.update(view[:count])
             target.write(view[:count])
         os.fsync(target.fileno())
 else:
-    link = context.wrap_socket(socket.create_connection((told["host"], told["port"])))
-    with open(told["path"], "rb", buffering=0) as source:
+    link = context.wrap_socket(socket.create_connection((config["host"], config["port"])))
+    with open(config["path"], "rb", buffering=0) as source:
         while count := source.readinto(view):
             digest.update(view[:count])
             link.sendall(view[:count])
@@ -57,7 +57,7 @@ print(digest.hexdigest(), flush=True)
 
 
 class Copies:
-    """The ways from the pod of one workload to that of another."""
+    """Copies from the pod of one workload to that of another."""
 
     def __init__(self, tenant: Any, names: tuple[str, str], mib: int) -> None:
         from support.pod_runs import WORKDIR
@@ -68,26 +68,26 @@ class Copies:
         self.path, self.to, self.num_bytes = f"{WORKDIR}/blob", f"{WORKDIR}/copy", mib * 2**20
 
     async def shell(self, place: Any, line: str) -> str:
-        """What a command in a pod says."""
-        told = await self.connectors[place.deployment].run(place, [line], capture_output=True)
-        assert told is not None
-        assert told[1] == 0, told
-        return str(told[0])
+        """Run a command in a pod; return its output."""
+        result = await self.connectors[place.deployment].run(place, [line], capture_output=True)
+        assert result is not None
+        assert result[1] == 0, result
+        return str(result[0])
 
     async def make(self) -> None:
-        """The file, in the source's page cache."""
+        """Create the file, in the source's page cache."""
         await self.shell(self.source, f"head -c {self.num_bytes} /dev/urandom > {self.path}; sync {self.path}")
 
     async def managed(self, manager: Any, route: str) -> float:
-        """Seconds of a copy by the data manager."""
+        """Return the seconds of a copy by the data manager."""
         from medweave_connectors.engine.data import manager as module
         from medweave_connectors.transfer import failures
         from medweave_connectors.transfer.manifest.digest_cache import DigestCache
         from support.direct_ends import Recorded
 
         recorded = Recorded()
-        for each in (module, failures):
-            each.current = lambda: recorded  # type: ignore[attr-defined]
+        for imported in (module, failures):
+            imported.current = lambda: recorded  # type: ignore[attr-defined]
         manager._digests = DigestCache()  # it reads the source again
         manager.path_mapper = type(manager.path_mapper)(manager.context)
         await self.shell(self.target, f"rm -rf {self.to}; sync")
@@ -95,11 +95,11 @@ class Copies:
         started = asyncio.get_running_loop().time()
         await manager.transfer_data(self.source, self.path, [self.target], self.to)
         seconds = asyncio.get_running_loop().time() - started
-        assert [each["route"] for each in recorded.transfers] == [route], recorded.notices
+        assert [transfer["route"] for transfer in recorded.transfers] == [route], recorded.notices
         return seconds
 
     async def bare(self) -> float:
-        """Seconds of the bare stream."""
+        """Return the seconds of the bare stream."""
         from medweave_connectors.transfer.routes.direct.certificates import make_identity
 
         await self.shell(self.target, f"rm -rf {self.to}; sync")
@@ -107,15 +107,16 @@ class Copies:
         loop, words = asyncio.get_running_loop(), ["sh", "-c", f"exec python3 -I -S -c {shlex.quote(BARE)}"]
         started = loop.time()
         target, source = [
-            await self.connectors[each.deployment].agent_endpoint(each) for each in (self.target, self.source)
+            await self.connectors[location.deployment].agent_endpoint(location)
+            for location in (self.target, self.source)
         ]
         getting, sending = await asyncio.gather(target.open(words), source.open(words))
-        told = {"host": target.bind, "port": PORT, "gets": True, "path": self.to}
-        told |= {"own": own.certificate + own.key, "peer": other.certificate}
-        await getting.write(json.dumps(told).encode() + b"\n")
+        config = {"host": target.bind, "port": PORT, "gets": True, "path": self.to}
+        config |= {"own": own.certificate + own.key, "peer": other.certificate}
+        await getting.write(json.dumps(config).encode() + b"\n")
         assert (await getting.read()).strip() == b"ready"
-        told |= {"gets": False, "path": self.path, "own": other.certificate + other.key, "peer": own.certificate}
-        await sending.write(json.dumps(told).encode() + b"\n")
+        config |= {"gets": False, "path": self.path, "own": other.certificate + other.key, "peer": own.certificate}
+        await sending.write(json.dumps(config).encode() + b"\n")
         digests = await asyncio.gather(getting.read(), sending.read())
         seconds = loop.time() - started
         await asyncio.gather(getting.close(), sending.close())
@@ -124,7 +125,7 @@ class Copies:
 
 
 def measured(copies: Copies, pairs: int, mib: int) -> None:
-    """Both benchmarks."""
+    """Run both benchmarks."""
     from support.testbed_ends import managed
 
     with asyncio.Runner() as runner:
@@ -160,7 +161,7 @@ def measured(copies: Copies, pairs: int, mib: int) -> None:
 
 
 def main() -> int:
-    """Measures; returns the exit code."""
+    """Measure; return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--mib", type=int, default=512, metavar="N", help="size of the file, MiB")
     parser.add_argument("--pairs", type=int, default=7, metavar="N", help="alternating pairs")

@@ -1,10 +1,10 @@
-"""20,000 files of 8 KiB to a site over ssh: beside `scp -r` and `rsync -a`, and what a second run sends of them.
+"""20,000 files of 8 KiB to a site over ssh: compared with `scp -r` and `rsync -a`, and the bytes that a second run sends.
 
     python tests/bench/transfer_files.py [--files 20000] [--pairs 7]
 
 Both ends are on this machine, and OpenSSH's server is the site's. Each figure has its connection and, for ours, all of a transfer:
 listing, digests, copy, verification, and that it is on the disk, which scp and rsync leave to the time after them; so the disk has
-what was written before each. What a site does after a copy, for the next one, is told apart.
+what was written before each. The site's work after a copy, for the next one, is reported separately.
 Writes build/bench/transfer_files_*.json.
 """
 
@@ -41,7 +41,7 @@ class Site:
 
     Attributes:
         work: the site's workdir, with its store.
-        told: what the last transfer of ours was recorded with.
+        facts: the recorded facts of our last transfer.
     """
 
     folder: Path
@@ -49,7 +49,7 @@ class Site:
     key: Path
     known_hosts: Path
     work: Path
-    told: dict[str, Any] = field(default_factory=dict)
+    facts: dict[str, Any] = field(default_factory=dict)
     names_s: list[float] = field(default_factory=list)
 
     @property
@@ -57,13 +57,13 @@ class Site:
         return self.folder / "cohort"
 
     def fresh(self) -> Path:
-        """An empty folder. None is removed between copies: ext4 passes over inodes that were freed a minute ago, one by one."""
+        """Return an empty folder. None is removed between copies: ext4 skips inodes that were freed a minute ago, one by one."""
         folder = self.folder / f"at-{secrets.token_hex(4)}"
         folder.mkdir()
         return folder
 
     def by_program(self, *words: str, folder: Path | None = None) -> Path:
-        """A copy by scp or rsync, into a folder of its own where none is named."""
+        """Copy by scp or rsync, by default into a new folder."""
         folder = folder or self.fresh()
         ssh = ["-o", "BatchMode=yes", "-o", f"UserKnownHostsFile={self.known_hosts}", "-i", str(self.key)]
         target = f"127.0.0.1:{folder}/"
@@ -75,7 +75,7 @@ class Site:
         return folder
 
     def by_medweave(self, run_id: str, *, port: int | None = None) -> None:
-        """A copy of ours in a run."""
+        """Copy by medweave in a run."""
         asyncio.run(self._sent(run_id, port or self.port))
 
     async def _sent(self, run_id: str, port: int) -> None:
@@ -83,8 +83,8 @@ class Site:
         from medweave_connectors.sites.local.connector import MedweaveLocalConnector
         from medweave_connectors.sites.ssh.connector import MedweaveSSHConnector
 
-        told = {"transfer_ended": lambda **facts: self.told.update(facts), "transfer_progress": lambda **_: None}
-        run = SimpleNamespace(run_id=run_id, **told)
+        hooks = {"transfer_ended": lambda **facts: self.facts.update(facts), "transfer_progress": lambda **_: None}
+        run = SimpleNamespace(run_id=run_id, **hooks)
         manager.current = lambda: run  # type: ignore[assignment]
         login = {"nodes": [f"127.0.0.1:{port}"], "username": "root", "sshKey": str(self.key)}
         site = MedweaveSSHConnector("site", "/", **login, knownHosts=str(self.known_hosts))
@@ -93,7 +93,7 @@ class Site:
         await self._managed(manager.MedweaveDataManager, {"laptop": laptop, "site": site}, port, target)
 
     def by_stock(self) -> None:
-        """A copy by StreamFlow's own connectors and data manager."""
+        """Copy by StreamFlow's own connectors and data manager."""
         asyncio.run(self._stock())
 
     async def _stock(self) -> None:
@@ -111,7 +111,7 @@ class Site:
         )
 
     async def _managed(self, kind: Any, connectors: dict[str, Any], port: int, target: Path) -> None:
-        """A copy by a data manager."""
+        """Copy by a data manager."""
         from streamflow.core.deployment import ExecutionLocation
 
         context: Any = SimpleNamespace(
@@ -121,17 +121,17 @@ class Site:
         data = context.data_manager = kind(context)
         laptop = ExecutionLocation(name="laptop", deployment="laptop", local=True)
         there = ExecutionLocation(name=f"127.0.0.1:{port}", deployment="site")
-        for each in connectors.values():
-            await each.deploy(False)
+        for connector in connectors.values():
+            await connector.deploy(False)
         try:
             data.register_path(laptop, str(self.cohort))
             await data.transfer_data(laptop, str(self.cohort), [there], str(target))
         finally:
-            for each in connectors.values():
-                await each.undeploy(False)
+            for connector in connectors.values():
+                await connector.undeploy(False)
 
     def cold(self) -> None:
-        """Ours, into an empty store."""
+        """Copy by medweave into an empty store."""
         self.work = self.fresh()
         self.by_medweave("run-1")
 
@@ -146,20 +146,20 @@ class Site:
         time.sleep(1.0)  # the disk's own work
 
     def timed(self, copy: Callable[[], object]) -> float:
-        """How long a copy takes, s."""
+        """Return the seconds of a copy."""
         self.rest()
         began = time.perf_counter()
         copy()
         return time.perf_counter() - began
 
     def again(self) -> None:
-        """Ours in a later run; nothing has changed."""
+        """Copy by medweave in a later run; nothing has changed."""
         self.by_medweave(f"run-{secrets.token_hex(4)}")
 
 
 @contextlib.contextmanager
 def site(num_files: int) -> Iterator[Site]:
-    """The cohort, and a server."""
+    """Yield the cohort, and a server."""
     from support.sshd import make_key, sshd
 
     with tempfile.TemporaryDirectory(prefix="medweave-files-") as name:
@@ -176,7 +176,7 @@ def site(num_files: int) -> Iterator[Site]:
 
 
 def counted_bytes(at: Site, run_id: str) -> int:
-    """What crosses the connection in a copy of ours, both ways, as a proxy in the middle sees it."""
+    """Return the bytes on the connection in a copy of ours, in both directions, as counted by a proxy."""
     from support.counting_proxy import counting_proxy
 
     with counting_proxy(at.port) as proxy:
@@ -187,7 +187,7 @@ def counted_bytes(at: Site, run_id: str) -> int:
 
 
 def main() -> None:
-    """Measures."""
+    """Run the benchmarks."""
     import streamflow.main  # noqa: F401
 
     from medweave_connectors import plugin  # noqa: F401
@@ -196,9 +196,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--files", type=int, default=20_000, help="number of files of 8 KiB (default 20000)")
     parser.add_argument("--pairs", type=int, default=7, help="alternating pairs (default 7)")
-    given = parser.parse_args()
-    notes = {"files": given.files, "bytes": given.files * SIZE}
-    with site(given.files) as at:
+    options = parser.parse_args()
+    notes = {"files": options.files, "bytes": options.files * SIZE}
+    with site(options.files) as at:
         rsync = subprocess.run(["rsync", "--version"], capture_output=True, text=True, check=True).stdout.split()[2]
         openssh = subprocess.run(["ssh", "-V"], capture_output=True, text=True, check=True).stderr.split(",")[0]
         against = {
@@ -210,7 +210,7 @@ def main() -> None:
                 f"transfer_files_{name}",
                 lambda: at.timed(at.cold),
                 lambda words=words: at.timed(lambda: at.by_program(*words)),  # type: ignore[misc]
-                reference_tool=tool, pairs=given.pairs, bar=bar, notes=notes,
+                reference_tool=tool, pairs=options.pairs, bar=bar, notes=notes,
             )  # fmt: skip
         stock = f"StreamFlow {version('streamflow')}, which sends them again"
         for name, reference, tool in (
@@ -220,26 +220,26 @@ def main() -> None:
         ):
             harness.run_pairs(
                 name, lambda: at.timed(at.again), lambda reference=reference: at.timed(reference),  # type: ignore[misc]
-                reference_tool=tool, pairs=given.pairs, bar=10.0, notes=notes,
+                reference_tool=tool, pairs=options.pairs, bar=10.0, notes=notes,
             )  # fmt: skip
         before = at.by_program("rsync", "-a")
         harness.run_pairs(
             "transfer_files_unchanged_rsync",
             lambda: at.timed(at.again),
             lambda: at.timed(lambda: at.by_program("rsync", "-a", f"--link-dest={before}")),
-            reference_tool=f"rsync -a --link-dest, {rsync}: a new folder of links, too", pairs=given.pairs, bar=1.0, notes=notes,
+            reference_tool=f"rsync -a --link-dest, {rsync}: a new folder of links, too", pairs=options.pairs, bar=1.0, notes=notes,
         )  # fmt: skip
         harness.run_pairs(
             "transfer_files_unchanged_rsync_itself",
             lambda: at.timed(lambda: at.by_program("rsync", "-a", folder=before)),
             lambda: at.timed(lambda: at.by_program("rsync", "-a")),
-            reference_tool=f"a first run by the same rsync, {rsync}", pairs=given.pairs, notes=notes,
+            reference_tool=f"a first run by the same rsync, {rsync}", pairs=options.pairs, notes=notes,
         )  # fmt: skip
         harness.say("transfer_files", f"in the store: {statistics.median(at.names_s):.2f} s after a copy")
         at.work = at.fresh()
         counted = {run_id: counted_bytes(at, run_id) for run_id in ("first", "second")}
-        told = ", ".join(f"{name} run {100 * num / notes['bytes']:.2f} %" for name, num in counted.items())
-        harness.say("transfer_files", f"of the files' bytes crossed the connection: {told}")
+        shares = ", ".join(f"{name} run {100 * num / notes['bytes']:.2f} %" for name, num in counted.items())
+        harness.say("transfer_files", f"of the files' bytes crossed the connection: {shares}")
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
     make testbed
     python tests/bench/transfer_pod.py [--mib 512] [--pairs 7]
 
-Ours is a whole copy: room is asked for, both ends are listed with SHA-256, and the copy is renamed into its place; neither of the
+Ours is a whole copy: free space is checked, both ends are listed with SHA-256, and the copy is renamed; neither of the
 others verifies anything. Writes build/bench/transfer_pod_stock.json and build/bench/transfer_pod_kubectl.json.
 """
 
@@ -27,7 +27,7 @@ for _folder in (harness.ROOT / "tests", harness.ROOT / "deployments" / "testbed"
 
 
 class Copies:
-    """The ways from a file of this machine into a pod."""
+    """Copies from a file of this machine into a pod."""
 
     def __init__(self, tenant: Any, name: str, blob: Path) -> None:
         from streamflow.deployment.connector.kubernetes import KubernetesConnector
@@ -38,13 +38,13 @@ class Copies:
 
         self._tenant, self._blob, self._to = tenant, blob, f"{WORKDIR}/copy"
         self._place = pod_place(name)
-        way = {"kubeconfig": str(tenant.kubeconfig), "namespace": tenant.namespace}
+        access = {"kubeconfig": str(tenant.kubeconfig), "namespace": tenant.namespace}
         laptop = MedweaveLocalConnector("laptop", "/")
         self.ours = {"laptop": laptop, name: pods_connector(tenant, name)}
-        self.stock = {"laptop": laptop, name: KubernetesConnector(name, "/", files=[], **way)}
+        self.stock = {"laptop": laptop, name: KubernetesConnector(name, "/", files=[], **access)}
 
     def clear(self) -> None:
-        """Nothing is there, and nothing waits to be written."""
+        """Remove earlier copies, and flush pending writes."""
         self._kubectl("sh", "-c", f"rm -rf {self._to}; sync")
 
     def _kubectl(self, *words: str, stdin: Any = None) -> None:
@@ -55,7 +55,7 @@ class Copies:
         subprocess.run(line, env=environment, stdin=stdin, check=True)
 
     def by_kubectl(self) -> float:
-        """Seconds of a bare stream."""
+        """Return the seconds of a bare stream."""
         self.clear()
         started = time.monotonic()
         with self._blob.open("rb") as stream:
@@ -63,7 +63,7 @@ class Copies:
         return time.monotonic() - started
 
     async def managed(self, manager: Any) -> float:
-        """Seconds of a copy by a data manager."""
+        """Return the seconds of a copy by a data manager."""
         from streamflow.core.deployment import ExecutionLocation
 
         self.clear()
@@ -76,7 +76,7 @@ class Copies:
 
 
 def measured(copies: Copies, pairs: int, mib: int) -> None:
-    """Both benchmarks."""
+    """Run both benchmarks."""
     from importlib.metadata import version
     from types import SimpleNamespace
 
@@ -94,8 +94,8 @@ def measured(copies: Copies, pairs: int, mib: int) -> None:
             checkpoint_manager=SimpleNamespace(register=lambda _: None),
         )
         stock = context.data_manager = DefaultDataManager(context)
-        for each in copies.stock.values():
-            runner.run(each.deploy(True))
+        for connector in copies.stock.values():
+            runner.run(connector.deploy(True))
 
         def by_medweave() -> float:
             ours._digests = DigestCache()  # it reads the source again
@@ -112,7 +112,7 @@ def measured(copies: Copies, pairs: int, mib: int) -> None:
 
 
 def main() -> int:
-    """Measures; returns the exit code."""
+    """Measure; return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--mib", type=int, default=512, metavar="N", help="size of the file, MiB (default 512)")
     parser.add_argument("--pairs", type=int, default=7, metavar="N", help="alternating pairs (default 7)")

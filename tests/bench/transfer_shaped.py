@@ -2,7 +2,7 @@
 
     sudo python tests/bench/transfer_shaped.py [--cases 4] [--pairs 7] [--mbit 1000] [--syntax explicit]
 
-Two network namespaces with a pair of interfaces between them, each shaped by tc's tbf. The two far ends are those of any direct
+Two network namespaces with a pair of interfaces between them, each shaped by tc's tbf. The two agents are those of any direct
 copy: tar, TLS 1.3, tar; one without codecs is the reference. The digests of a whole copy are not in it. Bytes are those that the
 sender's interface counts. The cohort is synthetic, of int16. Writes build/bench/transfer_shaped*.json.
 """
@@ -32,7 +32,7 @@ WITHOUT = "\ndef codecs():\n    return {}\n"
 
 @contextmanager
 def shaped(mbit: int) -> Iterator[None]:
-    """Two namespaces and the link between them."""
+    """Yield two namespaces and the link between them."""
     rate = f"rate {mbit}mbit burst 256kb latency 50ms"
     try:
         for name in NAMES:
@@ -53,7 +53,7 @@ def _ip(words: str) -> None:
 
 
 def sent_bytes(name: str = NAMES[0]) -> int:
-    """What has left the sender's interface, that of the first namespace if no other is named."""
+    """Return the bytes sent by an interface, by default that of the first namespace."""
     words = ["ip", "netns", "exec", name, "cat", f"/sys/class/net/{LINK}/statistics/tx_bytes"]
     return int(subprocess.run(words, check=True, capture_output=True, text=True).stdout)
 
@@ -71,7 +71,7 @@ class Copies:
     num_bytes: dict[bool, list[int]] = field(default_factory=lambda: {True: [], False: []})
 
     def send(self, *, encoded: bool) -> float:
-        """Seconds from the connection to the end of both programs."""
+        """Return the seconds from the connection to the end of both programs."""
         from medweave_connectors.transfer.agent import program_text
 
         shutil.rmtree(self.target, ignore_errors=True)
@@ -115,7 +115,7 @@ class Copies:
 
 
 def made(folder: Path, cases: int, syntax: str) -> Path:
-    """A cohort of DICOM series."""
+    """Write a cohort of DICOM series; return its folder."""
     step = Path(sys.executable).with_name("medweave-step")
     words = f"phantom lung --cases {cases} --seed 3 --transfer-syntax {syntax} --format dicom --output {folder}/cohort"
     subprocess.run([step, *words.split()], check=True, cwd=folder, stderr=subprocess.DEVNULL)
@@ -123,10 +123,10 @@ def made(folder: Path, cases: int, syntax: str) -> Path:
 
 
 def measured(copies: Copies, options: argparse.Namespace, name: str = "transfer_shaped") -> None:
-    """Times of pairs, and the share of bytes of all of them."""
+    """Measure the times of pairs, and the bytes sent in all of them."""
     bars = options.syntax == "explicit" and options.mbit == 1000
     name = name if bars else f"{name}_{options.syntax}_{options.mbit}"
-    size = sum(each.stat().st_size for each in copies.source.rglob("*") if each.is_file())
+    size = sum(path.stat().st_size for path in copies.source.rglob("*") if path.is_file())
     notes = {"mib": round(size / 2**20), "mbit": options.mbit, "syntax": options.syntax}
     harness.run_pairs(
         name,
@@ -138,7 +138,7 @@ def measured(copies: Copies, options: argparse.Namespace, name: str = "transfer_
         notes=notes,
     )
     share = sum(copies.num_bytes[True]) / sum(copies.num_bytes[False])
-    notes["wire_mib"] = [round(sum(each) / len(each) / 2**20, 1) for each in copies.num_bytes.values()]
+    notes["wire_mib"] = [round(sum(counts) / len(counts) / 2**20, 1) for counts in copies.num_bytes.values()]
     harness.single_figure(f"{name}_bytes", share, unit="of the bytes", bar=SHARE if bars else None, notes=notes)
     assert (
         subprocess.run(["diff", "-r", copies.source, copies.target / copies.source.name], check=False).returncode == 0
@@ -146,15 +146,15 @@ def measured(copies: Copies, options: argparse.Namespace, name: str = "transfer_
 
 
 def main() -> int:
-    """Measures; returns the exit code."""
+    """Measure; return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cases", type=int, default=4, metavar="N", help="series in the cohort")
     parser.add_argument("--pairs", type=int, default=7, metavar="N", help="alternating pairs")
     parser.add_argument("--mbit", type=int, default=1000, metavar="N", help="the link's, Mbit/s")
     parser.add_argument("--syntax", choices=("explicit", "rle", "jpeg2000"), default="explicit", help="of the pixels")
     options = parser.parse_args()
-    if os.geteuid() or not all(shutil.which(each) for each in ("ip", "tc")):
-        sys.exit("this benchmark shapes a link of its own: it needs root, and ip and tc of iproute2")
+    if os.geteuid() or not all(shutil.which(program) for program in ("ip", "tc")):
+        sys.exit("this benchmark shapes its own link: it needs root, and ip and tc of iproute2")
     with tempfile.TemporaryDirectory(prefix="medweave-bench-") as folder, shaped(options.mbit):
         measured(Copies(made(Path(folder), options.cases, options.syntax), Path(folder) / "target"), options)
     return 0

@@ -29,7 +29,7 @@ sys.path.insert(0, str(harness.ROOT / "tests"))
 
 
 def enter(name: str) -> None:
-    """What this thread opens and starts from here on is in that namespace."""
+    """Move this thread into a namespace; later sockets and processes are in it."""
     library = ctypes.CDLL(None, use_errno=True)
     with Path("/run/netns", name).open() as file:
         if library.setns(file.fileno(), 0):
@@ -50,7 +50,7 @@ class DriverCopies(Copies):
     back: bool
 
     def send(self, *, encoded: bool) -> float:
-        """Seconds of a copy."""
+        """Return the seconds of a copy."""
         return self.runner.run(self._sent(encoded=encoded))
 
     async def _sent(self, *, encoded: bool) -> float:
@@ -78,7 +78,7 @@ class DriverCopies(Copies):
 
 
 def main() -> int:
-    """Measures; returns the exit code."""
+    """Measure; return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cases", type=int, default=4, metavar="N", help="series in the cohort")
     parser.add_argument("--pairs", type=int, default=5, metavar="N", help="alternating pairs")
@@ -86,8 +86,8 @@ def main() -> int:
     parser.add_argument("--back", action="store_true", help="from the server to the laptop")
     parser.set_defaults(syntax="explicit")
     options = parser.parse_args()
-    if os.geteuid() or not all(shutil.which(each) for each in ("ip", "tc")):
-        sys.exit("this benchmark shapes a link of its own: it needs root, and ip and tc of iproute2")
+    if os.geteuid() or not all(shutil.which(program) for program in ("ip", "tc")):
+        sys.exit("this benchmark shapes its own link: it needs root, and ip and tc of iproute2")
     from streamflow.core.deployment import ExecutionLocation
 
     from medweave_connectors.sites.local.connector import MedweaveLocalConnector
@@ -103,9 +103,9 @@ def main() -> int:
         enter(NAMES[0])
         place = f"{ADDRESSES[1]}:{server.port}"
         (folder / "known_hosts").write_text(f"[{ADDRESSES[1]}]:{server.port} {server.host_key}\n")
-        way = {"username": USER, "sshKey": str(key), "knownHosts": str(folder / "known_hosts")}
+        access = {"username": USER, "sshKey": str(key), "knownHosts": str(folder / "known_hosts")}
         runner = stack.enter_context(asyncio.Runner())
-        site = MedweaveSSHConnector("site", "/", nodes=[place], **way)
+        site = MedweaveSSHConnector("site", "/", nodes=[place], **access)
         opened = managed({"site": site, "laptop": MedweaveLocalConnector("laptop", "/")}, sameFileSystem=False)
         manager = runner.run(opened.__aenter__())
         stack.callback(lambda: runner.run(opened.__aexit__(None, None, None)))

@@ -2,7 +2,7 @@
 
     python tests/bench/transfer_ssh.py [--mib 1024] [--pairs 7]
 
-Both sites are servers of OpenSSH on this machine, where the driver is, too. Ours is a whole copy: room is asked for, both ends are
+Both sites are servers of OpenSSH on this machine, as is the driver. Ours is a whole copy: free space is checked, both ends are
 listed with SHA-256, and the copy is renamed into its place. `scp` is started where the file is, without a first login, and verifies
 nothing.
 Writes build/bench/transfer_ssh.json and build/bench/transfer_ssh_driver.json.
@@ -28,7 +28,7 @@ PIECE = 2**20
 
 
 class Copies:
-    """The ways from one server's folder to that of another.
+    """Copies from one server's folder to that of another.
 
     Attributes:
         connectors: of both sites.
@@ -38,12 +38,12 @@ class Copies:
         from medweave_connectors.sites.ssh.connector import MedweaveSSHConnector
 
         self._known_hosts = folder / "known_hosts"
-        self._known_hosts.write_text("".join(each.known_host for each in servers.values()))
+        self._known_hosts.write_text("".join(server.known_host for server in servers.values()))
         self._folder, self._servers, self._key = folder, servers, key
-        way = {"username": "root", "sshKey": str(key), "knownHosts": str(self._known_hosts)}
+        access = {"username": "root", "sshKey": str(key), "knownHosts": str(self._known_hosts)}
         self.connectors = {
-            name: MedweaveSSHConnector(name, "/", nodes=[f"127.0.0.1:{each.port}"], **way)
-            for name, each in servers.items()
+            name: MedweaveSSHConnector(name, "/", nodes=[f"127.0.0.1:{server.port}"], **access)
+            for name, server in servers.items()
         }
 
     @property
@@ -57,13 +57,13 @@ class Copies:
         return self._folder / "to"
 
     def by_scp(self) -> None:
-        """By the program, at the first site."""
+        """Copy by scp, started at the first site."""
         options = ["-o", "BatchMode=yes", "-o", f"UserKnownHostsFile={self._known_hosts}", "-i", str(self._key)]
         port = str(self._servers["second"].port)
         subprocess.run(["scp", "-q", "-P", port, *options, str(self.blob), f"127.0.0.1:{self._fresh()}/"], check=True)
 
     async def managed(self, manager: Any, route: str) -> float:
-        """Seconds of a copy by the data manager."""
+        """Return the seconds of a copy by the data manager."""
         from streamflow.core.deployment import ExecutionLocation
 
         from medweave_connectors.engine.data import manager as module
@@ -72,8 +72,8 @@ class Copies:
         from support.direct_ends import Recorded
 
         recorded = Recorded()
-        for each in (module, failures):
-            each.current = lambda: recorded  # type: ignore[attr-defined]
+        for imported in (module, failures):
+            imported.current = lambda: recorded  # type: ignore[attr-defined]
         manager._digests = DigestCache()  # it reads the source again
         manager.path_mapper = type(manager.path_mapper)(manager.context)
         source, target = (
@@ -85,12 +85,12 @@ class Copies:
         started = asyncio.get_running_loop().time()
         await manager.transfer_data(source, str(self.blob), [target], str(folder / "blob"))
         seconds = asyncio.get_running_loop().time() - started
-        assert [each["route"] for each in recorded.transfers] == [route], (recorded.transfers, recorded.notices)
+        assert [transfer["route"] for transfer in recorded.transfers] == [route], (recorded.transfers, recorded.notices)
         return seconds
 
 
 def measured(copies: Copies, pairs: int, mib: int) -> None:
-    """Both benchmarks."""
+    """Run both benchmarks."""
     from support.testbed_ends import managed
 
     openssh = subprocess.run(["ssh", "-V"], capture_output=True, text=True, check=True).stderr.split(",")[0]
@@ -114,11 +114,11 @@ def measured(copies: Copies, pairs: int, mib: int) -> None:
 
 
 def main() -> None:
-    """Measures."""
+    """Run the benchmarks."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--mib", type=int, default=1024, metavar="N", help="size of the file, MiB (default 1024)")
     parser.add_argument("--pairs", type=int, default=7, metavar="N", help="alternating pairs (default 7)")
-    given = parser.parse_args()
+    arguments = parser.parse_args()
     from support.sshd import make_key, sshd
 
     with tempfile.TemporaryDirectory(prefix="medweave-ssh-") as name, ExitStack() as stack:
@@ -130,9 +130,9 @@ def main() -> None:
         }
         copies = Copies(folder, servers, key)
         with copies.blob.open("wb") as file:
-            for _ in range(given.mib):
+            for _ in range(arguments.mib):
                 file.write(os.urandom(PIECE))
-        measured(copies, given.pairs, given.mib)
+        measured(copies, arguments.pairs, arguments.mib)
 
 
 if __name__ == "__main__":

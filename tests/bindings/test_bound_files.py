@@ -23,13 +23,13 @@ BOUND = sorted(ROOT.glob("deployments/bindings/*.yml"))
 
 
 def command_of(path: Path) -> list[str]:
-    """The words of the command in the header of a bound file, without its name."""
+    """Return the words of the command in the header of a bound file, without its name."""
     line = next(line for line in path.read_text().splitlines() if line.startswith("#   medweave bind "))
     return shlex.split(line.lstrip("# "))[2:]
 
 
 def expected_name(site: str, pipeline: Path) -> str:
-    """The lung pipelines are not named, for they were first; nor is what each folder's first workflow is called."""
+    """Return the name of a bound file; the lung pipelines and the first workflow of a folder add no word to it."""
     folder = pipeline.parent.name.partition("-")[0].replace(LUNG, "")
     return f"streamflow.{'-'.join([site, *([folder] if folder else []), *_further(pipeline, folder)])}.yml"
 
@@ -39,14 +39,14 @@ def _further(pipeline: Path, folder: str) -> list[str]:
 
 
 def placed(path: Path) -> dict[str, Any]:
-    """Where each step of a file's workflow runs: target by step."""
+    """Return the target of each step of a file's workflow."""
     (workflow,) = load(path)["workflows"].values()
     targets = {binding["step"]: binding["target"] for binding in workflow["bindings"] if "step" in binding}
     return {step: targets.get(step, targets.get("/")) for step in step_paths(path.parent / workflow["config"]["file"])}
 
 
 @pytest.mark.parametrize("path", BOUND, ids=lambda path: path.name)
-def test_a_bound_file_is_what_its_own_command_writes(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bound_file_equals_output_of_its_command(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
     arguments = build_parser("bind").parse_args(command_of(path))
     assert arguments.output.resolve() == path
@@ -70,7 +70,7 @@ def test_each_workflow_is_bound_at_each_site() -> None:
 
 
 @pytest.mark.parametrize("pipeline", OF_THE_LUNG, ids=lambda path: path.stem)
-def test_the_files_at_the_root_are_the_laptops(pipeline: Path) -> None:
+def test_files_at_the_root_are_bound_to_the_laptop(pipeline: Path) -> None:
     root = ROOT / ("streamflow.yml" if pipeline.stem == "train" else f"streamflow-{pipeline.stem}.yml")
     bound = ROOT / "deployments" / "bindings" / expected_name("laptop", pipeline)
     assert placed(root) == placed(bound)
@@ -79,7 +79,7 @@ def test_the_files_at_the_root_are_the_laptops(pipeline: Path) -> None:
 
 
 @pytest.mark.parametrize("path", SITES, ids=lambda path: path.stem)
-def test_a_site_file_is_right_and_tells_editors_its_schema(path: Path) -> None:
+def test_site_file_is_valid_and_names_its_schema_for_editors(path: Path) -> None:
     assert read_site(path).name == path.stem
     first = path.read_text().splitlines()[0]
     assert first.startswith("# yaml-language-server: $schema=")

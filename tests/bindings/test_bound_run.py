@@ -25,7 +25,7 @@ inputs: {cohort: {type: Directory, inputBinding: {}}}
 outputs: {listing: {type: File, outputBinding: {glob: listing.txt}}}
 """
 SITE = """\
-title: this machine, with data of its own
+title: this machine, with its own data
 deployments:
   desk:
     type: medweave.local

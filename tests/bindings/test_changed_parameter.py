@@ -40,7 +40,7 @@ def planned(folder: Path) -> dict[str, str]:
     return {step.step: step.reuse.state for step in steps if step.reuse is not None}
 
 
-def test_nothing_is_run_again_but_what_a_changed_parameter_of_segment_changes(tmp_path: Path) -> None:
+def test_changed_parameter_of_segment_reruns_only_dependent_steps(tmp_path: Path) -> None:
     write_dicom(tmp_path / "cohort", 2, coarse=True)
     contract = InputContract(
         spacing_mm=(10.0, 10.0, 10.0), window_hu=(-1000.0, 400.0), patch_shape=(16, 16, 16), patch_multiple=4
@@ -63,4 +63,4 @@ def test_nothing_is_run_again_but_what_a_changed_parameter_of_segment_changes(tm
     }  # fmt: skip
     assert [job.parts["input case_batch"] for job in second.jobs[-2:]] == [
         job.parts["input case_batch"] for job in first.jobs[-2:]
-    ], "it read what it had read before"
+    ], "it had the same inputs as before"

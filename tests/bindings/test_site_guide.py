@@ -20,14 +20,14 @@ def blocks(language: str) -> list[str]:
 
 
 def block(language: str, beginning: str) -> str:
-    """The only block that begins so."""
+    """Return the only block with this beginning."""
     (block,) = [candidate for candidate in blocks(language) if candidate.startswith(beginning)]
     return block
 
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder as the guide's reader has it."""
+    """Return a folder with the files of the guide's reader."""
     shutil.copytree(ROOT / "workflows", tmp_path / "workflows")
     site = block("yaml", "title:")
     (tmp_path / "my-site.yml").write_text(site)
@@ -50,13 +50,13 @@ def test_the_command_of_the_guide_binds_its_site_file(folder: Path) -> None:
     assert targets["/train"] == {"deployment": "cluster", "service": "gpu", "locations": 2}
 
 
-def test_the_cohort_of_the_guide_lies_at_the_cluster(folder: Path) -> None:
+def test_cohort_of_the_guide_is_at_the_cluster(folder: Path) -> None:
     assert main([word.replace("my-site.yml", "with-inputs.yml") for word in bind_command()]) == 0
     (workflow,) = load(folder / "streamflow.with-inputs.yml")["workflows"].values()
     assert workflow["bindings"][-1]["port"] == "/cohort"
 
 
-def test_the_option_of_the_guide_changes_one_place(folder: Path) -> None:
+def test_option_of_the_guide_changes_one_binding(folder: Path) -> None:
     option = re.search(r"`--role (\S+)`", GUIDE.read_text())
     assert option is not None
     assert main([*bind_command(), "--role", option[1]]) == 0
@@ -65,7 +65,7 @@ def test_the_option_of_the_guide_changes_one_place(folder: Path) -> None:
     )
 
 
-def test_the_error_of_the_guide_is_what_is_said(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_error_of_the_guide_is_printed(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     site = folder / "my-site.yml"
     site.write_text(site.read_text().replace("service: gpu, locations: 2", "service: gpus, locations: 2"))
     assert main(bind_command()) == 65

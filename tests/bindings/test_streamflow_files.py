@@ -18,7 +18,7 @@ FILES = sorted([*ROOT.glob("streamflow*.yml"), *ROOT.glob("deployments/bindings/
 
 
 def bindings(document: dict[str, Any]) -> list[tuple[dict[str, Any], dict[str, Any], list[dict[str, Any]]]]:
-    """(workflow, binding, its targets) of a file."""
+    """Return (workflow, binding, its targets) of a file."""
     files = []
     for workflow in document["workflows"].values():
         for binding in workflow.get("bindings", []):
@@ -28,7 +28,7 @@ def bindings(document: dict[str, Any]) -> list[tuple[dict[str, Any], dict[str, A
 
 
 def services(path: Path, deployment: dict[str, Any]) -> set[str]:
-    """Names of sets of options, or of the containers in the chart's templates."""
+    """Return the names of sets of options, or of the containers in the chart's templates."""
     if "chart" not in deployment["config"]:
         return set(deployment["config"].get("services", {}))
     templates = (path.parent / deployment["config"]["chart"] / "templates").rglob("*.yaml")
@@ -91,7 +91,7 @@ def test_one_workflow_per_file(path: Path) -> None:
 PODS = ("medweave.kubernetes", "medweave.helm", "medweave.compss")
 
 
-def test_nothing_in_it_belongs_to_one_machine(path: Path) -> None:
+def test_file_is_independent_of_the_machine(path: Path) -> None:
     document = load(path)
     for deployment in document["deployments"].values():
         # What the chart's containers have inside is no path of a machine: their workdir, and where volumes appear.
@@ -117,7 +117,7 @@ def test_the_files_that_it_names_exist(path: Path) -> None:
 
 
 def paths_in(value: Any, schema: dict[str, Any]) -> Iterator[str]:
-    """The settings that are paths on the driver's machine."""
+    """Yield the settings that are paths on the driver's machine."""
     if isinstance(value, str) and schema.get("format") == "path":
         yield value
     elif isinstance(value, list):

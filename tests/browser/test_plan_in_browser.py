@@ -49,7 +49,7 @@ def draw(folder: Path, site: str) -> None:
 
 
 @pytest.mark.parametrize("site", SITES)
-def test_words_stay_in_their_boxes(tab: Browser, tmp_path: Path, site: str) -> None:
+def test_text_fits_its_boxes(tab: Browser, tmp_path: Path, site: str) -> None:
     draw(tmp_path, site)
     tab.open(tmp_path / "plan.svg")
     assert tab.evaluate("document.querySelectorAll('text').length") > 20
@@ -60,7 +60,7 @@ def test_words_stay_in_their_boxes(tab: Browser, tmp_path: Path, site: str) -> N
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_the_picture_follows_the_reader_s_colours(tab: Browser, tmp_path: Path, scheme: str) -> None:
+def test_picture_follows_the_color_scheme(tab: Browser, tmp_path: Path, scheme: str) -> None:
     draw(tmp_path, "testbed")
     tab.scheme(scheme)
     tab.open(tmp_path / "plan.svg")

@@ -87,7 +87,7 @@ def test_no_errors_and_no_requests(tab: Browser, pages: dict[str, Path], name: s
 
 
 @pytest.mark.parametrize(("name", "expected"), [("run", 13), ("fragment", 13), ("failed", 0)])
-def test_every_picture_is_there(tab: Browser, pages: dict[str, Path], name: str, expected: int) -> None:
+def test_every_picture_is_loaded(tab: Browser, pages: dict[str, Path], name: str, expected: int) -> None:
     tab.open(pages[name])
     widths = tab.evaluate("[...document.images].map(i => i.complete ? i.naturalWidth : 0)")
     assert len(widths) == expected
@@ -99,7 +99,7 @@ def test_every_picture_is_there(tab: Browser, pages: dict[str, Path], name: str,
     assert all(width > 100 for width in charts)
 
 
-def test_outlines_lie_over_their_pictures(tab: Browser, pages: dict[str, Path]) -> None:
+def test_outlines_are_aligned_with_their_pictures(tab: Browser, pages: dict[str, Path]) -> None:
     tab.resize(1280, 900)
     tab.open(pages["run"])
     apart = tab.evaluate(
@@ -132,7 +132,7 @@ def test_all_text_has_enough_contrast(tab: Browser, pages: dict[str, Path], name
     assert len(tab.evaluate(CONTRAST)) == 1
 
 
-def test_screen_readers_find_names_and_headers(tab: Browser, pages: dict[str, Path]) -> None:
+def test_accessibility_tree_has_names_and_headers(tab: Browser, pages: dict[str, Path]) -> None:
     tab.open(pages["run"])
     nodes = [node for node in tab.call("Accessibility.getFullAXTree")["nodes"] if not node.get("ignored")]
     roles: dict[str, list[str]] = {}
@@ -147,7 +147,7 @@ def test_screen_readers_find_names_and_headers(tab: Browser, pages: dict[str, Pa
     assert tab.evaluate("[...document.querySelectorAll('tbody tr')].every(r => r.querySelector('th[scope=row]'))")
 
 
-def test_it_prints(tab: Browser, pages: dict[str, Path]) -> None:
+def test_page_has_a_print_layout(tab: Browser, pages: dict[str, Path]) -> None:
     tab.resize(1280, 900)
     tab.open(pages["run"])
     pdf = base64.b64decode(tab.call("Page.printToPDF", printBackground=True)["data"])

@@ -15,7 +15,7 @@ AIR_HU, LUNG_HU, TISSUE_HU, NODULE_HU = -1000.0, -850.0, 40.0, 50.0
 
 
 def chest_hu(num_slices: int = NUM_SLICES, side: int = SIDE, *, has_nodule: bool = True) -> np.ndarray:
-    """Return a trunk with two lungs and, if asked, one nodule: float32 HU of shape (slice, row, column)."""
+    """Return a trunk with two lungs and, on request, one nodule: float32 HU of shape (slice, row, column)."""
     z, y, x = np.mgrid[0:num_slices, 0:side, 0:side].astype(np.float32)
     hu = np.full((num_slices, side, side), AIR_HU, np.float32)
     hu[((x - side / 2) / (side * 0.42)) ** 2 + ((y - side / 2) / (side * 0.30)) ** 2 < 1] = TISSUE_HU

@@ -34,7 +34,7 @@ def seen(request: pytest.FixtureRequest, record_property: Callable[[str, object]
 
 
 class CasesSummary:
-    """Collects the reports of the cases and writes them at the end of the session."""
+    """The reports of the cases, written at the end of the session."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

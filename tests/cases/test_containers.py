@@ -19,7 +19,7 @@ REFUSAL = "asks for a container (DockerRequirement), which no site of medweave s
 
 @pytest.mark.case("docker-hint", expected="refused before a job starts: DockerRequirement, and what to do")
 @pytest.mark.parametrize("section", ["hints", "requirements"])
-def test_a_run_refuses_a_container_that_nothing_starts(
+def test_run_refuses_a_container_that_no_site_starts(
     tmp_path: Path, seen: Callable[[object], None], section: str
 ) -> None:
     write_workflow(tmp_path, {"made": ("echo hi > result.txt", {section: HINT["hints"]})})
@@ -31,7 +31,7 @@ def test_a_run_refuses_a_container_that_nothing_starts(
     assert not (tmp_path / "results" / "result.txt").exists()
 
 
-def test_a_run_whose_file_says_that_the_site_has_the_software_ignores_the_container(tmp_path: Path) -> None:
+def test_run_ignores_the_container_if_the_file_declares_installed_software(tmp_path: Path) -> None:
     file = FILE.replace("settings: job.yml", f"settings: job.yml, docker: {json.dumps(NO_CONTAINER)}")
     assert file != FILE
     write_workflow(tmp_path, {"made": ("echo hi > result.txt", HINT)}, file=file)
@@ -46,12 +46,12 @@ cwlVersion: v1.2
 class: Workflow
 {workflow}
 inputs: {{word: string}}
-outputs: {{said: {{type: File, outputSource: say/said}}}}
+outputs: {{printed: {{type: File, outputSource: say/printed}}}}
 steps:
   say:
     run: say.cwl
     in: {{word: word}}
-    out: [said]
+    out: [printed]
     {step}
 """,
         "workflows/w/say.cwl": f"""\
@@ -60,8 +60,8 @@ class: CommandLineTool
 {tool}
 baseCommand: echo
 inputs: {{word: {{type: string, inputBinding: {{}}}}}}
-stdout: said.txt
-outputs: {{said: stdout}}
+stdout: printed.txt
+outputs: {{printed: stdout}}
 """,
         "workflows/w/roles.yml": "w.cwl: {/say: preprocess}\n",
         "workflows/w/jobs/demo-w.yml": "word: hi\n",
@@ -87,7 +87,7 @@ REQUIREMENT = "{DockerRequirement: {dockerPull: 'debian:12.1'}}"
         {"workflow": f"hints: {REQUIREMENT}"},
     ],
 )
-def test_validate_plan_and_bind_refuse_a_container_wherever_it_stands(
+def test_validate_plan_and_bind_refuse_a_container_at_any_level(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], place: dict[str, str]
 ) -> None:
     write_project(tmp_path, **place)
@@ -118,7 +118,7 @@ def test_plan_refuses_a_container_of_a_nested_workflow(
 
 
 @pytest.mark.parametrize(("docker", "code"), [(None, 65), (NO_CONTAINER, 0)])
-def test_validate_looks_at_what_a_streamflow_file_says_of_containers(
+def test_validate_reads_the_container_setting_of_a_streamflow_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], docker: object, code: int
 ) -> None:
     write_workflow(

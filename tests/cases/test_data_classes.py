@@ -57,7 +57,7 @@ mayHold: {laptop: [derived], login: [derived]}
 @pytest.mark.case(
     "mayhold-program", expected="bind, plan and validate accept a tool's default file, and the run sends it"
 )
-def test_a_tools_default_file_may_lie_wherever_its_step_runs(
+def test_default_file_of_a_tool_is_allowed_at_every_site_of_its_step(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seen: Callable[[object], None]
 ) -> None:
     project = tmp_path / "project"

@@ -47,7 +47,7 @@ def series(folder: Path, change: Callable[[Dataset], None]) -> Path:
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A model that finds voxels brighter than 0 HU on a grid of 4 mm."""
+    """Return a model that finds voxels brighter than 0 HU on a grid of 4 mm."""
     folder = tmp_path_factory.mktemp("model")
     contract = InputContract(
         spacing_mm=(4.0, 4.0, 4.0), window_hu=WINDOW_HU, patch_shape=(32, 32, 32), patch_multiple=4, crop="lungs"

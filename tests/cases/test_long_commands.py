@@ -78,7 +78,7 @@ def test_a_long_command_of_a_local_run(tmp_path: Path, kind: str, seen: Callable
 
 
 def local(words: list[str], folder: Path, environment: dict[str, str] | None = None) -> tuple[int, str, str]:
-    """Exit code, output and last line of errors of a job on this machine."""
+    """Run a job on this machine; return exit code, output and last line of errors."""
     import os
 
     async def go() -> tuple[int, str, str]:

@@ -32,14 +32,14 @@ Seen = Callable[[object], None]
 pytestmark = pytest.mark.case("names-in-errors", expected="the reason, without arguments, paths and names of files")
 
 
-def test_a_command_of_the_engine_that_fails_says_program_and_reason(seen: Seen) -> None:
+def test_failed_engine_command_reports_program_and_reason(seen: Seen) -> None:
     text = str(CommandFailed(["cp", "-rL", f"/scratch/a1/{NAME}", f"/b/{NAME}"], "login", (CP, 1)))
     seen(text)
     assert text == "`cp` in login ended with 1: Permission denied"
     assert NAME not in str(CommandFailed([f"( cd /x && cp '{NAME}' . )"], "login", (f"cp: {NAME}: odd", 2)))
 
 
-def test_a_stream_that_breaks_says_the_reason(seen: Seen) -> None:
+def test_broken_stream_reports_its_reason(seen: Seen) -> None:
     async def read() -> None:
         async with LocalReader(["sh", "-c", f"echo {CP!r} >&2; exit 1"], "a transfer from this machine") as stream:
             await stream.read()
@@ -51,7 +51,7 @@ def test_a_stream_that_breaks_says_the_reason(seen: Seen) -> None:
 
 
 @pytest.mark.parametrize("text", ENGINE_ERRORS)
-def test_the_engines_words_lose_their_names(
+def test_names_are_removed_from_engine_messages(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seen: Seen, text: str
 ) -> None:
     run = RunRecord(tmp_path / "runs", "lung")
@@ -71,7 +71,7 @@ def test_the_engines_words_lose_their_names(
         assert "…" in words or "\\u2026" in words
 
 
-def test_messages_about_the_users_own_files_keep_their_places() -> None:
+def test_messages_about_user_files_keep_their_paths() -> None:
     text = "streamflow.yml:12: deployments.hpc.wraps: there is no deployment 'login'."
     record = logging.LogRecord("streamflow", logging.ERROR, "", 0, ValueError(text), None, None)
     assert ShortFailures().filter(record)

@@ -29,14 +29,14 @@ Act = Callable[[Any, ExecutionLocation], Any]
 
 @pytest.fixture(autouse=True)
 def short_deadlines(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Deadlines of seconds in place of minutes."""
+    """Shorten the deadlines from minutes to seconds."""
     monkeypatch.setattr(deadlines, "NO_PROGRESS_S", SILENCE_S)
     monkeypatch.setattr(shells, "PROBE_S", 0.3)
 
 
 @pytest.fixture(params=["ssh", "pods"])
 def using(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[[Act], Any]]:
-    """Runs something with a connector of each kind and its place."""
+    """Run something with a connector of each kind and its place."""
 
     def run(connector: Any, place: str, act: Act) -> Any:
         async def go() -> Any:
@@ -63,16 +63,14 @@ def using(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[[
 
 @pytest.mark.slow
 @pytest.mark.case("pod-600s", expected="a hash that makes progress has no time limit, over ssh and in pods")
-def test_a_command_that_makes_progress_is_not_ended(
-    using: Callable[[Act], Any], seen: Callable[[object], None]
-) -> None:
+def test_command_with_progress_is_not_terminated(using: Callable[[Act], Any], seen: Callable[[object], None]) -> None:
     answer = using(lambda connector, place: connector.run(place, [BUSY], capture_output=True))
     seen(answer)
     assert answer == ("digest", 0)
 
 
 @pytest.mark.slow
-def test_a_command_that_has_stopped_is_ended(using: Callable[[Act], Any]) -> None:
+def test_stalled_command_is_terminated(using: Callable[[Act], Any]) -> None:
     async def act(connector: Any, place: ExecutionLocation) -> Any:
         with pytest.raises(SiteUnreachable, match=r"a command made no progress for \d+ s, after \d+ bytes") as caught:
             await connector.run(place, [QUIET], capture_output=True)
@@ -92,13 +90,13 @@ def copy_of(script: str, target: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_slow_copy_is_not_ended(tmp_path: Path) -> None:
+def test_slow_copy_is_not_aborted(tmp_path: Path) -> None:
     copy_of("for n in 1 2 3 4 5; do echo $n; sleep 0.6; done", tmp_path / "got")
     assert (tmp_path / "got").read_text() == "1\n2\n3\n4\n5\n"
 
 
 @pytest.mark.slow
-def test_a_copy_that_has_stopped_is_cut_with_place_bytes_and_seconds(tmp_path: Path) -> None:
+def test_stalled_copy_is_aborted_with_place_bytes_and_seconds(tmp_path: Path) -> None:
     with pytest.raises(StreamCut) as caught:
         copy_of("printf 12345; sleep 30", tmp_path / "got")
     assert re.search(r"pods to login: a copy made no progress for \d+ s, after \d+ bytes", str(caught.value))
@@ -111,7 +109,7 @@ def test_a_copy_that_has_stopped_is_cut_with_place_bytes_and_seconds(tmp_path: P
     assert "made no progress" in str(failure)
 
 
-def test_the_clock_starts_again_with_each_sign_of_progress() -> None:
+def test_deadline_restarts_with_progress() -> None:
     now = [0.0]
     deadline = deadlines.ProgressDeadline("a copy", "hpc", 10, clock=lambda: now[0])
 

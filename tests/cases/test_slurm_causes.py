@@ -53,7 +53,7 @@ def test_a_refused_submission_is_the_cause(cluster: Cluster, seen: Seen) -> None
 @pytest.mark.case(
     "driver-inside-slurm-job", expected="the variables of the driver's job stay there; srun's message is the cause"
 )
-def test_a_node_group_that_srun_does_not_start_says_why(cluster: Cluster, seen: Seen) -> None:
+def test_node_group_that_srun_does_not_start_reports_the_reason(cluster: Cluster, seen: Seen) -> None:
     programs = cluster.folder / "bin"
     programs.mkdir()
     (programs / "srun").write_text(f'#!/bin/sh\nenv > {cluster.folder}/srun.env\necho "{SRUN_ERROR}" >&2\nexit 1\n')

@@ -38,7 +38,7 @@ def server_with(folder: Path, *settings: str) -> Iterator[tuple[Sshd, Target]]:
 
 
 def run_by(target: Target, line: str) -> tuple[str, int]:
-    """What a run gets, or its error."""
+    """Return the result of a run, or its error."""
 
     async def go() -> tuple[str, int]:
         login = Sessions(target, most=10, notify=lambda _: None)
@@ -103,7 +103,7 @@ OURS = [["curve25519-sha256"], ["ssh-ed25519"], ["aes256-gcm@openssh.com", "aes2
 
 
 def kexinit(*lists: str) -> bytes:
-    """The beginning of a server's SSH_MSG_KEXINIT."""
+    """Return the beginning of a server's SSH_MSG_KEXINIT."""
     return b"\x14" + bytes(16) + b"".join(len(names).to_bytes(4, "big") + names.encode() for names in lists)
 
 
@@ -123,6 +123,6 @@ def test_the_kind_without_a_common_algorithm(lists: tuple[str, ...], setting: st
 
 
 @pytest.mark.parametrize("length", [0, 5, 17, 20, 40])
-def test_a_message_that_is_cut_says_nothing(length: int) -> None:
+def test_truncated_message_is_ignored(length: int) -> None:
     whole = kexinit("curve25519-sha256", "ssh-ed25519", "aes256-ctr", "aes256-ctr", "hmac-sha2-256")
     assert read_offers(whole[:length], OURS) == ()

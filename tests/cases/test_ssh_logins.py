@@ -85,7 +85,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
 
 
 def using(site: Site, account: str, act: Callable[[Any, ExecutionLocation], Any]) -> Any:
-    """What a deployed connector answers for an account."""
+    """Run an act with a deployed connector for an account; return its result."""
 
     async def go() -> Any:
         connector = site.connector(account)
@@ -105,7 +105,7 @@ async def job(connector: Any, place: ExecutionLocation, folder: Path, words: lis
 
 
 async def all_kinds(connector: Any, place: ExecutionLocation, folder: Path) -> dict[str, Any]:
-    """What each kind of session gives: a short command, a job, and copies in both directions."""
+    """Return the result of each kind of session: a short command, a job, and copies in both directions."""
     (folder / "sent").write_text("to the site\n")
     answers = {
         "command": await connector.run(
@@ -130,7 +130,7 @@ def test_a_tcsh_login(site: Site, tmp_path: Path, seen: Callable[[object], None]
 
 
 @pytest.mark.case("ssh-login-noise", expected="what .bashrc prints reaches no command, job or copy")
-def test_a_login_that_prints(site: Site, tmp_path: Path, seen: Callable[[object], None]) -> None:
+def test_login_shell_that_prints_output(site: Site, tmp_path: Path, seen: Callable[[object], None]) -> None:
     answers = using(site, "bash", lambda *there: all_kinds(*there, tmp_path))
     seen(answers["back"])
     assert answers == RIGHT
@@ -149,7 +149,7 @@ def test_a_long_command_behind_tcsh(site: Site, tmp_path: Path) -> None:
     assert (tmp_path / "job" / "out.txt").read_text() == f"3000 {sum(map(len, names)) - 2 * 3000}\n"
 
 
-def test_a_failed_job_says_its_own_words_only(site: Site, tmp_path: Path) -> None:
+def test_failed_job_reports_only_its_own_message(site: Site, tmp_path: Path) -> None:
     async def act(connector: Any, place: ExecutionLocation) -> Any:
         return await job(connector, place, tmp_path / "job", ["ls", "/nothing"])
 
@@ -175,7 +175,7 @@ def test_a_slow_login(site: Site) -> None:
         ("expired", "Password change required"),
     ],
 )
-def test_an_account_that_runs_no_commands_is_told(
+def test_account_without_shell_commands_is_reported(
     site: Site, account: str, words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("medweave_connectors.sites.ssh.sessions.PAUSES_S", (0.0,))
@@ -210,7 +210,7 @@ def test_one_session_is_too_few(site: Site, tmp_path: Path) -> None:
 
 
 def doctor(site: Site, account: str) -> dict[str, HopResult]:
-    """The lines of `medweave doctor` about an account, by name."""
+    """Return the lines of `medweave doctor` about an account, by name."""
     target = Target(
         where="deployments.login.config",
         host="127.0.0.1",

@@ -180,7 +180,7 @@ def test_a_location_is_a_uri(
 
 @pytest.mark.slow
 @pytest.mark.case("iwd-subfolder", expected="an entryname with a folder is written into that folder")
-def test_an_entry_may_lie_in_a_folder(project: Path, seen: Callable[[object], None]) -> None:
+def test_directory_entry_may_be_in_a_subfolder(project: Path, seen: Callable[[object], None]) -> None:
     seen(printed(project, "work_dir"))
     assert printed(project, "work_dir") == '{"a": 6, "rate": 1e-07}written\nright\nright\n'
 
@@ -219,11 +219,11 @@ def test_a_missing_secondary_file_is_refused(
     (tmp_path / "x.dat").write_text("d", encoding="utf-8")
     monkeypatch.chdir(tmp_path)
     assert main_command.main(["validate", "."]) != 0
-    found = capsys.readouterr().out
+    output = capsys.readouterr().out
     code = main_command.main(["run", "--file", "streamflow.yml"])
     error = capsys.readouterr().err
     seen((code, error.splitlines()[0]))
     assert code == UserInputError.exit_code
-    assert "x.dat.idx" in found
+    assert "x.dat.idx" in output
     assert "x.dat.idx" in error
-    assert "hdr" not in found + error
+    assert "hdr" not in output + error

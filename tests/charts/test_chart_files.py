@@ -33,7 +33,7 @@ def chart(request: pytest.FixtureRequest) -> Path:
 
 
 def merged(base: Any, over: Any) -> Any:
-    """Values as Helm joins them: maps key by key, everything else replaced."""
+    """Return values merged like Helm does: maps key by key, everything else replaced."""
     if isinstance(base, dict) and isinstance(over, dict):
         return {**base, **{key: merged(base.get(key), inner) for key, inner in over.items()}}
     return over
@@ -75,14 +75,14 @@ def test_schema_and_templates_know_the_same_keys(chart: Path) -> None:
         assert f".{key}" in helper
 
 
-def test_every_key_has_a_default_or_must_be_said(chart: Path) -> None:
+def test_every_key_has_a_default_or_is_required(chart: Path) -> None:
     known = {key for key, _ in keys(schema(chart))}
     without = known - set(leaf_keys(values(chart), known))
     assert without <= {"image.repository", "image.digest", "image.tag"}
     assert values(chart).get("engine", "") == "", "the engine is never a silent choice"
 
 
-def test_defaults_with_what_must_be_said_are_valid(chart: Path) -> None:
+def test_defaults_with_required_keys_are_valid(chart: Path) -> None:
     assert errors(chart, MINIMAL[chart.name]) == []
     assert errors(chart, {}) != []
 

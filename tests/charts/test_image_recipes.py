@@ -18,7 +18,7 @@ SECTIONS = {"files", "post", "environment", "runscript", "test", "labels", "help
 
 
 def instructions(recipe: Path) -> list[tuple[str, str]]:
-    """(instruction, its words) of a Containerfile, continued lines joined, comments left out."""
+    """Return (instruction, its words) of a Containerfile, with continued lines joined and without comments."""
     text = "\n".join(line for line in recipe.read_text().splitlines() if not line.lstrip().startswith("#"))
     lines = re.sub(r"\\\n\s*", "", text).splitlines()
     return [(line.split(maxsplit=1)[0], line.split(maxsplit=1)[1]) for line in lines if line.strip()]
@@ -40,7 +40,7 @@ def test_there_is_a_recipe_per_role() -> None:
     assert {path.parent.name for path in RECIPES} == {"train", "compss", "segment", "driver"}
 
 
-def test_it_is_built_on_any_base_in_stages(recipe: Path) -> None:
+def test_recipe_builds_on_any_base_in_stages(recipe: Path) -> None:
     steps = instructions(recipe)
     assert steps[0][0] == "ARG"
     assert re.fullmatch(r"BASE_IMAGE=[a-z/]+:[0-9][\w.-]+", steps[0][1]), "a tag that names a version"
@@ -49,14 +49,14 @@ def test_it_is_built_on_any_base_in_stages(recipe: Path) -> None:
     assert {words.split()[0] for words in stages} <= {"${BASE_IMAGE}", "scratch"}
 
 
-def test_it_ends_as_a_normal_user(recipe: Path) -> None:
+def test_recipe_ends_with_an_unprivileged_user(recipe: Path) -> None:
     users = [words for name, words in final_stage(recipe) if name == "USER"]
     assert users[-1] == "10001:10001"
     after = final_stage(recipe)[[name for name, _ in final_stage(recipe)].index("USER") + 1 :]
     assert "medweave" in " ".join(words for _, words in after)
 
 
-def test_it_says_what_it_is(recipe: Path) -> None:
+def test_image_has_its_labels(recipe: Path) -> None:
     labels = " ".join(words for name, words in final_stage(recipe) if name == "LABEL")
     for key in ("title", "description", "licenses", "version", "revision"):
         assert f"org.opencontainers.image.{key}=" in labels
@@ -81,7 +81,7 @@ def test_the_environment_can_be_left_out_where_it_holds_pytorch(recipe: Path) ->
     assert ("WITH_TORCH=1" in recipe.read_text()) == (recipe.parent.name in {"train", "compss"})
 
 
-def test_the_context_holds_what_a_build_reads() -> None:
+def test_build_context_has_all_files_of_the_build() -> None:
     allowed = {line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")}
     assert all((ROOT / name).exists() for name in allowed)
     project = (ROOT / "pyproject.toml").read_text()
@@ -90,7 +90,7 @@ def test_the_context_holds_what_a_build_reads() -> None:
 
 
 def apptainer_sections(text: str) -> tuple[dict[str, str], dict[str, list[str]]]:
-    """Header and sections of an Apptainer definition.
+    """Return the header and sections of an Apptainer definition.
 
     Raises:
         ValueError: a line that the format does not have, or a section twice.
@@ -114,7 +114,7 @@ def apptainer_sections(text: str) -> tuple[dict[str, str], dict[str, list[str]]]
     return header, sections
 
 
-def test_the_apptainer_definition_has_its_form() -> None:
+def test_apptainer_definition_is_well_formed() -> None:
     header, sections = apptainer_sections((IMAGES / "train" / "train.def").read_text())
     assert header == {"Bootstrap": "docker", "From": "python:3.12-slim"}
     assert {"files", "post", "environment", "runscript", "test", "labels", "help"} == set(sections)
@@ -128,7 +128,7 @@ def test_the_apptainer_definition_has_its_form() -> None:
 
 
 @pytest.mark.parametrize("broken", ["Bootstrap docker\n", "%psot\n  x\n", "%post\n x\n%post\n y\n"])
-def test_the_parser_refuses_what_apptainer_would(broken: str) -> None:
+def test_parser_refuses_invalid_apptainer_definitions(broken: str) -> None:
     with pytest.raises(ValueError, match=r".+"):
         apptainer_sections(broken)
 

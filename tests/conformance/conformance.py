@@ -3,10 +3,10 @@
     git clone https://github.com/common-workflow-language/cwl-v1.2
     make conformance SUITE=$PWD/cwl-v1.2 [SITES='stock local slurm helm'] [CASES=id,id…] [KEEP=1]
 
-A site is sites/<site>.yml beside this file; `stock` is StreamFlow's own local connector without our plug-in. `slurm` and `helm` are
+A site is sites/<site>.yml next to this file; `stock` is StreamFlow's local connector without our plug-in. `slurm` and `helm` are
 those of the testbed (`make testbed`), as its laptop's user. Each writes build/conformance/<site>.json; KEEP=1 puts its line into
-docs/reference/conformance.json, which `make docs` makes a page of; a site that is not tried keeps its line there. The exit
-code is 0 where all passes that passes with `stock`, but for what reasons.yml explains.
+docs/reference/conformance.json, which `make docs` turns into a page; a site that is not tried keeps its row. The exit
+code is 0 if every test that passes with `stock` passes, except those that reasons.yml explains.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ import yaml
 ROOT = Path(__file__).resolve().parents[2]
 HERE = Path(__file__).resolve().parent
 BUILD = ROOT / "build" / "conformance"
-KEPT = ROOT / "docs" / "reference" / "conformance.json"
+TABLE = ROOT / "docs" / "reference" / "conformance.json"
 RUNNER, REASONS = HERE / "runner.py", HERE / "reasons.yml"
 ENDS = ("passed", "failed", "unsupported")
 SITES = ("stock", "local", "slurm", "helm")
@@ -40,7 +40,7 @@ sys.path.insert(0, str(ROOT / "tests"))
 
 
 def options() -> argparse.Namespace:
-    """The command line."""
+    """Return the parsed command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("suite", type=Path, metavar="SUITE", help="a checkout of common-workflow-language/cwl-v1.2")
     parser.add_argument("--sites", nargs="+", choices=SITES, default=SITES[:2], metavar="SITE", help="(stock local)")
@@ -50,13 +50,13 @@ def options() -> argparse.Namespace:
     parser.add_argument("--jobs", type=int, default=2, metavar="N", help="tests at once (2)")
     parser.add_argument("--timeout", type=int, default=180, metavar="S", help="of one test, in s (180)")
     parser.add_argument("--cwltest", default="cwltest", metavar="PROGRAM", help="(cwltest)")
-    parser.add_argument("--keep", action="store_true", help=f"put the results into {KEPT.relative_to(ROOT)}")
+    parser.add_argument("--keep", action="store_true", help=f"put the results into {TABLE.relative_to(ROOT)}")
     return parser.parse_args()
 
 
 @contextmanager
 def runner(site: str, environment: Mapping[str, str]) -> Iterator[list[str]]:
-    """The words of a command that is cwl-runner, while the block lasts."""
+    """Serve cwl-runner while the block lasts; yield the words of its command."""
     place = BUILD / site / "runner.sock"
     words = [sys.executable, str(RUNNER), "serve", str(place), *(["--stock"] if site == "stock" else [])]
     server = subprocess.Popen(words, env=dict(environment))
@@ -73,7 +73,7 @@ def runner(site: str, environment: Mapping[str, str]) -> Iterator[list[str]]:
 
 @contextmanager
 def environment_of(site: str) -> Iterator[dict[str, str]]:
-    """What the site's runs inherit; for `helm`, the release stands while the block lasts."""
+    """Yield the environment of the site's runs; for `helm`, the release is installed while the block lasts."""
     folder = BUILD / site
     own = {"TMPDIR": str(folder), "MEDWEAVE_RUNS_DIR": str(folder / "runs"), "OMP_WAIT_POLICY": "passive"}
     if site not in ("slurm", "helm"):
@@ -98,39 +98,39 @@ def environment_of(site: str) -> Iterator[dict[str, str]]:
         subprocess.run(["helm", *access, "uninstall", RELEASE], env=testbed, check=False)
 
 
-def try_site(site: str, given: argparse.Namespace) -> dict[str, Any]:
-    """Runs the suite, and writes what came out."""
+def try_site(site: str, arguments: argparse.Namespace) -> dict[str, Any]:
+    """Run the suite, and write and return the result."""
     shutil.rmtree(BUILD / site, ignore_errors=True)
     (BUILD / site).mkdir(parents=True)
     xml, log = BUILD / site / "junit.xml", BUILD / f"{site}.log"
     with environment_of(site) as environment, runner(site, environment) as command, log.open("w") as output:
-        words = [given.cwltest, "--test", "conformance_tests.yaml", "--tool", command[0], "-j", str(given.jobs)]
+        words = [arguments.cwltest, "--test", "conformance_tests.yaml", "--tool", command[0], "-j", str(arguments.jobs)]
         words += [
             "--timeout",
-            str(given.timeout),
+            str(arguments.timeout),
             "--junit-xml",
             str(xml),
-            *(["-s", given.cases] if given.cases else []),
+            *(["-s", arguments.cases] if arguments.cases else []),
         ]
         words += ["--", *command[1:], "--streamflow-file", str(HERE / "sites" / f"{site}.yml")]
-        subprocess.run(words, cwd=given.suite, env=environment, stdout=output, stderr=output, check=False)
+        subprocess.run(words, cwd=arguments.suite, env=environment, stdout=output, stderr=output, check=False)
     if not xml.exists():
         sys.exit(f"conformance: {site}: cwltest made no report, and says why in {log}")
-    cases = given.cases.split(",") if given.cases else []
-    result = {**read(xml, cases), "suite": commit(given.suite), "streamflow": version("streamflow")}
-    kept = BUILD / f"{site}.json"
-    if cases and kept.exists():
-        result = merged(json.loads(kept.read_text(encoding="utf-8")), result)
-    kept.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    cases = arguments.cases.split(",") if arguments.cases else []
+    result = {**read(xml, cases), "suite": commit(arguments.suite), "streamflow": version("streamflow")}
+    file = BUILD / f"{site}.json"
+    if cases and file.exists():
+        result = merged(json.loads(file.read_text(encoding="utf-8")), result)
+    file.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
     shutil.rmtree(BUILD / site)
     return result
 
 
 def read(xml: Path, cases: Sequence[str] = ()) -> dict[str, Any]:
-    """The ids of the tests by how they ended, from cwltest's report; where it was told which `cases` to try, it has wrong names."""
+    """Return the ids of the tests by outcome, from cwltest's report; its names are wrong if `cases` were selected."""
     ended: dict[str, list[str]] = {how: [] for how in ENDS}
-    found = list(ElementTree.parse(xml).iter("testcase"))
-    for name, case in zip(cases or [case.attrib["file"] for case in found], found, strict=True):
+    elements = list(ElementTree.parse(xml).iter("testcase"))
+    for name, case in zip(cases or [case.attrib["file"] for case in elements], elements, strict=True):
         how = (
             "unsupported"
             if case.find("skipped") is not None
@@ -143,41 +143,41 @@ def read(xml: Path, cases: Sequence[str] = ()) -> dict[str, Any]:
 
 
 def merged(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, Any]:
-    """The result of a whole run with the tests that were tried once more."""
+    """Return the result of a whole run, updated with the tests that were tried again."""
     again = {name for how in ENDS for name in now[how]}
     return {**now, **{how: sorted({*before[how]} - again | {*now[how]}) for how in ENDS}}
 
 
 def commit(suite: Path) -> str:
-    """Of the checkout."""
+    """Return the commit of the checkout."""
     words = ["git", "-C", str(suite), "rev-parse", "HEAD"]
     return subprocess.run(words, capture_output=True, text=True, check=True).stdout.strip()
 
 
 def row(result: Mapping[str, Any]) -> dict[str, Any]:
-    """A site's line of the kept table: a number, and the ids of what did not pass."""
+    """Return a site's row of the table: a number, and the ids of the tests that did not pass."""
     return {"passed": len(result["passed"]), "failed": result["failed"], "unsupported": result["unsupported"]}
 
 
 def known(suite: str) -> dict[str, dict[str, Any]]:
-    """The lines of the kept table, where it is of this suite and this StreamFlow."""
-    table = json.loads(KEPT.read_text(encoding="utf-8"))
+    """Return the rows of the table, if it is of this suite and this StreamFlow."""
+    table = json.loads(TABLE.read_text(encoding="utf-8"))
     same = (table["suite"], table["streamflow"]) == (suite, version("streamflow"))
     return dict(table["sites"]) if same else {}
 
 
 def not_passed(line: Mapping[str, Any]) -> set[str]:
-    """The ids of a line."""
+    """Return the ids in a row."""
     return {*line["failed"], *line["unsupported"]}
 
 
 def main() -> int:
-    """Tries each site, and says what passes with the stock connector only."""
-    given = options()
-    suite = commit(given.suite)
+    """Try each site, and print which tests pass with the stock connector only."""
+    arguments = options()
+    suite = commit(arguments.suite)
     lines = known(suite)
-    for site in given.sites:
-        ended = try_site(site, given)
+    for site in arguments.sites:
+        ended = try_site(site, arguments)
         lines[site] = row(ended)
         print(f"{site}: " + ", ".join(f"{len(ended[how])} {how}" for how in ENDS), flush=True)
     stock = not_passed(lines["stock"]) if "stock" in lines else None
@@ -190,13 +190,13 @@ def main() -> int:
     for site, ids in lost.items():
         if ids:
             print(f"{site}: fails, and passes with the stock connector: {', '.join(ids)}")
-    if given.keep:
+    if arguments.keep:
         table = {
             "suite": suite,
             "streamflow": version("streamflow"),
             "sites": {name: lines[name] for name in SITES if name in lines},
         }
-        KEPT.write_text(json.dumps(table, indent=2) + "\n", encoding="utf-8")
+        TABLE.write_text(json.dumps(table, indent=2) + "\n", encoding="utf-8")
     explained = yaml.safe_load(REASONS.read_text(encoding="utf-8"))["with_ours"]
     return 1 if any(set(ids) - set(explained) for ids in lost.values()) else 0
 

@@ -17,7 +17,7 @@ POLL_S = 0.05
 
 
 def call(path: str, arguments: list[str]) -> int:
-    """Has the server run cwl-runner with this process's folder, output and errors; its exit code."""
+    """Run cwl-runner in the server with this process's folder, output and errors; return its exit code."""
     connection = socket.socket(socket.AF_UNIX)
     connection.connect(path)
     request = json.dumps({"folder": str(Path.cwd()), "arguments": arguments}).encode()
@@ -27,7 +27,7 @@ def call(path: str, arguments: list[str]) -> int:
 
 
 def serve(path: str, *, stock: bool) -> None:
-    """Forks a process per call, until it is told to end."""
+    """Fork a process per call, until it is terminated."""
     import streamflow.cwl.runner
 
     if stock:

@@ -171,7 +171,7 @@ def test_the_validator_refuses_a_crate_that_lacks_a_step(done: engine.Run, tmp_p
     assert any("HowToStep" in issue["says"] for issue in crate_issues(tmp_path / "crate"))
 
 
-def test_it_tells_what_ran_where_and_with_what(done: engine.Run, tmp_path: Path) -> None:
+def test_crate_records_steps_sites_and_versions(done: engine.Run, tmp_path: Path) -> None:
     graph = exported(done, tmp_path / "crate")
     (workflow,) = named(graph, graph["./"]["mainEntity"])
     assert workflow["name"] == "Count scans"
@@ -199,7 +199,7 @@ def test_it_tells_what_ran_where_and_with_what(done: engine.Run, tmp_path: Path)
     assert named(graph, jobs["count on ward"]["location"])[0]["name"] == "ward"
 
 
-def test_anybody_can_make_the_digest_of_a_folder(done: engine.Run, tmp_path: Path) -> None:
+def test_digest_of_a_folder_is_reproducible(done: engine.Run, tmp_path: Path) -> None:
     graph = exported(done, tmp_path / "crate")
     (scans,) = (entity for entity in graph.values() if entity.get("name") == "scans" and "sha256" in entity)
     command = scans["description"].split("`")[1]
@@ -208,7 +208,7 @@ def test_anybody_can_make_the_digest_of_a_folder(done: engine.Run, tmp_path: Pat
     assert hashlib.sha256(output).hexdigest() == scans["sha256"]
 
 
-def test_no_name_text_path_or_host_is_in_it(done: engine.Run, tmp_path: Path) -> None:
+def test_crate_has_no_name_text_path_or_host(done: engine.Run, tmp_path: Path) -> None:
     exported(done, tmp_path / "crate", "--include-outputs", str(done.folder / "results"))
     files = [path for path in (tmp_path / "crate").rglob("*") if path.is_file()]
     assert files
@@ -223,7 +223,7 @@ NODE, REGISTRY = "node-17.hpc.example.org", "registry.hospital.example:5000"
 
 @pytest.fixture
 def at_a_site(done: engine.Run, tmp_path: Path) -> Path:
-    """The same run's folder, as if one of its jobs had run in a pod there."""
+    """Return a copy of the run's folder in which one job ran in a pod at a site."""
     shutil.copytree(done.folder, tmp_path / "there", symlinks=True)
     log = tmp_path / "there" / done.record.relative_to(done.folder) / "events.jsonl"
     events = [json.loads(line) for line in log.read_text().splitlines()]
@@ -266,7 +266,7 @@ def test_only_aggregates_and_models_are_included(
     assert (tmp_path / "crate" / "outputs" / "model" / "model" / "weights.bin").read_text() == "weights\n"
 
 
-def test_what_was_changed_after_the_run_is_not_included(
+def test_files_changed_after_the_run_are_not_included(
     done: engine.Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "results").mkdir()
@@ -296,14 +296,16 @@ def test_another_workflow_than_that_of_the_run_is_refused(tmp_path: Path, capsys
     assert not (tmp_path / "crate").exists()
 
 
-def test_what_is_there_is_not_overwritten(done: engine.Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_existing_crate_is_not_overwritten(
+    done: engine.Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "crate.zip").write_text("mine")
     assert main(["export", str(done.record), "--crate", str(tmp_path / "crate.zip")]) == 65
     assert (tmp_path / "crate.zip").read_text() == "mine"
     assert "is there already" in capsys.readouterr().err
 
 
-def test_a_zip_holds_what_a_folder_holds(done: engine.Run, tmp_path: Path) -> None:
+def test_zip_and_folder_have_equal_content(done: engine.Run, tmp_path: Path) -> None:
     exported(done, tmp_path / "crate")
     assert main(["export", str(done.record), "--crate", str(tmp_path / "crate.zip")]) == 0
     with zipfile.ZipFile(tmp_path / "crate.zip") as packed:
@@ -315,7 +317,7 @@ def test_a_zip_holds_what_a_folder_holds(done: engine.Run, tmp_path: Path) -> No
     assert {entity.name for entity in tmp_path.iterdir()} == {"crate", "crate.zip"}, "no other file is left"
 
 
-def test_names_of_hosts_are_taken_out_of_texts() -> None:
+def test_host_names_are_removed_from_texts() -> None:
     hosts = Hosts(("node-17.hpc.example.org", "node-17"))
     text = "Slurm job 3 on node-17 and node-17.hpc.example.org (10.0.0.7:22) with my-node-17-x"
     assert hosts.without(text) == "Slurm job 3 on [a host] and [a host] ([a host]) with my-node-17-x"
@@ -331,5 +333,5 @@ def test_names_of_hosts_are_taken_out_of_texts() -> None:
         ("", None),
     ],
 )  # fmt: skip
-def test_an_image_is_told_without_its_registry(text: str, image: Image | None) -> None:
+def test_image_is_named_without_its_registry(text: str, image: Image | None) -> None:
     assert read_image(text) == image

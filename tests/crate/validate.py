@@ -1,7 +1,7 @@
-"""Run roc-validator, in an environment of its own: its pins are not medweave's. `validate.py CRATE…` prints a JSON line for each.
+"""Run roc-validator in its own environment: its pins are not medweave's. `validate.py CRATE…` prints a JSON line for each.
 
-The shapes of the profiles are in its package. What it would fetch, the JSON-LD context of RO-Crate 1.1, comes from the package of
-ro-crate-py 0.14, which has a copy: nothing is asked of a network.
+The shapes of the profiles are in its package. It would download the JSON-LD context of RO-Crate 1.1; that comes from the package of
+ro-crate-py 0.14, which has a copy: no network is needed.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ CONTEXT = json.loads(files("rocrate").joinpath("data", "ro-crate.jsonld").read_t
 
 
 def main() -> int:
-    """0 where all crates conform to what the profile requires."""
+    """Return 0 if all crates conform to what the profile requires."""
     assert CONTEXT["@id"] == ADDRESS
     jsonld.source_to_json = _to_json
     HttpRequester.get = _get  # type: ignore[method-assign]
@@ -35,9 +35,9 @@ def _conforms(crate: str) -> bool:
         rocrate_uri=crate, profile_identifier=PROFILE, requirement_severity=models.Severity.REQUIRED
     )
     result = services.validate(settings)
-    found = [{"check": issue.check.identifier, "says": issue.message} for issue in result.get_issues()]
-    print(json.dumps({"crate": crate, "profile": PROFILE, "passed": result.passed(), "issues": found}))
-    return result.passed() and not found
+    issues = [{"check": issue.check.identifier, "says": issue.message} for issue in result.get_issues()]
+    print(json.dumps({"crate": crate, "profile": PROFILE, "passed": result.passed(), "issues": issues}))
+    return result.passed() and not issues
 
 
 def _to_json(source: Any, *_: Any, **__: Any) -> tuple[Any, Any]:

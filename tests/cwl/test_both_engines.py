@@ -25,7 +25,7 @@ def fake_cohort(tmp_path: Path) -> Path:
     return folder
 
 
-def test_training_pipeline_hands_the_same_to_every_step(tmp_path: Path, fake_cohort: Path) -> None:
+def test_training_pipeline_gives_equal_inputs_to_every_step(tmp_path: Path, fake_cohort: Path) -> None:
     # The fake worker writes its options and the content of its inputs.
     job = {
         "cohort": {"class": "Directory", "path": fake_cohort.name},
@@ -64,7 +64,7 @@ def test_training_pipeline_hands_the_same_to_every_step(tmp_path: Path, fake_coh
     assert {"segment.0/run_report.json", "report/report/fragment.html"} <= retained
 
 
-def test_distributed_training_takes_the_place_of_the_first_one(tmp_path: Path, fake_cohort: Path) -> None:
+def test_distributed_training_replaces_single_training(tmp_path: Path, fake_cohort: Path) -> None:
     job = {
         "cohort": {"class": "Directory", "path": fake_cohort.name},
         "identified": False,
@@ -91,7 +91,7 @@ def test_distributed_training_takes_the_place_of_the_first_one(tmp_path: Path, f
 
 
 @pytest.mark.pipeline
-def test_inference_with_a_bundle_gives_bit_identical_masks_by_what_the_job_says(tmp_path: Path) -> None:
+def test_inference_with_a_bundle_gives_bit_identical_masks(tmp_path: Path) -> None:
     """The Bundle describes neither preprocessing nor windows; the model card takes both from the job."""
     # As the verbs import it: MONAI alone would import matplotlib and pandas, too.
     require("monai.bundle", extra="export")
@@ -127,7 +127,7 @@ def test_inference_with_a_bundle_gives_bit_identical_masks_by_what_the_job_says(
 
 
 def holds_lesions(folder: Path) -> bool:
-    """True where a mask is not empty: equal empty masks would prove nothing."""
+    """Return True if a mask is not empty: equal empty masks would prove nothing."""
     import nibabel
 
     return any(nibabel.load(path).get_fdata().any() for path in folder.rglob("*.nii.gz"))

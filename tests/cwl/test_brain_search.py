@@ -50,7 +50,7 @@ def test_the_grid_of_the_paper_has_32_trials_in_its_order(mode: str) -> None:
 
 
 def job_of(folder: Path, name: str, options: dict[str, Any], **inputs: Any) -> Path:
-    """A grid of two trials with these options, and the job file of it."""
+    """Write a grid of two trials with these options, and its job file; return the job file."""
     shape = list(PREPARED_SHAPE)
     common = {
         "network": "distmis-as-described", "epochs": 2, "batch-size": 2, "patch-shape": shape, "window-shape": shape,
@@ -82,14 +82,14 @@ def searched(folder: Path) -> SearchTable:
 
 
 def table_under(page: str, heading: str) -> dict[str, list[str]]:
-    """The rows of the table below a heading, as the texts of their cells by the first of them."""
+    """Return the rows of the table below a heading, as the texts of their cells by the first of them."""
     below = page.partition(f">{heading}</h2>")[2].partition("</section>")[0]
     rows = [re.findall(r"<t[hd][^>]*>(.*?)</t[hd]>", row) for row in re.findall(r"<tr>(.*?)</tr>", below, re.DOTALL)]
     return {cells[0]: cells[1:] for cells in rows}
 
 
 @pytest.mark.pipeline
-def test_both_modes_are_jobs_of_one_workflow_and_stand_in_one_table(tmp_path: Path) -> None:
+def test_both_modes_are_jobs_of_one_workflow_with_one_table(tmp_path: Path) -> None:
     names = write_brains(tmp_path / "cohort", 5)
     (tmp_path / "cohort" / "splits.json").write_text(json.dumps({"test": names[:1]}), encoding="utf-8")
     job_of(tmp_path, "alone", {})

@@ -66,7 +66,7 @@ def test_the_pipeline_gives_equal_results_under_both_engines(tmp_path: Path) -> 
     assert "1 rank: 4 steps of 2 volumes or patches; 2 ranks: 2 steps of 4" in page
     assert page.count('<th scope="row" class="num">') >= 7, "the paper's numbers of ranks"
 
-    # The held-out case once more, as one of a clinic: without a mask, and by the model alone.
+    # The test case again, as a clinical one: without a mask, and by the model alone.
     shutil.rmtree(tmp_path / "cohort" / "labelsTr")
     (tmp_path / "cohort" / "splits.json").unlink()
     dataset = json.loads((tmp_path / "cohort" / "dataset.json").read_text())

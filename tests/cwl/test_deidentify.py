@@ -63,7 +63,7 @@ def names(folder: Path) -> set[str]:
     return {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
 
 
-def test_the_key_of_the_first_run_gives_the_second_the_same_names(tmp_path: Path) -> None:
+def test_key_of_the_first_run_gives_equal_pseudonyms_in_the_second(tmp_path: Path) -> None:
     write_identified(tmp_path / "cohort")
     cohort = {"class": "Directory", "path": "cohort"}
     first = run(tmp_path, "first", {"cohort": cohort})

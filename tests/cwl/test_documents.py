@@ -23,14 +23,14 @@ each_pipeline = pytest.mark.parametrize("path", PIPELINES, ids=name)
 
 
 @each_document
-def test_cwltool_validates_it_without_a_warning_but_about_our_own_hints(path: Path) -> None:
+def test_cwltool_warns_only_about_medweave_hints(path: Path) -> None:
     code, message = validate(path)
     assert code == 0, message
     assert [text for text in message if OWN_HINTS not in text] == []
 
 
 @each_document
-def test_reading_it_asks_the_network_for_nothing(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reading_needs_no_network(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # StreamFlow's parser looks every http(s) address up that it takes for a link, 154 times for one hint of ours.
     import cwl_utils.parser
     import requests
@@ -46,7 +46,7 @@ def test_reading_it_asks_the_network_for_nothing(path: Path, monkeypatch: pytest
 
 
 @each_document
-def test_it_explains_itself(path: Path) -> None:
+def test_document_has_label_and_doc(path: Path) -> None:
     document = load(path)
     assert document["cwlVersion"] == "v1.2"
     assert document["label"]
@@ -66,7 +66,7 @@ def test_files_have_a_format(path: Path) -> None:
 
 
 @each_document
-def test_it_keeps_to_plain_cwl(path: Path) -> None:
+def test_document_uses_plain_cwl(path: Path) -> None:
     document = load(path)
     required = {*document.get("requirements", {}), *document.get("hints", {})}
     assert not required & {
@@ -125,7 +125,7 @@ def test_the_options_of_a_tool_are_those_of_its_verb(path: Path) -> None:
 
 
 def check_type(parameter: str, described: dict[str, Any], hint: Any, field: dataclasses.Field[Any]) -> None:
-    """A verb's option and a tool's input must mean the same: number of values, choices, default."""
+    """Assert that a verb's option and a tool's input agree: number of values, choices, default."""
     literals = [h for h in (hint, *typing.get_args(hint)) if typing.get_origin(h) is typing.Literal]
     choices = field.metadata["choices"]
     names = choices() if callable(choices) else choices

@@ -22,7 +22,7 @@ from support.training_set import training_set
 
 
 def trained_alike(folder: Path, job: dict[str, Any]) -> Mapping[str, Any]:
-    """Trains by both engines, whose models and curves are the same; the card's facts."""
+    """Train by both engines; assert equal models and curves; return the card's training facts."""
     result = run_both(folder, WORKFLOWS / "tools" / "train.cwl", job)
     chosen = {name: only(files, "model.safetensors", "curves.json") for name, files in result.items()}
     assert len(chosen["cwltool"]) == 2
@@ -63,7 +63,7 @@ def test_a_new_strategy_is_one_new_file(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def with_pycompss(folder: Path) -> Path:
-    """A folder with the worker's command, for which the stand-in is installed: cwltool passes no variable to it."""
+    """Return a folder with the worker's command, for which the stand-in is installed: cwltool passes no variable to it."""
     folder.mkdir()
     python_path = shlex.quote(os.pathsep.join([str(fake_pycompss.FOLDER), *sys.path]))
     command = folder / "medweave-step"

@@ -24,7 +24,7 @@ AT_ONCE = "{reactions: {StepFailed: {wait: 0}}}"
 
 
 def last_rank_of(engine: int) -> psutil.Process | None:
-    """The newest process of the ranks that the training of an engine has started."""
+    """Return the newest process of the ranks that the training of an engine has started."""
     result = [
         item for item in psutil.Process(engine).children(recursive=True) if "spawn_main" in " ".join(_words(item))
     ]
@@ -39,7 +39,7 @@ def _words(process: psutil.Process) -> list[str]:
 
 
 def lose_a_rank(going: subprocess.Popen[str], folder: Path, message: Callable[[], str]) -> None:
-    """Kills a rank once there is a checkpoint."""
+    """Kill a rank once there is a checkpoint."""
     wait_until(lambda: "epoch 2/" in message() or going.poll() is not None, 300)
     rank = last_rank_of(going.pid)
     assert rank is not None, message()

@@ -59,7 +59,7 @@ def test_training_gives_bit_identical_models_and_masks(tmp_path: Path) -> None:
 
 
 def frames(path: Path) -> tuple[str, list[str]]:
-    """Digest of all voxels of a DICOM SEG, and the source images that its frames refer to."""
+    """Return the digest of all voxels of a DICOM SEG, and the source images that its frames refer to."""
     import pydicom
 
     dataset = pydicom.dcmread(path)

@@ -1,4 +1,4 @@
-"""The tutorial's commands are executed as they stand on the page, in one shell, in order."""
+"""The tutorial's commands are executed as they are on the page, in one shell, in order."""
 
 from __future__ import annotations
 

@@ -15,25 +15,25 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.fixture
 def stock_only(request: pytest.FixtureRequest) -> bool:
-    """True where a test returns after its stock side."""
+    """Return True if tests end after their stock side."""
     return bool(request.config.getoption("--stock-only", default=False))
 
 
 @pytest.fixture(autouse=True)
 def short_intervals(stock_only: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In runs with medweave, its connectors look more often than at real sites."""
+    """Shorten the polling intervals of medweave's connectors."""
     monkeypatch.setattr(engine, "SHORT_INTERVALS", not stock_only)
 
 
 @pytest.fixture
 def stock(tmp_path: Path) -> Path:
-    """The folder of the run without medweave."""
+    """Return the folder of the run without medweave."""
     return made(tmp_path / "stock")
 
 
 @pytest.fixture
 def ours(tmp_path: Path) -> Path:
-    """The folder of the same run with medweave."""
+    """Return the folder of the same run with medweave."""
     return made(tmp_path / "ours")
 
 

@@ -17,7 +17,7 @@ from support.processes import alive
 GOOD = "echo done > result.txt"
 HANG_S = 2.5  # a step that waits is refused, or placed, in the moment in which another one begins: after that, a wait has no end
 SLOW = "echo $$ > {folder}/pid; sleep 60"
-# A connector that nobody can build, under a name that both engines know; the engine's own jobs have one of this type too.
+# A connector whose creation fails, under a type name that both engines have; the engine's own jobs use this type too.
 BROKEN = """
 from streamflow.deployment.connector import connector_classes
 from streamflow.deployment.connector.local import LocalConnector
@@ -55,9 +55,9 @@ def c1_with_medweave(ours: Path, tools: dict[str, str]) -> None:
 
 @contextmanager
 def waits(stock: Path, tool: object, *, target: str = "{deployment: here}", preload: str = "") -> Iterator[None]:
-    """Asserts that a step of the stock engine waits in silence while another one, elsewhere, has long ended.
+    """Assert that a step of the stock engine waits in silence while another one, elsewhere, has long ended.
 
-    The block runs meanwhile.
+    The block runs at the same time.
     """
     tools = {"waits": tool, "mark": f"touch {stock}/mark; " + GOOD}
     file = stock_file(stock).replace(
@@ -122,7 +122,7 @@ def test_c2_more_locations_than_there_are_is_refused(stock: Path, ours: Path, st
         assert "seen:     locations: 2, and here has 1" in ended.stderr
 
 
-def test_c2_a_location_that_does_not_come_ends_the_wait(stock: Path, ours: Path, stock_only: bool) -> None:
+def test_c2_a_location_that_never_appears_ends_the_wait(stock: Path, ours: Path, stock_only: bool) -> None:
     never = LATE.format(seconds=10**6)
     with waits(stock, GOOD, preload=never):
         if stock_only:
@@ -138,14 +138,14 @@ def test_c2_a_location_that_does_not_come_ends_the_wait(stock: Path, ours: Path,
         assert "/waits/0 waited 1 s for a place that did not come." in ended.stderr
 
 
-def test_k1_a_location_that_comes_late_is_seen(stock: Path, ours: Path, stock_only: bool) -> None:
+def test_k1_a_late_location_is_used(stock: Path, ours: Path, stock_only: bool) -> None:
     # As a pod that is ready some seconds after its release.
     late = LATE.format(seconds=0.5)
     with waits(stock, GOOD, preload=late):
         if stock_only:
             return
         file = FILE.replace("type: medweave.local", f"type: local, workdir: {ours}/work")
-        # Without the engine's own second look: ours tells it.
+        # Without the engine's own second check: ours reports it.
         file = file.replace(
             "type: medweave.scheduler, config: {}", "type: medweave.scheduler, config: {retry_delay: 0}"
         )
@@ -176,7 +176,7 @@ def test_c5_a_killed_driver_leaves_its_rows(stock: Path, ours: Path, stock_only:
     going = start(ours)
     orphan = pid_in(ours / "pid")
     file = going.record / "work" / "engine.db"
-    assert rows(file) == 1, "another process sees them while the run goes on"
+    assert rows(file) == 1, "another process sees them during the run"
     assert file.stat().st_mode & 0o077 == 0
     going.signal(signal.SIGKILL)
     going.wait()
@@ -197,7 +197,7 @@ def test_c5_two_runs_at_once_do_not_lock_each_other_out(stock: Path, ours: Path,
         return
     write_workflow(ours, {"first": "sleep 1; " + GOOD})
     both = [start(ours, environment={"MEDWEAVE_RUN_ID": name}) for name in ("a", "b")]
-    assert [each.wait().exit_code for each in both] == [0, 0]
+    assert [run.wait().exit_code for run in both] == [0, 0]
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
@@ -252,7 +252,7 @@ def test_c7_a_workdir_with_blanks_quotes_and_a_line_end(stock: Path, ours: Path,
     assert (ours / "results" / "result.txt").read_text() == "done\n"
 
 
-def test_c8_a_time_limit_ends_all_processes_and_is_told(stock: Path, ours: Path, stock_only: bool) -> None:
+def test_c8_a_time_limit_ends_all_processes_and_is_reported(stock: Path, ours: Path, stock_only: bool) -> None:
     def tools(folder: Path) -> dict[str, object]:
         script = f"sh -c 'echo $$ > {folder}/pid; sleep 60' & wait"
         return {"slow": (script, {"requirements": {"ToolTimeLimit": {"timelimit": 1}}})}

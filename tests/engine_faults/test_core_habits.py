@@ -30,12 +30,12 @@ def server(tmp_path: Path) -> Iterator[SSHServer]:
 
 
 def using(connector: Any, act: Callable[[Any, Any], Awaitable[Any]]) -> Any:
-    """What a deployed connector answers."""
+    """Run an act with a deployed connector; return its result."""
     return using_all([connector], act)[0]
 
 
 def using_all(connectors: Sequence[Any], act: Callable[[Any, Any], Awaitable[Any]]) -> list[Any]:
-    """What several deployed connectors answer, at the same time."""
+    """Run an act with several deployed connectors at the same time; return the results."""
 
     async def go(connector: Any) -> Any:
         try:
@@ -65,13 +65,13 @@ def our_ssh(server: SSHServer) -> Any:
     return MedweaveSSHConnector("login", "/", nodes=nodes, username="me", sshKey=str(server.key), knownHosts=known)
 
 
-def test_c3_memory_of_a_login_node_is_told_in_mib(server: SSHServer, stock_only: bool) -> None:
-    async def memory_mib(_connector: Any, found: Any) -> float:
-        return float(found.hardware.memory)
+def test_c3_memory_of_a_login_node_is_reported_in_mib(server: SSHServer, stock_only: bool) -> None:
+    async def memory_mib(_connector: Any, available: Any) -> float:
+        return float(available.hardware.memory)
 
     true_mib = psutil.virtual_memory().total / 2**20
-    told = using(stock_ssh(server), memory_mib)
-    shown(told == pytest.approx(1024 * true_mib, rel=0.01), told)
+    reported = using(stock_ssh(server), memory_mib)
+    shown(reported == pytest.approx(1024 * true_mib, rel=0.01), reported)
     if stock_only:
         return
     assert using(our_ssh(server), memory_mib) == pytest.approx(true_mib, rel=0.01)
@@ -88,20 +88,20 @@ def test_c4_files_of_a_deployment_that_is_not_lazy(stock: Path, ours: Path, stoc
     if stock_only:
         return
     (ours / "slurm").mkdir()
-    (ours / "head.sh").write_text("export TOLD=yes\n")
+    (ours / "head.sh").write_text("export FROM_HEAD=yes\n")
     service = "{services: {usual: {prologue: head.sh}}}"
     hpc = f"{{type: medweave.slurm, lazy: false, wraps: here, config: {service}}}"
     file = FILE.replace("here: {type: medweave.local", f"hpc: {hpc}, here: {{type: medweave.local, workdir: site")
     file = file.replace("target: {deployment: here}", "target: {deployment: hpc, service: usual}")
-    write_workflow(ours, {"first": 'echo "$TOLD" > result.txt'}, file=file)
+    write_workflow(ours, {"first": 'echo "$FROM_HEAD" > result.txt'}, file=file)
     ended = run(ours, environment={"PATH": f"{FAKES}:/usr/bin:/bin", "FAKE_SLURM": str(ours / "slurm")})
     assert ended.exit_code == 0, ended.stderr
     assert (ours / "results" / "result.txt").read_text() == "yes\n"
 
 
-def test_c9_a_command_that_hangs_holds_up_no_other(server: SSHServer, stock_only: bool) -> None:
-    async def seconds_of_a_short_one(connector: Any, found: Any) -> float:
-        place = found.location
+def test_c9_a_hanging_command_blocks_no_other(server: SSHServer, stock_only: bool) -> None:
+    async def seconds_of_a_short_one(connector: Any, available: Any) -> float:
+        place = available.location
         hanging = asyncio.create_task(connector.run(place, ["sleep", "4"], capture_output=True))
         await asyncio.sleep(0.3)
         before = time.monotonic()
@@ -113,18 +113,18 @@ def test_c9_a_command_that_hangs_holds_up_no_other(server: SSHServer, stock_only
     connectors = [stock_ssh(server)] if stock_only else [stock_ssh(server), our_ssh(server)]
     seconds, *ours = using_all(connectors, seconds_of_a_short_one)
     shown(seconds > 3, seconds)
-    assert all(each < 3 for each in ours)
+    assert all(value < 3 for value in ours)
 
 
-def test_c10_output_that_nobody_wants_goes_nowhere(tmp_path: Path, stock_only: bool) -> None:
+def test_c10_output_for_dev_null_is_discarded(tmp_path: Path, stock_only: bool) -> None:
     from streamflow.deployment.connector.local import LocalConnector
 
-    async def unwanted(connector: Any, found: Any) -> Any:
+    async def unwanted(connector: Any, available: Any) -> Any:
         nowhere = asyncio.subprocess.DEVNULL
-        return await connector.run(found.location, ["echo", "hello"], stdout=nowhere, capture_output=True)
+        return await connector.run(available.location, ["echo", "hello"], stdout=nowhere, capture_output=True)
 
-    told = using(LocalConnector("here", str(tmp_path)), unwanted)
-    shown(told == ("hello/dev/null", 0), told)
+    output = using(LocalConnector("here", str(tmp_path)), unwanted)
+    shown(output == ("hello/dev/null", 0), output)
     if stock_only:
         return
     from medweave_connectors.sites.local.connector import MedweaveLocalConnector
@@ -143,9 +143,7 @@ def test_c10_output_that_nobody_wants_goes_nowhere(tmp_path: Path, stock_only: b
         ),
     ],
 )
-def test_c11_nothing_is_tried_for_ever(
-    stock: Path, ours: Path, stock_only: bool, block: str, tries: int, word: str
-) -> None:
+def test_c11_retries_are_limited(stock: Path, ours: Path, stock_only: bool, block: str, tries: int, word: str) -> None:
     def tools(folder: Path) -> dict[str, str]:
         return {"bad": f"echo x >> {folder}/tried; exit 1"}
 
@@ -181,7 +179,7 @@ def test_c12_no_copies_of_copies(stock: Path, ours: Path, stock_only: bool) -> N
     assert "checkpointManager: it copies its own copies" in ended.stderr
 
 
-def test_c13_no_command_line_stays_on_the_disk_after_a_success(stock: Path, ours: Path, stock_only: bool) -> None:
+def test_c13_no_command_line_is_stored_after_a_success(stock: Path, ours: Path, stock_only: bool) -> None:
     word = "patient-4711"
     keys = {"arguments": [word]}
     write_workflow(stock, {"first": (GOOD, keys)}, file=stock_file(stock).replace(":memory:", "stock.db"))
@@ -197,8 +195,8 @@ def test_c13_no_command_line_stays_on_the_disk_after_a_success(stock: Path, ours
     assert word not in ended.stderr
 
 
-def told_afterwards(folder: Path, command: str, *, ours: bool) -> subprocess.CompletedProcess[str]:
-    """`streamflow prov` or `streamflow report` about the run `visit` of a folder's streamflow.yml."""
+def command_after_run(folder: Path, command: str, *, ours: bool) -> subprocess.CompletedProcess[str]:
+    """Run `streamflow prov` or `streamflow report` on the run `visit` of a folder's streamflow.yml."""
     words = [command, "visit", "--file", "streamflow.yml"]
     code = f"{'' if ours else STOCK_PRELOAD}\nimport sys, streamflow.main\nsys.exit(streamflow.main.main({words}))"
     return subprocess.run([sys.executable, "-c", code], cwd=folder, capture_output=True, text=True, check=False)
@@ -220,22 +218,22 @@ def test_c13_no_crate_holds_the_data(stock: Path, ours: Path, stock_only: bool) 
 
     write_workflow(stock, tools(stock), file=stock_file(stock).replace(":memory:", f"{stock}/stock.db"))
     run_stock(stock, "--name", "visit")
-    told = told_afterwards(stock, "prov", ours=False)
-    shown(secret in crates(stock), told.stderr + told.stdout)
+    command = command_after_run(stock, "prov", ours=False)
+    shown(secret in crates(stock), command.stderr + command.stdout)
     if stock_only:
         return
     write_workflow(ours, tools(ours), file=FILE)
     assert run(ours, "--name", "visit").exit_code == 0
-    told = told_afterwards(ours, "prov", ours=True)
-    assert told.returncode == 1
-    assert "do:       medweave report runs/<run-id>" in told.stderr
+    command = command_after_run(ours, "prov", ours=True)
+    assert command.returncode == 1
+    assert "do:       medweave report runs/<run-id>" in command.stderr
     assert crates(ours) == []
 
 
 def test_c13_the_report_needs_no_further_package(stock: Path, ours: Path, stock_only: bool) -> None:
     write_workflow(stock, {"first": GOOD}, file=stock_file(stock).replace(":memory:", f"{stock}/stock.db"))
-    told = told_afterwards(stock, "report", ours=False)
-    shown(told.returncode == 1 and "No module named" in told.stderr, told.stderr + told.stdout)
+    command = command_after_run(stock, "report", ours=False)
+    shown(command.returncode == 1 and "No module named" in command.stderr, command.stderr + command.stdout)
     if stock_only:
         return
     from medweave.cli.main_command import main
@@ -253,9 +251,11 @@ def test_c14_a_file_is_one_run(stock: Path, ours: Path, stock_only: bool) -> Non
 
     write_workflow(stock, {"first": GOOD}, file=two(stock_file(stock)).replace(":memory:", "stock.db"))
     ended = run_stock(stock)
-    told = (stock / "stdout.txt").read_text()
-    # One after the other; the second finds the settings of the first in its place, when that has run to its end.
-    shown(ended.exit_code == 1 and told.count('"first_result"') == 1 and "is not defined" in ended.stderr, ended.stderr)
+    printed = (stock / "stdout.txt").read_text()
+    # One after the other; after the first has ended, the second gets the settings of the first.
+    shown(
+        ended.exit_code == 1 and printed.count('"first_result"') == 1 and "is not defined" in ended.stderr, ended.stderr
+    )
     if stock_only:
         return
     write_workflow(ours, {"first": GOOD}, file=two(FILE))
@@ -300,7 +300,7 @@ def test_c14_the_first_cause_is_what_the_user_reads(stock: Path, ours: Path, sto
         ),
     ],
 )
-def test_c15_a_binding_of_nothing_is_refused(
+def test_c15_a_binding_of_an_unknown_step_or_port_is_refused(
     stock: Path, ours: Path, stock_only: bool, binding: str, words: list[str]
 ) -> None:
     usual = "{step: /, target: {deployment: here}}"
@@ -319,8 +319,8 @@ def test_c15_a_binding_of_nothing_is_refused(
         (ours / "stderr.txt").unlink(missing_ok=True)
         ended = run(ours, *arguments)
         assert ended.exit_code == 1
-        for each in words:
-            assert each in ended.stderr
+        for word in words:
+            assert word in ended.stderr
         assert "does not match" not in ended.stderr  # the engine's warning would say it twice
     assert not (ours / "ran").exists()
 

@@ -19,7 +19,7 @@ from support.engine_faults import end, outcome, shown
 
 HERE = ExecutionLocation(name="__LOCAL__", deployment="laptop", local=True)
 THERE = ExecutionLocation(name="there", deployment="site")
-HANG_S, ENDS_S = 1.0, 20.0  # what is waited for takes milliseconds: so long the engine is watched, and ours may take
+HANG_S, ENDS_S = 1.0, 20.0  # the copies take milliseconds: time to watch the engine, and limit for ours
 ERRORS_BYTES = 2**20  # a pipe holds 64 KiB
 DYING = """#!/bin/sh
 case "$1" in x*) exec {tar} "$@" ;; esac
@@ -29,7 +29,7 @@ exit 2
 
 
 def streams(kind: type[BaseConnector]) -> Any:
-    """A connector whose programs run here, and whose copies are those of its class for other machines."""
+    """Return a connector whose programs run here, and whose copies are those of its class for other machines."""
     away = type("Away", (kind,), {name: getattr(kind, name) for name in ("get_stream_reader", "get_stream_writer")})
     away.copy_remote_to_local = BaseConnector.copy_remote_to_local
     return away("site", "/")
@@ -46,11 +46,11 @@ def test_d1_a_tar_that_dies_is_an_error(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setenv("PATH", str(programs), prepend=":")
 
     def copied(connector: Any, target: Path) -> tuple[Any, int]:
-        told = asyncio.run(outcome(connector.copy_remote_to_local(str(source), str(target), THERE)))
-        return told, len(list(target.iterdir())) if target.exists() else 0
+        error = asyncio.run(outcome(connector.copy_remote_to_local(str(source), str(target), THERE)))
+        return error, len(list(target.iterdir())) if target.exists() else 0
 
-    told, count = copied(streams(LocalConnector), tmp_path / "stock")
-    shown(told is None and count == 2, (told, count))
+    error, count = copied(streams(LocalConnector), tmp_path / "stock")
+    shown(error is None and count == 2, (error, count))
     if stock_only:
         return
     from medweave_connectors.host.errors import StreamBroke
@@ -60,14 +60,14 @@ def test_d1_a_tar_that_dies_is_an_error(tmp_path: Path, monkeypatch: pytest.Monk
     class Away(TarCopies, MedweaveLocalConnector):
         pass
 
-    told, _ = copied(Away("site", "/"), tmp_path / "ours")
-    assert isinstance(told, StreamBroke)
-    assert told.exit_status == 2
+    error, _ = copied(Away("site", "/"), tmp_path / "ours")
+    assert isinstance(error, StreamBroke)
+    assert error.exit_status == 2
     assert list(tmp_path.glob(".*")) == []
 
 
 class Breaking(LocalConnector):  # type: ignore[misc]
-    """Its first copy breaks off after a part of it was written."""
+    """A connector whose first copy breaks off after a part was written."""
 
     broken = False
 
@@ -80,7 +80,7 @@ class Breaking(LocalConnector):  # type: ignore[misc]
         await super().copy_local_to_remote(src, dst, locations, False)
 
 
-def test_d2_who_waits_for_a_copy_that_breaks_does_not_wait_for_ever(tmp_path: Path, stock_only: bool) -> None:
+def test_d2_waiting_for_a_copy_that_breaks_does_not_hang(tmp_path: Path, stock_only: bool) -> None:
     (tmp_path / "scan").write_text("half")
 
     async def act(kind: type[DefaultDataManager], target: Path, within_s: float) -> list[Any]:
@@ -101,10 +101,10 @@ def test_d2_who_waits_for_a_copy_that_breaks_does_not_wait_for_ever(tmp_path: Pa
         while not connectors["site"].broken:  # else the second one may be first on a busy machine
             await asyncio.sleep(0.01)
         together = await asyncio.gather(first, outcome(asyncio.wait_for(sent[1], within_s)))
-        told = [*together, await outcome(asyncio.wait_for(sent[2], within_s))]
+        outcomes = [*together, await outcome(asyncio.wait_for(sent[2], within_s))]
         for connector in connectors.values():
             await connector.undeploy(False)
-        return told
+        return outcomes
 
     first, second, again = asyncio.run(act(DefaultDataManager, tmp_path / "stock", HANG_S))
     shown(isinstance(first, OSError) and isinstance(again, TimeoutError), (first, second, again))
@@ -116,10 +116,10 @@ def test_d2_who_waits_for_a_copy_that_breaks_does_not_wait_for_ever(tmp_path: Pa
     first, second, again = asyncio.run(act(MedweaveDataManager, tmp_path / "ours", ENDS_S))
     assert isinstance(first, TransferFailed)
     assert (second, again) == (None, None)
-    assert {each.name: each.read_text() for each in (tmp_path / "ours").iterdir()} == {"one": "half", "two": "half"}
+    assert {path.name: path.read_text() for path in (tmp_path / "ours").iterdir()} == {"one": "half", "two": "half"}
 
 
-def test_d7_many_errors_of_a_program_hold_no_stream_up(tmp_path: Path, stock_only: bool) -> None:
+def test_d7_large_stderr_of_a_program_blocks_no_stream(tmp_path: Path, stock_only: bool) -> None:
     script = tmp_path / "talks.py"
     script.write_text(f"import sys; sys.stderr.write('x' * {ERRORS_BYTES}); print('content')")
 
@@ -135,8 +135,8 @@ def test_d7_many_errors_of_a_program_hold_no_stream_up(tmp_path: Path, stock_onl
         await context.__aexit__(None, None, None)
         return content
 
-    told = asyncio.run(outcome(read(streams(LocalConnector), HANG_S)))
-    shown(isinstance(told, TimeoutError), told)
+    error = asyncio.run(outcome(read(streams(LocalConnector), HANG_S)))
+    shown(isinstance(error, TimeoutError), error)
     if stock_only:
         return
     from medweave_connectors.sites.local.connector import MedweaveLocalConnector
@@ -145,7 +145,7 @@ def test_d7_many_errors_of_a_program_hold_no_stream_up(tmp_path: Path, stock_onl
 
 
 def end_of(script: Path) -> None:
-    """Kills what runs a script, for which the stock stream would wait."""
+    """Kill the process of a script that the stock stream would wait for."""
     for process in Path("/proc").glob("[0-9]*"):
         try:
             words = (process / "cmdline").read_bytes()

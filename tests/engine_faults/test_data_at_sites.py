@@ -54,7 +54,7 @@ def stock_site(server: SSHServer, workdir: Path) -> dict[str, Any]:
 
 
 def bound(folder: Path, server: SSHServer, *, ours: bool) -> str:
-    """A file whose steps all run at a site; the keys lie beside the folder."""
+    """Return the text of a file whose steps all run at a site; the keys are next to the folder."""
     if ours:
         site = ssh_site(server.port, f"{folder}/site", key="../server/id_ed25519")
         site["config"]["knownHosts"] = "../server/known_hosts"
@@ -65,7 +65,7 @@ def bound(folder: Path, server: SSHServer, *, ours: bool) -> str:
 
 
 def files_and_a_second_step(folder: Path, names: tuple[str, ...], file: str) -> None:
-    """A step that makes these files, a second one that reads all of them."""
+    """Write a workflow: a step that makes these files, and a second one that reads all of them."""
     make = "import sys\nfor n, name in enumerate(sys.argv[1:]):\n    open(name, 'w').write(f'scan {n}')\n"
     (folder / "make.py").write_text(make)
     made = {
@@ -115,7 +115,7 @@ def test_d3_outputs_at_a_site_may_have_any_name(server: SSHServer, stock: Path, 
 
 @pytest.fixture
 def remote(monkeypatch: pytest.MonkeyPatch) -> Remote:
-    """Makes a path of a class, or of the stock one, at a site whose files lie on this machine."""
+    """Return a function that makes a remote path of a class at a site whose files are on this machine."""
 
     def made(folder: Path, kind: Any = None) -> Any:
         if kind is None:
@@ -136,8 +136,8 @@ def path_at_site(kind: Any, folder: Path) -> Any:
             process = await asyncio.create_subprocess_exec(
                 "sh", "-c", " ".join(command), stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT
             )
-            told, _ = await process.communicate()
-            return told.decode(errors="replace"), process.returncode or 0
+            output, _ = await process.communicate()
+            return output.decode(errors="replace"), process.returncode or 0
 
     connector = Shell("site", "/")
     context: Any = SimpleNamespace(
@@ -149,21 +149,21 @@ def path_at_site(kind: Any, folder: Path) -> Any:
 
 
 async def walked(path: Any, **keywords: Any) -> list[tuple[str, set[str], set[str]]]:
-    """What a walk tells, up to where it must have ended."""
-    found: list[tuple[str, set[str], set[str]]] = []
+    """Return the entries of a walk, up to the number at which it must have ended."""
+    entries: list[tuple[str, set[str], set[str]]] = []
     async for folder, folders, names in path.walk(**keywords):
-        found.append((str(folder), set(folders), set(names)))
-        if len(found) == ENDLESS:
+        entries.append((str(folder), set(folders), set(names)))
+        if len(entries) == ENDLESS:
             break
-    return found
+    return entries
 
 
 def test_d4_a_walk_goes_down_and_ends(tmp_path: Path, remote: Remote, stock_only: bool) -> None:
     (tmp_path / "one" / "two").mkdir(parents=True)
     for folder in (tmp_path, tmp_path / "one", tmp_path / "one" / "two"):
         (folder / "scan").touch()
-    told = asyncio.run(walked(remote(tmp_path)))
-    shown(len(told) == ENDLESS, told)
+    entries = asyncio.run(walked(remote(tmp_path)))
+    shown(len(entries) == ENDLESS, entries)
     if stock_only:
         return
     from medweave_connectors.engine.data.remote_path import MedweaveRemotePath
@@ -172,13 +172,13 @@ def test_d4_a_walk_goes_down_and_ends(tmp_path: Path, remote: Remote, stock_only
     (tmp_path / "link").symlink_to("one")
     (tmp_path / "-odd\n name ").touch()
     for top_down in (True, False):
-        told = asyncio.run(walked(remote(tmp_path, MedweaveRemotePath), top_down=top_down))
-        # A link that is not followed is none of the engine's files; Python has it among the folders.
+        entries = asyncio.run(walked(remote(tmp_path, MedweaveRemotePath), top_down=top_down))
+        # The engine omits a link that is not followed; Python lists it as a folder.
         truth = [(top, set(dirs) - {"link"}, set(files)) for top, dirs, files in os.walk(tmp_path, topdown=top_down)]
-        assert sorted(told) == sorted(truth)
-        assert told[0 if top_down else -1][0] == str(tmp_path)
-    told = asyncio.run(walked(remote(tmp_path, MedweaveRemotePath), follow_symlinks=True))
-    assert sorted(told) == sorted(
+        assert sorted(entries) == sorted(truth)
+        assert entries[0 if top_down else -1][0] == str(tmp_path)
+    entries = asyncio.run(walked(remote(tmp_path, MedweaveRemotePath), follow_symlinks=True))
+    assert sorted(entries) == sorted(
         (top, set(dirs), set(files)) for top, dirs, files in os.walk(tmp_path, followlinks=True)
     )
     shutil.rmtree(tmp_path / "one")
@@ -227,7 +227,7 @@ def test_a_folder_with_folders_is_listed_to_its_depth_at_a_site(server: SSHServe
 
 @pytest.fixture
 def web(tmp_path: Path) -> Iterator[str]:
-    """An address at which a file lies."""
+    """Yield the URL of a file."""
     (tmp_path / "web").mkdir()
     (tmp_path / "web" / "Mustermann.txt").write_text("scan")
     handler = functools.partial(SimpleHTTPRequestHandler, directory=str(tmp_path / "web"))
@@ -238,7 +238,7 @@ def web(tmp_path: Path) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("where", ["job", "default"])
-def test_d5_what_is_not_fetched_well_does_not_pass(
+def test_d5_a_failed_download_is_an_error(
     web: str, remote: Remote, tmp_path: Path, ours: Path, where: str, monkeypatch: pytest.MonkeyPatch, stock_only: bool
 ) -> None:
     programs = tmp_path / "programs"
@@ -248,8 +248,8 @@ def test_d5_what_is_not_fetched_well_does_not_pass(
     path = remote(tmp_path / "fetched")
     with monkeypatch.context() as at_site:
         at_site.setenv("PATH", str(programs))
-        told = asyncio.run(outcome(download(path.context, path.location, web, str(path))))
-    shown(str(told) == str(tmp_path / "fetched" / "Mustermann.txt") and not Path(str(told)).exists(), told)
+        fetched = asyncio.run(outcome(download(path.context, path.location, web, str(path))))
+    shown(str(fetched) == str(tmp_path / "fetched" / "Mustermann.txt") and not Path(str(fetched)).exists(), fetched)
     if stock_only:
         return
     tool = {
@@ -356,7 +356,7 @@ def test_d6_inputs_of_a_scatter_are_sent_at_the_same_time(stock: Path, ours: Pat
         ended = run(folder, preload=folder / "together.py") if is_ours else run_stock(folder, preload=TOGETHER)
         assert ended.exit_code == 0, ended.stderr
         # Ours have the names of pseudonyms.
-        assert sorted(each.read_text() for each in (folder / "results").glob("*.out")) == ["scan 0", "scan 1"]
+        assert sorted(path.read_text() for path in (folder / "results").glob("*.out")) == ["scan 0", "scan 1"]
         assert not (folder / "of another").exists()
         return (folder / "alone").exists()
 
@@ -367,19 +367,19 @@ def test_d6_inputs_of_a_scatter_are_sent_at_the_same_time(stock: Path, ours: Pat
 
 
 async def using(config: Mapping[str, Any], act: Callable[[Any, list[ExecutionLocation]], Awaitable[Any]]) -> Any:
-    """What a stock ssh connector answers, whose machines need no known host keys."""
+    """Run an act with a stock ssh connector without host key checks; return its result."""
     from streamflow.deployment.connector.ssh import SSHConnector
 
     connector = SSHConnector("login", "/", username="me", checkHostKey=False, retries=1, **config)
     try:
-        found = [ExecutionLocation(name=name, deployment="login") for name in config["nodes"]]
-        return await asyncio.wait_for(act(connector, found), 60)
+        locations = [ExecutionLocation(name=name, deployment="login") for name in config["nodes"]]
+        return await asyncio.wait_for(act(connector, locations), 60)
     finally:
         await connector.undeploy(False)
 
 
 def refused(folder: Path, server: SSHServer, **keys: Any) -> bool:
-    """Whether keys of the engine's are refused in a site of ours, which is accepted without them."""
+    """Return whether keys of the engine's are refused in a site of ours, which is accepted without them."""
     (folder / "server").symlink_to(Path(server.key).parent)
     codes = []
     for more in ({}, keys):
@@ -416,7 +416,7 @@ def test_d9_no_setting_without_an_effect(server: SSHServer, tmp_path: Path, ours
     assert refused(ours, server, sharedPaths=[str(tmp_path / "shared")])
 
 
-def test_d9_a_link_leads_to_what_was_asked_for(tmp_path: Path, stock_only: bool) -> None:
+def test_d9_a_link_points_to_the_requested_file(tmp_path: Path, stock_only: bool) -> None:
     from streamflow.deployment.connector.local import LocalConnector
 
     for name in ("old", "new"):
@@ -425,8 +425,8 @@ def test_d9_a_link_leads_to_what_was_asked_for(tmp_path: Path, stock_only: bool)
     here = ExecutionLocation(name="__LOCAL__", deployment="here", local=True)
 
     def linked(connector: Any, name: str, *, folder: bool) -> str:
-        """The content behind a name that is a link to another file or folder already."""
-        old, new = ((tmp_path / each) if folder else (tmp_path / each / "scan") for each in ("old", "new"))
+        """Copy onto a name that is already a link to another file or folder; return the content behind it."""
+        old, new = ((tmp_path / name) if folder else (tmp_path / name / "scan") for name in ("old", "new"))
         link = tmp_path / name
         link.symlink_to(old)
         for copy in (
@@ -438,8 +438,8 @@ def test_d9_a_link_leads_to_what_was_asked_for(tmp_path: Path, stock_only: bool)
         return (link / "scan" if folder else link).read_text()
 
     stock = LocalConnector("here", "/")
-    told = [linked(stock, "stock", folder=False), linked(stock, "stock folder", folder=True)]
-    shown(told == ["old", "old"], told)
+    contents = [linked(stock, "stock", folder=False), linked(stock, "stock folder", folder=True)]
+    shown(contents == ["old", "old"], contents)
     (tmp_path / "old" / "new").unlink()  # the link that went into the old folder
     if stock_only:
         return
@@ -447,7 +447,9 @@ def test_d9_a_link_leads_to_what_was_asked_for(tmp_path: Path, stock_only: bool)
 
     ours = MedweaveLocalConnector("here", "/")
     assert [linked(ours, "ours", folder=False), linked(ours, "our folder", folder=True)] == ["new", "new"]
-    assert [each.name for each in (tmp_path / "old").iterdir()] == ["scan"], "nothing went into another one's folder"
+    assert [path.name for path in (tmp_path / "old").iterdir()] == ["scan"], (
+        "no link was created inside the other folder"
+    )
     asyncio.run(ours.copy_local_to_remote(str(tmp_path / "new" / "scan"), str(tmp_path / "old"), [here], True))
     assert (tmp_path / "old" / "scan").read_text() == "new", "below a folder, under its own name"
     assert not list(tmp_path.glob(".*"))

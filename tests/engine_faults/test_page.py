@@ -35,30 +35,32 @@ def test_the_tests_that_the_page_names_exist() -> None:
     assert set(re.findall(r"def (test_[qnkdc]\d+_\w+)", ours)) - named == set()
 
 
-def test_each_fault_of_a_site_is_shown_there_or_the_page_says_why_not() -> None:
+def test_each_fault_of_a_site_has_a_hybrid_test_or_a_reason_on_the_page() -> None:
     rows = dict(re.findall(r"^\| ([QNK]\d+) \|(.*)$", PAGE, re.MULTILINE))
-    shown = {each for each in rows if re.search(rf"`test_{each.lower()}_\w+_on_(slurm|kubernetes)`", rows[each])}
-    assert {each for each in rows if "not on the testbed" in rows[each]} == rows.keys() - shown
+    shown = {fault for fault in rows if re.search(rf"`test_{fault.lower()}_\w+_on_(slurm|kubernetes)`", rows[fault])}
+    assert {fault for fault in rows if "not on the testbed" in rows[fault]} == rows.keys() - shown
 
 
-def test_each_fault_is_shown_on_both_sides_or_the_page_says_why_not() -> None:
+def test_each_fault_has_a_test_or_a_reason_on_the_page() -> None:
     rows = dict(re.findall(r"^\| ([QNKDC]\d+) \|(.*)$", PAGE, re.MULTILINE))
-    shown = {each for each in rows if re.search(rf"`test_{each.lower()}_\w+`", rows[each])}
-    assert {each for each in rows if re.search(r"\| none: \w+", rows[each])} == rows.keys() - shown
+    shown = {fault for fault in rows if re.search(rf"`test_{fault.lower()}_\w+`", rows[fault])}
+    assert {fault for fault in rows if re.search(r"\| none: \w+", rows[fault])} == rows.keys() - shown
 
 
 def test_verdicts_about_another_version() -> None:
     module = module_of(Path(__file__).parent / "try_streamflow.py")
-    found = [(each.id, each.verdict) for each in module.read_report(ElementTree.fromstring(REPORT))]
-    assert found == [("C1", "still there"), ("Q2", "gone"), ("K3", "not tried")]
+    verdicts = [(fault.id, fault.verdict) for fault in module.read_report(ElementTree.fromstring(REPORT))]
+    assert verdicts == [("C1", "still there"), ("Q2", "gone"), ("K3", "not tried")]
 
 
-def test_faults_that_only_a_site_shows_are_listed_with_the_others() -> None:
+def test_faults_with_hybrid_tests_only_are_listed_too() -> None:
     module = module_of(Path(__file__).parent / "try_streamflow.py")
-    told = {each.id: each.verdict for each in module.of_sites()}
+    verdicts = {fault.id: fault.verdict for fault in module.of_sites()}
     rows = dict(re.findall(r"^\| ([QNKDC]\d+) \|(.*)$", PAGE, re.MULTILINE))
-    shown = {each for each in rows if re.search(rf"`test_{each.lower()}_\w+`", rows[each])}
+    shown = {fault for fault in rows if re.search(rf"`test_{fault.lower()}_\w+`", rows[fault])}
     files = Path(__file__).parent.glob("test_*.py")
-    tried = {each.upper() for file in files for each in re.findall(r"^def test_([qnkdc]\d+)_", file.read_text(), re.M)}
-    assert told == dict.fromkeys(shown - tried, "needs the testbed")
-    assert {"Q9", "N4"} <= told.keys()
+    tried = {
+        fault.upper() for file in files for fault in re.findall(r"^def test_([qnkdc]\d+)_", file.read_text(), re.M)
+    }
+    assert verdicts == dict.fromkeys(shown - tried, "needs the testbed")
+    assert {"Q9", "N4"} <= verdicts.keys()

@@ -50,7 +50,7 @@ def stock_pod(name: str, mounts: list[tuple[str, str]] | None) -> Any:
 
 
 def stock_destinations(mounts: list[tuple[str, str]] | None, path: str) -> int:
-    """To how many of two pods stock StreamFlow sends a copy."""
+    """Return to how many of two pods stock StreamFlow sends a copy."""
     connector = stock_kubernetes()
 
     async def container_of(location: ExecutionLocation) -> tuple[str, Any]:
@@ -100,7 +100,7 @@ def test_n1_a_container_over_a_queue_is_refused(tmp_path: Path, stock_only: bool
     assert "deployments.box.wraps: a container cannot be started over a queue." in ended.stderr
 
 
-def test_k2_an_install_replaces_what_a_killed_run_has_left(stock_only: bool) -> None:
+def test_k2_an_install_replaces_the_release_of_a_killed_run(stock_only: bool) -> None:
     words = stock_helm()._get_deploy_command().split()
     shown("install" in words and "upgrade" not in words, words)
     if stock_only:
@@ -126,8 +126,8 @@ def test_k3_helm_and_the_search_for_pods_use_one_namespace(stock_only: bool) -> 
 
 def test_k4_copies_go_to_every_storage_once(stock_only: bool) -> None:
     empty_dirs = [("work", "/work")]
-    shown(stock_destinations(empty_dirs, "/work/in") == 1, "emptyDirs of two pods are told apart")
-    shown(stock_destinations([("c", "/work/cohort")], "/work/cohort-2") == 1, "path parts are told apart")
+    shown(stock_destinations(empty_dirs, "/work/in") == 1, "emptyDirs of two pods are distinguished")
+    shown(stock_destinations([("c", "/work/cohort")], "/work/cohort-2") == 1, "path parts are distinguished")
     with pytest.raises(TypeError) as raised:
         stock_destinations(None, "/work/in")
     shown("not iterable" in str(raised.value))
@@ -213,7 +213,7 @@ def test_k6_statefulsets_and_daemonsets(stock_only: bool) -> None:
     ]
 
 
-def test_k7_pods_of_strangers_are_not_used(stock_only: bool) -> None:
+def test_k7_unrelated_pods_are_not_used(stock_only: bool) -> None:
     connector, keywords = stock_kubernetes(namespace="a"), {}
 
     async def listed(**keys: Any) -> None:

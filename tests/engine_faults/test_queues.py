@@ -1,4 +1,4 @@
-"""Faults Q1 to Q11 of the queue managers, and C16, against stand-ins for Slurm: on stock StreamFlow, and not with medweave.
+"""Faults Q1 to Q11 of the queue managers, and C16, against stand-ins for Slurm: present in stock StreamFlow, absent with medweave.
 
 They prove what each side does with an answer. That a real Slurm gives such answers is shown on the testbed (tests/hybrid).
 """
@@ -16,7 +16,7 @@ import pytest
 from support.engine import FILE, Run, run, start, wait_until, write_workflow
 from support.engine_faults import end, run_stock, shown, start_stock, still_going
 from support.ssh_server import ssh_server
-from support.stock_slurm import asked, slurm_file, stand_in
+from support.stock_slurm import commands_run, slurm_file, stand_in
 
 FAKES = Path(__file__).parents[1] / "fakes" / "slurm"
 GOOD = "echo done > result.txt"
@@ -27,7 +27,7 @@ OURS = FILE.replace("target: {deployment: here}", "target: {deployment: hpc}").r
 
 
 def fakes(folder: Path, **knobs: str) -> dict[str, str]:
-    """The environment for a run of ours over tests/fakes/slurm."""
+    """Return the environment for a run of ours over tests/fakes/slurm."""
     (folder / "slurm").mkdir()
     for name, text in knobs.items():
         (folder / "slurm" / name.replace("_", "-")).write_text(text)
@@ -74,11 +74,11 @@ def test_q2_a_queue_that_does_not_answer_ends_no_job(stock: Path, ours: Path, st
 def test_q3_the_end_of_a_run_cancels_its_jobs(stock: Path, ours: Path, stock_only: bool) -> None:
     write_workflow(stock, {"first": "sleep 60"}, file=slurm_file(stock))
     going = start_stock(stock, environment=stand_in(stock, KEEPS_RUNNING="1"))
-    wait_until(lambda: "squeue" in asked(stock), 30)
+    wait_until(lambda: "squeue" in commands_run(stock), 30)
     going.signal(signal.SIGINT)
     still_going(going, 20)
     end(int((stock / "pid").read_text()))
-    shown("squeue" in asked(stock) and "scancel" not in asked(stock), asked(stock))
+    shown("squeue" in commands_run(stock) and "scancel" not in commands_run(stock), commands_run(stock))
     if stock_only:
         return
     write_workflow(ours, {"first": "sleep 60"}, file=OURS)
@@ -90,7 +90,7 @@ def test_q3_the_end_of_a_run_cancels_its_jobs(stock: Path, ours: Path, stock_onl
 
 
 def test_q4_a_shell_that_is_lost_runs_no_command_twice(tmp_path: Path, stock_only: bool) -> None:
-    # The command stands for sbatch, which Slurm takes before the link is lost: run twice, it submits two jobs.
+    # The command represents sbatch, which Slurm accepts before the link is lost: run twice, it submits two jobs.
     from streamflow.deployment.connector.ssh import SSHConnector
 
     with ssh_server(tmp_path / "server") as server:
@@ -112,8 +112,8 @@ def test_q4_a_shell_that_is_lost_runs_no_command_twice(tmp_path: Path, stock_onl
             await connector.undeploy(False)
             return begun.read_text().count("x")
 
-        told = asyncio.run(times(SSHConnector("login", "/", checkHostKey=False, **usual), tmp_path / "stock"))
-        shown(told == 2, f"run {told} times")
+        count = asyncio.run(times(SSHConnector("login", "/", checkHostKey=False, **usual), tmp_path / "stock"))
+        shown(count == 2, f"run {count} times")
         if stock_only:
             return
         from medweave_connectors.sites.ssh.connector import MedweaveSSHConnector
@@ -122,9 +122,7 @@ def test_q4_a_shell_that_is_lost_runs_no_command_twice(tmp_path: Path, stock_onl
         assert asyncio.run(times(MedweaveSSHConnector("login", "/", knownHosts=known, **usual), tmp_path / "ours")) == 1
 
 
-def test_q5_a_job_that_slurm_has_forgotten_is_judged_by_its_exit_file(
-    stock: Path, ours: Path, stock_only: bool
-) -> None:
+def test_q5_a_job_unknown_to_slurm_is_judged_by_its_exit_file(stock: Path, ours: Path, stock_only: bool) -> None:
     write_workflow(stock, {"first": GOOD}, file=slurm_file(stock))
     ended = run_stock(stock, environment=stand_in(stock, FORGETS="1"))
     shown(ended.exit_code == 1 and "Error while retrieving return code" in ended.stderr, ended.stderr)
@@ -136,7 +134,7 @@ def test_q5_a_job_that_slurm_has_forgotten_is_judged_by_its_exit_file(
     assert result(ended) == "done"
 
 
-def test_q6_what_slurm_writes_enters_no_output(stock: Path, ours: Path, stock_only: bool) -> None:
+def test_q6_slurm_log_files_are_not_outputs(stock: Path, ours: Path, stock_only: bool) -> None:
     keys = {"outputs": {"result": {"type": "File[]", "outputBinding": {"glob": "*"}}}}
     tools = {"first": ("echo talk; " + GOOD, keys)}
     for folder, file in ((stock, slurm_file(stock)), (ours, OURS)):
@@ -174,7 +172,7 @@ def test_q8_options_of_sbatch_are_slurms_own(stock: Path, ours: Path, stock_only
     keys = "{mincpus: 1, useMinNodes: true}"
     write_workflow(stock, {"first": GOOD}, file=slurm_file(stock, keys))
     ended = run_stock(stock, environment=stand_in(stock))
-    words = asked(stock)
+    words = commands_run(stock)
     shown(all(word in words for word in ("--minpucs", "--use-min_nodes", "--wait-all-nodes 0")), words + ended.stderr)
     if stock_only:
         return
@@ -188,7 +186,7 @@ def test_q8_options_of_sbatch_are_slurms_own(stock: Path, ours: Path, stock_only
 
 
 def test_q10_a_queue_without_services(tmp_path: Path, ours: Path, stock_only: bool) -> None:
-    # medweave has no connector for PBS; of its queue, a binding may name no service where there are none.
+    # medweave has no connector for PBS; for its queue, a binding need not name a service if there is none.
     from streamflow.core.deployment import ExecutionLocation
     from streamflow.deployment.connector.local import LocalConnector
     from streamflow.deployment.connector.queue_manager import PBSConnector
@@ -205,11 +203,11 @@ def test_q10_a_queue_without_services(tmp_path: Path, ours: Path, stock_only: bo
     assert run(ours, environment=fakes(ours)).exit_code == 0
 
 
-def test_q11_what_the_tool_asks_for_reaches_the_queue(stock: Path, ours: Path, stock_only: bool) -> None:
+def test_q11_resource_requests_of_the_tool_reach_the_queue(stock: Path, ours: Path, stock_only: bool) -> None:
     keys = {"requirements": {"ResourceRequirement": {"coresMin": 2, "ramMin": 700}}}
     write_workflow(stock, {"first": (GOOD, keys)}, file=slurm_file(stock))
     ended = run_stock(stock, environment=stand_in(stock))
-    line = next((line for line in asked(stock).splitlines() if line.startswith("sbatch")), "")
+    line = next((line for line in commands_run(stock).splitlines() if line.startswith("sbatch")), "")
     shown(bool(line) and "cpus" not in line and "mem" not in line, line + ended.stderr)
     if stock_only:
         return
@@ -237,7 +235,7 @@ def test_c16_the_job_of_a_killed_driver_is_not_submitted_again(stock: Path, ours
     again = start_stock(stock, environment=environment)
     still_going(again, 0, after=lambda: begun(stock) == 2)
     (stock / "go").touch()
-    shown(begun(stock) == 2 == asked(stock).count("sbatch"), asked(stock) + again.stderr)
+    shown(begun(stock) == 2 == commands_run(stock).count("sbatch"), commands_run(stock) + again.stderr)
     if stock_only:
         return
     write_workflow(ours, tools(ours), file=OURS)

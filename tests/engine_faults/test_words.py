@@ -19,7 +19,7 @@ json.dump(sys.argv[1:], open("words", "w"))
 
 
 def words(folder: Path, tool: dict[str, Any], *, ours: bool, job: dict[str, Any] | None = None) -> list[str]:
-    """What a program is given, whose inputs are these. The engine's database stays, `stock.db` or in the run's scratch."""
+    """Return the arguments that a program with these inputs gets. The engine's database stays (`stock.db`, or in the scratch)."""
     (folder / "show.py").write_text(SHOW)
     document = {
         "cwlVersion": "v1.2",
@@ -38,8 +38,8 @@ def words(folder: Path, tool: dict[str, Any], *, ours: bool, job: dict[str, Any]
     (folder / "tiny.cwl").write_text(json.dumps(document))
     ended = (run if ours else run_stock)(folder, environment={"MEDWEAVE_KEEP_WORK": "1"})
     assert ended.exit_code == 0, ended.stderr
-    found = json.loads((folder / "results" / "words").read_text())
-    return [str(each) for each in found]
+    arguments = json.loads((folder / "results" / "words").read_text())
+    return [str(argument) for argument in arguments]
 
 
 @pytest.mark.parametrize("shell", [False, True], ids=["program", "shell command"])
@@ -49,8 +49,8 @@ def test_c18_no_item_of_a_list_is_run(stock: Path, ours: Path, shell: bool, stoc
         "inputs": {"names": {"type": "string[]", "inputBinding": {"prefix": "--names"}}},
     }
     if not shell:  # the stock engine runs no shell command that is not one word
-        told = words(stock, tool, ours=False, job={"names": ["the scan", "$(touch harm)"]})
-        shown(told == ["--names", "the", "scan"] and any(stock.rglob("harm")), told)
+        arguments = words(stock, tool, ours=False, job={"names": ["the scan", "$(touch harm)"]})
+        shown(arguments == ["--names", "the", "scan"] and any(stock.rglob("harm")), arguments)
     if stock_only:
         return
     assert words(ours, tool, ours=True) == ["--names", *HARM]
@@ -128,7 +128,7 @@ def test_c23_a_file_may_be_written_into_a_folder(stock: Path, ours: Path, stock_
     assert (ours / "results" / "result.txt").read_text() == "0.1"
 
 
-def test_c19_a_folder_is_listed_for_nobody_who_did_not_ask(stock: Path, ours: Path, stock_only: bool) -> None:
+def test_c19_a_folder_is_listed_only_on_request(stock: Path, ours: Path, stock_only: bool) -> None:
     for folder in (stock, ours):
         (folder / "scans").mkdir()
         (folder / "scans" / "patient-4711.dcm").write_text("x")

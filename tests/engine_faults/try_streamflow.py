@@ -25,7 +25,7 @@ Verdict = Literal["still there", "gone", "not tried", "needs the testbed"]
 
 
 class Fault(NamedTuple):
-    """What one test saw: the fault's id (`C1`), the test's name, and its words where the fault was not shown."""
+    """The result of one test: the fault's id (`C1`), the test's name, and the message if the fault was not shown."""
 
     id: str
     test: str
@@ -34,19 +34,19 @@ class Fault(NamedTuple):
 
 
 def requirements(version: str) -> list[str]:
-    """What to install: that StreamFlow, and the driver's other dependencies as pyproject.toml names them."""
+    """Return the packages to install: that StreamFlow, and the driver's other dependencies from pyproject.toml."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     others = [*project["dependencies"], *project["optional-dependencies"]["driver"]]
     streamflow = str(Path(version).resolve()) if Path(version).is_file() else f"streamflow=={version}"
-    pytest = next(each for each in project["optional-dependencies"]["dev"] if each.startswith("pytest"))
-    return [streamflow, *(each for each in others if not each.startswith("streamflow")), pytest]
+    pytest = next(line for line in project["optional-dependencies"]["dev"] if line.startswith("pytest"))
+    return [streamflow, *(line for line in others if not line.startswith("streamflow")), pytest]
 
 
 def make_environment(folder: Path, version: str) -> Path:
-    """The interpreter of a new virtual environment.
+    """Create a virtual environment; return its interpreter.
 
     Raises:
-        subprocess.CalledProcessError: there is no such version, or it cannot be installed beside the others.
+        subprocess.CalledProcessError: there is no such version, or it conflicts with the others.
     """
     subprocess.run([sys.executable, "-m", "venv", folder], check=True)
     python = folder / "bin" / "python"
@@ -57,7 +57,7 @@ def make_environment(folder: Path, version: str) -> Path:
 
 
 def try_faults(python: Path, folder: Path) -> list[Fault]:
-    """Runs the stock side of each test."""
+    """Run the stock side of each test."""
     report = folder / "report.xml"
     options = [
         "--stock-only",
@@ -74,7 +74,7 @@ def try_faults(python: Path, folder: Path) -> list[Fault]:
 
 
 def read_report(root: ElementTree.Element) -> Iterable[Fault]:
-    """The verdicts in pytest's JUnit report: a test that passed has shown its fault."""
+    """Return the verdicts in pytest's JUnit report: a test that passed has shown its fault."""
     for case in root.iter("testcase"):
         name = str(case.get("name"))
         named = re.match(r"test_([qnkdc]\d+)_", name)
@@ -90,7 +90,7 @@ def read_report(root: ElementTree.Element) -> Iterable[Fault]:
 
 
 def of_sites() -> list[Fault]:
-    """The faults whose stock side runs on the testbed only, so that nothing is known of them here."""
+    """Return the faults whose stock side runs on the testbed only, so that they have no verdict here."""
     here, there = (
         re.findall(r"^def (test_([qnkdc]\d+)_\w+)", "\n".join(file.read_text("utf-8") for file in files), re.MULTILINE)
         for files in (FAULTS.glob("test_*.py"), HYBRID.glob("test_engine_faults_*.py"))
@@ -100,7 +100,7 @@ def of_sites() -> list[Fault]:
 
 
 def main() -> int:
-    """Prints the verdicts; 0 when all tests could be tried."""
+    """Print the verdicts; return 0 if all tests could be tried."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--version", required=True, help="a release (0.2.0rc4), or the path of a wheel of StreamFlow")
     version = parser.parse_args().version
@@ -114,9 +114,9 @@ def main() -> int:
         faults = try_faults(python, folder) + of_sites()
     faults.sort(key=lambda fault: (fault.id[0], int(fault.id[1:])))
     for verdict in get_args(Verdict):
-        found = [fault for fault in faults if fault.verdict == verdict]
-        print(f"\n{verdict}: {len(found)} of {len(faults)}")
-        for fault in found:
+        matching = [fault for fault in faults if fault.verdict == verdict]
+        print(f"\n{verdict}: {len(matching)} of {len(faults)}")
+        for fault in matching:
             print(f"  {fault.id:4} {fault.test}" + (f"\n       {fault.seen}" if verdict == "not tried" else ""))
     return 1 if any(fault.verdict == "not tried" for fault in faults) else 0
 

@@ -2,8 +2,8 @@
 
 Model weights, ONNX, OpenVINO IR, masks and tables are compared byte by byte; JSON reports and DICOM objects without what changes
 at each run (times, energy, memory, versions, host, UIDs). Floating point results depend on the processor's instructions and on the
-number of threads, and the masks on the precision that the gate has accepted by speed: each such combination has digests of its own.
-Where there are none, file names and the fields of reports are compared with those of another combination of the same recipe.
+number of threads, and the masks on the precision that the gate accepted by speed: each such combination has its own digests.
+If there are none, file names and the fields of reports are compared with those of another combination of the same recipe.
 
 Exit code 0: equal, or no digests to compare with; 1: something differs.
 """
@@ -36,13 +36,13 @@ RUN_ID = re.compile(r"demo-\d{8}-\d{6}")
 
 
 class Digests(NamedTuple):
-    """What one demo computed.
+    """The digests of one demo's results.
 
     Attributes:
         recipe: training steps and patients.
         processor: what the last digits of floating point numbers depend on.
         precision: of the model that the gate accepted.
-        files: SHA-256 by path, of what is compared byte by byte, and of reports without the fields that change.
+        files: SHA-256 by path, of files compared byte by byte, and of reports without the fields that change.
         fields: SHA-256 of the names of each report's fields; empty for other files.
     """
 
@@ -89,7 +89,7 @@ def field_names(value: Any, path: str = "") -> Iterator[str]:
     inside = (
         value.items()
         if isinstance(value, Mapping)
-        else [("[]", each) for each in value]
+        else [("[]", item) for item in value]
         if isinstance(value, list)
         else ()
     )
@@ -103,14 +103,14 @@ def sha256(content: bytes | str) -> str:
 
 
 def documents(demo: Path) -> dict[str, Path]:
-    """Return the files that are looked at, by a name that is the same in each run."""
-    found = {f"output/{path.relative_to(demo / 'output').as_posix()}": path for path in (demo / "output").rglob("*")}
-    found["phantom_report.json"] = demo / "phantom_report.json"
+    """Return the compared files, by a name that is the same in each run."""
+    paths = {f"output/{path.relative_to(demo / 'output').as_posix()}": path for path in (demo / "output").rglob("*")}
+    paths["phantom_report.json"] = demo / "phantom_report.json"
     run_id = RUN_ID.search((demo / "report.html").read_text(encoding="utf-8"))
     # `make demo` writes to build/demo and runs/ of one checkout.
     reports = demo.resolve().parents[1] / "runs" / (run_id[0] if run_id else "none") / "reports"
-    found |= {f"reports/{path.relative_to(reports).as_posix()}": path for path in reports.rglob("run_report.json")}
-    return {re.sub(r"(tfevents)\.[^/]*", r"\1", name): path for name, path in found.items() if path.is_file()}
+    paths |= {f"reports/{path.relative_to(reports).as_posix()}": path for path in reports.rglob("run_report.json")}
+    return {re.sub(r"(tfevents)\.[^/]*", r"\1", name): path for name, path in paths.items() if path.is_file()}
 
 
 def digests_of(demo: Path) -> Digests:
@@ -146,28 +146,28 @@ def differences(old: Mapping[str, str], new: Mapping[str, str]) -> list[str]:
 
 
 def compare(known: list[Digests], demo: Digests) -> int:
-    """Print how the demo differs from what is known; return the exit code."""
+    """Print how the demo differs from the recorded digests; return the exit code."""
     print(f"demo of {demo.recipe}; {demo.precision} accepted; {demo.processor}")
-    of_recipe = [each for each in known if each.recipe == demo.recipe]
-    here = [each for each in of_recipe if each.processor == demo.processor]
-    same = [each for each in here if each.precision == demo.precision]
+    of_recipe = [digests for digests in known if digests.recipe == demo.recipe]
+    here = [digests for digests in of_recipe if digests.processor == demo.processor]
+    same = [digests for digests in here if digests.precision == demo.precision]
     if same:
-        found = differences(same[0].files, demo.files)
-        found += [f"fields:  {line}" for line in differences(same[0].fields, demo.fields)]
-        print("\n".join(found) or "equal")
-        return 1 if found else 0
-    recorded = "; ".join(f"{each.precision}, {each.processor}" for each in of_recipe) or "none"
+        lines = differences(same[0].files, demo.files)
+        lines += [f"fields:  {line}" for line in differences(same[0].fields, demo.fields)]
+        print("\n".join(lines) or "equal")
+        return 1 if lines else 0
+    recorded = "; ".join(f"{digests.precision}, {digests.processor}" for digests in of_recipe) or "none"
     print(f"No digests are recorded for this processor and precision. Recorded for this recipe: {recorded}.")
     if here:
         print("The gate has accepted another precision: only the weights that both have are compared.")
-        found = differences(*(common_weights(each, here[0], demo) for each in (here[0], demo)))
-        print("\n".join(found) or "equal")
-        return 1 if found else 0
-    for other in [each for each in of_recipe if each.precision == demo.precision][:1]:
+        lines = differences(*(common_weights(digests, here[0], demo) for digests in (here[0], demo)))
+        print("\n".join(lines) or "equal")
+        return 1 if lines else 0
+    for other in [digests for digests in of_recipe if digests.precision == demo.precision][:1]:
         print("Only names of files and fields of reports are compared; what depends on the processor is not.")
-        found = differences(dict.fromkeys(other.files, ""), dict.fromkeys(demo.files, ""))
-        found += [f"fields:  {line}" for line in differences(other.fields, demo.fields)]
-        print("\n".join(found) or "equal")
+        lines = differences(dict.fromkeys(other.files, ""), dict.fromkeys(demo.files, ""))
+        lines += [f"fields:  {line}" for line in differences(other.fields, demo.fields)]
+        print("\n".join(lines) or "equal")
     return 0
 
 
@@ -180,23 +180,23 @@ def common_weights(one: Digests, *both: Digests) -> dict[str, str]:
 def read_known() -> list[Digests]:
     if not DIGESTS.exists():
         return []
-    return [Digests(**each) for each in json.loads(DIGESTS.read_text(encoding="utf-8"))]
+    return [Digests(**fields) for fields in json.loads(DIGESTS.read_text(encoding="utf-8"))]
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path, help="build/demo, after `make demo`")
-    parser.add_argument("--write", action="store_true", help="record the digests in the place of earlier ones")
-    asked = parser.parse_args()
-    demo, known = digests_of(asked.folder), read_known()
-    if not asked.write:
+    parser.add_argument("--write", action="store_true", help="record the digests replacing earlier ones")
+    arguments = parser.parse_args()
+    demo, known = digests_of(arguments.folder), read_known()
+    if not arguments.write:
         return compare(known, demo)
-    kept = [
-        each
-        for each in known
-        if (each.recipe, each.processor, each.precision) != (demo.recipe, demo.processor, demo.precision)
+    others = [
+        digests
+        for digests in known
+        if (digests.recipe, digests.processor, digests.precision) != (demo.recipe, demo.processor, demo.precision)
     ]
-    text = json.dumps([each._asdict() for each in (*kept, demo)], indent=1) + "\n"
+    text = json.dumps([digests._asdict() for digests in (*others, demo)], indent=1) + "\n"
     DIGESTS.write_text(text, encoding="utf-8")
     print(f"recorded: {demo.recipe}, {demo.precision}, {demo.processor}")
     return 0

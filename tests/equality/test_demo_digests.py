@@ -1,4 +1,4 @@
-"""What the digests of a demo tell apart."""
+"""Comparison of a demo's digests with the recorded ones."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_fields_that_change_at_each_run_do_not_count(tmp_path: Path, known: Any)
 
 
 @pytest.mark.parametrize("name", ["models/model.safetensors", "model_card.json"])
-def test_another_content_is_told_by_name(
+def test_changed_content_is_reported_by_name(
     tmp_path: Path, known: Any, name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = demo(tmp_path / "new")
@@ -51,23 +51,23 @@ def test_another_content_is_told_by_name(
     assert f"differs: output/accepted_model/{name}" in capsys.readouterr().out
 
 
-def test_missing_mask_is_told(tmp_path: Path, known: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_missing_mask_is_reported(tmp_path: Path, known: Any, capsys: pytest.CaptureFixture[str]) -> None:
     folder = demo(tmp_path / "new")
     (folder / "output/segmentations/case-1/lesion_mask.nii.gz").unlink()
     assert PROGRAM.compare([known], PROGRAM.digests_of(folder)) == 1
     assert "missing: output/segmentations/case-1/lesion_mask.nii.gz" in capsys.readouterr().out
 
 
-def test_of_an_unknown_processor_only_names_are_compared(
+def test_only_names_are_compared_for_an_unknown_processor(
     tmp_path: Path, known: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = demo(tmp_path / "new")
     (folder / "output/accepted_model/models/model.safetensors").write_text("others")
     other = PROGRAM.digests_of(folder)._replace(processor="another")
     assert PROGRAM.compare([known], other) == 0
-    said = capsys.readouterr().out
-    assert "No digests are recorded for this processor" in said
-    assert said.endswith("equal\n")
+    output = capsys.readouterr().out
+    assert "No digests are recorded for this processor" in output
+    assert output.endswith("equal\n")
 
 
 def test_weights_are_compared_where_the_gate_accepted_another_precision(

@@ -21,7 +21,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 SUMMARY = ROOT / "build" / "faults" / "summary.json"
-# Drivers are forked from a process that executes this file again, so it imports only what they need.
+# Drivers are forked from a process that executes this file again, so it has only the imports that they need.
 for _folder in (ROOT / "tests", ROOT / "deployments" / "testbed"):
     sys.path.insert(0, str(_folder))
 

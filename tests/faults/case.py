@@ -116,7 +116,7 @@ class Case:
 
     @property
     def whole(self) -> bool:
-        """Whether the delivered output has exactly the bytes of a complete job."""
+        """Return whether the delivered output has exactly the bytes of a complete job."""
         expected = "".join(f"{number}\n" for number in range(1, LINES + 1)) + f"{self.name}\n"
         with contextlib.suppress(OSError):
             return (self.folder / "results" / "result.txt").read_text(encoding="utf-8") == expected
@@ -124,7 +124,7 @@ class Case:
 
     @property
     def processes(self) -> list[int]:
-        """Process ids of the job's shell on its machine, one for each start."""
+        """Return the process ids of the job's shell on its machine, one for each start."""
         with contextlib.suppress(OSError):
             return [int(line) for line in self.ledger.read_text(encoding="utf-8").split()]
         return []
@@ -133,27 +133,27 @@ class Case:
 
     @property
     def run(self) -> Run:
-        """The latest driver."""
+        """Return the latest driver."""
         return self.runs[-1]
 
     @property
     def record(self) -> Path:
-        """The folder of the run of that driver."""
+        """Return the folder of the run of that driver."""
         return self.folder / "runs" / f"{self.name}-{len(self.runs)}"
 
     @property
     def run_ids(self) -> list[str]:
-        """Ids of its runs."""
+        """Return the ids of its runs."""
         return [f"{self.name}-{number}" for number in range(1, len(self.runs) + 1)]
 
     @property
     def next_record(self) -> Path:
-        """The folder of the run that is started next."""
+        """Return the folder of the run that is started next."""
         return self.folder / "runs" / f"{self.name}-{len(self.runs) + 1}"
 
     @property
     def events(self) -> list[dict[str, Any]]:
-        """Events of the complete lines of its event log."""
+        """Return the events of the complete lines of its event log."""
         with contextlib.suppress(OSError):
             text = (self.record / "events.jsonl").read_text(encoding="utf-8")
             return [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]

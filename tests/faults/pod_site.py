@@ -66,7 +66,7 @@ class PodHistory:
 
     @property
     def summary(self) -> str:
-        """The history in words."""
+        """Return the history in words."""
         words = [f"pod {self.phase or 'unknown'}"]
         words += [f"Evicted: {self.evicted}"] if self.evicted else []
         words += [f"DisruptionTarget {self.disruption}"] if self.disruption else []

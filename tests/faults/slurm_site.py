@@ -46,7 +46,7 @@ class Row:
 
     @property
     def summary(self) -> str:
-        """The row in words."""
+        """Return the row in words."""
         return f"{self.state} {self.exit_code} on {self.nodes}"
 
 

@@ -14,7 +14,7 @@ LAST_LINES = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportedOutcome:
-    """What medweave reported about a run of one job.
+    """medweave's report about a run of one job.
 
     Attributes:
         exit_code: exit code of the driver; None if it did not end in time.
@@ -38,7 +38,7 @@ class ReportedOutcome:
 
     @property
     def success(self) -> bool:
-        """Whether the driver or its event log reports success."""
+        """Return whether the driver or its event log reports success."""
         return self.exit_code == 0 or self.state == "completed"
 
 
@@ -62,7 +62,7 @@ def read_reported(events: Sequence[Mapping[str, Any]], stderr: str, exit_code: i
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    """All that is known about one injected fault when its run is over.
+    """All facts about one injected fault after its run.
 
     Attributes:
         fault: name of the kind.
@@ -116,7 +116,7 @@ class Verdict:
 
     @property
     def good(self) -> bool:
-        """Whether the fault counts and nothing is wrong."""
+        """Return whether the fault counts and nothing is wrong."""
         return self.counts and not (self.false_success or self.lost or self.doubled or self.orphans)
 
 

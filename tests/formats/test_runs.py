@@ -47,8 +47,8 @@ def test_cache_of_this_machine_serves_the_outputs(root: Path) -> None:
     assert (count("copy"), count("mark")) == before
     assert reused(new_run(runs, old)) == {"/copy": old, "/mark": old}
     assert (project / "delivered" / "result.txt").read_text() == "one\nred\n"
-    (told,) = json.loads(good(medweave(project, "explain", "mark", "--runs", runs, "--json")))
-    assert (told["reused_from"], told["compared_with"]) == (old, old)
+    (step_report,) = json.loads(good(medweave(project, "explain", "mark", "--runs", runs, "--json")))
+    assert (step_report["reused_from"], step_report["compared_with"]) == (old, old)
 
 
 def test_store_and_cache_index_of_a_site_serve_the_outputs(root: Path) -> None:
@@ -119,9 +119,9 @@ def test_event_log_is_listed(root: Path, runs: str, state: str) -> None:
     assert (row["run"], row["state"]) == (run_of(root / runs).name, state)
 
 
-def test_event_log_tells_why_a_step_was_run(root: Path) -> None:
-    (told,) = json.loads(good(medweave(root, "explain", "mark", "--runs", "local/runs", "--json")))
-    assert (told["state"], told["reused_from"], told["why"]) == (
+def test_event_log_explains_why_a_step_ran(root: Path) -> None:
+    (step_report,) = json.loads(good(medweave(root, "explain", "mark", "--runs", "local/runs", "--json")))
+    assert (step_report["state"], step_report["reused_from"], step_report["why"]) == (
         "failed", "", "ran: no earlier run of this folder has the job",
     )  # fmt: skip
 

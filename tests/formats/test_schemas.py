@@ -42,7 +42,7 @@ def schema_of(name: str, capsys: pytest.CaptureFixture[str]) -> Any:
 
 
 def with_described_labels(document: Any) -> Any:
-    """Labels were a mapping until #31. Steps read both forms (test_steps.py); the schemas have the form that they write."""
+    """Return the document with its labels as a list; they were a mapping until #31, and steps read both forms."""
     if isinstance(document, dict) and isinstance(document.get("labels"), dict):
         named = [{"value": int(value), "name": name} for value, name in document["labels"].items() if value != "0"]
         return document | {"labels": named}

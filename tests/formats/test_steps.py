@@ -39,7 +39,7 @@ def old_report(name: str) -> Any:
 
 
 def same_arrays(old: Path, new: Path) -> None:
-    """Every array of the old folder is in the new one, bit by bit."""
+    """Assert that every array of the old folder is in the new one, bit by bit."""
     paths = sorted(old.rglob("*.npy"))
     assert paths
     for path in paths:
@@ -57,7 +57,9 @@ def test_key_of_pseudonyms_gives_the_same_pseudonyms(tmp_path: Path) -> None:
     assert {path.relative_to(tmp_path / "out") for path in (tmp_path / "out").rglob("*.dcm")} == old
     for path in old:
         headers = [pydicom.dcmread(folder / path) for folder in (STEPS / "deidentified", tmp_path / "out")]
-        identities = [(each.PatientID, each.SOPInstanceUID, each.StudyDate, each.PixelData) for each in headers]
+        identities = [
+            (header.PatientID, header.SOPInstanceUID, header.StudyDate, header.PixelData) for header in headers
+        ]
         assert identities[0] == identities[1]
 
 
@@ -76,8 +78,8 @@ def test_cohort_index_is_preprocessed(tmp_path: Path) -> None:
     step("preprocess", tmp_path / "report.json", *words, *shares, "--output", tmp_path / "prepared")
     same_arrays(STEPS / "prepared", tmp_path / "prepared")
     old, new = (read(folder / "training_set" / "cohort.json") for folder in (STEPS / "prepared", tmp_path / "prepared"))
-    assert [(each["case_id"], each["split"]) for each in new["cases"]] == [
-        (each["case_id"], each["split"]) for each in old["cases"]
+    assert [(case["case_id"], case["split"]) for case in new["cases"]] == [
+        (case["case_id"], case["split"]) for case in old["cases"]
     ]
 
 
@@ -91,14 +93,14 @@ def test_checkpoint_of_train_is_resumed(tmp_path: Path, capsys: pytest.CaptureFi
     words = (*TRAINING, *TRAIN, *LENGTH, "--resume-from", STEPS / "checkpoints" / "train")
     log = ("--training-log", tmp_path / "log")
     report = step("train", tmp_path / "report.json", *words, *log, "--output", tmp_path / "trained")
-    # What was before the checkpoint comes from it, digit by digit; the last epoch is computed here.
+    # Points before the checkpoint come from it, digit by digit; the last epoch is computed here.
     old, new = (read(folder / "curves.json") for folder in (STEPS / "training_log", tmp_path / "log"))
     assert [point for point in new if point["step"] <= 40] == [point for point in old if point["step"] <= 40]
     assert new[-1]["step"] == 60
     assert report["results"]["metrics"]["validation_dice"] > 0.8
-    said = capsys.readouterr().err
-    assert "epoch 3/3" in said
-    assert "epoch 1/3" not in said
+    output = capsys.readouterr().err
+    assert "epoch 3/3" in output
+    assert "epoch 1/3" not in output
 
 
 def test_checkpoint_of_train_distributed_is_resumed(tmp_path: Path) -> None:
@@ -126,7 +128,7 @@ def test_exported_model_and_candidate_pass_the_gate(tmp_path: Path) -> None:
     output = ("--output", tmp_path / "accepted", "--decision", tmp_path / "decision.json", "--pairs", "2")
     step("gate", tmp_path / "report.json", *words, *output)
     old, new = read(STEPS / "gate_decision.json"), read(tmp_path / "decision.json")
-    assert [each["precision"] for each in new["candidates"]] == ["int8"]
+    assert [candidate["precision"] for candidate in new["candidates"]] == ["int8"]
     assert new["float32_validation"]["dice_mean"] == pytest.approx(old["float32_validation"]["dice_mean"], abs=0.02)
 
 
@@ -137,9 +139,9 @@ def test_accepted_model_and_batch_are_segmented(tmp_path: Path, batch: Path, old
     masks = sorted((STEPS / old).glob("*/lesion_mask.nii.gz"))
     assert masks
     for path in masks:
-        before, now = (nibabel.load(each) for each in (path, tmp_path / "out" / path.relative_to(STEPS / old)))
+        before, now = (nibabel.load(mask) for mask in (path, tmp_path / "out" / path.relative_to(STEPS / old)))
         assert np.allclose(before.affine, now.affine)
-        voxels = [np.asarray(each.dataobj) > 0 for each in (before, now)]
+        voxels = [np.asarray(image.dataobj) > 0 for image in (before, now)]
         assert voxels[0].any()
         # Another processor rounds otherwise: a voxel at the edge may differ.
         assert (voxels[0] != voxels[1]).sum() <= 0.05 * voxels[0].sum()

@@ -1,6 +1,6 @@
 """A driver, and a worker (`medweave-step` at a site) of another version: they work together, or the cause is clear.
 
-During a run nobody asks a worker for its version (`medweave doctor` does, and warns: tests/unit/driver/test_doctor.py). The driver
+During a run, no worker is queried for its version (`medweave doctor` does, and warns: tests/unit/driver/test_doctor.py). The driver
 reads what a worker writes and prints. The driver sends all other programs of ours to the site, so they have its version.
 """
 
@@ -33,7 +33,7 @@ cp {report} run_report.json
 
 @pytest.fixture
 def site(request: pytest.FixtureRequest) -> Iterator[Path]:
-    """A site whose worker is of another version."""
+    """Yield a site whose worker is of another version."""
     with restored() as root:
         report = json.loads((root / "run_report.json").read_text())
         report |= {"medweave_version": request.param}
@@ -58,7 +58,7 @@ def test_run_with_a_worker_of_another_version_is_done_and_reported(site: Path, t
 
 
 @pytest.mark.parametrize("site", [OLD], indirect=True)
-def test_an_option_that_the_worker_does_not_have_is_told_as_the_cause(site: Path) -> None:
+def test_option_unknown_to_the_worker_is_reported_as_the_cause(site: Path) -> None:
     tool = site / "tools" / "copy.cwl"
     tool.write_text(tool.read_text().replace('"copy-step"', '"copy-step", "--new-option"'))
     old = run_of(site / "runs")

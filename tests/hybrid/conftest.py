@@ -12,11 +12,11 @@ from xdist.scheduler import LoadScopeScheduling
 from support.helm_release import Tenant, first_tenant
 from support.testbed import Sites, call, down_parts, sites, unique
 
-# They fall behind while somebody edits the source or builds an image; `up` brings them after in seconds.
+# They become outdated when the source is edited or an image is built; `up` updates them in seconds.
 FOLLOWERS = {"environment", "images"}
 
 
-# Files, or classes of files, that would get in each other's way side by side; every other file is a group of its own.
+# Files, or classes of files, that would disturb each other in parallel; every other file is a separate group.
 # Those in alone/ break parts.
 GROUPS = {
     name: group
@@ -34,7 +34,7 @@ GROUPS = {
             "test_tutorial",
             "test_reactions",
         ),
-        "slurm beside": (
+        "slurm connectors": (
             "test_connector_contract::TestSlurmOverSSH",
             "test_connector_contract::TestSSH",
         ),  # their files and jobs are their own
@@ -68,13 +68,13 @@ class _ByGroup(LoadScopeScheduling):  # pytest-xdist's own groups have no effect
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling:
-    """With several workers (`-n`), the files of a group run on one of them, one after the other."""
+    """Return a scheduler that runs the files of a group on one worker (`-n`), one after the other."""
     return _ByGroup(config, log)
 
 
 @pytest.fixture(scope="session")
 def testbed_parts_down() -> dict[str, str]:
-    """Why each part that is down is down, as of the start of the tests."""
+    """Return why each part that is down is down, as of the start of the tests."""
     down = down_parts()
     if down and FOLLOWERS.issuperset(down) and "not made yet" not in down.get("environment", ""):
         call("up", timeout_s=300)
@@ -84,13 +84,13 @@ def testbed_parts_down() -> dict[str, str]:
 
 @pytest.fixture(scope="session")
 def tenant() -> Tenant:
-    """The first tenant of the cluster."""
+    """Return the first tenant of the cluster."""
     return first_tenant()
 
 
 @pytest.fixture(scope="session")
 def testbed(testbed_parts_down: dict[str, str]) -> Sites:
-    """The sites of a testbed that is up."""
+    """Return the sites of a testbed that is up."""
     if testbed_parts_down:
         name, reason = next(iter(testbed_parts_down.items()))
         line = f"the testbed is not up (`make testbed`): {name}: {reason}".replace("\n", " ")
@@ -100,7 +100,7 @@ def testbed(testbed_parts_down: dict[str, str]) -> Sites:
 
 @pytest.fixture
 def shared_folder(testbed: Sites) -> Iterator[Path]:
-    """A folder of the HPC user's that login node and nodes share."""
+    """Yield a folder of the HPC user's that login node and nodes share."""
     made = testbed.layout.hpc / "scratch" / unique("shared")
     assert testbed.hpc("mkdir", str(made)).returncode == 0
     yield made

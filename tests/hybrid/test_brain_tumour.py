@@ -19,8 +19,8 @@ from support.weights import assert_equal_weights
 EPOCHS, LEARNING_RATE = 2, 0.002
 
 
-def here(folder: Path) -> Path:
-    """The same training by two processes of this machine; its model folder."""
+def locally_trained(folder: Path) -> Path:
+    """Run the same training by two processes of this machine; return its model folder."""
     cohort = ("--cohort", str(folder / "cohort"))
     spacing, shape = [str(SPACING_MM)] * 3, list(map(str, PREPARED_SHAPE))
     index = str(folder / "index.json")
@@ -46,7 +46,7 @@ def test_two_nodes_train_what_two_processes_train_here(
     (tmp_path / "job.yml").write_text(json.dumps(job))
     file = tmp_path / "streamflow.yml"
     text = bind(WORKFLOWS / "brain-tumour-segmentation" / "train.cwl", "testbed", file, tmp_path / "job.yml")
-    # Its pods are other tests' business: what is segmented here needs no release.
+    # Other tests cover its pods: the segmentation in this test needs no release.
     file.write_text(
         re.sub(r"\{step: /segment, target: \{.*?\}\}", "{step: /segment, target: {deployment: laptop}}", text)
     )
@@ -54,4 +54,4 @@ def test_two_nodes_train_what_two_processes_train_here(
     assert ended.exit_code == 0, ended.stderr
     (report,) = (tmp_path / "runs").glob("*/reports/train/run_report.json")
     assert [rank["host"] for rank in json.loads(report.read_text())["ranks"]] == ["n1", "n2"]
-    assert_equal_weights(tmp_path / "results" / "exported_model", here(tmp_path))
+    assert_equal_weights(tmp_path / "results" / "exported_model", locally_trained(tmp_path))

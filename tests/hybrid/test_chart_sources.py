@@ -19,7 +19,7 @@ GOOD = "echo {} > run_report.json; hostname > result.txt"
 
 @pytest.fixture
 def repository(tmp_path: Path, tenant: Tenant) -> Iterator[str]:
-    """URL of a chart repository with version 0.9.1 of helm/compss-cluster."""
+    """Yield the URL of a chart repository with version 0.9.1 of helm/compss-cluster."""
     chart = ROOT / "helm" / "compss-cluster"
     with chart_repository(tenant, chart, tmp_path / "repository", "--version", "0.9.1") as url:
         yield url

@@ -40,7 +40,7 @@ def image(name: str) -> Values:
 
 
 def small(memory: str) -> Values:
-    """Requests that leave room for several releases on a node of two cores."""
+    """Return resource requests small enough for several releases on a node of two cores."""
     return {
         "requests": {"cpu": "50m", "memory": "64Mi", "ephemeral-storage": "64Mi"},
         "limits": {"cpu": "1", "memory": memory, "ephemeral-storage": "2Gi"},
@@ -54,7 +54,7 @@ def segment_image(tenant: Tenant) -> str:
 
 @pytest.fixture(scope="module")
 def python() -> Values:
-    """Values that give pods the worker environment, at its own path."""
+    """Return values that give pods the worker environment, at its own path."""
     folder = str(TESTBED / "environment")
     mount = {"name": "environment", "mountPath": folder, "readOnly": True}
     claim = {"claimName": "medweave-environment", "readOnly": True}
@@ -74,7 +74,7 @@ def ddp(python: Values, workers: int, **more: Any) -> Values:
 
 @pytest.fixture(scope="module")
 def installation(tenant: Tenant) -> Iterator[Values]:
-    """A folder that looks like an installation of COMPSs as far as the chart looks: what runs in it is tested with a real one."""
+    """Yield values for a folder that passes the chart's checks of a COMPSs installation; other tests use a real one."""
     config = {
         "apiVersion": "v1",
         "kind": "ConfigMap",
@@ -104,7 +104,7 @@ def compss(installation: Values, workers: int) -> Values:
 
 
 def objects(tenant: Tenant, name: str) -> list[str]:
-    """Kind and name of everything that bears a release's label, and of what Helm keeps of it."""
+    """Return kind and name of all objects with a release's label, and of Helm's own records of it."""
     objects_found = tenant.get(KINDS, f"app.kubernetes.io/instance={name}") + tenant.get(
         "secrets", f"owner=helm,name={name}"
     )
@@ -138,7 +138,7 @@ def test_helm_and_the_api_server_accept_every_ci_file(tenant: Tenant, chart: Pat
 
 @pytest.fixture
 def helm(tenant: Tenant, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The real Helm on the PATH, with the cluster's version, which a Helm with a version stamp has built in."""
+    """Put the real Helm on the PATH, with the cluster's version, which a Helm with a version stamp has built in."""
     program = tmp_path / "bin" / "helm"
     program.parent.mkdir()
     words = shlex.join([str(tenant.binaries / "helm")])
@@ -148,14 +148,14 @@ def helm(tenant: Tenant, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 @pytest.mark.usefixtures("helm")
-def test_validate_asks_helm_itself_and_finds_nothing_in_this_repository(capsys: pytest.CaptureFixture[str]) -> None:
+def test_validate_runs_helm_and_has_no_findings_in_this_repository(capsys: pytest.CaptureFixture[str]) -> None:
     code = main(["validate", "--helm", str(ROOT)])
     stdout = capsys.readouterr().out
     assert (code, stdout.splitlines()[-1].partition(": ")[2]) == (0, "0 errors, 0 warnings"), stdout
 
 
 @pytest.mark.usefixtures("helm")
-def test_validate_tells_what_helm_itself_says_of_a_chart(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_validate_reports_errors_of_helm(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     chart = tmp_path / "own" / "runner"
     shutil.copytree(RUNNER, chart)
     (chart / "templates" / "wrong.yaml").write_text("{{ .Values.cron | noSuchFunction }}\n")
@@ -365,7 +365,7 @@ def test_the_master_stays_while_its_workers_scale(tenant: Tenant, installation: 
 
 
 def plain() -> Values:
-    """Values of pods that start at once: they compute nothing here."""
+    """Return values of pods that start at once: they compute nothing here."""
     base = image("localhost/medweave-base:1")
     return {
         "image": base,
@@ -416,7 +416,7 @@ def test_an_upgrade_leaves_the_number_of_pods_to_the_autoscaler(tenant: Tenant) 
         assert deployment["spec"]["replicas"] == 2
 
 
-def test_a_step_is_told_of_its_pods_end(tenant: Tenant, installation: Values) -> None:
+def test_step_gets_sigterm_when_its_pod_is_deleted(tenant: Tenant, installation: Values) -> None:
     with release(tenant, "charts-end", COMPSS, compss(installation, 1)):
         step = "trap 'echo ended > /proc/1/fd/1; exit' TERM; echo started; while :; do sleep 0.1; done"
         started = tenant.within(
@@ -428,7 +428,7 @@ def test_a_step_is_told_of_its_pods_end(tenant: Tenant, installation: Values) ->
         assert "ended" in logs.communicate(timeout=30)[0]
 
 
-def test_a_pod_that_lacks_what_a_step_needs_says_so(tenant: Tenant, python: Values) -> None:
+def test_pod_without_required_modules_reports_it(tenant: Tenant, python: Values) -> None:
     values = ddp(python, 1, requiredModules=["no_such_module"])
     with release(tenant, "charts-refuses", COMPSS, values, wait=False):
 

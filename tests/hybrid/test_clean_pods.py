@@ -1,4 +1,4 @@
-"""`medweave clean` of what killed runs have left in a real cluster: a tenant finds nothing of them, and what goes on stays."""
+"""`medweave clean` after killed runs in a real cluster: a tenant sees nothing of them, and active runs stay."""
 
 from __future__ import annotations
 
@@ -33,17 +33,17 @@ def laptop(tenant: Tenant, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def killed(folder: Path, tenant: Tenant) -> Run:
-    """A run whose job works already, and then its driver is killed."""
+    """Start a run and kill its driver when its job works; return the run."""
     going = begin(folder, tenant)
     going.wait_for_line("case 1/2", 120)
-    assert left(tenant, going)
+    assert remaining_objects(tenant, going)
     going.signal(signal.SIGKILL)
     return going.wait()
 
 
-def left(tenant: Tenant, run: Run) -> list[str]:
-    """What there is of a run in the tenant's namespace."""
-    return [each["metadata"]["name"] for each in tenant.get(KINDS, f"{owner.RUN}={run.record.name}")]
+def remaining_objects(tenant: Tenant, run: Run) -> list[str]:
+    """Return the objects of a run in the tenant's namespace."""
+    return [item["metadata"]["name"] for item in tenant.get(KINDS, f"{owner.RUN}={run.record.name}")]
 
 
 def clean(ended: Run, capsys: pytest.CaptureFixture[str], code: int = 0) -> str:
@@ -61,7 +61,7 @@ def prepare(folder: Path, tools: dict[str, Any], *, claim: bool, **config: Any) 
 
 @pytest.fixture
 def volume(testbed: Sites, tenant: Tenant) -> Path:
-    """Where the tenant's claim lies on this machine."""
+    """Return the folder of the tenant's claim on this machine."""
     return testbed.layout.pods / tenant.namespace
 
 
@@ -72,9 +72,9 @@ def test_jobs_pods_and_their_folder_on_the_claim(
     ended = killed(tmp_path, tenant)
     (job,) = tenant.get("jobs", f"{owner.RUN}={ended.record.name}")
     assert (volume / ended.record.name).is_dir()
-    told = clean(ended, capsys)
-    assert f"pods: Job {job['metadata']['name']}, /work/{ended.record.name}, Deployment {NAME} removed" in told
-    assert not left(tenant, ended)
+    output = clean(ended, capsys)
+    assert f"pods: Job {job['metadata']['name']}, /work/{ended.record.name}, Deployment {NAME} removed" in output
+    assert not remaining_objects(tenant, ended)
     assert not tenant.get("pods", f"app={NAME}")
     assert not (volume / ended.record.name).exists()
     assert not (ended.record / "work").exists()
@@ -88,7 +88,7 @@ def test_a_folder_that_no_pod_sees_is_named_and_goes_when_one_does(
     ended = begin(tmp_path, tenant).wait(120)
     until(lambda: not tenant.get("pods", f"app={NAME}"), limit_s=60, what="the end of its pods")
     folder = volume / ended.record.name
-    assert folder.is_dir(), "kept for those who look for the cause"
+    assert folder.is_dir(), "stays for debugging"
     assert f"/work/{ended.record.name} on claim medweave-data: there is no ready pod" in clean(ended, capsys, 75)
     again = tmp_path / "again"
     again.mkdir()
@@ -97,9 +97,9 @@ def test_a_folder_that_no_pod_sees_is_named_and_goes_when_one_does(
     going.wait_for_line("case 1/2", 120)
     assert f"pods: /work/{ended.record.name} removed" in clean(ended, capsys)
     assert not folder.exists()
-    assert (volume / going.record.name).is_dir(), "that of the run that goes on"
+    assert (volume / going.record.name).is_dir(), "that of the active run"
     assert main(["clean", str(going.record)]) == 65
-    assert left(tenant, going)
+    assert remaining_objects(tenant, going)
     going.signal(signal.SIGINT)
     going.wait(60)
     shutil.rmtree(volume / going.record.name)  # its pods have gone
@@ -109,5 +109,5 @@ def test_pods_of_a_killed_run(tmp_path: Path, tenant: Tenant, capsys: pytest.Cap
     prepare(tmp_path, WORKS, claim=False)
     ended = killed(tmp_path, tenant)
     assert f"pods: Deployment {NAME} removed" in clean(ended, capsys)
-    assert not left(tenant, ended)
+    assert not remaining_objects(tenant, ended)
     assert "pods: nothing removed" in clean(ended, capsys)

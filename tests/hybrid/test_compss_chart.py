@@ -82,7 +82,7 @@ def test_project_and_resources_are_those_of_the_pods(tenant: Tenant, workers: in
         ("compss", "Release ci: 4 worker pod(s) for engine compss, and a master. Research use only.", "`master` for a step"),
     ],
 )  # fmt: skip
-def test_notes_say_what_comes_next(tenant: Tenant, engine: str, first: str, service: str) -> None:
+def test_notes_print_the_next_command(tenant: Tenant, engine: str, first: str, service: str) -> None:
     output = tenant.call(
         "helm", "install", "ci", CHART, "--dry-run=server", *settings(engine, 4, "sharedVolume.create=true")
     )

@@ -15,7 +15,7 @@ from medweave_connectors.sites.kubernetes.connector import MedweaveKubernetesCon
 from medweave_connectors.sites.slurm.connector import MedweaveSlurmConnector
 from medweave_connectors.sites.ssh.connector import MedweaveSSHConnector
 from support.connections import cut
-from support.connector_contract import ENDS_BY_ITSELF, NO_QUEUE, ConnectorContract
+from support.connector_contract import ENDED_BY_CLUSTER, NO_QUEUE, ConnectorContract
 from support.connector_runs import Site, text_of
 from support.cwl_files import ROOT
 from support.fake_cluster import NEVER_AGAIN
@@ -43,7 +43,7 @@ def cut_login(login: Mapping[str, Any]) -> None:
 
 @pytest.fixture
 def scratch(testbed: Sites, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """A folder of the HPC user, for a driver in the laptop user's home."""
+    """Yield a folder of the HPC user, for a driver in the laptop user's home."""
     monkeypatch.setenv("HOME", str(testbed.layout.laptop_home))
     folder = f"{laptop(testbed)['MEDWEAVE_TESTBED_SCRATCH']}/{unique('contract')}"
     yield folder
@@ -68,7 +68,7 @@ class TestSSH(ConnectorContract, lacks=NO_QUEUE):
 class TestSlurmOverSSH(
     ConnectorContract,
     lacks={
-        "test_a_job_whose_connection_is_lost_is_ended_and_not_taken_for_done": "Slurm keeps it, whoever looks",
+        "test_job_with_a_lost_connection_is_ended_and_not_completed": "Slurm keeps it, whoever looks",
         "test_a_job_past_its_time_limit_is_ended_with_all_its_processes": ESCAPES,
         "test_a_process_that_left_its_session_ends_with_a_job_past_its_time_limit": ESCAPES,
         "test_the_end_of_the_run_ends_its_jobs": ESCAPES,
@@ -101,7 +101,7 @@ class TestSlurmOverSSH(
 
 
 def site_in(tenant: Tenant, kind: Any, pod: str, **config: Any) -> Site:
-    """A site of pods that exist already; commands run in `pod`."""
+    """Return a site of pods that exist already; commands run in `pod`."""
     config |= {"kubeconfig": str(tenant.kubeconfig), "namespace": tenant.namespace}
 
     def read(path: str) -> str:
@@ -135,8 +135,8 @@ class TestPods(ConnectorContract, lacks=NO_QUEUE):
         return site_in(tenant, MedweaveKubernetesConnector, pod, selector=f"app={pod.removesuffix('-0')}")
 
 
-class TestJobs(ConnectorContract, lacks=ENDS_BY_ITSELF):
-    """`mode: job`: a pod that stands holds the files, and each job has a pod of its own."""
+class TestJobs(ConnectorContract, lacks=ENDED_BY_CLUSTER):
+    """`mode: job`: a long-running pod has the files, and each job has its own pod."""
 
     @pytest.fixture(scope="class")
     def pod(self, tenant: Tenant) -> Iterator[str]:
@@ -145,13 +145,13 @@ class TestJobs(ConnectorContract, lacks=ENDS_BY_ITSELF):
 
     @pytest.fixture
     def site(self, tenant: Tenant, pod: str) -> Iterator[Site]:
-        found = site_in(tenant, MedweaveKubernetesConnector, pod, selector=f"app={pod.removesuffix('-0')}", mode="job")
+        site = site_in(tenant, MedweaveKubernetesConnector, pod, selector=f"app={pod.removesuffix('-0')}", mode="job")
         limit = {
             "shortest_limit_s": 5,
             "time_limit": "the time limit of 5 s was reached",
         }  # of the pod, its start included
-        yield replace(found, gone_s=40, patience_s=240, **limit)
-        tenant.within(pod, f"rm -rf {shlex.quote(found.folder)}")
+        yield replace(site, gone_s=40, patience_s=240, **limit)
+        tenant.within(pod, f"rm -rf {shlex.quote(site.folder)}")
 
 
 class TestRelease(ConnectorContract, lacks=NO_QUEUE):

@@ -25,7 +25,7 @@ CLOSED = (48000, 48009)
 
 @pytest.fixture(scope="module")
 def pods(tenant: Tenant) -> Iterator[tuple[str, str]]:
-    """Two workloads; the second has two pods."""
+    """Yield two workloads; the second has two pods."""
     names = unique("direct-a"), unique("direct-b")
     with ExitStack() as stack:
         for name, replicas in zip(names, (1, 2), strict=True):
@@ -41,7 +41,7 @@ def run(monkeypatch: pytest.MonkeyPatch) -> Recorded:
 
 @pytest.fixture
 def pumped(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """What went through this machine."""
+    """Return a list that collects the arguments of each copy through this machine."""
     real, seen = via_driver.pump, []
 
     async def pump(*arguments: Any) -> None:
@@ -60,14 +60,14 @@ def sent(
     target: str,
     **settings: Any,
 ) -> None:
-    """Makes a folder at the source and sends it; whether it is whole there, the manager looks itself."""
+    """Create a folder at the source and send it; the manager verifies the copy."""
 
     async def act() -> None:
         async with managed(connectors, **settings) as manager:
-            told = await connectors[(source.wraps or source).deployment].run(
+            result = await connectors[(source.wraps or source).deployment].run(
                 source.wraps or source, [MAKE.format(shlex.quote(path))], capture_output=True
             )
-            assert told[1] == 0, told
+            assert result[1] == 0, result
             manager.register_path(source, path)
             await manager.transfer_data(source, path, to, target)
 
@@ -82,7 +82,7 @@ def test_pod_to_pods_of_another_workload(
     sent(
         connectors, pod_place(pods[0]), f"{WORKDIR}/{name}", [pod_place(pods[1], n) for n in (0, 1)], f"{WORKDIR}/there"
     )
-    assert [each["route"] for each in run.transfers] == ["direct"] * 2
+    assert [transfer["route"] for transfer in run.transfers] == ["direct"] * 2
     assert pumped == []
     looks = f"sha256sum < {WORKDIR}/{{}}/blob; ls {WORKDIR}/{{}}/sub"
     made = tenant.within(f"{pods[0]}-0", looks.format(name, name)).stdout
@@ -107,13 +107,13 @@ def test_login_node_to_pod_and_back(
     name = unique("blob")
     sent(connectors, slurm_place(login), f"{shared_folder}/{name}", [pod_place(pods[0])], f"{WORKDIR}/{name}")
     sent(connectors, pod_place(pods[0]), f"{WORKDIR}/{name}-2", [slurm_place(login)], f"{shared_folder}/{name}-2")
-    assert [each["route"] for each in run.transfers] == ["direct"] * 2, run.notices
+    assert [transfer["route"] for transfer in run.transfers] == ["direct"] * 2, run.notices
     assert pumped == []
 
 
 @contextmanager
 def firewalled(testbed: Sites) -> Iterator[None]:
-    """Ports that nobody reaches in the cluster; only this test uses them."""
+    """Block ports in the cluster that only this test uses."""
     rule = ["FORWARD", "-p", "tcp", "--dport", f"{CLOSED[0]}:{CLOSED[1]}", "-j", "DROP"]
     assert testbed.inside("kubernetes", "iptables", "-w", "-I", *rule).returncode == 0
     try:
@@ -129,8 +129,8 @@ def test_ports_that_a_firewall_closes(
     name = f"{WORKDIR}/{unique('blob')}"
     with firewalled(testbed):
         sent(connectors, pod_place(pods[0]), name, [pod_place(pods[1])], name, directPorts=CLOSED)
-    (told,) = run.transfers
-    assert told["route"] == "through-driver"
-    assert "at the destination: no answer; at the source: no answer" in told["reason"]
+    (transfer,) = run.transfers
+    assert transfer["route"] == "through-driver"
+    assert "at the destination: no answer; at the source: no answer" in transfer["reason"]
     assert len(run.notices) == 1
     assert len(pumped) == 1

@@ -55,8 +55,8 @@ def test_all_is_well_and_no_pod_is_left(testbed: Sites) -> None:
     assert set(routes) == {"login - training-ddp", "login - inference", "training-ddp - inference"}
     for place, seen in routes.items():
         listens = place.rpartition(" ")[2]
-        told = rf"direct: [1-9]\d* MB/s there, [1-9]\d* MB/s back, over one connection; {listens} listens, .*"
-        assert re.fullmatch(told, seen), (place, seen)
+        pattern = rf"direct: [1-9]\d* MB/s there, [1-9]\d* MB/s back, over one connection; {listens} listens, .*"
+        assert re.fullmatch(pattern, seen), (place, seen)
     left = testbed.laptop(
         "kubectl", "get", "pods,networkpolicies", "-l", "app.kubernetes.io/managed-by=medweave-doctor", "-o", "name"
     )
@@ -64,7 +64,7 @@ def test_all_is_well_and_no_pod_is_left(testbed: Sites) -> None:
     assert left.stdout == ""
 
 
-def test_the_way_to_a_pod_is_measured_as_copies_go(testbed: Sites, tenant: Tenant, tmp_path: Path) -> None:
+def test_bandwidth_to_a_pod_is_measured_like_copies(testbed: Sites, tenant: Tenant, tmp_path: Path) -> None:
     pod = {"kind": "Pod", "apiVersion": "v1", "metadata": {"name": unique("quick")}}
     own = {"name": "work", "image": BASE_IMAGE, "imagePullPolicy": "Never", "securityContext": restricted()}
     (tmp_path / "pods.yml").write_text(yaml.safe_dump(pod | {"spec": {"containers": [own]}}))
@@ -74,24 +74,28 @@ def test_the_way_to_a_pod_is_measured_as_copies_go(testbed: Sites, tenant: Tenan
     (tmp_path / "site.yml").write_text(yaml.safe_dump(site))
     _, hops = looked_at(testbed, site=tmp_path / "site.yml")
     (speed,) = (hop["seen"] for hop in hops if hop["name"] == "bandwidth")
-    told = r"[1-9]\d* MB/s to a pod, [1-9]\d* MB/s back, through the API server"  # and not: by websocket
-    assert re.fullmatch(told, speed), speed
+    pattern = r"[1-9]\d* MB/s to a pod, [1-9]\d* MB/s back, through the API server"  # and not: by websocket
+    assert re.fullmatch(pattern, speed), speed
 
 
-def test_an_image_that_does_not_come_in_time_is_told_with_the_clusters_last_word(
+def test_slow_image_pull_is_reported_with_the_clusters_last_event(
     testbed: Sites, tenant: Tenant, tmp_path: Path
 ) -> None:
     pod = {"kind": "Pod", "apiVersion": "v1", "metadata": {"name": unique("slow")}}
-    own = {"name": "work", "image": "198.51.100.1/nowhere:1", "securityContext": restricted()}  # nobody answers there
+    own = {
+        "name": "work",
+        "image": "198.51.100.1/nowhere:1",
+        "securityContext": restricted(),
+    }  # no host has this address
     (tmp_path / "pods.yml").write_text(yaml.safe_dump(pod | {"spec": {"containers": [own]}}))
     config = {"files": ["pods.yml"], "kubeconfig": str(tenant.kubeconfig)}
     site = {"title": "x", "deployments": {"pods": {"type": "medweave.kubernetes", "workdir": "/tmp", "config": config}}}
     site["roles"] = {"segment": {"deployment": "pods", "service": "work"}}
     (tmp_path / "site.yml").write_text(yaml.safe_dump(site))
     code, hops = looked_at(testbed, "--timeout=3", site=tmp_path / "site.yml")
-    (told,) = (hop for hop in hops if hop["name"] == "image")
-    assert (code, told["health"]) == (65, "unknown")
-    assert 'not there within 3 s (Pulling: Pulling image "198.51.100.1/nowhere:1")' in told["seen"]
+    (hop,) = (hop for hop in hops if hop["name"] == "image")
+    assert (code, hop["health"]) == (65, "unknown")
+    assert 'not there within 3 s (Pulling: Pulling image "198.51.100.1/nowhere:1")' in hop["seen"]
 
 
 def test_the_storage_class_of_a_claim_that_a_run_makes(testbed: Sites, tenant: Tenant, tmp_path: Path) -> None:
@@ -106,15 +110,15 @@ def test_the_storage_class_of_a_claim_that_a_run_makes(testbed: Sites, tenant: T
         {
             "kind": "PersistentVolumeClaim",
             "apiVersion": "v1",
-            "metadata": {"name": each},
-            "spec": {"storageClassName": each},
+            "metadata": {"name": claim},
+            "spec": {"storageClassName": claim},
         }
-        for each in (name, "no-such-class")
+        for claim in (name, "no-such-class")
     ]
     made = {"kind": "StorageClass", "apiVersion": "storage.k8s.io/v1", "metadata": {"name": name}}
     (tmp_path / "pods.yml").write_text(yaml.safe_dump_all([pod, *claims]))
 
-    def told(kubeconfig: Path) -> dict[str, str]:
+    def storage_hops(kubeconfig: Path) -> dict[str, str]:
         config = {"files": ["pods.yml"], "kubeconfig": str(kubeconfig), "namespace": tenant.namespace}
         site = {
             "title": "a claim",
@@ -127,11 +131,11 @@ def test_the_storage_class_of_a_claim_that_a_run_makes(testbed: Sites, tenant: T
 
     admin.call("kubectl", "create", "-f", "-", stdin=json.dumps(made | {"provisioner": "kubernetes.io/no-provisioner"}))
     try:
-        assert told(ADMIN) == {
+        assert storage_hops(ADMIN) == {
             "ok": f"storage class {name} is there",
             "fault": "there is no storage class no-such-class",
         }
     finally:
         admin.call("kubectl", "delete", "storageclass", name)
-    seen = told(tenant.kubeconfig)["warning"]
+    seen = storage_hops(tenant.kubeconfig)["warning"]
     assert "storage classes may not be listed" in seen, "a tenant has no such right"

@@ -49,7 +49,7 @@ PAIR, LONE = unique("engine-faults-pair"), unique("engine-faults-lone")
 
 @pytest.fixture(scope="module")
 def tenant() -> Iterator[Tenant]:
-    """The account; helm and its kubeconfig are found, as on the laptop."""
+    """Yield the account; helm and its kubeconfig are found, as on the laptop."""
     account = first_tenant()
     with pytest.MonkeyPatch.context() as patch:
         for name, value in pod_runs.environment(account).items():
@@ -156,7 +156,7 @@ def listed(run: Run) -> bool:
 
 @dataclass(frozen=True)
 class LeftOver:
-    """What becomes of a release of a driver that was killed, with a file that names no namespace.
+    """The results of a second installation over a killed driver's release, with a file that names no namespace.
 
     Attributes:
         again: what stock StreamFlow says when it installs it again.
@@ -195,7 +195,7 @@ def left_over(tenant: Tenant, tmp_path_factory: pytest.TempPathFactory) -> Itera
             tenant.ended("helm", "uninstall", release, "--ignore-not-found")
 
 
-def test_k2_an_install_replaces_what_a_killed_run_has_left_on_kubernetes(left_over: LeftOver) -> None:
+def test_k2_an_install_replaces_the_release_of_a_killed_run_on_kubernetes(left_over: LeftOver) -> None:
     shown("still in use" in str(left_over.again), left_over.again)
     assert left_over.second.exit_code == 0, left_over.second.stderr
     assert "removing release" in left_over.second.stderr
@@ -260,7 +260,7 @@ def test_k6_statefulsets_on_kubernetes(tmp_path: Path, tenant: Tenant) -> None:
     assert place == f"{names[1]}-0:worker"
 
 
-def test_k7_pods_of_strangers_are_not_used_on_kubernetes(tmp_path: Path, tenant: Tenant, standing: Standing) -> None:
+def test_k7_unrelated_pods_are_not_used_on_kubernetes(tmp_path: Path, tenant: Tenant, standing: Standing) -> None:
     own = unique("engine-faults")
     (tmp_path / "own.yaml").write_text(yaml.safe_dump(pods_of(own, replicas=1)))
 
@@ -303,7 +303,7 @@ def test_k9_charts_of_repositories_keep_their_name_on_kubernetes(tmp_path: Path,
     assert place.startswith("pods-")
 
 
-def test_k10_an_image_that_is_missing_is_told_within_seconds_on_kubernetes(tmp_path: Path, tenant: Tenant) -> None:
+def test_k10_a_missing_image_is_reported_within_seconds_on_kubernetes(tmp_path: Path, tenant: Tenant) -> None:
     chart, name = tiny_chart(tmp_path, image="localhost/nowhere:9"), unique("engine-faults")
 
     async def both() -> tuple[Any, float, bool]:
@@ -349,7 +349,7 @@ def test_k11_a_time_limit_holds_and_a_cut_is_no_end_on_kubernetes(
             return late, took_s, lost, await outcome(half(connector, place))
 
     async def half(connector: Any, place: Any) -> int:
-        """Bytes of two million, of which half come before the cut."""
+        """Copy two million bytes and cut the connection after half; return the number received."""
         words, num_bytes = ["sh", "-c", "head -c 1000000 /dev/zero; sleep 5; head -c 1000000 /dev/zero"], 0
         async with await connector.get_stream_reader(words, place) as reader:
             while data := await reader.read(100_000):

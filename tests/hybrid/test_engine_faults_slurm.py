@@ -1,7 +1,7 @@
 """Faults Q1 to Q12 of the queue managers on a real Slurm, over real ssh: on stock StreamFlow, and not with medweave.
 
 Where a fault needs a moment that a healthy cluster does not show at will (a controller that is away, a link that breaks), the line
-for the login node is changed on its way, the same for both sides; what answers is Slurm.
+for the login node is changed before it arrives, the same for both sides; real Slurm answers.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from support.slurm_runs import begin, resources, sacct, site_of
 from support.testbed import Sites, wait_for
 
 GOOD = "echo done > result.txt"
-NO_JOB = "67000000"  # an id that no controller has given
+NO_JOB = "67000000"  # an id that the controller has not assigned
 CUDA = {"cudaVersionMin": "11.0", "cudaComputeCapability": "7.0", "cudaDeviceCountMax": 1}
-# It ends itself when it is asked to, as a training does that writes a checkpoint then: Slurm's ExitCode is 0:0 or 0:15.
+# It exits on SIGTERM, like a training that writes a checkpoint first: Slurm's ExitCode is 0:0 or 0:15.
 STOPPED = "trap 'exit 0' TERM; echo half > stopped.txt; mkdir -p {0}; touch {0}/$SLURM_JOB_ID; sleep 300 & wait"
 TALKS = "echo talk; echo done > talks.txt"
 
@@ -42,12 +42,12 @@ def slurm(testbed: Sites) -> Iterator[BothSlurms]:
 
 @pytest.fixture(autouse=True)
 def medweave(slurm: BothSlurms, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What medweave's connectors find in the process of a run: its record, what the job asks for, the user's home."""
+    """Set up what medweave's connectors need in a run's process: its record, the job's request, the user's home."""
     monkeypatch.setenv("HOME", str(slurm.home))
     schedule(begin_record(tmp_path, monkeypatch), monkeypatch, JOB)
 
 
-# ---- Q1, Q6 and Q11: whole runs that go on beside the other tests, for Slurm looks at time limits twice a minute
+# ---- Q1, Q6 and Q11: whole runs in parallel with the other tests, because Slurm checks time limits twice a minute
 
 
 @dataclass(frozen=True)
@@ -69,13 +69,13 @@ def begun(slurm: BothSlurms, tmp_path_factory: pytest.TempPathFactory) -> Iterat
         "stopped": (STOPPED.format(ids), resources(ToolTimeLimit={"timelimit": 60}) | outputs),
         "talks": (TALKS, resources(cores=2, memory_mib=700) | outputs | {"hints": {"cwltool:CUDARequirement": CUDA}}),
     }
-    for each in (stock, stopped, talks):
-        each.mkdir()
+    for folder in (stock, stopped, talks):
+        folder.mkdir()
     slurm.write_stock(stock, "whole", tools)
     slurm.write_ours(stopped, "stopped", {"stopped": tools["stopped"]})
     slurm.write_ours(talks, "talks", {"talks": tools["talks"]}, gpusPerNode=1)
-    for each in (stock, stopped, talks):
-        give_all_files(each)
+    for folder in (stock, stopped, talks):
+        give_all_files(folder)
     runs = slurm.begin_stock(stock), begin(stopped, slurm.testbed), begin(talks, slurm.testbed)
     wait_for(lambda: hurry(slurm.testbed, ids, 2) or None, "the two jobs that run too long")
     yield Begun(*runs)
@@ -85,7 +85,7 @@ def begun(slurm: BothSlurms, tmp_path_factory: pytest.TempPathFactory) -> Iterat
 
 
 def give_all_files(folder: Path) -> None:
-    """Makes the workflow's outputs lists, and tells whose hint it uses."""
+    """Change the workflow's outputs to lists, and declare the namespace of its hint."""
     document = json.loads((folder / "tiny.cwl").read_text())
     document["$namespaces"] = {"cwltool": "http://commonwl.org/cwltool#"}
     for output in document["outputs"].values():
@@ -98,12 +98,12 @@ def files(ended: Run) -> dict[str, str]:
 
 
 def hurry(testbed: Sites, ids: str, number: int) -> bool:
-    """Lets the time of jobs be over now, once all of them run; where the cluster forbids that, their own minute holds."""
-    found = testbed.hpc("ls", ids).stdout.split()
-    if len(found) == number:
-        for job_id in found:
+    """Set the end time of jobs to now, once all run; if the cluster forbids it, their limit of one minute applies."""
+    job_ids = testbed.hpc("ls", ids).stdout.split()
+    if len(job_ids) == number:
+        for job_id in job_ids:
             testbed.inside("hpc", "scontrol", "update", f"jobid={job_id}", "EndTime=now+1")
-    return len(found) == number
+    return len(job_ids) == number
 
 
 def test_q2_a_queue_that_does_not_answer_ends_no_job_on_slurm(slurm: BothSlurms) -> None:
@@ -113,26 +113,29 @@ def test_q2_a_queue_that_does_not_answer_ends_no_job_on_slurm(slurm: BothSlurms)
     )  # fmt: skip
     script = "echo half > result.txt; sleep 8; echo whole > result.txt"
 
-    def away(times: int) -> Any:
-        """The first questions about the queue go where no controller is."""
-        left = iter(range(times))
+    def unreachable_at_first(times: int) -> Any:
+        """Send the first queries of the queue to an address without a controller."""
+        remaining = iter(range(times))
 
         def bend(line: str) -> str:
-            lost = "squeue -" in line and next(left, None) is not None
+            lost = "squeue -" in line and next(remaining, None) is not None
             return f"( export SLURM_CONF={slurm.folder}/away.conf; {line} )" if lost else line
 
         return bend
 
     async def stock(connector: Any, place: ExecutionLocation) -> Any:
-        told = await run_job(site, connector, place, script)
-        return told, await asyncio.to_thread(slurm.jobs, "q2-stock")
+        result = await run_job(site, connector, place, script)
+        return result, await asyncio.to_thread(slurm.jobs, "q2-stock")
 
     async def ours(connector: Any, place: ExecutionLocation) -> Any:
         return await run_job(good, connector, place, script)
 
-    site, good = slurm.stock("q2-stock", bend=away(1)), slurm.ours("q2-ours", bend=away(3))
-    (told, jobs), done = side_by_side((site, stock), (good, ours))
-    shown(told[1] == 0 and set(jobs.values()) <= {"RUNNING", "PENDING"}, (told, jobs))
+    site, good = (
+        slurm.stock("q2-stock", bend=unreachable_at_first(1)),
+        slurm.ours("q2-ours", bend=unreachable_at_first(3)),
+    )
+    (result, jobs), done = side_by_side((site, stock), (good, ours))
+    shown(result[1] == 0 and set(jobs.values()) <= {"RUNNING", "PENDING"}, (result, jobs))
     assert done == ("", 0)
     assert slurm.read(f"{good.work}/result.txt") == "whole\n"
 
@@ -158,7 +161,7 @@ def test_q3_the_end_of_a_run_cancels_its_jobs_on_slurm(slurm: BothSlurms, tmp_pa
 
 def test_q4_a_shell_that_is_lost_submits_no_job_twice_on_slurm(slurm: BothSlurms) -> None:
     def killed(name: str) -> Any:
-        """Once, the shell that has asked sbatch is killed before it tells the answer, as login nodes do with what is too much."""
+        """Kill the shell of sbatch once, before it returns the answer, as login nodes do with heavy processes."""
         end = "for p in $PPID $$; do grep -q '^sh$' /proc/$p/comm && kill -KILL $p; done"
         once = f"if mkdir {slurm.folder}/{name}/killed 2> /dev/null; then {end}; fi"
         return lambda line: f"{line}; {once}" if "sbatch -" in line else line
@@ -170,19 +173,19 @@ def test_q4_a_shell_that_is_lost_submits_no_job_twice_on_slurm(slurm: BothSlurms
         return await run_job(good, connector, place, GOOD)
 
     site, good = slurm.stock("q4-stock", bend=killed("q4-stock")), slurm.ours("q4-ours", bend=killed("q4-ours"))
-    told, done = side_by_side((site, stock), (good, ours))
+    result, done = side_by_side((site, stock), (good, ours))
     jobs = slurm.jobs("q4-stock")
-    shown(told[1] == 0 and len(jobs) == 2, (told, jobs))
+    shown(result[1] == 0 and len(jobs) == 2, (result, jobs))
     assert done == ("", 0)
     assert len(slurm.jobs("q4-ours")) == 1
 
 
-def test_q5_a_job_that_slurm_has_forgotten_is_judged_by_its_exit_file_on_slurm(slurm: BothSlurms) -> None:
-    """MinJobAge is five minutes here: the controller is asked for a job that it does not have, and says what it says then."""
+def test_q5_a_job_unknown_to_slurm_is_judged_by_its_exit_file_on_slurm(slurm: BothSlurms) -> None:
+    """MinJobAge is five minutes here: the query is changed to an unknown job id, for the same answer."""
 
     def forgotten(line: str) -> str:
         line = re.sub(r"(scontrol show (?:-o job|job --oneliner)) \d+", rf"\1 {NO_JOB}", line)
-        return re.sub(r"\bsacct (?=.*--jobs)", "false ", line)  # and nobody keeps accounts
+        return re.sub(r"\bsacct (?=.*--jobs)", "false ", line)  # and there is no accounting
 
     async def stock(connector: Any, place: ExecutionLocation) -> Any:
         return await outcome(run_job(site, connector, place, GOOD))
@@ -191,8 +194,8 @@ def test_q5_a_job_that_slurm_has_forgotten_is_judged_by_its_exit_file_on_slurm(s
         return await run_job(good, connector, place, GOOD)
 
     site, good = slurm.stock("q5-stock", bend=forgotten), slurm.ours("q5-ours", bend=forgotten)
-    told, done = side_by_side((site, stock), (good, ours))
-    shown("Error while retrieving return code" in str(told) and "Invalid job id" in str(told), told)
+    error, done = side_by_side((site, stock), (good, ours))
+    shown("Error while retrieving return code" in str(error) and "Invalid job id" in str(error), error)
     assert slurm.read(f"{site.work}/result.txt") == "done\n", "a good job"
     assert done == ("", 0)
 
@@ -217,18 +220,18 @@ def test_q7_a_wrong_key_of_a_service_is_found_by_validation_on_slurm(slurm: Both
 
 
 def test_q8_options_of_sbatch_are_slurms_own_on_slurm(slurm: BothSlurms) -> None:
-    asked: list[str] = []
+    commands: list[str] = []
 
     def heard(line: str) -> str:
-        asked.append(line)
+        commands.append(line)
         return line
 
     async def stock(connector: Any, place: ExecutionLocation) -> Any:
-        told = []
+        errors = []
         for service in ({"mincpus": 1}, {"useMinNodes": True}):
             connector.services["usual"] = connector._service_class(partition="normal", **service)
-            told.append(str(await outcome(run_job(site, connector, place, GOOD))))
-        return told
+            errors.append(str(await outcome(run_job(site, connector, place, GOOD))))
+        return errors
 
     async def ours(connector: Any, place: ExecutionLocation) -> Any:
         return await run_job(good, connector, place, GOOD)
@@ -239,8 +242,8 @@ def test_q8_options_of_sbatch_are_slurms_own_on_slurm(slurm: BothSlurms) -> None
     shown(
         "unrecognized option '--minpucs'" in fewest and "unrecognized option '--use-min_nodes'" in nodes, fewest + nodes
     )
-    shown(all(re.search(r'--wait-all-nodes +"0"', line) for line in asked if "sbatch -" in line), asked)
-    assert done == ("", 0), "Slurm knows such options"
+    shown(all(re.search(r'--wait-all-nodes +"0"', line) for line in commands if "sbatch -" in line), commands)
+    assert done == ("", 0), "Slurm accepts such options"
 
 
 def test_q9_a_job_of_a_named_cluster_is_known_by_its_id_on_slurm(slurm: BothSlurms) -> None:
@@ -248,16 +251,16 @@ def test_q9_a_job_of_a_named_cluster_is_known_by_its_id_on_slurm(slurm: BothSlur
     cluster = slurm.testbed.hpc(*words).stdout.strip()
 
     async def stock(connector: Any, place: ExecutionLocation) -> Any:
-        told = await outcome(run_job(site, connector, place, "sleep 30"))
-        return str(told), await asyncio.to_thread(slurm.jobs, "q9-stock")
+        error = await outcome(run_job(site, connector, place, "sleep 30"))
+        return str(error), await asyncio.to_thread(slurm.jobs, "q9-stock")
 
     async def ours(connector: Any, place: ExecutionLocation) -> Any:
         return await run_job(good, connector, place, GOOD)
 
     site, good = slurm.stock("q9-stock", clusters=cluster), slurm.ours("q9-ours", cluster=cluster)
-    (told, jobs), done = side_by_side((site, stock), (good, ours))
+    (error, jobs), done = side_by_side((site, stock), (good, ours))
     slurm.cancel(jobs)
-    shown("Error while retrieving return code" in told and set(jobs.values()) <= {"RUNNING", "PENDING"}, (told, jobs))
+    shown("Error while retrieving return code" in error and set(jobs.values()) <= {"RUNNING", "PENDING"}, (error, jobs))
     assert done == ("", 0)
 
 
@@ -278,7 +281,7 @@ def test_q12_much_output_of_a_job_stays_at_the_site_on_slurm(slurm: BothSlurms) 
     assert len(why) < 2**16
 
 
-def test_q6_what_slurm_writes_enters_no_output_on_slurm(begun: Begun) -> None:
+def test_q6_slurm_log_files_are_not_outputs_on_slurm(begun: Begun) -> None:
     done = begun.talks.wait(120)
     assert done.exit_code == 0, done.stderr
     assert files(done) == {"talks.txt": "done\n"}
@@ -286,15 +289,15 @@ def test_q6_what_slurm_writes_enters_no_output_on_slurm(begun: Begun) -> None:
     shown([text for name, text in files(begun.stock).items() if name.startswith("slurm-")].count("talk\n") == 1)
 
 
-def test_q11_what_the_tool_asks_for_reaches_the_queue_on_slurm(slurm: BothSlurms, begun: Begun) -> None:
+def test_q11_resource_requests_of_the_tool_reach_the_queue_on_slurm(slurm: BothSlurms, begun: Begun) -> None:
     def granted(job_id: str) -> tuple[str, str, bool]:
         cores, memory, grant = sacct(slurm.testbed, job_id, "ReqCPUS,ReqMem,AllocTRES")
         return cores, memory, "gres/gpu=1" in grant
 
     begun.stock.wait(180)
     (name,) = [name for name, text in files(begun.stock).items() if text == "talk\n"]
-    told = granted(name.removeprefix("slurm-").removesuffix(".out"))
-    shown(told == ("1", "2000M", False), told)  # the cluster's own defaults
+    allocation = granted(name.removeprefix("slurm-").removesuffix(".out"))
+    shown(allocation == ("1", "2000M", False), allocation)  # the cluster's own defaults
     assert granted(site_of(begun.talks.wait(120), "/talks/0")["slurm_job_id"]) == ("2", "700M", True)
 
 

@@ -24,7 +24,7 @@ TOO_LARGE = {"requests": {"cpu": "100", "memory": "64Mi"}, "limits": {"cpu": "10
 
 @contextmanager
 def in_a_terminal(made: Shape) -> Iterator[tuple[Run, subprocess.Popen[str]]]:
-    """The run as a shell's foreground job, whose processes all get what the terminal sends; the shell prints its exit code."""
+    """Yield the run as a shell's foreground job, whose processes get the terminal's signals; the shell prints its exit code."""
     streamflow = Path(sys.executable).with_name("streamflow")
     line = f"trap : INT; {streamflow} run --quiet streamflow.yml --outdir results 2> stderr.txt; echo exit $?"
     environment = {**os.environ, **laptop(made.testbed), "MEDWEAVE_RUN_ID": made.run_id}
@@ -46,7 +46,7 @@ def in_a_terminal(made: Shape) -> Iterator[tuple[Run, subprocess.Popen[str]]]:
 
 
 def interrupted(made: Shape, *lines: str) -> Run:
-    """The run, interrupted when these lines have been told; it must end in time, cancel its job and leave nothing."""
+    """Interrupt a run after these lines; it must end in time, cancel its job and leave nothing; return it."""
     with in_a_terminal(made) as (going, shell):
         for line in lines:
             wait_until(lambda line=line: line in going.stderr or shell.poll() is not None, 90)
@@ -57,7 +57,7 @@ def interrupted(made: Shape, *lines: str) -> Run:
         os.killpg(shell.pid, signal.SIGINT)
         printed, _ = shell.communicate(timeout=60)
         ended_s = time.monotonic() - before
-    # The files of a job that was stopped are kept, as on the laptop.
+    # The files of a stopped job stay, as on the laptop.
     undone_s = ended_s + assert_undone(made, within_s=ENDED_S, but="scratch")
     print(f"ended {ended_s:.1f} s after Ctrl-C, nothing left after {undone_s:.1f} s\n{going.stderr}")
     assert undone_s < ENDED_S
@@ -101,9 +101,9 @@ def test_a_fault_that_shows_during_training_cancels_the_job(tmp_path: Path, test
     going.wait_for_line("step 1/2", 60)
     (job,) = jobs(made)
     going.wait_for_line(f"{place}.pendingTimeout: its pods could not start within 20 s.", 60)
-    told = time.monotonic()
+    error_time = time.monotonic()
     going.wait(60)
-    print(f"ended {time.monotonic() - told:.1f} s after the error\n{going.stderr}")
+    print(f"ended {time.monotonic() - error_time:.1f} s after the error\n{going.stderr}")
     assert going.exit_code == 1
     assert going.stderr.count("ERROR") == 1
     assert "Insufficient cpu" in going.stderr

@@ -23,17 +23,17 @@ def image(request: pytest.FixtureRequest) -> str:
 
 
 def leftovers(image: str) -> set[str]:
-    """What lies where package managers and builds leave things."""
+    """Return the files in folders where package managers and builds leave them."""
     folders = "/root /tmp /var/tmp /var/lib/apt/lists /var/cache/apt /source"
     return set(inside(image, f"find {folders} -mindepth 1 2>/dev/null || true").split())
 
 
 def test_an_image_runs_as_a_normal_user_and_carries_no_leftovers(image: str) -> None:
-    told = configuration(image)
-    assert told["User"] == "10001:10001"
-    assert "Research use only" in told["Labels"]["org.opencontainers.image.description"]
+    config = configuration(image)
+    assert config["User"] == "10001:10001"
+    assert "Research use only" in config["Labels"]["org.opencontainers.image.description"]
     assert inside(image, "id -u; touch /work/x; rm /work/x", user="10001:10001").split() == ["10001"]
-    # The way to the package index was given to the build alone.
+    # Only the build has the settings of the package index.
     assert leftovers(image) - leftovers(BASE_IMAGE) == set()
     assert inside(image, "test -s /etc/pip.conf || echo none").strip() == "none"
     assert inside(image, "find /opt/medweave -name pip -o -name hatchling | head").strip() == ""

@@ -1,4 +1,4 @@
-"""A pod that is deleted, or whose tar ends, while a copy is on its way to it: a typed error, and the next copy is whole."""
+"""A pod that is deleted, or whose tar ends, during a copy to it: a typed error, and the next copy is whole."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ def run(monkeypatch: pytest.MonkeyPatch) -> Recorded:
 
 
 async def deleted_in_the_middle(tenant: Tenant, pod: str) -> None:
-    """Deletes the pod at once when some of the file is there."""
+    """Delete the pod as soon as a part of the file has arrived."""
     while (await asyncio.to_thread(tenant.within, pod, ARRIVED)).returncode != 0:
         await asyncio.sleep(0.02)
     await asyncio.to_thread(tenant.call, "kubectl", "delete", f"pod/{pod}", "--grace-period=0", "--force")
 
 
 async def sent(connectors: dict[str, Any], source: ExecutionLocation, path: str, name: str, *, loses: Any) -> None:
-    """Sends a file to the first pod of a workload; its pod is lost meanwhile if `loses` says so."""
+    """Send a file to the first pod of a workload; `loses`, if any, deletes the pod at the same time."""
     async with managed(connectors) as manager:
         manager.register_path(source, path)
         losing = asyncio.ensure_future(loses()) if loses is not None else None
@@ -54,12 +54,12 @@ def whole(tenant: Tenant, pod: str) -> str:
 
 
 def next_pod(tenant: Tenant, pod: str) -> None:
-    """Waits for the one that the StatefulSet makes in its place."""
+    """Wait for the pod that replaces it in the StatefulSet."""
     words = ("kubectl", "wait", "--for=condition=Ready", f"pod/{pod}", "--timeout=20s")
     until(lambda: tenant.ended(*words).returncode == 0, limit_s=90, what="the next pod")
 
 
-def test_a_pod_that_goes_while_it_gets_a_file_from_here(tenant: Tenant, tmp_path: Path, run: Recorded) -> None:
+def test_pod_deleted_during_a_copy_from_the_driver(tenant: Tenant, tmp_path: Path, run: Recorded) -> None:
     blob = tmp_path / "blob"
     blob.write_bytes(os.urandom(256 * MIB))
     name = unique("lost")
@@ -75,7 +75,7 @@ def test_a_pod_that_goes_while_it_gets_a_file_from_here(tenant: Tenant, tmp_path
         assert len(run.transfers) == 1
 
 
-def test_a_pod_that_goes_while_another_one_sends_to_it(tenant: Tenant, run: Recorded) -> None:
+def test_pod_deleted_during_a_copy_from_another_pod(tenant: Tenant, run: Recorded) -> None:
     names = unique("lost-a"), unique("lost-b")
     with (
         standing(tenant, pods_of(names[0], kind="StatefulSet", replicas=1)) as source,
@@ -93,16 +93,14 @@ def test_a_pod_that_goes_while_another_one_sends_to_it(tenant: Tenant, run: Reco
         ends = {name: pods_connector(tenant, name) for name in names}
         asyncio.run(sent(ends, pod_place(names[0]), path, names[1], loses=None))
         assert whole(tenant, pod) == tenant.within(source, f"sha256sum < {path}").stdout.split()[0]
-        assert [each["route"] for each in run.transfers] == ["direct"]
+        assert [transfer["route"] for transfer in run.transfers] == ["direct"]
 
 
 @pytest.mark.parametrize(
     ("command", "status"),
     [("head -c 1000000 && echo No space left on device >&2 && exit 2", 2), ("head -c 1000000", 0)],
 )
-def test_a_command_that_ends_early_says_why_whatever_is_still_on_its_way(
-    tenant: Tenant, command: str, status: int
-) -> None:
+def test_command_that_ends_early_reports_why_with_input_in_transit(tenant: Tenant, command: str, status: int) -> None:
     name = unique("early")
 
     async def send() -> None:
@@ -116,7 +114,7 @@ def test_a_command_that_ends_early_says_why_whatever_is_still_on_its_way(
 
     with standing(tenant, pods_of(name, kind="StatefulSet", replicas=1)):
         if status:
-            # The API server alone would tell it after a minute, as a connection that was lost.
+            # The API server alone would report it after a minute, as a lost connection.
             with pytest.raises(StreamBroke, match="No space left on device") as caught:
                 asyncio.run(send())
             assert caught.value.exit_status == status

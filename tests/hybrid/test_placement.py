@@ -1,4 +1,4 @@
-"""Where jobs go over real pods, and data rules before them: real pods are chosen by what lies in them, or never made."""
+"""Placement of jobs on real pods, and data rules: pods are chosen by the files they hold, or are never created."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def clean(tenant: Tenant) -> Iterator[None]:
 
 
 def pods(folder: Path) -> dict[str, Any]:
-    """Two pods, which work in folders that no other pod sees."""
+    """Return two pods, which work in folders that no other pod sees."""
     (folder / "pods.yaml").write_text(yaml.safe_dump(pods_of(NAME)))
     config = {"files": ["pods.yaml"], "timeout": 60, "pendingTimeout": 8}
     return {"type": "medweave.kubernetes", "workdir": WORKDIR, "config": config}
@@ -36,12 +36,12 @@ def test_a_job_runs_in_the_pod_that_has_most_of_its_data(tmp_path: Path, tenant:
     large = "mkdir out/below; head -c 1000000 /dev/zero > out/below/x; sleep 4"
     steps = {"many": step(many), "large": step(large), "both": step("true", reads={"x": "many", "y": "large"})}
     write(tmp_path, steps, dict.fromkeys(steps, at("pods")), {"pods": pods(tmp_path)})
-    found = placed(go(tmp_path, tenant))
-    assert found["many"] != found["large"], "one job at a time in each pod"
-    assert found["both"] == found["large"]
+    pod_of_step = placed(go(tmp_path, tenant))
+    assert pod_of_step["many"] != pod_of_step["large"], "one job at a time in each pod"
+    assert pod_of_step["both"] == pod_of_step["large"]
 
 
-def test_data_rules_are_held_before_anything_is_deployed(tmp_path: Path, tenant: Tenant) -> None:
+def test_data_rules_are_enforced_before_any_deployment(tmp_path: Path, tenant: Tenant) -> None:
     rules = {
         "holds": {"/scan": ["identified"], "/learn": ["derived"]},
         "mayHold": {"here": ["identified"], "pods": ["model"]},
@@ -54,8 +54,8 @@ def test_data_rules_are_held_before_anything_is_deployed(tmp_path: Path, tenant:
     ended = go(tmp_path, tenant)
     assert ended.exit_code == 1
     assert "bindingFilters.data-rules.config.mayHold.pods: step /learn must not run there" in ended.stderr
-    known = {each["metadata"]["uid"] for each in before}
-    made = [each for each in tenant.get("deployments,pods", "") if each["metadata"]["uid"] not in known]
-    assert not [each for each in made if NAME in each["metadata"]["name"]]
-    new = [each for each in tenant.get("events", "") if each["metadata"]["uid"] not in known]
-    assert not [each for each in new if NAME in each["involvedObject"]["name"]], "nothing was made and taken away again"
+    earlier_uids = {item["metadata"]["uid"] for item in before}
+    made = [item for item in tenant.get("deployments,pods", "") if item["metadata"]["uid"] not in earlier_uids]
+    assert not [item for item in made if NAME in item["metadata"]["name"]]
+    new = [item for item in tenant.get("events", "") if item["metadata"]["uid"] not in earlier_uids]
+    assert not [item for item in new if NAME in item["involvedObject"]["name"]], "nothing was created and deleted again"

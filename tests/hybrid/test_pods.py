@@ -38,11 +38,11 @@ def prepare(folder: Path, tools: dict[str, Any], *, locations: int = 1, timeout:
     write(folder, tools, kind="medweave.kubernetes", config=config, target={"locations": locations})
 
 
-def left(tenant: Tenant) -> list[str]:
+def remaining_objects(tenant: Tenant) -> list[str]:
     return [
-        each["metadata"]["name"]
-        for each in tenant.get("deployments,statefulsets", "")
-        if NAME in each["metadata"]["name"]
+        item["metadata"]["name"]
+        for item in tenant.get("deployments,statefulsets", "")
+        if NAME in item["metadata"]["name"]
     ]
 
 
@@ -60,7 +60,7 @@ def test_steps_run_in_pods_that_live_as_long_as_the_run(tmp_path: Path, tenant: 
     outcome = ended.of_type("job.ended")[0]["data"]
     assert outcome["cpu_seconds"] >= 0
     assert "case 1/2" in ended.stderr
-    assert not left(tenant)
+    assert not remaining_objects(tenant)
 
 
 def test_files_and_folders_arrive_whole(tmp_path: Path, tenant: Tenant) -> None:
@@ -80,7 +80,7 @@ def test_files_and_folders_arrive_whole(tmp_path: Path, tenant: Tenant) -> None:
         assert "./sub folder/ü ' \" $x.txt" in archive.getnames()
 
 
-def test_a_step_without_memory_is_told_from_a_killed_one(tmp_path: Path, tenant: Tenant) -> None:
+def test_out_of_memory_is_distinguished_from_a_kill(tmp_path: Path, tenant: Tenant) -> None:
     greedy = 'python3 -c "x = bytearray(10**9)" && touch result.txt'
     prepare(tmp_path, {"greedy": greedy}, replicas=1, memory="96Mi")
     ended = go(tmp_path, tenant)
@@ -91,14 +91,14 @@ def test_a_step_without_memory_is_told_from_a_killed_one(tmp_path: Path, tenant:
     )
 
 
-def test_a_step_that_killed_itself_is_no_case_for_more_memory(tmp_path: Path, tenant: Tenant) -> None:
+def test_step_that_killed_itself_gets_no_more_memory(tmp_path: Path, tenant: Tenant) -> None:
     prepare(tmp_path, {"suicide": "kill -9 $$"}, replicas=1)
     ended = go(tmp_path, tenant)
     assert failure(ended)["exit_code"] == 137
     assert "the container counts no kill for memory" in ended.stderr
 
 
-def test_the_steps_own_words_come_first(tmp_path: Path, tenant: Tenant) -> None:
+def test_message_of_the_step_comes_first(tmp_path: Path, tenant: Tenant) -> None:
     message = "medweave-step v: case-1 cannot be used.\\n  do:       send it again\\n"
     prepare(tmp_path, {"bad": f"echo noise >&2; printf '{message}' >&2; exit 65"}, replicas=1)
     ended = go(tmp_path, tenant)
@@ -110,7 +110,7 @@ def pod_of_the_job(run: Run) -> str:
     return str(run.of_type("job.scheduled")[0]["location"]).partition(":")[0]
 
 
-def test_a_deleted_pod_is_told_as_such(tmp_path: Path, tenant: Tenant) -> None:
+def test_deleted_pod_is_reported_as_deleted(tmp_path: Path, tenant: Tenant) -> None:
     prepare(tmp_path, {"sleeper": PROGRESS + "sleep 120"}, replicas=1)
     going = begin(tmp_path, tenant)
     going.wait_for_line("case 1/2", 60)
@@ -131,7 +131,7 @@ def test_ctrl_c_leaves_nothing_within_20_s(tmp_path: Path, tenant: Tenant) -> No
     going.signal(signal.SIGINT)
     ended = going.wait()
     assert time.monotonic() - before < 20
-    assert not left(tenant)
+    assert not remaining_objects(tenant)
     assert ended.of_type("run.ended")[0]["data"]["state"] == "cancelled"
 
 
@@ -147,11 +147,14 @@ def test_ctrl_c_ends_the_processes_of_pods_that_stay(tmp_path: Path, tenant: Ten
     going.signal(signal.SIGINT)
     going.wait()
     assert "sleep 1234" not in tenant.within(pod, "ps -eo args").stdout
-    assert left(tenant) == [NAME], "what others made stays"
+    assert remaining_objects(tenant) == [NAME], "what others made stays"
 
 
 def ready(pod: dict[str, Any]) -> bool:
-    return any(each["type"] == "Ready" and each["status"] == "True" for each in pod["status"].get("conditions", []))
+    return any(
+        condition["type"] == "Ready" and condition["status"] == "True"
+        for condition in pod["status"].get("conditions", [])
+    )
 
 
 def test_a_time_limit_ends_the_processes(tmp_path: Path, tenant: Tenant) -> None:
@@ -219,16 +222,16 @@ def test_one_killed_node_ends_the_gang(tmp_path: Path, tenant: Tenant) -> None:
     assert failure(ended)["exit_code"] == 137
 
 
-def test_what_a_killed_driver_left_is_replaced(tmp_path: Path, tenant: Tenant) -> None:
+def test_leftovers_of_a_killed_driver_are_replaced(tmp_path: Path, tenant: Tenant) -> None:
     prepare(tmp_path, {"sleeper": PROGRESS + "sleep 300"}, replicas=1)
     first = begin(tmp_path, tenant)
     first.wait_for_line("case 1/2", 60)
     first.signal(signal.SIGKILL)
     first.wait()
-    assert left(tenant) == [NAME]
+    assert remaining_objects(tenant) == [NAME]
     again = tmp_path / "again"
     again.mkdir()
     prepare(again, {"first": GOOD}, replicas=1)
     ended = go(again, tenant)
     assert ended.exit_code == 0, ended.stderr
-    assert not left(tenant)
+    assert not remaining_objects(tenant)

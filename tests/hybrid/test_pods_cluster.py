@@ -100,7 +100,7 @@ dist.destroy_process_group()
 
 
 @pytest.mark.long
-def test_torch_meets_over_the_workers(tmp_path: Path, tenant: Tenant) -> None:
+def test_torch_distributed_connects_over_the_workers(tmp_path: Path, tenant: Tenant) -> None:
     script = f"cat > meet.py <<'END'\n{TORCH}\nEND\nexec python meet.py"
     prepare(tmp_path, {"train": (script, GANG)}, values=with_environment())
     ended = go(tmp_path, tenant)
@@ -161,9 +161,7 @@ KEEPS_NOTHING = (
 
 
 @pytest.mark.parametrize("number", [1, pytest.param(0, marks=pytest.mark.long)])
-def test_a_gang_goes_on_with_the_worker_that_takes_the_place_of_a_lost_one(
-    tmp_path: Path, tenant: Tenant, number: int
-) -> None:
+def test_gang_continues_with_the_replacement_of_a_lost_worker(tmp_path: Path, tenant: Tenant, number: int) -> None:
     """Every pod has its own files. Worker 0 has the checkpoint; if that pod is lost, the group starts from the beginning."""
     script = KEEPS if number else KEEPS_NOTHING
     saves = {"hints": {**GANG["hints"], "urn:medweave:cwl#Checkpoint": {"folder": "saved"}}}
@@ -198,7 +196,7 @@ def test_a_signal_takes_the_release_down_within_20_s(tmp_path: Path, tenant: Ten
     ]
 
 
-def test_what_a_killed_driver_left_is_removed(tmp_path: Path, tenant: Tenant) -> None:
+def test_leftovers_of_a_killed_driver_are_removed(tmp_path: Path, tenant: Tenant) -> None:
     prepare(tmp_path, {"train": (PROGRESS + "while :; do sleep 1; done", GANG)})
     going = begin(tmp_path, tenant)
     going.wait_for_line("case 1/2", 120)
@@ -214,7 +212,7 @@ def test_what_a_killed_driver_left_is_removed(tmp_path: Path, tenant: Tenant) ->
     assert not releases(tenant)
 
 
-def test_medweave_clean_uninstalls_what_a_killed_driver_left(
+def test_medweave_clean_uninstalls_leftovers_of_a_killed_driver(
     tmp_path: Path, tenant: Tenant, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     prepare(tmp_path, {"train": (PROGRESS + "while :; do sleep 1; done", GANG)})
@@ -232,7 +230,7 @@ def test_medweave_clean_uninstalls_what_a_killed_driver_left(
     assert not tenant.get(kinds, f"app.kubernetes.io/instance={left}")
 
 
-def test_a_value_of_the_wrong_type_is_told_with_its_key(tmp_path: Path, tenant: Tenant) -> None:
+def test_value_of_the_wrong_type_is_reported_with_its_key(tmp_path: Path, tenant: Tenant) -> None:
     prepare(tmp_path, {"train": (GOOD, GANG)}, values=ddp() | {"worker": {"replicas": "two"}})
     before = time.monotonic()
     ended = go(tmp_path, tenant)
@@ -251,7 +249,7 @@ def test_a_refused_kubeconfig_is_an_error(tmp_path: Path, tenant: Tenant) -> Non
     assert f"deployments.{DEPLOYMENT}.config.kubeconfig" in ended.stderr
 
 
-def test_a_gang_whose_rank_asks_for_another_try_starts_again_in_all_its_pods(tmp_path: Path, tenant: Tenant) -> None:
+def test_gang_whose_rank_requests_a_retry_restarts_in_all_pods(tmp_path: Path, tenant: Tenant) -> None:
     script = (
         '[ ! -e half ] || exit 65; touch half; [ -e /tmp/tried ] || { touch /tmp/tried; exit "$((75 * MEDWEAVE_NODE_RANK))"; }; '
         "touch result.txt"

@@ -71,7 +71,7 @@ if verb == "keep":
     if saved is None:
         os.mkdir("saved")
         open("saved/round", "w").write("7")
-        print('medweave-progress {"unit":"round","done":2,"total":2,"detail":"kept"}', file=sys.stderr, flush=True)
+        print('medweave-progress {"unit":"round","done":2,"total":2,"detail":"stored"}', file=sys.stderr, flush=True)
         time.sleep(600)
     verb = open(saved + "/round").read()
 if verb == "fail":
@@ -89,7 +89,7 @@ def clean(tenant: Tenant) -> Iterator[None]:
         tenant.ended("helm", "uninstall", name, "--ignore-not-found")
 
 
-def test_an_engine_that_is_not_there_is_told_and_undone(tmp_path: Path, tenant: Tenant) -> None:
+def test_missing_engine_is_reported_and_the_release_removed(tmp_path: Path, tenant: Tenant) -> None:
     prepare(tmp_path, {"train": ("touch result.txt", GANG)}, engine="compss", pendingTimeout=8)
     ended = go(tmp_path, tenant)
     assert "there is no COMPSs runtime" in ended.stderr
@@ -163,7 +163,7 @@ def test_compss_ends_when_a_worker_dies_where_the_file_wants_no_other_attempt(
     assert not releases(tenant)
 
 
-def test_compss_goes_on_from_its_checkpoint_with_the_worker_that_takes_the_place_of_a_lost_one(
+def test_compss_resumes_from_its_checkpoint_with_the_replacement_of_a_lost_worker(
     tmp_path: Path, tenant: Tenant, installation: dict[str, Any]
 ) -> None:
     saves = {"hints": {**GANG["hints"], "urn:medweave:cwl#Checkpoint": {"folder": "saved"}}}
@@ -190,7 +190,7 @@ def test_compss_goes_on_from_its_checkpoint_with_the_worker_that_takes_the_place
 
 
 @pytest.mark.long
-def test_a_runtime_that_says_it_shuts_down_and_does_not_is_ended(
+def test_runtime_that_hangs_in_its_shutdown_is_terminated(
     tmp_path: Path, tenant: Tenant, installation: dict[str, Any]
 ) -> None:
     stops = {"StepFailed": {"do": "stop"}}
@@ -209,7 +209,7 @@ def test_the_exit_code_of_a_compss_application(tmp_path: Path, tenant: Tenant, i
     assert "medweave-step fail: no such cohort." in ended.stderr
 
 
-def test_a_compss_application_that_asks_for_another_try_gets_it(
+def test_compss_application_that_requests_a_retry_is_retried(
     tmp_path: Path, tenant: Tenant, installation: dict[str, Any]
 ) -> None:
     prepare(tmp_path, {"train": ("", GANG)}, engine="compss", values=installation, reactions=AT_ONCE)

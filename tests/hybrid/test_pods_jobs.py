@@ -33,7 +33,7 @@ def clean(tenant: Tenant) -> Iterator[None]:
 def prepare(
     folder: Path, tools: dict[str, Any], *, timeout: int = 60, spec: dict[str, Any] | None = None, **config: Any
 ) -> None:
-    """A run whose standing pod has these keys in its `spec`, and whose deployment has those of `config`."""
+    """Write a run whose long-running pod has these keys in its `spec`, and whose deployment has those of `config`."""
     document = pods_on_claim(NAME, replicas=1)
     document["spec"]["template"]["spec"] |= spec or {}
     (folder / "pods.yaml").write_text(yaml.safe_dump(document))
@@ -41,21 +41,21 @@ def prepare(
     write(folder, tools, kind="medweave.kubernetes", config=settings)
 
 
-def left(tenant: Tenant) -> list[str]:
-    """Jobs and pods of Jobs that are there."""
+def remaining_objects(tenant: Tenant) -> list[str]:
+    """Return the existing Jobs and their pods."""
     objects = tenant.get("jobs,pods", "medweave.dev/submission")
     return [document["metadata"]["name"] for document in objects]
 
 
 def assert_nothing_left(tenant: Tenant) -> None:
-    """No Job, and no pod that still works; the object of one that has ended may take a moment to go."""
+    """Assert that no Job and no working pod is left; objects of ended pods may take a moment to vanish."""
     objects = tenant.get("jobs,pods", "medweave.dev/submission")
     assert not [
         document
         for document in objects
         if document["kind"] == "Job" or document["status"]["phase"] in ("Pending", "Running")
     ]
-    until(lambda: not left(tenant), limit_s=20, what="the end of all Jobs and their pods")
+    until(lambda: not remaining_objects(tenant), limit_s=20, what="the end of all Jobs and their pods")
 
 
 def pod_of(tenant: Tenant) -> str:
@@ -66,14 +66,14 @@ def pod_of(tenant: Tenant) -> str:
 def working(
     folder: Path, tenant: Tenant, script: str = "exec sleep 600", asks: dict[str, Any] | None = None, **config: Any
 ) -> Run:
-    """A run whose job works already."""
+    """Start a run and wait until its job works; return the run."""
     prepare(folder, {"works": (PROGRESS + script, asks or {})}, **config)
     going = begin(folder, tenant)
     going.wait_for_line("case 1/2", 120)
     return going
 
 
-def test_each_command_has_a_pod_of_its_own_with_what_it_asks_for(tmp_path: Path, tenant: Tenant) -> None:
+def test_each_command_has_its_own_pod_with_the_requested_resources(tmp_path: Path, tenant: Tenant) -> None:
     asks = {"requirements": {"ResourceRequirement": {"coresMin": 1, "ramMin": 150}}}
     shows = "cat /sys/fs/cgroup/memory.max /sys/fs/cgroup/memory/memory.limit_in_bytes 2> /dev/null > limit; "
     refused = "touch /x 2> /dev/null && exit 9; [ $(id -u) != 0 ] || exit 8; "
@@ -106,7 +106,7 @@ def test_a_step_without_memory(tmp_path: Path, tenant: Tenant) -> None:
     assert_nothing_left(tenant)
 
 
-def test_an_exit_code_of_the_steps_own_is_the_end(tmp_path: Path, tenant: Tenant) -> None:
+def test_step_exit_code_is_final(tmp_path: Path, tenant: Tenant) -> None:
     prepare(tmp_path, {"bad": "echo 'medweave-step v: no such case.' >&2; exit 65"})
     ended = go(tmp_path, tenant)
     assert (failure(ended)["site"]["failure"], failure(ended)["exit_code"]) == ("StepFailed", 65), ended.stderr
@@ -160,7 +160,7 @@ def standing(tenant: Tenant) -> str:
     return str(objects["metadata"]["name"])
 
 
-def test_the_folder_of_a_run_is_its_own_and_goes_after_a_success(tmp_path: Path, tenant: Tenant) -> None:
+def test_run_folder_is_private_and_removed_after_a_success(tmp_path: Path, tenant: Tenant) -> None:
     going = working(tmp_path, tenant, "until [ -e goes ]; do sleep 0.2; done; hostname > result.txt")
     folder, pod = f"/work/{going.record.name}", standing(tenant)
     listed = "find /work -maxdepth 1 -printf '%m %p\\n'"
@@ -189,7 +189,7 @@ def test_the_standing_pod_and_the_jobs_have_the_priority_of_the_file(tmp_path: P
 
 @pytest.fixture
 def two_gpus() -> Iterator[None]:
-    """The node says that it has two, and the scheduler believes it; nothing uses them."""
+    """Make the node report two GPUs, which the scheduler counts; nothing uses them."""
     admin = sites().admin
     node = admin("get", "nodes", "-o", "jsonpath={.items[0].metadata.name}").stdout
 
@@ -209,7 +209,7 @@ def gpus(number: int) -> dict[str, Any]:
 
 
 @pytest.mark.usefixtures("two_gpus")
-def test_a_job_gets_the_gpus_that_it_asks_for(tmp_path: Path, tenant: Tenant) -> None:
+def test_job_gets_the_requested_gpus(tmp_path: Path, tenant: Tenant) -> None:
     going = working(tmp_path, tenant, "sleep 3; hostname > result.txt", gpus(1))
     (pod,) = tenant.get("pods", "medweave.dev/submission")
     (container,) = pod["spec"]["containers"]
@@ -255,11 +255,11 @@ def test_ctrl_c_leaves_nothing_within_20_s(tmp_path: Path, tenant: Tenant) -> No
     assert_nothing_left(tenant)
 
 
-def test_what_a_killed_driver_left_is_ended_and_not_doubled(tmp_path: Path, tenant: Tenant) -> None:
+def test_job_of_a_killed_driver_is_canceled_and_not_doubled(tmp_path: Path, tenant: Tenant) -> None:
     going = working(tmp_path, tenant)
     going.signal(signal.SIGKILL)
     going.wait()
-    old = left(tenant)
+    old = remaining_objects(tenant)
     assert len(old) == 2, "a Job and its pod"
     again = tmp_path / "again"
     again.mkdir()
@@ -270,7 +270,7 @@ def test_what_a_killed_driver_left_is_ended_and_not_doubled(tmp_path: Path, tena
     assert_nothing_left(tenant)
 
 
-def test_a_job_of_a_killed_driver_is_gone_on_with(tmp_path: Path, tenant: Tenant) -> None:
+def test_job_of_a_killed_driver_is_re_attached(tmp_path: Path, tenant: Tenant) -> None:
     starts = (
         "echo + >> ../starts; until [ -e ../go ]; do sleep 0.2; done; cp ../starts result.txt; hostname >> result.txt"
     )

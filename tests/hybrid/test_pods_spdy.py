@@ -45,7 +45,7 @@ async def done(tenant: Tenant, name: str, place: str, words: Sequence[str], stdi
         return type(execution._channels), {key: b"".join(pieces) for key, pieces in outputs.items()}, execution.ended()
 
 
-def test_much_goes_both_ways_by_spdy(tenant: Tenant) -> None:
+def test_large_streams_in_both_directions_by_spdy(tenant: Tenant) -> None:
     name, stdin = unique("spdy"), os.urandom(24 * MIB)
     script = "cat; echo $((40 + 2)) >&2; exit 7"
     with standing(tenant, pods_of(name, kind="StatefulSet", replicas=1)):
@@ -59,7 +59,7 @@ def test_much_goes_both_ways_by_spdy(tenant: Tenant) -> None:
             asyncio.run(done(tenant, name, f"{place.partition(':')[0]}:missing", ["true"]))
 
 
-def test_where_spdy_is_not_let_through_a_websocket_does(tenant: Tenant, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_websocket_is_used_where_spdy_is_blocked(tenant: Tenant, monkeypatch: pytest.MonkeyPatch) -> None:
     # A version of the protocol that does not exist, as behind a proxy that supports websockets only.
     monkeypatch.setattr(
         "medweave_connectors.sites.pods.api.api_client.UPGRADE", {"Connection": "Upgrade", "Upgrade": "none/1"}

@@ -36,7 +36,7 @@ def prepare(
     pending_s: int = PENDING_S,
     **container: Any,
 ) -> None:
-    """A run over one pod, whose spec gets the keys of `spec`; `more` are further objects."""
+    """Write a run over one pod, whose spec gets the keys of `spec`; `more` are further objects."""
     document = pods_of(NAME, replicas=1, **container)
     document["spec"]["template"]["spec"] |= spec or {}
     (folder / "pods.yaml").write_text(yaml.safe_dump_all([*more, document]))
@@ -44,19 +44,19 @@ def prepare(
     write(folder, {"first": GOOD}, kind="medweave.kubernetes", config=config)
 
 
-def left(tenant: Tenant) -> list[str]:
+def remaining_objects(tenant: Tenant) -> list[str]:
     objects = tenant.get("deployments,persistentvolumeclaims", "")
     return [document["metadata"]["name"] for document in objects if document["metadata"]["name"] == NAME]
 
 
 def assert_never(going: Run, tenant: Tenant, words: str) -> None:
-    """The run ends with an error in time, in the cluster's words, and its objects are gone."""
+    """Assert that the run ends in time with the cluster's error, and its objects are gone."""
     reported_s = reported_after_s(going, "ERROR")
     ended = going.wait()
     assert ended.exit_code == 1
     assert "deployments.pods.config.files: " in ended.stderr
     assert words in ended.stderr
-    assert not left(tenant)
+    assert not remaining_objects(tenant)
     assert reported_s < REPORTED_S, f"reported after {reported_s:.1f} s"
     print(f"reported after {reported_s:.1f} s")
 
@@ -70,7 +70,7 @@ def assert_waited_for(going: Run, tenant: Tenant, words: str) -> None:
     assert f"pendingTimeout: its pods could not start within {PENDING_S} s" in ended.stderr
     assert words in ended.stderr.partition("ERROR")[2]
     assert any(words in event["data"]["text"] for event in ended.of_type("notice"))
-    assert not left(tenant)
+    assert not remaining_objects(tenant)
     assert reported_s < REPORTED_S, f"reported after {reported_s:.1f} s"
     print(f"reported after {reported_s:.1f} s")
 
@@ -115,7 +115,7 @@ def test_an_external_release_without_pods(tmp_path: Path, tenant: Tenant) -> Non
     assert reported_s < REPORTED_S, f"reported after {reported_s:.1f} s"
 
 
-def test_a_context_that_the_kubeconfig_has_not(tmp_path: Path, tenant: Tenant) -> None:
+def test_context_missing_in_the_kubeconfig(tmp_path: Path, tenant: Tenant) -> None:
     config = {"selector": "app=x", "kubeContext": "tenant-x"}
     write(tmp_path, {"first": GOOD}, kind="medweave.kubernetes", config=config)
     reported_s = reported_after_s(begin(tmp_path, tenant), "ERROR")
@@ -130,7 +130,7 @@ def test_a_registry_that_does_not_answer(tmp_path: Path, tenant: Tenant) -> None
     assert_waited_for(begin(tmp_path, tenant), tenant, "connection refused")
 
 
-def test_a_claim_that_nobody_provides(tmp_path: Path, tenant: Tenant) -> None:
+def test_claim_without_a_provisioner(tmp_path: Path, tenant: Tenant) -> None:
     claim = {
         "apiVersion": "v1",
         "kind": "PersistentVolumeClaim",
@@ -161,7 +161,7 @@ def test_a_pod_that_fits_no_node(tmp_path: Path, tenant: Tenant) -> None:
     assert_waited_for(begin(tmp_path, tenant), tenant, "Insufficient cpu")
 
 
-def test_a_node_that_is_on_its_way_starts_the_wait_anew(tmp_path: Path, tenant: Tenant) -> None:
+def test_joining_node_restarts_the_wait(tmp_path: Path, tenant: Tenant) -> None:
     prepare(tmp_path, resources=TOO_MUCH)
     going = begin(tmp_path, tenant)
     going.wait_for_line("Insufficient cpu")
@@ -175,7 +175,7 @@ def test_a_node_that_is_on_its_way_starts_the_wait_anew(tmp_path: Path, tenant: 
     assert f"could not start within {PENDING_S} s after the last scale-up." in ended.stderr
     assert anew_s >= PENDING_S
     print(f"{anew_s:.1f} s after the scale-up, {waited_s:.1f} s in all")
-    assert not left(tenant)
+    assert not remaining_objects(tenant)
 
 
 def scale_up(pod: dict[str, Any]) -> None:

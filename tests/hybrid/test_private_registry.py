@@ -49,7 +49,7 @@ class Registry:
     log: Path
 
     def image(self, name: str = "base") -> str:
-        """A name that the node has never pulled."""
+        """Return a name that the node has never pulled."""
         return f"localhost:{self.port}/{unique(name)}"
 
 
@@ -72,7 +72,7 @@ def registry(testbed: Sites, password: str, tmp_path_factory: pytest.TempPathFac
 
 @pytest.fixture(scope="module")
 def secret(tenant: Tenant, registry: Registry, password: str) -> Iterator[str]:
-    """A secret with the login, as the how-to says."""
+    """Yield a secret with the login, as the how-to says."""
     name = unique("login")
     login = [f"--docker-server=localhost:{registry.port}", f"--docker-username={USER}", f"--docker-password={password}"]
     tenant.call("kubectl", "create", "secret", "docker-registry", name, *login)
@@ -81,7 +81,7 @@ def secret(tenant: Tenant, registry: Registry, password: str) -> Iterator[str]:
 
 
 def release(folder: Path, repository: str, *, config: dict[str, Any] | None = None, **values: Any) -> None:
-    """A step in the pods of a release."""
+    """Write a step in the pods of a release."""
     values = {
         "image": {"repository": repository, "tag": "1", "pullPolicy": "Always"},
         "python": "/usr/bin/python3", "requiredModules": ["json"], "resources": SMALL,
@@ -119,7 +119,7 @@ def test_manifests_pull_with_the_namespaces_secret(
 
 
 def reported_in_time(going: Run, text: str) -> None:
-    """The run ends with an error about the image, in time, and with the node's own words."""
+    """Assert that the run ends in time with the node's error about the image."""
     reported_s = reported_after_s(going, "deployments.private.config.values.image: its pods cannot start.")
     ended = going.wait()
     assert ended.exit_code == 1
@@ -129,14 +129,14 @@ def reported_in_time(going: Run, text: str) -> None:
     print(f"reported after {reported_s:.1f} s")
 
 
-def test_without_the_secret_the_run_ends_with_the_registrys_word(
+def test_without_the_secret_the_run_ends_with_the_registrys_error(
     tmp_path: Path, tenant: Tenant, registry: Registry
 ) -> None:
     release(tmp_path, registry.image())
     reported_in_time(begin(tmp_path, tenant), "401 Unauthorized|authorization failed")
 
 
-def test_an_image_that_the_registry_has_not(tmp_path: Path, tenant: Tenant, registry: Registry, secret: str) -> None:
+def test_image_missing_in_the_registry(tmp_path: Path, tenant: Tenant, registry: Registry, secret: str) -> None:
     repository = registry.image("missing")
     release(tmp_path, repository, imagePullSecrets=[{"name": secret}])
     reported_in_time(begin(tmp_path, tenant), rf"{repository}:1: not found")

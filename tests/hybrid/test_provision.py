@@ -1,4 +1,4 @@
-"""`medweave provision` at the testbed's login node, which reaches no package index, and real jobs that run in what it made."""
+"""`medweave provision` at the testbed's login node, which reaches no package index, and real jobs that use it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from support.testbed import Sites
 
 
 def site_file(path: Path, testbed: Sites, link: Path) -> Path:
-    """A site file that places `check`, whose extra is small, at the cluster."""
+    """Write a site file that places `check`, whose extra is small, at the cluster."""
     facts = dict(line.split("=", 1) for line in testbed.laptop("env").stdout.splitlines() if "=" in line)
     name = "MEDWEAVE_TESTBED_LOGIN_"
     config = {
@@ -37,19 +37,19 @@ def site_file(path: Path, testbed: Sites, link: Path) -> Path:
     return path
 
 
-def test_jobs_run_in_what_was_made_without_a_network(
+def test_jobs_run_in_the_environment_built_without_a_network(
     tmp_path: Path, testbed: Sites, shared_folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     link = shared_folder / "worker"
     site = site_file(tmp_path / "site.yml", testbed, link)
     root = checkout()
     assert root is not None
-    wheel = build(root, tmp_path)  # once: the source may be edited meanwhile
+    wheel = build(root, tmp_path)  # once: the source may be edited during the test
     words = ["provision", "--site", str(site), "--wheel", str(wheel)]
     assert main(words) == 0, capsys.readouterr().err
-    told = capsys.readouterr()
-    assert f"login: {link} is 0.1.0-" in told.out
-    assert "with check; " in told.out
+    output = capsys.readouterr()
+    assert f"login: {link} is 0.1.0-" in output.out
+    assert "with check; " in output.out
     before = testbed.hpc("readlink", str(link)).stdout
     assert main(words) == 0
     assert "nothing was sent" in capsys.readouterr().out
@@ -58,8 +58,8 @@ def test_jobs_run_in_what_was_made_without_a_network(
     # On the PATH of a job is another medweave-step; this one is found first, on each node.
     script = (
         f'[ "$(command -v medweave-step)" = "$(readlink -f {link})/bin/medweave-step" ] || exit 9; '
-        'python -c "import pydicom" && medweave-step --version > told.$SLURM_PROCID; '
-        'case "$SLURM_PROCID" in 0) mv told.0 result.txt;; esac'
+        'python -c "import pydicom" && medweave-step --version > version.$SLURM_PROCID; '
+        'case "$SLURM_PROCID" in 0) mv version.0 result.txt;; esac'
     )
     for target, keys in (({}, {}), ({"locations": 2}, GANG)):
         run = tmp_path / f"run-{len(target)}"

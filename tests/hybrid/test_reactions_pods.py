@@ -16,12 +16,12 @@ from support.pod_runs import decisions, go, pods_of, pods_on_claim, write
 NAME = "reactions-test"
 SAVES = {"hints": {"urn:medweave:cwl#Checkpoint": {"folder": "saved"}}}
 AT_ONCE = {"StepFailed": {"wait": 0}}
-# The second start must not find what the first has left in its folder; it is counted beside it.
+# The second start must not find the first one's files in its folder; starts are counted next to it.
 TWICE = (
     "echo x >> ../starts; [ ! -e half ] || exit 65; touch half; "
     "[ $(wc -l < ../starts) = 2 ] || exit 75; cp ../starts result.txt"
 )
-# It counts to 12, two a second, and saves when it is told to.
+# It counts to 12, two a second, and saves on a signal.
 COUNTS = """
 at=0; [ -z "$MEDWEAVE_RESUME_FROM" ] || at=$(cat "$MEDWEAVE_RESUME_FROM/at"); echo $at >> ../starts
 trap 'mkdir -p saved; echo $at > saved/at' USR1
@@ -44,7 +44,7 @@ def prepare(folder: Path, tool: tuple[str, dict[str, Any]], mode: str, **reactio
 
 
 def attempts(ended: Run) -> list[dict[str, Any]]:
-    """The site's facts of each attempt, in order."""
+    """Return the site's facts of each attempt, in order."""
     return [dict(event["data"]["site"]) for event in ended.of_type("job.ended")]
 
 
@@ -74,7 +74,7 @@ def test_a_step_with_exit_code_75_is_retried_in_a_clean_folder(tmp_path: Path, t
 
 
 @pytest.mark.parametrize("mode", ["job", "exec"])
-def test_a_step_goes_on_past_its_time_limit(tmp_path: Path, tenant: Tenant, mode: str) -> None:
+def test_step_continues_past_its_time_limit(tmp_path: Path, tenant: Tenant, mode: str) -> None:
     limit = {"requirements": {"ToolTimeLimit": {"timelimit": 6}}, **SAVES}
     prepare(tmp_path, (COUNTS, limit), mode)
     ended = go(tmp_path, tenant)
@@ -82,12 +82,12 @@ def test_a_step_goes_on_past_its_time_limit(tmp_path: Path, tenant: Tenant, mode
     starts = [int(word) for word in (tmp_path / "results" / "result.txt").read_text().split()]
     assert starts[0] == 0
     assert len(starts) > 1
-    assert starts == sorted(set(starts)), "each attempt goes on where the one before had saved"
+    assert starts == sorted(set(starts)), "each attempt resumes where the one before had saved"
     assert decisions(ended) == [("Timeout", True)] * (len(starts) - 1)
 
 
 @pytest.mark.parametrize("mode", ["job", "exec"])
-def test_an_exit_code_of_the_steps_own_is_the_end(tmp_path: Path, tenant: Tenant, mode: str) -> None:
+def test_step_exit_code_is_final(tmp_path: Path, tenant: Tenant, mode: str) -> None:
     prepare(tmp_path, ("exit 65", {}), mode)
     ended = go(tmp_path, tenant)
     assert ended.exit_code == 1

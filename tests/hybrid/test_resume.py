@@ -14,7 +14,7 @@ from support.testbed import Sites
 EVENTS = 34  # of an undisturbed run, as the campaign has counted them; one more or less only moves the kills
 
 
-def test_a_run_whose_drivers_are_killed_comes_to_the_same_end(tmp_path: Path, testbed: Sites) -> None:
+def test_run_with_killed_drivers_gives_equal_results(tmp_path: Path, testbed: Sites) -> None:
     stage = make_stage(testbed, tmp_path)
     wanted, _, _ = undisturbed(stage, "alone", alone=True)
     drawn = moments(random.Random(2), 3, EVENTS)

@@ -36,7 +36,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run_at(folder: Path, testbed: Sites, model: Path, cohort: Path, place: str) -> Run:
-    """A run of the inference pipeline, with its segmentation bound to a place."""
+    """Run the inference pipeline with its segmentation bound to a place; return the run."""
     folder.mkdir()
     site = committed_site()
     site["roles"] |= dict.fromkeys(("segment", "gate"), PLACES[place])  # a site measures a model where it segments
@@ -55,22 +55,22 @@ def run_at(folder: Path, testbed: Sites, model: Path, cohort: Path, place: str) 
 
 
 def masks(ended: Run) -> dict[str, str]:
-    """Digest of the voxels and of the frames of each delivered mask, and of the files themselves."""
-    found = {}
+    """Return the digest of the voxels and of the frames of each delivered mask, and of the files themselves."""
+    digests = {}
     for file in sorted((ended.folder / "results").rglob("lesion_mask.*")):
         name = f"{file.parent.name}/{file.name}"
         pixels = pydicom.dcmread(file).PixelData if file.suffix == ".dcm" else nibabel.load(file).get_fdata().tobytes()
-        found[name] = hashlib.sha256(file.read_bytes()).hexdigest()
-        found[f"{name}: voxels"] = hashlib.sha256(pixels).hexdigest()
-    return found
+        digests[name] = hashlib.sha256(file.read_bytes()).hexdigest()
+        digests[f"{name}: voxels"] = hashlib.sha256(pixels).hexdigest()
+    return digests
 
 
 def where(ended: Run) -> set[str]:
-    """Where the cases were segmented, in the site's own words."""
+    """Return the nodes or pods that segmented the cases, by the site's own names."""
     jobs = [event for event in ended.of_type("job.ended") if event["step"] == "/segment"]
     assert len(jobs) == CASES
-    told = [job["data"].get("site") or {} for job in jobs]
-    return {site.get("nodes") or "".join(pod["uid"] for pod in site.get("pods", [])) or "here" for site in told}
+    sites = [job["data"].get("site") or {} for job in jobs]
+    return {site.get("nodes") or "".join(pod["uid"] for pod in site.get("pods", [])) or "here" for site in sites}
 
 
 @pytest.mark.long  # of the laptop's and the pods' masks, `make hybrid` says the same
@@ -84,10 +84,10 @@ def test_laptop_slurm_and_pods_give_the_same_masks(tmp_path: Path, testbed: Site
     assert places["laptop"] == {"here"}
     assert places["slurm"] <= {"n1", "n2"}
     assert all(len(uid) == 36 for uid in places["pods"]), places
-    found = {place: masks(ended) for place, ended in runs.items()}
-    assert len(found["laptop"]) == CASES * (4 if kind == "dicom" else 2)
-    assert found["slurm"] == found["laptop"]
-    assert found["pods"] == found["laptop"]
+    masks_by_place = {place: masks(ended) for place, ended in runs.items()}
+    assert len(masks_by_place["laptop"]) == CASES * (4 if kind == "dicom" else 2)
+    assert masks_by_place["slurm"] == masks_by_place["laptop"]
+    assert masks_by_place["pods"] == masks_by_place["laptop"]
     for file in (tmp_path / "laptop" / "results").rglob("lesion_mask.nii.gz"):
         share = np.mean(np.asanyarray(nibabel.load(file).dataobj) > 0)
         assert 0.001 < share < 0.9, f"{file.parent.name}: {share:.4f} of the voxels: nothing could differ"

@@ -1,4 +1,4 @@
-"""`medweave schedule` in a real cluster: a CronJob of helm/runner that fires, delivers, skips, and is held."""
+"""`medweave schedule` in a real cluster: a CronJob of helm/runner that fires, delivers, skips, and waits for an active run."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def data(tenant: Tenant, model: Path) -> Iterator[tuple[Path, dict[str, str]]]:
-    """A cohort of one case and a model on the tenant's claim, and the job's inputs as the runner's pod sees them."""
+    """Yield a cohort of one case and a model on the tenant's claim, and the job's inputs as the runner's pod sees them."""
     with on_the_claim() as (folder, inside):
         write_dicom(folder / "cohort", 1)
         subprocess.run(["cp", "-r", model, folder / "model"], check=True)
@@ -57,11 +57,11 @@ def schedule(word: str, file: Path) -> str:
 
 
 def finished(tenant: Tenant, job: str, *, limit_s: float) -> str:
-    """Waits for a Job's end; its log."""
+    """Wait for a Job's end; return its log."""
 
     def end() -> set[str]:
-        found = json.loads(tenant.call("kubectl", "get", "job", job, "--output", "json"))
-        return conditions(found) & {"Complete", "Failed"}
+        status = json.loads(tenant.call("kubectl", "get", "job", job, "--output", "json"))
+        return conditions(status) & {"Complete", "Failed"}
 
     assert until(end, limit_s=limit_s, what=f"the end of {job}") == {"Complete"}, log_of(tenant, job)
     return log_of(tenant, job)
@@ -76,14 +76,14 @@ def test_a_cronjob_fires_delivers_skips_and_is_paused_and_removed(
     own = {"timeZone": "Europe/Rome", "startWithin": 900, "history": {"succeeded": 2, "failed": 1}}
     file = write_inference(tmp_path / "definition", inputs=inputs, name=name, values=values, when="* * * * *", **own)
     try:
-        said = schedule("create", file)
-        assert f"schedule {name}: is a release in namespace tenant-a, and runs at * * * * *" in said
+        output = schedule("create", file)
+        assert f"schedule {name}: is a release in namespace tenant-a, and runs at * * * * *" in output
         assert cronjob(tenant, name) == {
             "schedule": "* * * * *", "timeZone": "Europe/Rome", "concurrencyPolicy": "Forbid", "suspend": False,
             "startingDeadlineSeconds": 900, "successfulJobsHistoryLimit": 2, "failedJobsHistoryLimit": 1,
         }  # fmt: skip
         account = f"--as=system:serviceaccount:tenant-a:{name}"
-        asked = [
+        requests = [
             ("create", "pods", "--subresource=exec"),
             ("create", "deployments.apps"),
             ("get", "secrets"),
@@ -91,7 +91,7 @@ def test_a_cronjob_fires_delivers_skips_and_is_paused_and_removed(
             ("get", "nodes"),
         ]
         admin = dataclasses.replace(tenant, kubeconfig=ADMIN)
-        may = [admin.ended("kubectl", "auth", "can-i", *each, account).stdout.strip() for each in asked]
+        may = [admin.ended("kubectl", "auth", "can-i", *request, account).stdout.strip() for request in requests]
         assert may == ["yes", "yes", "no", "no", "no"], "what the StreamFlow file needs, and no more"
         first = until(lambda: jobs(tenant, name), limit_s=75, what="the first firing")[0]["metadata"]["name"]
         schedule("pause", file)
@@ -161,15 +161,15 @@ def test_a_firing_whose_time_comes_while_one_runs_waits_and_then_skips(tmp_path:
 
 
 def cronjob(tenant: Tenant, name: str) -> dict[str, Any]:
-    """What the API server has of it, but for what it starts."""
-    found = json.loads(tenant.call("kubectl", "get", "cronjob", name, "--output", "json"))["spec"]
-    return {key: value for key, value in found.items() if key != "jobTemplate"}
+    """Return the CronJob's spec in the API server, without its job template."""
+    spec = json.loads(tenant.call("kubectl", "get", "cronjob", name, "--output", "json"))["spec"]
+    return {key: value for key, value in spec.items() if key != "jobTemplate"}
 
 
-def test_an_overlapping_one_is_held_and_the_run_in_the_pod_is_followed_and_ended(
+def test_overlapping_firing_waits_and_the_run_in_the_pod_is_attached_and_canceled(
     tmp_path: Path, tenant: Tenant
 ) -> None:
-    name = unique("held")
+    name = unique("overlap")
     with on_the_claim() as (folder, inside):
         (folder / "scans").mkdir()
         values = runner_values(work={"existingClaim": "medweave-data", "folder": folder.name})
@@ -213,13 +213,13 @@ def test_an_overlapping_one_is_held_and_the_run_in_the_pod_is_followed_and_ended
 
 
 def attached(folder: Path, name: str) -> subprocess.Popen[str]:
-    """`medweave attach --schedule`, by the account that made it."""
+    """Start `medweave attach --schedule`, by the account that created the schedule."""
     own = os.environ | {"XDG_STATE_HOME": str(folder / "state")} | WITH_HELM
     words = [PROGRAM, "attach", "--schedule", name]
     return subprocess.Popen(words, cwd=folder, env=own, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 
 
 def ended_runs(folder: Path) -> list[str]:
-    """How the runs ended; empty while one goes on."""
-    found = sorted(read_run(log.parent).state for log in (folder / "runs").glob("*/events.jsonl"))
-    return found if "unfinished" not in found else []
+    """Return the states of the runs; empty while one is active."""
+    states = sorted(read_run(log.parent).state for log in (folder / "runs").glob("*/events.jsonl"))
+    return states if "unfinished" not in states else []

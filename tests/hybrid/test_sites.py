@@ -56,7 +56,7 @@ outputs: {nodes: {type: File, outputBinding: {glob: nodes.txt}}}
 
 @pytest.fixture
 def cohort(testbed: Sites) -> Iterator[str]:
-    """A folder with one file on the cluster's scratch; its path there."""
+    """Yield the path of a folder with one file on the cluster's scratch."""
     folder = f"{testbed.layout.hpc}/scratch/cohorts"
     made = testbed.hpc("sh", "-c", f"mkdir -p {folder}/ct && touch {folder}/ct/one.dcm")
     assert made.returncode == 0, made.stderr
@@ -65,13 +65,13 @@ def cohort(testbed: Sites) -> Iterator[str]:
 
 
 def laptop_environment(testbed: Sites) -> dict[str, str]:
-    """What the laptop's user sources before a run."""
+    """Return the variables that the laptop's user sources before a run."""
     file = shlex.quote(str(testbed.layout.laptop / "environment.sh"))
     text = subprocess.run(
         ["env", "-i", "sh", "-c", f". {file} && env -0"], capture_output=True, text=True, check=True
     ).stdout
-    found = dict(pair.split("=", 1) for pair in text.split("\0") if "=" in pair)
-    return {name: value for name, value in found.items() if name.startswith("MEDWEAVE_") or name == "HOME"}
+    variables = dict(pair.split("=", 1) for pair in text.split("\0") if "=" in pair)
+    return {name: value for name, value in variables.items() if name.startswith("MEDWEAVE_") or name == "HOME"}
 
 
 def test_a_cohort_at_the_cluster_is_read_there_and_a_step_gets_its_two_nodes(

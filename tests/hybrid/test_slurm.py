@@ -28,7 +28,7 @@ def failure(ended: Any) -> dict[str, Any]:
     return dict(job)
 
 
-def test_a_job_runs_reports_and_brings_its_report_home(tmp_path: Path, testbed: Sites) -> None:
+def test_job_runs_and_its_report_is_fetched(tmp_path: Path, testbed: Sites) -> None:
     value = "a\"b `touch harm` $HOME 'c'"  # fault C7 of the engine: the shell would run it
     keys = resources(EnvVarRequirement={"envDef": {"VALUE": value}}, ToolTimeLimit={"timelimit": 600})
     keys["outputs"] = {
@@ -49,15 +49,15 @@ def test_a_job_runs_reports_and_brings_its_report_home(tmp_path: Path, testbed: 
     expected = ["COMPLETED", "0:0", "1", "1", "256M", "10", "normal", "medweave.first"]
     # The database learns of the end of a short job before it learns of its start.
     wait_for(lambda: sacct(testbed, site["slurm_job_id"], fields) == expected or None, "the job in the accounting")
-    # Fault Q6 of the engine: slurm-<id>.out lies in the output folder. Ours lies beside it.
+    # Fault Q6 of the engine: slurm-<id>.out is in the output folder. Ours is next to it.
     of_run = testbed.layout.hpc / "scratch" / "tests" / ended.record.name
     (folder,) = {path for path in testbed.hpc("ls", str(of_run)).stdout.split() if "slurm" in path}
-    told = testbed.hpc("ls", str(of_run / folder.partition(".slurm-")[0])).stdout.split()
-    assert sorted(told) == ["report", "result.txt", "run_report.json"]
+    names = testbed.hpc("ls", str(of_run / folder.partition(".slurm-")[0])).stdout.split()
+    assert sorted(names) == ["report", "result.txt", "run_report.json"]
     assert testbed.hpc("stat", "--format=%a", str(of_run)).stdout.strip() == "700"
 
 
-def test_the_site_holds_nothing_of_a_run_that_did_well(tmp_path: Path, testbed: Sites) -> None:
+def test_site_has_no_files_of_a_successful_run(tmp_path: Path, testbed: Sites) -> None:
     write(tmp_path, {"first": GOOD})
     ended = go(tmp_path, testbed)
     assert ended.exit_code == 0, ended.stderr
@@ -78,7 +78,7 @@ def test_a_cluster_is_named(tmp_path: Path, testbed: Sites) -> None:
 
 
 @pytest.mark.long
-def test_a_job_that_slurm_puts_back_starts_anew(tmp_path: Path, testbed: Sites) -> None:
+def test_requeued_job_restarts(tmp_path: Path, testbed: Sites) -> None:
     script = "[ $SLURM_RESTART_COUNT ] || { echo half > result.txt; touch half; sleep 600; }; ls -A > seen; mv seen result.txt"
     write(tmp_path, {"first": script}, service={"requeue": True, "time": "00:10:00"})
     going = begin(tmp_path, testbed)
@@ -94,7 +94,7 @@ def test_a_job_that_slurm_puts_back_starts_anew(tmp_path: Path, testbed: Sites) 
     assert [state for _, state in jobs_of(testbed, ended.record.name)] == ["COMPLETED"]
 
 
-def test_a_new_driver_goes_on_with_the_job_of_a_killed_one(tmp_path: Path, testbed: Sites) -> None:
+def test_new_driver_re_attaches_the_job_of_a_killed_one(tmp_path: Path, testbed: Sites) -> None:
     write(tmp_path, {"first": "sleep 15; " + GOOD})
     first = begin(tmp_path, testbed)
     first.wait_for_line("Slurm job ")
@@ -114,7 +114,7 @@ def test_a_new_driver_goes_on_with_the_job_of_a_killed_one(tmp_path: Path, testb
 
 @pytest.fixture(autouse=True)
 def clean(testbed: Sites) -> None:
-    """Each test finds the folder of the tests empty."""
+    """Empty the folder of the tests before each test."""
     testbed.hpc("sh", "-c", f"rm -rf {testbed.layout.hpc}/scratch/tests")
 
 
@@ -150,7 +150,7 @@ def test_a_job_past_its_time_limit_is_no_success(tmp_path: Path, testbed: Sites)
     assert not (tmp_path / "results" / "result.txt").exists()
 
 
-def test_a_job_over_its_memory_is_told_as_such(tmp_path: Path, testbed: Sites) -> None:
+def test_job_over_its_memory_is_reported_as_out_of_memory(tmp_path: Path, testbed: Sites) -> None:
     script = (
         "python3 -c 'import time; x = bytearray(600 << 20); time.sleep(60)'; code=$?; echo x > result.txt; exit $code"
     )
@@ -160,7 +160,7 @@ def test_a_job_over_its_memory_is_told_as_such(tmp_path: Path, testbed: Sites) -
     assert "ran out of memory (100 MiB on each node)" in failure(ended)["message"], ended.stderr
 
 
-def test_a_job_that_is_pushed_out_is_no_success(tmp_path: Path, testbed: Sites) -> None:
+def test_preempted_job_is_no_success(tmp_path: Path, testbed: Sites) -> None:
     write(tmp_path, {"first": (PROGRESS + "sleep 600", resources(cores=2))}, target={})
     going = begin(tmp_path, testbed)
     going.wait_for_line("case 1/2")
@@ -219,7 +219,7 @@ def test_a_failed_sibling_cancels_the_job(tmp_path: Path, testbed: Sites) -> Non
     assert sorted(state if state != "COMPLETING" else "CANCELLED" for state in states) == ["CANCELLED", "FAILED"]
 
 
-def test_a_job_waits_for_its_turn_and_says_for_what(tmp_path: Path, testbed: Sites) -> None:
+def test_pending_job_reports_its_reason(tmp_path: Path, testbed: Sites) -> None:
     other = testbed.submitted(
         "--nodes=2", "--ntasks-per-node=2", "--mem=8000M", "--output=/dev/null", script="sleep 600"
     )
@@ -235,7 +235,7 @@ def test_a_job_waits_for_its_turn_and_says_for_what(tmp_path: Path, testbed: Sit
     assert site_of(ended)["queue_seconds"] >= 5
 
 
-def test_gpus_are_asked_for(tmp_path: Path, testbed: Sites) -> None:
+def test_gpus_are_requested(tmp_path: Path, testbed: Sites) -> None:
     hints = {"hints": {"urn:medweave:cwl#GPURequest": {"gpusMin": 1, "gpusMax": 2}}}
     script = GOOD + '; echo "$1 cores, $SLURM_CPUS_PER_TASK of Slurm" > result.txt'
     keys = resources(cores=2) | hints | {"arguments": ["sh", "$(runtime.cores)"]}
@@ -269,7 +269,7 @@ else:
 """
 
 
-def test_a_gang_is_one_command_per_node_that_meet(tmp_path: Path, testbed: Sites) -> None:
+def test_gang_is_one_connected_command_per_node(tmp_path: Path, testbed: Sites) -> None:
     script = (
         f"cat > $TMPDIR/meet.py <<'EOF'\n{MEET}\nEOF\n{PROGRESS}\npython3 $TMPDIR/meet.py && sleep $MEDWEAVE_NODE_RANK"
     )
@@ -277,7 +277,7 @@ def test_a_gang_is_one_command_per_node_that_meet(tmp_path: Path, testbed: Sites
     ended = go(tmp_path, testbed)
     assert ended.exit_code == 0, ended.stderr
     assert (tmp_path / "results" / "result.txt").read_text() == "0 2 n1 node-0\n1 2 n2 node-1\n"
-    assert ended.stderr.count("case 1/2") == 1, "node 0 tells the progress"
+    assert ended.stderr.count("case 1/2") == 1, "node 0 reports the progress"
     assert site_of(ended)["nodes"] == "n[1-2]"
     assert sacct(testbed, site_of(ended)["slurm_job_id"])[:3] == ["COMPLETED", "0:0", "2"]
 
@@ -344,7 +344,7 @@ def test_the_training_gives_the_same_weights_on_two_nodes_as_on_one_machine(tmp_
         write_training(folder, data | options | spread | {"precision": "float32"}, target=target)
         ended = go(folder, testbed, 400)
         assert ended.exit_code == 0, ended.stderr
-        assert ended.stderr.count("epoch 3/3") == 1, "node 0 tells the progress"
+        assert ended.stderr.count("epoch 3/3") == 1, "node 0 reports the progress"
         weights.append((folder / "results" / "trained_model" / "models" / "model.safetensors").read_bytes())
         report = json.loads((ended.record / "reports" / "train" / "run_report.json").read_text())
         assert len({rank["host"] for rank in report["ranks"]}) == (2 if name == "hpc" else 1), report["ranks"]

@@ -14,7 +14,7 @@ from support.testbed import Sites
 
 @pytest.fixture
 def service(tmp_path: Path, testbed: Sites, shared_folder: Path) -> dict[str, Any]:
-    """Keys of a service whose site has one module, `tool/1.0`, with one program."""
+    """Return the keys of a service whose site has one module, `tool/1.0`, with one program."""
     modulefile = f"#%Module1.0\nprepend-path PATH {shared_folder}/bin\n"
     script = f"""cd {quote(str(shared_folder))} && mkdir -p modules/tool bin && printf %s {quote(modulefile)} > modules/tool/1.0 &&
         printf '#!/bin/sh\\necho of the module\\n' > bin/site-tool && chmod +x bin/site-tool"""
@@ -29,8 +29,8 @@ def test_a_command_has_the_modules_of_its_service_on_each_node(
     tmp_path: Path, testbed: Sites, service: dict[str, Any], target: dict[str, Any], keys: dict[str, Any]
 ) -> None:
     script = (
-        'told=$(site-tool) && [ "$LOADEDMODULES" = tool/1.0 ] || exit 9; '
-        '[ "${MEDWEAVE_NODE_RANK:-0}" != 0 ] || echo "$told" > result.txt'
+        'output=$(site-tool) && [ "$LOADEDMODULES" = tool/1.0 ] || exit 9; '
+        '[ "${MEDWEAVE_NODE_RANK:-0}" != 0 ] || echo "$output" > result.txt'
     )
     service["environment"] = {"modules": ["tool/1.0"]}
     write(tmp_path, {"first": (script, keys)}, target=target, service=service)

@@ -1,4 +1,4 @@
-"""What a real cluster and its login node refuse, or would never run: told with the setting, and nothing is left in the queue."""
+"""Jobs that a real cluster or its login node refuses, or would never run: the error names the setting, and the queue is empty."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ GOOD = "echo done > result.txt"
     ("service", "setting", "seen", "expected"),
     [
         ({"partition": "gpu"}, "partition", "gpu", "one of normal, urgent"),
-        ({"account": "nobody"}, "account", "nobody: allocation failure: Invalid account", "one of research"),
+        ({"account": "nouser"}, "account", "nouser: allocation failure: Invalid account", "one of research"),
         ({"qos": "gold"}, "qos", "gold", "one of normal"),
         ({"constraint": "a100"}, "constraint", "a100: allocation failure: Invalid feature", "Slurm lists none"),
         ({"reservation": "r"}, "reservation", "r: allocation failure: Requested reservation is invalid", "none"),
@@ -27,7 +27,7 @@ GOOD = "echo done > result.txt"
         ({"options": ["--nowhere=n1"]}, "options", "--nowhere=n1: sbatch: unrecognized option", "none"),
     ],
 )
-def test_what_the_site_does_not_have_is_told_before_anything_is_submitted(
+def test_missing_resource_is_reported_before_submission(
     tmp_path: Path, testbed: Sites, service: dict[str, Any], setting: str, seen: str, expected: str
 ) -> None:
     write(tmp_path, {"first": (GOOD, resources())}, service=service)

@@ -11,7 +11,7 @@ from pathlib import Path
 from support.testbed import BASE_IMAGE, Sites, call, pod_document, unique, wait_for
 
 
-def test_server_client_and_node_say_the_promised_version(testbed: Sites) -> None:
+def test_server_client_and_node_have_the_promised_version(testbed: Sites) -> None:
     versions = json.loads(testbed.tenant("tenant-a", "version", "-o", "json").stdout)
     assert versions["serverVersion"]["gitVersion"] == versions["clientVersion"]["gitVersion"] == "v1.34.4"
     node = testbed.admin("get", "nodes", "-o", "jsonpath={.items[*].status.nodeInfo.kubeletVersion}").stdout
@@ -88,7 +88,7 @@ def test_pods_run_the_worker_environment_and_cannot_change_it(testbed: Sites) ->
         assert "Permission denied" in write.stderr
 
 
-def test_a_process_over_the_memory_limit_dies_with_137(testbed: Sites) -> None:
+def test_process_over_the_memory_limit_exits_with_137(testbed: Sites) -> None:
     with testbed.pod("tenant-a", pod_document(unique("limit"), "sleep 600", limits={"memory": "128Mi"})) as name:
         outcome = testbed.tenant("tenant-a", "exec", name, "--", "python3", "-c", "bytearray(400_000_000)")
         assert outcome.returncode == 137
@@ -109,7 +109,7 @@ def test_pods_can_be_built_from_a_containerfile_without_a_registry(testbed: Site
         assert testbed.tenant("tenant-a", "exec", name, "--", "cat", "/word").stdout == f"{word}\n"
 
 
-def test_a_claim_may_be_given_another_folder(testbed: Sites) -> None:
+def test_claim_can_be_rebound_to_another_folder(testbed: Sites) -> None:
     claim, made = unique("claim"), []
     try:
         for word in ("first", "second"):
@@ -117,8 +117,8 @@ def test_a_claim_may_be_given_another_folder(testbed: Sites) -> None:
             made.append(folder)
             folder.chmod(0o755)
             (folder / "word").write_text(word)
-            told = call("volume", claim, str(folder))
-            assert told.returncode == 0, told.stderr
+            outcome = call("volume", claim, str(folder))
+            assert outcome.returncode == 0, outcome.stderr
             document = pod_document(unique("claims"), "sleep 600", claims={claim: ("/there", True)})
             with testbed.pod("tenant-b", document) as name:
                 assert testbed.tenant("tenant-b", "exec", name, "--", "cat", "/there/word").stdout == word

@@ -1,4 +1,4 @@
-"""The testbed's Slurm is a real one: two nodes, fake GPUs that are given out, preemption, an sacct that tells the truth."""
+"""The testbed's Slurm is a real one: two nodes, fake GPUs that are allocated, preemption, and true accounting."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def test_the_laptop_starts_a_program_on_both_nodes(testbed: Sites) -> None:
     assert sorted(outcome.stdout.split()) == ["n1", "n2"], outcome.stderr
 
 
-def test_sacct_tells_success_from_failure(testbed: Sites) -> None:
+def test_sacct_distinguishes_success_from_failure(testbed: Sites) -> None:
     good, bad = testbed.submitted(script="true"), testbed.submitted(script="exit 3")
     assert wait_for(lambda: testbed.job_state(good), "the good job") == "COMPLETED"
     assert wait_for(lambda: testbed.job_state(bad), "the bad job") == "FAILED"
@@ -36,11 +36,11 @@ def test_jobs_find_the_worker_environment_even_without_the_submitters_variables(
     options = ["--export=NONE", "--output", f"{testbed.layout.hpc}/scratch/{name}.out"]
     job = testbed.submitted(*options, script=script)
     assert wait_for(lambda: testbed.job_state(job), "the job") == "COMPLETED"
-    said = testbed.hpc("cat", f"{testbed.layout.hpc}/scratch/{name}.out").stdout
-    assert said.splitlines()[0] == f"{testbed.layout.environment}/bin/medweave-step"
+    output = testbed.hpc("cat", f"{testbed.layout.hpc}/scratch/{name}.out").stdout
+    assert output.splitlines()[0] == f"{testbed.layout.environment}/bin/medweave-step"
 
 
-def test_gpus_are_counted_and_given_out(testbed: Sites) -> None:
+def test_gpus_are_counted_and_allocated(testbed: Sites) -> None:
     outcome = testbed.hpc("srun", "-N1", "--gres=gpu:2", "printenv", "CUDA_VISIBLE_DEVICES")
     assert outcome.stdout.strip() == "0,1", outcome.stderr
     refused = testbed.hpc("srun", "-N1", "--gres=gpu:3", "true")
@@ -48,7 +48,7 @@ def test_gpus_are_counted_and_given_out(testbed: Sites) -> None:
     assert "Requested node configuration is not available" in refused.stderr
 
 
-def test_the_urgent_partition_pushes_jobs_out(testbed: Sites) -> None:
+def test_urgent_partition_preempts_jobs(testbed: Sites) -> None:
     low = testbed.submitted("--no-requeue", "-N2", "--exclusive", script="sleep 300")
     wait_for(lambda: "RUNNING" in testbed.hpc("squeue", "-h", "-j", low, "-o", "%T").stdout or None, "the low job runs")
     high = testbed.submitted("-p", "urgent", "-N2", "--exclusive", script="true")
@@ -56,10 +56,10 @@ def test_the_urgent_partition_pushes_jobs_out(testbed: Sites) -> None:
     assert wait_for(lambda: testbed.job_state(low), "the low job") == "PREEMPTED"
 
 
-def test_a_job_over_its_memory_is_ended_and_says_so(testbed: Sites) -> None:
+def test_job_over_its_memory_is_killed_with_a_message(testbed: Sites) -> None:
     name = unique("memory")
     out = f"{testbed.layout.hpc}/scratch/{name}.out"
-    grow = "python3 -c 'import time; held = bytearray(600_000_000); time.sleep(60)'"
+    grow = "python3 -c 'import time; memory = bytearray(600_000_000); time.sleep(60)'"
     job = testbed.submitted("--no-requeue", "--mem=200M", "--output", out, script=grow)
     assert wait_for(lambda: testbed.job_state(job), "the job") != "COMPLETED"
     assert "exceeded memory limit" in testbed.hpc("cat", out).stdout
@@ -80,14 +80,14 @@ def test_an_unknown_partition_is_refused_at_once(testbed: Sites) -> None:
 
 
 def test_only_a_user_with_an_account_may_submit(testbed: Sites) -> None:
-    nobody = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]
-    outcome = testbed.inside("hpc", *nobody, "srun", "true")
+    as_another_user = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]
+    outcome = testbed.inside("hpc", *as_another_user, "srun", "true")
     assert outcome.returncode != 0
     assert "Invalid account" in outcome.stderr
 
 
 @pytest.mark.long
-def test_torchrun_meets_across_the_nodes(testbed: Sites) -> None:
+def test_torchrun_connects_across_the_nodes(testbed: Sites) -> None:
     program = (
         "import torch, torch.distributed as d; d.init_process_group('gloo'); t = torch.ones(1) * (d.get_rank() + 1)"
     )

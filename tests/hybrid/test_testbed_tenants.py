@@ -12,7 +12,7 @@ from support.testbed import Sites, pod_document, unique, wait_for
 
 @pytest.fixture
 def victim(testbed: Sites) -> Iterator[str]:
-    """A running pod of tenant A with a secret beside it; both have the same name."""
+    """Yield a running pod of tenant A and a Secret; both have the same name."""
     name = unique("victim")
     testbed.tenant("tenant-a", "create", "secret", "generic", name, "--from-literal=password=for-tenant-a")
     with testbed.pod("tenant-a", pod_document(name, "echo words of tenant a; sleep 600")):

@@ -23,13 +23,13 @@ for path in sys.argv[1:]:
 
 
 def answers(text: str) -> set[str]:
-    """The different answers that the probe got."""
+    """Return the different answers that the probe got."""
     return {line.split()[-1] for line in text.splitlines()}
 
 
 @pytest.fixture
 def roots(testbed: Sites) -> dict[str, Path]:
-    """The sites' roots, with data in each."""
+    """Return the sites' roots, with data in each."""
     layout = testbed.layout
     for folder in (layout.laptop, layout.hpc, layout.pods):
         (folder / "data").write_text("data of a site\n", encoding="utf-8")

@@ -45,7 +45,7 @@ WHEN_PACKING = 'case "$1" in c*) ;; *) exec "$real" "$@" ;; esac\n'
 
 
 def faulty_pods(name: str) -> dict[str, Any]:
-    """One pod that stays, whose programs can be replaced, with a disk of 16 MiB and one that cannot be written to."""
+    """Return one pod that stays, whose programs can be replaced, with a disk of 16 MiB and one that cannot be written to."""
     path = f"{PROGRAMS}:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
     document = pods_of(name, kind="StatefulSet", replicas=1, env=[{"name": "PATH", "value": path}])
     spec = document["spec"]["template"]["spec"]
@@ -79,15 +79,15 @@ class Sites:
         return ended.stdout
 
     def replace(self, which: int, program: str, script: str) -> None:
-        """Puts a script in the place of a pod's program, which it can run as `$real`."""
+        """Replace a pod's program by a script, which can run it as `$real`."""
         text = f"#!/bin/sh\nreal=$(PATH=${{PATH#*:}} command -v {program})\n{script}\n"
         packed = base64.b64encode(text.encode()).decode()
         file = f"{PROGRAMS}/{program}"
         self.within(which, f"echo {packed} | base64 -d > {file}.new && chmod 755 {file}.new && mv {file}.new {file}")
 
     def send(self, route: Route, *, to: str = "", name: str = "cohort") -> None:
-        """Sends the folder from where the route begins to where it ends, there under another path if one is given."""
-        connectors = {each: pods_connector(self.tenant, each) for each in self.names}
+        """Send the folder along the route, to the path `to` if it is not empty."""
+        connectors = {deployment: pods_connector(self.tenant, deployment) for deployment in self.names}
         connectors |= {"laptop": MedweaveLocalConnector("laptop", "/")}
         here = route == "from-driver"
         source, path = (LAPTOP, self.folder / "source") if here else (pod_place(self.names[0]), FROM)
@@ -102,7 +102,7 @@ class Sites:
         asyncio.run(asyncio.wait_for(act(), 120))
 
     def failed(self, kind: type[TransferFailed], route: Route, *, to: str = "") -> str:
-        """The words of a copy that was not made. They name no patient, and nothing is left."""
+        """Assert that a copy fails without leftovers or patient names; return the error's text."""
         before = self.left(route)
         with pytest.raises(kind) as raised:
             self.send(route, to=to)
@@ -112,13 +112,13 @@ class Sites:
         return str(raised.value)
 
     def left(self, route: Route) -> list[str]:
-        """What lies where copies come to."""
+        """Return the names in the folder that copies arrive in."""
         if route == "to-driver":
-            return sorted(each.name for each in (self.folder / "job").iterdir())
+            return sorted(path.name for path in (self.folder / "job").iterdir())
         return self.within(1, f"ls -A {TO} {SMALL} {READ_ONLY}").split()
 
     def digests(self, route: Route, *, end: bool) -> str:
-        """Of the folder that a route begins or ends with."""
+        """Return the digests of the folder at one end of a route."""
         look = "cd {} && find . -type f -exec sha256sum {{}} + | sort"
         if route == ("to-driver" if end else "from-driver"):
             local = self.folder / ("job" if end else "source") / "cohort"
@@ -127,7 +127,7 @@ class Sites:
         return self.within(1, look.format(f"{TO}/cohort")) if end else self.within(0, look.format(f"{FROM}/cohort"))
 
     def arrived(self, route: Route) -> None:
-        """The copy has the source's files, with their content."""
+        """Assert that the copy has the source's files, with their content."""
         sent = self.digests(route, end=False)
         assert sent.count("\n") == 4
         assert self.digests(route, end=True) == sent
@@ -149,44 +149,44 @@ def run(monkeypatch: pytest.MonkeyPatch) -> Recorded:
 
 @pytest.fixture
 def at(tenant: Tenant, pods: tuple[str, str], tmp_path: Path, run: Recorded) -> Sites:
-    """Four files at this machine and at the first pod; nothing else of an earlier test."""
+    """Return the sites with four files at this machine and at the first pod, without files of earlier tests."""
     made = Sites(tenant, tmp_path, pods)
     (tmp_path / "job").mkdir()
     (tmp_path / "source" / "cohort").mkdir(parents=True)
     for n in range(4):
         (tmp_path / "source" / "cohort" / f"{PATIENT}_{n}").write_bytes(os.urandom(500_000 + n))
-    anew = f"chmod -R u+w {RUN} 2>/dev/null; rm -rf {WORKDIR}/* {WORKDIR}/.medweave* {SMALL}/*"
-    anew += f"; mkdir -p {PROGRAMS} {TO} {FROM}/cohort"
+    reset = f"chmod -R u+w {RUN} 2>/dev/null; rm -rf {WORKDIR}/* {WORKDIR}/.medweave* {SMALL}/*"
+    reset += f"; mkdir -p {PROGRAMS} {TO} {FROM}/cohort"
     makes = f"for n in 0 1 2 3; do head -c $((500000 + n)) /dev/urandom > {FROM}/cohort/{PATIENT}_$n; done"
-    made.within(0, f"{anew}; {makes}")
-    made.within(1, anew)
+    made.within(0, f"{reset}; {makes}")
+    made.within(1, reset)
     return made
 
 
-# ---- on the way
+# ---- in transit
 
 
 @pytest.mark.parametrize("route", ["from-driver", "direct"])
-def test_a_byte_that_is_flipped_on_the_way(at: Sites, route: Route) -> None:
+def test_byte_flipped_in_transit(at: Sites, route: Route) -> None:
     flip = f'dd of="$4/cohort/{PATIENT}_3" bs=1 seek=9 conv=notrunc'
     at.replace(1, "tar", WHEN_UNPACKING + f'"$real" "$@"; printf "\\377\\376\\375\\374" | {flip}')
     assert "1 of 4 files with other content" in at.failed(TransferFailed, route)
 
 
-def test_a_stream_that_ends_too_soon_without_a_word(at: Sites) -> None:
+def test_stream_that_ends_early_without_an_error(at: Sites) -> None:
     at.replace(1, "tar", WHEN_UNPACKING + 'head -c 1100000 | "$real" "$@" 2>/dev/null; cat > /dev/null; exit 0')
     assert "4 files" in at.failed(TransferFailed, "from-driver")
 
 
 @pytest.mark.parametrize("route", ["to-driver", "direct"])
-def test_a_tar_that_dies_in_the_middle(at: Sites, route: Route) -> None:
-    # Less than a file: those that arrive whole are kept, and the copy would come to its end.
+def test_tar_killed_in_transit(at: Sites, route: Route) -> None:
+    # Less than a file: files that arrive whole are kept, and the copy would complete.
     at.replace(0, "tar", WHEN_PACKING + f'"$real" "$@" | head -c 400000; echo "tar: {PATIENT}: EOF" >&2; kill -KILL $$')
     assert "the stream broke off" in at.failed(TransferFailed, route)
 
 
 def hostile(to: str) -> dict[str, list[tuple[str, bytes, str]]]:
-    """Entries by what is wrong with them: name, type, and where a link leads."""
+    """Return archive entries by fault: name, type, and where a link leads."""
     return {
         "absolute": [(f"{to}/harm", tarfile.REGTYPE, "")],
         "above": [("cohort/../../harm", tarfile.REGTYPE, "")],
@@ -237,14 +237,14 @@ def test_a_source_that_changes_while_it_is_read(at: Sites, route: Route, times: 
 def test_a_full_disk(at: Sites, route: Route) -> None:
     at.within(1, f"head -c {(SMALL_MIB - 1) * MIB} /dev/zero > {SMALL}/theirs")
     at.replace(1, "tar", f'touch {WORKDIR}/called; exec "$real" "$@"')
-    told = at.failed(NoRoom, route, to=f"{SMALL}/cohort")
-    assert f"2000006 bytes are needed, {MIB} are free" in told
+    error = at.failed(NoRoom, route, to=f"{SMALL}/cohort")
+    assert f"2000006 bytes are needed, {MIB} are free" in error
     assert at.within(1, f"ls {WORKDIR}/called 2>/dev/null || echo no") == "no\n", (
-        "it was asked before anything was sent"
+        "the space was checked before the transfer"
     )
 
 
-def test_a_disk_that_somebody_else_fills_meanwhile(at: Sites) -> None:
+def test_disk_filled_by_another_process_during_the_copy(at: Sites) -> None:
     at.replace(
         1, "tar", WHEN_UNPACKING + f'head -c {(SMALL_MIB - 1) * MIB} /dev/zero > {SMALL}/theirs; exec "$real" "$@"'
     )
@@ -257,7 +257,7 @@ def test_a_disk_that_somebody_else_fills_meanwhile(at: Sites) -> None:
 @pytest.mark.parametrize(
     ("folder", "reason"), [(READ_ONLY, "Read-only file system"), ("/root", "Permission denied")], ids=["ro", "rights"]
 )
-def test_where_nothing_can_be_written(at: Sites, route: Route, folder: str, reason: str) -> None:
+def test_unwritable_destination(at: Sites, route: Route, folder: str, reason: str) -> None:
     assert f"seen:     {reason}\n" in at.failed(TargetRefused, route, to=f"{folder}/cohort")
 
 
@@ -280,7 +280,7 @@ def test_clocks_an_hour_apart(at: Sites, route: Route) -> None:
 def test_a_byte_that_is_flipped_in_the_store(at: Sites, run: Recorded) -> None:
     at.send("from-driver")
     at.send("from-driver", to=f"{TO}/second")
-    assert [each["num_bytes"] for each in run.transfers] == [2_000_006, 0], "the store has it"
+    assert [transfer["num_bytes"] for transfer in run.transfers] == [2_000_006, 0], "the store has it"
     file = f"{TO}/cohort/{PATIENT}_1"
     at.within(1, f"chmod u+w {file} && printf '\\377\\376\\375\\374' | dd of={file} bs=1 seek=9 conv=notrunc")
     at.within(1, f"chmod -R u+w {TO}/* && rm -rf {TO}/*")
@@ -289,7 +289,7 @@ def test_a_byte_that_is_flipped_in_the_store(at: Sites, run: Recorded) -> None:
     at.arrived("from-driver")
 
 
-def test_two_drivers_that_send_the_same_at_once(at: Sites, run: Recorded) -> None:
+def test_two_drivers_sending_the_same_files_at_once(at: Sites, run: Recorded) -> None:
     async def both() -> None:
         async def one(target: str) -> None:
             connectors = {
@@ -326,7 +326,7 @@ def test_a_driver_that_is_killed_in_the_middle(at: Sites) -> None:
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
     assert at.within(1, f"find {TO} -name cohort -not -path '*.part/*'") == "", (
-        "what is not whole has no name of its own"
+        "an incomplete file does not get its final name"
     )
     at.within(1, f"rm {PROGRAMS}/tar")
     at.send("from-driver")

@@ -1,4 +1,4 @@
-"""The tutorial's commands, executed as they stand on the page: root's part as root, the rest as the testbed laptop's user."""
+"""The tutorial's commands, executed as they are on the page: root's part as root, the rest as the testbed laptop's user."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Block:
 
 
 def blocks() -> list[Block]:
-    """The page's blocks in order; a `text` block belongs to the one before it."""
+    """Return the page's blocks in order; a `text` block belongs to the one before it."""
     found: list[Block] = []
     for language, text in re.findall(r"^```(\w+)\n(.*?)^```", PAGE.read_text(), flags=re.DOTALL | re.MULTILINE):
         if language == "text":
@@ -38,21 +38,21 @@ def blocks() -> list[Block]:
 
 
 def follow(shown: tuple[str, ...], printed: str) -> str | None:
-    """The first line that the page shows and the program did not print after the ones before; None if all came, in order."""
+    """Return the first line of the page that the program did not print in order; None if it printed all."""
     rest = iter(printed.splitlines())
     for line in shown:
         pattern = ".*".join(re.escape(part) for part in line.split("…"))
-        if not any(re.fullmatch(pattern, each.rstrip()) for each in rest):
+        if not any(re.fullmatch(pattern, output.rstrip()) for output in rest):
             return line
     return None
 
 
 @pytest.fixture
 def checkout(testbed: Sites) -> Iterator[str]:
-    """The laptop's copy of the checkout, made as the page says; its folder below the laptop's home."""
+    """Yield the folder of the laptop's copy of the checkout, made as on the page."""
     (for_root,) = [block for block in blocks() if block.language == "sh"]
     up, image, copy, shell = for_root.text.splitlines()
-    # The fixture `testbed` stands for the first line, the tests' own helper for the second, `Sites.laptop` for the last.
+    # The fixture `testbed` replaces the first line, the tests' own helper the second, `Sites.laptop` the last.
     assert up == "make testbed"
     recipe = f"--file deployments/images/segment/Containerfile --build-arg BASE_IMAGE={BASE_IMAGE}"
     assert image == f"{COMMAND.relative_to(ROOT)} image {images.name_of('segment')} {recipe}"
@@ -86,7 +86,7 @@ def test_the_tutorial_runs_as_written(testbed: Sites, checkout: str) -> None:
     assert not own.intersection(testbed.laptop("helm", "list", "--short").stdout.split())
 
 
-def test_a_line_that_the_program_did_not_print_is_noticed() -> None:
+def test_missing_output_line_is_noticed() -> None:
     printed = "medweave: run on-slurm, folder runs/on-slurm\n  check        done in 2 s, peak memory 88 MiB\n"
     assert follow(("  check        done in …",), printed) is None
     assert follow(("  segment      done in …",), printed) == "  segment      done in …"

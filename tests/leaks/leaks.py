@@ -12,9 +12,9 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "tests"))
 
-from support.leak_runs import BESIDE, Scene, begin, failing, killed_and_resumed, notified, told  # noqa: E402
+from support.leak_markers import Marker, all_markers, environment, owned, write_inputs  # noqa: E402
+from support.leak_runs import BIN_DIR, Scene, begin, failing, killed_and_resumed, notified, report_and_export  # noqa: E402
 from support.leak_search import Leak, search  # noqa: E402
-from support.planted import Planted, environment, owned, planted, write_inputs  # noqa: E402
 from support.ssh_server import ssh_server  # noqa: E402
 
 HOME = "home"  # the output of `deidentify` that stays with those who hold the data
@@ -22,46 +22,48 @@ LINKS = ".home"  # in a folder of runs: the links to the data
 EXPECTED = {"killed": 137, "refused": 1, "foreign": 1, "scheduled": 1, "doctor": 65}  # its cluster does not answer
 
 
-def act(folder: Path) -> tuple[Scene, tuple[Planted, ...]]:
-    """Makes all runs in an empty folder, and has them told of."""
+def act(folder: Path) -> tuple[Scene, tuple[Marker, ...]]:
+    """Make all runs in an empty folder, and the reports of them."""
     inputs = write_inputs(folder / "data")
-    programs = {"PATH": f"{BESIDE}{os.pathsep}{os.environ['PATH']}"}
+    programs = {"PATH": f"{BIN_DIR}{os.pathsep}{os.environ['PATH']}"}
     with ssh_server(inputs.root / "ssh", environment=programs) as server:
         scene = begin(folder / "work", inputs, port=server.port)
         killed_and_resumed(scene)
         failing(scene)
         notified(scene)
-        told(scene)
-    return scene, planted(inputs)
+        report_and_export(scene)
+    return scene, all_markers(inputs)
 
 
-def found(scene: Scene, words: tuple[Planted, ...]) -> list[Leak]:
-    """What leaked into anything that was written outside the home of the data."""
+def find_leaks(scene: Scene, words: tuple[Marker, ...]) -> list[Leak]:
+    """Return the leaks into files written outside the home of the data."""
     own = owned(scene.inputs)
 
-    def spared(path: Path) -> bool:
+    def is_exempt(path: Path) -> bool:
         return path in own or (path.is_relative_to(scene.folder) and HOME in path.relative_to(scene.folder).parts)
 
     def leads_home(link: Path) -> bool:
         return link.parent.name == LINKS and link.parent.parent.name == "runs"
 
-    return search([scene.folder, scene.inputs.user], words, spared=spared, leads_home=leads_home)
+    return search([scene.folder, scene.inputs.user], words, is_exempt=is_exempt, leads_home=leads_home)
 
 
-def reached(scene: Scene, words: tuple[Planted, ...]) -> set[str]:
-    """The words that stand in what the runs were given, as the same search finds them there."""
+def markers_in_inputs(scene: Scene, words: tuple[Marker, ...]) -> set[str]:
+    """Return the markers that the same search finds in the inputs of the runs."""
     there = {leak.what for leak in search([scene.inputs.root], words)}
-    return there | {each.what for each in words if each.text in environment(scene.inputs, programs=BESIDE).values()}
+    return there | {
+        marker.what for marker in words if marker.text in environment(scene.inputs, programs=BIN_DIR).values()
+    }
 
 
 def main() -> int:
-    """Writes build/leaks/summary.json; 0 if nothing is found."""
+    """Write build/leaks/summary.json; return 0 if there is no leak."""
     started = time.perf_counter()
     with tempfile.TemporaryDirectory(prefix="leaks-") as name:
         scene, words = act(Path(name).resolve())
-        num_planted, leaks = len(reached(scene, words)), found(scene, words)
+        num_markers, leaks = len(markers_in_inputs(scene, words)), find_leaks(scene, words)
     summary = {
-        "planted": num_planted,
+        "markers": num_markers,
         "found": len({leak.what for leak in leaks}),
         "seconds": round(time.perf_counter() - started, 1),
         "exit_codes": scene.codes,
@@ -72,10 +74,10 @@ def main() -> int:
     path.write_text(json.dumps(summary, indent=1) + "\n", encoding="utf-8")
     for line in summary["leaks"]:
         print(f"LEAK {line}")
-    print(json.dumps({key: summary[key] for key in ("planted", "found", "seconds")}))
+    print(json.dumps({key: summary[key] for key in ("markers", "found", "seconds")}))
     wrong = {name: code for name, code in scene.codes.items() if code != EXPECTED.get(name, 0)}
     if wrong:
-        print(f"not as they should have ended: {wrong}")
+        print(f"unexpected exit codes: {wrong}")
     return 1 if leaks or wrong else 0
 
 

@@ -62,7 +62,7 @@ def pinned_blocks() -> dict[str, list[str]]:
 def install(
     binaries: Path, wheel: Path, extra: str, folder: Path, blocks: dict[str, list[str]], *options: str
 ) -> subprocess.CompletedProcess[str]:
-    """Installs the wheel as docs/how-to/install-a-worker.md says: its closure from constraints.txt, hashes checked."""
+    """Install the wheel as docs/how-to/install-a-worker.md says: its closure from constraints.txt, hashes checked."""
     versions = folder / "versions.txt"
     versions.write_text(install_role.versions(blocks.values()))
     report = folder / "resolution.json"
@@ -89,7 +89,7 @@ class Bare:
     """An environment with medweave and no extra.
 
     Attributes:
-        changed: what pip said before that, as it got a package whose hash is not the pinned one.
+        changed: pip's earlier output, for a package whose hash is not the pinned one.
     """
 
     folder: Path
@@ -110,13 +110,13 @@ def bare_environment(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> B
 
 @pytest.fixture(scope="session")
 def bare(bare_environment: Bare) -> Path:
-    """Binaries of an environment with medweave and no extra."""
+    """Return the binaries of an environment with medweave and no extra."""
     return bare_environment.folder / "bin"
 
 
 @pytest.fixture(scope="session")
 def segment_worker(wheel: Path, bare_environment: Bare, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Root of an environment with `medweave[segment]` alone, whose packages have no bytecode: that takes ten seconds."""
+    """Return the root of an environment with `medweave[segment]` alone, whose packages have no bytecode: that takes ten seconds."""
     folder = tmp_path_factory.mktemp("segment")
     shutil.copytree(bare_environment.folder, folder / "venv", symlinks=True)
     installed = install(folder / "venv" / "bin", wheel, "[segment]", folder, pinned_blocks(), "--no-compile")
@@ -146,7 +146,7 @@ def test_there_is_exactly_one_streamflow_entry_point(wheel: Path) -> None:
 
 @pytest.mark.packaging
 @pytest.mark.parametrize("verb", VERBS)
-def test_every_verb_explains_itself_in_a_bare_environment(bare: Path, verb: str) -> None:
+def test_every_verb_prints_its_help_in_a_bare_environment(bare: Path, verb: str) -> None:
     shown = call(bare / "medweave-step", verb, "--help")
     assert shown.returncode == 0, shown.stderr
     assert shown.stdout.startswith(f"usage: medweave-step {verb}")
@@ -155,7 +155,7 @@ def test_every_verb_explains_itself_in_a_bare_environment(bare: Path, verb: str)
 
 @pytest.mark.packaging
 @pytest.mark.parametrize("words", [[], *([name] for name in COMMANDS)], ids=["medweave", *COMMANDS])
-def test_the_driver_explains_itself_in_a_bare_environment(bare: Path, words: list[str]) -> None:
+def test_driver_prints_its_help_in_a_bare_environment(bare: Path, words: list[str]) -> None:
     shown = call(bare / "medweave", *words, "--help")
     assert shown.returncode == 0, shown.stderr
     assert shown.stdout.startswith(" ".join(["usage: medweave", *words]))
@@ -202,7 +202,7 @@ def test_a_worker_that_only_segments_can_import_what_it_needs(segment_worker: Pa
 
 
 def test_a_package_whose_version_depends_on_python_keeps_all_its_versions() -> None:
-    # The last one alone was kept, and pip left the package out where its marker did not fit: workers without scipy.
+    # Earlier only the last version stayed, and pip skipped the package if its marker did not match: workers without scipy.
     blocks = pinned_blocks()
     assert [re.split(r"[ \\]", block)[0].startswith("scipy==") for block in blocks["scipy"]] == [True, True]
     lines = [line for line in install_role.versions(blocks.values()).splitlines() if line.startswith("scipy==")]

@@ -48,7 +48,7 @@ class Case:
 
     @property
     def is_good(self) -> bool:
-        """Whether all results are correct."""
+        """Return whether all results are correct."""
         resumed = self.exit_code == 0 and self.same_result and all(self.killed_after)
         return resumed and not self.doubled_jobs and not self.doubled_pods and not self.repeated_steps
 

@@ -81,7 +81,7 @@ class Driver:
 
     @property
     def run(self) -> Path | None:
-        """The folder of its run, or None before it begins."""
+        """Return the folder of its run, or None before it begins."""
         new = [log.parent for log in logs_of(self.folder) if log not in self._before]
         return new[0] if new else None
 

@@ -68,7 +68,7 @@ class Stage:
 
     @property
     def environment(self) -> dict[str, str]:
-        """Environment of the laptop's user."""
+        """Return the environment of the laptop's user."""
         return laptop(self.testbed) | {"MEDWEAVE_REUSE": "1"}
 
     def deployment(self, case: str) -> str:

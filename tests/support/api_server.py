@@ -24,7 +24,7 @@ NAMESPACE = "tenant-a"
 
 
 def pod_document(name: str, *, container: str = "worker", labels: Mapping[str, str] | None = None) -> dict[str, Any]:
-    """A pod that is ready."""
+    """Return a pod that is ready."""
     return {
         "apiVersion": "v1",
         "kind": "Pod",
@@ -53,7 +53,7 @@ NODE_MISSED: list[dict[str, Any]] = [
 
 
 def pod_of(workload: dict[str, Any], number: int) -> dict[str, Any]:
-    """A ready pod of a StatefulSet."""
+    """Return a ready pod of a StatefulSet."""
     spec = workload["spec"]
     name = f"{workload['metadata']['name']}-{number}"
     pod = pod_document(
@@ -64,7 +64,7 @@ def pod_of(workload: dict[str, Any], number: int) -> dict[str, Any]:
 
 
 class ApiServer:
-    """Runs in a separate thread between `__enter__` and `__exit__`.
+    """A Kubernetes API server that runs in a separate thread between `__enter__` and `__exit__`.
 
     Attributes:
         pods: name to document; tests change it.
@@ -115,11 +115,11 @@ class ApiServer:
 
     @property
     def port(self) -> int:
-        """On 127.0.0.1."""
+        """Return the server's port on 127.0.0.1."""
         return self._port.result()
 
     def write_kubeconfig(self, path: Path, *, namespace: str = NAMESPACE) -> None:
-        """A kubeconfig whose current context is this server."""
+        """Write a kubeconfig whose current context is this server."""
         document = {
             "apiVersion": "v1",
             "kind": "Config",
@@ -131,12 +131,12 @@ class ApiServer:
         path.write_text(json.dumps(document), encoding="utf-8")
 
     def add(self, *documents: dict[str, Any]) -> None:
-        """Adds pods."""
+        """Add pods."""
         for document in documents:
             self.pods[document["metadata"]["name"]] = document
 
     def remove(self, name: str) -> None:
-        """Deletes a pod: its processes are killed, and so is the memory of it."""
+        """Delete a pod: its processes are killed, and so is the memory of it."""
         self.pods.pop(name, None)
         for process in self._processes.get(name, []):
             with contextlib.suppress(ProcessLookupError):
@@ -169,7 +169,7 @@ class ApiServer:
         self._loop.close()
 
     async def _close(self, runner: web.AppRunner) -> None:
-        """Closes all sockets: a test process starts hundreds of servers, and some programs cannot use a number above 1023."""
+        """Close all sockets: a test process starts hundreds of servers, and some programs cannot use a number above 1023."""
         for process in (process for of_pod in self._processes.values() for process in of_pod):
             if process.returncode is None:
                 with contextlib.suppress(ProcessLookupError):
@@ -203,7 +203,7 @@ class ApiServer:
         return runner
 
     def _add_routes(self, application: web.Application) -> None:
-        """For servers that can do more."""
+        """Add routes; for subclasses."""
 
     def _refused(self, request: web.Request) -> web.Response | None:
         for (method, part), (status, message) in self.refuse.items():
@@ -332,7 +332,7 @@ class ApiServer:
 
 
 def is_selected(document: dict[str, Any], selector: str) -> bool:
-    """Whether an object has the labels, as kubectl takes them: `app=w,!medweave.dev/submission,key in (a,b)`."""
+    """Return whether an object has the labels, as kubectl takes them: `app=w,!medweave.dev/submission,key in (a,b)`."""
     candidates = document["metadata"]["labels"]
     return all(_has(candidates, requirement) for requirement in re.split(r",(?![^(]*\))", selector) if requirement)
 

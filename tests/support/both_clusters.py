@@ -63,7 +63,7 @@ SOON = {"scheduling": {"scheduler": {"type": "medweave.scheduler", "config": {"r
 
 
 def tiny_chart(folder: Path, *, labels: Mapping[str, str] = INSTANCE, **pods: Any) -> Path:
-    """A chart of one pod that bears the release's name.
+    """Return a chart of one pod that bears the release's name.
 
     Args:
         labels: of the pod, in addition to its own.
@@ -80,7 +80,7 @@ def tiny_chart(folder: Path, *, labels: Mapping[str, str] = INSTANCE, **pods: An
 
 @contextmanager
 def chart_repository(tenant: Tenant, chart: Path, folder: Path, *options: str) -> Iterator[str]:
-    """URL of a repository with a chart, while the block runs.
+    """Yield the URL of a repository with a chart, while the block runs.
 
     Args:
         folder: for the repository's files; made.
@@ -101,21 +101,21 @@ def chart_repository(tenant: Tenant, chart: Path, folder: Path, *options: str) -
 
 
 def begin_helm(folder: Path, tenant: Tenant, tools: Any, config: Mapping[str, Any], **deployment: Any) -> Run:
-    """Starts a run of medweave's."""
+    """Start a run of medweave's."""
     _write(folder, tools, {"type": "medweave.helm", "config": dict(config)} | deployment, OURS | SOON)
     (folder / "listed.py").write_text(OUR_LISTED)
     return start(folder, environment=environment(tenant), preload=folder / "listed.py")
 
 
 def begin_stock_helm(folder: Path, tenant: Tenant, tools: Any, config: Mapping[str, Any], **deployment: Any) -> Run:
-    """Starts a run of the engine alone."""
+    """Start a run of the engine alone."""
     own = {"timeout": "60s", "namespace": tenant.namespace}
     _write(folder, tools, {"type": "helm4", "config": own | dict(config)} | deployment, STOCK)
     return start_stock(folder, preload=STOCK_LISTED, environment=environment(tenant))
 
 
 def used_in_a_run(folder: Path, tenant: Tenant, selector: str) -> list[Any]:
-    """Runs a step of medweave.kubernetes in pods that exist: the connector's class, its buffer (bytes), whether it was lazy."""
+    """Run a step of medweave.kubernetes in pods that exist; return the connector class, its buffer (bytes), and if it was lazy."""
     write(folder, {"first": "echo done > result.txt"}, kind="medweave.kubernetes", config={"selector": selector})
     (folder / "used.py").write_text(USED)
     ended = start(folder, environment=environment(tenant), preload=folder / "used.py").wait(90)
@@ -136,7 +136,7 @@ def _write(folder: Path, tools: Any, deployment: dict[str, Any], managers: Any) 
 
 
 def stock_helm(tenant: Tenant, chart: Path | str, release: str, **keys: Any) -> Any:
-    """The one for Helm 4."""
+    """Return the stock connector for Helm 4."""
     from streamflow.deployment.connector.kubernetes import Helm4Connector
 
     access = {"kubeconfig": str(tenant.kubeconfig), "timeout": "60s"}
@@ -144,7 +144,7 @@ def stock_helm(tenant: Tenant, chart: Path | str, release: str, **keys: Any) -> 
 
 
 def stock_kubernetes(tenant: Tenant, *files: Path) -> Any:
-    """The one for manifests, or for pods that exist."""
+    """Return the stock connector for manifests, or for existing pods."""
     from streamflow.deployment.connector.kubernetes import KubernetesConnector
 
     return KubernetesConnector(
@@ -158,18 +158,18 @@ def stock_kubernetes(tenant: Tenant, *files: Path) -> Any:
 
 
 def our_kubernetes(tenant: Tenant, **keys: Any) -> Any:
-    """medweave's, with the kubeconfig only."""
+    """Return medweave's connector, configured with the kubeconfig only."""
     return MedweaveKubernetesConnector("pods", "/", kubeconfig=str(tenant.kubeconfig), **keys)
 
 
 def our_helm(tenant: Tenant, **keys: Any) -> Any:
-    """The same for charts."""
+    """Return medweave's connector for charts."""
     return MedweaveHelmConnector("pods", "/", kubeconfig=str(tenant.kubeconfig), timeout=60, **keys)
 
 
 @asynccontextmanager
 async def connected(connector: Any) -> AsyncIterator[Any]:
-    """A connector of pods that exist already; its connections are closed at the end."""
+    """Yield a connector of pods that exist already; its connections are closed at the end."""
     await connector.deploy(True)
     try:
         yield connector
@@ -178,23 +178,23 @@ async def connected(connector: Any) -> AsyncIterator[Any]:
 
 
 async def places(connector: Any, service: str | None = "worker") -> dict[str, Any]:
-    """Pod to location."""
+    """Return the location of each pod."""
     available_locations = (await connector.get_available_locations(service)).values()
     return {available.name.partition(":")[0]: available.location for available in available_locations}
 
 
 def at(make: Callable[[], Any]) -> Site:
-    """A deployment for `support.connector_runs.used`: it is made, and taken down at the end."""
+    """Return a deployment for `support.connector_runs.used`: it is made, and taken down at the end."""
     return Site(connectors=lambda: [make()], folder=WORKDIR, read=lambda path: "", service="worker")
 
 
 async def name_of(connector: Any, place: Any) -> str:
-    """Where it came up."""
+    """Return the name of its location."""
     return str(place.name)
 
 
 def end_helm(release: str) -> None:
-    """Ends the helm of this very process that installs a release."""
+    """End the helm of this very process that installs a release."""
     for child in psutil.Process().children():
         with contextlib.suppress(psutil.Error):
             if release in child.cmdline():

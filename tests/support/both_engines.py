@@ -1,4 +1,4 @@
-"""One workflow by both engines' own commands, and what they wrote."""
+"""One workflow run by both engines' own commands, and the files that they wrote."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 
 from support.cwl_files import ROOT, WORKFLOWS
 
-BESIDE = Path(sys.executable).parent
+BIN_DIR = Path(sys.executable).parent
 FAKES = ROOT / "tests" / "fakes" / "bin"
 FILE = """
 version: v1.0
@@ -31,7 +31,7 @@ database: {{type: medweave.database, config: {{}}}}
 def run_both(
     folder: Path, workflow: str | Path, job: Mapping[str, Any], *, fakes: bool = False, first: Path | None = None
 ) -> dict[str, dict[str, str]]:
-    """Runs a workflow of the lung pipelines, or another by its path, under both engines at once; path -> SHA-256 of each output.
+    """Run a lung workflow, or another by its path, under both engines at once; return path -> SHA-256 of each output.
 
     Args:
         fakes: the steps are the stand-ins of `tests/fakes`.
@@ -54,14 +54,14 @@ def begin(
     first: Path | None = None,
     laptop: str = "{}",
 ) -> subprocess.Popen[str]:
-    """An engine's own command in a folder; everything runs on this machine.
+    """Start an engine's own command in a folder; everything runs on this machine.
 
     Args:
         engine: streamflow or cwltool.
         job: name of the job file there.
         outputs: name of the folder that it makes there.
         log: where its standard error goes.
-        first: a folder of programs, in the place of those that are installed.
+        first: a folder of programs that replace the installed ones.
         laptop: configuration of StreamFlow's only deployment.
     """
     if engine == "streamflow":
@@ -72,11 +72,11 @@ def begin(
         # cwltool passes only named variables to a step. Without these its steps would run other code than this process, on a GPU,
         # or with OpenMP threads that spin (tests/conftest.py).
         names = [name for name in ("PYTHONPATH", "OMP_WAIT_POLICY", "CUDA_VISIBLE_DEVICES") if name in os.environ]
-        kept = [word for name in names for word in ("--preserve-environment", name)]
-        words = ["cwltool", *kept, "--outdir", outputs, str(cwl), job]
-    path = os.pathsep.join([*([str(first)] if first else []), str(BESIDE), os.environ["PATH"]])
+        preserved = [word for name in names for word in ("--preserve-environment", name)]
+        words = ["cwltool", *preserved, "--outdir", outputs, str(cwl), job]
+    path = os.pathsep.join([*([str(first)] if first else []), str(BIN_DIR), os.environ["PATH"]])
     return subprocess.Popen(
-        [str(BESIDE / words[0]), *words[1:]],
+        [str(BIN_DIR / words[0]), *words[1:]],
         cwd=folder,
         env=os.environ | {"PATH": path},
         stdout=subprocess.DEVNULL,
@@ -86,7 +86,7 @@ def begin(
 
 
 def run_jobs(folder: Path, cwl: Path, jobs: Mapping[str, str], *, first: Path | None = None) -> None:
-    """Runs a workflow under both engines at once, each with its job file; outputs lie in `by-streamflow` and `by-cwltool`."""
+    """Run a workflow under both engines at once, each with its job file; outputs lie in `by-streamflow` and `by-cwltool`."""
     started = {}
     for name, job in jobs.items():
         with (folder / f"{name}.log").open("w") as log:
@@ -96,7 +96,7 @@ def run_jobs(folder: Path, cwl: Path, jobs: Mapping[str, str], *, first: Path | 
 
 
 def pseudonym_key(folder: Path) -> dict[str, str]:
-    """Write a pseudonym key; return it as an input: with keys of their own, two runs draw other patients into their splits."""
+    """Write a pseudonym key and return it as an input: with different keys, two runs split the patients differently."""
     (folder / "some.key").write_bytes(bytes(range(32)))
     return {"class": "File", "path": "some.key", "format": "http://edamontology.org/format_2333"}
 

@@ -30,7 +30,7 @@ def unbent(line: str) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class BothSlurms:
-    """One login node for both, and a folder there that nobody else uses.
+    """One login node for both, and a folder there that only this test uses.
 
     Attributes:
         facts: the environment of the laptop's user.
@@ -62,12 +62,12 @@ class BothSlurms:
     # ---- the connectors, called directly
 
     def stock(self, name: str, *, bend: Bend = unbent, **service: Any) -> Site:
-        """StreamFlow's own connectors.
+        """Return the site with StreamFlow's own connectors.
 
         Args:
             name: of the folder below `folder` in which the jobs work.
-            bend: changes what the login node is asked, a line of shell.
-            service: keys of the one service, beside its partition.
+            bend: changes a command line for the login node.
+            service: keys of the one service, in addition to its partition.
         """
         from streamflow.deployment.connector.queue_manager import SlurmConnector
         from streamflow.deployment.connector.ssh import SSHConnector
@@ -80,7 +80,7 @@ class BothSlurms:
         return self._site(name, connectors)
 
     def ours(self, name: str, *, bend: Bend = unbent, service: Mapping[str, Any] | None = None, **config: Any) -> Site:
-        """medweave's, in the same way.
+        """Return the same site with medweave's connectors.
 
         Args:
             config: of the Slurm deployment.
@@ -98,7 +98,7 @@ class BothSlurms:
     # ---- whole runs
 
     def write_stock(self, folder: Path, name: str, tools: Mapping[str, Any], **service: Any) -> None:
-        """What `slurm_runs.write` writes, for stock StreamFlow.
+        """Write the files of `slurm_runs.write` for stock StreamFlow.
 
         Args:
             name: of the folder below `folder` of the site in which the jobs work.
@@ -118,40 +118,40 @@ class BothSlurms:
         (folder / "streamflow.yml").write_text(engine_file(deployments, {"/": target}, managers=STOCK))
 
     def write_ours(self, folder: Path, name: str, tools: Mapping[str, Any], **service: Any) -> None:
-        """The same for medweave."""
+        """Write the files of `slurm_runs.write` for medweave."""
         slurm_runs.write(folder, tools, service=service)
         document = yaml.safe_load((folder / "streamflow.yml").read_text())
         document["deployments"]["login"]["workdir"] = f"{self.folder}/{name}"
         (folder / "streamflow.yml").write_text(yaml.safe_dump(document))
 
     def begin_stock(self, folder: Path, *arguments: str) -> Run:
-        """Starts a stock run as the laptop's user."""
+        """Start a stock run as the laptop's user."""
         return start_stock(folder, *arguments, environment={"HOME": str(self.home)})
 
-    # ---- what the site says, asked there
+    # ---- the site's own view
 
     def jobs(self, name: str) -> dict[str, str]:
-        """Id and state of the jobs that work in a folder below `folder`, ended ones too."""
-        told = self.testbed.hpc("squeue", "--me", "--noheader", "--states=all", "--format=%i|%T|%Z").stdout
-        rows = (line.split("|", 2) for line in told.splitlines())
+        """Return the id and state of the jobs that work in a folder below `folder`, ended ones too."""
+        output = self.testbed.hpc("squeue", "--me", "--noheader", "--states=all", "--format=%i|%T|%Z").stdout
+        rows = (line.split("|", 2) for line in output.splitlines())
         return {job_id: state for job_id, state, folder in rows if folder.startswith(f"{self.folder}/{name}")}
 
     def running(self, name: str) -> str | None:
-        """The id of one that runs."""
+        """Return the id of a running job."""
         return next((job_id for job_id, state in self.jobs(name).items() if state == "RUNNING"), None)
 
     def read(self, path: str) -> str:
-        """A file of the cluster; empty where there is none."""
+        """Return the text of a file of the cluster; empty if it is missing."""
         return self.testbed.hpc("cat", path).stdout
 
     def clean(self) -> None:
-        """Cancels what is left of the jobs, and removes the folder."""
+        """Cancel the remaining jobs, and remove the folder."""
         self.cancel(job_id for job_id, state in self.jobs("").items() if state in ALIVE)
         self.testbed.hpc("rm", "-rf", self.folder)
 
     def cancel(self, job_ids: Any) -> None:
-        if found := list(job_ids):
-            self.testbed.hpc("scancel", *found)
+        if ids := list(job_ids):
+            self.testbed.hpc("scancel", *ids)
 
     # ---- inside
 
@@ -172,7 +172,7 @@ class BothSlurms:
 
 
 def bent(connector: Any, bend: Bend) -> Any:
-    """A connector whose command lines are changed on their way to the site."""
+    """Return a connector whose command lines are changed before they reach the site."""
     run = connector.run
 
     async def changed(location: Any, command: Sequence[str], **keywords: Any) -> Any:

@@ -18,7 +18,7 @@ PREPARED_SHAPE = (32, 32, 16)
 
 
 def training_job(folder: Path, number: int, **more: Any) -> dict[str, Any]:
-    """Writes `cohort` with so many cases, the first of which is held out; the inputs of a training of two ranks on it."""
+    """Write `cohort` with so many cases, the first in the test split; return the inputs of a training of two ranks on it."""
     names = write_brains(folder / "cohort", number)
     (folder / "cohort" / "splits.json").write_text(json.dumps({"test": names[:1]}), encoding="utf-8")
     return {
@@ -32,7 +32,7 @@ def training_job(folder: Path, number: int, **more: Any) -> dict[str, Any]:
 
 
 def write_brains(folder: Path, number: int, *, seed: int = 1) -> list[str]:
-    """Writes images, labels, dataset.json and the card; returns the names of the cases."""
+    """Write images, labels, dataset.json and the card; return the names of the cases."""
     patients = [Patient(seed=seed, ordinal=place + 1, held_out=False, prefix="BRATS") for place in range(number)]
     for patient in patients:
         write_brain(BrainJob(patient=patient, matrix_size=MATRIX_SIZE, folder=folder))

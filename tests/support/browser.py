@@ -20,15 +20,15 @@ DEADLINE_S = 60
 
 
 def find_chromium() -> str:
-    """The browser's program; without one the test is skipped."""
+    """Return the browser's program; without one the test is skipped."""
     for name in NAMES:
-        if found := shutil.which(name):
-            return found
+        if path := shutil.which(name):
+            return path
     pytest.skip("no Chromium here: apt-get install chromium")
 
 
 class Browser:
-    """One tab. `events` keeps everything that the browser told without being asked."""
+    """One tab. `events` collects every event that the browser sent."""
 
     def __init__(self, to_browser: int, from_browser: int) -> None:
         self._to, self._from, self._buffer, self._last = to_browser, from_browser, b"", 0
@@ -40,7 +40,7 @@ class Browser:
             self.call(f"{domain}.enable")
 
     def call(self, method: str, **parameters: Any) -> dict[str, Any]:
-        """Asks and waits for the answer."""
+        """Send a command and wait for the answer."""
         self._last += 1
         message = {"id": self._last, "method": method, "params": parameters}
         if self._session is not None:
@@ -54,30 +54,30 @@ class Browser:
             self.events.append(answer)
 
     def open(self, path: Path) -> None:
-        """Loads a file and waits until its pictures are there."""
+        """Load a file and wait until its pictures are there."""
         self.events.clear()
         self.call("Page.navigate", url=path.as_uri())
         while not any(event.get("method") == "Page.loadEventFired" for event in self.events):
             self.events.append(self._read())
 
     def evaluate(self, expression: str) -> Any:
-        """The value of a JavaScript expression in the page."""
+        """Return the value of a JavaScript expression in the page."""
         answer = self.call("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
         assert "exceptionDetails" not in answer, answer["exceptionDetails"]
         return answer["result"].get("value")
 
     def named(self, *methods: str) -> list[dict[str, Any]]:
-        """What was told under these names since the page was opened."""
+        """Return the events of these names since the page was opened."""
         return [event["params"] for event in self.events if event.get("method") in methods]
 
     def resize(self, width: int, height: int) -> None:
-        """Sets the size of the window, CSS pixels."""
+        """Set the size of the window, CSS pixels."""
         self.call(
             "Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=width < 600
         )
 
     def scheme(self, name: str) -> None:
-        """Prefers `light` or `dark`."""
+        """Set the preferred color scheme, `light` or `dark`."""
         self.call("Emulation.setEmulatedMedia", media="", features=[{"name": "prefers-color-scheme", "value": name}])
 
     def _read(self) -> dict[str, Any]:
@@ -93,7 +93,7 @@ class Browser:
 
 @contextlib.contextmanager
 def browser(folder: Path) -> Iterator[Browser]:
-    """Starts Chromium with its own profile and ends it."""
+    """Start Chromium with its own profile and end it."""
     program = find_chromium()
     commands, to_browser = os.pipe()
     from_browser, answers = os.pipe()

@@ -1,4 +1,4 @@
-"""A real S3 server for tests: versitygw over a folder, by TLS with a CA of its own. An object is a file that a test may change."""
+"""A real S3 server for tests: versitygw over a folder, by TLS with its own CA. An object is a file that a test may change."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ BUILD_S, START_S = 900, 30
 
 @dataclass(frozen=True)
 class Gateway:
-    """The server.
+    """A running S3 server.
 
     Attributes:
         folder: of the bucket.
@@ -50,16 +50,16 @@ class Gateway:
     ca: Path
 
     def settings(self, **more: Any) -> dict[str, Any]:
-        """What a site file says of it."""
+        """Return the bucket's settings for a site file."""
         return {"endpoint": self.endpoint, "bucket": NAME, "ca": str(self.ca), **more}
 
     def objects(self) -> list[Path]:
-        """What lies in the bucket, unfinished uploads too; folders may go while it looks, as their last object does."""
+        """Return the files in the bucket, unfinished uploads too; folders may vanish during the walk, with their last object."""
         return sorted(Path(folder, name) for folder, _, names in os.walk(self.folder) for name in names)
 
 
 def program() -> Path:
-    """versitygw, built from the pinned sources once for this user.
+    """Return the path of versitygw, built once for this user from the pinned sources.
 
     A machine without Go has no such tests, except in CI, where that is a failure.
     """
@@ -85,7 +85,7 @@ def _build(file: Path) -> None:
 
 @contextmanager
 def gateway(folder: Path, *, root: Path | None = None) -> Iterator[Gateway]:
-    """The server, while the block runs.
+    """Yield the server, while the block runs.
 
     Args:
         root: where its buckets lie, if not in the folder.
@@ -122,7 +122,7 @@ def _wait(server: subprocess.Popen[bytes], port: int, log: Path) -> None:
 
 
 def _certificates(folder: Path) -> tuple[Path, Path, Path]:
-    """Files: of the CA, and of the server's certificate and key."""
+    """Return the files of the CA, and of the server's certificate and key."""
     keys = [ec.generate_private_key(ec.SECP256R1()) for _ in range(2)]
     names = [x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)]) for name in ("a CA of the test", "a gateway")]
     now = datetime.datetime.now(datetime.UTC)

@@ -7,14 +7,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-# What Go's compiler is given here: more memory and so less time, and no C.
+# Settings of Go's compiler: more memory and so less time, and no C.
 GO_ENVIRONMENT = {"CGO_ENABLED": "0", "GOGC": "400"}
 
 
 @contextmanager
 def alone(lock: Path) -> Iterator[None]:
-    """Waits until no other process is in such a block with this file, which is made where it is not there."""
+    """Wait until no other process is in such a block with this file, which is created if missing."""
     lock.parent.mkdir(parents=True, exist_ok=True)
-    with lock.open("w") as held:
-        fcntl.flock(held, fcntl.LOCK_EX)
+    with lock.open("w") as lock_file:
+        fcntl.flock(lock_file, fcntl.LOCK_EX)
         yield

@@ -1,4 +1,4 @@
-"""An exported model and candidates of it, as one convolution each: what they find and what they weigh is known by design."""
+"""An exported model and candidates of it, as one convolution each: their masks and their sizes are known by design."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CONTRACT = InputContract(
 
 
 def exported_model(folder: Path, *, side: int = 5, bias: float = -20.0, **changes: Any) -> ModelCard:
-    """A model that says "lesion" where a voxel is brighter than about -300 HU.
+    """Return a model that says "lesion" where a voxel is brighter than about -300 HU.
 
     Args:
         side: of the kernel, whose middle alone is not 0: the file's size without another result.
@@ -30,7 +30,7 @@ def exported_model(folder: Path, *, side: int = 5, bias: float = -20.0, **change
 def candidate_of(
     exported: Path, folder: Path, *, side: int = 3, bias: float = -20.0, gain: float = 40.0, **changes: Any
 ) -> ModelCard:
-    """A candidate in the name of int8 whose graph is a convolution of its own."""
+    """Return a candidate named int8 whose graph is a different convolution."""
     card = read_card(exported)
     write_openvino(folder / "models/int8.xml", point_kernel(side, gain), bias, patch=card.input.patch_shape)
     values: dict[str, Any] = {"precision": "int8", "parent_sha256": card_sha256(card), "metrics": {}} | changes
@@ -38,7 +38,7 @@ def candidate_of(
 
 
 def point_kernel(side: int, gain: float = 40.0) -> np.ndarray:
-    """All zero but the middle."""
+    """Return a kernel that is zero except in the middle."""
     kernel = np.zeros((side,) * 3, np.float32)
     kernel[(side // 2,) * 3] = gain
     return kernel

@@ -24,7 +24,7 @@ _LOGIN = base64.b64encode(b"puller:chart-password").decode()
 
 @dataclass(frozen=True, kw_only=True)
 class ChartRegistry:
-    """A registry that runs.
+    """A running registry.
 
     Attributes:
         url: of the chart, without its version.
@@ -41,7 +41,7 @@ class ChartRegistry:
 
 @contextmanager
 def chart_registry(tenant: Tenant, chart: Path, folder: Path, version: str) -> Iterator[ChartRegistry]:
-    """Serves a chart at this machine while the block runs.
+    """Serve a chart at this machine while the block runs.
 
     Args:
         folder: for its files; made.
@@ -66,7 +66,7 @@ def chart_registry(tenant: Tenant, chart: Path, folder: Path, version: str) -> I
 
 
 def _write_layout(layout: Path, chart: Path, archive: Path) -> None:
-    """What `helm push` would have stored."""
+    """Write the files that `helm push` would have stored."""
     blobs = layout / "blobs" / "sha256"
     blobs.mkdir(parents=True)
 

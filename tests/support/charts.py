@@ -36,7 +36,7 @@ def templates(chart: Path) -> list[Path]:
 
 
 def keys(node: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
-    """(dotted key, its schema) of every key that the schema knows, inner ones too."""
+    """Yield (dotted key, its schema) of every key in the schema, inner ones too."""
     for name, inner in node.get("properties", {}).items():
         key = f"{prefix}{name}"
         yield key, inner
@@ -44,7 +44,7 @@ def keys(node: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, dict[str
 
 
 def leaf_keys(document: dict[str, Any], known: set[str], prefix: str = "") -> Iterator[str]:
-    """Dotted keys that a values file sets; a value that the schema takes as a whole is one key."""
+    """Yield the dotted keys that a values file sets; a value that the schema takes as a whole is one key."""
     for name, inner in document.items():
         key = f"{prefix}{name}"
         yield key
@@ -53,13 +53,13 @@ def leaf_keys(document: dict[str, Any], known: set[str], prefix: str = "") -> It
 
 
 def used(chart: Path) -> set[str]:
-    """Dotted keys that the templates read as `.Values.a.b`."""
+    """Return the dotted keys that the templates read as `.Values.a.b`."""
     text = "\n".join(path.read_text() for path in templates(chart))
     return set(re.findall(r"\.Values\.([A-Za-z0-9.]+)", text))
 
 
 def pod_of(document: dict[str, Any]) -> dict[str, Any] | None:
-    """The pod that an object is, or makes, whatever lies between; None for others."""
+    """Return the pod that an object is, or creates (also indirectly); None for other kinds."""
     spec = document.get("spec") or {}
     if document["kind"] == "Pod":
         return dict(spec)

@@ -16,7 +16,7 @@ from medweave_steps.runtime.verb import StepContext
 
 
 def check(folder: Path, *, skip: bool = False, merge: tuple[str, ...] = ()) -> Checked:
-    """Runs the data check in this process.
+    """Run the data check in this process.
 
     Args:
         merge: values of `--merge-labels`.
@@ -26,7 +26,7 @@ def check(folder: Path, *, skip: bool = False, merge: tuple[str, ...] = ()) -> C
 
 
 def cases_of(folder: Path) -> tuple[CaseEntry, ...]:
-    """The usable cases of a cohort that has no error."""
+    """Return the usable cases of a cohort that has no error."""
     index = check(folder).index
     assert [finding for finding in index.findings if finding.severity == "error"] == []
     return index.cases
@@ -38,22 +38,22 @@ def read_truth(cohort: Path, entry: CaseEntry, *, merge: tuple[str, ...] = ()) -
 
 
 def open_only(folder: Path) -> VolumeSource:
-    """The source of a cohort's only case."""
+    """Return the source of a cohort's only case."""
     (case,) = cases_of(folder)
     return open_source(folder, case)
 
 
 def errors_of(folder: Path) -> list[Finding]:
-    """The errors that `check` finds."""
+    """Return the errors that `check` finds."""
     return [finding for finding in check(folder).index.findings if finding.severity == "error"]
 
 
 def only_error(folder: Path) -> Finding:
-    """The only error that `check` finds."""
+    """Return the only error that `check` finds."""
     (error,) = errors_of(folder)
     return error
 
 
 def notices_of(folder: Path) -> dict[str, Finding]:
-    """Notices by code."""
+    """Return the notices by code."""
     return {finding.code: finding for finding in check(folder).index.findings if finding.severity == "notice"}

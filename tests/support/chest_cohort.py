@@ -20,7 +20,7 @@ AIR, LUNG, TISSUE = -1000, -850, 40
 
 
 def simple_chest(seed: int, *, shape=SHAPE, spacing=SPACING, noise_hu: float = 20.0) -> tuple[np.ndarray, np.ndarray]:
-    """A trunk with two lungs and two nodules, in the order R, A, S.
+    """Return a trunk with two lungs and two nodules, in the order R, A, S.
 
     Returns:
         int16 HU and uint8 label, both [R, A, S].
@@ -47,7 +47,7 @@ def simple_chest(seed: int, *, shape=SHAPE, spacing=SPACING, noise_hu: float = 2
 def write_msd(
     folder: Path, number: int, *, spacing=SPACING, shape=SHAPE, splits: Mapping[str, Sequence[str]] | None = None
 ) -> CohortIndex:
-    """A folder in MSD layout with its `cohort_index.json` beside it; `splits` becomes splits.json."""
+    """Write a folder in MSD layout, and its `cohort_index.json` next to it; `splits` becomes splits.json."""
     for name in ("imagesTr", "labelsTr"):
         (folder / name).mkdir(parents=True)
     training = []
@@ -80,7 +80,7 @@ def write_msd(
 def write_dicom(
     folder: Path, number: int, *, orientation=AXIAL, syntax: str = "explicit", coarse: bool = False
 ) -> CohortIndex:
-    """DICOM series of the same chests with DICOM SEG; one series per patient.
+    """Write DICOM series of the same chests with DICOM SEG; one series per patient.
 
     Args:
         coarse: with voxels of 10 mm: half as many slices, an eighth of the voxels.
@@ -104,17 +104,17 @@ def write_dicom(
 
 
 def write_index(folder: Path) -> CohortIndex:
-    """What `check` finds, written beside the folder (see `index_of`)."""
+    """Write the index that `check` makes next to the folder (see `index_of`)."""
     index = check(folder).index
     save_index(folder, index)
     return index
 
 
 def save_index(folder: Path, index: CohortIndex) -> None:
-    """Writes an index where `index_of` looks for it."""
+    """Write an index where `index_of` looks for it."""
     index_of(folder).write_text(codec.dumps(index), encoding="utf-8")
 
 
 def index_of(folder: Path) -> Path:
-    """Where the index of a cohort lies in tests."""
+    """Return the path of a cohort's index in tests."""
     return folder.with_name(f"{folder.name}_index.json")

@@ -21,7 +21,7 @@ HOST = "api.hospital.test"  # no name server knows it
 
 
 class GuardedServer(ApiServer):
-    """An API server that wants a token for lists and commands.
+    """An API server that requires a token for lists and commands.
 
     Attributes:
         accepts: returns whether a token is valid.
@@ -40,7 +40,7 @@ class GuardedServer(ApiServer):
 
 
 class Relay:
-    """A port of 127.0.0.1 that hands connections on to another one; between `__enter__` and `__exit__`.
+    """A port of 127.0.0.1 that forwards connections to another one; between `__enter__` and `__exit__`.
 
     Args:
         target: port that connections end at.
@@ -103,7 +103,7 @@ async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
 
 
 def certificate(folder: Path, name: str) -> tuple[Path, Path]:
-    """A certificate for a name that is its own authority, and its key."""
+    """Return a certificate for a name that is its own authority, and its key."""
     files = folder / f"{name}.crt", folder / f"{name}.key"
     form = ["-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-noenc", "-days", "2"]
     names = ["-subj", f"/CN={name}", "-addext", f"subjectAltName=DNS:{name}"]
@@ -116,7 +116,7 @@ def certificate(folder: Path, name: str) -> tuple[Path, Path]:
 
 
 def tls(certificate_and_key: tuple[Path, Path], *, clients: Path | None = None) -> ssl.SSLContext:
-    """What a server needs; with `clients` it wants a certificate of them."""
+    """Return a server's TLS context; with `clients` it requires client certificates."""
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.load_cert_chain(*certificate_and_key)
     if clients is not None:
@@ -126,7 +126,7 @@ def tls(certificate_and_key: tuple[Path, Path], *, clients: Path | None = None) 
 
 
 def write_kubeconfig(path: Path, cluster: dict[str, Any], user: dict[str, Any] | None = None) -> str:
-    """A kubeconfig of one cluster and one user; returns its path."""
+    """Write a kubeconfig of one cluster and one user; return its path."""
     document = {
         "apiVersion": "v1",
         "kind": "Config",

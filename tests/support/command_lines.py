@@ -51,7 +51,7 @@ def by_engine(folder: Path, tool: Mapping[str, Any], job: str) -> list[str]:
     path = folder / "tool.cwl"
     path.write_text(json.dumps(tool), encoding="utf-8")
     parsed = cwl_utils.parser.load_document_by_uri(path.as_uri())
-    required = {each.class_: each for each in parsed.requirements}
+    required = {requirement.class_: requirement for requirement in parsed.requirements}
     command = command_lines.create_command(
         cwl_element=parsed, cwl_name_prefix="/", schema_def_types={}, step=None,
         context={"requirements": required, "hints": {}},

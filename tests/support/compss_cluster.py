@@ -23,19 +23,19 @@ SMALL = {
 
 
 def releases(tenant: Tenant) -> list[str]:
-    """Releases that bear medweave's labels and this test's deployment."""
+    """Return the releases that bear medweave's labels and this test's deployment."""
     records = tenant.get("secrets", f"owner=helm,medweave.dev/deployment={DEPLOYMENT}")
     return sorted({record["metadata"]["labels"]["name"] for record in records})
 
 
 def image() -> dict[str, Any]:
-    """Values for the image that the testbed has."""
+    """Return the values for the testbed's image."""
     repository, _, tag = BASE_IMAGE.rpartition(":")
     return {"repository": repository, "tag": tag, "pullPolicy": "Never"}
 
 
 def ddp(replicas: int = 2, **more: Any) -> dict[str, Any]:
-    """Values of a small cluster that starts at once, with these keys in addition to its own."""
+    """Return values of a small cluster that starts at once, with these keys in addition to its own."""
     return {
         "image": image(),
         "python": "/usr/bin/python3",
@@ -50,7 +50,7 @@ def ddp(replicas: int = 2, **more: Any) -> dict[str, Any]:
 def prepare(
     folder: Path, tools: dict[str, Any], *, engine: str = "ddp", values: dict[str, Any] | None = None, **more: Any
 ) -> None:
-    """Writes a workflow over `medweave.compss`, whose config has these keys in addition to its usual ones."""
+    """Write a workflow over `medweave.compss`, whose config has these keys in addition to its usual ones."""
     config = {
         "chart": os.path.relpath(CHART, folder),
         "engine": engine,
@@ -61,7 +61,7 @@ def prepare(
 
 
 def with_environment(**more: Any) -> dict[str, Any]:
-    """Values for pods with the worker environment of the testbed, at its own path."""
+    """Return values for pods with the worker environment of the testbed, at its own path."""
     folder = str(TESTBED / "environment")
     volumes = {"environment": (folder, "medweave-environment"), **more}
     return ddp(
@@ -76,7 +76,7 @@ def with_environment(**more: Any) -> dict[str, Any]:
 
 
 def worker(tenant: Tenant, number: int) -> str:
-    """Name of a worker's pod."""
+    """Return the name of a worker's pod."""
     (records,) = [
         pod["metadata"]["name"]
         for pod in tenant.get("pods", "")
@@ -87,7 +87,7 @@ def worker(tenant: Tenant, number: int) -> str:
 
 
 def without_worker(going: Run, tenant: Tenant, lost: str) -> Run:
-    """The run after a worker's pod was deleted, which has ended it within a minute."""
+    """Delete a worker's pod; assert that the run ends within a minute; return it."""
     before = time.monotonic()
     tenant.call("kubectl", "delete", "pod", lost, "--wait=false", "--grace-period=1")
     ended = going.wait(120)

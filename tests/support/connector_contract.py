@@ -38,44 +38,42 @@ from support.reuse_contract import ReuseContract
 VALUE = "a $HOME $(touch harm) `touch harm` \"b\" 'c' \\ d\nsecond line;"
 JOBS = (JOB, "/train/1", "/train/2", "/train/3")
 COPY_ERRORS = (WorkflowExecutionException, OSError)
-MUCH_LINES, MUCH_BYTES, MOST_MIB = 150_000, 15_000_000, 8.0  # so many lines, kept one by one, would be 8.3 MiB more
+MUCH_LINES, MUCH_BYTES, MOST_MIB = 150_000, 15_000_000, 8.0  # so many lines, stored one by one, would take 8.3 MiB more
 NO_QUEUE = {"test_a_job_in_a_queue_outlives_the_connection": "its jobs end with the connection"}
-ENDS_BY_ITSELF = {
-    "test_a_job_whose_connection_is_lost_is_ended_and_not_taken_for_done": "the cluster keeps it, whoever looks"
-}
+ENDED_BY_CLUSTER = {"test_job_with_a_lost_connection_is_ended_and_not_completed": "the cluster keeps it, whoever looks"}
 
 
 class ConnectorContract(ReuseContract):
-    """The suite. A back-end's class has a fixture `site`, and says as `lacks` what it cannot have."""
+    """The suite. A back-end's class has a fixture `site`, and names in `lacks` the tests that do not apply."""
 
     def __init_subclass__(cls, *, lacks: Mapping[str, str] | None = None, **keywords: Any) -> None:
-        """Takes tests away.
+        """Remove tests that do not apply.
 
         Args:
             lacks: name of a test to the reason why this back-end has nothing that it could look at.
         """
         super().__init_subclass__(**keywords)
         for name in lacks or {}:
-            assert callable(getattr(ConnectorContract, name, None)), f"{cls.__name__} lacks what is not there: {name}"
+            assert callable(getattr(ConnectorContract, name, None)), f"{cls.__name__} lacks an unknown test: {name}"
             setattr(cls, name, None)
 
     @pytest.fixture
     def site(self) -> Site:
-        """The back-end's site."""
+        """Return the back-end's site."""
         raise NotImplementedError
 
     @pytest.fixture
     def record(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunRecord:
-        """A run that goes on, in which some jobs have their place."""
+        """Return a running record, in which some jobs are scheduled."""
         record = begin_record(tmp_path, monkeypatch)
         schedule(record, monkeypatch, *JOBS)
         return record
 
     # ---- the engine's own commands
 
-    def test_a_command_tells_its_output_and_exit_code(self, site: Site) -> None:
+    def test_command_returns_output_and_exit_code(self, site: Site) -> None:
         async def act(connector: Any, place: ExecutionLocation) -> list[Any]:
-            asked = [
+            commands = [
                 ["echo", "out;", "echo", "err", ">&2;", "exit", "3"],
                 ["exit", "0"],
                 ["exit", "1"],
@@ -85,15 +83,15 @@ class ConnectorContract(ReuseContract):
                 ["printf", "'no end'"],
                 ["cat"],
             ]
-            told = [await connector.run(place, words, capture_output=True) for words in asked]
+            results = [await connector.run(place, words, capture_output=True) for words in commands]
             assert (await connector.run(place, ["if", "then"], capture_output=True))[1] == 2, "its own syntax error"
             assert await connector.run(place, ["true"]) is None
-            with pytest.raises(WorkflowExecutionException, match="ended with 3"):  # nobody would look at the code
+            with pytest.raises(WorkflowExecutionException, match="ended with 3"):  # the caller does not get the code
                 await connector.run(place, say("exit 3"))
-            return told
+            return results
 
-        told, zero, one, seventy, last, killed, short, no_input = using(site, act)
-        assert told == ("out\nerr", 3)
+        failed, zero, one, seventy, last, killed, short, no_input = using(site, act)
+        assert failed == ("out\nerr", 3)
         assert (zero, one, seventy) == (("", 0), ("", 1), ("", 70))
         assert last == ("", 255), "not taken for a lost connection"
         assert killed[1] == 137
@@ -131,7 +129,7 @@ class ConnectorContract(ReuseContract):
         assert text.splitlines() == [str(n) for n in range(1, MUCH_LINES + 1)]
 
     @pytest.mark.slow
-    def test_a_command_that_hangs_holds_up_no_other(self, site: Site) -> None:
+    def test_hanging_command_blocks_no_other(self, site: Site) -> None:
         # Fault C9 of the engine: its one shell runs all commands one after the other.
         async def act(connector: Any, place: ExecutionLocation) -> float:
             hanging = asyncio.create_task(connector.run(place, ["sleep", "30"], capture_output=True))
@@ -151,9 +149,7 @@ class ConnectorContract(ReuseContract):
     # ---- jobs
 
     @pytest.mark.slow
-    def test_a_job_reports_and_its_report_comes_home(
-        self, site: Site, record: RunRecord, capsys: pytest.CaptureFixture[str]
-    ) -> None:
+    def test_job_report_is_fetched(self, site: Site, record: RunRecord, capsys: pytest.CaptureFixture[str]) -> None:
         script = f"""echo '{FIGURES}' >&2; printf %s "$VALUE" > value
             mkdir report; echo x > report/fragment.html; echo '{{}}' > run_report.json"""
         assert using(site, job(site, script, environment={"VALUE": VALUE})) == ("", 0)
@@ -172,17 +168,17 @@ class ConnectorContract(ReuseContract):
         assert (record.folder / "reports" / "train" / "run_report.json").is_file()
 
     @pytest.mark.slow
-    def test_a_job_that_fails_says_why_in_its_own_words(self, site: Site, record: RunRecord) -> None:
+    def test_failed_job_reports_its_own_error_message(self, site: Site, record: RunRecord) -> None:
         async def act(connector: Any, place: ExecutionLocation) -> None:
             for code in (1, 70, 255):
                 script = f"echo 'medweave-step train: NaN.' >&2; exit {code}"
-                why, told = await run_job(site, connector, place, script)
-                assert told == code
+                why, exit_code = await run_job(site, connector, place, script)
+                assert exit_code == code
                 assert re.fullmatch(site.before_words + r"medweave-step train: NaN\.", why), why
                 outcome = record.jobs[JOB].outcome
                 assert outcome is not None
                 assert (outcome.cause, outcome.exit_code) == (why, code)
-                assert outcome.kept_at == site.kept(connector.deployment_name, place.name, site.work)
+                assert outcome.kept_at == site.folder_of_failed_job(connector.deployment_name, place.name, site.work)
             assert (await run_job(site, connector, place, "kill -KILL $$"))[1] == 137
             assert await run_job(site, connector, place, "cat; echo x > made") == ("", 0), "no input"
 
@@ -190,13 +186,13 @@ class ConnectorContract(ReuseContract):
         assert site.read(f"{site.work}/made") == "x\n"
 
     @pytest.mark.slow
-    def test_output_and_errors_of_a_job_go_apart(self, site: Site, record: RunRecord) -> None:
+    def test_output_and_errors_of_a_job_are_separate(self, site: Site, record: RunRecord) -> None:
         async def act(connector: Any, place: ExecutionLocation) -> None:
             await connector.run(place, ["mkdir", "-p", site.work])
             await connector.run(place, ["printf", "hello", ">", f"{site.work}/in.txt"])
             streams = {"stdin": "in.txt", "stdout": "out.txt", "stderr": "err.txt"}
             assert await run_job(site, connector, place, "cat; echo oops >&2", **streams) == ("", 0)
-            # The engine's way to say that only the output has a file: what a step tells about itself stays out of it.
+            # With equal names, the engine writes only stdout to the file: a step's stderr must not be in it.
             one = {"stdout": "one.txt", "stderr": "one.txt"}
             why, code = await run_job(site, connector, place, "echo out; echo err >&2; exit 3", **one)
             assert (why.splitlines()[-1], code) == ("err", 3)
@@ -210,11 +206,11 @@ class ConnectorContract(ReuseContract):
         script = f"head -c {MUCH_BYTES} /dev/zero | tr '\\0' x; seq {MUCH_LINES} >&2; exit 7"
 
         async def act(connector: Any, place: ExecutionLocation) -> tuple[Any, float]:
-            await run_job(site, connector, place, "true", name=JOBS[1])  # what it imports is not what it keeps
+            await run_job(site, connector, place, "true", name=JOBS[1])  # exclude the memory of imports
             tracemalloc.start()
             try:
-                told = await run_job(site, connector, place, script)
-                return told, tracemalloc.get_traced_memory()[1] / 2**20
+                outcome = await run_job(site, connector, place, script)
+                return outcome, tracemalloc.get_traced_memory()[1] / 2**20
             finally:
                 tracemalloc.stop()
 
@@ -225,7 +221,7 @@ class ConnectorContract(ReuseContract):
         assert peak_mib < MOST_MIB
 
     @pytest.mark.slow
-    def test_jobs_side_by_side_have_their_own_ends(self, site: Site, record: RunRecord) -> None:
+    def test_parallel_jobs_have_separate_exit_codes(self, site: Site, record: RunRecord) -> None:
         async def act(connector: Any, place: ExecutionLocation) -> Any:
             return await asyncio.gather(
                 *(
@@ -246,7 +242,7 @@ class ConnectorContract(ReuseContract):
         assert gone(site)
 
     @pytest.mark.slow
-    def test_a_job_that_does_well_after_its_time_limit_has_failed(self, site: Site, record: RunRecord) -> None:
+    def test_job_that_succeeds_after_its_time_limit_has_failed(self, site: Site, record: RunRecord) -> None:
         # Slurm counts minutes, and lets it.
         with pytest.raises(TimeLimitExceeded, match=r"limit|longer than its tool may"):
             using(site, job(site, "sleep 4; echo done", timeout=2))
@@ -278,14 +274,14 @@ class ConnectorContract(ReuseContract):
             going.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await going
-            await until(lambda: gone(site), site.gone_s + 5)  # while the run goes on
+            await until(lambda: gone(site), site.gone_s + 5)  # while the run is active
 
         using(site, act)
 
     # ---- files
 
     @pytest.mark.slow
-    def test_files_go_there_and_back(self, site: Site, tmp_path: Path) -> None:
+    def test_files_are_copied_in_both_directions(self, site: Site, tmp_path: Path) -> None:
         source, there, back = tmp_path / "source", f"{site.folder}/copy", tmp_path / "back"
         (source / "sub folder").mkdir(parents=True)
         (source / "a").write_bytes(os.urandom(3_000_000))
@@ -313,20 +309,20 @@ class ConnectorContract(ReuseContract):
         assert site.read(f"{site.folder}/my file.txt") == (tmp_path / "home.txt").read_text() == "one"
 
     @pytest.mark.slow
-    def test_what_a_site_copies_at_itself_may_be_written_to(self, site: Site) -> None:
-        # Inputs come from a site's store, which nobody may write to; a step may ask for one that it can change.
+    def test_copy_within_a_site_is_writable(self, site: Site) -> None:
+        # Inputs come from a site's store, which is read-only; a step may request a writable copy.
         name = f"{site.folder}/of the store"
 
         async def act(connector: Any, place: ExecutionLocation) -> None:
             await connector.run(place, ["mkdir", "-p", site.folder])
             await connector.run(
-                place, ["echo", "kept", ">", shlex.quote(name), "&&", "chmod", "a-w", shlex.quote(name)]
+                place, ["echo", "stored", ">", shlex.quote(name), "&&", "chmod", "a-w", shlex.quote(name)]
             )
             await connector.copy_remote_to_remote(name, f"{site.folder}/a link", [place], place, read_only=True)
             await connector.copy_remote_to_remote(name, f"{site.folder}/a copy", [place], place)
             look = ["ls", "-l", shlex.quote(f"{site.folder}/a copy"), shlex.quote(f"{site.folder}/a link")]
-            told, _ = await connector.run(place, look, capture_output=True)
-            assert [line.split()[0][:3] for line in told.splitlines()] == ["-rw", "lrw"], told
+            listing, _ = await connector.run(place, look, capture_output=True)
+            assert [line.split()[0][:3] for line in listing.splitlines()] == ["-rw", "lrw"], listing
 
         using(site, act)
 
@@ -387,9 +383,7 @@ class ConnectorContract(ReuseContract):
         assert site.read(begun) == "x\n"
 
     @pytest.mark.slow
-    def test_a_job_whose_connection_is_lost_is_ended_and_not_taken_for_done(
-        self, site: Site, record: RunRecord
-    ) -> None:
+    def test_job_with_a_lost_connection_is_ended_and_not_completed(self, site: Site, record: RunRecord) -> None:
         async def act(connector: Any, place: ExecutionLocation) -> None:
             going = await sleeping(site, connector, place)
             await asyncio.to_thread(site.cut)

@@ -1,4 +1,4 @@
-"""A connector at work in a test: a description of its site, commands and jobs over it, and what is left of them."""
+"""A connector at work in a test: a description of its site, commands and jobs over it, and their leftovers."""
 
 from __future__ import annotations
 
@@ -28,30 +28,30 @@ SLEEPER = "(trap '' TERM INT HUP; while :; do sleep 0.2; done) & sleep 600 & ech
 
 
 def no_cut() -> None:
-    """For a site without connections."""
+    """Raise an error: the site has no connections."""
     raise AssertionError("there is no connection to cut")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Site:
-    """A back-end as tests see it.
+    """The properties of a back-end that tests need.
 
     Attributes:
-        connectors: makes them, what is wrapped before what wraps it; the last is the one under test.
+        connectors: creates them, each wrapped one before its wrapper; the last is the one under test.
         folder: an absolute path at the site, that commands may make and fill.
-        read: the text of a file at the site, not through the connector; empty where there is none.
-        cut: breaks all connections to the site; what runs there goes on.
-        service: as a binding would name it.
-        external: the deployment was made before, and stays.
-        odd_name: of a folder that jobs can work in.
-        kept_at: where a failed job's files are said to lie.
-        before_words: regular expression for what the site says before the step's own words.
+        read: the text of a file at the site, not through the connector; empty if it is missing.
+        cut: breaks all connections to the site; programs there keep running.
+        service: as in a binding.
+        external: the deployment exists before, and stays.
+        odd_name: name of a folder that jobs can work in.
+        kept_at: template of the reported place of a failed job's files.
+        before_words: regular expression for the text before the step's own message.
         shortest_limit_s: a job's shortest time limit, s.
-        time_limit: regular expression for what is said when it is reached.
+        time_limit: regular expression for the message when it is reached.
         broken_from, broken_to: the same for a stream whose command fails with "cut", or for lack of space.
         unknown: the same for a command whose connection is cut.
         lost: the same for a job.
-        gone_s: so long after a job's end nothing of it runs, s.
+        gone_s: time after a job's end until all its processes are gone, s.
         patience_s: longest time for a test's work over one connector, s.
     """
 
@@ -76,59 +76,59 @@ class Site:
 
     @property
     def work(self) -> str:
-        """Where its jobs work unless a test says otherwise."""
+        """Return the default working directory of its jobs."""
         return f"{self.folder}/work"
 
-    def kept(self, deployment: str, place: str, folder: str) -> str:
-        """Where a failed job's files are said to lie."""
+    def folder_of_failed_job(self, deployment: str, place: str, folder: str) -> str:
+        """Return the expected report of where a failed job's files are."""
         return self.kept_at.format(deployment=deployment, place=place, folder=folder)
 
 
 def text_of(path: str) -> str:
-    """A file of this machine; empty where there is none."""
+    """Return the text of a file of this machine; empty if it is missing."""
     return Path(path).read_text(encoding="utf-8") if Path(path).exists() else ""
 
 
 def using(site: Site, act: Act) -> Any:
-    """What a deployed connector answers."""
+    """Run `act` with a deployed connector; return its result."""
     return asyncio.run(used(site, act))
 
 
-def side_by_side(*asked: tuple[Site, Act]) -> list[Any]:
-    """The same for several, at the same time."""
+def side_by_side(*pairs: tuple[Site, Act]) -> list[Any]:
+    """Run several acts at the same time; return their results."""
 
     async def go() -> list[Any]:
-        return await asyncio.gather(*(used(site, act) for site, act in asked))
+        return await asyncio.gather(*(used(site, act) for site, act in pairs))
 
     return asyncio.run(go())
 
 
 async def used(site: Site, act: Act) -> Any:
-    """What a deployed connector answers, before the site's patience ends."""
+    """Run `act` with a deployed connector, within the site's `patience_s`; return its result."""
 
     async def go() -> Any:
         connectors = site.connectors()
         begun: list[Any] = []
         try:
-            for each in connectors:
-                begun.append(each)
-                await each.deploy(site.external)
-            (found,) = (await connectors[-1].get_available_locations(site.service)).values()
-            return await act(connectors[-1], found.location)
+            for connector in connectors:
+                begun.append(connector)
+                await connector.deploy(site.external)
+            (location,) = (await connectors[-1].get_available_locations(site.service)).values()
+            return await act(connectors[-1], location.location)
         finally:
-            for each in reversed(begun):
-                await each.undeploy(site.external)
+            for connector in reversed(begun):
+                await connector.undeploy(site.external)
 
     return await asyncio.wait_for(go(), site.patience_s)
 
 
 def say(script: str) -> list[str]:
-    """Words for a connector: a script for the site's shell."""
+    """Return the words of a command that runs a script in the site's shell."""
     return ["sh", "-c", shlex.quote(script)]
 
 
 def begin_record(folder: Path, monkeypatch: pytest.MonkeyPatch) -> RunRecord:
-    """The record of a run that goes on, for this process."""
+    """Begin a run record and make it the current one of this process."""
     record = RunRecord(folder / "runs", "lung")
     monkeypatch.setattr(current_run, "_runs", {"": record})
     record.begin()
@@ -136,7 +136,7 @@ def begin_record(folder: Path, monkeypatch: pytest.MonkeyPatch) -> RunRecord:
 
 
 def schedule(record: RunRecord, monkeypatch: pytest.MonkeyPatch, *jobs: str) -> None:
-    """Places jobs as the scheduler does: what they ask for is known."""
+    """Register jobs as the scheduler does, with their requests."""
     for job in jobs:
         record.job_scheduled(job, deployment="there", service=None, location="here")
         monkeypatch.setitem(job_requests._jobs, job, job_requests.JobRequest(cores=1, memory_mib=256))
@@ -153,10 +153,10 @@ async def run_job(
     environment: dict[str, str] | None = None,
     **keywords: Any,
 ) -> tuple[str, int]:
-    """Makes the job's folder and runs the job: the cause of a failure, and the exit code."""
+    """Create the job's folder and run the job; return the cause of a failure, and the exit code."""
     workdir = folder or site.work
     await connector.run(place, ["mkdir", "-p", shlex.quote(workdir)], capture_output=True)
-    told: tuple[str, int] = await connector.run(
+    outcome: tuple[str, int] = await connector.run(
         place,
         say(script),
         environment={TOKEN: site.token} | (environment or {}),
@@ -165,11 +165,11 @@ async def run_job(
         job_name=name,
         **keywords,
     )
-    return told
+    return outcome
 
 
 def job(site: Site, script: str, **keywords: Any) -> Act:
-    """The same, to be handed to `using`."""
+    """Return an act that runs a job, for `using`."""
 
     async def act(connector: Any, place: ExecutionLocation) -> tuple[str, int]:
         return await run_job(site, connector, place, script, **keywords)
@@ -178,7 +178,7 @@ def job(site: Site, script: str, **keywords: Any) -> Act:
 
 
 async def sleeping(site: Site, connector: Any, place: ExecutionLocation) -> asyncio.Future[Any]:
-    """A job of several processes that goes on until it is ended."""
+    """Start a job of several processes that runs until it is canceled; return its future."""
     going = asyncio.ensure_future(run_job(site, connector, place, SLEEPER))
     await until(lambda: bool(site.read(f"{site.work}/begun")) or going.done())
     assert len(running(site)) >= 3, "the test sees the processes while they run"
@@ -186,13 +186,13 @@ async def sleeping(site: Site, connector: Any, place: ExecutionLocation) -> asyn
 
 
 async def until(condition: Callable[[], bool], within_s: float = 50) -> None:
-    """Looks again and again while the event loop goes on; fails when the time is over."""
+    """Poll a condition without blocking the event loop; fail after the timeout."""
     await asyncio.to_thread(wait_until, condition, within_s)
     assert await asyncio.to_thread(condition), f"not within {within_s} s"
 
 
 def running(site: Site) -> list[str]:
-    """What runs of the site's jobs."""
+    """Return the command lines of the running processes of the site's jobs."""
     return processes_with(site.token, TOKEN)
 
 

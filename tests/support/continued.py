@@ -17,7 +17,7 @@ ROUNDS = (
 
 
 def folder_to_continue(folder: Path) -> Path:
-    """Makes `data` and `parent` in a folder; returns it."""
+    """Make `data` and `parent` in a folder; return it."""
     training_set(folder / "data", SPLITS)
     (folder / "parent").mkdir()
     contract = tiny_card().input
@@ -29,8 +29,8 @@ def folder_to_continue(folder: Path) -> Path:
 
 
 def words(folder: Path, *options: str, name: str = "model", data: Path | None = None) -> list[str]:
-    """The verb's command line, over the folder's data and parent."""
+    """Return the verb's command line, over the folder's data and parent."""
     source = data or folder
-    given = ["train-distributed", "--training-set", str(source / "data"), "--trained-model", str(source / "parent")]
-    given += ["--output", str(folder / name), "--training-log", str(folder / f"{name}_log")]
-    return [*given, "--run-report", str(folder / f"{name}_report.json"), *ROUNDS, "--num-threads", "1", *options]
+    command = ["train-distributed", "--training-set", str(source / "data"), "--trained-model", str(source / "parent")]
+    command += ["--output", str(folder / name), "--training-log", str(folder / f"{name}_log")]
+    return [*command, "--run-report", str(folder / f"{name}_report.json"), *ROUNDS, "--num-threads", "1", *options]

@@ -11,11 +11,11 @@ READ_BYTES = 2**16
 
 
 class Proxy:
-    """Passes connections on to another port of this machine.
+    """A proxy to another port of this machine that counts bytes.
 
     Attributes:
         port: on 127.0.0.1.
-        num_bytes: both ways, so far.
+        num_bytes: in both directions, so far.
     """
 
     def __init__(self, to_port: int) -> None:
@@ -26,7 +26,7 @@ class Proxy:
         threading.Thread(target=self._accept, daemon=True).start()
 
     def close(self) -> None:
-        """No more connections."""
+        """Close the proxy."""
         self._server.close()
 
     def _accept(self) -> None:
@@ -48,7 +48,7 @@ class Proxy:
 
 @contextlib.contextmanager
 def counting_proxy(to_port: int) -> Iterator[Proxy]:
-    """The proxy, while the context lasts."""
+    """Yield the proxy, while the context lasts."""
     proxy = Proxy(to_port)
     try:
         yield proxy

@@ -26,32 +26,32 @@ def load(path: Path) -> dict[str, Any]:
 
 
 def name(path: Path) -> str:
-    """For test ids: `train` for a tool, `lung-nodule-segmentation/train` for a workflow."""
+    """Return the name for test ids: `train` for a tool, `lung-nodule-segmentation/train` for a workflow."""
     return path.stem if path in TOOLS else f"{path.parent.name}/{path.stem}"
 
 
 def validate(path: Path) -> tuple[int, list[str]]:
-    """`cwltool --validate`, in this process: exit code and every warning or error."""
+    """Run `cwltool --validate` in this process; return the exit code and every warning or error."""
     import cwltool.loghandler
     import cwltool.main
 
-    told: list[str] = []
+    messages: list[str] = []
 
     class Keep(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
             if record.levelno >= logging.WARNING:
-                told.append(" ".join(record.getMessage().split()))
+                messages.append(" ".join(record.getMessage().split()))
 
     handler = Keep()
     code = cwltool.main.main(
         ["--validate", str(path)], stdout=io.StringIO(), stderr=io.StringIO(), logger_handler=handler
     )
     cwltool.loghandler._logger.removeHandler(handler)
-    return code, told
+    return code, messages
 
 
 def strings(value: Any) -> Iterator[str]:
-    """Every string in a document, keys included."""
+    """Yield every string in a document, keys included."""
     if isinstance(value, dict):
         for key, item in value.items():
             yield str(key)
@@ -68,10 +68,10 @@ def step_paths(pipeline: Path) -> list[str]:
 
 
 def references(document: dict[str, Any]) -> set[str]:
-    """Names of inputs that parameter references of a tool read."""
-    return {found for text in strings(document) for found in re.findall(r"\$\(inputs\.(\w+)", text)}
+    """Return the names of inputs that parameter references of a tool read."""
+    return {input_name for text in strings(document) for input_name in re.findall(r"\$\(inputs\.(\w+)", text)}
 
 
 def known_as(pipeline: Path) -> str:
-    """How files of a site name a workflow: `train`, `infer`; of another folder than the lung's `brain-train`."""
+    """Return the name of a workflow in a site's file names: `train`, `infer`; `brain-train` in other folders than the lung's."""
     return pipeline.stem if pipeline.parent == LUNG else f"{pipeline.parent.name.partition('-')[0]}-{pipeline.stem}"

@@ -1,4 +1,4 @@
-"""Checkpoints that are no longer what was written."""
+"""Checkpoints whose bytes changed after they were written."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import zipfile
 
 
 def with_a_flipped_bit(content: bytes) -> bytes:
-    """The same archive with one other bit in the middle of its largest record: in the weights or in Adam's moments."""
+    """Return the archive with one flipped bit in the middle of its largest record: in the weights or in Adam's moments."""
     with zipfile.ZipFile(io.BytesIO(content)) as file:
         largest = file.read(max(file.infolist(), key=lambda record: record.file_size))
     changed = bytearray(content)

@@ -35,13 +35,13 @@ SYNTAXES = {
 
 
 def uid(*parts: object) -> str:
-    """A valid UID that is always the same for the same words."""
+    """Return a valid UID that depends only on the words."""
     digest = hashlib.sha256("/".join(map(str, parts)).encode()).hexdigest()
     return f"2.25.{int(digest[:30], 16)}"
 
 
 def rotated(axis: Sequence[float], degrees: float) -> tuple[float, ...]:
-    """The axial orientation turned about an axis (Rodrigues)."""
+    """Return the axial orientation turned about an axis (Rodrigues)."""
     x, y, z = np.asarray(axis, dtype=float) / np.linalg.norm(axis)
     cross = np.array([[0, -z, y], [z, 0, -x], [-y, x, 0]])
     angle = np.radians(degrees)
@@ -51,7 +51,7 @@ def rotated(axis: Sequence[float], degrees: float) -> tuple[float, ...]:
 
 @dataclass(kw_only=True)
 class CtSeries:
-    """What a series should be; `datasets` makes it, in the order of the slice normal.
+    """The description of a series; `datasets` makes its slices, in the order of the slice normal.
 
     Attributes:
         shape: slices, rows, columns.
@@ -81,15 +81,15 @@ class CtSeries:
 
     @property
     def normal(self) -> np.ndarray:
-        """Unit vector across the slices, LPS."""
+        """Return the unit vector across the slices, LPS."""
         return np.cross(self.orientation[:3], self.orientation[3:])
 
     def position(self, index: float) -> np.ndarray:
-        """ImagePositionPatient of a slice, LPS, mm."""
+        """Return the ImagePositionPatient of a slice, LPS, mm."""
         return np.asarray(self.origin) + self.normal * self.spacing_mm[0] * index
 
     def hu(self) -> np.ndarray:
-        """float32 [slice, row, column], what a reader must give."""
+        """Return the expected voxels, float32 [slice, row, column]."""
         assert self.stored is not None
         slopes, intercepts = (
             np.broadcast_to(np.asarray(v, dtype=np.float32), self.shape[:1]) for v in (self.slopes, self.intercepts)
@@ -101,7 +101,7 @@ class CtSeries:
         return hu.astype(np.float32)
 
     def affine_lps(self) -> np.ndarray:
-        """Array index [slice, row, column] to LPS, mm."""
+        """Return the affine from array index [slice, row, column] to LPS, mm."""
         affine = np.eye(4)
         affine[:3, 0] = self.normal * self.spacing_mm[0]
         affine[:3, 1] = np.asarray(self.orientation[3:]) * self.spacing_mm[1]
@@ -110,15 +110,15 @@ class CtSeries:
         return affine
 
     def affine_ras(self) -> np.ndarray:
-        """Array index [slice, row, column] to RAS, mm."""
+        """Return the affine from array index [slice, row, column] to RAS, mm."""
         return np.diag([-1.0, -1.0, 1.0, 1.0]) @ self.affine_lps()
 
     def datasets(self) -> list[Dataset]:
-        """One dataset per slice, uncompressed."""
+        """Return one dataset per slice, uncompressed."""
         return [self._slice(index) for index in range(self.shape[0])]
 
     def write(self, folder: Path, *, syntax: str = "explicit", names: Sequence[str] | None = None) -> list[Path]:
-        """Writes the series; see `write_datasets`."""
+        """Write the series; see `write_datasets`."""
         return write_datasets(self.datasets(), folder, syntax=syntax, names=names)
 
     def _slice(self, index: int) -> Dataset:
@@ -167,7 +167,7 @@ class CtSeries:
         return dataset
 
     def enhanced(self, *, order: Sequence[int] | None = None) -> Dataset:
-        """The same scan as one Enhanced CT object, frames in the order given."""
+        """Return the scan as one Enhanced CT object, frames in the order of the argument."""
         assert self.stored is not None
         order = list(range(self.shape[0])) if order is None else list(order)
         dataset = self._common(EnhancedCTImageStorage, uid(self.key, "enhanced"))
@@ -200,14 +200,14 @@ class CtSeries:
 
 
 def _decimal(value: float) -> str:
-    """A decimal string of at most 16 characters, as DICOM wants it."""
+    """Return a decimal string of at most 16 characters, as DICOM requires."""
     return f"{float(value):.10f}"[:16]
 
 
 def write_datasets(
     datasets: Sequence[Dataset], folder: Path, *, syntax: str = "explicit", names: Sequence[str] | None = None
 ) -> list[Path]:
-    """Writes datasets as files in a transfer syntax; returns their paths in the same order."""
+    """Write datasets as files in a transfer syntax; return their paths in the same order."""
     names = [f"{index:03d}.dcm" for index in range(len(datasets))] if names is None else names
     paths = []
     for dataset, name in zip(datasets, names, strict=True):
@@ -232,7 +232,7 @@ def segmentation(
     keep_empty: bool = False,
     **options: Any,
 ) -> Dataset:
-    """A DICOM SEG of a mask with label values 1, 2 … drawn on source images, made by highdicom.
+    """Return a DICOM SEG of a mask with label values 1, 2 … drawn on source images, made by highdicom.
 
     Args:
         mask: uint8 [slice, row, column] in the order of `source`.

@@ -1,4 +1,4 @@
-"""Ends of direct copies on this machine: the far end's own program, without ssh, and what may come between two of them."""
+"""Peers of direct copies on this machine: the agent's program without ssh, and a proxy between two of them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PATH = f"{Path(sys.executable).resolve().parent}:{os.environ['PATH']}"
 
 
 class Program:
-    """A process with pipes, as connectors give one."""
+    """A process with pipes, as a connector opens one."""
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self.process = process
@@ -49,10 +49,10 @@ class Program:
 
 
 class LocalEnd:
-    """This machine as an end.
+    """A peer on this machine.
 
     Attributes:
-        programs: what was started, in order.
+        programs: the started processes, in order.
     """
 
     def __init__(self, name: str, environment: Mapping[str, str] | None = None) -> None:
@@ -75,7 +75,7 @@ def pass_all(data: bytes) -> bytes | None:
 
 @contextlib.contextmanager
 def between(port: int, change: Callable[[bytes], bytes | None]) -> Iterator[int]:
-    """The port of a machine in the middle, which changes what comes for `port`, or, where that gives None, cuts it."""
+    """Yield the port of a proxy for `port` that changes the data sent to it. It cuts the connection if `change` returns None."""
     listener = socket.create_server(("127.0.0.1", 0))
 
     def pump(source: socket.socket, target: socket.socket, by: Callable[[bytes], bytes | None]) -> None:
@@ -85,16 +85,16 @@ def between(port: int, change: Callable[[bytes], bytes | None]) -> Iterator[int]
                 if changed is None:
                     break
                 target.sendall(changed)
-        for each in (source, target):
+        for side in (source, target):
             with contextlib.suppress(OSError):
-                each.shutdown(socket.SHUT_RDWR)
+                side.shutdown(socket.SHUT_RDWR)
 
     def serve() -> None:
         with contextlib.suppress(OSError):
             while True:
-                near, _ = listener.accept()
-                far = socket.create_connection(("127.0.0.1", port))
-                for ends in ((near, far, change), (far, near, pass_all)):
+                client, _ = listener.accept()
+                server = socket.create_connection(("127.0.0.1", port))
+                for ends in ((client, server, change), (server, client, pass_all)):
                     threading.Thread(target=pump, args=ends, daemon=True).start()
 
     threading.Thread(target=serve, daemon=True).start()
@@ -106,7 +106,7 @@ def between(port: int, change: Callable[[bytes], bytes | None]) -> Iterator[int]
 
 
 class Recorded:
-    """Stands in for a run's record; no folder of a run, and so no store, is known by its name."""
+    """A replacement for a run's record. No run folder has its name, so no store is used."""
 
     run_id = "a-run"
 
@@ -126,8 +126,8 @@ class Recorded:
 
 
 def recorded(monkeypatch: pytest.MonkeyPatch) -> Recorded:
-    """What a run's record is told by data managers, from now on."""
-    made = Recorded()
+    """Replace the record of the current run in data managers. Return the replacement."""
+    record = Recorded()
     for module in (manager, failures):
-        monkeypatch.setattr(module, "current", lambda: made)
-    return made
+        monkeypatch.setattr(module, "current", lambda: record)
+    return record

@@ -1,4 +1,4 @@
-"""By how much a driver's memory grows over one copy: a process of its own, since a test's own holds the servers too.
+"""Measure by how much a driver's memory grows during one copy, in a separate process: the test's process also runs the servers.
 
 `python -m support.driver_growth FACTS`, in JSON: `folder` (free), `port`, `key`, `known_hosts`, `kubeconfig`, `from` and `to`
 (`laptop`, `site` or `pods`), `path`, `target`. It prints MiB, as the last line.
@@ -16,21 +16,21 @@ from typing import Any
 from streamflow.core.deployment import ExecutionLocation
 
 from medweave_connectors.sites.kubernetes.connector import MedweaveKubernetesConnector
-from support.transfers import Places
+from support.transfers import TransferSites
 
 KIB, MIB = 2**10, 2**20
 RESET_PEAK = "5"  # see proc(5), clear_refs
 
 
 def memory_bytes(key: str) -> int:
-    """What the kernel says of this process: VmRSS now, VmHWM at most."""
+    """Return a memory value of this process: VmRSS is the current size, VmHWM the peak."""
     lines = Path("/proc/self/status").read_text("utf-8").splitlines()
-    return next(int(each.split()[1]) * KIB for each in lines if each.startswith(f"{key}:"))
+    return next(int(line.split()[1]) * KIB for line in lines if line.startswith(f"{key}:"))
 
 
-async def grown(at: Places, facts: dict[str, Any]) -> float:
-    """The growth over the copy, in MiB, after one that is small."""
-    ends = at.places() | {"pods": ExecutionLocation(name="w-0:worker", deployment="pods")}
+async def grown(at: TransferSites, facts: dict[str, Any]) -> float:
+    """Return the growth during the copy in MiB, measured after a small copy."""
+    ends = at.locations() | {"pods": ExecutionLocation(name="w-0:worker", deployment="pods")}
     source, target = ends[facts["from"]], ends[facts["to"]]
 
     async def send(path: str, name: str) -> None:
@@ -46,13 +46,13 @@ async def grown(at: Places, facts: dict[str, Any]) -> float:
 
 
 def main() -> None:
-    """Connects, copies, and prints the growth."""
+    """Connect, copy, and print the growth."""
     facts = json.loads(sys.argv[1])
     login = {key: Path(facts[key]) for key in ("key", "known_hosts")}
-    at = Places(Path(facts["folder"]), SimpleNamespace(port=facts["port"], environment={}, **login))  # type: ignore[arg-type]
+    at = TransferSites(Path(facts["folder"]), SimpleNamespace(port=facts["port"], environment={}, **login))  # type: ignore[arg-type]
     config = {"kubeconfig": facts["kubeconfig"], "selector": "app=w"}
     at.more = lambda: {"pods": MedweaveKubernetesConnector("pods", "/", **config)}
-    print(at.at_work(lambda each: grown(each, facts)))
+    print(at.run_connected(lambda sites: grown(sites, facts)))
 
 
 if __name__ == "__main__":

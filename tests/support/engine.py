@@ -29,7 +29,7 @@ _context.set_forkserver_preload(
         "streamflow.main",
         "medweave_connectors.plugin",
         # What the plug-in imports when it registers.
-        *(f"medweave_connectors.engine.{each.ours.partition(':')[0]}" for each in REPLACEMENTS),
+        *(f"medweave_connectors.engine.{replacement.ours.partition(':')[0]}" for replacement in REPLACEMENTS),
         "medweave_connectors.engine.database.database",
         "medweave_connectors.engine.scheduling.policy",
         "medweave_connectors.cleanup",
@@ -42,7 +42,7 @@ FILE = engine_file({"here": LOCAL})
 
 @dataclass
 class Run:
-    """A run that goes on or has ended.
+    """A running or finished run.
 
     Attributes:
         exit_code: negative for a death by signal; None while it runs.
@@ -58,13 +58,13 @@ class Run:
 
     @property
     def record(self) -> Path:
-        """The folder of the (only) run."""
-        (found,) = (self.folder / "runs").glob("[!.]*")  # what is kept for reuse is no run
-        return found
+        """Return the folder of the (only) run."""
+        (run,) = (self.folder / "runs").glob("[!.]*")  # hidden folders hold the cache
+        return run
 
     @property
     def events(self) -> list[dict[str, Any]]:
-        """All events, each checked against the published schema."""
+        """Return all events, each checked against the published schema."""
         return valid_events(self.record / "events.jsonl")
 
     def of_type(self, event_type: str) -> list[dict[str, Any]]:
@@ -77,7 +77,7 @@ class Run:
         return self
 
     def wait_for_line(self, text: str, timeout_s: float = 60) -> None:
-        """Waits until the driver has printed this."""
+        """Wait until the driver has printed this."""
         wait_until(lambda: text in self.stderr or self.process.exitcode is not None, timeout_s)
         assert text in self.stderr, self.stderr
 
@@ -86,7 +86,7 @@ class Run:
 
 
 def valid_events(path: Path) -> list[dict[str, Any]]:
-    """The lines of an event log; fails on a line that is not an event, or on a gap in the numbers."""
+    """Return the events of an event log; fail on a line that is not an event, or on a gap in the numbers."""
     text = path.read_text(encoding="utf-8")
     assert text.endswith("\n"), "the last line is not whole"
     events = [json.loads(line) for line in text.splitlines()]
@@ -107,7 +107,7 @@ def wait_until(condition: Callable[[], bool], timeout_s: float = 10, *, pause_s:
 def start(
     folder: Path, *arguments: str, environment: Mapping[str, str] | None = None, preload: Path | None = None
 ) -> Run:
-    """Starts `streamflow run --quiet streamflow.yml --outdir results …` in a folder that has the files.
+    """Start `streamflow run --quiet streamflow.yml --outdir results …` in a folder that has the files.
 
     Args:
         preload: a Python file that runs in the process first, to listen to the engine or to break it.
@@ -122,14 +122,14 @@ def start(
 def run(
     folder: Path, *arguments: str, environment: Mapping[str, str] | None = None, preload: Path | None = None
 ) -> Run:
-    """The same, and waits for the end."""
+    """Start the engine as `start` does, and wait for the end."""
     return start(folder, *arguments, environment=environment, preload=preload).wait()
 
 
 def write_workflow(
     folder: Path, tools: Mapping[str, Any], *, job: Mapping[str, Any] | None = None, file: str = FILE
 ) -> None:
-    """Writes a workflow of independent steps, one per shell script; each promises `result.txt`, or what `outputs` says.
+    """Write a workflow of independent steps, one per shell script; each promises `result.txt`, or what `outputs` says.
 
     Args:
         tools: step name to a script, or to (script, keys to add to the tool).

@@ -26,7 +26,7 @@ class FaultIsGone(AssertionError):
 
 
 def shown(condition: bool, seen: object = "") -> None:
-    """Asserts that the stock engine has the fault.
+    """Assert that the stock engine has the fault.
 
     Raises:
         FaultIsGone: it has not.
@@ -36,7 +36,7 @@ def shown(condition: bool, seen: object = "") -> None:
 
 
 async def outcome(going: Awaitable[Any]) -> Any:
-    """What it answers, or the error that it raises."""
+    """Return the result, or the error that was raised."""
     try:
         return await going
     except Exception as error:
@@ -44,13 +44,13 @@ async def outcome(going: Awaitable[Any]) -> Any:
 
 
 def stock_file(folder: Path, workdir: Path | None = None) -> str:
-    """A streamflow.yml with stock types only."""
+    """Return a streamflow.yml with stock types only."""
     here = {"type": "local", "workdir": str(workdir or folder / "work"), "config": {}}
     return engine_file({"here": here}, managers=STOCK)
 
 
 def start_stock(folder: Path, *arguments: str, preload: str = "", environment: Mapping[str, str] | None = None) -> Run:
-    """Starts `streamflow run` without our plug-in.
+    """Start `streamflow run` without our plug-in.
 
     Args:
         preload: Python to run in the process first.
@@ -61,12 +61,12 @@ def start_stock(folder: Path, *arguments: str, preload: str = "", environment: M
 
 
 def run_stock(folder: Path, *arguments: str, preload: str = "", environment: Mapping[str, str] | None = None) -> Run:
-    """The same, and waits for the end."""
+    """Start a stock run as `start_stock` does, and wait for the end."""
     return start_stock(folder, *arguments, preload=preload, environment=environment).wait()
 
 
 def validates(folder: Path, deployment: str, *, ours: bool) -> bool:
-    """True where `streamflow run --validate` accepts a deployment.
+    """Return True if `streamflow run --validate` accepts a deployment.
 
     Args:
         folder: made.
@@ -82,7 +82,7 @@ def validates(folder: Path, deployment: str, *, ours: bool) -> bool:
 
 
 def still_going(run: Run, for_s: float, *, after: Callable[[], bool] = lambda: True) -> bool:
-    """True where a run goes on for so long after something happened; it is killed then.
+    """Return True if a run is still active so long after an event; kill it then.
 
     Args:
         for_s: seconds after which a wait counts as one without an end.
@@ -98,18 +98,18 @@ def still_going(run: Run, for_s: float, *, after: Callable[[], bool] = lambda: T
 
 @contextmanager
 def going_meanwhile(run: Run, for_s: float, *, after: Callable[[], bool] = lambda: True) -> Iterator[Future[bool]]:
-    """`still_going`, while the block runs; the answer is there when the block has ended."""
+    """Run `still_going` during the block; yield a future with its result, done when the block has ended."""
     with ThreadPoolExecutor(1) as watching:
         yield watching.submit(still_going, run, for_s, after=after)
 
 
 def pid_in(file: Path) -> int:
-    """The number that a script wrote, waited for."""
+    """Wait for the process id that a script writes; return it."""
     wait_until(lambda: file.exists() and file.read_text().endswith("\n"), 30)
     return int(file.read_text())
 
 
 def end(pid: int) -> None:
-    """Kills an orphan that a test has made."""
+    """Kill an orphan that a test has made."""
     if alive(pid):
         os.kill(pid, signal.SIGKILL)

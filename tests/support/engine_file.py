@@ -18,7 +18,7 @@ STOCK = {"database": {"type": "default", "config": {"connection": ":memory:"}}}
 def engine_file(
     deployments: Mapping[str, Any], targets: Mapping[str, Any] | None = None, *, managers: Mapping[str, Any] = OURS
 ) -> str:
-    """One line for each block, as a person writes short ones: `deployments: {here: {type: medweave.local, config: {}}}`.
+    """Return the text of a streamflow.yml with one line for each block: `deployments: {here: {type: medweave.local, config: {}}}`.
 
     Args:
         deployments: as in the file.
@@ -38,7 +38,7 @@ def engine_file(
 
 
 def ssh_site(port: int, workdir: str, *, key: str = "server/id_ed25519") -> dict[str, Any]:
-    """A deployment at the server of `support.ssh_server`, whose files lie in `server` beside the file."""
+    """Return a deployment at the server of `support.ssh_server`, whose files are in `server` next to the file."""
     config = {"nodes": [f"127.0.0.1:{port}"], "username": "me", "sshKey": key, "knownHosts": "server/known_hosts"}
     return {"type": "medweave.ssh", "workdir": workdir, "config": config}
 

@@ -76,7 +76,7 @@ class CaseSpec:
 
 @dataclass(kw_only=True)
 class MadeRun:
-    """Where the files lie, and the options that `evaluate` takes."""
+    """The paths of a run's files, and the options of `evaluate`."""
 
     root: Path
     cohort: Path
@@ -102,7 +102,7 @@ def write_run(
     crop_start: tuple[int, int, int] = (0, 0, 0),
     synthetic: bool = True,
 ) -> MadeRun:
-    """Writes everything; cases go to the batches in turn."""
+    """Write everything; cases go to the batches in turn."""
     made = MadeRun(
         root=root,
         cohort=root / "cohort",
@@ -203,7 +203,7 @@ def _write_prepared(
 
 
 def save_nifti(path: Path, array: np.ndarray, grid: Grid) -> None:
-    """Writes a NIfTI file in the array's own order."""
+    """Write a NIfTI file in the array's own order."""
     import nibabel
 
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -213,7 +213,7 @@ def save_nifti(path: Path, array: np.ndarray, grid: Grid) -> None:
 
 
 def write_series(folder: Path, spec: CaseSpec) -> list:
-    """Writes a CT series, one file per slice."""
+    """Write a CT series, one file per slice."""
     import pydicom
     from pydicom.uid import CTImageStorage, ExplicitVRLittleEndian, generate_uid
 
@@ -248,7 +248,7 @@ def write_series(folder: Path, spec: CaseSpec) -> list:
 
 
 def write_seg(path: Path, mask: np.ndarray, datasets: Sequence) -> None:
-    """Writes a BINARY DICOM SEG on these images."""
+    """Write a BINARY DICOM SEG on these images."""
     import highdicom as hd
     from pydicom.sr.codedict import codes
 

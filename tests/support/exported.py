@@ -1,4 +1,4 @@
-"""Runs the verb `export`, and what it wrote."""
+"""Run the verb `export`, and read its output."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from support.model_folders import trained_model
 
 
 def export(folder: Path, *options: str, output: str = "exported") -> int:
-    """`medweave-step export` in this process, of `folder`/trained; its report is `folder`/report.json."""
+    """Run `medweave-step export` in this process on `folder`/trained; its report is `folder`/report.json."""
     words = ["export", "--trained-model", str(folder / "trained"), "--output", str(folder / output)]
     return main([*words, "--run-report", str(folder / "report.json"), "--num-threads", "1", *options])
 
 
 def exported_model(folder: Path) -> Path:
-    """A U-Net with random weights, exported: its masks are full of voxels that a rounding would tip over."""
+    """Return a U-Net with random weights, exported: many voxels of its masks change with rounding."""
     trained_model(folder / "trained", postprocessing=Postprocessing(threshold=0.5, min_volume_mm3=2000.0, overlap=0.25))
     assert export(folder) == 0
     return folder / "exported"
 
 
 def openvino_logits(xml: Path, image: np.ndarray) -> np.ndarray:
-    """What OpenVINO computes from an IR for one input [1, 1, I, J, K], float32 pinned."""
+    """Return OpenVINO's output of an IR for one input [1, 1, I, J, K], float32 pinned."""
     import openvino
 
     compiled = openvino.Core().compile_model(xml, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})

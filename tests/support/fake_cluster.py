@@ -21,7 +21,7 @@ NEVER_AGAIN = {
 
 
 def interrupted(going: Run, *, within_s: float) -> Run:
-    """The run after Ctrl-C, which has ended it in time, and as a signal does."""
+    """Interrupt a run; assert that it ends in time and by the signal; return it."""
     before = time.monotonic()
     going.signal(signal.SIGINT)
     ended = going.wait(60)
@@ -46,11 +46,11 @@ class Cluster:
 
     @property
     def file(self) -> str:
-        """The text of streamflow.yml."""
+        """Return the text of streamflow.yml."""
         return self.file_with(ssh_site(self.server.port, f"{self.folder}/site"))
 
     def file_with(self, login: Mapping[str, Any]) -> str:
-        """The same with another login node."""
+        """Return the text of streamflow.yml with another login node."""
         hpc = {"type": "medweave.slurm", "wraps": "login", "config": dict(self.config)}
         return engine_file({"login": login, "hpc": hpc}, {"/": {"deployment": "hpc"}})
 
@@ -64,19 +64,19 @@ class Cluster:
 
     @property
     def submitted(self) -> list[str]:
-        """The words of each sbatch."""
+        """Return the words of each sbatch."""
         path = self.folder / "slurm" / "submitted"
         return path.read_text().splitlines() if path.exists() else []
 
     def word(self, job_id: str = "100") -> str:
-        """The job's state; empty if it was not submitted, or is just being."""
+        """Return the job's state; empty if it is not submitted yet."""
         path = self.folder / "slurm" / "jobs" / job_id / "word"
         return path.read_text() if path.exists() else ""
 
 
 @contextmanager
 def fake_cluster(folder: Path) -> Iterator[Cluster]:
-    """A cluster whose files lie in a folder of the test."""
+    """Yield a cluster whose files are in a folder of the test."""
     (folder / "slurm").mkdir()
     environment = {"PATH": f"{FAKES}:/usr/bin:/bin", "FAKE_SLURM": str(folder / "slurm")}
     with ssh_server(folder / "server", environment) as server:

@@ -17,7 +17,7 @@ _MODULES = (
 
 
 def install(patch: pytest.MonkeyPatch, *, in_runtime: bool = True) -> list[str]:
-    """Makes `pycompss` importable.
+    """Make `pycompss` importable.
 
     Returns:
         the calls as they come: `task NAME`, `wait`, `delete`.

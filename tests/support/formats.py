@@ -28,7 +28,7 @@ PROGRAM = Path(sys.executable).parent / "medweave"
 
 @contextlib.contextmanager
 def restored() -> Iterator[Path]:
-    """Put back what runs kept, at its place, for one test at a time on this machine; remove it at the end."""
+    """Restore the stored files of old runs at their path, for one test at a time on this machine; remove them at the end."""
     with ROOT.with_suffix(".lock").open("a") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         shutil.rmtree(ROOT, ignore_errors=True)
@@ -40,8 +40,8 @@ def restored() -> Iterator[Path]:
 
 
 def _restore() -> None:
-    said: dict[str, str] = json.loads((FIXTURES / "root.json").read_text(encoding="utf-8"))
-    for inside, kind in said.items():
+    modes: dict[str, str] = json.loads((FIXTURES / "root.json").read_text(encoding="utf-8"))
+    for inside, kind in modes.items():
         path = ROOT / inside
         path.parent.mkdir(parents=True, exist_ok=True)
         if kind.startswith("-> "):
@@ -51,7 +51,7 @@ def _restore() -> None:
         else:
             shutil.copyfile(FIXTURES / "root" / inside, path)
             path.chmod(int(kind, 8))
-    for inside, kind in reversed(said.items()):
+    for inside, kind in reversed(modes.items()):
         if kind.endswith("/"):
             (ROOT / inside).chmod(int(kind.rstrip("/"), 8))
     for index in ROOT.rglob("memo.sqlite"):
@@ -59,13 +59,13 @@ def _restore() -> None:
 
 
 def _use_today(index: Path) -> None:
-    """A cache drops entries that were not used for 14 days."""
+    """Set the last use of all entries to today: a cache drops entries unused for 14 days."""
     with contextlib.closing(sqlite3.connect(index)) as table, table:
         table.execute("UPDATE works SET used = ?", (time.time(),))
 
 
 def variables() -> dict[str, str]:
-    """Environment of the commands: the fixtures' programs and processor, nothing of the caller's medweave."""
+    """Return the environment of the commands: the fixtures' programs and processor, nothing of the caller's medweave."""
     own = {name: value for name, value in os.environ.items() if not name.startswith("MEDWEAVE_")}
     path = f"{ROOT}/bin:{PROGRAM.parent}:{os.environ['PATH']}"
     state = f"{ROOT}/schedule/state"
@@ -89,7 +89,7 @@ def good(ended: subprocess.CompletedProcess[str]) -> str:
 
 @contextlib.contextmanager
 def cluster_at(folder: Path) -> Iterator[SSHServer]:
-    """A login node and a stand-in for Slurm whose files are in a restored folder; streamflow.yml leads there."""
+    """Yield a login node and a stand-in for Slurm whose files are in a restored folder; streamflow.yml points there."""
     environment = {"PATH": f"{ROOT}/bin:{FAKES}:/usr/bin:/bin", "FAKE_SLURM": str(folder / "slurm")}
     with ssh_server(folder / "server", environment) as server:
         file = folder / "streamflow.yml"

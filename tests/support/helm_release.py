@@ -41,27 +41,27 @@ class Tenant:
 
     @property
     def server(self) -> tuple[str, int]:
-        """Host and port of the API server."""
+        """Return the host and port of the API server."""
         document = yaml.safe_load(self.kubeconfig.read_text(encoding="utf-8"))
         address = urlsplit(document["clusters"][0]["cluster"]["server"])
         assert address.hostname is not None
         return address.hostname, address.port or 443
 
     def call(self, program: str, *words: str | Path, stdin: str | None = None, limit_s: float = 300) -> str:
-        """Standard output; the test ends with standard error when the call fails."""
+        """Return standard output; fail the test with standard error if the call fails."""
         ended = self.ended(program, *words, stdin=stdin, limit_s=limit_s)
         assert ended.returncode == 0, f"{program} {' '.join(map(str, words))}\n{ended.stderr}\n{ended.stdout}"
         return ended.stdout
 
     def scored(self, manifests: str) -> list[dict[str, Any]]:
-        """What kube-score says of rendered objects; it exits 1 when something is critical."""
+        """Return kube-score's findings on rendered objects; it exits 1 if one is critical."""
         words = [str(kube_score()), "score", "--output-format", "json", "-"]
         ended = subprocess.run(words, input=manifests, text=True, capture_output=True, check=False)
         answer = json.loads(ended.stdout)
         return list(answer)
 
     def following(self, pod: str) -> subprocess.Popen[str]:
-        """`kubectl logs --follow` of a pod, until it is gone."""
+        """Start `kubectl logs --follow` of a pod, which runs until the pod is gone."""
         words = [str(self.binaries / "kubectl"), "logs", "--follow", pod, "--namespace", self.namespace]
         environment = os.environ | {"KUBECONFIG": str(self.kubeconfig)}
         return subprocess.Popen(words, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
@@ -77,7 +77,7 @@ class Tenant:
         )  # fmt: skip
 
     def get(self, kinds: str, selector: str = "") -> list[dict[str, Any]]:
-        """Objects of some kinds, `pods,services`, by their labels."""
+        """Return the objects of some kinds, `pods,services`, by their labels."""
         answer = json.loads(self.call("kubectl", "get", kinds, "--selector", selector, "--output", "json"))
         return list(answer["items"])
 
@@ -87,13 +87,13 @@ class Tenant:
         return {pod["metadata"]["name"]: pod for pod in answer if "deletionTimestamp" not in pod["metadata"]}
 
     def within(self, pod: str, script: str) -> subprocess.CompletedProcess[str]:
-        """A shell line in a pod's only container."""
+        """Run a shell line in a pod's only container."""
         return self.ended("kubectl", "exec", pod, "--", "bash", "-c", script)
 
 
 @contextmanager
 def release(tenant: Tenant, name: str, chart: Path, values: Values, *, wait: bool = True) -> Iterator[float]:
-    """A release while the block runs; gives the seconds until its pods were ready."""
+    """Install a release while the block runs; yield the seconds until its pods were ready."""
     started = time.monotonic()
     options = ["--wait", "--timeout", "5m"] if wait else []
     try:
@@ -105,7 +105,7 @@ def release(tenant: Tenant, name: str, chart: Path, values: Values, *, wait: boo
 
 @contextmanager
 def granter(tenant: Tenant, account: str) -> Iterator[Tenant]:
-    """The cluster's administrator in the tenant's namespace, who may grant rights, while there is an account of that name."""
+    """Yield the cluster's administrator in the tenant's namespace, to grant rights; its account exists during the block."""
     answer = dataclasses.replace(tenant, kubeconfig=ADMIN)
     answer.call("kubectl", "create", "serviceaccount", account)
     try:
@@ -126,7 +126,7 @@ def until(condition: Any, *, limit_s: float, what: str) -> Any:
 
 
 def first_tenant() -> Tenant:
-    """The testbed's first tenant; the test is skipped (in CI it fails) where the testbed is not up."""
+    """Return the testbed's first tenant; the test is skipped (in CI it fails) where the testbed is not up."""
     answer = Tenant(
         binaries=TESTBED / "bin",
         kubeconfig=TESTBED / "laptop" / "home" / ".kube" / "tenant-a.kubeconfig",
@@ -138,7 +138,7 @@ def first_tenant() -> Tenant:
 
 
 def kube_score() -> Path:
-    """The checker of charts: the machine's own, or built once next to the testbed's caches (a minute of two cores)."""
+    """Return the checker of charts: the machine's own, or built once next to the testbed's caches (a minute of two cores)."""
     with alone(TESTBED / "cache" / "test-tools" / ".lock"):
         return _kube_score(TESTBED / "cache" / "test-tools")
 

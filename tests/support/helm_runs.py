@@ -37,7 +37,7 @@ spec:
 
 @contextmanager
 def two_workers(folder: Path) -> Iterator[ApiServer]:
-    """A server, and a chart of two workers; its kubeconfig lies in the folder."""
+    """Yield a server, and a chart of two workers; its kubeconfig lies in the folder."""
     (folder / "chart").mkdir()
     (folder / "chart" / "manifest.yaml").write_text(WORKLOAD.format(part="worker", replicas=2))
     with ApiServer() as fake:

@@ -63,14 +63,14 @@ class Shape:
         return f"{self.testbed.layout.hpc}/scratch/{self.run_id}"
 
     def begin(self) -> Run:
-        """Starts the engine as the laptop's user has it."""
+        """Start the engine as the laptop's user has it."""
         return start(self.folder, environment=laptop(self.testbed) | {"MEDWEAVE_RUN_ID": self.run_id})
 
 
 def shape(
     folder: Path, testbed: Sites, *, change: Mapping[str, Any] | None = None, scripts: Mapping[str, str] | None = None
 ) -> Shape:
-    """Writes the workflow, the site and the bound file.
+    """Write the workflow, the site and the bound file.
 
     Args:
         change: dotted path in the site file to the value that it gets; None takes the key away.
@@ -101,7 +101,7 @@ def shape(
 
 
 def laptop(testbed: Sites) -> dict[str, str]:
-    """The environment of the laptop's user: home, facts of the sites, helm."""
+    """Return the environment of the laptop's user: home, facts of the sites, helm."""
     variables = dict(line.split("=", 1) for line in testbed.laptop("env").stdout.splitlines() if "=" in line)
     facts = {name: value for name, value in variables.items() if name.startswith("MEDWEAVE_TESTBED")}
     path = f"{testbed.layout.bin}{os.pathsep}{os.environ['PATH']}"
@@ -109,7 +109,7 @@ def laptop(testbed: Sites) -> dict[str, str]:
 
 
 def committed_site() -> dict[str, Any]:
-    """The committed site, with the pods' deployments under the tests' own names."""
+    """Return the committed site, with the pods' deployments under the tests' own names."""
     site: dict[str, Any] = yaml.safe_load(SITE.read_text(encoding="utf-8"))
     deployments = site["deployments"]
     for name, own in OWN_NAMES.items():
@@ -123,7 +123,7 @@ def committed_site() -> dict[str, Any]:
 
 
 def _with_small_pods(site: dict[str, Any]) -> dict[str, Any]:
-    """Pods that need no more than the base image."""
+    """Return the document with pods that need only the base image."""
     repository, _, tag = BASE_IMAGE.rpartition(":")
     small = {
         "image": {"repository": repository, "tag": tag, "pullPolicy": "Never"},
@@ -151,7 +151,7 @@ def _put(document: Any, path: str, value: Any) -> None:
 
 
 def assert_undone(made: Shape, *, within_s: float, but: str = "") -> float:
-    """Waits until nothing is left of a run: pods of a removed release still have their grace period. Returns the seconds it took.
+    """Wait until nothing is left of a run: pods of a removed release still have their grace period. Return the seconds.
 
     Args:
         but: what may stay, a key of `left_over`.
@@ -176,7 +176,7 @@ def left_over(made: Shape) -> dict[str, list[str]]:
 
 
 def jobs(made: Shape, *, states: str = "all") -> list[str]:
-    """`id state` of the run's jobs that the controller knows, by the key in their comments."""
+    """Return `id state` of the run's jobs at the controller, by the key in their comments."""
     listing = made.testbed.hpc("squeue", "--me", "--noheader", f"--states={states}", "--format=%i %T|%k").stdout
     rows = [line.partition("|") for line in listing.splitlines()]
     return [job for job, _, key in rows if f":{made.run_id}." in key]

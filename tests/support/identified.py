@@ -14,7 +14,7 @@ from medweave_steps.cli import main
 from support.dicom_builder import CtSeries, segmentation, uid, write_datasets
 
 NAME, PATIENT, BIRTH = "Quillfeather", "HOSP-774411", "19480217"
-# Nothing of this may be found in any byte that leaves home, in letters of any case.
+# None of this may appear in any byte that leaves home, in upper or lower case.
 SECRETS = (
     NAME, "Rosamund", PATIENT, BIRTH, "Mulberry Lane", "ACC-559922", "St Elsewhere", "Grimshaw", "StationNine", "SN-DEVICE-88",
     "private words", "unknown words", "overlay words", "protocol words", "study words", "tracking words", "20190304",
@@ -22,7 +22,7 @@ SECRETS = (
 
 
 def identified_series(key: str = "a", *, patient: str = PATIENT, name: str = NAME) -> list[Dataset]:
-    """Slices whose headers name a patient in many ways."""
+    """Return slices whose headers name a patient in many elements."""
     datasets = CtSeries(key=key, patient=patient).datasets()
     for number, dataset in enumerate(datasets):
         dataset.PatientName, dataset.PatientBirthDate, dataset.PatientSex = f"{name}^Rosamund", BIRTH, "F"
@@ -49,7 +49,7 @@ def identified_series(key: str = "a", *, patient: str = PATIENT, name: str = NAM
 
 
 def write_identified(folder: Path, *, syntax: str = "explicit") -> Path:
-    """Two patients, the first with a DICOM SEG; people are named by folders and files too."""
+    """Write two patients, the first with a DICOM SEG; names of folders and files identify them too."""
     for key, patient, name in (("a", PATIENT, NAME), ("b", "HOSP-774412", "Fortescue")):
         datasets = identified_series(key, patient=patient, name=name)
         below = folder / f"{name}_Rosamund {BIRTH}"
@@ -66,7 +66,7 @@ def write_identified(folder: Path, *, syntax: str = "explicit") -> Path:
 
 
 def without_private(dataset: Dataset) -> Dataset:
-    """A copy that highdicom takes as a source: it copies attributes of the study, and stumbles over unknown ones."""
+    """Return a copy that highdicom takes as a source: it copies attributes of the study, and stumbles over unknown ones."""
     copied = copy.deepcopy(dataset)
     for tag in (0x0018FFF1, 0x00091001):
         del copied[tag]
@@ -74,39 +74,39 @@ def without_private(dataset: Dataset) -> Dataset:
 
 
 def deidentify(folder: Path, *more: str, name: str = "out") -> int:
-    """Runs the verb on `folder` and writes NAME, NAME-home and NAME.json beside it; the key is that of all runs beside it."""
+    """Run the verb on `folder`; write NAME, NAME-home and NAME.json next to it. All runs there share one key."""
     return main(words_of(folder, *more, name=name))
 
 
 def words_of(folder: Path, *more: str, name: str = "out") -> list[str]:
-    """The command line of `deidentify`."""
-    beside = folder.parent
+    """Return the command line of `deidentify`."""
+    parent = folder.parent
     options = {
-        "--cohort": folder, "--output": beside / name, "--home": beside / f"{name}-home", "--key": beside / "key",
-        "--run-report": beside / f"{name}.json",
+        "--cohort": folder, "--output": parent / name, "--home": parent / f"{name}-home", "--key": parent / "key",
+        "--run-report": parent / f"{name}.json",
     }  # fmt: skip
     return ["deidentify", *(str(word) for pair in options.items() for word in pair), "--num-threads", "1", *more]
 
 
 def results(folder: Path, name: str = "out") -> dict:
-    """What the report of a run says."""
+    """Return the results in the report of a run."""
     return json.loads((folder.parent / f"{name}.json").read_text())["results"]
 
 
 def way_back(folder: Path, name: str = "out") -> dict:
-    """What a run keeps at home."""
+    """Return the re-identification map of a run."""
     return json.loads((folder.parent / f"{name}-home" / "way_back.json").read_text())
 
 
 def tree(folder: Path) -> dict[str, bytes]:
-    """Every file below a folder by its path."""
+    """Return every file below a folder by its path."""
     return {
         path.relative_to(folder).as_posix(): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()
     }
 
 
 def data(folder: Path) -> dict[str, bytes]:
-    """The same without the cohort's card, which every de-identified cohort has."""
+    """Return the files as `tree` does, without the cohort's card."""
     return {name: content for name, content in tree(folder).items() if name != "cohort_card.json"}
 
 

@@ -19,7 +19,7 @@ def name_of(role: str) -> str:
 
 
 def build(role: str, name: str = "") -> str:
-    """Builds one role's recipe on the testbed's base and gives it to the cluster; its name, the role's own unless one is given.
+    """Build one role's recipe on the testbed's base and load it into the cluster; return its name, by default the role's.
 
     The worker environment stays out of `train` and `compss`: on the testbed it comes through a volume claim.
     """
@@ -33,22 +33,22 @@ def build(role: str, name: str = "") -> str:
 
 
 def buildah(*words: str) -> Outcome:
-    """The testbed's buildah."""
+    """Run the testbed's buildah."""
     line = buildah_words(layout_of(os.environ), *words)
     return subprocess.run(line, capture_output=True, text=True, timeout=300, check=False)
 
 
 def configuration(image: str) -> dict[str, Any]:
-    """What an image says of itself: user, labels, environment."""
-    told = buildah("inspect", "--type", "image", image)
-    assert told.returncode == 0, told.stderr
-    found = json.loads(told.stdout)["OCIv1"]["config"]
-    assert isinstance(found, dict)
-    return found
+    """Return an image's configuration: user, labels, environment."""
+    inspected = buildah("inspect", "--type", "image", image)
+    assert inspected.returncode == 0, inspected.stderr
+    config = json.loads(inspected.stdout)["OCIv1"]["config"]
+    assert isinstance(config, dict)
+    return config
 
 
 def inside(image: str, script: str, user: str = "root") -> str:
-    """Standard output of a shell script in a container of an image."""
+    """Run a shell script in a container of an image; return its standard output."""
     container = buildah("from", "--pull-never", image).stdout.strip()
     try:
         ended = buildah("run", "--isolation", "chroot", "--user", user, container, "--", "sh", "-ec", script)
@@ -59,5 +59,5 @@ def inside(image: str, script: str, user: str = "root") -> str:
 
 
 def bytes_of_files(image: str) -> int:
-    """Bytes of all files of an image."""
+    """Return the size of all files of an image, bytes."""
     return int(inside(image, "du --summarize --bytes --one-file-system / | cut -f 1"))

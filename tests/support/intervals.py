@@ -1,4 +1,4 @@
-"""Shorter intervals of the connectors for sites that are stand-ins on this machine, which need not be spared as real ones are."""
+"""Shorter intervals of the connectors for stand-ins of sites on this machine, which tolerate more load."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ SHORT: Mapping[str, Mapping[str, Any]] = {
 
 
 def shorten(replace: Callable[[Any, str, Any], None] = setattr) -> None:
-    """Sets the constants in this process.
+    """Set the constants in this process.
 
     Args:
         replace: gets a module, the name of a constant, and its value.

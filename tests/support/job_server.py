@@ -20,7 +20,7 @@ STARTS_S = 0.2
 
 
 def standing_pod(name: str = "w-0", *, shared: bool = True) -> dict[str, Any]:
-    """A ready pod that mounts a claim at `/`, as all pods of this server see the same files."""
+    """Return a ready pod that mounts a claim at `/`, as all pods of this server see the same files."""
     pod = pod_document(name)
     volume = {"persistentVolumeClaim": {"claimName": "scratch"}} if shared else {"emptyDir": {}}
     pod["spec"]["volumes"] = [{"name": "work"} | volume]
@@ -29,7 +29,7 @@ def standing_pod(name: str = "w-0", *, shared: bool = True) -> dict[str, Any]:
 
 
 class JobServer(ApiServer):
-    """Serves Jobs too.
+    """An API server that serves Jobs too.
 
     Attributes:
         jobs: name to document; tests change it.
@@ -48,11 +48,11 @@ class JobServer(ApiServer):
         self._tasks: set[asyncio.Task[None]] = set()
 
     def take_away(self, name: str, disruption: str = "") -> None:
-        """Deletes a Job's pod, as an eviction does if there is a reason; its process gets TERM, then KILL."""
+        """Delete a Job's pod, as an eviction does if there is a reason; its process gets TERM, then KILL."""
         self._loop.call_soon_threadsafe(self._end_pod, name, disruption)
 
     def kill(self, name: str, **status: Any) -> None:
-        """Kills what runs in a Job's pod, as the kernel or the kubelet does; the pod stays, with these keys of its status.
+        """Kill the processes in a Job's pod, as the kernel or the kubelet does; the pod stays, with these keys of its status.
 
         `ended` is the reason that its container gets.
         """
@@ -60,7 +60,7 @@ class JobServer(ApiServer):
         _kill(self._works[name])
 
     def pods_of_jobs(self) -> list[str]:
-        """Names of the pods of Jobs that have not ended."""
+        """Return the names of the pods of Jobs that have not ended."""
         alive = ("Pending", "Running")
         return [
             name
@@ -236,7 +236,7 @@ def _condition(job: dict[str, Any], kind: str, reason: str, message: str) -> Non
 
 @contextlib.contextmanager
 def job_cluster(folder: Path) -> Iterator[JobServer]:
-    """A server with one standing pod; its kubeconfig lies in the folder."""
+    """Yield a server with one standing pod; its kubeconfig lies in the folder."""
     with JobServer() as server:
         server.add(standing_pod())
         server.write_kubeconfig(folder / "kubeconfig")

@@ -1,4 +1,4 @@
-"""Looks for planted words in everything that lies below folders: names, contents, links; as text and in other forms of it."""
+"""Search folders for marker words: in names, contents and links, as text and in encoded forms."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from support.planted import Planted
+from support.leak_markers import Marker
 
 
 @dataclass(frozen=True, slots=True)
 class Leak:
-    """A planted word where it must not be.
+    """A marker word in a place where it must not be.
 
     Attributes:
-        what: which one.
-        form: as what it stands there.
+        what: which marker.
+        form: how it is encoded there.
         place: the file.
     """
 
@@ -34,9 +34,9 @@ class Leak:
 
 
 def forms_of(text: str) -> dict[str, bytes]:
-    """The ways in which a text may be written down, by name; those of `folded` are looked for in lower-case content."""
+    """Return the encodings of a text, by name; all but base64 are searched in lower-case content."""
     plain = text.encode()
-    found = {
+    forms = {
         "text": plain.lower(),
         "UTF-16": text.lower().encode("utf-16-le"),
         "UTF-16, big end first": text.lower().encode("utf-16-be"),
@@ -48,43 +48,43 @@ def forms_of(text: str) -> dict[str, bytes]:
     for shift in range(3):
         coded = base64.b64encode(b"\0" * shift + plain)
         inner = coded[{0: 0, 1: 2, 2: 3}[shift] :].rstrip(b"=")
-        found[f"base64, shifted by {shift}"] = inner[: len(inner) - (1 if (len(plain) + shift) % 3 else 0)]
-    return found
+        forms[f"base64, shifted by {shift}"] = inner[: len(inner) - (1 if (len(plain) + shift) % 3 else 0)]
+    return forms
 
 
 def search(
     folders: Iterable[Path],
-    planted: Iterable[Planted],
+    markers: Iterable[Marker],
     *,
-    spared: Callable[[Path], bool] = lambda path: False,
+    is_exempt: Callable[[Path], bool] = lambda path: False,
     leads_home: Callable[[Path], bool] = lambda link: False,
 ) -> list[Leak]:
-    """All leaks below some folders (or in files).
+    """Return all leaks below some folders (or in files).
 
     Args:
-        spared: of a file or link: it is of those who hold the data.
-        leads_home: of a link: it is their way back, so it may say where it leads; its own name is looked at.
+        is_exempt: whether a file or link belongs to the owners of the data.
+        leads_home: whether a link belongs to the re-identification map: its target may name data; its own name is searched.
     """
-    wanted: Mapping[tuple[str, str], bytes] = {
-        (each.what, form): coded for each in planted for form, coded in forms_of(each.text).items()
+    encoded: Mapping[tuple[str, str], bytes] = {
+        (marker.what, form): coded for marker in markers for form, coded in forms_of(marker.text).items()
     }
     leaks: set[Leak] = set()
-    for name, content in _everything(folders, spared, leads_home):
+    for name, content in _everything(folders, is_exempt, leads_home):
         folded = content.lower()
-        for (what, form), coded in wanted.items():
+        for (what, form), coded in encoded.items():
             if coded in (content if form.startswith("base64") else folded):
                 leaks.add(Leak(what, form, name))
     return sorted(leaks, key=lambda leak: (leak.what, leak.place, leak.form))
 
 
 def _everything(
-    folders: Iterable[Path], spared: Callable[[Path], bool], leads_home: Callable[[Path], bool]
+    folders: Iterable[Path], is_exempt: Callable[[Path], bool], leads_home: Callable[[Path], bool]
 ) -> Iterator[tuple[str, bytes]]:
-    """Names, contents, where links lead, and what is packed in files; a file with several names is read once."""
+    """Yield names, contents, link targets and unpacked archives; a file with several names is read once."""
     seen: set[tuple[int, int]] = set()
     for folder in folders:
         for path in (folder, *sorted(folder.rglob("*"))):
-            if spared(path) or not (path.exists() or path.is_symlink()):
+            if is_exempt(path) or not (path.exists() or path.is_symlink()):
                 continue
             if path != folder:
                 yield f"name of {path}", os.fsencode(path.relative_to(folder))
@@ -94,9 +94,9 @@ def _everything(
                 continue
             if not path.is_file():
                 continue
-            said = path.stat()
-            if (said.st_dev, said.st_ino) not in seen:
-                seen.add((said.st_dev, said.st_ino))
+            status = path.stat()
+            if (status.st_dev, status.st_ino) not in seen:
+                seen.add((status.st_dev, status.st_ino))
                 content = path.read_bytes()
                 yield str(path), content
                 yield from _unpacked(str(path), content)
@@ -112,6 +112,6 @@ def _unpacked(name: str, content: bytes) -> Iterator[tuple[str, bytes]]:
         with zipfile.ZipFile(io.BytesIO(content)) as packed:
             for inside in packed.namelist():
                 yield f"{name}, {inside}", inside.encode() + b"\n" + packed.read(inside)
-    elif content.startswith(b"SQLite format 3\0"):  # what is in its log of changes, and in the order of columns
+    elif content.startswith(b"SQLite format 3\0"):  # with its write-ahead log, and in the order of columns
         with sqlite3.connect(f"file:{name}?mode=ro", uri=True) as database:
             yield f"{name}, dumped", "\n".join(database.iterdump()).encode()

@@ -1,4 +1,4 @@
-"""Who is told of something: a webhook's and a mail server's ends, in threads of the test."""
+"""Receivers of notifications: a webhook and a mail server, in threads of the test."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from cryptography.x509.oid import NameOID
 
 @dataclass
 class Webhook:
-    """Attributes: `came`: the bodies; `answers`: status codes to give in turn, then 200."""
+    """A webhook. Attributes: `came`: the received bodies; `answers`: status codes to return in turn, then 200."""
 
     url: str = ""
     came: list[str] = field(default_factory=list)
@@ -32,12 +32,12 @@ class Webhook:
 
     @property
     def notices(self) -> list[dict[str, Any]]:
-        return [json.loads(each) for each in self.came]
+        return [json.loads(body) for body in self.came]
 
 
 @contextmanager
 def webhook(*answers: int) -> Iterator[Webhook]:
-    """A webhook on a free port, while the block runs."""
+    """Yield a webhook on a free port, while the block runs."""
     made = Webhook(answers=list(answers))
 
     class Handler(BaseHTTPRequestHandler):
@@ -61,7 +61,7 @@ def webhook(*answers: int) -> Iterator[Webhook]:
 
 @dataclass
 class MailServer:
-    """Attributes: `mails`: text of each mail that came; `authority`: file of the certificate that it shows."""
+    """A mail server. Attributes: `mails`: text of each received mail; `authority`: file of its certificate."""
 
     port: int
     mails: list[str]
@@ -81,7 +81,7 @@ class _Box:
 
 @contextmanager
 def mail_server(folder: Path, *, user: str, password: str) -> Iterator[MailServer]:
-    """A mail server that takes mail over STARTTLS, from who logs in."""
+    """Yield a mail server that takes mail over STARTTLS, from clients that log in."""
     certificate, key = _certificate(folder)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificate, key)

@@ -1,4 +1,4 @@
-"""What lies below a path, as the words that are sent to a site list it."""
+"""List a path with the commands that are sent to a site."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from pathlib import Path
 from medweave_connectors.transfer.manifest import manifest
 
 
-def told(words: list[str]) -> str:
-    """What a shell prints for such words."""
+def run_shell(words: list[str]) -> str:
+    """Run a command line in a shell. Return its standard output."""
     return subprocess.run(["sh", "-c", " ".join(words)], capture_output=True, text=True, check=True).stdout
 
 
 def listed(path: Path) -> manifest.Manifest:
-    """A path with its digests."""
-    return manifest.parse(told(manifest.command(str(path))))
+    """Return the manifest of a path, with digests."""
+    return manifest.parse(run_shell(manifest.command(str(path))))

@@ -1,4 +1,4 @@
-"""Mistakes to seed into a copy of this repository's files, each with the place and the rule that `medweave validate` must tell."""
+"""Mistakes to seed into a copy of this repository's files, with the place and the rule that `medweave validate` must report."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ AT_SITES: tuple[Mistake, ...] = (
             "",
             "cpu",
         ),
-        ("a way that is not there", "site", "wraps: hpc-login", "wraps: hpc-logn", "", "hpc-login"),
+        ("an unknown login node", "site", "wraps: hpc-login", "wraps: hpc-logn", "", "hpc-login"),
         (
             "a gate that measures elsewhere",
             "site",
@@ -55,7 +55,7 @@ AT_SITES: tuple[Mistake, ...] = (
         ),
         ("a role without a place", "site-role", "  report: {deployment: workstation}\n", "", "roles:"),
         ("a misspelt setting of a service", "site", "gpusPerNode: 4", "gpuPerNode: 4", "", "gpusPerNode"),
-        ("a time that is none", "site", 'time: "24:00:00"', 'time: "one day"'),
+        ("an invalid time", "site", 'time: "24:00:00"', 'time: "one day"'),
         (
             "a role where its data must not be",
             "data-route",
@@ -124,9 +124,9 @@ AT_SITES: tuple[Mistake, ...] = (
             "",
             "/quantize",
         ),
-        ("a role that is none", "roles", "  /export: export", "  /export: exports", "", "export"),
+        ("an unknown role", "roles", "  /export: export", "  /export: exports", "", "export"),
         (
-            "a class of data that is none",
+            "an unknown data class",
             "data-route",
             "inputs: {cohort: identified,",
             "inputs: {cohort: identifed,",
@@ -151,7 +151,7 @@ AT_SITES: tuple[Mistake, ...] = (
     *of(
         HYBRID_JOB,
         (
-            "a word that is none of an enum's",
+            "a value outside an enum",
             "job-type",
             "distributed: true\n",
             "distributed: true\ndistributed_engine: dpd\n",
@@ -162,7 +162,7 @@ AT_SITES: tuple[Mistake, ...] = (
     *of(
         f"{CHART}/ci/everything-on.yaml",
         ("a word for a number in a chart's values", "chart-value", "replicas: 2", "replicas: two"),
-        ("a digest that is none", "chart-value", "sha256:0000", "sha256:00"),
+        ("an invalid digest", "chart-value", "sha256:0000", "sha256:00"),
     ),
     *of(f"{CHART}/values.yaml", ("a default of the wrong type", "chart-value", "gpus: 0", "gpus: none")),
     *of(
@@ -170,7 +170,7 @@ AT_SITES: tuple[Mistake, ...] = (
         ("a chart without a version", "chart", "\nversion: 0.1.0", "", "apiVersion"),
         ("a chart of another version", "version-differs", "appVersion: 0.1.0", "appVersion: 0.2.0", "", "0.1.0"),
     ),
-    *of(f"{CHART}/values.schema.json", ("a schema that is none", "chart", '"type": "integer"', '"type": "integr"')),
+    *of(f"{CHART}/values.schema.json", ("an invalid schema", "chart", '"type": "integer"', '"type": "integr"')),
     *of(
         "deployments/images/segment/Containerfile",
         ("a base image without a tag", "image-unpinned", "BASE_IMAGE=python:3.12-slim", "BASE_IMAGE=python"),
@@ -192,7 +192,7 @@ AT_SITES: tuple[Mistake, ...] = (
     *of("deployments/kubeconfig.yml", ("a kubeconfig with a token", "secret-in-clear", "", _KUBECONFIG, "      token")),
     *of(
         "deployments/secret.yaml",
-        ("a Secret with what is in it", "secret-in-clear", "", _SECRET, "  .dockerconfigjson"),
+        ("a Secret with its content", "secret-in-clear", "", _SECRET, "  .dockerconfigjson"),
     ),
     *of(
         "deployments/pod.yaml",
@@ -299,7 +299,7 @@ AT_SITES: tuple[Mistake, ...] = (
         "deployments/sites/hpc-and-cloud.yml",
         ("an input that no workflow has", "site", "inputs:\n  cohort:", "inputs:\n  cohrt:", "  cohrt:", "cohort"),
         (
-            "more asked for than there may be",
+            "a request above the limit",
             "chart-value",
             'requests: {cpu: "8", memory: 8Gi}',
             'requests: {cpu: "16", memory: 8Gi}',
@@ -324,7 +324,7 @@ AT_SITES: tuple[Mistake, ...] = (
     *of(
         "deployments/schedules/university-hpc-and-hospital.yml",
         (
-            "a webhook in the clear",
+            "a plaintext webhook",
             "secret-in-clear",
             '"${MEDWEAVE_WEBHOOK}"',
             f"https://hooks.slack.com/services/T0123456/B0123456/{_WORD * 2}",

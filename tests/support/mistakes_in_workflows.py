@@ -48,8 +48,8 @@ IN_WORKFLOWS: tuple[Mistake, ...] = (
     *of(
         f"{TOOLS}/train.cwl",
         ("a misspelt field of a tool", "cwl-structure", "baseCommand:", "baseComand:", "", "baseCommand"),
-        ("a type that is none", "cwl-type", "type: int[]?", "type: intt[]?", "", "int"),
-        ("a default that is none of the words", "cwl-type", "default: auto", "default: atuo"),
+        ("an unknown type", "cwl-type", "type: int[]?", "type: intt[]?", "", "int"),
+        ("a default outside the enum", "cwl-type", "default: auto", "default: atuo"),
         ("an undeclared prefix", "cwl-requirement", "medweave:Gang", "medweav:Gang", "", "medweave"),
         (
             "an input that nothing reads",
@@ -178,7 +178,7 @@ IN_WORKFLOWS: tuple[Mistake, ...] = (
             "an input of a workflow that nothing reads",
             "cwl-unused-input",
             "inputs:\n",
-            "inputs:\n  forgotten:\n    doc: read by nobody\n    type: int?\n",
+            "inputs:\n  forgotten:\n    doc: unused\n    type: int?\n",
         ),
         (
             "a feature that is not required",
@@ -200,7 +200,7 @@ IN_WORKFLOWS: tuple[Mistake, ...] = (
     ),
     *of(
         INFER,
-        ("a class of document that is none", "cwl-structure", "class: Workflow", "class: Workfow", "", "Workflow"),
+        ("an unknown class of document", "cwl-structure", "class: Workflow", "class: Workfow", "", "Workflow"),
     ),
     *of(
         BOUND,
@@ -279,7 +279,7 @@ IN_WORKFLOWS: tuple[Mistake, ...] = (
         "streamflow-infer.yml",
         ("a job file that is not there", "binding-file", "demo-infer.yml", "demo-infr.yml", "", "demo-infer.yml"),
     ),
-    # Of keys and whole sections: what follows from them is not told as well.
+    # Of keys and whole sections: consequential errors are not reported as well.
     *of(
         f"{TOOLS}/segment.cwl",
         ("a misspelt section of a tool", "cwl-structure", "\noutputs:", "\noutptus:", "", "outputs"),
@@ -298,7 +298,7 @@ IN_WORKFLOWS: tuple[Mistake, ...] = (
             "",
             "identified",
         ),
-        ("an alias of what it stands in", "yaml-syntax", "\nclass: Workflow\n", "\nclass: &all [*all]\n"),
+        ("an alias inside its own anchor", "yaml-syntax", "\nclass: Workflow\n", "\nclass: &all [*all]\n"),
     ),
     *of(
         "streamflow.yml",
@@ -344,7 +344,7 @@ IN_WORKFLOWS: tuple[Mistake, ...] = (
     *of(
         f"{TOOLS}/train.cwl",
         (
-            "a misspelt hint of our own",
+            "a misspelled medweave hint",
             "cwl-requirement",
             "medweave:GPURequest",
             "medweave:GPURequst",

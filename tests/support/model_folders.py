@@ -26,7 +26,7 @@ TINY_UNET: Mapping[str, Any] = {
 
 
 def tiny_card(*, architecture: Mapping[str, Any] = TINY_UNET, patch: int = 8, **changes: Any) -> ModelCard:
-    """A card for 2 mm voxels and the lung window; `files` is empty until it is written."""
+    """Return a card for 2 mm voxels and the lung window; `files` is empty until the model is written."""
     values: dict[str, Any] = {
         "name": "tiny",
         "task": "lung nodule segmentation",
@@ -49,7 +49,7 @@ def tiny_card(*, architecture: Mapping[str, Any] = TINY_UNET, patch: int = 8, **
 
 
 def seeded_network(architecture: Mapping[str, Any] = TINY_UNET, *, seed: int = 0) -> Any:
-    """The network with random weights and batch statistics that are not 0 and 1, in evaluation mode."""
+    """Return the network with random weights and batch statistics that are not 0 and 1, in evaluation mode."""
     import torch
 
     torch.manual_seed(seed)
@@ -62,7 +62,7 @@ def seeded_network(architecture: Mapping[str, Any] = TINY_UNET, *, seed: int = 0
 
 
 def trained_model(folder: Path, *, seed: int = 0, **changes: Any) -> ModelCard:
-    """Writes a model folder as `train` does; returns its card."""
+    """Write a model folder as `train` does; return its card."""
     card = tiny_card(**changes)
     save_weights(folder, seeded_network(card.architecture, seed=seed))
     return write_card(folder, card)

@@ -1,4 +1,4 @@
-"""MONAI Bundles as somebody else would write them: small networks with random weights, written with MONAI alone."""
+"""MONAI Bundles as other projects write them: small networks with random weights, written with MONAI alone."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PREPROCESSING = [
 
 
 def write_bundle(folder: Path, *, classes: int = 2, yaml: bool = False, **changes: Any) -> Path:
-    """Writes a Bundle with random weights; returns its folder. `changes` replace top-level keys of inference.json."""
+    """Write a Bundle with random weights; return its folder. `changes` replace top-level keys of inference.json."""
     import torch
     from monai.bundle import ConfigParser
 
@@ -44,7 +44,7 @@ def write_bundle(folder: Path, *, classes: int = 2, yaml: bool = False, **change
         },
     } | changes
     metadata = {
-        "version": "0.3.1", "name": "Somebody's nodules", "task": "nodule segmentation",
+        "version": "0.3.1", "name": "Third-party nodules", "task": "nodule segmentation",
         "network_data_format": {"outputs": {"pred": {"channel_def": {"0": "background", "1": "nodule"}}}},
     }  # fmt: skip
     (folder / "configs").mkdir(parents=True)
@@ -63,7 +63,7 @@ def write_bundle(folder: Path, *, classes: int = 2, yaml: bool = False, **change
 
 
 def monai_network(folder: Path) -> Any:
-    """The network as MONAI itself builds it from the Bundle; a small one where its configuration is broken on purpose."""
+    """Return the network as MONAI itself builds it from the Bundle; a small one where its configuration is broken on purpose."""
     from monai.bundle import ConfigParser
 
     parser = ConfigParser()

@@ -1,4 +1,4 @@
-"""Text that is to run by the python3 of a far end, which may be older than the driver's."""
+"""Check of programs that run with the python3 of a site, which may be older than the driver's."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ OLDEST = (3, 8)
 
 
 def assert_is_python(text: str) -> None:
-    """Asserts that the oldest python3 of a far end would parse it.
+    """Assert that the oldest supported python3 of a site can parse it.
 
     Raises:
         SyntaxError: it would not.

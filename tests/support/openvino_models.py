@@ -18,7 +18,7 @@ NODULE_ANYWHERE = dataclasses.replace(LUNG_NODULE, anatomy=None)  # for volumes 
 
 
 def tiny_card(**changes: Any) -> ModelCard:
-    """A card for a synthetic one-channel CT model on a 2 mm grid."""
+    """Return a card for a synthetic one-channel CT model on a 2 mm grid."""
     values: dict[str, Any] = {
         "name": "tiny-nodules",
         "task": "lung nodule segmentation",
@@ -41,21 +41,21 @@ def tiny_card(**changes: Any) -> ModelCard:
 
 
 def write_openvino(path: Path, kernel: np.ndarray, bias: float, *, patch: Sequence[int]) -> None:
-    """One 3-D convolution with zero padding, as OpenVINO IR."""
+    """Write one 3-D convolution with zero padding, as OpenVINO IR."""
     import openvino as ov
     from openvino import opset13 as ops
 
     side = kernel.shape[0] // 2
-    given = ops.parameter([-1, 1, *patch], np.float32, name="image")
+    image = ops.parameter([-1, 1, *patch], np.float32, name="image")
     weights = ops.constant(kernel.astype(np.float32)[None, None])
-    out = ops.convolution(given, weights, [1, 1, 1], [side] * 3, [side] * 3, [1, 1, 1])
+    out = ops.convolution(image, weights, [1, 1, 1], [side] * 3, [side] * 3, [1, 1, 1])
     path.parent.mkdir(parents=True, exist_ok=True)
-    model = ov.Model([ops.add(out, ops.constant(np.float32(bias)))], [given], "tiny")
+    model = ov.Model([ops.add(out, ops.constant(np.float32(bias)))], [image], "tiny")
     ov.save_model(model, path, compress_to_fp16=False)
 
 
 def write_onnx(path: Path, kernel: np.ndarray, bias: float) -> None:
-    """The same network as ONNX."""
+    """Write the same network as ONNX."""
     import onnx
     from onnx import TensorProto, helper, numpy_helper
 
@@ -79,7 +79,7 @@ def write_onnx(path: Path, kernel: np.ndarray, bias: float) -> None:
 def write_tiny_model(
     folder: Path, *, kernel: np.ndarray | None = None, bias: float = -20.0, gain: float = 40.0, **changes: Any
 ) -> ModelCard:
-    """A model folder whose network says "lesion" where the mean of 3 x 3 x 3 voxels is brighter than about -300 HU.
+    """Write a model folder whose network says "lesion" where the mean of 3 x 3 x 3 voxels is brighter than about -300 HU.
 
     Args:
         folder: where to write it.

@@ -28,7 +28,7 @@ def free_port() -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class Orthanc:
-    """A node that runs.
+    """A running Orthanc node.
 
     Attributes:
         url: of its REST API.
@@ -48,19 +48,19 @@ class Orthanc:
         return answer.json()
 
     def take(self, folder: Path) -> None:
-        """Stores the DICOM files in a folder."""
+        """Store the DICOM files in a folder."""
         for file in sorted(folder.rglob("*.dcm")):
             self.ask("POST", "/instances", data=file.read_bytes())
 
     def send(self) -> int:
-        """Sends all its studies to the modality by C-STORE; the number of instances that went."""
+        """Send all its studies to the modality by C-STORE; return the number of instances sent."""
         sent = self.ask("POST", "/modalities/medweave/store", json={"Resources": self.ask("GET", "/studies")})
         return int(sent["InstancesCount"]) - int(sent["FailedInstancesCount"])
 
 
 @contextmanager
 def orthanc(folder: Path) -> Iterator[Orthanc]:
-    """A node with nothing in it, while the block runs."""
+    """Yield an empty node while the block runs."""
     program = shutil.which("Orthanc", path="/usr/sbin:/usr/bin")
     if program is None or not PLUGIN.exists():
         pytest.skip("there is no Orthanc: apt-get install orthanc orthanc-dicomweb")

@@ -1,4 +1,4 @@
-"""Looks at an HTML page without a browser: is it whole, does it stand alone, what does it say."""
+"""Check an HTML page without a browser: whether it is well-formed and self-contained, and its text."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ VOID = {"meta", "link", "br", "img", "hr", "input", "path", "rect", "use", "col"
 
 
 class Page(HTMLParser):
-    """Tags, identifiers, pictures and text of a page; `problems` names what is not well-formed or comes from elsewhere."""
+    """Tags, identifiers, pictures and text of a page; `problems` lists parts that are not well-formed or external."""
 
     def __init__(self, html: str) -> None:
         super().__init__(convert_charrefs=True)
@@ -83,7 +83,7 @@ class Page(HTMLParser):
 
 
 def check(html: str) -> Page:
-    """Asserts what holds for every page of ours; returns it."""
+    """Assert the common properties of our pages; return the page."""
     page = Page(html)
     assert html.startswith("<!DOCTYPE html>")
     assert '<html lang="en">' in html

@@ -14,7 +14,7 @@ from support.engine_file import engine_file
 
 
 def step(script: str, *, reads: Mapping[str, str] | None = None, **keys: Any) -> dict[str, Any]:
-    """A step that reads what other steps wrote, and writes the folder `out`.
+    """Return a step that reads what other steps wrote, and writes the folder `out`.
 
     Args:
         reads: name of an input to the step that wrote it.
@@ -30,7 +30,7 @@ def step(script: str, *, reads: Mapping[str, str] | None = None, **keys: Any) ->
 
 
 def at(*deployments: str) -> Any:
-    """The target of a binding, or several."""
+    """Return the target of a binding, or several."""
     targets = [{"deployment": name} for name in deployments]
     return targets if len(targets) > 1 else targets[0]
 
@@ -44,7 +44,7 @@ def write(
     filters: Mapping[str, Any] | None = None,
     **blocks: Any,
 ) -> None:
-    """Writes the workflow and its streamflow.yml.
+    """Write the workflow and its streamflow.yml.
 
     Args:
         targets: by step; a binding to several has all filters, one to a single target none.
@@ -64,7 +64,7 @@ def write(
 
 
 def placed(ended: Run) -> dict[str, str]:
-    """Deployment and location of each job, by its step; of a local deployment, which has one, its name alone."""
+    """Return deployment and location of each job, by its step; only the name for a local deployment."""
     assert ended.exit_code == 0, ended.stderr
     return {
         event["step"].strip("/"): f"{event['deployment']}/{event['location']}".removesuffix("/__LOCAL__")

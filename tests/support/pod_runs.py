@@ -20,7 +20,7 @@ PROGRESS = """echo 'medweave-progress {"unit":"case","done":1,"total":2,"detail"
 
 
 def restricted() -> dict[str, Any]:
-    """What a namespace with pod security "restricted" wants of a container."""
+    """Return the securityContext that pod security "restricted" requires."""
     return {
         "allowPrivilegeEscalation": False,
         "capabilities": {"drop": ["ALL"]},
@@ -39,7 +39,7 @@ def pods_of(
     memory: str = "256Mi",
     **container: Any,
 ) -> dict[str, Any]:
-    """A workload of pods that stay and work in an emptyDir."""
+    """Return a workload of pods that stay and work in an emptyDir."""
     spec: dict[str, Any] = {
         "replicas": replicas,
         "selector": {"matchLabels": {"app": name}},
@@ -73,7 +73,7 @@ def pods_of(
 
 
 def pods_on_claim(name: str, **pods: Any) -> dict[str, Any]:
-    """The same, working on the claim of the tenant's data, which all its pods see."""
+    """Return a workload of pods that work on the claim of the tenant's data, shared by all of them."""
     document = pods_of(name, **pods)
     claim = {"name": "work", "persistentVolumeClaim": {"claimName": "medweave-data"}}
     document["spec"]["template"]["spec"]["volumes"] = [claim]
@@ -91,7 +91,7 @@ def write(
     deployment: str = "pods",
     **keys: Any,
 ) -> None:
-    """Writes a workflow whose steps are bound to a deployment, which has these keys in addition to its usual ones."""
+    """Write a workflow whose steps are bound to a deployment, which has these keys in addition to its usual ones."""
     deployments = {deployment: {"type": kind, "workdir": WORKDIR, "config": dict(config), **keys}}
     file = engine_file(deployments, {"/": {"deployment": deployment, **(target or {})}})
     write_workflow(folder, tools, job=job, file=file)
@@ -104,7 +104,7 @@ def write(
 
 
 def give_input(folder: Path, step: str, value: Mapping[str, Any]) -> None:
-    """Gives a step's tool an input `data`, as the first argument of its script."""
+    """Add to a step's tool an input `data`, as the first argument of its script."""
     document = json.loads((folder / "tiny.cwl").read_text(encoding="utf-8"))
     kind = value["class"]
     document["inputs"]["data"] = kind
@@ -115,7 +115,7 @@ def give_input(folder: Path, step: str, value: Mapping[str, Any]) -> None:
 
 
 def environment(tenant: Tenant) -> dict[str, str]:
-    """Variables of the driver: helm on its PATH, the tenant's kubeconfig."""
+    """Return the variables of the driver: helm on its PATH, the tenant's kubeconfig."""
     return {
         "PATH": f"{TESTBED / 'bin'}{os.pathsep}{os.environ['PATH']}",
         "KUBECONFIG": str(tenant.kubeconfig),
@@ -124,7 +124,7 @@ def environment(tenant: Tenant) -> dict[str, str]:
 
 
 def go(folder: Path, tenant: Tenant, *, limit_s: float = 300, **variables: str) -> Run:
-    """A run to its end, whose driver has these variables in addition to its usual ones."""
+    """Run to the end, with these variables of the driver in addition to the usual ones."""
     return begin(folder, tenant, **variables).wait(limit_s)
 
 
@@ -134,7 +134,7 @@ def begin(folder: Path, tenant: Tenant, **variables: str) -> Run:
 
 
 def reported_after_s(going: Run, text: str) -> float:
-    """Time from the driver's first line, which names the run, until it has printed this, s."""
+    """Return the seconds from the driver's first line, which names the run, until it printed this."""
     going.wait_for_line("medweave: run ")
     started = time.monotonic()
     going.wait_for_line(text)
@@ -142,11 +142,11 @@ def reported_after_s(going: Run, text: str) -> float:
 
 
 def failure(ended: Run) -> dict[str, Any]:
-    """What the event log has of the job that failed."""
+    """Return the event of the failed job."""
     (job,) = [event["data"] for event in ended.of_type("job.ended") if event["data"]["state"] == "failed"]
     return dict(job)
 
 
 def decisions(ended: Run) -> list[tuple[str, bool]]:
-    """What followed from each failed attempt: its kind, and whether there was another one."""
+    """Return the failure kind of each failed attempt, and whether it was retried."""
     return [(event["data"]["failure"], event["data"]["again"]) for event in ended.of_type("job.reaction")]

@@ -11,7 +11,7 @@ TICK_S = 0.002
 
 
 def zone(powercap: Path, name: str, title: str, *, energy_uj: int, range_uj: int = 262_143_328_850) -> Path:
-    """One zone: `intel-rapl:0` with the title `package-0`."""
+    """Create one zone: `intel-rapl:0` with the title `package-0`."""
     folder = powercap / name
     folder.mkdir(parents=True)
     (folder / "name").write_text(f"{title}\n")
@@ -21,14 +21,14 @@ def zone(powercap: Path, name: str, title: str, *, energy_uj: int, range_uj: int
 
 
 def set_energy(folder: Path, energy_uj: int) -> None:
-    """Whole or not at all, as the kernel's file is."""
+    """Set a zone's counter atomically, like the kernel's file."""
     (folder / "new").write_text(f"{energy_uj}\n")
     (folder / "new").replace(folder / "energy_uj")
 
 
 @contextlib.contextmanager
 def consuming(folder: Path, *, each_uj: int, range_uj: int) -> Iterator[list[int]]:
-    """A zone's counter that goes on by `each_uj` at every tick and begins again at its range; yields all that was added, µJ."""
+    """Increase a zone's counter by `each_uj` at every tick, wrapping at its range; yield the total, µJ."""
     added, ended = [0], threading.Event()
     start = int((folder / "energy_uj").read_text())
 

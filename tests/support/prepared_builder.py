@@ -45,7 +45,7 @@ class Scan:
 def with_balls(
     shape: tuple[int, ...], affine_ras: np.ndarray, balls: Sequence[tuple[Sequence[float], float]]
 ) -> np.ndarray:
-    """Air of -850 HU with balls of 100 HU, whose outlines are smoothed over 2 mm.
+    """Return air of -850 HU with balls of 100 HU, whose outlines are smoothed over 2 mm.
 
     Args:
         balls: centre as a (fractional) array index, and radius in mm.
@@ -59,7 +59,7 @@ def with_balls(
 
 
 def prepare(folder: Path, scans: Sequence[Scan], *, spacing_mm=SPACING_MM, crop_start=(0, 0, 0), **cohort: Any) -> Path:
-    """Writes a folder of prepared test cases; returns it.
+    """Write a folder of prepared test cases; return it.
 
     Args:
         crop_start: voxels of the network's grid left out at the low ends.
@@ -105,7 +105,7 @@ def prepare(folder: Path, scans: Sequence[Scan], *, spacing_mm=SPACING_MM, crop_
 
 
 def source_hu_of(scan: Scan, info: VolumeInfo) -> SourceHu:
-    """The source HU that `preprocess` keeps of a scan."""
+    """Return the source HU that `preprocess` keeps of a scan."""
     axis = 0 if scan.source_format == "dicom" else 2
     collector = SourceHuCollector(scan.hu.shape, plane_axis=axis)
     collections.deque(collector.collect(iter(np.moveaxis(scan.hu, axis, 0).astype(np.float32))), maxlen=0)

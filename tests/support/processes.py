@@ -1,4 +1,4 @@
-"""Runs a verb in a process of its own: for signals, limits and what is left, on the disk and of processes."""
+"""Run a verb in a separate process: for signals, limits and leftovers (files and processes)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ import pytest
 _RUN = "import sys; from medweave_steps.cli import main; sys.exit(main(sys.argv[1:]))"
 
 
-# The promise is two seconds, kept by a watchdog in the process. With three times as many processes as cores it was seen to get its
+# A watchdog in the process enforces the promised two seconds. With three times as many processes as cores it was seen to get its
 # turn only after eight: this limit finds a step that does not stop, it measures no machine.
 _STOPPED_S = 30
 
@@ -27,11 +27,11 @@ KILLED_AT = """
 import os, signal
 from medweave_steps.training.loop.stepper import Stepper
 apply, begun = Stepper.apply, []
-def apply_or_die(self, *given, **named):
-    begun.append(given)
+def apply_or_die(self, *arguments, **named):
+    begun.append(arguments)
     if len(begun) == {step}:
         os.kill(os.getpid(), signal.SIGKILL)
-    apply(self, *given, **named)
+    apply(self, *arguments, **named)
 Stepper.apply = apply_or_die
 """
 """Kills the process before it changes the weights for the `{step}`-th time."""
@@ -40,7 +40,7 @@ Stepper.apply = apply_or_die
 def started(
     words: Sequence[str], *, folder: Path, largest_file: int | None = None, before: str = ""
 ) -> subprocess.Popen[str]:
-    """Starts `medweave-step words…` with one thread; its standard error is piped.
+    """Start `medweave-step words…` with one thread; its standard error is piped.
 
     Args:
         folder: where it runs, and where its report and its temporary files go.
@@ -80,45 +80,45 @@ def nearly_full_disk(folder: Path, largest_file: int) -> Iterator[io.StringIO]:
 
 
 def wait_for_line(process: subprocess.Popen[str], part: str) -> None:
-    """Reads standard error up to a line that holds a text; fails if the process ends before."""
+    """Read standard error up to a line that holds a text; fail if the process ends before."""
     assert process.stderr is not None
     seen = []
     while part not in (line := process.stderr.readline()):
         seen.append(line)
-        assert line, f"the process ended before it said {part!r}: {''.join(seen)}"
+        assert line, f"the process ended before it printed {part!r}: {''.join(seen)}"
 
 
 def interrupted(process: subprocess.Popen[str], number: signal.Signals = signal.SIGINT) -> tuple[int, str]:
-    """Sends a signal and waits until the process has ended; its exit code, and what was left of its standard error."""
+    """Send a signal and wait for the process to end; return its exit code and the rest of its standard error."""
     process.send_signal(number)
     sent = time.monotonic()
-    _, told = process.communicate(timeout=60)
+    _, stderr = process.communicate(timeout=60)
     assert time.monotonic() - sent < _STOPPED_S
-    return process.returncode, told
+    return process.returncode, stderr
 
 
 def names_below(folder: Path) -> list[str]:
-    """All files below a folder, hidden ones too, sorted."""
+    """Return all files below a folder, hidden ones too, sorted."""
     return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
 
 
 def processes_with(token: str, variable: str) -> list[str]:
-    """Command lines of processes, of any user, that name a token or have inherited it as the value of a variable."""
-    found = []
+    """Return the command lines of processes, of any user, that name a token or have inherited it as the value of a variable."""
+    command_lines = []
     for entry in Path("/proc").glob("[0-9]*"):
         if int(entry.name) == os.getpid():
             continue
         try:
             words = (entry / "cmdline").read_bytes()
             if token.encode() in words or f"{variable}={token}".encode() in (entry / "environ").read_bytes():
-                found.append(words.replace(b"\0", b" ").decode(errors="replace"))
+                command_lines.append(words.replace(b"\0", b" ").decode(errors="replace"))
         except OSError:
             continue
-    return found
+    return command_lines
 
 
 def alive(pid: int) -> bool:
-    """True for a process that runs; a killed one may wait for its parent, or a container's first process, to reap it."""
+    """Return True if a process runs; a killed one may wait for its parent, or a container's first process, to reap it."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:

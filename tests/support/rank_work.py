@@ -1,4 +1,4 @@
-"""What ranks do in tests; in a module of its own, because new processes import it."""
+"""Functions that ranks run in tests; in a separate module, because new processes import it."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ SUMMANDS = ((1.0, 1e16), (1.0, 1.0), (-1.0, -1e16))
 
 
 def talk(job: str, group: Any) -> tuple[Any, ...]:
-    """What one rank hears of the others."""
+    """Return what one rank receives from the others."""
     import torch
 
     mean = group.mean(np.array(SUMMANDS[group.rank]))
@@ -39,20 +39,20 @@ def talk(job: str, group: Any) -> tuple[Any, ...]:
 
 
 def refuse(job: int, group: Any) -> None:
-    """One rank refuses its data while the others wait for it."""
+    """Raise an error on one rank while the others wait for it."""
     if group.rank == job:
         raise UserInputError("the mask is missing.", seen="none", expected="one", do="add it")
     group.gather(None)
 
 
 def stall(job: Path, group: Any) -> None:
-    """All ranks go on for a minute, which the test does not wait for."""
+    """Write the process id and sleep for a minute, which the test does not wait for."""
     (job / f"pid-{group.rank}").write_text(str(os.getpid()))
     time.sleep(60)
 
 
 class OneOfTwo(Alone):
-    """A rank that trains on its share of the patches and hears of no other."""
+    """A rank that trains on its share of the patches and exchanges nothing with others."""
 
     world_size = 2
 
@@ -61,7 +61,7 @@ class OneOfTwo(Alone):
 
 
 def trainer_for(config: TrainConfig, network: Any, group: Any) -> Trainer:
-    """A training of this network under the strategy of the options; a plain one for a group that only pretends."""
+    """Return a training of this network under the strategy of the options; a plain one for a fake group."""
     prepared = open_prepared(config.training_set)
     training, validation = usable_cases(prepared)
     device = choose_device("cpu")
@@ -86,7 +86,7 @@ def trainer_for(config: TrainConfig, network: Any, group: Any) -> Trainer:
 
 
 def seeded(config: TrainConfig, norm: Any) -> Any:
-    """The verb's network with another kind of normalisation; the same weights whatever that is."""
+    """Return the verb's network with another kind of normalization and the same weights."""
     import torch
 
     torch.manual_seed(0)
@@ -95,7 +95,7 @@ def seeded(config: TrainConfig, norm: Any) -> Any:
 
 
 def run_to_its_end(trainer: Trainer, points: Sequence[dict[str, Any]] = ()) -> History:
-    """Runs a training in silence; returns its curves, which go on from these points."""
+    """Run a training without output; return its curves, which continue from these points."""
     history = History(None, list(points))
     trainer.run(history, lambda total, done: Progress("train", unit="epoch", total=total, done=done, quiet=True))
     return history

@@ -15,13 +15,13 @@ START = datetime.datetime(2026, 8, 1, 10, 0, tzinfo=datetime.UTC)
 
 
 class Recorder:
-    """Writes events at chosen times."""
+    """A writer of event logs with chosen times."""
 
     def __init__(self, folder: Path, *, workflow: str = "lung", **facts: Any) -> None:
         self.folder, self.lines = folder, []
         folder.mkdir(parents=True)
-        told = {"workflow": workflow, "deployments": {"laptop": "medweave.local", "site-a": "medweave.slurm"}}
-        self.event(0, "run.started", **told | {"streamflow_version": "0.2.0rc3"} | facts)
+        started = {"workflow": workflow, "deployments": {"laptop": "medweave.local", "site-a": "medweave.slurm"}}
+        self.event(0, "run.started", **started | {"streamflow_version": "0.2.0rc3"} | facts)
 
     def event(
         self, at_s: float, kind: str, job: str | None = None, *, deployment: str | None = None, **data: Any
@@ -45,13 +45,13 @@ class Recorder:
         deployment: str = "laptop",
         **data: Any,
     ) -> None:
-        """A job from its scheduling to its end, and its run report if it did well."""
+        """Write a job's events from its scheduling to its end, and its run report if it completed."""
         self.event(begin_s, "job.scheduled", name, deployment=deployment, attempt=1, cores=2, memory_mib=1024)
         self.event(begin_s + 0.5, "job.started", name, deployment=deployment, attempt=1)
         if state == "completed":
             self.report(end_s, name, deployment)
-        told = {"exit_code": 0, "seconds": end_s - begin_s - 0.6, "cpu_seconds": 1.25, "peak_memory_mib": 321.4}
-        self.event(end_s, "job.ended", name, deployment=deployment, state=state, attempt=1, **told | data)
+        ended = {"exit_code": 0, "seconds": end_s - begin_s - 0.6, "cpu_seconds": 1.25, "peak_memory_mib": 321.4}
+        self.event(end_s, "job.ended", name, deployment=deployment, state=state, attempt=1, **ended | data)
 
     def report(self, at_s: float, name: str, deployment: str, **changes: Any) -> Path:
         step, _, place = name.strip("/").rpartition("/")
@@ -68,7 +68,7 @@ class Recorder:
 
 
 def completed_run(folder: Path) -> Recorder:
-    """Ten minutes on two deployments, with a scatter of three."""
+    """Write a run of ten minutes on two deployments, with a scatter of three."""
     run = Recorder(folder)
     run.job("/check/0", 1, 20)
     run.job("/train/0", 21, 400, deployment="site-a")
@@ -82,7 +82,7 @@ def completed_run(folder: Path) -> Recorder:
 
 
 def failed_run(folder: Path) -> Recorder:
-    """Fails in preprocess, with the step's own words; another job is cancelled."""
+    """Write a run that fails in preprocess with the step's message; another job is canceled."""
     run = Recorder(folder)
     run.job("/check/0", 1, 20)
     run.event(20.5, "job.progress", "/preprocess/0", deployment="laptop", text="case 3/22: case-0000000a")

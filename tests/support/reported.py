@@ -79,7 +79,7 @@ def gate_decision(*, accepted: bool = False) -> GateDecision:
 
 def write_reports(folder: Path) -> list[Path]:
     """Run reports of the steps before `report`, with what real ones hold."""
-    told = {
+    results_by_verb = {
         "check": {},
         "preprocess": {
             "spacing_mm": [2.0, 2.0, 2.0],
@@ -113,7 +113,7 @@ def write_reports(folder: Path) -> list[Path]:
         },
     }
     paths = []
-    for verb, results in told.items():
+    for verb, results in results_by_verb.items():
         paths.append(folder / verb / "run_report.json")
         paths[-1].parent.mkdir(parents=True)
         paths[-1].write_text(codec.dumps(run_report(verb, results)))
@@ -135,7 +135,7 @@ def balls(shape: tuple[int, int, int], *centres: tuple[int, int, int], radius: f
 
 
 def three_cases(source_format: str = "nifti") -> list[CaseSpec]:
-    """One found, one found in part with a false positive, one with nothing in either mask."""
+    """Return three cases: one detected, one detected in part with a false positive, one with two empty masks."""
     shape = (24, 36, 40) if source_format == "dicom" else (40, 36, 24)
     one, other = ((8, 12, 12), (14, 24, 30)) if source_format == "dicom" else ((12, 12, 8), (30, 24, 14))
     nothing, lesions = np.zeros(shape, bool), balls(shape, one) | balls(shape, other, radius=3)
@@ -151,7 +151,7 @@ def three_cases(source_format: str = "nifti") -> list[CaseSpec]:
 
 
 def evaluated(root: Path, specs: list[CaseSpec] | None = None, **changes: Any) -> tuple[MadeRun, list[str]]:
-    """A run up to and with `evaluate`, and the options that `report` takes but --output."""
+    """Write a run up to `evaluate`; return it and the options of `report` except --output."""
     made = write_run(root, specs or three_cases(), **changes)
     assert main(["evaluate", *made.options(root / "evaluation")]) == 0
     write_curves(root / "training_log")

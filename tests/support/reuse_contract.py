@@ -20,7 +20,7 @@ from support.connector_runs import JOB, Site, run_job, using
 
 
 class Again:
-    """Runs the same job in one run after the other, each in a new folder, as the engine's step does.
+    """The same job in one run after the other, in a new folder each time, as in the engine's step.
 
     Attributes:
         first, folder: output folders of the first job, and of the last one.

@@ -1,4 +1,4 @@
-"""Two steps that count how often they are run, for tests of what is not run again."""
+"""Two steps that count their executions, for tests of the cache."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ON = {"MEDWEAVE_REUSE": "1"}
 
 
 def write_steps(folder: Path, *, kind: str, result: str, copy: str, mark: str, **keys: Any) -> None:
-    """Writes `tiny.cwl`: a step `copy` of the data, and a step `mark` that adds a word to its result; each counts its runs.
+    """Write `tiny.cwl`: a step `copy` of the data, and a step `mark` that adds a word to its result; each counts its runs.
 
     Args:
         kind: File or Directory, of the data and of both results.
@@ -49,13 +49,13 @@ def write_steps(folder: Path, *, kind: str, result: str, copy: str, mark: str, *
 
 
 def counts(folder: Path) -> tuple[int, int]:
-    """How often the commands of `copy` and `mark` were run."""
+    """Return the number of executions of `copy` and `mark`."""
     files = (folder / f"{name}.count" for name in ("copy", "mark"))
     return tuple(len(file.read_text().split()) if file.exists() else 0 for file in files)  # type: ignore[return-value]
 
 
 def explained(folder: Path, step: str, capsys: pytest.CaptureFixture[str]) -> str:
-    """What `medweave explain` says of the last run."""
+    """Return the reason that `medweave explain` prints for the last run."""
     assert main(["explain", step, "--runs", str(folder / "runs"), "--json"]) == 0
-    (told,) = json.loads(capsys.readouterr().out)
-    return str(told["why"])
+    (step_report,) = json.loads(capsys.readouterr().out)
+    return str(step_report["why"])

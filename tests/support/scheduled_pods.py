@@ -30,7 +30,7 @@ USER = 10001
 
 
 def runner_values(**more: Any) -> dict[str, Any]:
-    """Values of helm/runner on the testbed: the driver's own image, results on the tenant's claim."""
+    """Return the values of helm/runner on the testbed: the driver's own image, results on the tenant's claim."""
     repository, _, tag = name_of("driver").rpartition(":")
     return {
         "image": {"repository": repository, "tag": tag, "pullPolicy": "Never"},
@@ -42,7 +42,7 @@ def runner_values(**more: Any) -> dict[str, Any]:
 
 @contextmanager
 def on_the_claim() -> Iterator[tuple[Path, str]]:
-    """A folder of the tenant's claim: its path on this machine, and in the runner's pods."""
+    """Yield a folder of the tenant's claim: its path on this machine, and in the runner's pods."""
     name = unique("schedule")
     folder = DATA / name
     folder.mkdir()
@@ -54,7 +54,7 @@ def on_the_claim() -> Iterator[tuple[Path, str]]:
 
 
 def write_inference(folder: Path, *, inputs: dict[str, str], name: str, values: dict[str, Any], **keys: Any) -> Path:
-    """The lung pipeline's inference bound for the inside of the cluster: its steps in a pod of the image `segment`.
+    """Write the lung pipeline's inference, bound for the inside of the cluster: its steps in a pod of the image `segment`.
 
     Args:
         inputs: paths in the runner's pod of `cohort` and `segmentation_model`.
@@ -124,16 +124,16 @@ def write_inference(folder: Path, *, inputs: dict[str, str], name: str, values: 
 
 
 def jobs(tenant: Tenant, name: str) -> list[dict[str, Any]]:
-    """The Jobs of a schedule, in their order."""
+    """Return the Jobs of a schedule, in their order."""
     job_list = tenant.get("jobs", LABEL.format(name))
     return sorted(job_list, key=lambda job: str(job["metadata"]["creationTimestamp"]))
 
 
 def conditions(job: dict[str, Any]) -> set[str]:
-    """`Complete`, `Failed` …"""
+    """Return the true conditions of a Job: `Complete`, `Failed` …"""
     return {condition["type"] for condition in job["status"].get("conditions", []) if condition["status"] == "True"}
 
 
 def log_of(tenant: Tenant, job: str) -> str:
-    """What the pod of a Job has printed."""
+    """Return the log of a Job's pod."""
     return tenant.ended("kubectl", "logs", f"job/{job}", "--tail=-1").stdout

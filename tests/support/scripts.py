@@ -8,7 +8,7 @@ from types import ModuleType
 
 
 def module_of(path: Path) -> ModuleType:
-    """Runs a script's file as a module; its `main` is not called."""
+    """Run a script's file as a module; its `main` is not called."""
     spec = importlib.util.spec_from_file_location(path.stem, path)
     assert spec is not None
     assert spec.loader is not None

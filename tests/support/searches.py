@@ -21,7 +21,7 @@ TWO_AND_A_WRONG_ONE = [0.001, 0.02, -1.0]
 
 
 def write_grid(path: Path, *, rates: list[float] = TWO_AND_A_WRONG_ONE, **changes: Any) -> Path:
-    """A grid over learning rates; underscores in names of options stand for dashes."""
+    """Write a grid over learning rates; underscores in names of options mean dashes."""
     options = TINY | {name.replace("_", "-"): value for name, value in changes.items()}
     path.write_text(json.dumps({"options": options, "product": {"learning-rate": rates}}))
     return path
@@ -31,8 +31,8 @@ def table_in(folder: Path) -> SearchTable:
     return codec.from_json(SearchTable, json.loads((folder / "search.json").read_text()), where="search.json")
 
 
-def same_for_all_ways(table: SearchTable) -> dict[str, Mapping[str, Any]]:
-    """By trial: all that does not tell when and where it was run."""
+def without_time_and_host(table: SearchTable) -> dict[str, Mapping[str, Any]]:
+    """Return each trial's row without the fields for its time and host."""
     apart = ("started_at", "ended_at", "seconds", "host")
     return {
         row.trial_id: {name: value for name, value in codec.to_json(row).items() if name not in apart}
@@ -41,10 +41,10 @@ def same_for_all_ways(table: SearchTable) -> dict[str, Mapping[str, Any]]:
 
 
 def parent_of_the_training_with(word: str, engine: subprocess.Popen[str]) -> int:
-    """Waits for a training that was given a word; the process that follows it.
+    """Wait for a training with a word on its command line; return the id of its supervising process.
 
     Args:
-        engine: what must go on meanwhile.
+        engine: the process that must keep running.
     """
     while engine.poll() is None:
         for file in Path("/proc").glob("[0-9]*/cmdline"):

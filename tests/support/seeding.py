@@ -1,4 +1,4 @@
-"""A copy of the repository with one mistake in it, and what `medweave validate` tells of it."""
+"""A copy of the repository with one mistake in it, and what `medweave validate` reports of it."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ COPIED = (
 
 
 def copy_repository(folder: Path) -> None:
-    """The files that mistakes are seeded into, as a working tree of git."""
-    told = subprocess.run(
+    """Copy the files that mistakes are seeded into, as a git working tree."""
+    listing = subprocess.run(
         ["git", "-C", str(ROOT), "ls-files", "-z", *COPIED], capture_output=True, text=True, check=True
     )
-    for name in filter(None, told.stdout.split("\0")):
+    for name in filter(None, listing.stdout.split("\0")):
         if (ROOT / name).is_file() and "deployments/testbed/" not in name:
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(ROOT / name, folder / name)
@@ -37,7 +37,7 @@ def copy_repository(folder: Path) -> None:
 
 
 def seed(folder: Path, mistake: Mistake) -> int:
-    """Writes a mistake; returns the line that must be named, from 1."""
+    """Write a mistake; return the line that must be named, from 1."""
     path = folder / mistake.file
     before = path.read_text(encoding="utf-8") if mistake.old else ""
     assert before.count(mistake.old) >= 1, f"{mistake.name}: the text is not in {mistake.file}"
@@ -50,8 +50,8 @@ def seed(folder: Path, mistake: Mistake) -> int:
     return next(number for number, (old, new) in enumerate(pairs, 1) if old != new)
 
 
-def tell(folder: Path, mistake: Mistake, *, whole: bool = True) -> tuple[int, Sequence[Finding]]:
-    """Return the line of a mistake and what is reported with it; the file is restored afterwards.
+def seed_and_validate(folder: Path, mistake: Mistake, *, whole: bool = True) -> tuple[int, Sequence[Finding]]:
+    """Return the line of a mistake and the findings for it; the file is restored afterwards.
 
     Args:
         whole: validate all files; else the changed file alone.
@@ -68,17 +68,21 @@ def tell(folder: Path, mistake: Mistake, *, whole: bool = True) -> tuple[int, Se
 
 
 def fault(folder: Path, mistake: Mistake, line: int, findings: Sequence[Finding]) -> str:
-    """Why a mistake was not found as it should be; empty where it was: once, with its file, line, rule and fix."""
-    told = (
-        "; ".join(f"{each.where} {each.place} [{each.rule}] {each.what} do: {each.fix}" for each in findings)
+    """Return why a mistake was not reported as expected; empty if it was: once, with its file, line, rule and fix."""
+    text = (
+        "; ".join(
+            f"{finding.where} {finding.place} [{finding.rule}] {finding.what} do: {finding.fix}" for finding in findings
+        )
         or "nothing"
     )
     if len(findings) != 1:
-        return f"{len(findings)} findings: {told}"
-    (found,) = findings
-    is_right = found.file == (folder / mistake.file).resolve() and found.line == line and found.rule == mistake.rule
+        return f"{len(findings)} findings: {text}"
+    (finding,) = findings
+    is_right = (
+        finding.file == (folder / mistake.file).resolve() and finding.line == line and finding.rule == mistake.rule
+    )
     return (
         ""
-        if is_right and found.fix and mistake.fix in found.fix
-        else f"expected line {line}, {mistake.rule}, fix {mistake.fix!r}; told {told}"
+        if is_right and finding.fix and mistake.fix in finding.fix
+        else f"expected line {line}, {mistake.rule}, fix {mistake.fix!r}; reported {text}"
     )

@@ -18,7 +18,7 @@ CASE = "case-0000000a"
 
 
 def series_with(balls: Sequence[tuple[Sequence[float], float]] = TWO_BALLS, **options) -> CtSeries:
-    """A CT series of air with balls in it."""
+    """Return a CT series of air with balls in it."""
     options = {"shape": (24, 64, 72), "spacing_mm": (1.5, 0.7, 0.8)} | options
     series = CtSeries(**options)
     series.stored = np.rint(with_balls(series.shape, series.affine_ras(), balls) + 1024).astype(np.int16)
@@ -26,7 +26,7 @@ def series_with(balls: Sequence[tuple[Sequence[float], float]] = TWO_BALLS, **op
 
 
 def scan_of(series: CtSeries, *, case_id: str = CASE, headers: Sequence | None = None) -> Scan:
-    """The series as `preprocess` sees it."""
+    """Return the series as `preprocess` sees it."""
     headers = series.datasets() if headers is None else headers
     for header in headers:
         header.pop("PixelData", None)
@@ -42,12 +42,12 @@ class Run:
     report: Path
 
     def case(self, name: str = "", case_id: str = CASE) -> Path:
-        """A file of a case."""
+        """Return a file of a case."""
         return self.output / case_id / name
 
 
 def segment(folder: Path, model: Path, batch: Path, *extra: str, output: str = "segmentations") -> Run:
-    """`medweave-step segment` in this process, with one thread."""
+    """Run `medweave-step segment` in this process, with one thread."""
     report = folder / f"{output}_report.json"
     words = ["--segmentation-model", str(model), "--case-batch", str(batch), "--output", str(folder / output)]
     code = main(["segment", *words, "--run-report", str(report), "--num-threads", "1", *extra])
@@ -55,6 +55,6 @@ def segment(folder: Path, model: Path, batch: Path, *extra: str, output: str = "
 
 
 def segment_series(folder: Path, model: Path, series: CtSeries, *, headers: Sequence | None = None) -> Run:
-    """Prepares and segments one series."""
+    """Prepare and segment one series."""
     batch = prepare(folder / "batch", [scan_of(series, headers=headers)])
     return segment(folder, model, batch)

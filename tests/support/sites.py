@@ -45,7 +45,7 @@ deployments:
       services:
         gpu: {partition: gpu}
 
-  # The connection to the cluster.
+  # Access to the cluster.
   login:
     type: ssh
     workdir: ${SCRATCH}/jobs
@@ -62,7 +62,7 @@ roles:
 
 
 def write_project(folder: Path, site: str = SITE) -> Path:
-    """A folder with workflows/lung/{train,infer}.cwl, its roles and job files, and deployments/sites/two.yml."""
+    """Write a folder with workflows/lung/{train,infer}.cwl, its roles and job files, and deployments/sites/two.yml."""
     lung = folder / "workflows" / "lung"
     files = {
         lung / "train.cwl": TRAIN,

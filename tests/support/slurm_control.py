@@ -16,7 +16,7 @@ STOP_S = 60.0  # it saves its state before it ends
 
 @contextmanager
 def configured(testbed: Sites, preempt_mode: str, **settings: str) -> Iterator[None]:
-    """A controller with other settings, while the block runs.
+    """Run a controller with other settings, while the block runs.
 
     Args:
         preempt_mode: what happens to jobs of the partition `normal` when `urgent` needs their nodes: CANCEL, REQUEUE or SUSPEND.
@@ -36,7 +36,7 @@ def configured(testbed: Sites, preempt_mode: str, **settings: str) -> Iterator[N
 
 
 def other_conf(usual: str, preempt_mode: str, settings: Mapping[str, str]) -> str:
-    """slurm.conf with other settings. Pure."""
+    """Return the text of slurm.conf with other settings."""
     everywhere = {"PreemptMode": "SUSPEND,GANG" if preempt_mode == "SUSPEND" else preempt_mode, **settings}
     lines = [line for line in usual.splitlines() if line.partition("=")[0] not in everywhere]
     lines = [line.replace("PreemptMode=CANCEL", f"PreemptMode={preempt_mode}") for line in lines]
@@ -44,19 +44,19 @@ def other_conf(usual: str, preempt_mode: str, settings: Mapping[str, str]) -> st
 
 
 def stop_controller() -> None:
-    """Ends slurmctld as an operator does; returns when it is gone."""
+    """End slurmctld as an operator does; return when it is gone."""
     make_testbed(dict(os.environ)).daemons.stop("slurmctld", patience_s=STOP_S)
 
 
 def start_controller() -> None:
-    """Starts slurmctld, and waits until it answers."""
+    """Start slurmctld and wait until it answers."""
     bed = make_testbed(dict(os.environ))
     (part,) = [part for part in parts_of(bed.layout, existing_cluster=False) if part.daemon == "slurmctld"]
     bring_up(part, bed)
 
 
 def freeze_controller(testbed: Sites, *, frozen: bool) -> None:
-    """Stops the process of slurmctld as it is, or lets it go on: connections to it are made, and get no answer."""
+    """Stop the process of slurmctld by a signal, or resume it: while stopped, it accepts connections and does not answer."""
     pid = make_testbed(dict(os.environ)).daemons.pid("slurmctld")
-    told = testbed.inside("base", "kill", "-STOP" if frozen else "-CONT", str(pid))
-    assert told.returncode == 0, told.stderr
+    outcome = testbed.inside("base", "kill", "-STOP" if frozen else "-CONT", str(pid))
+    assert outcome.returncode == 0, outcome.stderr

@@ -19,9 +19,9 @@ GANG = {"hints": {"urn:medweave:cwl#Gang": {}}}
 
 
 def resources(cores: int = 1, memory_mib: int = 256, **others: Any) -> dict[str, Any]:
-    """Keys of a tool that asks for this much."""
-    asked = {"ResourceRequirement": {"coresMin": cores, "ramMin": memory_mib}}
-    return {"requirements": asked | others}
+    """Return the keys of a tool that requests these resources."""
+    requirement = {"ResourceRequirement": {"coresMin": cores, "ramMin": memory_mib}}
+    return {"requirements": requirement | others}
 
 
 def write(
@@ -33,7 +33,7 @@ def write(
     login: Mapping[str, Any] | None = None,
     reactions: Mapping[str, Any] = NEVER_AGAIN,
 ) -> None:
-    """Writes a workflow whose steps are bound to Slurm.
+    """Write a workflow whose steps are bound to Slurm.
 
     Args:
         tools: as `support.engine.write_workflow`.
@@ -58,7 +58,7 @@ def write_training(
     service: Mapping[str, Any] | None = None,
     reactions: Mapping[str, Any] = NEVER_AGAIN,
 ) -> None:
-    """Writes a workflow of one step, `train`, with the tool of this repository.
+    """Write a workflow of one step, `train`, with the tool of this repository.
 
     Args:
         options: the tool's inputs.
@@ -85,7 +85,7 @@ def _file(
         "nodes": ["${MEDWEAVE_TESTBED_LOGIN_HOST}:${MEDWEAVE_TESTBED_LOGIN_PORT}"],
         "username": "${MEDWEAVE_TESTBED_LOGIN_USER}",
         "sshKey": "~/.ssh/id_ed25519",
-        "knownHosts": "known_hosts",  # beside the file
+        "knownHosts": "known_hosts",  # next to the file
     }
     config = {"services": {"usual": {"partition": "normal", **service}}, "reactions": dict(reactions)}
     deployments = {
@@ -101,33 +101,33 @@ def _file(
 
 
 def begin(folder: Path, testbed: Sites, **environment: str) -> Run:
-    """Starts the engine with what the laptop's user has: its home, and the facts of the site; and with these variables."""
+    """Start the engine as the laptop's user, with the site's variables and these in addition."""
     layout = testbed.layout
     (folder / "known_hosts").write_text((layout.laptop_home / ".ssh" / "known_hosts").read_text())
-    told = testbed.laptop("env").stdout.splitlines()
-    facts = dict(line.split("=", 1) for line in told if line.startswith("MEDWEAVE_TESTBED"))
+    variables = testbed.laptop("env").stdout.splitlines()
+    facts = dict(line.split("=", 1) for line in variables if line.startswith("MEDWEAVE_TESTBED"))
     return start(folder, environment=facts | {"HOME": str(layout.laptop_home)} | environment)
 
 
 def go(folder: Path, testbed: Sites, timeout_s: float = 120) -> Run:
-    """The same, and waits for the end."""
+    """Start the engine as `begin` does, and wait for the end."""
     return begin(folder, testbed).wait(timeout_s)
 
 
 def site_of(ended: Run, job: str = "/first/0") -> dict[str, Any]:
-    """What the site said about a job: its id, state, nodes."""
+    """Return the site's facts about a job: its id, state, nodes."""
     (event,) = [event for event in ended.of_type("job.ended") if event["job"] == job]
     return dict(event["data"]["site"])
 
 
 def sacct(testbed: Sites, job_id: str, fields: str = "State,ExitCode,NNodes") -> list[str]:
-    """A row of the accounting, asked at the site itself."""
-    told = testbed.hpc("sacct", "-X", "--noheader", "--parsable2", f"--jobs={job_id}", f"--format={fields}").stdout
-    return told.strip().split("|")
+    """Return a row of the accounting, queried at the site itself."""
+    output = testbed.hpc("sacct", "-X", "--noheader", "--parsable2", f"--jobs={job_id}", f"--format={fields}").stdout
+    return output.strip().split("|")
 
 
 def jobs_of(testbed: Sites, run_id: str) -> list[tuple[str, str]]:
-    """(id, state) of all jobs of a run that the controller still knows, by the key in their comments."""
-    told = testbed.hpc("squeue", "--me", "--noheader", "--states=all", "--format=%i|%T|%k").stdout
-    rows = [line.split("|", 2) for line in told.splitlines()]
+    """Return (id, state) of all jobs of a run at the controller, by the key in their comments."""
+    output = testbed.hpc("squeue", "--me", "--noheader", "--states=all", "--format=%i|%T|%k").stdout
+    rows = [line.split("|", 2) for line in output.splitlines()]
     return [(job_id, state) for job_id, state, key in rows if f":{run_id}." in key]  # run, token, job

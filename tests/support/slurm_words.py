@@ -1,4 +1,4 @@
-"""Words of Slurm about a job, and a request, for tests of what is made of them."""
+"""Slurm's output about a job, and a request, for tests of parsers."""
 
 from __future__ import annotations
 

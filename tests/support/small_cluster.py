@@ -29,7 +29,7 @@ spec:
 
 @contextmanager
 def small_cluster(folder: Path) -> Iterator[ApiServer]:
-    """A server with two pods and a stranger; its kubeconfig lies in the folder."""
+    """Yield a server with two pods and an unrelated one; its kubeconfig is in the folder."""
     with ApiServer() as server:
         server.add(pod_document("w-0"), pod_document("w-1"), pod_document("stranger", labels={"app": "other"}))
         server.write_kubeconfig(folder / "kubeconfig")
@@ -37,7 +37,7 @@ def small_cluster(folder: Path) -> Iterator[ApiServer]:
 
 
 def write(tmp_path: Path, tools: dict[str, Any], *, target: str = "", config: str = "selector: app=w") -> None:
-    """Writes a workflow whose steps are bound to pods.
+    """Write a workflow whose steps are bound to pods.
 
     Args:
         target: further keys of the binding's target, as YAML.
@@ -50,7 +50,7 @@ def write(tmp_path: Path, tools: dict[str, Any], *, target: str = "", config: st
 
 
 def failure(ended: Run) -> dict[str, Any]:
-    """The event of the job that failed."""
+    """Return the event of the job that failed."""
     (job,) = [event["data"] for event in ended.of_type("job.ended") if event["data"]["state"] == "failed"]
     return job
 

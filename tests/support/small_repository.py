@@ -167,14 +167,14 @@ ODD: tuple[Any, ...] = ([], "x", 3, None)
 
 
 def write_small_repository(folder: Path) -> None:
-    """Writes the files."""
+    """Write the files."""
     for name, text in FILES.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(text, encoding="utf-8")
 
 
 def with_odd_values(name: str) -> Iterator[tuple[str, str]]:
-    """The text of a file with each odd value at each of its paths, one at a time; and what was changed."""
+    """Yield the text of a file with one odd value at one of its paths, and a description of the change."""
     document = yaml.safe_load(FILES[name])
     for field in _fields(document, ()):
         for value in ODD:

@@ -27,7 +27,7 @@ def make_wheel(
     scripts: Mapping[str, str] | None = None,
     tag: str = "py3-none-any",
 ) -> Path:
-    """Writes a wheel.
+    """Write a wheel.
 
     Args:
         requires: its Requires-Dist lines.
@@ -65,7 +65,7 @@ NEEDS = (
 
 
 def own_wheel(folder: Path, version: str, requires: Sequence[str] = NEEDS) -> Path:
-    """A medweave whose `medweave-step` needs the package of its extra `segment`; each round of packages is one call of pip."""
+    """Write a wheel of medweave whose `medweave-step` needs the package of its extra `segment`; each round is one call of pip."""
     return make_wheel(
         folder, "medweave", version, requires=requires,
         modules={"small_step.py": STEP.format(version=version)}, scripts={"medweave-step": "small_step:main"},
@@ -73,7 +73,7 @@ def own_wheel(folder: Path, version: str, requires: Sequence[str] = NEEDS) -> Pa
 
 
 def index_of(folder: Path) -> Path:
-    """A folder with the wheels that `own_wheel` may need, for pip's --find-links."""
+    """Return a folder with the wheels that `own_wheel` may need, for pip's --find-links."""
     folder.mkdir()
     make_wheel(
         folder, "small-helper", "1.5", requires=["small_deeper[fast]"], modules={"small_helper.py": "WORD = 'helped'\n"}
@@ -85,7 +85,7 @@ def index_of(folder: Path) -> Path:
 
 
 def constraints_of(index: Path) -> str:
-    """The text of a constraints.txt that pins all wheels of a folder."""
+    """Return the text of a constraints.txt that pins all wheels of a folder."""
     blocks = []
     for path in sorted(index.glob("*.whl")):
         name, version, _ = path.name.split("-", 2)

@@ -28,7 +28,7 @@ class _Server(asyncssh.SSHServer):
 
 
 class SSHServer:
-    """A server in a thread of its own.
+    """A server in its own thread.
 
     Attributes:
         port: on 127.0.0.1.
@@ -60,7 +60,7 @@ class SSHServer:
         self._thread.join(20)
 
     def cut(self) -> None:
-        """Drops all connections, as a network does; what runs goes on."""
+        """Drop all connections, as a network failure does; running programs continue."""
         done = threading.Event()
 
         def drop() -> None:
@@ -137,7 +137,7 @@ class SSHServer:
 
 
 def _nothing(_script: str) -> None:
-    """For a command that reads no script."""
+    """Ignore the input of a command that reads no script."""
 
 
 async def _pump_in(source: Any, target: Any, heard: Callable[[str], None]) -> None:
@@ -165,7 +165,7 @@ async def _pump_out(source: Any, target: Any) -> None:
 
 @contextlib.contextmanager
 def ssh_server(folder: Path, environment: dict[str, str] | None = None) -> Iterator[SSHServer]:
-    """A server that runs while the context does."""
+    """Yield a server that runs while the context does."""
     server = SSHServer(folder, environment)
     server.start()
     try:

@@ -28,7 +28,7 @@ def _need_openssh() -> None:
 
 
 def make_key(path: Path, passphrase: str = "") -> Path:
-    """A new key pair; the private half is at `path`. The test is skipped where OpenSSH is not installed."""
+    """Create a key pair, the private key at `path`; return it. Skip the test if OpenSSH is not installed."""
     _need_openssh()
     path.parent.mkdir(parents=True, exist_ok=True)
     subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", passphrase, "-f", path], check=True)
@@ -40,7 +40,7 @@ class Sshd:
     """A server on 127.0.0.1.
 
     Attributes:
-        log: what it says, with each channel.
+        log: its log file, with each channel.
         known_host: its host key as a line of known_hosts.
     """
 
@@ -63,7 +63,7 @@ class Sshd:
 
 @dataclass(frozen=True, kw_only=True)
 class Account:
-    """An account that only one server knows. It has the rights of root, so that it can use the files of a test.
+    """An account of one server only. It has the rights of root, so that it can use the files of a test.
 
     Attributes:
         shell: path of its login shell.
@@ -101,7 +101,7 @@ def _namespace(folder: Path, accounts: Sequence[Account]) -> list[str]:
 
 @contextlib.contextmanager
 def sshd(folder: Path, accepted: list[Path], *settings: str, accounts: Sequence[Account] = ()) -> Iterator[Sshd]:
-    """A server that lets these keys in, while the context lasts; `settings` are lines of sshd_config.
+    """Yield a server that accepts these keys, while the context lasts; `settings` are lines of sshd_config.
 
     Args:
         accounts: further accounts, each with its login shell and start-up files.
@@ -111,7 +111,7 @@ def sshd(folder: Path, accepted: list[Path], *settings: str, accounts: Sequence[
         Path("/run/sshd").mkdir(mode=0o755, exist_ok=True)  # sshd wants it; packages make it at boot
     key = make_key(folder / "host_key")
     (folder / "home").mkdir()  # this machine's dotfiles are not the site's: some of them take longer than a copy
-    (folder / "authorized").write_text("".join(Path(f"{each}.pub").read_text() for each in accepted))
+    (folder / "authorized").write_text("".join(Path(f"{key}.pub").read_text() for key in accepted))
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -152,7 +152,7 @@ def sshd(folder: Path, accepted: list[Path], *settings: str, accounts: Sequence[
 
 @contextlib.contextmanager
 def agent(socket_path: Path, *keys: Path) -> Iterator[None]:
-    """An ssh-agent that holds these keys, while the context lasts."""
+    """Yield an ssh-agent that holds these keys, while the context lasts."""
     process = subprocess.Popen(["ssh-agent", "-D", "-a", socket_path], stdout=subprocess.DEVNULL)
     try:
         deadline = time.monotonic() + 10
@@ -170,7 +170,7 @@ def agent(socket_path: Path, *keys: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def control_master(config: Path, host: str) -> Iterator[None]:
-    """`ssh -M HOST`, as a user opens it, while the context lasts."""
+    """Run `ssh -M HOST`, as a user opens it, while the context lasts."""
     words = ["ssh", "-F", str(config), "-o", "BatchMode=yes"]
     subprocess.run([*words, "-M", "-N", "-f", host], check=True, stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
@@ -180,5 +180,5 @@ def control_master(config: Path, host: str) -> Iterator[None]:
 
 
 def close_master(config: Path, host: str) -> None:
-    """Ends it; no error where it has ended."""
+    """Close the master connection; no error if it has ended."""
     subprocess.run(["ssh", "-F", str(config), "-O", "exit", host], check=False, stderr=subprocess.DEVNULL)

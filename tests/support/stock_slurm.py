@@ -1,4 +1,4 @@
-"""A stand-in for Slurm that understands what StreamFlow's own connector asks; medweave's has tests/fakes/slurm."""
+"""A stand-in for Slurm that understands the commands of StreamFlow's own connector; that for medweave's is tests/fakes/slurm."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from support.engine_file import STOCK, engine_file
 
 # sbatch starts the script that it gets on stdin, as one process, and writes where Slurm would.
 SBATCH = r"""#!/bin/bash
-echo "sbatch $*" >> "$STANDIN/asked"
+echo "sbatch $*" >> "$STANDIN/commands"
 output=slurm-100.out
 while [ $# -gt 0 ]; do
   case $1 in --chdir) cd "$2";; --output) output=$2;; esac; shift
@@ -23,7 +23,7 @@ if [ -z "$STANDIN_KEEPS_RUNNING" ]; then wait; fi
 echo 100
 """
 SQUEUE = r"""#!/bin/sh
-echo "squeue $*" >> "$STANDIN/asked"
+echo "squeue $*" >> "$STANDIN/commands"
 if [ -n "$STANDIN_SQUEUE_FAILS" ]; then echo 'slurm_load_jobs error: Unable to contact slurm controller'; exit 1; fi
 if [ -n "$STANDIN_KEEPS_RUNNING" ]; then echo 100; fi
 """
@@ -32,13 +32,13 @@ if [ -n "$STANDIN_FORGETS" ]; then echo 'slurm_load_jobs error: Invalid job id s
 echo "JobId=100 JobState=X ExitCode=${STANDIN_EXIT:-0:0} StdOut=/dev/null"
 """
 SCANCEL = r"""#!/bin/sh
-echo "scancel $*" >> "$STANDIN/asked"
+echo "scancel $*" >> "$STANDIN/commands"
 kill "$(cat "$STANDIN/pid")"
 """
 
 
 def stand_in(folder: Path, **knobs: str) -> dict[str, str]:
-    """Writes the programs; the environment for a run that finds them.
+    """Write the programs; return the environment for a run that uses them.
 
     Args:
         knobs: KEEPS_RUNNING, SQUEUE_FAILS, FORGETS (any text), EXIT (scontrol's ExitCode).
@@ -48,12 +48,12 @@ def stand_in(folder: Path, **knobs: str) -> dict[str, str]:
     for name, text in (("sbatch", SBATCH), ("squeue", SQUEUE), ("scontrol", SCONTROL), ("scancel", SCANCEL)):
         (programs / name).write_text(text)
         (programs / name).chmod(0o755)
-    found = {"PATH": f"{programs}:{os.environ['PATH']}", "STANDIN": str(folder)}
-    return found | {f"STANDIN_{name}": value for name, value in knobs.items()}
+    environment = {"PATH": f"{programs}:{os.environ['PATH']}", "STANDIN": str(folder)}
+    return environment | {f"STANDIN_{name}": value for name, value in knobs.items()}
 
 
 def slurm_file(folder: Path, keys: str | None = None) -> str:
-    """A streamflow.yml for the stock connector on this machine.
+    """Return a streamflow.yml for the stock connector on this machine.
 
     Args:
         keys: of the one service, as in the file; without it the binding names none.
@@ -64,7 +64,7 @@ def slurm_file(folder: Path, keys: str | None = None) -> str:
     return engine_file({"hpc": hpc}, {"/": target}, managers=STOCK)
 
 
-def asked(folder: Path) -> str:
-    """What sbatch, squeue and scancel were started with."""
-    file = folder / "asked"
+def commands_run(folder: Path) -> str:
+    """Return the command lines of sbatch, squeue and scancel."""
+    file = folder / "commands"
     return file.read_text() if file.exists() else ""

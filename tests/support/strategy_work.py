@@ -1,4 +1,4 @@
-"""Trainings that any number of ranks must end with the same weights; a module of its own, because new processes import it.
+"""Trainings that any number of ranks must end with the same weights; a separate module, because new processes import it.
 
 Plain SGD, no normalisation over patches, a loss that is the mean of its patches' losses: nothing is left that would depend on how
 the patches are dealt to ranks, but for the order of sums.
@@ -36,7 +36,7 @@ LEARNING_RATE = 0.1
 
 
 def options(data: Path, **changes: Any) -> TrainConfig:
-    """Twenty steps on tiny patches."""
+    """Return the options of twenty steps on tiny patches."""
     values: dict[str, Any] = {
         "training_set": data, "output": data / "m", "steps": 20, "batch_size": 4, "patch_shape": (8, 8, 8),
         "channels": (4, 8), "strides": (2,), "window_shape": (24, 20, 16), "epoch_steps": 10, "validation_interval": 2,
@@ -53,7 +53,7 @@ class Case:
         norm: MONAI's name of the normalisation, with its arguments.
         dtype: torch's name of the type of the weights.
         recipe: the verb's own: its normalisation and loss, and Adam.
-        resume: the checkpoint to go on from.
+        resume: the checkpoint to resume from.
     """
 
     config: TrainConfig
@@ -75,7 +75,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "accumulated": {},
     "float64": {"dtype": "float64"},
 }
-"""What the equality of strategies is held in."""
+"""The results in which strategies are compared."""
 KIND_OPTIONS: dict[str, dict[str, Any]] = {
     "uneven": {"batch_size": 5},
     "accumulated": {"batch_size": 5, "accumulate": 2},
@@ -84,25 +84,25 @@ KIND_OPTIONS: dict[str, dict[str, Any]] = {
 
 
 def case_of(data: Path, kind: str, *, resume: Path | None = None, **changes: Any) -> Case:
-    """The training of one of the kinds."""
+    """Return the training of one of the kinds."""
     config = options(data, **KIND_OPTIONS.get(kind, {}) | changes)
     return Case(config=config, resume=resume, **KINDS[kind])
 
 
 def by_two_ranks(work: Any, job: Any) -> Any:
-    """What rank 0 of two processes makes of a job."""
+    """Run a job on two ranks; return rank 0's result."""
     return run_ranks(work, job, num_here=2, num_threads=1, device="cpu", node_group=NodeGroup())
 
 
 def largest_difference(one: Mapping[str, Any], other: Mapping[str, Any]) -> float:
-    """Of two trainings' weights, or of these and others that have no curve."""
+    """Return the largest difference of the weights that both trainings have."""
     names = one.keys() & other.keys() - {"loss", "bytes"}
     assert names
     return float(max(np.abs(one[name] - other[name]).max() for name in names))
 
 
 def network_of(case: Case) -> Any:
-    """With the weights before the first step."""
+    """Return the network with the weights before the first step."""
     import torch
 
     if case.recipe:
@@ -111,7 +111,7 @@ def network_of(case: Case) -> Any:
 
 
 def trainer_of(case: Case, group: Any) -> Trainer:
-    """The verb's training, with the network, loss and optimiser that a proof of equality needs."""
+    """Return the verb's training, with the network, loss and optimiser that a proof of equality needs."""
     import torch
     from monai.losses import DiceCELoss
 
@@ -127,12 +127,12 @@ def trainer_of(case: Case, group: Any) -> Trainer:
 
 
 def start(case: Case) -> dict[str, Any]:
-    """The weights before the first step, as arrays."""
+    """Return the weights before the first step, as arrays."""
     return {name: tensor.numpy() for name, tensor in network_of(case).state_dict().items()}
 
 
 def trained(case: Case, group: Any) -> dict[str, Any]:
-    """The weights after the last step, as arrays; under `loss` those of the curve, under `bytes` what was synchronised."""
+    """Return the weights after the last step, as arrays; under `loss` those of the curve, under `bytes` the synchronized bytes."""
     trainer = trainer_of(case, group)
     points = trainer.restore(read_checkpoint(case.resume)) if case.resume else []
     history = run_to_its_end(trainer, points)
@@ -142,7 +142,7 @@ def trained(case: Case, group: Any) -> dict[str, Any]:
 
 
 def all_trained(cases: Mapping[str, Case], group: Any) -> dict[str, dict[str, Any]]:
-    """One after the other by the same ranks: to start these takes longer than to train."""
+    """Run all trainings by the same ranks, because starting ranks takes longer than training; return the results."""
     return {name: _by_ranks_or_one(case, group) for name, case in cases.items()}
 
 
@@ -173,7 +173,7 @@ class Stop:
 
 
 def stopped(job: Stop, group: Any) -> None:
-    """Trains in a process of its own, which the signal ends."""
+    """Train in a separate process, which the signal ends."""
     apply, begun = Stepper.apply, itertools.count(1)
 
     def apply_or_stop(self: Stepper) -> None:
@@ -189,7 +189,7 @@ def stopped(job: Stop, group: Any) -> None:
 
 
 def drawn_and_drawn_again(case: Case, group: Any) -> list[tuple[list[float], list[float]]]:
-    """Of each rank: random numbers of a network, by which each has drawn others, and those after a resume of its checkpoint."""
+    """Return each rank's random numbers after a checkpoint, and those after a resume from it."""
     import torch
 
     trainer, folder = trainer_of(case, group), case.config.checkpoint_folder
@@ -204,26 +204,26 @@ def drawn_and_drawn_again(case: Case, group: Any) -> list[tuple[list[float], lis
 
 
 def refusals(jobs: Mapping[str, Sequence[TrainConfig]], group: Any) -> dict[str, list[Any]]:
-    """What each rank says to a training for which the ranks were given other options each."""
+    """Return each rank's refusal of a training whose ranks have different options."""
     return {name: group.gather(_refusal(configs[group.rank], group)) for name, configs in jobs.items()}
 
 
 def trained_and_refused(
     job: tuple[Mapping[str, Case], Mapping[str, Sequence[TrainConfig]], Sequence[TrainJob]], group: Any
 ) -> Any:
-    """What `all_trained` and `refusals` give, by the same ranks; then the results and the ranks of each of the verb's trainings."""
-    trained, said = all_trained(job[0], group), refusals(job[1], group)
-    outcomes = [outcome for outcome in (train_on_rank(each, group) for each in job[2]) if outcome is not None]
-    return trained, said, [(results, context.ranks) for results, context in outcomes]
+    """Return the results of `all_trained`, of `refusals`, and of the trainings by the verb (with their ranks)."""
+    trained, refused = all_trained(job[0], group), refusals(job[1], group)
+    outcomes = [outcome for outcome in (train_on_rank(training, group) for training in job[2]) if outcome is not None]
+    return trained, refused, [(results, context.ranks) for results, context in outcomes]
 
 
 def trained_and_drawn(job: tuple[Mapping[str, Case], Mapping[str, Case]], group: Any) -> Any:
-    """What `all_trained` gives, and `drawn_and_drawn_again` of each of some others, by the same ranks."""
+    """Return the results of `all_trained`, and `drawn_and_drawn_again` of each of some others, by the same ranks."""
     return all_trained(job[0], group), {name: drawn_and_drawn_again(case, group) for name, case in job[1].items()}
 
 
 def trained_and_reported(job: tuple[Mapping[str, Case], TrainJob], group: Any) -> Any:
-    """What `all_trained` gives; then the verb's whole work: its results, and the samples of each rank."""
+    """Return the results of `all_trained`; then the verb's whole work: its results, and the samples of each rank."""
     trained = all_trained(job[0], group)
     outcome = train_on_rank(job[1], group)
     return None if outcome is None else (trained, outcome[0], [facts.samples for facts in outcome[1].ranks])
@@ -239,5 +239,5 @@ def _refusal(config: TrainConfig, group: Any) -> dict[str, str] | None:
 
 
 def with_changes(config: TrainConfig, **changes: Any) -> tuple[TrainConfig, TrainConfig]:
-    """The options of rank 0, and those of rank 1, which differ."""
+    """Return the options of rank 0, and those of rank 1, which differ."""
     return config, dataclasses.replace(config, **changes)

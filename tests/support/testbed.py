@@ -40,7 +40,7 @@ def call(
 
 
 def down_parts() -> dict[str, str]:
-    """Why each part that is down is down; the key "testbed" is for a command without an answer."""
+    """Return why each part that is down is down; the key "testbed" means that the command did not answer."""
     outcome = call("status", "--json")
     if not outcome.stdout.startswith("{"):
         return {"testbed": outcome.stderr.strip() or "no answer"}
@@ -48,7 +48,7 @@ def down_parts() -> dict[str, str]:
 
 
 def wait_for(look: Callable[[], Value | None], what: str, *, deadline_s: float = 60) -> Value:
-    """Looks again and again until there is something; fails when the deadline passes."""
+    """Poll until the result is not None and return it; fail after the deadline."""
     end = time.monotonic() + deadline_s
     while (result := look()) is None:
         assert time.monotonic() < end, f"{what}: not within {deadline_s:.0f} s"
@@ -57,38 +57,38 @@ def wait_for(look: Callable[[], Value | None], what: str, *, deadline_s: float =
 
 
 class Sites:
-    """The sites of a testbed that is up."""
+    """The sites of a running testbed."""
 
     def __init__(self, layout: Layout) -> None:
         self.layout = layout
 
     def laptop(self, *words: str, text: str | None = None, timeout_s: float = 120) -> Outcome:
-        """Runs a program as the laptop's user, behind its walls."""
+        """Run a program as the laptop's user, behind its walls."""
         return call("laptop", "--", *words, text=text, timeout_s=timeout_s)
 
     def hpc(self, *words: str, text: str | None = None, timeout_s: float = 120) -> Outcome:
-        """Runs a program as the HPC user on the login node."""
+        """Run a program as the HPC user on the login node."""
         return call("hpc", "--", *words, text=text, timeout_s=timeout_s)
 
     def inside(self, view: str, *words: str) -> Outcome:
-        """Runs a program as root with a site's view of the machine."""
+        """Run a program as root with a site's view of the machine."""
         line = [*self.words_inside(view), *words]
         return subprocess.run(line, capture_output=True, text=True, timeout=120, check=False)
 
     def words_inside(self, view: str) -> list[str]:
-        """The words before a command that is to run as root with a site's view of the machine."""
+        """Return the words before a command that is to run as root with a site's view of the machine."""
         return make_testbed(dict(os.environ)).walls.inside(view)
 
     def ssh(self, command: str, *, timeout_s: float = 120) -> Outcome:
-        """Runs a shell command on the login node as the laptop's user does."""
+        """Run a shell command on the login node as the laptop's user does."""
         return self.laptop("ssh", "testbed-login", command, timeout_s=timeout_s)
 
     def admin(self, *words: str, text: str | None = None) -> Outcome:
-        """kubectl with all rights."""
+        """Run kubectl with all rights."""
         return self._kubectl(self.layout.admin_kubeconfig, words, text)
 
     def tenant(self, name: str, *words: str, text: str | None = None) -> Outcome:
-        """kubectl with a tenant's own kubeconfig."""
+        """Run kubectl with a tenant's own kubeconfig."""
         return self._kubectl(self.layout.laptop_home / ".kube" / f"{name}.kubeconfig", words, text)
 
     def _kubectl(self, config: Path, words: tuple[str, ...], text: str | None) -> Outcome:
@@ -97,7 +97,7 @@ class Sites:
 
     @contextmanager
     def pod(self, tenant: str, document: Mapping[str, Any]) -> Iterator[str]:
-        """A pod that runs while the block does; gives its name."""
+        """Run a pod during the block; yield its name."""
         name = document["metadata"]["name"]
         made = self.tenant(tenant, "apply", "-f", "-", text=json.dumps(document))
         assert made.returncode == 0, made.stderr
@@ -110,7 +110,7 @@ class Sites:
 
     @contextmanager
     def made(self, *documents: Mapping[str, Any]) -> Iterator[None]:
-        """Objects that the administrator makes, while the block runs."""
+        """Create objects as the administrator while the block runs."""
         text = json.dumps({"apiVersion": "v1", "kind": "List", "items": documents})
         applied = self.admin("apply", "-f", "-", text=text)
         assert applied.returncode == 0, applied.stderr
@@ -121,7 +121,7 @@ class Sites:
 
     @contextmanager
     def without(self, daemon: str, signal: str) -> Iterator[None]:
-        """While the block runs a daemon does not work: killed (KILL), or stopped (STOP), which leaves its connections open."""
+        """Kill a daemon (KILL), or stop it (STOP), which leaves its connections open, while the block runs."""
         bed = make_testbed(dict(os.environ))
         kill, pid = [*bed.walls.inside(), "kill"], str(bed.daemons.pid(daemon))
         bed.commands.run([*kill, f"-{signal}", pid])
@@ -135,12 +135,12 @@ class Sites:
             bring_up(part, bed)
 
     def job_state(self, job: str) -> str | None:
-        """The final state of a Slurm job, from sacct; None while it is not over."""
+        """Return the final state of a Slurm job, from sacct; None while it is not over."""
         states = self.hpc("sacct", "-X", "-n", "-P", "-j", job, "-o", "State").stdout.split()
         return states[0] if states and states[0] not in {"PENDING", "RUNNING", "COMPLETING", "REQUEUED"} else None
 
     def submitted(self, *options: str, script: str) -> str:
-        """Submits a job script; returns the job id."""
+        """Submit a job script; return the job id."""
         outcome = self.hpc("sbatch", "--parsable", *options, text=f"#!/bin/bash\n{script}\n")
         assert outcome.returncode == 0, outcome.stderr
         return outcome.stdout.strip()
@@ -153,7 +153,7 @@ def pod_document(
     claims: Mapping[str, tuple[str, bool]] | None = None,
     limits: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
-    """A pod that pod security "restricted" accepts.
+    """Return a pod that pod security "restricted" accepts.
 
     Args:
         command: what /bin/sh runs in it.
@@ -181,15 +181,15 @@ def pod_document(
 
 
 def priority_class(name: str) -> dict[str, Any]:
-    """A priority of pods that is just above the usual one."""
+    """Return a PriorityClass just above the default."""
     return {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": name}, "value": 1}
 
 
 def unique(prefix: str) -> str:
-    """A name that no other test uses."""
+    """Return a name that no other test uses."""
     return f"{prefix}-{uuid.uuid4().hex[:8]}"
 
 
 def sites() -> Sites:
-    """The sites of the testbed that the environment names."""
+    """Return the sites of the testbed that the environment names."""
     return Sites(layout_of(os.environ))

@@ -23,7 +23,7 @@ LOGIN, SLURM = "login", "hpc"
 
 
 def login_of(testbed: Sites) -> dict[str, Any]:
-    """The way to the login node, as the laptop's user has it."""
+    """Return the options to reach the login node as the laptop's user."""
     facts, home = laptop(testbed), testbed.layout.laptop_home
     return {
         "nodes": [f"{facts['MEDWEAVE_TESTBED_LOGIN_HOST']}:{facts['MEDWEAVE_TESTBED_LOGIN_PORT']}"],
@@ -35,7 +35,7 @@ def login_of(testbed: Sites) -> dict[str, Any]:
 
 @contextmanager
 def standing(tenant: Tenant, document: Mapping[str, Any]) -> Iterator[str]:
-    """The first pod of a StatefulSet, while the block runs."""
+    """Yield the first pod of a StatefulSet, while the block runs."""
     name = document["metadata"]["name"]
     tenant.call("kubectl", "apply", "-f", "-", stdin=json.dumps(document))
     try:
@@ -47,32 +47,32 @@ def standing(tenant: Tenant, document: Mapping[str, Any]) -> Iterator[str]:
 
 
 def pods_connector(tenant: Tenant, name: str) -> MedweaveKubernetesConnector:
-    """The deployment of the pods with the label `app=NAME`."""
+    """Return the deployment of the pods with the label `app=NAME`."""
     config = {"kubeconfig": str(tenant.kubeconfig), "namespace": tenant.namespace, "selector": f"app={name}"}
     return MedweaveKubernetesConnector(name, "/", **config)
 
 
 def pod_place(name: str, number: int = 0) -> ExecutionLocation:
-    """A pod of a StatefulSet, whose deployment has its name."""
+    """Return a pod of a StatefulSet, whose deployment has its name."""
     return ExecutionLocation(name=f"{name}-{number}:worker", deployment=name)
 
 
 def slurm_connectors(login: Mapping[str, Any]) -> dict[str, Any]:
-    """Slurm, and the login node below it."""
+    """Return the connectors of Slurm and of the login node it wraps."""
     over = MedweaveSSHConnector(LOGIN, "/", **login)
     services = {"usual": {"partition": "normal"}}
     return {LOGIN: over, SLURM: MedweaveSlurmConnector(SLURM, "/", over, None, services=services)}
 
 
 def slurm_place(login: Mapping[str, Any]) -> ExecutionLocation:
-    """The queue, as the engine has it: over the login node."""
+    """Return the queue, as the engine has it: over the login node."""
     inner = ExecutionLocation(name=login["nodes"][0], deployment=LOGIN)
     return ExecutionLocation(name=f"{SLURM}/usual", deployment=SLURM, service="usual", wraps=inner)
 
 
 @contextlib.asynccontextmanager
 async def managed(connectors: Mapping[str, Any], **settings: Any) -> AsyncIterator[Any]:
-    """A data manager between deployments that are up while the block runs."""
+    """Yield a data manager between deployments that are up while the block runs."""
     context = SimpleNamespace(
         deployment_manager=SimpleNamespace(get_connector=connectors.__getitem__),
         checkpoint_manager=SimpleNamespace(register=lambda _: None),

@@ -47,7 +47,7 @@ def _processor_time() -> float:
 
 
 class Timings:
-    """Collects the seconds of every test and writes them at the end of the session.
+    """The seconds of every test, written at the end of the session.
 
     A second run with the same `--timings-since` (what failed is run again) adds to the file.
     """

@@ -27,7 +27,7 @@ TINY = (
 
 
 def ball_case(rng: np.random.Generator, balls=BALLS, shape=SHAPE) -> tuple[np.ndarray, np.ndarray]:
-    """Volume in HU (noisy lung with balls of 40 HU) and its label."""
+    """Return a volume in HU (noisy lung with balls of 40 HU) and its label."""
     volume = rng.normal(-850, 20, shape).astype(np.float32)
     label = np.zeros(shape, np.uint8)
     points = np.stack(np.indices(shape), axis=-1)
@@ -44,7 +44,7 @@ def training_set(
     unlabelled: Sequence[int] = (),
     **changes: Any,
 ) -> Path:
-    """Writes a folder of prepared cases `case-0`, `case-1`, …; returns it.
+    """Write a folder of prepared cases `case-0`, `case-1`, …; return it.
 
     Args:
         splits: the split of each case.

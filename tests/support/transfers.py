@@ -1,4 +1,4 @@
-"""The data manager at work in a test: this machine, and sites over real ssh whose programs a test can replace."""
+"""Run the data manager in a test: the driver's machine, and sites over real ssh whose programs a test can replace."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ ENDS: Mapping[Route, tuple[str, str]] = {
 
 
 def replaced(folder: Path, program: str, script: str) -> None:
-    """Puts a script into a folder of a PATH, in the place of a program, which it can run as `$real`."""
+    """Write a script to a folder of a PATH that replaces a program; the script can run the program as `$real`."""
     file = folder / program
     file.unlink(missing_ok=True)  # it may be a link to the machine's own busybox, which is not to be written to
     file.write_text(f"#!/bin/sh\nreal={shlex.quote(str(shutil.which(program)))}\n{script}\n")
@@ -42,52 +42,52 @@ def replaced(folder: Path, program: str, script: str) -> None:
 
 
 def slices(num_bytes: int) -> bytes:
-    """Pixels as CT has them: two bytes each, noise in the lower one, one of few values in the upper one."""
+    """Return bytes like CT pixels: two bytes each, noise in the lower byte and one of few values in the upper byte."""
     some = os.urandom(num_bytes)
     pixels = bytearray(some)
     pixels[1::2] = some[1::2].translate(bytes([4] * 8 + [3] * 248))
     return bytes(pixels)
 
 
-class Places:
-    """A laptop and two sites, whose files all lie on this machine.
+class TransferSites:
+    """A laptop and two sites, whose files are all on this machine.
 
     Attributes:
-        programs: a folder on the sites' PATH, before the others.
-        source, target: folders for what is sent, and for what arrives.
-        more: further connectors, by the name of their deployment.
-        pods: the API server of those of `with_pods`.
-        settings: of the data manager. All of these sites' files lie on one machine: unless a test wants so, nobody looks for that.
-        asked: commands that each deployment ran, and streams that it opened.
+        programs: the first folder on the sites' PATH.
+        source, target: the folders that copies are read from and written to.
+        more: returns further connectors by the name of their deployment.
+        pods: the API server of the pods of `with_pods`.
+        settings: of the data manager. All sites share this machine's file system; the check for that is off by default.
+        calls: the number of commands run and streams opened per deployment.
     """
 
     def __init__(self, folder: Path, server: SSHServer) -> None:
         self.programs, self.source, self.target = folder / "programs", folder / "source", folder / "target"
-        for each in (self.programs, self.source, self.target):
-            each.mkdir()
+        for created in (self.programs, self.source, self.target):
+            created.mkdir()
         self.server = server
         server.environment["PATH"] = f"{self.programs}:{os.environ['PATH']}"
-        self.asked: Counter[str] = Counter()
+        self.calls: Counter[str] = Counter()
         self.manager: Any = None
         self.more: Callable[[], dict[str, Any]] = dict
         self.pods: Any = None
         self.settings: dict[str, Any] = {"sameFileSystem": False}
 
     def replace(self, program: str, script: str) -> None:
-        """Puts a script in the place of a site's program, which it can run as `$real`."""
+        """Replace a program of the sites by a script, which can run the program as `$real`."""
         replaced(self.programs, program, script)
 
-    def places(self) -> dict[str, ExecutionLocation]:
-        """The location of each deployment."""
+    def locations(self) -> dict[str, ExecutionLocation]:
+        """Return the location of each deployment."""
         name = f"127.0.0.1:{self.server.port}"
-        sites = {each: ExecutionLocation(name=name, deployment=each) for each in ("site", "other")}
+        sites = {deployment: ExecutionLocation(name=name, deployment=deployment) for deployment in ("site", "other")}
         return {"laptop": LAPTOP, **sites}
 
-    def at_work(self, act: Callable[[Places], Awaitable[Any]], kind: Any = MedweaveDataManager) -> Any:
-        """What is answered while the places are connected."""
-        return asyncio.run(asyncio.wait_for(self._used(act, kind), 60))
+    def run_connected(self, act: Callable[[TransferSites], Awaitable[Any]], kind: Any = MedweaveDataManager) -> Any:
+        """Return the result of `act`, which is called while the sites are connected."""
+        return asyncio.run(asyncio.wait_for(self._act_connected(act, kind), 60))
 
-    async def _used(self, act: Callable[[Places], Awaitable[Any]], kind: Any) -> Any:
+    async def _act_connected(self, act: Callable[[TransferSites], Awaitable[Any]], kind: Any) -> Any:
         login = {
             "nodes": [f"127.0.0.1:{self.server.port}"],
             "username": "me",
@@ -118,33 +118,33 @@ class Places:
 
     def _counting(self, name: str, method: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
         async def counted(*arguments: Any, **keywords: Any) -> Any:
-            self.asked[name] += 1
+            self.calls[name] += 1
             return await method(*arguments, **keywords)
 
         return counted
 
     async def send(self, route: Route, name: str, to: str = "", *, writable: bool = False) -> None:
-        """Sends what lies below `source` under this name to `target`, where it gets another name if one is given."""
-        source, destination = (self.places()[each] for each in ENDS[route])
+        """Copy the entry `name` of `source` to `target`, under the name `to` if that is set."""
+        source, destination = (self.locations()[deployment] for deployment in ENDS[route])
         path = str(self.source / name)
         self.manager.register_path(source, path)
         await self.manager.transfer_data(source, path, [destination], str(self.target / (to or name)), writable)
 
-    def left(self) -> list[str]:
-        """What lies in `target`, hidden names too."""
-        return sorted(each.name for each in self.target.iterdir())
+    def target_names(self) -> list[str]:
+        """Return the sorted names in `target`, hidden names included."""
+        return sorted(entry.name for entry in self.target.iterdir())
 
 
 @contextmanager
-def places(folder: Path) -> Iterator[Places]:
-    """The places, whose files lie in a folder of the test."""
+def transfer_sites(folder: Path) -> Iterator[TransferSites]:
+    """Yield the sites, whose files are in a folder of the test."""
     with ssh_server(folder / "server") as server:
-        yield Places(folder, server)
+        yield TransferSites(folder, server)
 
 
 @contextmanager
-def with_pods(at: Places, folder: Path) -> Iterator[list[ExecutionLocation]]:
-    """The same with a deployment `pods`: two of them, which see the same files and do not say so."""
+def with_pods(at: TransferSites, folder: Path) -> Iterator[list[ExecutionLocation]]:
+    """Add a deployment `pods`: two pods that share a file system without declaring it. Yield their locations."""
     with ApiServer() as server:
         for name in ("w-0", "w-1"):
             server.add(pod_document(name))

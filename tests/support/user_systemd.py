@@ -1,6 +1,6 @@
 """A user's own systemd for tests: the real manager, on a machine that need not have been booted by systemd. Needs root.
 
-It gets a view of /run of its own, for it starts only where systemd seems to have booted, and a control group of its own: whatever
+It gets its own view of /run, for it starts only where systemd seems to have booted, and its own control group: whatever
 is in the group in which it is started, it takes for its own and moves.
 """
 
@@ -17,17 +17,17 @@ from pathlib import Path
 
 import pytest
 
-PROGRAM = next((each for each in ("/usr/lib/systemd/systemd", "/lib/systemd/systemd") if Path(each).is_file()), "")
+PROGRAM = next((path for path in ("/usr/lib/systemd/systemd", "/lib/systemd/systemd") if Path(path).is_file()), "")
 BOOTED = "mkdir -p /run/systemd && mount -t tmpfs none /run/systemd && mkdir /run/systemd/system && "
 PATIENCE_S = 20.0
 
 
 @contextlib.contextmanager
 def user_systemd(folder: Path) -> Iterator[dict[str, str]]:
-    """A manager that runs while the context lasts: the variables with which `systemctl --user` finds it, and its units.
+    """Run a manager while the context lasts; yield the variables with which `systemctl --user` finds it and its units.
 
     Args:
-        folder: for all that it keeps.
+        folder: for all its files.
     """
     if not PROGRAM or os.getuid() != 0:
         pytest.skip("needs root, and systemd: apt-get install systemd")
@@ -37,8 +37,8 @@ def user_systemd(folder: Path) -> Iterator[dict[str, str]]:
         "XDG_CONFIG_HOME": str(folder / "home" / ".config"),
         "XDG_DATA_HOME": str(folder / "home" / ".local" / "share"),
     }
-    for each in variables.values():
-        Path(each).mkdir(mode=0o700, parents=True, exist_ok=True)
+    for path in variables.values():
+        Path(path).mkdir(mode=0o700, parents=True, exist_ok=True)
     with _groups() as groups:
         line = "".join(f"echo $$ > {group}/cgroup.procs && " for group in groups)
         words = ["unshare", "--mount", "--propagation", "private", "sh", "-c", f"{line}{BOOTED}exec {PROGRAM} --user"]
@@ -60,22 +60,22 @@ def _wait_for(folder: Path, variables: dict[str, str]) -> None:
     deadline = time.monotonic() + PATIENCE_S
     while True:
         words = ["systemctl", "--user", "is-active", "timers.target"]
-        said = subprocess.run(words, env={**os.environ, **variables}, capture_output=True, text=True, check=False)
-        if said.stdout.strip() == "active":
+        outcome = subprocess.run(words, env={**os.environ, **variables}, capture_output=True, text=True, check=False)
+        if outcome.stdout.strip() == "active":
             return
-        assert time.monotonic() < deadline, f"{said.stderr}\n{(folder / 'systemd.log').read_text()}"
+        assert time.monotonic() < deadline, f"{outcome.stderr}\n{(folder / 'systemd.log').read_text()}"
         time.sleep(0.1)
 
 
 @contextlib.contextmanager
 def _groups() -> Iterator[list[Path]]:
-    """New control groups in the hierarchies by which systemd tells processes apart."""
+    """New control groups in the hierarchies by which systemd distinguishes processes."""
     name = f"medweave-test-{secrets.token_hex(4)}"
     mounts = [line.split() for line in Path("/proc/self/mountinfo").read_text().splitlines()]
     kinds = [(line[4], *line[line.index("-") + 1 :]) for line in mounts]
-    hierarchies = [Path(each[0]) for each in kinds if each[1] in ("cgroup", "cgroup2")]
-    tell = [Path(each[0]) for each in kinds if each[1] == "cgroup2" or "name=systemd" in each[-1].split(",")]
-    made = [hierarchy / name for hierarchy in tell]
+    hierarchies = [Path(kind[0]) for kind in kinds if kind[1] in ("cgroup", "cgroup2")]
+    tracked = [Path(kind[0]) for kind in kinds if kind[1] == "cgroup2" or "name=systemd" in kind[-1].split(",")]
+    made = [hierarchy / name for hierarchy in tracked]
     for group in made:
         group.mkdir()
     try:
@@ -86,7 +86,7 @@ def _groups() -> Iterator[list[Path]]:
 
 
 def _remove(group: Path) -> None:
-    """Removes a group and those in it, once their processes have gone."""
+    """Remove a group and those in it, once their processes have gone."""
     if not group.is_dir():
         return
     deadline = time.monotonic() + PATIENCE_S

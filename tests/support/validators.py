@@ -14,12 +14,12 @@ import pytest
 from support.built_once import alone
 from support.cwl_files import ROOT
 
-# Its pins are not medweave's (rich), so it has an environment of its own; ro-crate-py 0.14 has RO-Crate 1.1's JSON-LD context.
+# Its pins are not medweave's (rich), so it has its own environment; ro-crate-py 0.14 has RO-Crate 1.1's JSON-LD context.
 CRATE_VALIDATOR = ("roc-validator==0.13.0", "rocrate==0.14.2")
 
 
 def crate_issues(*crates: Path) -> list[dict[str, Any]]:
-    """What `roc-validator` finds in crates, each a folder or .zip, that the Provenance Run Crate profile forbids."""
+    """Return violations of the Provenance Run Crate profile in crates (folders or .zip) that `roc-validator` reports."""
     environment = ROOT / "build" / "roc-validator"
     python = environment / "bin" / "python"
     with alone(environment.with_suffix(".lock")):
@@ -38,10 +38,10 @@ def crate_issues(*crates: Path) -> list[dict[str, Any]]:
 
 
 def dciodvfy_errors(path: Path) -> list[str]:
-    """The lines in which David Clunie's `dciodvfy` (Debian package dicom3tools) calls something an error."""
+    """Return the lines in which David Clunie's `dciodvfy` (Debian package dicom3tools) calls something an error."""
     if shutil.which("dciodvfy") is None:
         pytest.skip("dciodvfy is missing: apt-get install dicom3tools")
     ended = subprocess.run(["dciodvfy", str(path)], text=True, capture_output=True, check=False, errors="replace")
     lines = (ended.stdout + ended.stderr).splitlines()
-    assert lines, "dciodvfy said nothing at all"
+    assert lines, "dciodvfy printed nothing at all"
     return [line for line in lines if line.startswith("Error")]

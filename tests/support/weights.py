@@ -11,13 +11,13 @@ from medweave_steps.io.model.network import load_network
 
 
 def weights(folder: Path) -> dict[str, np.ndarray]:
-    """All tensors of a model."""
+    """Return all tensors of a model."""
     network = load_network(folder, read_card(folder))
     return {name: tensor.numpy() for name, tensor in network.state_dict().items()}
 
 
 def assert_equal_weights(one: Path, other: Path) -> None:
-    """Bit for bit."""
+    """Assert that two models have equal weights, bit for bit."""
     first, second = weights(one), weights(other)
     assert first.keys() == second.keys()
     for name in first:

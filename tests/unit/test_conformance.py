@@ -20,7 +20,7 @@ REPORT = """<testsuites><testsuite>
 
 
 def kept() -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(PROGRAM.KEPT.read_text(encoding="utf-8"))
+    found: dict[str, Any] = json.loads(PROGRAM.TABLE.read_text(encoding="utf-8"))
     return found
 
 

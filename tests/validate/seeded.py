@@ -14,11 +14,11 @@ ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "tests"))
 
 from support.mistakes import MISTAKES  # noqa: E402
-from support.seeding import copy_repository, fault, tell  # noqa: E402
+from support.seeding import copy_repository, fault, seed_and_validate  # noqa: E402
 
 
 def main() -> int:
-    """Writes build/validate/summary.json; 0 if every mistake is found and there is no false alarm."""
+    """Write build/validate/summary.json; return 0 if every mistake is found and there is no false alarm."""
     parser = argparse.ArgumentParser(description=main.__doc__)
     parser.add_argument("--only", nargs="*", default=[""], help="words of the names of mistakes")
     only = parser.parse_args().only
@@ -37,7 +37,7 @@ def main() -> int:
         folder = Path(name).resolve()
         copy_repository(folder)
         for mistake in chosen:
-            why = fault(folder, mistake, *tell(folder, mistake))
+            why = fault(folder, mistake, *seed_and_validate(folder, mistake))
             print(f"{'found ' if not why else 'MISSED'} {mistake.name}{': ' + why if why else ''}", flush=True)
             missed += [mistake.name] if why else []
     summary = {

@@ -68,7 +68,7 @@ def test_sarif_has_every_rule_and_the_place(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("form", FORMATS)
-def test_every_form_can_say_that_nothing_was_found(form: str, folder: Path) -> None:
+def test_every_format_can_report_no_findings(form: str, folder: Path) -> None:
     (folder / "echo.cwl").write_text(TOOL)
     assert main(["validate", "--format", form]) == 0
 
@@ -95,7 +95,7 @@ TWO_TEXTS = TOOL.replace("outputs", "  other: {type: string, inputBinding: {}}\n
     ("text", "place", "reason"),
     [(GRAPH, "main.cwl:4:", "unknown identifier 'strin'"), (SCATTER, "main.cwl:1:", "Must specify scatterMethod")],
 )
-def test_cwltool_is_asked_only_on_request_and_its_refusal_is_a_finding(
+def test_cwltool_runs_only_on_request_and_its_refusal_is_a_finding(
     folder: Path, capsys: pytest.CaptureFixture[str], text: str, place: str, reason: str
 ) -> None:
     (folder / "main.cwl").write_text(text)
@@ -135,7 +135,7 @@ def test_ignored_and_hidden_files_are_left_out_and_named_ones_are_not(folder: Pa
     assert main(["validate", "tests"]) == 65
 
 
-def test_a_fault_of_the_command_is_no_traceback_unless_asked_for(
+def test_internal_error_prints_no_traceback_without_debug(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def fails(*_: object, **__: object) -> None:
@@ -155,13 +155,13 @@ def test_a_secret_is_never_shown(folder: Path, capsys: pytest.CaptureFixture[str
     assert secret not in capsys.readouterr().out
 
 
-def test_what_stands_in_another_file_is_taken_for_right(folder: Path) -> None:
+def test_references_to_other_files_are_assumed_valid(folder: Path) -> None:
     (folder / "echo.cwl").write_text(UNREAD + "requirements: [{$import: js.yml}]\n")
     (folder / "js.yml").write_text("class: InlineJavascriptRequirement\nexpressionLib: [inputs.text]\n")
     assert main(["validate"]) == 0
 
 
-def test_a_reference_to_a_secret_is_none(folder: Path) -> None:
+def test_reference_to_a_secret_is_not_a_secret(folder: Path) -> None:
     (folder / "login.yml").write_text("password: ${PASSWORD}\ntoken: /run/secrets/token\nsecretName: login\n")
     assert main(["validate"]) == 0
 
@@ -196,7 +196,7 @@ exit 1
 
 
 def write_chart(folder: Path, helm: str, more: str = "") -> Path:
-    """A chart, and a program `helm` in the folder that is returned."""
+    """Write a chart, and a program `helm`; return the folder of `helm`."""
     chart, programs = folder / "web", folder / ".bin"
     (chart / "templates").mkdir(parents=True)
     (chart / "Chart.yaml").write_text(f"apiVersion: v2\nname: web\nversion: 1.0.0\n{more}")
@@ -234,11 +234,11 @@ def test_errors_of_helm_lint_are_findings(
         ("*", "1.34.0"),
     ],
 )
-def test_helm_is_told_a_kubernetes_that_the_chart_takes(constraint: str, version: str) -> None:
+def test_helm_gets_a_supported_kubernetes_version(constraint: str, version: str) -> None:
     assert kube_version(constraint) == version
 
 
-def test_helm_is_asked_only_on_demand(
+def test_helm_runs_only_on_request(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     programs = write_chart(
@@ -283,7 +283,7 @@ def test_values_of_a_job(value: object, kind: str, is_one: bool) -> None:
     assert of_value(value, parse(kind, declared=False)) is is_one
 
 
-def test_a_type_is_told_as_a_document_writes_it() -> None:
+def test_type_is_reported_as_written_in_the_document() -> None:
     assert spelled_type(parse("File[]?", declared=False)) == "File[]?"
 
 
@@ -304,7 +304,7 @@ SITE = "title: mine\ndeployments:\n  here: {type: medweave.local, config: {}}\nr
         ("notes.md", "anything\n", 0, "1 files: 0 errors"),
     ],
 )
-def test_a_file_that_is_named_is_recognised_or_it_is_said(
+def test_named_file_is_recognized_or_reported(
     name: str, text: str, code: int, message: str, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (folder / name).parent.mkdir(parents=True, exist_ok=True)
@@ -314,7 +314,7 @@ def test_a_file_that_is_named_is_recognised_or_it_is_said(
 
 
 @pytest.mark.parametrize("stem", ["measure-lungs", "my-measure-lungs", "lungs"])
-def test_a_job_file_is_that_of_the_workflow_whose_whole_name_it_ends_with(
+def test_job_file_belongs_to_the_workflow_named_by_its_suffix(
     stem: str, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (folder / "jobs").mkdir()
@@ -334,7 +334,7 @@ def test_a_job_file_is_that_of_the_workflow_whose_whole_name_it_ends_with(
         ("jobs/mine.yml", "# a cohort", "of_lungs: a\nwrong: a"),
     ],
 )
-def test_a_job_file_of_any_name_is_that_of_its_schema_or_of_the_workflow_that_has_its_inputs(
+def test_job_file_of_any_name_is_assigned_by_schema_or_inputs(
     path: str, first: str, keys: str, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for name in ("measure-lungs", "lungs"):
@@ -345,9 +345,7 @@ def test_a_job_file_of_any_name_is_that_of_its_schema_or_of_the_workflow_that_ha
     assert "expected: one of of_lungs\n" in capsys.readouterr().out
 
 
-def test_a_file_in_jobs_that_may_be_of_two_workflows_is_that_of_neither(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_ambiguous_job_file_is_assigned_to_no_workflow(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for name in ("measure", "segment"):
         (folder / f"{name}.cwl").write_text(TOOL)
     (folder / "jobs").mkdir()
@@ -357,7 +355,7 @@ def test_a_file_in_jobs_that_may_be_of_two_workflows_is_that_of_neither(
     assert "this file is not recognised" in capsys.readouterr().out
 
 
-def test_the_network_is_not_asked(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_network_is_not_used(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[object] = []
 
     def request(*words: object, **__: object) -> None:
@@ -395,7 +393,7 @@ def test_files_of_a_run_are_left_out(folder: Path) -> None:
         ("web/values.yaml", 'extraEnv: [{{name: API_TOKEN, value: "{}"}}]\n', 1),
     ],
 )
-def test_secrets_in_files_that_git_keeps(
+def test_secrets_in_files_tracked_by_git(
     name: str, text: str, line: int, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     secret = "aHVudGVy" + "Mjc3Nzc3"

@@ -16,7 +16,7 @@ from medweave.validate.findings import RULES
 from support.cwl_files import ROOT
 from support.mistake import Mistake
 from support.mistakes import MISTAKES
-from support.seeding import copy_repository, fault, tell
+from support.seeding import copy_repository, fault, seed_and_validate
 
 OF_OPTIONS = {"file-kind", "cwltool"}  # named files, --cwltool: see test_command.py
 
@@ -29,7 +29,7 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_there_are_as_many_mistakes_as_were_promised_and_of_every_rule() -> None:
+def test_promised_number_of_mistakes_covers_every_rule() -> None:
     assert len({mistake.name for mistake in MISTAKES}) == len(MISTAKES) >= 40
     assert {mistake.rule for mistake in MISTAKES} == set(RULES) - OF_OPTIONS
 
@@ -37,8 +37,8 @@ def test_there_are_as_many_mistakes_as_were_promised_and_of_every_rule() -> None
 @pytest.mark.parametrize("mistake", MISTAKES, ids=lambda mistake: mistake.name.replace(" ", "-"))
 def test_a_mistake_is_found_once_with_its_line_and_a_fix(mistake: Mistake, copy: Path) -> None:
     # The changed file alone shows most mistakes, in a tenth of the time. make validate-seeded validates the whole copy for each.
-    if fault(copy, mistake, *tell(copy, mistake, whole=False)):
-        assert fault(copy, mistake, *tell(copy, mistake)) == ""
+    if fault(copy, mistake, *seed_and_validate(copy, mistake, whole=False)):
+        assert fault(copy, mistake, *seed_and_validate(copy, mistake)) == ""
 
 
 def test_the_repository_has_no_findings(capsys: pytest.CaptureFixture[str]) -> None:
@@ -47,7 +47,7 @@ def test_the_repository_has_no_findings(capsys: pytest.CaptureFixture[str]) -> N
 
 
 def summed_up(folder: Path, monkeypatch: pytest.MonkeyPatch, **changed: object) -> tuple[int, dict[str, Any]]:
-    """What `make validate-seeded` ends with and writes, for one mistake and the files of a folder in the repository's place."""
+    """Return exit code and summary of `make validate-seeded`, for one mistake and a folder that replaces the repository."""
     seeded = runpy.run_path(str(ROOT / "tests" / "validate" / "seeded.py"))["main"]
     monkeypatch.setattr(sys, "argv", ["seeded.py", "--only", MISTAKES[0].name])
     for name, value in {"ROOT": folder, **changed}.items():
@@ -55,7 +55,7 @@ def summed_up(folder: Path, monkeypatch: pytest.MonkeyPatch, **changed: object) 
     return seeded(), json.loads((folder / "build" / "validate" / "summary.json").read_text())
 
 
-def test_the_summary_of_what_was_seeded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_summary_of_seeded_mistakes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / ".medweave-ignore").write_text("build/\n")
     num_seeded = sum(MISTAKES[0].name in mistake.name for mistake in MISTAKES)
     code, summary = summed_up(tmp_path, monkeypatch)
@@ -64,12 +64,12 @@ def test_the_summary_of_what_was_seeded(tmp_path: Path, monkeypatch: pytest.Monk
     assert summary == {"seeded": num_seeded, "found": num_seeded, "false_alarms": 0, "missed": [], "alarms": []}
 
 
-def test_a_missed_mistake_and_a_false_alarm_are_counted_and_fail_it(
+def test_missed_mistake_and_false_alarm_are_counted_and_fail(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    code, summary = summed_up(tmp_path, monkeypatch, fault=lambda *given: "nothing was told")
+    code, summary = summed_up(tmp_path, monkeypatch, fault=lambda *_: "nothing was reported")
     assert (code, summary["found"], summary["missed"][0]) == (1, 0, MISTAKES[0].name)
-    assert f"MISSED {MISTAKES[0].name}: nothing was told" in capsys.readouterr().out
+    assert f"MISSED {MISTAKES[0].name}: nothing was reported" in capsys.readouterr().out
     (tmp_path / "wrong.cwl").write_text("cwlVersion: v1.2\nclass: CommandLineTool\ninputs: {a: strin}\noutputs: []\n")
     code, summary = summed_up(tmp_path, monkeypatch)
     assert (code, summary["found"], summary["missed"]) == (1, summary["seeded"], [])

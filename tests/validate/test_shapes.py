@@ -47,12 +47,12 @@ def findings_in(folder: Path) -> list[tuple[str, int, str, str]]:
     ]
 
 
-def test_in_the_small_repository_nothing_is_wrong(small: Path) -> None:
+def test_small_repository_has_no_findings(small: Path) -> None:
     assert findings_in(small) == []
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_an_odd_value_anywhere_is_no_fault_of_the_command(
+def test_odd_value_anywhere_causes_no_internal_error(
     kind: str, small: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for name, label, text in odd((kind,), PER_KIND):
@@ -64,7 +64,7 @@ def test_an_odd_value_anywhere_is_no_fault_of_the_command(
 
 
 @pytest.mark.parametrize("words", [["bind", "--output", "out.yml"], ["plan"]], ids=lambda words: words[0])
-def test_bind_and_plan_tell_where_an_odd_value_is(
+def test_bind_and_plan_report_the_line_of_an_odd_value(
     words: list[str], small: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     command = [words[0], WORKFLOW, "--site", SITE, "--job", JOB, *words[1:]]
@@ -96,7 +96,7 @@ def test_bind_and_plan_tell_where_an_odd_value_is(
         (SITE, "title: small", "title: " + "[" * 3000 + "]" * 3000),
     ],
 )  # fmt: skip
-def test_ordinary_mistakes_are_told_where_they_are(
+def test_ordinary_mistakes_are_reported_with_their_line(
     name: str, old: str, new: str, small: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert old in FILES[name]
@@ -128,7 +128,7 @@ def test_ordinary_mistakes_are_told_where_they_are(
         ("deployments/pod.yaml", "valueFrom: {secretKeyRef: {name: a, key: b}}", "value: hunter2", "secret-in-clear", "out"),
     ],
 )  # fmt: skip
-def test_a_mistake_is_told_once_with_the_right_name(
+def test_mistake_is_reported_once_with_the_right_name(
     name: str, old: str, new: str, rule: str, fix: str, small: Path
 ) -> None:
     assert old in FILES[name]

@@ -31,7 +31,7 @@ WRONG = GOOD.replace("string", "strin")
 
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
-    """Another repository with one tool."""
+    """Create another repository with one tool; return its folder."""
     git("init", "--quiet", folder=tmp_path)
     (tmp_path / "echo.cwl").write_text(GOOD)
     return tmp_path
@@ -78,7 +78,7 @@ def test_the_lines_of_the_github_template(checkout: Path) -> None:
     assert annotated.stdout.startswith("::error file=echo.cwl,line=5,col=10,title=cwl-type::")
 
 
-def test_our_own_workflow_on_github_tells_findings_beside_their_lines(checkout: Path) -> None:
+def test_github_workflow_annotates_findings_at_their_lines(checkout: Path) -> None:
     steps = loaded(ROOT / ".github" / "workflows" / "ci.yml")["jobs"]["test"]["steps"]
     (line,) = (entry["run"] for entry in steps if "medweave validate" in entry.get("run", ""))
     (checkout / ".venv").mkdir()
@@ -101,7 +101,7 @@ def test_the_hook_of_pre_commit_calls_the_command(checkout: Path) -> None:
     assert (ended.returncode, "echo.cwl:5:10: error: 'strin' is no type of CWL." in ended.stdout) == (65, True)
 
 
-def test_what_the_hook_installs_is_this_package_with_what_the_command_needs() -> None:
+def test_hook_installs_this_package_with_its_requirements() -> None:
     (hook,) = loaded(ROOT / ".pre-commit-hooks.yaml")
     (installed,) = hook["additional_dependencies"]
     extra = installed.removeprefix(".[").removesuffix("]")

@@ -25,6 +25,7 @@ from medweave_connectors.host.gather import gather_all
 from medweave_connectors.transfer import shell_commands
 from medweave_connectors.transfer.capabilities import one_per_volume, run_at
 from medweave_connectors.transfer.failures import ContentDiffers, TransferErrors
+from medweave_connectors.transfer.manifest import tree_digest
 from medweave_connectors.transfer.manifest.digest_cache import DigestCache, has_failed
 from medweave_connectors.transfer.manifest.manifest import Manifest
 from medweave_connectors.transfer.manifest.source import Source
@@ -34,7 +35,7 @@ from medweave_connectors.transfer.resume import ResumableCopy
 from medweave_connectors.transfer.routes.carrier import Carrier
 from medweave_connectors.transfer.routes.router import Router
 from medweave_connectors.transfer.shell_commands import PreparedFolder, StagingPlace
-from medweave_connectors.transfer.store import blob_store, many_files
+from medweave_connectors.transfer.store import blob_store
 from medweave_connectors.transfer.store.blob_store import Store, StoreState
 from medweave_connectors.transfer.store.store_lookup import StoreLookup, is_partial_copy_worth_it
 from medweave_connectors.transfer.streams import tree_stream_piece
@@ -367,7 +368,7 @@ class Sender:
 
     def _tree_stream(self, place: StagingPlace) -> TreeStream:
         plan, store = self.plan, self._store if self._lookup is not None else None
-        source, later = plan.manifest, many_files.has_many(plan.manifest)
+        source, later = plan.manifest, tree_digest.has_many(plan.manifest)
         return TreeStream(source.real, place.inside(plan.name), source.num_bytes, store, later=later)
 
     # ---- the end

@@ -59,7 +59,7 @@ class Verifier:
                 return None
         finally:
             reading.cancel()
-        pending_tree = digest if many_files.has_many(sent) else None
+        pending_tree = digest if tree_digest.has_many(sent) else None
         for receiver, has_received in zip(self.plan.receivers, received, strict=True):
             if not has_received:
                 if difference := await self._difference(receiver, sent, tree_digest.expected_digest(sent)):
@@ -86,7 +86,7 @@ class Verifier:
         return sent
 
     async def _has_received(self, location: ExecutionLocation, digest: str) -> bool:
-        store = self.store if self.lookup is not None and many_files.has_many(self.plan.manifest) else None
+        store = self.store if self.lookup is not None and tree_digest.has_many(self.plan.manifest) else None
         text, code = await self.run_at(location, many_files.check_received(self.path, digest, store))
         if code == shell_commands.REFUSED:
             raise self.errors.command_failed(text, code)
@@ -95,7 +95,7 @@ class Verifier:
     async def _difference(self, location: ExecutionLocation, sent: Manifest, expected: str | None) -> str:
         """Return how the copy at a location differs; empty where it does not."""
         if expected is not None:
-            digest_command = many_files.digest_command if many_files.has_many(sent) else tree_digest.command
+            digest_command = tree_digest.listing_command if tree_digest.has_many(sent) else tree_digest.command
             text, _ = await self.run_at(location, digest_command(self.path))
             if tree_digest.parse_digest(text) == expected:
                 return ""

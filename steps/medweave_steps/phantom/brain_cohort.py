@@ -18,7 +18,7 @@ from medweave_steps.runtime.verb import StepContext
 from medweave_steps.runtime.write import atomic_directory
 
 if TYPE_CHECKING:
-    from medweave_steps.phantom.command import PhantomConfig
+    from medweave_steps.phantom.config import PhantomConfig
 
 MATRIX_SIZES = {"scanner": 240, "demo": 64}
 DATA_SET = DataSet(

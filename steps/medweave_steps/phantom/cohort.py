@@ -20,7 +20,7 @@ from medweave_steps.runtime.verb import StepContext
 from medweave_steps.runtime.write import atomic_directory
 
 if TYPE_CHECKING:
-    from medweave_steps.phantom.command import PhantomConfig
+    from medweave_steps.phantom.config import PhantomConfig
 
 LABELS = PRESETS["lung-nodule"]
 DATA_SET = msd_writer.DataSet(

@@ -2,13 +2,13 @@
 """A stand-in for Slurm's programs, for faults that a real cluster shows rarely. It starts jobs, one process each.
 
 Which program it is, its name says. $FAKE_SLURM is its folder: jobs/ID/{word,comment,reason,exit}; `submitted`, the words of each
-sbatch; `alive`, how many jobs had not ended after each of them; `asked`, each squeue with its time, s, and each of the others;
+sbatch; `alive`, how many jobs had not ended after each of them; `queries`, each squeue with its time, s, and each other query;
 and files that a test makes:
   no-accounting       sacct fails, as at a site without slurmdbd
   end-word            the state of jobs that end, instead of COMPLETED or FAILED; several words: of the first job, the second …,
                       the last one for all others; `-` for the true one
   time-limit          time of a job, s, after which it is TIMEOUT; several, as above. At half of it comes the signal of --signal
-  forget              ended jobs are known to nobody, as after MinJobAge
+  forget              the controller no longer has ended jobs, as after MinJobAge
   squeue-fails        number of times that squeue does not reach the controller, or `always`; sbatch-fails, scontrol-fails and
                       sinfo-fails too. `always` stays as it is: a test that takes it away is not written over
   sinfo-says          why sinfo fails
@@ -21,7 +21,7 @@ and files that a test makes:
   pending             the reason for which jobs wait for ever
   trial               what sbatch --test-only says; it submits nothing
   accounts, qos       what sacctmgr lists
-  reason              what is said beside the state of jobs that end, instead of None
+  reason              the reason printed with the state of jobs that end, instead of None
   start               the time at which they are expected to start
 """
 
@@ -42,17 +42,17 @@ def knob(name: str) -> str:
 
 
 def knob_of(name: str, job: Path) -> str:
-    """The word for this job of those in the file; empty for `-`."""
+    """Return this job's word in the file; empty for `-`."""
     words = knob(name).split()
     word = words[min(int(job.name) - 100, len(words) - 1)] if words else "-"
     return "" if word == "-" else word
 
 
 def countdown(name: str) -> bool:
-    said = knob(name)
-    if said == "always":
+    value = knob(name)
+    if value == "always":
         return True
-    left = int(said or 0)
+    left = int(value or 0)
     if left:
         (FOLDER / name).write_text(str(left - 1))
     return left > 0
@@ -76,7 +76,7 @@ def word_of(job: Path) -> str:
 
 
 def listed(job: Path) -> str:
-    """The state with which squeue has listed a job last; empty where it has not."""
+    """Return the state in which squeue listed a job last; empty if it has not."""
     path = job / "listed"
     return path.read_text() if path.exists() else ""
 
@@ -115,7 +115,7 @@ def sbatch(words: list[str]) -> int:
         except OSError:
             job = JOBS / str(int(job.name) + 1)
     with (FOLDER / "alive").open("a") as file:
-        file.write(f"{sum(word_of(each) not in ENDED for each in known())}\n")
+        file.write(f"{sum(word_of(job) not in ENDED for job in known())}\n")
     if not knob("pending"):
         import subprocess  # a test starts dozens of these programs, of which few start a job
 
@@ -158,16 +158,16 @@ def run(words: list[str]) -> int:
             env={**os.environ, "SLURM_JOB_ID": job.name},
             start_new_session=True,
         )
-        limit_s, told, started = float(knob_of("time-limit", job) or 1e9), "", time.monotonic()
-        asked = (job / "signal").read_text()
+        limit_s, final_word, started = float(knob_of("time-limit", job) or 1e9), "", time.monotonic()
+        signal_option = (job / "signal").read_text()
         while process.poll() is None:
             elapsed_s = time.monotonic() - started
-            if asked.startswith("B:USR1@") and elapsed_s > limit_s / 2:
+            if signal_option.startswith("B:USR1@") and elapsed_s > limit_s / 2:
                 process.send_signal(signal.SIGUSR1)  # to the job's script alone, as `B:` says
-                asked = ""
+                signal_option = ""
             if elapsed_s > limit_s:
-                told = "TIMEOUT"
-            if word_of(job) == "CANCELLED" or told:
+                final_word = "TIMEOUT"
+            if word_of(job) == "CANCELLED" or final_word:
                 os.killpg(process.pid, signal.SIGKILL)
             may_requeue = knob("requeue") and (job / "may-requeue").read_text()
             if may_requeue and elapsed_s > 0.5 and listed(job) == "RUNNING":
@@ -182,12 +182,12 @@ def run(words: list[str]) -> int:
             time.sleep(0.05)
     if word_of(job) != "CANCELLED":
         note(job, "exit", f"{max(process.returncode, 0)}:{max(-process.returncode, 0)}")
-        note(job, "word", told or knob_of("end-word", job) or ("FAILED" if process.returncode else "COMPLETED"))
+        note(job, "word", final_word or knob_of("end-word", job) or ("FAILED" if process.returncode else "COMPLETED"))
     return 0
 
 
 def squeue(words: list[str]) -> int:
-    with (FOLDER / "asked").open("a") as file:
+    with (FOLDER / "queries").open("a") as file:
         file.write(f"squeue {time.time():.2f}\n")
     if unreached("squeue"):
         return 1
@@ -207,7 +207,7 @@ def exit_code(job: Path) -> str:
 
 
 def scontrol(words: list[str]) -> int:
-    with (FOLDER / "asked").open("a") as file:
+    with (FOLDER / "queries").open("a") as file:
         file.write("scontrol\n")
     if unreached("scontrol"):
         return 1
@@ -228,10 +228,10 @@ def sacct(words: list[str]) -> int:
     if knob("no-accounting"):
         print("Slurm accounting storage is disabled", file=sys.stderr)
         return 1
-    with (FOLDER / "asked").open("a") as file:
+    with (FOLDER / "queries").open("a") as file:
         file.write("sacct\n")
     ids = next(word for word in words if word.startswith("--jobs=")).removeprefix("--jobs=").split(",")
-    for job in (each for each in known() if each.name in ids):
+    for job in (job for job in known() if job.name in ids):
         first, _, second = exit_code(job).partition(":")
         code = f"{int(first) % 128}:{second}"  # as sacct writes codes of 128 and more
         print(
@@ -250,7 +250,7 @@ def scancel(words: list[str]) -> int:
 
 
 def sinfo(words: list[str]) -> int:
-    with (FOLDER / "asked").open("a") as file:
+    with (FOLDER / "queries").open("a") as file:
         file.write("sinfo\n")
     if knob("sinfo-sleeps"):
         time.sleep(600)

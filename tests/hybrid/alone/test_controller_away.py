@@ -16,20 +16,20 @@ from support.slurm_control import configured, freeze_controller, start_controlle
 from support.slurm_runs import begin, jobs_of, resources, write
 from support.testbed import Sites, unique, wait_for
 
-AWAY_S = 80.0  # a silence is told after 60 s
+AWAY_S = 80.0  # an unresponsive controller is reported after 60 s
 WORK_S = 20
 READY = 'echo \'medweave-progress {"unit":"case","done":1,"total":2}\' >&2'
 
 
 @pytest.fixture(autouse=True)
 def clean(testbed: Sites) -> None:
-    """Each test finds the folder of the tests empty."""
+    """Empty the folder of the tests before each test."""
     testbed.hpc("sh", "-c", f"rm -rf {testbed.layout.hpc}/scratch/tests {testbed.layout.hpc}/scratch/began-*")
 
 
 @contextlib.contextmanager
-def away(testbed: Sites, how: str) -> Iterator[None]:
-    """No controller that answers, while the block runs, and so long at least."""
+def controller_unreachable(testbed: Sites, how: str) -> Iterator[None]:
+    """Make the controller unreachable during the block, and for a minimum time."""
     begun = time.monotonic()
     if how == "frozen":
         freeze_controller(testbed, frozen=True)
@@ -46,7 +46,7 @@ def away(testbed: Sites, how: str) -> Iterator[None]:
 
 
 def write_three(folder: Path, began: str) -> None:
-    """A step on Slurm, and another one that is submitted when the file `go` is made here."""
+    """Write a step on Slurm, and another one that is submitted when the file `go` is created."""
     folder.mkdir()
     work = f"echo %s began >> {began}; {READY}; sleep %d; echo %s ended >> {began}; echo done > result.txt"
     tools = {
@@ -67,7 +67,7 @@ def write_three(folder: Path, began: str) -> None:
 
 
 def assert_well(testbed: Sites, ended: Run, num_jobs: int) -> None:
-    """All did well, with so many jobs and no more."""
+    """Assert that all jobs completed, and that there are exactly so many."""
     assert ended.exit_code == 0, ended.stderr
     assert [state for _, state in jobs_of(testbed, ended.record.name)] == ["COMPLETED"] * num_jobs
     assert "Traceback" not in ended.stderr
@@ -75,9 +75,7 @@ def assert_well(testbed: Sites, ended: Run, num_jobs: int) -> None:
 
 @pytest.mark.long
 @pytest.mark.parametrize("how", ["stopped", "frozen"])
-def test_a_controller_that_is_away_is_waited_for_wherever_it_is_missed(
-    tmp_path: Path, testbed: Sites, how: str
-) -> None:
+def test_unreachable_controller_is_waited_for_in_every_phase(tmp_path: Path, testbed: Sites, how: str) -> None:
     going, coming = tmp_path / "going", tmp_path / "coming"
     began = f"{testbed.layout.hpc}/scratch/{unique('began')}"
     write_three(going, began)
@@ -87,16 +85,16 @@ def test_a_controller_that_is_away_is_waited_for_wherever_it_is_missed(
     with configured(testbed, "CANCEL", SlurmdTimeout="300"):
         early = begin(going, testbed)
         early.wait_for_line("case 1/2")
-        with away(testbed, how):
+        with controller_unreachable(testbed, how):
             (going / "go").touch()
             late = begin(coming, testbed)
             late.wait_for_line("medweave: hpc: Slurm does not answer; the run waits for it (")
             wait_for(lambda: "first ended" in testbed.hpc("cat", began).stdout or None, "the end of the first job")
             for step in ("first", "second"):
                 early.wait_for_line(f"{step:<12} note: Slurm does not answer; the job stays submitted (", AWAY_S)
-            assert {each.process.exitcode for each in (early, late)} == {None}
-        for each in (early, late):
-            each.wait(240)
+            assert {run.process.exitcode for run in (early, late)} == {None}
+        for run in (early, late):
+            run.wait(240)
         assert_well(testbed, early, 2)
         assert_well(testbed, late, 1)
     assert early.stderr.count("note: Slurm answers again") == 2

@@ -38,8 +38,8 @@ def missed() -> str:
     return "" if ready["status"] == "True" else f"{node['metadata']['name']}: {ready['reason']}: {ready['message']}"
 
 
-def left(tenant: Tenant) -> list[str]:
-    """What a run has made and is there."""
+def remaining_objects(tenant: Tenant) -> list[str]:
+    """Return the existing objects of a run."""
     objects = tenant.get("deployments,pods", f"app={NAME}") + tenant.get("jobs,pods", "medweave.dev/submission")
     return [f"{document['kind']} {document['metadata']['name']}" for document in objects]
 
@@ -53,7 +53,7 @@ def prepare(folder: Path, mode: str) -> None:
 
 
 @pytest.mark.parametrize(("mode", "signal"), [("exec", "KILL"), ("exec", "STOP"), ("job", "STOP")])
-def test_a_step_whose_node_is_lost_is_told_as_that(
+def test_step_on_a_lost_node_is_reported_as_node_failure(
     tmp_path: Path, tenant: Tenant, mode: str, signal: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     prepare(tmp_path, mode)
@@ -78,4 +78,4 @@ def test_a_step_whose_node_is_lost_is_told_as_that(
     assert f"node {pod['node']} is lost, and with it what ran in pod {pod['pod']}." in ended.stderr
     assert "inform the operators of the cluster if it happens again" in ended.stderr
     assert ended_at - known < REPORTED_S[mode]
-    until(lambda: not left(tenant), limit_s=90, what="the end of all that the run has made")
+    until(lambda: not remaining_objects(tenant), limit_s=90, what="the end of all that the run has made")

@@ -1,7 +1,7 @@
 """Slurm pushes jobs out, puts them back or stops them for a while: the outputs of a step are those of one start, a whole one.
 
-Each way is tried with the controller's own default for jobs that say nothing (JobRequeue) being no and yes: medweave's jobs
-always say what they want.
+Each case is tried with both of the controller's defaults for jobs without the option (JobRequeue): medweave's jobs
+always set the option.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ READY = 'echo \'medweave-progress {"unit":"case","done":1,"total":2}\' >&2'
 
 
 class Watched:
-    """A run of one step, whose starts are written down beside its output folder."""
+    """A run of one step, which records its starts next to its output folder."""
 
     def __init__(self, folder: Path, testbed: Sites, node: str, *, requeue: bool) -> None:
         folder.mkdir()
@@ -50,19 +50,19 @@ echo "$mine" >> result.txt; echo "$mine ended" >> {self.starts}
         self.run: Run = begin(folder, testbed)
 
     def wait_for_job(self) -> str:
-        """Waits until its job does its work; the job's id."""
+        """Wait until its job works; return the job's id."""
         self.run.wait_for_line("case 1/2", 120)
-        found = re.search(r"note: Slurm job (\d+)", self.run.stderr)
-        assert found, self.run.stderr
-        return found[1]
+        match = re.search(r"note: Slurm job (\d+)", self.run.stderr)
+        assert match, self.run.stderr
+        return match[1]
 
     def lines(self, word: str) -> list[str]:
-        """The starts that wrote this word, in order."""
+        """Return the starts that wrote this word, in order."""
         rows = [line.split() for line in self.testbed.hpc("cat", self.starts).stdout.splitlines()]
         return [row[0] for row in rows if row[1] == word]
 
     def assert_whole(self, starts: int) -> None:
-        """It did well: its outputs are those of the last start alone, which found an empty folder and came to its end."""
+        """Assert success: its outputs are from the last start alone, which began in an empty folder and completed."""
         assert self.run.exit_code == 0, self.run.stderr
         begun = self.lines("started")
         assert (len(begun), self.lines("ended"), self.lines("found")) == (starts, begun[-1:], [])
@@ -76,7 +76,7 @@ echo "$mine" >> result.txt; echo "$mine ended" >> {self.starts}
         assert (job["data"]["state"], job["data"]["attempt"]) == ("completed", 1)
 
     def assert_pushed_out(self) -> None:
-        """It failed as what it is, and no output was taken."""
+        """Assert that it failed with the right cause, and no output was collected."""
         assert self.run.exit_code == 1, self.run.stderr
         assert (len(self.lines("started")), self.lines("ended")) == (1, [])
         assert "was preempted" in self.run.stderr
@@ -89,7 +89,7 @@ echo "$mine" >> result.txt; echo "$mine ended" >> {self.starts}
 
 @pytest.fixture(autouse=True)
 def clean(testbed: Sites) -> Iterator[None]:
-    """Each test finds the folder of the tests empty."""
+    """Empty the folder of the tests before each test."""
     scratch = f"{testbed.layout.hpc}/scratch"
     testbed.hpc("sh", "-c", f"rm -rf {scratch}/tests {scratch}/starts-*")
     yield
@@ -98,7 +98,7 @@ def clean(testbed: Sites) -> Iterator[None]:
 
 @pytest.fixture
 def pair(tmp_path: Path, testbed: Sites) -> Any:
-    """Begins two runs and waits until the jobs of both work: one whose service wants second starts by Slurm, and one as usual."""
+    """Begin two runs and wait until the jobs of both work: one whose service wants second starts by Slurm, and one as usual."""
 
     def both() -> tuple[Watched, Watched, list[str]]:
         usual = Watched(tmp_path / "usual", testbed, "n1", requeue=False)
@@ -109,27 +109,27 @@ def pair(tmp_path: Path, testbed: Sites) -> Any:
 
 
 def push_out(testbed: Sites, seconds: int) -> str:
-    """A job of higher priority that wants all cores of both nodes; its id."""
+    """Submit a job of higher priority that needs all cores of both nodes; return its id."""
     words = ("--partition=urgent", "--nodes=2", "--ntasks-per-node=2", "--mem=1000M", "--output=/dev/null")
     return testbed.submitted(*words, script=f"sleep {seconds}")
 
 
-def shown(testbed: Sites, job_id: str, key: str) -> str:
-    """A fact of a job in the controller's own words."""
-    told = testbed.hpc("scontrol", "show", "job", "--oneliner", job_id).stdout
-    found = re.search(rf"(?:^|\s){key}=(\S*)", told)
-    return found[1] if found else told
+def job_field(testbed: Sites, job_id: str, key: str) -> str:
+    """Return a field of a job from the controller."""
+    description = testbed.hpc("scontrol", "show", "job", "--oneliner", job_id).stdout
+    match = re.search(rf"(?:^|\s){key}=(\S*)", description)
+    return match[1] if match else description
 
 
 def accounted(testbed: Sites, job_id: str, field: str = "State") -> list[str]:
-    """A field of each start of a job in the accounting."""
+    """Return a field of each start of a job in the accounting."""
     words = ("-X", "--noheader", "--parsable2", "--duplicates", f"--jobs={job_id}", f"--format={field}")
     return testbed.hpc("sacct", *words).stdout.split()
 
 
 def ended_all(*runs: Watched) -> None:
-    for each in runs:
-        each.run.wait(300)
+    for watched in runs:
+        watched.run.wait(300)
 
 
 @pytest.mark.parametrize("by_default", ["0", "1"])
@@ -153,7 +153,7 @@ def test_requeue_starts_only_what_its_service_lets_start_again(testbed: Sites, p
         push_out(testbed, 3)
         ended_all(usual, again)
         assert accounted(testbed, first) == ["PREEMPTED"]
-        assert shown(testbed, second, "Restarts") == "1"
+        assert job_field(testbed, second, "Restarts") == "1"
         assert accounted(testbed, second) == ["PREEMPTED", "COMPLETED"]
     usual.assert_pushed_out()
     again.assert_whole(starts=2)
@@ -162,16 +162,16 @@ def test_requeue_starts_only_what_its_service_lets_start_again(testbed: Sites, p
 
 @pytest.mark.long
 @pytest.mark.parametrize("by_default", ["0", "1"])
-def test_a_suspended_job_is_waited_for(testbed: Sites, pair: Any, by_default: str) -> None:
+def test_suspended_job_is_waited_for(testbed: Sites, pair: Any, by_default: str) -> None:
     with configured(testbed, "SUSPEND", JobRequeue=by_default):
         usual, again, ids = pair()
         push_out(testbed, 20)
         for job_id in ids:
-            wait_for(lambda job_id=job_id: shown(testbed, job_id, "JobState") == "SUSPENDED" or None, "SUSPENDED")
+            wait_for(lambda job_id=job_id: job_field(testbed, job_id, "JobState") == "SUSPENDED" or None, "SUSPENDED")
         assert usual.run.process.exitcode is None
         ended_all(usual, again)
         for watched, job_id in zip((usual, again), ids, strict=True):
-            assert shown(testbed, job_id, "Restarts") == "0"
+            assert job_field(testbed, job_id, "Restarts") == "0"
             assert accounted(testbed, job_id) == ["COMPLETED"]
             assert accounted(testbed, job_id, "Suspended") != ["00:00:00"]
             watched.assert_whole(starts=1)
@@ -189,7 +189,7 @@ def test_scontrol_requeue_starts_only_what_its_service_lets_start_again(
         assert refused.returncode != 0, "Slurm itself takes --no-requeue as a word against this"
         assert testbed.hpc("scontrol", "requeue", second).returncode == 0
         ended_all(usual, again)
-        assert [shown(testbed, job_id, "Restarts") for job_id in (first, second)] == ["0", "1"]
+        assert [job_field(testbed, job_id, "Restarts") for job_id in (first, second)] == ["0", "1"]
         assert accounted(testbed, first) == ["COMPLETED"]
         assert accounted(testbed, second)[-1:] == ["COMPLETED"]
     usual.assert_whole(starts=1)

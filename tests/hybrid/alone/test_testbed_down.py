@@ -1,4 +1,4 @@
-"""`down` leaves nothing of the testbed on the machine, and the next `up` finds what is slow to make."""
+"""`down` leaves nothing of the testbed on the machine, and the next `up` reuses the parts that are slow to build."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from support.testbed import MAY_GO_DOWN, Sites, call, down_parts, pod_document, 
 
 @pytest.fixture
 def busy(testbed: Sites) -> Iterator[Sites]:
-    """A testbed with a running pod, a running job and a program of the laptop's user; up again after the test."""
+    """Yield a testbed with a running pod, a running job and a program of the laptop's user; up again after the test."""
     if not MAY_GO_DOWN:
         pytest.skip("takes the testbed down, which others may be using: MEDWEAVE_TESTBED_MAY_GO_DOWN=1 allows it")
     job = testbed.submitted("-N2", script="srun sleep 600")
@@ -32,8 +32,8 @@ def busy(testbed: Sites) -> Iterator[Sites]:
     assert call("up", timeout_s=600).returncode == 0
 
 
-def said(*words: str) -> str:
-    """What a program prints; nothing if it is not there."""
+def output_of(*words: str) -> str:
+    """Return the output of a program; empty if it is not installed."""
     try:
         return subprocess.run(words, capture_output=True, text=True, check=False).stdout
     except FileNotFoundError:
@@ -41,8 +41,8 @@ def said(*words: str) -> str:
 
 
 def processes_with(text: str) -> list[str]:
-    """Command lines, working folders and roots of processes that name a text; this very process is left out."""
-    found = []
+    """Return the command lines, working folders and roots of processes that name a text; except this process."""
+    lines = []
     for entry in Path("/proc").glob("[0-9]*"):
         if int(entry.name) in (os.getpid(), os.getppid()):
             continue
@@ -51,20 +51,20 @@ def processes_with(text: str) -> list[str]:
         except OSError:
             continue
         if text in line:
-            found.append(line)
-    return found
+            lines.append(line)
+    return lines
 
 
 def machine_facts() -> dict[str, str]:
-    """What the testbed must not change, as it is now."""
+    """Return the current state of what the testbed must not change."""
     settings = ("vm/overcommit_memory", "kernel/panic", "kernel/panic_on_oops", "net/ipv4/ip_forward")
     facts = {name: Path("/proc/sys", name).read_text(encoding="utf-8") for name in settings}
-    facts["rules"] = said("iptables-save") + said("nft", "list", "ruleset")
+    facts["rules"] = output_of("iptables-save") + output_of("nft", "list", "ruleset")
     facts["links"] = "\n".join(
         sorted(path.name for path in Path("/sys/class/net").iterdir() if "medweave" not in path.name)
     )
     facts["hosts"] = Path("/etc/hosts").read_text(encoding="utf-8")
-    facts["mounts"] = said("findmnt", "--noheadings", "--list", "--output", "TARGET,FSTYPE")
+    facts["mounts"] = output_of("findmnt", "--noheadings", "--list", "--output", "TARGET,FSTYPE")
     return facts
 
 
@@ -75,7 +75,7 @@ def test_a_running_testbed_changes_nothing_of_the_machine(testbed: Sites) -> Non
     assert not {"n1", "n2", "login"} & set(facts["hosts"].split())
     assert {path.name for path in Path("/sys/class/net").iterdir() if "medweave" in path.name} == {testbed.layout.link}
     log = (testbed.layout.log / "kubelet.log").read_text(encoding="utf-8", errors="replace")
-    assert "Updating kernel flag" not in log  # what a kubelet says when it changes settings of the whole machine
+    assert "Updating kernel flag" not in log  # a kubelet's message when it changes settings of the whole machine
 
 
 def test_down_leaves_nothing_behind_and_up_is_quick_again(busy: Sites) -> None:
@@ -86,7 +86,7 @@ def test_down_leaves_nothing_behind_and_up_is_quick_again(busy: Sites) -> None:
     assert machine_facts() == before
     assert not Path("/sys/class/net", layout.link).exists()
     assert not [path for path in Path("/sys/fs/cgroup").rglob("*") if layout.cgroup in path.name]
-    alive = said("ps", "-u", "medweave-laptop,medweave-hpc", "-o", "pid=,args=").splitlines()
+    alive = output_of("ps", "-u", "medweave-laptop,medweave-hpc", "-o", "pid=,args=").splitlines()
     assert not [line for line in alive if "<defunct>" not in line]  # those wait for the machine's first process
     assert processes_with(str(layout.folder)) == []
     assert down_parts()["sites"] == "needs users; its namespaces do not exist"

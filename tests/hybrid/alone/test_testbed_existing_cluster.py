@@ -1,6 +1,6 @@
 """With a cluster that the user has, the testbed starts none: it makes its tenants there and takes them out again.
 
-The cluster of the testbed that is up stands for the user's.
+The running testbed's cluster represents the user's.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ SECOND = Path("/opt/medweave-testbed-second")
 
 @pytest.fixture
 def second(testbed: Sites) -> Iterator[dict[str, str]]:
-    """The environment of a second testbed that uses the first one's cluster."""
+    """Yield the environment of a second testbed that uses the first one's cluster."""
     if not MAY_GO_DOWN:
         pytest.skip("takes the tenants away, which others may be using: MEDWEAVE_TESTBED_MAY_GO_DOWN=1 allows it")
     SECOND.mkdir(exist_ok=True)
@@ -37,7 +37,7 @@ def second(testbed: Sites) -> Iterator[dict[str, str]]:
     assert call("up", timeout_s=300).returncode == 0
 
 
-def test_tenants_are_made_in_it_and_taken_out_again(testbed: Sites, second: dict[str, str]) -> None:
+def test_tenants_are_created_and_removed_again(testbed: Sites, second: dict[str, str]) -> None:
     refused = call("up", environment=second, timeout_s=300)
     assert refused.returncode == 1
     assert "has a namespace 'tenant-a' already" in refused.stdout
@@ -45,15 +45,19 @@ def test_tenants_are_made_in_it_and_taken_out_again(testbed: Sites, second: dict
     assert testbed.admin("delete", "namespace", "tenant-a", "tenant-b").returncode == 0
     outcome = call("up", environment=second, timeout_s=300)
     assert outcome.returncode == 0, outcome.stdout + outcome.stderr
-    told = json.loads(call("status", "--json", environment={"MEDWEAVE_TESTBED": str(SECOND)}).stdout)
-    names = {part["name"] for part in told["parts"]}
-    assert told["up"], told
+    status = json.loads(call("status", "--json", environment={"MEDWEAVE_TESTBED": str(SECOND)}).stdout)
+    names = {part["name"] for part in status["parts"]}
+    assert status["up"], status
     assert "cluster" in names
     assert not {"apiserver", "kubelet", "etcd"} & names
     pods = call("laptop", "--", "kubectl", "auth", "can-i", "create", "pods", environment=second)
     assert pods.stdout == "yes\n", pods.stderr
     assert call("hpc", "--", "srun", "-N2", "true", environment=second).returncode == 0
-    assert set(down_parts()) <= {"tenants", "volumes", "environment"}  # the first testbed goes on, but for what we took
+    assert set(down_parts()) <= {
+        "tenants",
+        "volumes",
+        "environment",
+    }  # the first testbed keeps running, except for the parts we deleted
 
     assert call("down", environment={"MEDWEAVE_TESTBED": str(SECOND)}).returncode == 0
     deadline = time.monotonic() + 60

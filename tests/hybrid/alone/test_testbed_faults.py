@@ -17,19 +17,19 @@ from support.testbed import COMMAND, Sites, call, down_parts, pod_document, uniq
 
 @pytest.fixture(autouse=True)
 def mended(testbed: Sites) -> Iterator[None]:
-    """Whatever a test breaks is mended after it."""
+    """Repair the testbed after a test that breaks it."""
     yield
     call("up", timeout_s=300)
 
 
 def started_parts(output: str) -> list[str]:
-    """Parts that `up` had to start, read from its lines."""
+    """Return the parts that `up` had to start, read from its lines."""
     rows = [line.split() for line in output.splitlines() if line.startswith("  ")]
     return [row[0] for row in rows if row[1] == "up"]
 
 
 def process_of(testbed: Sites, daemon: str) -> int:
-    """A daemon's process id inside the testbed's namespaces."""
+    """Return a daemon's process id inside the testbed's namespaces."""
     return int((testbed.layout.run / f"{daemon}.pid").read_text(encoding="utf-8").split()[0])
 
 
@@ -128,7 +128,7 @@ def test_an_interrupt_ends_what_was_being_started_and_nothing_else(testbed: Site
 
 def test_only_one_up_works_at_a_time(testbed: Sites) -> None:
     with subprocess.Popen(["flock", str(testbed.layout.folder / ".lock"), "sleep", "30"]) as holder:
-        wait_for(lambda: call("up").returncode or None, "the lock is held", deadline_s=20)
+        wait_for(lambda: call("up").returncode or None, "the lock is taken", deadline_s=20)
         outcome = call("up")
         holder.terminate()
     assert "another command works on this testbed" in outcome.stderr
@@ -137,7 +137,7 @@ def test_only_one_up_works_at_a_time(testbed: Sites) -> None:
 def without(
     folders: list[str], *words: str, environment: dict[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
-    """Runs the testbed's command on a machine that lacks some folders."""
+    """Run the testbed's command on a machine that lacks some folders."""
     hide = "\n".join(f"mount -t tmpfs tmpfs {folder}" for folder in folders if Path(folder).is_dir())
     line = ["unshare", "--mount", "sh", "-c", f'{hide}\nexec "$@"', "sh", sys.executable, str(COMMAND), *words]
     variables = {**os.environ, "PATH": "/usr/sbin:/usr/bin:/sbin:/bin", **(environment or {})}

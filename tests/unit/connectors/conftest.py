@@ -1,4 +1,4 @@
-"""What tests of connectors share: short intervals, and for copies two sites that are reached by ssh, and this machine."""
+"""Fixtures of the connector tests: short intervals, and two ssh sites and this machine for copies."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from support import engine, intervals
 from support.direct_ends import PATH, Recorded, recorded
-from support.transfers import Places, places
+from support.transfers import TransferSites, transfer_sites
 
 STAND_INS = frozenset(("at", "cluster", "config", "jobs", "port", "server", "site"))  # fixtures that start one
 
@@ -22,21 +22,21 @@ def quick_python3(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(autouse=True)
 def short_intervals(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Over a stand-in, connectors look more often than at a real site, in this process and in the runs that it starts."""
+    """Shorten the polling intervals of connectors to fake services, in this process and in the runs that it starts."""
     if STAND_INS.intersection(request.fixturenames):
         intervals.shorten(monkeypatch.setattr)
         monkeypatch.setattr(engine, "SHORT_INTERVALS", True)
 
 
 @pytest.fixture
-def at(tmp_path: Path) -> Iterator[Places]:
-    """The sites, whose programs a test may replace."""
-    with places(tmp_path) as made:
-        made.server.environment["PATH"] = f"{made.programs}:{PATH}"
-        yield made
+def at(tmp_path: Path) -> Iterator[TransferSites]:
+    """Yield the sites, whose programs a test may replace."""
+    with transfer_sites(tmp_path) as sites:
+        sites.server.environment["PATH"] = f"{sites.programs}:{PATH}"
+        yield sites
 
 
 @pytest.fixture
 def run(monkeypatch: pytest.MonkeyPatch) -> Recorded:
-    """Return a recorder of the events of a run."""
+    """Replace the record of the current run, and return the replacement."""
     return recorded(monkeypatch)

@@ -14,7 +14,7 @@ from medweave_connectors.sites.slurm.connector import MedweaveSlurmConnector
 from medweave_connectors.sites.ssh.connector import MedweaveSSHConnector
 from support.api_server import ApiServer, pod_document
 from support.connections import cut
-from support.connector_contract import ENDS_BY_ITSELF, NO_QUEUE, ConnectorContract
+from support.connector_contract import ENDED_BY_CLUSTER, NO_QUEUE, ConnectorContract
 from support.connector_runs import Site, text_of
 from support.fake_cluster import NEVER_AGAIN, fake_cluster
 from support.job_server import job_cluster
@@ -26,7 +26,7 @@ class TestLocal(
     ConnectorContract,
     lacks={
         "test_a_command_whose_connection_is_cut_is_not_sent_again": NOTHING_TO_CUT,
-        "test_a_job_whose_connection_is_lost_is_ended_and_not_taken_for_done": NOTHING_TO_CUT,
+        "test_job_with_a_lost_connection_is_ended_and_not_completed": NOTHING_TO_CUT,
         "test_a_job_in_a_queue_outlives_the_connection": NOTHING_TO_CUT,
     },
 ):
@@ -65,7 +65,7 @@ class TestPodsOfAStandIn(ConnectorContract, lacks=NO_QUEUE):
 
 class TestJobsOfAStandIn(
     ConnectorContract,
-    lacks=ENDS_BY_ITSELF
+    lacks=ENDED_BY_CLUSTER
     | {"test_a_process_that_left_its_session_ends_with_a_job_past_its_time_limit": "it has no containers"},
 ):
     """`mode: job`: the permanent pod has the files, and each job has a separate pod."""
@@ -89,7 +89,7 @@ class TestJobsOfAStandIn(
 class TestSlurmOfAStandIn(
     ConnectorContract,
     lacks={
-        "test_a_job_whose_connection_is_lost_is_ended_and_not_taken_for_done": "the queue keeps it, whoever looks",
+        "test_job_with_a_lost_connection_is_ended_and_not_completed": "the queue keeps it, whoever looks",
         "test_a_job_past_its_time_limit_is_ended_with_all_its_processes": "its clock is one for all jobs: see test_slurm_reactions",
         "test_a_process_that_left_its_session_ends_with_a_job_past_its_time_limit": "the same",
     },

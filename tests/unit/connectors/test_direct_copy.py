@@ -1,4 +1,4 @@
-"""Two far ends, brought together: who is let in, and what is noticed of a stream that is not whole. Real processes, real TLS."""
+"""Direct streams between two agents, with real processes and TLS: authentication, and detection of incomplete streams."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import pytest
 
 from medweave_connectors.transfer.agent import direct_peer, program_text
 from medweave_connectors.transfer.routes.direct import commands, peer_program
-from medweave_connectors.transfer.routes.direct import direct_copy as carry_module
+from medweave_connectors.transfer.routes.direct import direct_copy as direct_copy_module
 from medweave_connectors.transfer.routes.direct.certificates import make_identity
 from medweave_connectors.transfer.routes.direct.direct_copy import (
     CopyBroke,
@@ -42,18 +42,18 @@ def blob(tmp_path: Path) -> Path:
 
 
 def hooked(monkeypatch: pytest.MonkeyPatch, name: str, hook: Hook) -> None:
-    """Lets a test change what one end is told."""
+    """Let a test change the settings that one peer receives."""
     real = getattr(commands, name)
 
-    def told(**facts: Any) -> Any:
+    def with_hook(**facts: Any) -> Any:
         settings = real(**facts)
         hook(settings)
         return settings
 
-    monkeypatch.setattr(carry_module.commands, name, told)
+    monkeypatch.setattr(direct_copy_module.commands, name, with_hook)
 
 
-def carried(
+def copied_bytes(
     blob: Path,
     *,
     listener: Listener = Listener.TARGET,
@@ -62,27 +62,29 @@ def carried(
     at: LocalEnd | None = None,
     guard: Mapping[str, Any] | None = None,
 ) -> int:
-    """The bytes that were carried, by two commands of this machine's shell."""
-    words = (["sh", "-c", each.format(blob=blob)] for each in (send, get))
+    """Copy between two shell commands on this machine. Return the number of bytes."""
+    words = (["sh", "-c", command.format(blob=blob)] for command in (send, get))
     ends = (LocalEnd("a"), at or LocalEnd("b"))
-    source, target = (PeerTask(end.end, word, each) for end, word, each in zip(ends, words, (None, guard), strict=True))
+    source, target = (
+        PeerTask(end.end, word, checker) for end, word, checker in zip(ends, words, (None, guard), strict=True)
+    )
 
     async def act() -> int:
         return (await copy_directly(source, target, listener, ports=commands.PORTS, connected=lambda: None)).num_bytes
 
     count = asyncio.run(asyncio.wait_for(act(), 40))
-    assert all(not each.usable for end in ends for each in end.programs)
+    assert all(not program.usable for end in ends for program in end.programs)
     return count
 
 
 @pytest.mark.parametrize("listener", Listener)
-def test_what_one_command_writes_another_gets(blob: Path, listener: Listener) -> None:
-    assert carried(blob, listener=listener) == SIZE
+def test_the_output_of_one_command_reaches_the_other(blob: Path, listener: Listener) -> None:
+    assert copied_bytes(blob, listener=listener) == SIZE
     assert blob.with_name("blob.copy").read_bytes() == blob.read_bytes()
 
 
 @pytest.mark.slow
-def test_an_archive_is_looked_through_before_it_is_unpacked(blob: Path) -> None:
+def test_an_archive_is_checked_before_it_is_unpacked(blob: Path) -> None:
     target = blob.parent / "target"
     target.mkdir()
     (blob.parent / "link").symlink_to("/etc")
@@ -94,36 +96,36 @@ def test_an_archive_is_looked_through_before_it_is_unpacked(blob: Path) -> None:
         ("true", "ends too soon"),
     ):
         with pytest.raises(CopyBroke, match=why):
-            carried(blob, send=send, get=unpack, guard=pieces.checker_settings("blob", None))
-        assert not any(each.is_symlink() for each in target.iterdir())
-    carried(blob, send=f"{pack} blob", get=unpack, guard=pieces.checker_settings("blob", None))
+            copied_bytes(blob, send=send, get=unpack, guard=pieces.checker_settings("blob", None))
+        assert not any(file.is_symlink() for file in target.iterdir())
+    copied_bytes(blob, send=f"{pack} blob", get=unpack, guard=pieces.checker_settings("blob", None))
     assert (target / "blob").read_bytes() == blob.read_bytes()
 
 
-def test_what_is_sent_to_an_agent_is_python_of_its_version() -> None:
+def test_programs_for_agents_are_valid_in_old_python_versions() -> None:
     text = program_text.of("direct_peer")
-    for each in (text, program_text.of("archive"), program_text.of("encoding")):
-        assert_is_python(each)
+    for source in (text, program_text.of("archive"), program_text.of("encoding")):
+        assert_is_python(source)
 
 
-def test_nothing_at_all_can_be_carried(blob: Path) -> None:
-    assert carried(blob, send="true") == 0
+def test_an_empty_stream_is_copied(blob: Path) -> None:
+    assert copied_bytes(blob, send="true") == 0
     assert blob.with_name("blob.copy").read_bytes() == b""
 
 
-def test_a_command_that_stops_reading_and_is_content_loses_nothing(blob: Path) -> None:
-    assert carried(blob, get="head -c 1000 > {blob}.copy") == SIZE  # as tar does with its padding
+def test_a_command_may_succeed_without_reading_all_input(blob: Path) -> None:
+    assert copied_bytes(blob, get="head -c 1000 > {blob}.copy") == SIZE  # as tar does with its padding
     assert blob.with_name("blob.copy").read_bytes() == blob.read_bytes()[:1000]
 
 
-# ---- who is let in
+# ---- authentication
 
 
-def strangers(settings: dict[str, Any], kept: list[socket.socket]) -> None:
-    """Three of them, before the right one: silent, talkative, and with a certificate of its own."""
+def strangers(settings: dict[str, Any], connections: list[socket.socket]) -> None:
+    """Open three connections before the right peer's: a silent one, one with plain text, and one with another certificate."""
     for data in (b"", b"GET / HTTP/1.1\r\n\r\n", None):
         link = socket.create_connection((settings["hosts"][0], settings["port"]))
-        kept.append(link)
+        connections.append(link)
         if data is not None:
             link.sendall(data)
             continue
@@ -134,11 +136,11 @@ def strangers(settings: dict[str, Any], kept: list[socket.socket]) -> None:
             assert secured.recv(1) == b""
 
 
-def test_strangers_that_connect_first_do_not_end_it(blob: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    kept: list[socket.socket] = []
-    hooked(monkeypatch, "to_connect", lambda settings: strangers(settings, kept))
-    assert carried(blob) == SIZE
-    assert len(kept) == 3
+def test_connections_of_other_programs_do_not_end_a_copy(blob: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    connections: list[socket.socket] = []
+    hooked(monkeypatch, "to_connect", lambda settings: strangers(settings, connections))
+    assert copied_bytes(blob) == SIZE
+    assert len(connections) == 3
 
 
 @pytest.mark.parametrize("key", ["own", "peer"])
@@ -152,12 +154,12 @@ def test_another_certificate_is_refused(
 
     hooked(monkeypatch, "to_connect", change)
     with pytest.raises(NotConnected, match="peer certificate does not match"):
-        carried(blob, listener=listener)
+        copied_bytes(blob, listener=listener)
     assert not blob.with_name("blob.copy").exists(), "no command was started"
 
 
 @pytest.mark.slow
-def test_a_certificate_that_another_copy_used_is_refused(blob: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_certificate_of_another_copy_is_refused(blob: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[str] = []
 
     def change(settings: dict[str, Any]) -> None:
@@ -165,13 +167,13 @@ def test_a_certificate_that_another_copy_used_is_refused(blob: Path, monkeypatch
         settings["own"] = seen[0]
 
     hooked(monkeypatch, "to_connect", change)
-    assert carried(blob) == SIZE
+    assert copied_bytes(blob) == SIZE
     with pytest.raises(NotConnected, match="peer certificate does not match"):
-        carried(blob)
+        copied_bytes(blob)
 
 
 @pytest.mark.slow
-def test_tls_1_2_is_not_spoken(blob: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tls_1_2_is_refused(blob: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     refused: list[str] = []
 
     def older(settings: dict[str, Any]) -> None:
@@ -185,11 +187,11 @@ def test_tls_1_2_is_not_spoken(blob: Path, monkeypatch: pytest.MonkeyPatch) -> N
             refused.append(error.reason)
 
     hooked(monkeypatch, "to_connect", older)
-    assert carried(blob) == SIZE
+    assert copied_bytes(blob) == SIZE
     assert refused
 
 
-# ---- who is not reached
+# ---- peers that are not reached
 
 
 def closed_port() -> int:
@@ -198,52 +200,52 @@ def closed_port() -> int:
         return int(free.getsockname()[1])
 
 
-def test_a_refused_connection_has_its_reason(blob: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_refused_connection_is_reported(blob: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     hooked(monkeypatch, "to_connect", lambda settings: settings.update(port=closed_port()))
     with pytest.raises(NotConnected, match=r"^connection refused"):
-        carried(blob)
+        copied_bytes(blob)
 
 
-def test_a_name_that_only_others_know_is_passed_over(blob: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unresolvable_host_name_is_skipped(blob: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     hooked(monkeypatch, "to_connect", lambda settings: settings["hosts"].insert(0, "nowhere.invalid"))
-    assert carried(blob) == SIZE
+    assert copied_bytes(blob) == SIZE
 
 
-def test_who_waits_gives_up(blob: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_listener_without_a_peer_times_out(blob: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     hooked(monkeypatch, "to_listen", lambda settings: settings.update(wait_s=0.2))
     hooked(monkeypatch, "to_connect", lambda settings: settings.update(hosts=[]))
     with pytest.raises(NotConnected, match="no address is known"):
-        carried(blob)
+        copied_bytes(blob)
 
 
-def test_a_place_without_python(blob: Path, tmp_path: Path) -> None:
+def test_a_site_without_python(blob: Path, tmp_path: Path) -> None:
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin" / "sh").symlink_to(shutil.which("sh") or "")
     with pytest.raises(NotConnected, match="it has no python3"):
-        carried(blob, at=LocalEnd("b", {"PATH": str(tmp_path / "bin")}))
+        copied_bytes(blob, at=LocalEnd("b", {"PATH": str(tmp_path / "bin")}))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("script", "why"), [("echo hello; exit 3", "ended without a word"), ("sleep 60", "not heard of any more")]
 )
-def test_a_python_that_does_not_work(
+def test_a_python_that_fails(
     blob: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, why: str
 ) -> None:
-    monkeypatch.setattr(carry_module, "START_S", 0.5)
+    monkeypatch.setattr(direct_copy_module, "START_S", 0.5)
     monkeypatch.setattr(peer_program, "LEAVE_S", 0.5)
     file = tmp_path / "python3"
     file.write_text(f"#!/bin/sh\n{script}\n")
     file.chmod(0o755)
     with pytest.raises(NotConnected, match=why):
-        carried(blob, at=LocalEnd("b", {"PATH": f"{tmp_path}:{os.environ['PATH']}"}))
+        copied_bytes(blob, at=LocalEnd("b", {"PATH": f"{tmp_path}:{os.environ['PATH']}"}))
 
 
-# ---- what is not whole
+# ---- incomplete streams
 
 
 @pytest.mark.parametrize(
-    ("commands_of", "why", "told", "status"),
+    ("commands_of", "why", "tar_errors", "status"),
     [
         ({"send": "head -c 2000000 {blob}; echo gone >&2; exit 3"}, "where the files are", "gone", 3),
         ({"get": "head -c 1000 > {blob}.copy; echo full >&2; exit 4"}, "where they should go", "full", 4),
@@ -252,17 +254,17 @@ def test_a_python_that_does_not_work(
         ({"get": "head -c 2000000 > {blob}.copy; kill -9 $PPID; sleep 1"}, "ended without a word", "", None),
     ],
 )
-def test_a_command_that_fails_is_told(
-    blob: Path, commands_of: dict[str, str], why: str, told: str, status: int | None
+def test_a_failed_command_is_reported(
+    blob: Path, commands_of: dict[str, str], why: str, tar_errors: str, status: int | None
 ) -> None:
     with pytest.raises(CopyBroke) as raised:
-        carried(blob, **commands_of)  # type: ignore[arg-type]
+        copied_bytes(blob, **commands_of)  # type: ignore[arg-type]
     assert why in str(raised.value) or str(raised.value) == "the stream was cut"
-    assert (raised.value.tar_errors, raised.value.exit_status) == (told, status)
+    assert (raised.value.tar_errors, raised.value.exit_status) == (tar_errors, status)
 
 
 @pytest.mark.parametrize("flips", [True, False])
-def test_a_stream_that_is_changed_or_cut_on_the_wire(blob: Path, monkeypatch: pytest.MonkeyPatch, flips: bool) -> None:
+def test_a_stream_that_is_changed_or_cut_is_detected(blob: Path, monkeypatch: pytest.MonkeyPatch, flips: bool) -> None:
     seen = 0
 
     def change(data: bytes) -> bytes | None:
@@ -276,21 +278,21 @@ def test_a_stream_that_is_changed_or_cut_on_the_wire(blob: Path, monkeypatch: py
         hooked(
             monkeypatch,
             "to_connect",
-            lambda told: told.update(port=middle.enter_context(between(told["port"], change))),
+            lambda settings: settings.update(port=middle.enter_context(between(settings["port"], change))),
         )
         with pytest.raises(CopyBroke, match="the stream was cut"):
-            carried(blob)
+            copied_bytes(blob)
 
 
 @pytest.mark.parametrize("word", [direct_peer.CUT, peer_program.LOST])
 @pytest.mark.parametrize("first", ["word", "why"])
-def test_of_two_failures_that_is_told_which_says_why(word: str, first: str) -> None:
+def test_of_two_failures_the_more_specific_one_is_reported(word: str, first: str) -> None:
     async def failing(why: str, *, at_once: bool) -> int:
         await asyncio.sleep(0 if at_once else 0.05)
         raise peer_program.PeerProgramFailed(why)
 
     async def act() -> None:
-        await carry_module.wait_for_peers(
+        await direct_copy_module.wait_for_peers(
             failing(word, at_once=first == "word"), failing("an archive was refused", at_once=first == "why")
         )
 
@@ -298,7 +300,7 @@ def test_of_two_failures_that_is_told_which_says_why(word: str, first: str) -> N
         asyncio.run(act())
 
 
-# ---- what is left
+# ---- leftovers
 
 
 async def _waiting(end: LocalEnd) -> Any:
@@ -308,14 +310,14 @@ async def _waiting(end: LocalEnd) -> Any:
     await shell.write(
         program_text.framed("direct_peer") + commands.task_line({**settings, "words": ["cat"]}, sends=True)
     )
-    told = commands.parse_message(await shell.read())
-    assert told is not None
-    assert "listening" in told
+    message = commands.parse_message(await shell.read())
+    assert message is not None
+    assert "listening" in message
     return shell, own.key.splitlines()[1]
 
 
 @pytest.mark.parametrize("last", [b"stop\n", None])
-def test_an_end_ends_with_who_started_it(last: bytes | None) -> None:
+def test_a_peer_ends_with_the_program_that_started_it(last: bytes | None) -> None:
     async def act() -> None:
         shell, _ = await _waiting(LocalEnd("a"))
         if last is None:
@@ -327,7 +329,7 @@ def test_an_end_ends_with_who_started_it(last: bytes | None) -> None:
     asyncio.run(act())
 
 
-def test_no_process_list_and_no_file_shows_a_key(tmp_path: Path) -> None:
+def test_no_process_list_and_no_file_contains_a_key(tmp_path: Path) -> None:
     async def act() -> None:
         end = LocalEnd("a", {"TMPDIR": str(tmp_path), "HOME": str(tmp_path)})
         shell, line = await _waiting(end)
@@ -346,7 +348,7 @@ def test_no_process_list_and_no_file_shows_a_key(tmp_path: Path) -> None:
     asyncio.run(act())
 
 
-@pytest.mark.parametrize("given", [[1, 2], [5000, 4000], [5000], [5000, 70000]])
-def test_a_range_of_ports_that_is_none(given: list[int]) -> None:
+@pytest.mark.parametrize("ports", [[1, 2], [5000, 4000], [5000], [5000, 70000]])
+def test_an_invalid_range_of_ports_is_refused(ports: list[int]) -> None:
     with pytest.raises(Exception, match="directPorts"):
-        commands.parse_ports(given)
+        commands.parse_ports(ports)

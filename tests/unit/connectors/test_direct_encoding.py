@@ -1,4 +1,4 @@
-"""Blocks of a direct stream: what becomes smaller, when that pays, and what is made of those that nobody of ours would send."""
+"""Blocks of a direct stream: compression, and the handling of invalid and hostile blocks."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ CT_BYTES = 4 * BLOCK - 1
 
 
 def slices(num_bytes: int, seed: int = 1) -> bytearray:
-    """Pixels as CT has them: two bytes each, noise in the lower one, one of few values in the upper one."""
+    """Return bytes like CT pixels: two bytes per pixel, noise in the lower byte and one of few values in the upper byte."""
     some = random.Random(seed).randbytes(num_bytes)
     pixels = bytearray(some)
     pixels[1::2] = some[1::2].translate(bytes([4] * 8 + [3] * 248))
@@ -54,7 +54,7 @@ def slices(num_bytes: int, seed: int = 1) -> bytearray:
 
 
 def floats(num_bytes: int) -> bytearray:
-    """Numbers of four bytes, of which one is always the same."""
+    """Return numbers of four bytes, with the same value in one of the bytes."""
     data = bytearray(random.Random(2).randbytes(num_bytes))
     data[3::4] = bytes(len(data[3::4]))
     return data
@@ -74,8 +74,8 @@ def pieces(data: bytes) -> Iterator[bytearray]:
 def decoded(blocks: list[tuple[bytes, bytes, int]]) -> bytes:
     decoder, out = Decoder(), []
     for head, body, size in blocks:
-        how, length, told = decoder.head(head)
-        assert (length, told) == (len(body), size)
+        how, length, decoded_length = decoder.head(head)
+        assert (length, decoded_length) == (len(body), size)
         out.append(decoder.content(how, bytearray(body), size))
     return b"".join(out)
 
@@ -84,20 +84,20 @@ def on_wire(blocks: list[tuple[bytes, bytes, int]]) -> int:
     return sum(len(head) + len(body) for head, body, _ in blocks)
 
 
-# ---- what becomes smaller
+# ---- compression
 
 
 @pytest.mark.parametrize("codec", [ZSTD, ZLIB])
-@pytest.mark.parametrize(("made", "width", "share"), [(slices, 2, 0.6), (floats, 4, 0.8)])
-def test_numbers_become_smaller_by_their_planes(codec: int, made: Any, width: int, share: float) -> None:
-    data = bytes(made(3 * BLOCK + 12345))
+@pytest.mark.parametrize(("make_numbers", "width", "share"), [(slices, 2, 0.6), (floats, 4, 0.8)])
+def test_numbers_are_compressed_by_byte_planes(codec: int, make_numbers: Any, width: int, share: float) -> None:
+    data = bytes(make_numbers(3 * BLOCK + 12345))
     blocks = list(encoder(codec).blocks(pieces(data)))
     assert {head[0] for head, _, _ in blocks} == {codec << 4 | width}
     assert on_wire(blocks) < share * len(data)
     assert decoded(blocks) == data
 
 
-def test_what_is_compressed_already_stays_as_it_is_and_is_hardly_looked_at() -> None:
+def test_compressed_data_is_sent_unchanged_and_rarely_probed() -> None:
     data = os.urandom(40 * BLOCK)
     coding = encoder(ZSTD)
     began = time.process_time()
@@ -108,7 +108,7 @@ def test_what_is_compressed_already_stays_as_it_is_and_is_hardly_looked_at() -> 
 
 
 @pytest.mark.slow
-def test_each_part_of_a_stream_is_looked_at_for_itself() -> None:
+def test_parts_of_a_stream_are_probed_separately() -> None:
     parts = [bytes(slices(20 * BLOCK)), os.urandom(20 * BLOCK), bytes(slices(40 * BLOCK)), bytes(floats(30 * BLOCK))]
     data = b"".join(parts)
     hows = [head[0] for head, _, _ in encoder(ZSTD).blocks(pieces(data))]
@@ -120,53 +120,53 @@ def test_each_part_of_a_stream_is_looked_at_for_itself() -> None:
 
 @settings(deadline=None, max_examples=200)
 @given(st.binary(max_size=70), st.sampled_from([1, 2, 4]), st.sampled_from(sorted(CODECS)))
-def test_any_bytes_come_back(seed: bytes, width: int, codec: int) -> None:
+def test_any_bytes_are_decoded_unchanged(seed: bytes, width: int, codec: int) -> None:
     data = bytearray(seed * 100)
     assert encoding.from_planes(encoding.to_planes(data, width), width) == data
     blocks = list(encoder(codec).blocks([data] if data else []))
     assert decoded(blocks) == data
 
 
-def test_an_end_without_codecs_gets_everything_as_it_is() -> None:
+def test_a_peer_without_codecs_receives_unencoded_data() -> None:
     blocks = list(Encoder([]).blocks(pieces(bytes(slices(BLOCK)))))
     assert [head[0] for head, _, _ in blocks] == [RAW]
 
 
 @pytest.mark.slow
-def test_no_more_is_made_than_a_few_blocks_ahead() -> None:
-    made: list[int] = []
+def test_only_a_few_blocks_are_encoded_ahead() -> None:
+    produced: list[int] = []
 
     def items() -> Iterator[int]:
         for n in range(100):
-            made.append(n)
+            produced.append(n)
             yield n
 
-    taking = encoding.read_ahead(items())
-    next(taking)
+    consumer = encoding.read_ahead(items())
+    next(consumer)
     time.sleep(0.3)
-    assert len(made) <= AHEAD + 2
+    assert len(produced) <= AHEAD + 2
     before = threading.active_count()
-    taking.close()
+    consumer.close()
     time.sleep(1.5)
-    assert threading.active_count() < before, "nobody makes what nobody takes"
+    assert threading.active_count() < before, "the thread ends with its consumer"
 
 
-def test_a_source_that_breaks_is_told_after_what_came_before() -> None:
+def test_an_error_of_the_source_is_raised_after_earlier_blocks() -> None:
     def items() -> Iterator[int]:
         yield 1
         raise OSError("gone")
 
-    taking = encoding.read_ahead(items())
-    assert next(taking) == 1
+    consumer = encoding.read_ahead(items())
+    assert next(consumer) == 1
     with pytest.raises(OSError, match="gone"):
-        next(taking)
+        next(consumer)
 
 
-# ---- what nobody of ours would send
+# ---- invalid blocks
 
 
-def refused(data: bytes) -> None:
-    """It is refused, or it is what it says; and little memory is taken in any case."""
+def decode_or_refuse(data: bytes) -> None:
+    """Assert that a block is refused or decoded to its declared size, with little memory."""
     decoder = Decoder()
     tracemalloc.start()
     try:
@@ -192,8 +192,8 @@ KNOWN_HEADS = st.tuples(
 @pytest.mark.slow
 @settings(deadline=None, max_examples=500)
 @given(HEADS | KNOWN_HEADS, st.binary(max_size=200))
-def test_any_block_is_refused_or_what_it_says(head: tuple[int, int, int], body: bytes) -> None:
-    refused(HEAD.pack(*head) + body)
+def test_any_block_is_refused_or_has_its_declared_size(head: tuple[int, int, int], body: bytes) -> None:
+    decode_or_refuse(HEAD.pack(*head) + body)
 
 
 BLOCKS = {codec: head + body for codec in CODECS for head, body, _ in Encoder([codec]).blocks([slices(8192)])}
@@ -202,19 +202,19 @@ BLOCKS = {codec: head + body for codec in CODECS for head, body, _ in Encoder([c
 @pytest.mark.slow
 @settings(deadline=None, max_examples=500)
 @given(st.sampled_from(sorted(CODECS)), st.data())
-def test_a_changed_block_is_refused_or_what_it_says(codec: int, data: st.DataObject) -> None:
+def test_a_changed_block_is_refused_or_has_its_declared_size(codec: int, data: st.DataObject) -> None:
     block = bytearray(BLOCKS[codec])
     for _ in range(data.draw(st.integers(1, 4))):
         block[data.draw(st.integers(0, len(block) - 1))] = data.draw(st.integers(0, 255))
-    refused(bytes(block[: data.draw(st.integers(HEAD.size, len(block)))]))
+    decode_or_refuse(bytes(block[: data.draw(st.integers(HEAD.size, len(block)))]))
 
 
 def bomb(codec: int) -> bytes:
-    """A block that stands for 64 MiB and says that it is 1 MiB."""
+    """Return a block that decodes to 64 MiB and declares 1 MiB."""
     if codec == ZLIB:
         work = zlib.compressobj(9, zlib.DEFLATED, -15)
         body = work.compress(bytes(2**26)) + work.flush()
-    else:  # one frame of zstd: no size, a window of 64 MiB, 511 blocks of 128 KiB of the same byte
+    else:  # one frame of zstd: no size, a window of 64 MiB, 512 blocks of 128 KiB of one byte
         body = b"\x28\xb5\x2f\xfd\x00\x80" + b"".join(
             (last | 1 << 1 | 2**17 << 3).to_bytes(3, "little") + b"\0" for last in [0] * 511 + [1]
         )
@@ -222,31 +222,31 @@ def bomb(codec: int) -> bytes:
 
 
 @pytest.mark.parametrize("codec", sorted(CODECS))
-def test_a_block_cannot_hold_more_than_it_says(codec: int) -> None:
+def test_a_block_larger_than_its_declared_size_is_refused(codec: int) -> None:
     block = bomb(codec)
     decoder = Decoder()
     how, _, size = decoder.head(block[: HEAD.size])
     with pytest.raises(NotDecoded, match="a block is damaged"):
         decoder.content(how, bytearray(block[HEAD.size :]), size)
-    refused(block)
+    decode_or_refuse(block)
 
 
-# ---- from end to end
+# ---- between two peers
 
 
-def carried(
+def copy_ct(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, *, sender: str = "", receiver: str = ""
 ) -> DirectCopyResult:
-    """Send CT from one process to another; a text is appended to the program of an end."""
+    """Copy CT data between two processes, with code appended to the peers' programs. Return the result."""
     file = tmp_path / "ct"
     file.write_bytes(slices(CT_BYTES))
     real = commands.task_line
 
-    def line(told: Any, *, sends: bool) -> bytes:
+    def line(settings: Any, *, sends: bool) -> bytes:
         with monkeypatch.context() as patch:
             text = program_text.of("encoding") + (sender if sends else receiver)
             patch.setattr(program_text, "of", lambda name: text)
-            return real(told, sends=sends)
+            return real(settings, sends=sends)
 
     monkeypatch.setattr(peer_program.commands, "task_line", line)
     source = PeerTask(LocalEnd("a").end, ["cat", str(file)])
@@ -255,9 +255,9 @@ def carried(
     async def act() -> DirectCopyResult:
         return await copy_directly(source, target, Listener.TARGET, ports=commands.PORTS, connected=lambda: None)
 
-    told = asyncio.run(asyncio.wait_for(act(), 40))
+    result = asyncio.run(asyncio.wait_for(act(), 40))
     assert (tmp_path / "copy").read_bytes() == file.read_bytes()
-    return told
+    return result
 
 
 WITHOUT_ZSTD = "\ndef codecs():\n    return {ZLIB: Zlib()}\n"
@@ -274,12 +274,12 @@ WITHOUT = "\ndef codecs():\n    return {}\n"
         ("", WITHOUT, 1.01),
     ],
 )
-def test_two_ends_agree_on_what_both_have(
+def test_two_peers_use_the_codecs_that_both_support(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, sender: str, receiver: str, share: float
 ) -> None:
-    told = carried(monkeypatch, tmp_path, sender=sender, receiver=receiver)
-    assert told.num_bytes == CT_BYTES
-    assert share - 0.2 < told.wire_bytes / told.num_bytes < share
+    result = copy_ct(monkeypatch, tmp_path, sender=sender, receiver=receiver)
+    assert result.num_bytes == CT_BYTES
+    assert share - 0.2 < result.wire_bytes / result.num_bytes < share
 
 
 BOMB = f"HEAD.pack(0x22, {len(bomb(ZLIB)) - HEAD.size}, BLOCK), bytes.fromhex('{bomb(ZLIB)[HEAD.size :].hex()}'), BLOCK"
@@ -301,8 +301,8 @@ Encoder.blocks = _blocks
         (BOMB, "a block is damaged"),
     ],
 )
-def test_a_hostile_sender_is_told_and_nothing_hangs(
+def test_a_hostile_sender_is_reported_without_a_hang(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, block: str, why: str
 ) -> None:
     with pytest.raises(CopyBroke, match=why):
-        carried(monkeypatch, tmp_path, sender=HOSTILE.format(block=block))
+        copy_ct(monkeypatch, tmp_path, sender=HOSTILE.format(block=block))

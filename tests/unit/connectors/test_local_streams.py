@@ -1,4 +1,4 @@
-"""What a program of this machine writes is read by a thread, which ends with whoever waits for it."""
+"""The output of local programs is read by a thread, which ends with its reader."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from medweave_connectors.transfer.streams.local_programs import LocalReader
 
 
 def open_files() -> int:
-    gc.collect()  # what earlier tests left is theirs
+    gc.collect()  # close files of earlier tests
     return len(list(Path("/proc/self/fd").iterdir()))
 
 
@@ -48,7 +48,7 @@ def test_a_failed_program_is_reported() -> None:
 
 @pytest.mark.slow
 def test_closing_does_not_wait_for_processes_that_keep_the_pipe_open(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A program may leave another one behind, which no signal of ours reaches."""
+    """A program may leave a process running that gets no signal from the driver."""
     monkeypatch.setattr(local_programs, "GRACE_S", 0.2)
 
     async def act() -> None:

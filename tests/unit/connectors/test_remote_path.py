@@ -1,4 +1,4 @@
-"""StreamFlow's path at a site, asked through a real shell: any name will do, and no message holds one."""
+"""StreamFlow's remote path over a real shell: any file name is handled, and no message contains a name."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from streamflow.data.manager import DefaultDataManager
 from medweave_connectors.engine.data.remote_path import MedweaveRemotePath
 from medweave_connectors.transfer.manifest.remote_scan import RemoteScanFailed, parse_answer
 
-# All that a file system takes: what is no UTF-8 comes as `os.fsdecode` has it.
+# All names that a file system accepts; bytes that are not UTF-8 are decoded by `os.fsdecode`.
 NAMES = st.binary(min_size=1, max_size=30).map(lambda name: os.fsdecode(name.replace(b"/", b"%").replace(b"\0", b"*")))
 NAMES = NAMES.filter(lambda name: name not in {".", ".."})
 TRAP = "a b\n$(touch harm)`touch harm`'\"\\;#*[!x]-é \udcff"
@@ -33,24 +33,24 @@ PATIENT = "Mustermann_Erika"
 
 
 class Site:
-    """A site whose files lie on this machine.
+    """A site whose files are on this machine.
 
     Attributes:
-        path: the folders of its programs.
+        path: PATH of its commands.
     """
 
     deployment_name = "site"
     path = os.environ["PATH"]
 
     async def run(self, location: Any, command: list[str], **keywords: Any) -> tuple[str, int]:
-        done = subprocess.run(
+        result = subprocess.run(
             ["/bin/sh", "-c", " ".join(command)],
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             check=False,
             env=os.environ | {"PATH": self.path},
         )
-        return done.stdout.decode(errors="replace").strip(), done.returncode
+        return result.stdout.decode(errors="replace").strip(), result.returncode
 
 
 def at(path: Path | str, site: Site | None = None) -> Any:
@@ -60,26 +60,26 @@ def at(path: Path | str, site: Site | None = None) -> Any:
     return MedweaveRemotePath(str(path), context=context, location=ExecutionLocation(name="there", deployment="site"))
 
 
-def told(asked: Coroutine[Any, Any, Any]) -> Any:
-    return asyncio.run(asked)
+def run_sync(coroutine: Coroutine[Any, Any, Any]) -> Any:
+    return asyncio.run(coroutine)
 
 
 def matching(path: Any, pattern: str) -> list[str]:
-    async def all_of_them() -> list[str]:
-        return [str(each) async for each in path.glob(pattern)]
+    async def collect() -> list[str]:
+        return [str(path_found) async for path_found in path.glob(pattern)]
 
-    return sorted(asyncio.run(all_of_them()))
+    return sorted(asyncio.run(collect()))
 
 
-def found_here(folder: Any, pattern: str) -> list[str]:
-    """The same on this machine, as the engine does it: `Path.glob` finds hidden names too."""
-    return [os.path.normpath(each) for each in glob.glob(f"{glob.escape(str(folder))}/{pattern}")]  # noqa: PTH207
+def local_matches(folder: Any, pattern: str) -> list[str]:
+    """Return the local matches as the engine finds them; `Path.glob` would also match hidden names."""
+    return [os.path.normpath(match) for match in glob.glob(f"{glob.escape(str(folder))}/{pattern}")]  # noqa: PTH207
 
 
 @pytest.fixture(params=["gnu", "busybox"])
 def site(request: pytest.FixtureRequest, tmp_path: Path) -> Site:
-    """A site with the tools of GNU, and one with those of busybox."""
-    made = Site()
+    """Return a site with GNU tools, and one with busybox."""
+    created = Site()
     if request.param == "busybox":
         busybox = shutil.which("busybox")
         if busybox is None:
@@ -101,8 +101,8 @@ def site(request: pytest.FixtureRequest, tmp_path: Path) -> Site:
             "chmod",
         ):
             (tmp_path / "programs" / program).symlink_to(busybox)
-        made.path = str(tmp_path / "programs")
-    return made
+        created.path = str(tmp_path / "programs")
+    return created
 
 
 @pytest.mark.slow
@@ -111,22 +111,22 @@ def site(request: pytest.FixtureRequest, tmp_path: Path) -> Site:
 @example(name=TRAP, content=b" \n\ttwo\r\n\n")
 @example(name="tail \n", content=b"")
 @example(name="-rf", content=b"x")
-def test_whatever_a_name_is_it_stays_a_name(name: str, content: bytes) -> None:
+def test_file_names_are_never_interpreted_by_the_shell(name: str, content: bytes) -> None:
     with tempfile.TemporaryDirectory() as top:
         folder, inner = at(top) / f"{name[:20]}.d", f"x{name[:20]}"
-        told(folder.mkdir(parents=True))
+        run_sync(folder.mkdir(parents=True))
         file = folder / name
         Path(file).write_bytes(content)
-        assert told(file.read_text()) == content.decode()
-        assert told(file.checksum()) == hashlib.sha1(content, usedforsecurity=False).hexdigest()
-        assert told(folder.size()) == told(file.size()) == len(content)
-        assert str(told(file.resolve())) == os.path.realpath(file)
-        told((folder / inner).symlink_to(str(file)))
-        assert str(told((folder / inner).resolve())) == os.path.realpath(file)
-        told((folder / f"y{inner}").hardlink_to(str(file)))
-        assert matching(folder, "*") == sorted(found_here(folder, "*"))
-        told(folder.rmtree())
-        assert told(folder.resolve()) is None
+        assert run_sync(file.read_text()) == content.decode()
+        assert run_sync(file.checksum()) == hashlib.sha1(content, usedforsecurity=False).hexdigest()
+        assert run_sync(folder.size()) == run_sync(file.size()) == len(content)
+        assert str(run_sync(file.resolve())) == os.path.realpath(file)
+        run_sync((folder / inner).symlink_to(str(file)))
+        assert str(run_sync((folder / inner).resolve())) == os.path.realpath(file)
+        run_sync((folder / f"y{inner}").hardlink_to(str(file)))
+        assert matching(folder, "*") == sorted(local_matches(folder, "*"))
+        run_sync(folder.rmtree())
+        assert run_sync(folder.resolve()) is None
         assert list(Path(top).iterdir()) == []
 
 
@@ -149,25 +149,25 @@ PATTERNS = (
 
 
 @pytest.mark.parametrize("pattern", PATTERNS)
-def test_a_pattern_finds_what_it_finds_on_this_machine(site: Site, tmp_path: Path, pattern: str) -> None:
+def test_a_pattern_matches_the_same_names_as_on_this_machine(site: Site, tmp_path: Path, pattern: str) -> None:
     top = tmp_path / "a folder's name"
     (top / "sub" / "deep").mkdir(parents=True)
     for name in ("a b", "a", "b.txt", "c d.txt", ".hidden", "$(touch harm)", "a;b", "[a", "-x", "two\nlines.txt", "üb"):
         (top / name).touch()
     (top / "leads nowhere.txt").symlink_to("missing")
-    truth = found_here(top, pattern)
+    truth = local_matches(top, pattern)
     assert matching(at(top, site), pattern) == sorted(truth)
     assert not Path("harm").exists()
 
 
-def test_a_site_is_asked_about_everything_there(site: Site, tmp_path: Path) -> None:
+def test_all_path_operations_act_at_the_site(site: Site, tmp_path: Path) -> None:
     top = tmp_path / TRAP
     (top / "sub").mkdir(parents=True)
     (top / "sub" / f"one\n{TRAP}").write_bytes(b"12345")
     (top / "two").write_bytes(b"678")
     path = at(top, site)
-    told((path / "three").mkdir())
-    told((path / "link").symlink_to("sub"))
+    run_sync((path / "three").mkdir())
+    run_sync((path / "link").symlink_to("sub"))
 
     async def walked() -> list[Any]:
         return [(str(folder), set(folders), set(names)) async for folder, folders, names in path.walk()]
@@ -177,17 +177,17 @@ def test_a_site_is_asked_about_everything_there(site: Site, tmp_path: Path) -> N
         (f"{top}/sub", set(), {f"one\n{TRAP}"}),
         (f"{top}/three", set(), set()),
     ]
-    assert told(path.size()) == 13, "links are followed"
-    assert told((path / "two").read_text(2)) == "67"
-    assert told((path / "sub").checksum()) is None
-    assert told((path / "missing").resolve()) is None
-    assert str(told((path / "link").resolve())).endswith("/sub")
-    told((path / "two").chmod(0o600))
+    assert run_sync(path.size()) == 13, "links are followed"
+    assert run_sync((path / "two").read_text(2)) == "67"
+    assert run_sync((path / "sub").checksum()) is None
+    assert run_sync((path / "missing").resolve()) is None
+    assert str(run_sync((path / "link").resolve())).endswith("/sub")
+    run_sync((path / "two").chmod(0o600))
     assert (top / "two").stat().st_mode & 0o777 == 0o600
     assert not Path("harm").exists()
 
 
-def test_no_message_has_a_name(site: Site, tmp_path: Path) -> None:
+def test_no_message_contains_a_name(site: Site, tmp_path: Path) -> None:
     path = at(tmp_path / PATIENT, site)
     for ask in (
         lambda: path.read_text(),
@@ -197,20 +197,20 @@ def test_no_message_has_a_name(site: Site, tmp_path: Path) -> None:
         lambda: path.size(),
     ):
         with pytest.raises(WorkflowExecutionException) as raised:
-            told(ask())
+            run_sync(ask())
         assert PATIENT not in str(raised.value)
         assert "No such file or directory" in str(raised.value)
 
 
 @settings(max_examples=200, deadline=None)
 @given(text=st.one_of(st.text(max_size=80), st.binary(max_size=80).map(base64.b64encode).map(bytes.decode)))
-def test_what_is_no_answer_is_not_taken_for_one(text: str) -> None:
+def test_text_without_an_answer_is_refused(text: str) -> None:
     with pytest.raises(RemoteScanFailed):
         parse_answer(text)
 
 
 @given(content=st.binary(max_size=40), code=st.integers(0, 255), data=st.data())
-def test_of_an_answer_no_part_is_taken(content: bytes, code: int, data: st.DataObject) -> None:
+def test_a_partial_answer_is_refused(content: bytes, code: int, data: st.DataObject) -> None:
     whole = base64.b64encode(content + b"\0medweave-end %d\n" % code).decode()
     if code == 0:
         assert parse_answer(whole) == content

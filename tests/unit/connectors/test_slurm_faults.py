@@ -292,7 +292,7 @@ def test_many_jobs_share_one_query(cluster: Cluster) -> None:
     assert ended.exit_code == 0, ended.stderr
     assert len(cluster.submitted) == 20
     assert len(ended.of_type("job.ended")) == 20
-    num_queries = (cluster.folder / "slurm" / "asked").read_text().count("squeue")
+    num_queries = (cluster.folder / "slurm" / "queries").read_text().count("squeue")
     assert num_queries < 20, "a query for each job would be at least one each, and several with their waiting"
 
 

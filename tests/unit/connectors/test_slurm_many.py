@@ -44,12 +44,12 @@ def test_many_jobs_share_one_query_and_a_few_are_submitted_at_once(cluster: Clus
     assert 1 < max(alive) <= AT_ONCE
     times = [
         float(line.split()[1])
-        for line in (cluster.folder / "slurm" / "asked").read_text().splitlines()
+        for line in (cluster.folder / "slurm" / "queries").read_text().splitlines()
         if "squeue" in line
     ]
     assert all(sum(start <= time <= start + 29 for time in times) <= 30 for start in times)
     # Final states are queried together, and the controller only about the few jobs that accounting does not call COMPLETED.
-    words = (cluster.folder / "slurm" / "asked").read_text().split()
+    words = (cluster.folder / "slurm" / "queries").read_text().split()
     assert words.count("sacct") < JOBS
     assert words.count("scontrol") < JOBS / 10
 

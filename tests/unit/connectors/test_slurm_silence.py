@@ -28,7 +28,7 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
 
 
 def num_calls(cluster: Cluster, program: str) -> int:
-    path = cluster.folder / "slurm" / "asked"
+    path = cluster.folder / "slurm" / "queries"
     return path.read_text().split().count(program) if path.exists() else 0
 
 

@@ -1,4 +1,4 @@
-"""Archives of a far end that is broken or somebody else's: nothing of them lies where it should not, here or at sites."""
+"""Archives from a broken or hostile site: no file is written outside the target folder, on this machine or at sites."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from hypothesis import strategies as st
 from medweave_connectors.host.errors import SourceRefused
 from medweave_connectors.transfer import shell_commands
 from medweave_connectors.transfer.agent.archive import ArchiveChecker, ArchiveRefused, RefusalReason
-from support.transfers import Places, Route, places
+from support.transfers import Route, TransferSites, transfer_sites
 
 PATIENT = "Mustermann_Erika_1970"
 DEVICE = (1, 3)  # /dev/null
 
 
 @pytest.fixture
-def at(tmp_path: Path) -> Iterator[Places]:
-    with places(tmp_path) as made:
-        yield made
+def at(tmp_path: Path) -> Iterator[TransferSites]:
+    with transfer_sites(tmp_path) as sites:
+        yield sites
 
 
 def entry(name: str, kind: bytes = tarfile.REGTYPE, content: bytes = b"", link: str = "", mode: int = 0o644) -> bytes:
-    """One entry, as its bytes in an archive."""
+    """Return the bytes of one archive entry."""
     info = tarfile.TarInfo(name)
     info.type, info.linkname, info.mode = kind, link, mode
     info.size = len(content)
@@ -55,12 +55,12 @@ def pax(records: dict[str, str], name: str = "cohort/a", content: bytes = b"x") 
 
 
 def hostile(outside: str = "/outside") -> dict[str, tuple[RefusalReason, list[bytes]]]:
-    """What a far end may send in the place of a folder `cohort`: each would leave something outside, or worse."""
+    """Return hostile archives of a folder `cohort`, which would write outside of it or do other harm."""
     return {
         "absolute": (RefusalReason.NAME, [TOP, entry(f"{outside}/harm", content=b"x")]),
         "above": (RefusalReason.NAME, [TOP, entry("cohort/../../harm", content=b"x")]),
-        "beside": (RefusalReason.NAME, [TOP, entry("harm", content=b"x")]),
-        "the store beside": (RefusalReason.NAME, [TOP, entry(".medweave-blobs/aa/harm", content=b"x")]),
+        "sibling": (RefusalReason.NAME, [TOP, entry("harm", content=b"x")]),
+        "the store as a sibling": (RefusalReason.NAME, [TOP, entry(".medweave-blobs/aa/harm", content=b"x")]),
         "a longer name": (RefusalReason.NAME, [TOP, entry("cohort-2/harm", content=b"x")]),
         "a long name above": (
             RefusalReason.NAME,
@@ -111,7 +111,7 @@ def guarded(parts: list[bytes], *, end: bool = True, chunk_bytes: int = 700) -> 
 
 
 @pytest.mark.parametrize("case", HOSTILE)
-def test_what_is_no_archive_of_what_was_asked_for_is_refused(case: str) -> None:
+def test_hostile_archives_are_refused(case: str) -> None:
     reason, parts = HOSTILE[case]
     with pytest.raises(ArchiveRefused) as raised:
         guarded(parts, end=case not in {"cut", "no end"})
@@ -124,8 +124,8 @@ def everything(folder: Path) -> set[str]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("route", ["to-driver", "through-driver"])
-def test_nothing_of_it_lies_anywhere(at: Places, tmp_path: Path, route: Route) -> None:
-    """By the way that copies go, with a tar at the far end that sends it."""
+def test_hostile_archives_leave_no_files(at: TransferSites, tmp_path: Path, route: Route) -> None:
+    """Copy from a site whose tar sends hostile archives."""
     outside, archive = tmp_path / "outside", at.programs / "archive"
     outside.mkdir()
     (outside / "secret").write_text("secret")
@@ -135,32 +135,32 @@ def test_nothing_of_it_lies_anywhere(at: Places, tmp_path: Path, route: Route) -
     archive.touch()
     before = everything(tmp_path)
 
-    async def send_all(each: Places) -> None:
+    async def send_all(sites: TransferSites) -> None:
         for case, (reason, parts) in hostile(str(outside)).items():
             archive.write_bytes(b"".join(parts) + (b"" if case in {"cut", "no end"} else END))
             with pytest.raises(SourceRefused, match=str(reason)) as raised:
-                await each.send(route, "cohort")
+                await sites.send(route, "cohort")
             assert PATIENT not in str(raised.value)
             assert "harm" not in str(raised.value)
             assert everything(tmp_path) == before, case
             assert (outside / "secret").read_text() == "secret", case
             assert (outside / "secret").stat().st_nlink == 1, case
 
-    at.at_work(send_all)
+    at.run_connected(send_all)
 
 
-def test_no_file_comes_with_the_rights_of_its_owner(at: Places) -> None:
+def test_set_uid_and_set_gid_bits_are_removed(at: TransferSites) -> None:
     folder = at.source / "cohort"
     folder.mkdir(mode=0o2770)
     folder.chmod(0o2770)
     (folder / "tool").touch()
     (folder / "tool").chmod(0o6755)
-    at.at_work(lambda each: each.send("to-driver", "cohort"))
+    at.run_connected(lambda sites: sites.send("to-driver", "cohort"))
     copy = at.target / "cohort"
     assert [stat.S_IMODE(path.stat().st_mode) for path in (copy, copy / "tool")] == [0o770, 0o755]
 
 
-# ---- what tar makes of a folder passes as it is
+# ---- archives of real tar programs pass unchanged
 
 
 def made_by(tool: str, folder: Path, *arguments: str) -> bytes:
@@ -173,7 +173,7 @@ def made_by(tool: str, folder: Path, *arguments: str) -> bytes:
 
 
 @pytest.mark.parametrize("how", ["gnu", "busybox", "posix", "ustar", "v7"])
-def test_what_tar_writes_passes(tmp_path: Path, how: str) -> None:
+def test_archives_of_real_tar_programs_pass(tmp_path: Path, how: str) -> None:
     folder = tmp_path / "-cohort"
     (folder / "empty").mkdir(parents=True)
     deep = folder / ("d" * 30) / ("e" * 50)
@@ -202,7 +202,7 @@ def test_what_tar_writes_passes(tmp_path: Path, how: str) -> None:
             )
             if mine.isreg():
                 read: list[Callable[[], bytes]] = [
-                    each.extractfile(one).read for each, one in ((arrived, mine), (sent, other))
+                    archive.extractfile(member).read for archive, member in ((arrived, mine), (sent, other))
                 ]  # type: ignore[union-attr]
                 assert read[0]() == read[1]()
 
@@ -210,8 +210,8 @@ def test_what_tar_writes_passes(tmp_path: Path, how: str) -> None:
 @pytest.mark.slow
 @settings(max_examples=300, deadline=None)
 @given(data=st.data())
-def test_a_mutation_passes_only_where_it_stays_inside(data: st.DataObject) -> None:
-    """Bytes of headers are changed, their sums made right again: what passes is unpacked, and lies below its folder."""
+def test_mutated_archives_pass_only_if_they_stay_inside(data: st.DataObject) -> None:
+    """Change bytes of headers and correct their checksums: an accepted archive is unpacked only within its folder."""
     blocks = [TOP, entry("cohort/a", content=b"12345"), entry("cohort/b", tarfile.LNKTYPE, link="cohort/a")]
     which = data.draw(st.integers(0, 2))
     block = bytearray(blocks[which])
@@ -230,17 +230,19 @@ def test_a_mutation_passes_only_where_it_stays_inside(data: st.DataObject) -> No
     with tempfile.TemporaryDirectory() as name:
         inside = Path(name, "part")
         inside.mkdir()
-        done = subprocess.run(shell_commands.unpack_files(str(inside)), input=passed, capture_output=True, check=False)
-        assert done.returncode in (0, 2)
-        assert [each.name for each in Path(name).iterdir()] == ["part"]
-        assert {each.name for each in inside.iterdir()} <= {"cohort"}
-        for each in inside.rglob("*"):
-            assert stat.S_IFMT(each.lstat().st_mode) in (stat.S_IFREG, stat.S_IFDIR)
-            assert each.stat().st_mode & 0o7000 == 0
+        result = subprocess.run(
+            shell_commands.unpack_files(str(inside)), input=passed, capture_output=True, check=False
+        )
+        assert result.returncode in (0, 2)
+        assert [file.name for file in Path(name).iterdir()] == ["part"]
+        assert {file.name for file in inside.iterdir()} <= {"cohort"}
+        for file in inside.rglob("*"):
+            assert stat.S_IFMT(file.lstat().st_mode) in (stat.S_IFREG, stat.S_IFDIR)
+            assert file.stat().st_mode & 0o7000 == 0
 
 
 @settings(max_examples=200, deadline=None)
 @given(noise=st.binary(max_size=1500))
-def test_noise_is_no_archive(noise: bytes) -> None:
+def test_random_bytes_are_refused(noise: bytes) -> None:
     with pytest.raises(ArchiveRefused):
         guarded([noise] if any(noise) else [b"x"], end=False)

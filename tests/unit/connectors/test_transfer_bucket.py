@@ -1,4 +1,4 @@
-"""Copies between two sites by way of a bucket, over real ssh and a real S3 server: whole, sealed, and gone afterwards."""
+"""Copies between two sites over a bucket, with real ssh and a real S3 server: complete, encrypted, and removed afterwards."""
 
 from __future__ import annotations
 
@@ -24,31 +24,31 @@ from medweave_connectors.transfer.routes.bucket import bucket_copy
 from medweave_connectors.transfer.routes.direct import direct_copy
 from support.bucket import ACCOUNT, Gateway, gateway
 from support.direct_ends import PATH, Recorded, recorded
-from support.transfers import Places, places
+from support.transfers import TransferSites, transfer_sites
 
 PATIENT = "Mustermann_Erika_1970"
 PIECE = 2 * 2**20
 SIZE = 3 * PIECE + 17
 MIDDLE = 2 * PIECE + PIECE // 3
-# What is sent to the ends has smaller pieces, and shorter pauses before another try.
+# The peers' program gets smaller pieces and shorter pauses between retries.
 PROGRAM = {
     b"\nPIECE = 8 * 2**20\n": b"\nPIECE = %d\n" % PIECE,
     b"\nPAUSES_S = (0.5, 2.0, 8.0)": b"\nPAUSES_S = (0.1, 0.3, 0.6)",
 }
-FIRST, SECOND = "/0", "/1"  # ends of keys
+FIRST, SECOND = "/0", "/1"  # suffixes of object keys
 OFF = "direct copies are switched off in dataManager.config"
 
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
-    with gateway(tmp_path_factory.mktemp("gateway")) as made:
-        yield made
+    with gateway(tmp_path_factory.mktemp("gateway")) as bucket_server:
+        yield bucket_server
 
 
 @pytest.fixture
-def at(tmp_path: Path, server: Gateway, monkeypatch: pytest.MonkeyPatch) -> Iterator[Places]:
-    for each in server.objects():
-        each.unlink()
+def at(tmp_path: Path, server: Gateway, monkeypatch: pytest.MonkeyPatch) -> Iterator[TransferSites]:
+    for file in server.objects():
+        file.unlink()
     for name, value in ACCOUNT.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(bucket_copy, "REACH_S", 20.0)
@@ -56,17 +56,17 @@ def at(tmp_path: Path, server: Gateway, monkeypatch: pytest.MonkeyPatch) -> Iter
     monkeypatch.setattr(direct_copy, "OTHER_S", 2.0)
     program = small_program()
     monkeypatch.setattr(program_text, "framed", lambda name: program if name == "bucket_peer" else usual_program(name))
-    with places(tmp_path) as made:
-        made.server.environment["PATH"] = f"{made.programs}:{PATH}"
-        made.settings |= {"direct": False, "bucket": server.settings()}
-        yield made
+    with transfer_sites(tmp_path) as sites:
+        sites.server.environment["PATH"] = f"{sites.programs}:{PATH}"
+        sites.settings |= {"direct": False, "bucket": server.settings()}
+        yield sites
 
 
 usual_program = program_text.framed
 
 
 def small_program() -> bytes:
-    """The program of both ends, with a small piece."""
+    """Return the program of both peers, with a small piece size."""
     text = usual_program("bucket_peer").partition(b"\n")[2]
     for usual, small in PROGRAM.items():
         assert text.count(usual) == 1
@@ -79,8 +79,8 @@ def run(monkeypatch: pytest.MonkeyPatch) -> Recorded:
     return recorded(monkeypatch)
 
 
-def cohort(at: Places, name: str = "cohort", size: int = SIZE) -> Path:
-    """A folder of some pieces, with a patient's name."""
+def cohort(at: TransferSites, name: str = "cohort", size: int = SIZE) -> Path:
+    """Write a folder of several pieces, with a patient's name."""
     folder = at.source / name
     (folder / "empty").mkdir(parents=True)
     (folder / PATIENT).write_bytes(os.urandom(size))
@@ -92,59 +92,59 @@ def same(one: Path, other: Path) -> bool:
     return subprocess.run(["diff", "-r", one, other], check=False).returncode == 0
 
 
-def sent(at: Places, *names: str) -> None:
-    async def act(each: Places) -> None:
+def sent(at: TransferSites, *names: str) -> None:
+    async def act(sites: TransferSites) -> None:
         for name in names:
-            await each.send("through-driver", name)
+            await sites.send("through-driver", name)
 
-    at.at_work(act)
+    at.run_connected(act)
 
 
-def fell_back(at: Places, run: Recorded, server: Gateway, folder: Path, why: str) -> None:
-    """It came whole through the driver, the reason is known, and nothing is left in the bucket."""
+def assert_fell_back(at: TransferSites, run: Recorded, server: Gateway, folder: Path, why: str) -> None:
+    """Assert a complete copy through the driver, a recorded reason, and an empty bucket."""
     assert same(folder, at.target / folder.name)
-    assert at.left() == [folder.name]
-    (told,) = run.transfers
-    assert told["route"] == "through-driver"
-    assert why in told["reason"]
-    (said,) = run.notices
-    assert why in said
-    assert PATIENT not in f"{told} {said}"
+    assert at.target_names() == [folder.name]
+    (transfer,) = run.transfers
+    assert transfer["route"] == "through-driver"
+    assert why in transfer["reason"]
+    (notice,) = run.notices
+    assert why in notice
+    assert PATIENT not in f"{transfer} {notice}"
     assert server.objects() == []
 
 
 def signing(monkeypatch: pytest.MonkeyPatch, method: str, ending: str, hook: Callable[[str], str | None]) -> None:
-    """Lets a test act when a URL is signed, or change it."""
+    """Call a hook for each signed URL of a method and key suffix; the hook may return another URL."""
     real = bucket_copy.presigned
 
-    def presigned(asked: str, url: str, *given: Any, **more: Any) -> str:
-        if asked == method and url.endswith(ending):
-            return hook(real(asked, url, *given, **more)) or real(asked, url, *given, **more)
-        return real(asked, url, *given, **more)
+    def presigned(url_method: str, url: str, *arguments: Any, **more: Any) -> str:
+        if url_method == method and url.endswith(ending):
+            return hook(real(url_method, url, *arguments, **more)) or real(url_method, url, *arguments, **more)
+        return real(url_method, url, *arguments, **more)
 
     monkeypatch.setattr(bucket_copy, "presigned", presigned)
 
 
-# ---- by way of it
+# ---- copies over the bucket
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("size", [SIZE, 3 * PIECE, 2**20, PIECE - 4096])
-def test_a_copy_goes_by_the_bucket(at: Places, run: Recorded, server: Gateway, size: int) -> None:
+def test_a_copy_uses_the_bucket(at: TransferSites, run: Recorded, server: Gateway, size: int) -> None:
     folder = cohort(at, size=size)
     sent(at, "cohort")
     assert same(folder, at.target / "cohort")
-    (told,) = run.transfers
-    assert (told["route"], told["reason"]) == ("bucket", f"{OFF}; both reach the bucket")
+    (transfer,) = run.transfers
+    assert (transfer["route"], transfer["reason"]) == ("bucket", f"{OFF}; both reach the bucket")
     assert run.notices == []
-    assert server.objects() == [], "what was fetched is removed"
-    # Looks at the source, digests | prepares, manifest, rename: no stream came through this machine.
-    assert dict(at.asked) == {"other": 2, "site": 3}
+    assert server.objects() == [], "fetched objects are removed"
+    # Scan the source, digests | prepare, manifest, rename: no stream through the driver.
+    assert dict(at.calls) == {"other": 2, "site": 3}
 
 
 @pytest.mark.slow
-def test_it_is_the_way_where_none_is_straight(
-    at: Places, run: Recorded, monkeypatch: pytest.MonkeyPatch, server: Gateway
+def test_the_bucket_is_used_if_no_direct_route_works(
+    at: TransferSites, run: Recorded, monkeypatch: pytest.MonkeyPatch, server: Gateway
 ) -> None:
     from medweave_connectors.transfer.routes.direct import commands as direct
 
@@ -161,19 +161,19 @@ def test_it_is_the_way_where_none_is_straight(
     at.settings["direct"] = True
     cohort(at), cohort(at, "second")
     sent(at, "cohort", "second")
-    assert [each["route"] for each in run.transfers] == ["bucket"] * 2
+    assert [transfer["route"] for transfer in run.transfers] == ["bucket"] * 2
     assert "connection refused" in run.transfers[0]["reason"]
-    assert run.notices == [], "nothing goes through this machine"
+    assert run.notices == [], "no copy went through the driver"
 
 
 @pytest.mark.slow
-def test_what_the_bucket_sees_is_sealed(
-    at: Places, run: Recorded, server: Gateway, monkeypatch: pytest.MonkeyPatch
+def test_objects_and_their_keys_are_encrypted_or_random(
+    at: TransferSites, run: Recorded, server: Gateway, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: dict[str, bytes] = {}
 
     def look(_: str) -> None:
-        seen.update((str(each.relative_to(server.folder)), each.read_bytes()) for each in server.objects())
+        seen.update((str(file.relative_to(server.folder)), file.read_bytes()) for file in server.objects())
 
     for ending in (FIRST, SECOND):
         signing(monkeypatch, "GET", ending, look)
@@ -182,53 +182,53 @@ def test_what_the_bucket_sees_is_sealed(
     (folder / PATIENT).write_bytes(PATIENT.encode() * 10**6)
     sent(at, PATIENT)
     assert run.transfers[0]["route"] == "bucket"
-    assert [len(each.split("/")) for each in seen][:2] == [3, 3], "prefix, random name, number"
+    assert [len(key.split("/")) for key in seen][:2] == [3, 3], "prefix, random name, number"
     assert all(PATIENT not in name and PATIENT.encode() not in data for name, data in seen.items())
-    assert len({data[:64] for data in seen.values()}) == len(seen), "nothing repeats"
+    assert len({data[:64] for data in seen.values()}) == len(seen), "each object has other bytes"
 
 
 @pytest.mark.slow
-def test_what_a_store_lacks_goes_by_it_too(at: Places, run: Recorded) -> None:
+def test_files_missing_from_a_store_use_the_bucket(at: TransferSites, run: Recorded) -> None:
     folder = cohort(at)
     at.target = at.target / run.run_id / "job"
     at.target.mkdir(parents=True)
 
-    async def act(each: Places) -> None:
-        await each.send("through-driver", "cohort")
-        each.manager.path_mapper = type(each.manager.path_mapper)(each.manager.context)  # a later run
+    async def act(sites: TransferSites) -> None:
+        await sites.send("through-driver", "cohort")
+        sites.manager.path_mapper = type(sites.manager.path_mapper)(sites.manager.context)  # a later run
         (folder / "new").write_bytes(os.urandom(2**20 + 7))
-        await each.send("through-driver", "cohort", "again")
+        await sites.send("through-driver", "cohort", "again")
 
-    at.at_work(act)
+    at.run_connected(act)
     assert same(folder, at.target / "again")
-    assert [(each["route"], each["num_files"]) for each in run.transfers] == [("bucket", 2), ("bucket", 1)]
+    assert [(transfer["route"], transfer["num_files"]) for transfer in run.transfers] == [("bucket", 2), ("bucket", 1)]
 
 
-def test_what_is_small_goes_through_the_driver(at: Places, run: Recorded, server: Gateway) -> None:
+def test_small_copies_go_through_the_driver(at: TransferSites, run: Recorded, server: Gateway) -> None:
     cohort(at, size=1000)
     sent(at, "cohort")
-    assert [each["route"] for each in run.transfers] == ["through-driver"]
+    assert [transfer["route"] for transfer in run.transfers] == ["through-driver"]
     assert run.notices == []
 
 
 @pytest.mark.slow
-def test_many_at_once(at: Places, run: Recorded, server: Gateway) -> None:
+def test_concurrent_copies_use_the_bucket(at: TransferSites, run: Recorded, server: Gateway) -> None:
     for n in range(6):
         cohort(at, f"case {n}", PIECE + n)
 
-    async def act(each: Places) -> None:
-        await asyncio.gather(*(each.send("through-driver", f"case {n}") for n in range(6)))
+    async def act(sites: TransferSites) -> None:
+        await asyncio.gather(*(sites.send("through-driver", f"case {n}") for n in range(6)))
 
-    at.at_work(act)
-    assert [each["route"] for each in run.transfers] == ["bucket"] * 6
+    at.run_connected(act)
+    assert [transfer["route"] for transfer in run.transfers] == ["bucket"] * 6
     assert server.objects() == []
 
 
 @pytest.mark.slow
-def test_the_bucket_holds_but_some_pieces_at_a_time(
-    at: Places, run: Recorded, server: Gateway, monkeypatch: pytest.MonkeyPatch
+def test_the_number_of_pieces_in_the_bucket_is_limited(
+    at: TransferSites, run: Recorded, server: Gateway, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Small pieces would be fetched more quickly than one is removed.
+    # Small pieces would be fetched faster than the driver removes them.
     monkeypatch.setattr(bucket_copy, "ROOM", 2)
     monkeypatch.setattr(program_text, "framed", usual_program)
     most, num_pieces = 0, 5
@@ -242,16 +242,16 @@ def test_the_bucket_holds_but_some_pieces_at_a_time(
     cohort(at, size=num_pieces * bucket_end.PIECE)
     sent(at, "cohort")
     assert run.transfers[0]["route"] == "bucket", run.transfers[0]["reason"]
-    assert 1 <= most <= 3, "two, and one that is being removed"
+    assert 1 <= most <= 3, "two pieces, and one that is being removed"
 
 
-# ---- not by way of it
+# ---- fallback through the driver
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("wrong", ["secret", "account", "bucket"])
-def test_an_account_or_a_bucket_that_is_wrong(
-    at: Places, run: Recorded, server: Gateway, monkeypatch: pytest.MonkeyPatch, wrong: str
+def test_a_wrong_account_or_bucket_falls_back_to_the_driver(
+    at: TransferSites, run: Recorded, server: Gateway, monkeypatch: pytest.MonkeyPatch, wrong: str
 ) -> None:
     if wrong == "bucket":
         at.settings["bucket"] = server.settings(bucket="another")
@@ -260,24 +260,24 @@ def test_an_account_or_a_bucket_that_is_wrong(
     folder = cohort(at)
     sent(at, "cohort")
     why = {"secret": "403 SignatureDoesNotMatch", "account": "404 XAdminUserNotFound", "bucket": "404 NoSuchBucket"}
-    fell_back(at, run, server, folder, f"at the source: the bucket answers {why[wrong]}")
+    assert_fell_back(at, run, server, folder, f"at the source: the bucket answers {why[wrong]}")
 
 
 @pytest.mark.slow
-def test_what_is_refused_is_asked_once_in_a_run(at: Places, run: Recorded, server: Gateway) -> None:
+def test_a_refused_bucket_is_probed_once_in_a_run(at: TransferSites, run: Recorded, server: Gateway) -> None:
     at.settings["bucket"] = server.settings(bucket="another")
     cohort(at), cohort(at, "second")
     sent(at, "cohort", "second")
-    assert [each["route"] for each in run.transfers] == ["through-driver"] * 2
-    assert all("NoSuchBucket" in each["reason"] for each in run.transfers)
+    assert [transfer["route"] for transfer in run.transfers] == ["through-driver"] * 2
+    assert all("NoSuchBucket" in transfer["reason"] for transfer in run.transfers)
     assert len(run.notices) == 1
-    assert sum("command -v python3" in each for each in at.server.commands) == 2
+    assert sum("command -v python3" in command for command in at.server.commands) == 2
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("method", ["PUT", "GET"])
-def test_an_end_that_does_not_reach_it(
-    at: Places, run: Recorded, server: Gateway, monkeypatch: pytest.MonkeyPatch, method: str
+def test_a_peer_that_cannot_reach_the_bucket_falls_back_to_the_driver(
+    at: TransferSites, run: Recorded, server: Gateway, monkeypatch: pytest.MonkeyPatch, method: str
 ) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -286,25 +286,25 @@ def test_an_end_that_does_not_reach_it(
     folder = cohort(at)
     sent(at, "cohort")
     where = "source" if method == "PUT" else "destination"
-    fell_back(at, run, server, folder, f"at the {where}: the bucket is not reached: connection refused")
+    assert_fell_back(at, run, server, folder, f"at the {where}: the bucket is not reached: connection refused")
 
 
 @pytest.mark.slow
-def test_an_endpoint_that_does_not_answer(
-    at: Places, run: Recorded, server: Gateway, monkeypatch: pytest.MonkeyPatch
+def test_an_unresponsive_endpoint_falls_back_to_the_driver(
+    at: TransferSites, run: Recorded, server: Gateway, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(bucket_copy, "REMOVE_S", 1.0)
-    monkeypatch.setattr(bucket_copy, "REACH_S", 2.0)  # the far end's own time is longer
+    monkeypatch.setattr(bucket_copy, "REACH_S", 2.0)  # the agent's own limit is longer
     with socket.create_server(("127.0.0.1", 0)) as silent:
         at.settings["bucket"] = server.settings(endpoint=f"https://127.0.0.1:{silent.getsockname()[1]}")
         folder = cohort(at)
         sent(at, "cohort")
-    fell_back(at, run, server, folder, "at the source: the bucket does not answer")
+    assert_fell_back(at, run, server, folder, "at the source: the bucket does not answer")
 
 
 @pytest.mark.slow
-def test_an_endpoint_with_a_certificate_of_somebody_else(
-    at: Places, run: Recorded, server: Gateway, tmp_path: Path
+def test_an_endpoint_with_another_certificate_is_refused(
+    at: TransferSites, run: Recorded, server: Gateway, tmp_path: Path
 ) -> None:
     from medweave_connectors.transfer.routes.direct.certificates import make_identity
 
@@ -313,24 +313,24 @@ def test_an_endpoint_with_a_certificate_of_somebody_else(
     at.settings["bucket"] = server.settings(ca=str(other))
     folder = cohort(at)
     sent(at, "cohort")
-    fell_back(at, run, server, folder, "peer certificate does not match")
+    assert_fell_back(at, run, server, folder, "peer certificate does not match")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("change", ["flipped", "truncated", "exchanged", "emptied"])
-def test_an_object_that_is_not_what_was_stored(
-    at: Places, run: Recorded, server: Gateway, monkeypatch: pytest.MonkeyPatch, change: str
+def test_a_changed_object_is_refused(
+    at: TransferSites, run: Recorded, server: Gateway, monkeypatch: pytest.MonkeyPatch, change: str
 ) -> None:
     first: list[bytes] = []
-    signing(monkeypatch, "GET", FIRST, lambda _: first.extend(each.read_bytes() for each in server.objects()[:1]))
+    signing(monkeypatch, "GET", FIRST, lambda _: first.extend(file.read_bytes() for file in server.objects()[:1]))
 
     def spoil(_: str) -> None:
-        (file,) = (each for each in server.objects() if each.name == "1")
+        (file,) = (file for file in server.objects() if file.name == "1")
         data = file.read_bytes()
         spoiled = {
             "flipped": bytes([data[0] ^ 1]) + data[1:],
             "truncated": data[:-100],
-            "exchanged": first[0],  # another piece of the same copy
+            "exchanged": first[0],  # another piece of this copy
             "emptied": b"",
         }
         # A new file: the server may be reading the old one.
@@ -344,27 +344,31 @@ def test_an_object_that_is_not_what_was_stored(
     signing(monkeypatch, "GET", SECOND, spoil)
     folder = cohort(at)
     sent(at, "cohort")
-    fell_back(at, run, server, folder, "a copy by the bucket broke off: what the bucket gave is not what was stored")
+    assert_fell_back(
+        at, run, server, folder, "a copy by the bucket broke off: what the bucket gave is not what was stored"
+    )
 
 
 @pytest.mark.slow
-def test_a_url_that_has_expired(at: Places, run: Recorded, server: Gateway, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_expired_url_falls_back_to_the_driver(
+    at: TransferSites, run: Recorded, server: Gateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
     real = bucket_copy.presigned
 
-    def presigned(method: str, url: str, *given: Any, **more: Any) -> str:
+    def presigned(method: str, url: str, *arguments: Any, **more: Any) -> str:
         if method == "GET" and url.endswith(SECOND):
             more["now"] = more["now"].replace(year=2020)
-        return real(method, url, *given, **more)
+        return real(method, url, *arguments, **more)
 
     monkeypatch.setattr(bucket_copy, "presigned", presigned)
     folder = cohort(at)
     sent(at, "cohort")
-    fell_back(at, run, server, folder, "a copy by the bucket broke off: the bucket answers 403 AccessDenied")
+    assert_fell_back(at, run, server, folder, "a copy by the bucket broke off: the bucket answers 403 AccessDenied")
 
 
 @pytest.mark.slow
-def test_a_source_that_dies_in_the_middle_leaves_nothing(
-    at: Places, run: Recorded, server: Gateway, tmp_path: Path
+def test_a_killed_source_program_leaves_no_objects(
+    at: TransferSites, run: Recorded, server: Gateway, tmp_path: Path
 ) -> None:
     once = f'if mkdir "{tmp_path}/once" 2>/dev/null; then'
     at.replace(
@@ -373,63 +377,71 @@ def test_a_source_that_dies_in_the_middle_leaves_nothing(
     )
     folder = cohort(at)
     sent(at, "cohort")
-    fell_back(at, run, server, folder, "a copy by the bucket broke off: its program ended without a word")
+    assert_fell_back(at, run, server, folder, "a copy by the bucket broke off: its program ended without a word")
 
 
 @pytest.mark.slow
-def test_a_tar_that_dies_is_told(at: Places, run: Recorded, server: Gateway, tmp_path: Path) -> None:
+def test_a_failed_tar_is_reported(at: TransferSites, run: Recorded, server: Gateway, tmp_path: Path) -> None:
     once = f'if mkdir "{tmp_path}/once" 2>/dev/null; then'
     at.replace("tar", f'case "$1" in c*) {once} "$real" "$@" | head -c {MIDDLE}; exit 3; fi;; esac; exec "$real" "$@"')
     folder = cohort(at)
     sent(at, "cohort")
-    fell_back(at, run, server, folder, "a copy by the bucket broke off: tar failed where the files are")
+    assert_fell_back(at, run, server, folder, "a copy by the bucket broke off: tar failed where the files are")
 
 
 @pytest.mark.slow
-def test_after_two_copies_that_broke_the_bucket_is_left_alone(at: Places, run: Recorded, server: Gateway) -> None:
+def test_the_bucket_is_not_used_after_two_copies_broke_off(at: TransferSites, run: Recorded, server: Gateway) -> None:
     for name in ("one", "two", "three"):
         cohort(at, name, PIECE)
     by_agent = 'tr "\\0" " " < /proc/$PPID/cmdline | grep -q "python3 -I"'
     at.replace("tar", f'case "$1" in c*) if {by_agent}; then exit 1; fi;; esac; exec "$real" "$@"')
     sent(at, "one", "two", "three")
-    assert at.left() == ["one", "three", "two"]
-    assert ["2 copies by the bucket broke off" in each["reason"] for each in run.transfers] == [False, True, True]
+    assert at.target_names() == ["one", "three", "two"]
+    assert ["2 copies by the bucket broke off" in transfer["reason"] for transfer in run.transfers] == [
+        False,
+        True,
+        True,
+    ]
     assert len(run.notices) == 2
 
 
 @pytest.mark.slow
-def test_an_archive_that_is_not_what_was_asked_for(at: Places, run: Recorded, server: Gateway, tmp_path: Path) -> None:
+def test_an_archive_with_another_root_is_refused(
+    at: TransferSites, run: Recorded, server: Gateway, tmp_path: Path
+) -> None:
     once = f'if mkdir "{tmp_path}/once" 2>/dev/null; then'
     at.replace(
         "tar", f'case "$1" in c*) {once} exec "$real" "$@" --transform s,^cohort,other,; fi;; esac; exec "$real" "$@"'
     )
     folder = cohort(at)
     sent(at, "cohort")
-    fell_back(at, run, server, folder, "an archive was refused: an entry lies elsewhere")
-    assert at.left() == ["cohort"]
+    assert_fell_back(at, run, server, folder, "an archive was refused: an entry lies elsewhere")
+    assert at.target_names() == ["cohort"]
 
 
 @pytest.mark.slow
-def test_a_disk_that_fills_up_on_the_way_is_told_at_once(at: Places, run: Recorded, server: Gateway) -> None:
+def test_a_disk_that_fills_up_during_a_copy_is_reported_at_once(
+    at: TransferSites, run: Recorded, server: Gateway
+) -> None:
     full = 'head -c 100000 >/dev/null; echo "tar: x: No space left on device" >&2; exit 2'
     at.replace("tar", f'case "$1" in x*) {full};; esac; exec "$real" "$@"')
     cohort(at)
     with pytest.raises(NoRoom):
         sent(at, "cohort")
-    assert at.left() == []
+    assert at.target_names() == []
     assert server.objects() == []
 
 
-def cancelled_on_its_way(at: Places, tmp_path: Path) -> None:
-    """A copy that is cancelled while its source's tar has more to write."""
+def cancel_during_copy(at: TransferSites, tmp_path: Path) -> None:
+    """Cancel a copy while the source's tar still writes."""
     at.replace(
         "tar",
         f'case "$1" in c*) head -c {MIDDLE} /dev/zero; touch {tmp_path}/begun; exec sleep 60;; esac; exec "$real" "$@"',
     )
     cohort(at)
 
-    async def act(each: Places) -> None:
-        task = asyncio.create_task(each.send("through-driver", "cohort"))
+    async def act(sites: TransferSites) -> None:
+        task = asyncio.create_task(sites.send("through-driver", "cohort"))
         while not (tmp_path / "begun").exists():
             assert not task.done(), task
             await asyncio.sleep(0.01)
@@ -437,42 +449,42 @@ def cancelled_on_its_way(at: Places, tmp_path: Path) -> None:
         with pytest.raises(asyncio.CancelledError):
             await task
 
-    at.at_work(act)
+    at.run_connected(act)
 
 
 @pytest.mark.slow
-def test_a_copy_that_is_cancelled_leaves_nothing(at: Places, tmp_path: Path, server: Gateway) -> None:
-    cancelled_on_its_way(at, tmp_path)
-    assert at.left() == []
+def test_a_canceled_copy_leaves_no_files(at: TransferSites, tmp_path: Path, server: Gateway) -> None:
+    cancel_during_copy(at, tmp_path)
+    assert at.target_names() == []
     assert server.objects() == []
 
 
 @pytest.mark.slow
-def test_a_piece_that_is_there_only_after_it_was_removed_is_removed_again(
-    at: Places, tmp_path: Path, server: Gateway, monkeypatch: pytest.MonkeyPatch
+def test_a_piece_that_is_stored_after_its_removal_is_removed_again(
+    at: TransferSites, tmp_path: Path, server: Gateway, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # A server that has a whole piece stores it, though its sender has been ended; it may do so a moment later.
-    came: list[Path] = []
+    # A server may store a complete piece shortly after the sender was killed.
+    stored: list[Path] = []
 
     def late(url: str) -> None:
         object_ = server.folder / unquote(urlsplit(url).path).removeprefix(f"/{server.folder.name}/")
 
         def store() -> None:
             object_.parent.mkdir(parents=True, exist_ok=True)
-            object_.write_bytes(b"sealed")
-            came.append(object_)
+            object_.write_bytes(b"encrypted")
+            stored.append(object_)
 
-        if not came:
+        if not stored:
             threading.Timer(0.3, store).start()
 
     signing(monkeypatch, "DELETE", "/3", late)
-    cancelled_on_its_way(at, tmp_path)
-    assert came, "it did come"
+    cancel_during_copy(at, tmp_path)
+    assert stored, "the late piece was stored"
     assert server.objects() == []
 
 
 @pytest.mark.slow
-def test_a_bucket_that_is_full(at: Places, run: Recorded, tmp_path: Path) -> None:
+def test_a_full_bucket_falls_back_to_the_driver(at: TransferSites, run: Recorded, tmp_path: Path) -> None:
     root = tmp_path / "full"
     root.mkdir()
     mount = ["mount", "-t", "tmpfs", "-o", f"size={2 * PIECE}", "tmpfs", str(root)]
@@ -486,29 +498,29 @@ def test_a_bucket_that_is_full(at: Places, run: Recorded, tmp_path: Path) -> Non
             at.settings["bucket"] = server.settings()
             folder = cohort(at)
             sent(at, "cohort")
-            fell_back(at, run, server, folder, "a copy by the bucket broke off: the bucket answers 5")
+            assert_fell_back(at, run, server, folder, "a copy by the bucket broke off: the bucket answers 5")
     finally:
         subprocess.run(["umount", "-l", root], check=True)
 
 
 @pytest.mark.slow
-def test_what_cannot_be_removed_is_told(
-    at: Places, run: Recorded, server: Gateway, monkeypatch: pytest.MonkeyPatch
+def test_objects_that_cannot_be_removed_are_reported(
+    at: TransferSites, run: Recorded, server: Gateway, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for n in range(9):
         signing(monkeypatch, "DELETE", f"/{n}", lambda url: url[:-4] + "0000")
     cohort(at)
     sent(at, "cohort")
     assert run.transfers[0]["route"] == "bucket"
-    (said,) = run.notices
-    assert "objects are left in the bucket, under " in said
-    (folder,) = {each.parent.name for each in server.objects()}
-    assert folder in said
+    (notice,) = run.notices
+    assert "objects are left in the bucket, under " in notice
+    (folder,) = {file.parent.name for file in server.objects()}
+    assert folder in notice
 
 
 @pytest.mark.slow
-def test_no_command_line_and_no_file_has_a_secret(
-    at: Places, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Recorded
+def test_no_command_line_and_no_file_contains_a_secret(
+    at: TransferSites, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Recorded
 ) -> None:
     real, keys = bucket_copy.secrets.token_hex, []
 
@@ -521,16 +533,18 @@ def test_no_command_line_and_no_file_has_a_secret(
     cohort(at)
     sent(at, "cohort")
     assert run.transfers[0]["route"] == "bucket"
-    texts = [each.read_bytes() for each in tmp_path.glob("seen.*")]
-    assert any(b"python3\0-I\0-S\0-c\0" in text for text in texts), "the program was seen"
-    secrets = [each for each in keys if len(each) == 64] + [ACCOUNT["AWS_SECRET_ACCESS_KEY"]]
+    texts = [file.read_bytes() for file in tmp_path.glob("seen.*")]
+    assert any(b"python3\0-I\0-S\0-c\0" in text for text in texts), "the agent's command line was recorded"
+    secrets = [key for key in keys if len(key) == 64] + [ACCOUNT["AWS_SECRET_ACCESS_KEY"]]
     assert len(secrets) == 2
-    assert not any(each.encode() in text for each in secrets for text in texts)
-    sent_there = program_text.framed("bucket_peer")
-    assert ACCOUNT["AWS_SECRET_ACCESS_KEY"].encode() not in sent_there
+    assert not any(secret.encode() in text for secret in secrets for text in texts)
+    sent_program = program_text.framed("bucket_peer")
+    assert ACCOUNT["AWS_SECRET_ACCESS_KEY"].encode() not in sent_program
 
 
-def test_a_file_without_its_account_is_refused_at_the_start(server: Gateway, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_site_file_without_bucket_credentials_is_refused_at_the_start(
+    server: Gateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for name in ACCOUNT:
         monkeypatch.delenv(name, raising=False)
     context: Any = SimpleNamespace(config={"path": "/nowhere/streamflow.yml"}, deployment_manager=None)

@@ -1,4 +1,4 @@
-"""What is remembered of this machine's folders: digests only, and never of a file that has been touched since."""
+"""The digest database of local folders: it has digests only, and none of files that changed since."""
 
 from __future__ import annotations
 
@@ -13,20 +13,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from medweave_connectors.transfer.manifest import digest_database, local_scan
+from medweave_connectors.transfer.manifest import digest_database, local_scan, tree_digest
 from medweave_connectors.transfer.manifest.digest_cache import DigestCache
 from medweave_connectors.transfer.manifest.digest_database import DigestDatabase, open_digest_database
 from medweave_connectors.transfer.manifest.manifest import Kind, Manifest
-from medweave_connectors.transfer.store import many_files
 
 KEY = ("laptop", "here", "/cohort")
 
 
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No file has to be old, nor a folder large."""
+    """Store digests of new files and small folders too."""
     monkeypatch.setattr(local_scan, "QUIET_S", 0.0)
-    monkeypatch.setattr(many_files, "MANY", 1)
+    monkeypatch.setattr(tree_digest, "MANY", 1)
 
 
 @pytest.fixture
@@ -42,39 +41,40 @@ def manifest_of(folder: Path, digit: str = "") -> Manifest:
     seen = local_scan.scan(str(folder))
     assert seen is not None
     read = {
-        path: each._replace(sha256=digit * 64 if each.kind is Kind.FILE else "") for path, each in seen.entries.items()
+        path: entry._replace(sha256=digit * 64 if entry.kind is Kind.FILE else "")
+        for path, entry in seen.entries.items()
     }
     return replace(seen, entries=read)
 
 
 def remembered(at: Path, folder: Path, digit: str = "a") -> DigestDatabase:
-    held, seen = DigestDatabase(at), manifest_of(folder)
+    database, seen = DigestDatabase(at), manifest_of(folder)
     assert seen.known_by is not None
-    held.note(seen.known_by, seen, manifest_of(folder, digit), digit * 64)
-    return held
+    database.note(seen.known_by, seen, manifest_of(folder, digit), digit * 64)
+    return database
 
 
-def recalled(held: DigestDatabase, folder: Path) -> Manifest | None:
+def recalled(database: DigestDatabase, folder: Path) -> Manifest | None:
     seen = manifest_of(folder)
     assert seen.known_by is not None
-    return held.recall(seen.known_by, seen)
+    return database.recall(seen.known_by, seen)
 
 
-def test_a_folder_that_nobody_has_touched_is_known(tmp_path: Path, cohort: Path) -> None:
-    held = remembered(tmp_path / "memo", cohort)
-    found = recalled(held, cohort)
-    assert found == manifest_of(cohort, "a")
-    assert found is not None
-    assert many_files.listing_digest(found) == "a" * 64
+def test_digests_of_an_unchanged_folder_are_recalled(tmp_path: Path, cohort: Path) -> None:
+    database = remembered(tmp_path / "memo", cohort)
+    recalled_manifest = recalled(database, cohort)
+    assert recalled_manifest == manifest_of(cohort, "a")
+    assert recalled_manifest is not None
+    assert tree_digest.listing_digest(recalled_manifest) == "a" * 64
 
 
-def test_a_folder_without_a_tree_is_known_without_one(tmp_path: Path, cohort: Path) -> None:
-    held, seen = DigestDatabase(tmp_path / "memo"), manifest_of(cohort)
+def test_digests_without_a_tree_are_recalled_without_one(tmp_path: Path, cohort: Path) -> None:
+    database, seen = DigestDatabase(tmp_path / "memo"), manifest_of(cohort)
     assert seen.known_by is not None
-    held.note(seen.known_by, seen, manifest_of(cohort, "a"), None)
-    found = recalled(held, cohort)
-    assert found is not None
-    assert found.tree is None
+    database.note(seen.known_by, seen, manifest_of(cohort, "a"), None)
+    recalled_manifest = recalled(database, cohort)
+    assert recalled_manifest is not None
+    assert recalled_manifest.tree is None
 
 
 def rewrite(file: Path) -> None:
@@ -107,31 +107,35 @@ def follow_another(file: Path) -> None:
         lambda file: file.parent.chmod(0o700),
     ],
 )
-def test_one_that_has_been_touched_is_not_known(tmp_path: Path, cohort: Path, change: Callable[[Path], None]) -> None:
-    held = remembered(tmp_path / "memo", cohort)
+def test_digests_of_a_changed_folder_are_not_recalled(
+    tmp_path: Path, cohort: Path, change: Callable[[Path], None]
+) -> None:
+    database = remembered(tmp_path / "memo", cohort)
     change(cohort / "Doe^Jane" / "1")
-    assert recalled(held, cohort) is None
+    assert recalled(database, cohort) is None
 
 
-def test_what_has_changed_just_now_is_not_kept(tmp_path: Path, cohort: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_digests_of_recently_changed_files_are_not_stored(
+    tmp_path: Path, cohort: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(local_scan, "QUIET_S", 3600.0)
     assert manifest_of(cohort).known_by is None
     monkeypatch.setattr(local_scan, "QUIET_S", 0.0)
     before = manifest_of(cohort)
     assert before.known_by is not None
-    rewrite(cohort / "3")  # while it was read
-    held = DigestDatabase(tmp_path / "memo")
-    held.note(before.known_by, before, manifest_of(cohort, "a"), None)
-    assert recalled(held, cohort) is None
+    rewrite(cohort / "3")  # during the read
+    database = DigestDatabase(tmp_path / "memo")
+    database.note(before.known_by, before, manifest_of(cohort, "a"), None)
+    assert recalled(database, cohort) is None
 
 
 @settings(max_examples=30, deadline=None)
 @given(data=st.data())
-def test_a_spoiled_file_says_nothing(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
+def test_a_corrupted_database_file_is_ignored(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
     folder = tmp_path_factory.mktemp("spoiled")
     (folder / "cohort").mkdir()
     (folder / "cohort" / "scan").touch()
-    held = remembered(folder / "memo", folder / "cohort")
+    database = remembered(folder / "memo", folder / "cohort")
     (file,) = (folder / "memo").iterdir()
     content = bytearray(file.read_bytes())
     if data.draw(st.booleans()):
@@ -139,10 +143,10 @@ def test_a_spoiled_file_says_nothing(tmp_path_factory: pytest.TempPathFactory, d
     else:
         del content[data.draw(st.integers(0, len(content) - 1)) :]
     file.write_bytes(content)
-    assert recalled(held, folder / "cohort") is None
+    assert recalled(database, folder / "cohort") is None
 
 
-def test_no_name_is_in_it_and_nobody_else_reads_it(tmp_path: Path, cohort: Path) -> None:
+def test_the_database_contains_no_names_and_is_private(tmp_path: Path, cohort: Path) -> None:
     remembered(tmp_path / "memo", cohort)
     (file,) = (tmp_path / "memo").iterdir()
     assert len(file.read_bytes()) == 32 * (3 + 3) + 8
@@ -150,7 +154,7 @@ def test_no_name_is_in_it_and_nobody_else_reads_it(tmp_path: Path, cohort: Path)
     assert (file.stat().st_mode & 0o777, file.parent.stat().st_mode & 0o777) == (0o600, 0o700)
 
 
-def test_the_oldest_go_first(tmp_path: Path, cohort: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_oldest_folders_are_removed_first(tmp_path: Path, cohort: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(digest_database, "MAX_FOLDERS", 2)
     for number in range(4):
         shutil.copytree(cohort, tmp_path / f"{number}")
@@ -159,38 +163,38 @@ def test_the_oldest_go_first(tmp_path: Path, cohort: Path, monkeypatch: pytest.M
             os.utime(file, (number, number))
     assert len(list((tmp_path / "memo").iterdir())) == 2
     remembered(tmp_path / "memo", tmp_path / "3")
-    assert len(list((tmp_path / "memo").iterdir())) == 2, "one for a folder, however often it has changed"
+    assert len(list((tmp_path / "memo").iterdir())) == 2, "one file per folder, however often it changed"
 
 
-def test_where_it_lies() -> None:
+def test_the_database_is_in_the_cache_folder() -> None:
     assert open_digest_database({"XDG_CACHE_HOME": "/c", "HOME": "/h"})._at == Path("/c/medweave/digests")  # type: ignore[union-attr]
     assert open_digest_database({"XDG_CACHE_HOME": "", "HOME": "/h"})._at == Path("/h/.cache/medweave/digests")  # type: ignore[union-attr]
     assert open_digest_database({}) is None
 
 
-def test_a_store_is_asked_without_reading_and_what_is_sent_is_read(tmp_path: Path, cohort: Path) -> None:
+def test_files_are_read_to_be_sent_but_not_to_query_a_store(tmp_path: Path, cohort: Path) -> None:
     seen, reads = manifest_of(cohort), list[str]()
 
     async def read() -> Manifest:
         reads.append("read")
         return manifest_of(cohort, "a")
 
-    def asked(*, to_ask: bool, here: bool = True) -> Manifest:
+    def query(*, to_ask: bool, here: bool = True) -> Manifest:
         return asyncio.run(DigestCache(DigestDatabase(tmp_path / "memo")).of(KEY, seen, read, here=here, to_ask=to_ask))
 
-    assert asked(to_ask=True) == manifest_of(cohort, "a")
-    assert asked(to_ask=True) == replace(seen, entries=manifest_of(cohort, "a").entries)
+    assert query(to_ask=True) == manifest_of(cohort, "a")
+    assert query(to_ask=True) == replace(seen, entries=manifest_of(cohort, "a").entries)
     assert len(reads) == 1
-    asked(to_ask=False)
-    asked(to_ask=True, here=False)
+    query(to_ask=False)
+    query(to_ask=True, here=False)
     assert len(reads) == 3
 
 
-def test_only_files_of_the_memo_leave_it(tmp_path: Path, cohort: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_files_of_the_database_are_removed(tmp_path: Path, cohort: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(digest_database, "MAX_FOLDERS", 1)
     at = tmp_path / "memo"
     at.mkdir()
-    (at / "notes.txt").write_text("somebody's")
+    (at / "notes.txt").write_text("the user's")
     (at / "1a-2b").write_bytes(b"an old folder")
     for name in ("notes.txt", "1a-2b"):
         os.utime(at / name, (0, 0))

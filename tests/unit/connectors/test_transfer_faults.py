@@ -1,4 +1,4 @@
-"""Copies between this machine and sites over real ssh: whole, or not there at all, whatever breaks on the way."""
+"""Copies between this machine and sites over real ssh: either complete or absent, whatever fails."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from medweave_connectors.host.errors import (
     TargetRefused,
     TransferFailed,
 )
-from support.transfers import ROUTES, Places, Route, places, with_pods
+from support.transfers import ROUTES, Route, TransferSites, transfer_sites, with_pods
 
 ODD = ("-dash", "a blank", "quo'te\"s", "$HOME `id` \\n", "two\nlines", "ümläut", "x" * 255, "\udcff\udcfe", "tail\n")
 PATIENT = "Mustermann_Erika_1970"
@@ -28,13 +28,13 @@ UNPACKING = 'case "$1" in x*) ;; *) exec "$real" "$@" ;; esac\n'
 
 
 @pytest.fixture
-def at(tmp_path: Path) -> Iterator[Places]:
-    with places(tmp_path) as made:
-        yield made
+def at(tmp_path: Path) -> Iterator[TransferSites]:
+    with transfer_sites(tmp_path) as sites:
+        yield sites
 
 
-def cohort(at: Places, name: str = "cohort") -> Path:
-    """Ten files below a folder, each with a patient's name."""
+def cohort(at: TransferSites, name: str = "cohort") -> Path:
+    """Write ten files to a folder, all with a patient's name."""
     folder = at.source / name
     folder.mkdir()
     for n in range(10):
@@ -43,36 +43,36 @@ def cohort(at: Places, name: str = "cohort") -> Path:
 
 
 def tree(folder: Path) -> dict[str, Any]:
-    """All entries by name, links followed: the content of files, the mode of both kinds."""
-    found = [
+    """Return the mode of all entries and the content of files, by name, with links followed."""
+    paths = [
         Path(top, name) for top, folders, files in os.walk(folder, followlinks=True) for name in (*folders, *files)
     ]
     return {
         os.fsdecode(path.relative_to(folder)): (path.stat().st_mode, path.read_bytes() if path.is_file() else None)
-        for path in (folder, *found)
+        for path in (folder, *paths)
     }
 
 
-def sent(at: Places, route: Route = "from-driver", name: str = "cohort", to: str = "") -> None:
-    at.at_work(lambda each: each.send(route, name, to))
+def sent(at: TransferSites, route: Route = "from-driver", name: str = "cohort", to: str = "") -> None:
+    at.run_connected(lambda sites: sites.send(route, name, to))
 
 
-def failed(at: Places, kind: type[TransferFailed], *, route: Route = "from-driver") -> str:
-    """The words of a copy that was not made. They name no file, and nothing is left."""
+def assert_failed(at: TransferSites, kind: type[TransferFailed], *, route: Route = "from-driver") -> str:
+    """Assert that a copy fails, leaves no files and reports no file name. Return the message."""
     with pytest.raises(kind) as raised:
         sent(at, route)
     assert type(raised.value) is kind
-    assert at.left() == []
+    assert at.target_names() == []
     assert PATIENT not in str(raised.value)
     return str(raised.value)
 
 
-# ---- what arrives
+# ---- successful copies
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("route", ROUTES)
-def test_a_folder_arrives_as_it_is(at: Places, route: Route) -> None:
+def test_a_folder_is_copied_unchanged(at: TransferSites, route: Route) -> None:
     folder = at.source / "-a folder's name"
     (folder / "empty" / "emptier").mkdir(parents=True)
     for name in ODD:
@@ -86,41 +86,43 @@ def test_a_folder_arrives_as_it_is(at: Places, route: Route) -> None:
     (folder / "link").symlink_to(at.source / "elsewhere")
     (folder / "relative").symlink_to("empty")
     sent(at, route, folder.name, "its other name")
-    assert at.left() == ["its other name"]
+    assert at.target_names() == ["its other name"]
     assert tree(at.target / "its other name") == tree(folder)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("route", ROUTES)
 @pytest.mark.parametrize("name", ["-dash", "two\nlines", "$(touch harm)"])
-def test_a_file_arrives_under_its_own_name_and_another(at: Places, route: Route, name: str) -> None:
+def test_a_file_is_copied_under_its_own_name_and_another(at: TransferSites, route: Route, name: str) -> None:
     (at.source / name).write_bytes(b"content")
     (at.source / name).chmod(0o750)
 
-    async def both(each: Places) -> None:
-        await each.send(route, name)
-        (each.target / "folder").mkdir()
-        each.manager.path_mapper = type(each.manager.path_mapper)(each.manager.context)  # nothing is known to be there
-        await each.send(route, name, "folder")
+    async def both(sites: TransferSites) -> None:
+        await sites.send(route, name)
+        (sites.target / "folder").mkdir()
+        sites.manager.path_mapper = type(sites.manager.path_mapper)(
+            sites.manager.context
+        )  # no path is registered at the target
+        await sites.send(route, name, "folder")
 
-    at.at_work(both)
-    assert at.left() == sorted([name, "folder"])
+    at.run_connected(both)
+    assert at.target_names() == sorted([name, "folder"])
     for path in (at.target / name, at.target / "folder" / name):
         assert (path.read_bytes(), path.stat().st_mode & 0o777) == (b"content", 0o750)
 
 
 @pytest.mark.parametrize("route", ROUTES)
-def test_what_was_there_before_is_replaced(at: Places, route: Route) -> None:
+def test_an_existing_copy_is_replaced(at: TransferSites, route: Route) -> None:
     folder = cohort(at)
     stale = at.target / "sub" / "cohort"
     stale.mkdir(parents=True)
     (stale / "of an earlier run").touch()
-    sent(at, route, "cohort", "sub")  # a folder: the copy goes below it
+    sent(at, route, "cohort", "sub")  # a folder: the copy is written into it
     assert tree(stale) == tree(folder)
-    assert [each.name for each in (at.target / "sub").iterdir()] == ["cohort"]
+    assert [file.name for file in (at.target / "sub").iterdir()] == ["cohort"]
 
 
-def test_clocks_an_hour_apart_do_not_matter(at: Places) -> None:
+def test_clocks_an_hour_apart_do_not_matter(at: TransferSites) -> None:
     at.replace("tar", UNPACKING + '"$real" "$@" && find "$4" -exec touch -d "1 hour" {} +')
     folder = cohort(at)
     sent(at)
@@ -130,30 +132,32 @@ def test_clocks_an_hour_apart_do_not_matter(at: Places) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["cohort", "file"])
-def test_pods_that_share_a_file_system_unknown_to_us(at: Places, tmp_path: Path, name: str) -> None:
+def test_pods_with_an_undeclared_shared_file_system(at: TransferSites, tmp_path: Path, name: str) -> None:
     folder = cohort(at)
     (at.source / "file").write_bytes(os.urandom(3_000_000))
 
-    async def act(each: Places) -> None:
-        laptop = each.places()["laptop"]
-        each.manager.register_path(laptop, str(each.source / name))
-        await each.manager.transfer_data(laptop, str(each.source / name), pods, str(each.target / "sent"))
-        each.manager.register_path(pods[0], str(each.target / "sent"))
-        await each.manager.transfer_data(pods[0], str(each.target / "sent"), [laptop], str(each.target / "back"), True)
+    async def act(sites: TransferSites) -> None:
+        laptop = sites.locations()["laptop"]
+        sites.manager.register_path(laptop, str(sites.source / name))
+        await sites.manager.transfer_data(laptop, str(sites.source / name), pods, str(sites.target / "sent"))
+        sites.manager.register_path(pods[0], str(sites.target / "sent"))
+        await sites.manager.transfer_data(
+            pods[0], str(sites.target / "sent"), [laptop], str(sites.target / "back"), True
+        )
 
     with with_pods(at, tmp_path) as pods:
-        at.at_work(act)
-    assert at.left() == ["back", "sent"]
+        at.run_connected(act)
+    assert at.target_names() == ["back", "sent"]
     for copy in (at.target / "sent", at.target / "back"):
         assert tree(copy) == (tree(folder) if name == "cohort" else tree(at.source / "file"))
 
 
-def test_mirrors_are_verified_too(at: Places, tmp_path: Path) -> None:
-    # One of two pods loses a file; the engine knows of the other only.
+def test_mirrors_are_verified_too(at: TransferSites, tmp_path: Path) -> None:
+    # One of two pods loses a file; the engine has only the other one as a location.
     cohort(at)
 
-    async def act(each: Places) -> None:
-        connector = each.manager.context.deployment_manager.get_connector("pods")
+    async def act(sites: TransferSites) -> None:
+        connector = sites.manager.context.deployment_manager.get_connector("pods")
         connector.mirrors = lambda location: [pods[1]]
         seen: list[str] = []
         run = connector.run
@@ -162,105 +166,107 @@ def test_mirrors_are_verified_too(at: Places, tmp_path: Path) -> None:
             seen.append(location.name)
             lost = location.name == "w-1:worker" and "medweave-look" in command[0]
             if lost:
-                (each.target / next(iter(each.left())) / "cohort" / f"{PATIENT}_7").unlink(missing_ok=True)
+                (sites.target / next(iter(sites.target_names())) / "cohort" / f"{PATIENT}_7").unlink(missing_ok=True)
             return await run(location=location, command=command, **keywords)
 
         connector.run = losing
-        laptop = each.places()["laptop"]
-        each.manager.register_path(laptop, str(each.source / "cohort"))
+        laptop = sites.locations()["laptop"]
+        sites.manager.register_path(laptop, str(sites.source / "cohort"))
         with pytest.raises(TransferFailed, match="1 of 10 files missing"):
-            await each.manager.transfer_data(laptop, str(each.source / "cohort"), pods[:1], str(each.target / "sent"))
+            await sites.manager.transfer_data(
+                laptop, str(sites.source / "cohort"), pods[:1], str(sites.target / "sent")
+            )
         assert "w-1:worker" in seen
 
     with with_pods(at, tmp_path) as pods:
-        at.at_work(act)
-    assert at.left() == []
+        at.run_connected(act)
+    assert at.target_names() == []
 
 
-# ---- what does not
+# ---- failed copies
 
 
-def test_a_byte_that_is_flipped_on_the_way(at: Places) -> None:
+def test_a_flipped_byte_is_detected(at: TransferSites) -> None:
     at.replace("tar", UNPACKING + f'"$real" "$@"; printf X | dd of="$4/cohort/{PATIENT}_3" bs=1 seek=9 conv=notrunc')
     cohort(at)
-    told = failed(at, TransferFailed)
-    assert "a copy from laptop to site is not whole" in told
-    assert "1 of 10 files with other content" in told
+    message = assert_failed(at, TransferFailed)
+    assert "a copy from laptop to site is not whole" in message
+    assert "1 of 10 files with other content" in message
 
 
-def test_a_stream_that_ends_too_soon_without_a_word(at: Places) -> None:
-    # Each file of an archive takes 512 bytes and its content, here in 10 blocks: the cut is between two of them.
+def test_a_truncated_stream_without_an_error_is_detected(at: TransferSites) -> None:
+    # A file takes a header of 512 bytes and its content, here 10 blocks: the cut is between two files.
     at.replace(
         "tar", UNPACKING + 'head -c "$((512 + 4 * 512 * 11))" | "$real" "$@" 2>/dev/null; cat > /dev/null; exit 0'
     )
     cohort(at)
-    assert "6 of 10 files missing" in failed(at, TransferFailed)
+    assert "6 of 10 files missing" in assert_failed(at, TransferFailed)
 
 
 @pytest.mark.parametrize("route", ROUTES)
-def test_a_tar_that_dies_in_the_middle(at: Places, route: Route) -> None:
-    # Fault D1 of the engine. What it writes names files.
+def test_a_killed_tar_fails_the_copy(at: TransferSites, route: Route) -> None:
+    # Fault D1 of the engine. The error of tar contains file names.
     at.replace("tar", f'head -c 2000 /dev/zero; echo "tar: {PATIENT}: Unexpected EOF" >&2; kill -KILL $$')
     cohort(at)
-    assert "the stream broke off" in failed(at, TransferFailed, route=route)
+    assert "the stream broke off" in assert_failed(at, TransferFailed, route=route)
 
 
-def test_too_little_room_is_seen_before_anything_is_sent(at: Places) -> None:
+def test_too_little_disk_space_is_reported_before_the_copy(at: TransferSites) -> None:
     at.replace(
         "df", 'printf "F 1024-blocks Used Available Capacity Mounted on\\nnfs:/a 100000 99970 30 99%% /my disk\\n"'
     )
     at.replace("tar", f"touch {at.programs}/called")
     folder = cohort(at)
-    size = sum(each.stat().st_size for each in folder.iterdir())
-    told = failed(at, NoRoom)
-    assert f"{size} bytes are needed, {30 * 1024} are free" in told
+    size = sum(file.stat().st_size for file in folder.iterdir())
+    message = assert_failed(at, NoRoom)
+    assert f"{size} bytes are needed, {30 * 1024} are free" in message
     assert not (at.programs / "called").exists()
 
 
 @pytest.mark.parametrize("word", ["Cannot write: No space left on device", "Wrote only 1536 of 10240 bytes"])
-def test_a_disk_that_fills_up_on_the_way(at: Places, word: str) -> None:
+def test_a_disk_that_fills_up_during_a_copy_is_reported(at: TransferSites, word: str) -> None:
     at.replace("tar", UNPACKING + f'head -c 9000 >/dev/null; echo "tar: {PATIENT}: {word}" >&2; exit 2')
     cohort(at)
-    told = failed(at, NoRoom)
-    assert "bytes are needed; the stream broke off: No space left on device (exit status 2)" in told
+    message = assert_failed(at, NoRoom)
+    assert "bytes are needed; the stream broke off: No space left on device (exit status 2)" in message
 
 
-def told_to_sync(at: Places, then: str) -> list[str]:
-    """What a `sync` at the site is called with in a copy, and whether the copy stood in its place by then."""
-    told = at.programs / "synced"
-    at.replace("sync", f'[ -e {at.target}/cohort ] && there=there || there=aside; echo "$there $1" >> {told}; {then}')
+def sync_calls(at: TransferSites, then: str) -> list[str]:
+    """Return the arguments of `sync` at the site during a copy, and whether the copy had its final name by then."""
+    log = at.programs / "synced"
+    at.replace("sync", f'[ -e {at.target}/cohort ] && there=there || there=aside; echo "$there $1" >> {log}; {then}')
     cohort(at)
     sent(at)
     assert tree(at.target / "cohort") == tree(at.source / "cohort")
-    return told.read_text().split()
+    return log.read_text().split()
 
 
-def test_what_has_arrived_is_on_the_disk_and_then_its_name(at: Places) -> None:
-    assert told_to_sync(at, 'exec "$real" "$@"') == ["aside", "-f", "there", f"{at.target}/"]
+def test_files_are_synced_before_the_rename_and_the_folder_after_it(at: TransferSites) -> None:
+    assert sync_calls(at, 'exec "$real" "$@"') == ["aside", "-f", "there", f"{at.target}/"]
 
 
-def test_a_sync_that_knows_no_file_systems_is_not_used(at: Places) -> None:
-    assert told_to_sync(at, "echo \"sync: invalid option -- 'f'\" >&2; exit 1") == ["aside", "-f"]
+def test_a_sync_without_the_option_f_is_not_used(at: TransferSites) -> None:
+    assert sync_calls(at, "echo \"sync: invalid option -- 'f'\" >&2; exit 1") == ["aside", "-f"]
 
 
-def test_a_disk_that_turns_out_full_behind_its_cache_is_told(at: Places) -> None:
+def test_a_full_disk_reported_by_sync_fails_the_copy(at: TransferSites) -> None:
     at.replace("sync", f"echo \"sync: error syncing '{at.target}/{PATIENT}': No space left on device\" >&2; exit 1")
     cohort(at)
-    assert "No space left on device" in failed(at, NoRoom)
+    assert "No space left on device" in assert_failed(at, NoRoom)
 
 
-def test_a_file_system_that_does_not_tell_its_room_is_tried(at: Places) -> None:
+def test_a_file_system_without_free_space_information_is_used(at: TransferSites) -> None:
     at.replace("df", 'printf "Filesystem 1024-blocks Used Available Capacity Mounted on\\nfuse 0 0 0 - /x\\n"')
     cohort(at)
     sent(at)
-    assert at.left() == ["cohort"]
+    assert at.target_names() == ["cohort"]
 
 
 @pytest.mark.slow
-def test_a_place_where_nothing_can_be_written(at: Places) -> None:
+def test_an_unwritable_target_is_reported(at: TransferSites) -> None:
     cohort(at)
     at.target.rmdir()
-    at.target.touch()  # for root too
+    at.target.touch()  # a file, since root ignores permissions
     with pytest.raises(TargetRefused, match="nothing can be written there"):
         sent(at)
     at.target.unlink()
@@ -269,39 +275,39 @@ def test_a_place_where_nothing_can_be_written(at: Places) -> None:
         at.replace(
             "mkdir", f'case "$*" in *.part) echo "mkdir: {PATIENT}: {word}" >&2; exit 1;; esac; exec "$real" "$@"'
         )
-        assert f"seen:     {word}\n" in failed(at, TargetRefused)
+        assert f"seen:     {word}\n" in assert_failed(at, TargetRefused)
 
 
-def test_a_rename_that_is_refused(at: Places) -> None:
+def test_a_refused_rename_is_reported(at: TransferSites) -> None:
     at.replace(
         "mv",
         'case "$1" in -f) echo "mv: x: Permission denied" >&2; exit 1;; esac; exec "$real" "$@"',
     )
     cohort(at)
-    assert "seen:     Permission denied" in failed(at, TargetRefused)
+    assert "seen:     Permission denied" in assert_failed(at, TargetRefused)
 
 
 @pytest.mark.parametrize("program", ["sha256sum", "tar"])
-def test_files_that_may_not_be_read(at: Places, program: str) -> None:
+def test_unreadable_files_are_reported(at: TransferSites, program: str) -> None:
     at.replace("sha256sum", f'echo "sha256sum: {PATIENT}: Permission denied" >&2; exit 1')
     if program == "tar":
         at.replace(
             "tar", f'case "$1" in x*) exec "$real" "$@";; esac; echo "tar: {PATIENT}: Permission denied" >&2; exit 2'
         )
     cohort(at)
-    assert "seen:     Permission denied\n" in failed(at, SourceUnreadable, route="to-driver")
+    assert "seen:     Permission denied\n" in assert_failed(at, SourceUnreadable, route="to-driver")
 
 
-def test_links_that_lead_nowhere_are_refused_before_anything_is_sent(at: Places) -> None:
+def test_broken_links_are_refused_before_the_copy(at: TransferSites) -> None:
     (cohort(at) / f"{PATIENT}_link").symlink_to("nowhere")
-    assert "1 links that lead nowhere, of 12" in failed(at, SourceUnreadable)
+    assert "1 links that lead nowhere, of 12" in assert_failed(at, SourceUnreadable)
 
 
 # ---- a source that changes
 
 
-def changing(at: Places, times: int) -> Path:
-    """A cohort of which a file is written to, so many times, while tar reads it."""
+def changing(at: TransferSites, times: int) -> Path:
+    """Write a cohort of which a file changes the first `times` times that tar reads it."""
     folder, count = cohort(at), at.programs / "count"
     at.replace(
         "tar",
@@ -313,14 +319,14 @@ def changing(at: Places, times: int) -> Path:
 
 
 @pytest.mark.slow
-def test_a_source_that_changes_once_is_sent_again(at: Places) -> None:
+def test_a_source_that_changes_once_is_sent_again(at: TransferSites) -> None:
     folder = changing(at, 1)
     sent(at, "to-driver")
     assert tree(at.target / "cohort") == tree(folder)
-    assert at.left() == ["cohort"]
+    assert at.target_names() == ["cohort"]
 
 
-def test_a_file_that_goes_while_it_is_read(at: Places) -> None:
+def test_a_file_removed_during_the_copy(at: TransferSites) -> None:
     folder = cohort(at)
     at.replace(
         "sha256sum", f'if mkdir {at.programs}/first; then rm "{folder}/{PATIENT}_4"; fi 2>/dev/null; exec "$real" "$@"'
@@ -331,68 +337,68 @@ def test_a_file_that_goes_while_it_is_read(at: Places) -> None:
 
 
 @pytest.mark.slow
-def test_a_source_that_changes_all_the_time_is_an_error(at: Places) -> None:
+def test_a_source_that_keeps_changing_fails_the_copy(at: TransferSites) -> None:
     changing(at, 9)
-    assert "its files change while they are read" in failed(at, SourceChanged, route="to-driver")
+    assert "its files change while they are read" in assert_failed(at, SourceChanged, route="to-driver")
 
 
-def test_a_source_that_was_sent_before_and_has_changed_is_read_again(at: Places) -> None:
+def test_a_source_that_changed_since_an_earlier_copy_is_read_again(at: TransferSites) -> None:
     folder = cohort(at)
 
-    async def twice(each: Places) -> None:
-        await each.send("to-driver", "cohort", "first", writable=True)
+    async def twice(sites: TransferSites) -> None:
+        await sites.send("to-driver", "cohort", "first", writable=True)
         (folder / f"{PATIENT}_0").write_bytes(b"another scan")
-        await each.send("to-driver", "cohort", "second", writable=True)
+        await sites.send("to-driver", "cohort", "second", writable=True)
 
-    at.at_work(twice)
+    at.run_connected(twice)
     assert tree(at.target / "second") == tree(folder) != tree(at.target / "first")
 
 
-# ---- who ends it, who waits
+# ---- canceled and concurrent copies
 
 
-def test_a_copy_that_is_cancelled_leaves_nothing(at: Places) -> None:
+def test_a_canceled_copy_leaves_no_files(at: TransferSites) -> None:
     at.replace("tar", UNPACKING + f'touch {at.programs}/begun; "$real" "$@"; sleep 30')
     cohort(at)
 
-    async def cancelled(each: Places) -> None:
-        going = asyncio.create_task(each.send("from-driver", "cohort"))
-        while not (each.programs / "begun").exists():
+    async def cancelled(sites: TransferSites) -> None:
+        copy_task = asyncio.create_task(sites.send("from-driver", "cohort"))
+        while not (sites.programs / "begun").exists():
             await asyncio.sleep(0.01)
-        assert [name[-5:] for name in each.left()] == [".part"], "aside, under a hidden name"
-        going.cancel()
+        assert [name[-5:] for name in sites.target_names()] == [".part"], "staged under a hidden name"
+        copy_task.cancel()
         with pytest.raises(asyncio.CancelledError):
-            await going
+            await copy_task
 
-    at.at_work(cancelled)
-    assert at.left() == []
+    at.run_connected(cancelled)
+    assert at.target_names() == []
 
 
 @pytest.mark.slow
-def test_who_waits_for_a_copy_that_breaks_makes_it_himself(at: Places) -> None:
-    # Fault D2 of the engine: he waited for ever.
+def test_a_copy_is_made_if_the_copy_that_it_waits_for_fails(at: TransferSites) -> None:
+    # Fault D2 of the engine: the second copy waited forever.
     at.replace("tar", UNPACKING + f'if mkdir {at.programs}/first; then sleep 1; exit 2; fi; exec "$real" "$@"')
     folder = cohort(at)
 
-    async def both(each: Places) -> list[Any]:
-        work = (each.send("from-driver", "cohort", name) for name in ("one", "two"))
+    async def both(sites: TransferSites) -> list[Any]:
+        work = (sites.send("from-driver", "cohort", name) for name in ("one", "two"))
         return await asyncio.gather(*work, return_exceptions=True)
 
-    one, two = at.at_work(both)
+    one, two = at.run_connected(both)
     assert isinstance(one, TransferFailed)
     assert two is None
-    assert at.left() == ["two"]
+    assert at.target_names() == ["two"]
     assert tree(at.target / "two") == tree(folder)
     assert not (at.target / "two").is_symlink()
 
 
-def test_who_waits_for_a_copy_that_arrives_links_it(at: Places) -> None:
+def test_a_copy_is_linked_to_the_copy_that_it_waited_for(at: TransferSites) -> None:
     folder = cohort(at)
 
-    async def both(each: Places) -> None:
-        await asyncio.gather(*(each.send("from-driver", "cohort", name) for name in ("one", "two")))
+    async def both(sites: TransferSites) -> None:
+        await asyncio.gather(*(sites.send("from-driver", "cohort", name) for name in ("one", "two")))
 
-    at.at_work(both)
+    at.run_connected(both)
     assert sorted((at.target / name).is_symlink() for name in ("one", "two")) == [False, True]
     assert tree(at.target / "one") == tree(at.target / "two") == tree(folder)
 
@@ -401,16 +407,16 @@ def test_who_waits_for_a_copy_that_arrives_links_it(at: Places) -> None:
 @pytest.mark.parametrize(
     ("route", "most"),
     [
-        # looks at the source (a folder here needs no program for that), digests | prepares, stream, manifest, rename
+        # scan the source (a local folder needs no program), digests | prepare, stream, manifest, rename
         ("from-driver", {"laptop": 1, "site": 4}),
         ("to-driver", {"site": 3, "laptop": 3}),
         ("through-driver", {"other": 3, "site": 4}),
     ],
 )
-def test_a_copy_takes_so_many_round_trips(at: Places, route: Route, most: dict[str, int]) -> None:
+def test_the_number_of_round_trips_of_a_copy(at: TransferSites, route: Route, most: dict[str, int]) -> None:
     cohort(at)
     sent(at, route, "cohort", "another name")
-    assert dict(at.asked) == most
+    assert dict(at.calls) == most
 
 
 # ---- connections that are lost
@@ -418,8 +424,8 @@ def test_a_copy_takes_so_many_round_trips(at: Places, route: Route, most: dict[s
 HANGS_ONCE = 'if mkdir "{once}" 2>/dev/null; then sleep 60; exit 1; fi\nexec "$real" "$@"'
 
 
-async def cut_while(at: Places, once: Path, work: Coroutine[Any, Any, Any]) -> Any:
-    """What the work returns, whose connections are lost in the middle."""
+async def cut_while(at: TransferSites, once: Path, work: Coroutine[Any, Any, Any]) -> Any:
+    """Cut the connections during some work, and return its result."""
     task = asyncio.create_task(work)
     while not once.exists():
         assert not task.done(), task
@@ -431,27 +437,33 @@ async def cut_while(at: Places, once: Path, work: Coroutine[Any, Any, Any]) -> A
 @pytest.mark.slow
 @pytest.mark.parametrize("manager", [MedweaveDataManager, DefaultDataManager])
 @pytest.mark.parametrize("route", ROUTES)
-def test_a_copy_whose_connection_is_lost_is_made_again(at: Places, tmp_path: Path, route: Route, manager: type) -> None:
+def test_a_copy_is_repeated_after_a_lost_connection(
+    at: TransferSites, tmp_path: Path, route: Route, manager: type
+) -> None:
     folder, once = cohort(at), tmp_path / "once"
     at.replace("tar", HANGS_ONCE.format(once=once))
-    at.at_work(lambda each: cut_while(each, once, each.send(route, "cohort")), manager)
+    at.run_connected(lambda sites: cut_while(sites, once, sites.send(route, "cohort")), manager)
     assert tree(at.target / "cohort") == tree(folder)
-    # The program of the lost connection is still there: without our manager, what it began goes when it ends.
-    assert [each for each in at.left() if manager is MedweaveDataManager or not each.startswith(".")] == ["cohort"]
+    # The program of the lost connection still runs; with StreamFlow's manager, its partial copy is removed when it ends.
+    assert [name for name in at.target_names() if manager is MedweaveDataManager or not name.startswith(".")] == [
+        "cohort"
+    ]
 
 
 @pytest.mark.slow
-def test_a_question_whose_connection_is_lost_is_asked_again_and_a_change_is_not(at: Places, tmp_path: Path) -> None:
-    async def ask(each: Places, *words: str) -> Any:
-        site = each.places()["site"]
-        connector = each.manager.context.deployment_manager.get_connector("site")
+def test_reading_commands_are_repeated_after_a_lost_connection_and_others_are_not(
+    at: TransferSites, tmp_path: Path
+) -> None:
+    async def run_command(sites: TransferSites, *words: str) -> Any:
+        site = sites.locations()["site"]
+        connector = sites.manager.context.deployment_manager.get_connector("site")
         return await cut_while(
-            each, tmp_path / words[0], connector.run(location=site, command=list(words), capture_output=True)
+            sites, tmp_path / words[0], connector.run(location=site, command=list(words), capture_output=True)
         )
 
     for program in ("stat", "touch"):
         at.replace(program, HANGS_ONCE.format(once=tmp_path / program))
-    told = at.at_work(lambda each: ask(each, "stat", "-c", "%F", str(tmp_path)))
-    assert told == ("directory\n", 0) or told == ("directory", 0)
+    result = at.run_connected(lambda sites: run_command(sites, "stat", "-c", "%F", str(tmp_path)))
+    assert result == ("directory\n", 0) or result == ("directory", 0)
     with pytest.raises(SiteUnreachable, match="the exit code of a command there is unknown"):
-        at.at_work(lambda each: ask(each, "touch", str(tmp_path / "file")))
+        at.run_connected(lambda sites: run_command(sites, "touch", str(tmp_path / "file")))

@@ -1,4 +1,4 @@
-"""Many files: a python3 at the site reads and links them, and what it does is what the shell does."""
+"""Folders of many files: python3 at a site lists and links them with the same results as the shell."""
 
 from __future__ import annotations
 
@@ -24,30 +24,30 @@ from medweave_core.runlog.run_ownership import RunOwner
 from support import store_runs
 from support.engine import wait_until
 from support.old_python import assert_is_python
-from support.transfers import Places, places
+from support.transfers import TransferSites, transfer_sites
 
 TOKEN = "0123456789abcdef"
-NUM_FILES = 300  # more than one process reads
+NUM_FILES = 300  # more files than one process reads
 NAMES = st.text(st.characters(exclude_characters="/\0", exclude_categories=["Cs"]), min_size=1, max_size=20).filter(
     lambda name: name not in {".", ".."}
 )
 
 
-def told(words: list[str]) -> str:
+def run_shell(words: list[str]) -> str:
     line = " ".join(words)
     return subprocess.run(["sh", "-c", line], capture_output=True, text=True, check=False).stdout
 
 
 def listed(path: Path) -> manifest.Manifest:
-    return manifest.parse(told(manifest.command(str(path), many=True)))
+    return manifest.parse(run_shell(manifest.command(str(path), many=True)))
 
 
-def test_what_is_sent_to_a_site_is_python_of_its_version() -> None:
+def test_the_program_for_sites_is_valid_in_old_python_versions() -> None:
     assert_is_python(program_text.of("files"))
     assert "import medweave" not in program_text.of("files")
 
 
-# ---- what it reads
+# ---- listing
 
 
 @pytest.mark.slow
@@ -56,9 +56,9 @@ def test_what_is_sent_to_a_site_is_python_of_its_version() -> None:
     files=st.dictionaries(NAMES, st.tuples(st.binary(max_size=20), st.booleans()), min_size=1, max_size=4),
     folders=st.sets(NAMES, max_size=2),
 )
-def test_it_reads_what_the_shell_reads(files: dict[str, tuple[bytes, bool]], folders: set[str]) -> None:
+def test_python_and_shell_list_the_same_manifest(files: dict[str, tuple[bytes, bool]], folders: set[str]) -> None:
     with tempfile.TemporaryDirectory() as name, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(many_files, "MANY", 1)
+        patch.setattr(tree_digest, "MANY", 1)
         root = Path(name, "root")
         (root / "sub").mkdir(parents=True)
         for folder in folders - files.keys():
@@ -66,17 +66,17 @@ def test_it_reads_what_the_shell_reads(files: dict[str, tuple[bytes, bool]], fol
         for file, (content, executable) in files.items():
             (root / "sub" / file).write_bytes(content)
             (root / "sub" / file).chmod(0o755 if executable else 0o644)
-        found = listed(root)
-        assert found == manifest.parse(told(manifest.command(str(root))))
-        assert tree_digest.parse_digest(told(many_files.digest_command(str(root)))) == tree_digest.parse_digest(
-            told(tree_digest.command(str(root)))
+        python_listing = listed(root)
+        assert python_listing == manifest.parse(run_shell(manifest.command(str(root))))
+        assert tree_digest.parse_digest(run_shell(tree_digest.listing_command(str(root)))) == tree_digest.parse_digest(
+            run_shell(tree_digest.command(str(root)))
         )
-        note, tree = Path(name, ".medweave-tree"), many_files.listing_digest(found)
+        note, tree = Path(name, ".medweave-tree"), tree_digest.listing_digest(python_listing)
         assert (tree is not None) == note.exists()
         assert tree is None or hashlib.sha256(note.read_bytes()).hexdigest() == tree
 
 
-def test_a_process_that_fails_is_no_answer() -> None:
+def test_a_failed_process_fails_the_listing() -> None:
     def failing(items: list[bytes]) -> bytes:
         if b"7" in items:
             raise OSError
@@ -85,34 +85,36 @@ def test_a_process_that_fails_is_no_answer() -> None:
     items = [b"%d" % number for number in range(2 * agent_files.FILES_OF_A_PROCESS)]
     with pytest.raises(OSError, match="a process has failed"):
         agent_files.shared(failing, items)
-    found = b"".join(agent_files.shared(b"".join, items[:7] + items[8:]))
-    assert sorted(found) == sorted(b"".join(items[:7] + items[8:]))
+    result = b"".join(agent_files.shared(b"".join, items[:7] + items[8:]))
+    assert sorted(result) == sorted(b"".join(items[:7] + items[8:]))
 
 
 @pytest.mark.parametrize("script", ["exit 1", "kill -9 $$"])
-def test_where_python3_fails_the_shell_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> None:
+def test_the_shell_lists_files_if_python3_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> None:
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "a").write_bytes(b"1")
-    wanted = listed(tmp_path / "data")
+    expected = listed(tmp_path / "data")
     (tmp_path / "python3").write_text(f"#!/bin/sh\n{script}\n")
     (tmp_path / "python3").chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    assert listed(tmp_path / "data") == wanted
-    answer = told(many_files.digest_command(str(tmp_path / "data"))).splitlines()
-    assert tree_digest.parse_digest(answer[-1]) == tree_digest.expected_digest(wanted)
+    assert listed(tmp_path / "data") == expected
+    answer = run_shell(tree_digest.listing_command(str(tmp_path / "data"))).splitlines()
+    assert tree_digest.parse_digest(answer[-1]) == tree_digest.expected_digest(expected)
 
 
 # ---- the store
 
 
 def content_of(folder: Path) -> dict[str, bytes]:
-    return {str(each.relative_to(folder)): b"" if each.is_dir() else each.read_bytes() for each in folder.rglob("*")}
+    return {
+        str(entry.relative_to(folder)): b"" if entry.is_dir() else entry.read_bytes() for entry in folder.rglob("*")
+    }
 
 
 class Runs:
-    """Runs at a site, one after the other, that get the same cohort of many files."""
+    """Consecutive runs at a site with the same cohort of many files."""
 
-    def __init__(self, at: Places, workdir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, at: TransferSites, workdir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.at, self.workdir, self._site = at, workdir, store_runs.Runs(at, workdir, monkeypatch)
         self.cohort = at.source / "cohort"
         for number in range(NUM_FILES):
@@ -121,7 +123,7 @@ class Runs:
             file.write_bytes(b"%d" % (number // 2))
 
     def send(self) -> int:
-        """The files that were sent in a run of its own."""
+        """Start a run and copy the cohort. Return the number of files that were sent."""
         self._site.next()
         _, num_files, _ = self._site.send("cohort")
         assert content_of(self.at.target / "cohort") == content_of(self.cohort)
@@ -129,34 +131,34 @@ class Runs:
 
     @property
     def trees(self) -> list[Path]:
-        return [each for each in (self.workdir / STORE).glob("*/lists/*/*") if each.is_file()]
+        return [file for file in (self.workdir / STORE).glob("*/lists/*/*") if file.is_file()]
 
 
 @pytest.fixture
 def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Runs]:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr(local_scan, "QUIET_S", 0.0)
-    with places(tmp_path) as at:
+    with transfer_sites(tmp_path) as at:
         yield Runs(at, tmp_path / "work", monkeypatch)
 
 
 @pytest.mark.slow
-def test_a_tree_that_the_store_knows_is_made_by_one_program(runs: Runs) -> None:
+def test_a_stored_tree_is_linked_by_one_program(runs: Runs) -> None:
     assert runs.send() == NUM_FILES
     (tree,) = runs.trees
     assert hashlib.sha256(tree.read_bytes()).hexdigest() == tree.parent.name + tree.name
     runs.at.replace("tar", "exit 2")
     runs.at.replace("sha256sum", "exit 2")
     assert runs.send() == 0
-    assert {each.stat().st_mode & 0o222 for each in runs.at.target.rglob("*") if each.is_file()} == {0}
+    assert {file.stat().st_mode & 0o222 for file in runs.at.target.rglob("*") if file.is_file()} == {0}
 
 
 @pytest.mark.slow
-def test_what_was_read_in_an_earlier_run_is_looked_at_only(runs: Runs) -> None:
+def test_files_read_in_an_earlier_run_are_not_read_again(runs: Runs) -> None:
     runs.send()
-    before = runs.at.asked["laptop"]
+    before = runs.at.calls["laptop"]
     assert runs.send() == 0
-    at_first, later = before, runs.at.asked["laptop"] - before
+    at_first, later = before, runs.at.calls["laptop"] - before
     assert later < at_first
     changed = runs.cohort / "case 0" / "0"
     now = changed.stat()
@@ -166,18 +168,18 @@ def test_what_was_read_in_an_earlier_run_is_looked_at_only(runs: Runs) -> None:
 
 
 @pytest.mark.slow
-def test_a_wrong_memory_is_put_right_by_what_is_read(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
-    # As if a disk had changed a file here: what the store has not got is read, and sent as it is.
+def test_a_wrong_recalled_digest_is_corrected_by_reading(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
+    # As after a disk error on this machine: files that are missing from the store are read and sent.
     runs.send()
     recall = digest_database.DigestDatabase.recall
 
     def wrong(
         self: digest_database.DigestDatabase, known_by: manifest.FolderState, seen: manifest.Manifest
     ) -> manifest.Manifest | None:
-        found = recall(self, known_by, seen)
-        assert found is not None
-        found.entries["case 0/0"] = found.entries["case 0/0"]._replace(sha256="0" * 64)
-        return replace(found, tree=None)
+        recalled = recall(self, known_by, seen)
+        assert recalled is not None
+        recalled.entries["case 0/0"] = recalled.entries["case 0/0"]._replace(sha256="0" * 64)
+        return replace(recalled, tree=None)
 
     monkeypatch.setattr(digest_database.DigestDatabase, "recall", wrong)
     assert runs.send() == 1
@@ -185,7 +187,7 @@ def test_a_wrong_memory_is_put_right_by_what_is_read(runs: Runs, monkeypatch: py
 
 @pytest.mark.slow
 @pytest.mark.parametrize("when", [1, 2])
-def test_a_site_without_python3_sends_nothing_twice_either(runs: Runs, when: int) -> None:
+def test_files_are_sent_once_to_a_site_without_python3(runs: Runs, when: int) -> None:
     if when == 1:
         runs.at.replace("python3", "exit 1")
     assert runs.send() == NUM_FILES
@@ -194,28 +196,28 @@ def test_a_site_without_python3_sends_nothing_twice_either(runs: Runs, when: int
     else:
         runs.at.replace("python3", "exit 1")
     assert runs.send() == 0
-    assert len(runs.trees) == 1, "kept as soon as it can be"
+    assert len(runs.trees) == 1, "stored by the first run with python3"
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("spoiled", ["a tree", "no tree", "a file", "no file"])
-def test_what_is_wrong_in_the_store_is_sent(runs: Runs, spoiled: str) -> None:
+@pytest.mark.parametrize("damage", ["a tree", "no tree", "a file", "no file"])
+def test_damaged_files_of_the_store_are_sent_again(runs: Runs, damage: str) -> None:
     runs.send()
     (tree,) = runs.trees
     (blob,) = (runs.workdir / STORE).glob(f"*/??/{hashlib.sha256(b'0').hexdigest()[2 : agent_files.KEY_CHARACTERS]}")
-    at = tree if "tree" in spoiled else blob
-    if spoiled.startswith("no"):
+    at = tree if "tree" in damage else blob
+    if damage.startswith("no"):
         at.unlink()
     else:
         before = at.stat()
         at.write_bytes(at.read_bytes()[:-1] + b"x")
         os.utime(at, ns=(before.st_atime_ns, before.st_mtime_ns))
-    assert runs.send() == (0 if "tree" in spoiled else 2)  # two of its files are the same
+    assert runs.send() == (0 if "tree" in damage else 2)  # two files have the same content
     assert runs.send() == 0
 
 
 @pytest.mark.slow
-def test_of_a_cohort_that_grew_the_new_tree_is_kept(runs: Runs) -> None:
+def test_the_tree_of_a_larger_cohort_is_stored(runs: Runs) -> None:
     runs.send()
     (runs.cohort / "new").write_bytes(b"new")
     assert runs.send() == 1
@@ -226,7 +228,7 @@ def test_of_a_cohort_that_grew_the_new_tree_is_kept(runs: Runs) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("change", ["an empty folder", "less than before", "other permissions"])
-def test_a_folder_whose_folders_have_changed_is_another_one(runs: Runs, change: str) -> None:
+def test_changed_subfolders_send_no_files(runs: Runs, change: str) -> None:
     empty, case = runs.cohort / "empty", runs.cohort / "case 0"
     if change == "less than before":
         empty.mkdir()
@@ -243,17 +245,17 @@ def test_a_folder_whose_folders_have_changed_is_another_one(runs: Runs, change: 
 
 
 @pytest.mark.slow
-def test_who_cleans_a_run_removes_the_names_that_came_with_it(runs: Runs) -> None:
+def test_cleaning_a_run_removes_its_trees(runs: Runs) -> None:
     runs.send()
     wait_until(lambda: bool(runs.trees))
     owner = RunOwner("run-1", TOKEN)
     (runs.at.target.parent / MARK).write_text(owner.mark)
     subprocess.run(["sh", "-c", remove_traces(str(runs.workdir), owner)], check=True)
-    assert [each for each in (runs.workdir / STORE).rglob("*") if each.is_file()] == []
+    assert [file for file in (runs.workdir / STORE).rglob("*") if file.is_file()] == []
 
 
-def test_nothing_of_a_folder_is_left_that_could_not_be_taken(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_linked_leaves_no_files(tmp_path: Path) -> None:
     assert not many_files.was_linked(
-        told(many_files.link_tree(Store(str(tmp_path), 1), str(tmp_path / "new"), "0" * 64))
+        run_shell(many_files.link_tree(Store(str(tmp_path), 1), str(tmp_path / "new"), "0" * 64))
     )
     assert not (tmp_path / "new").exists()

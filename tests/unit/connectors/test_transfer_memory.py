@@ -1,4 +1,4 @@
-"""How much memory a copy takes in the driver: a bounded part of what is sent, however slow its destination is."""
+"""Memory of the driver during a copy: bounded for any size of the copy and any speed of the destination."""
 
 from __future__ import annotations
 
@@ -12,27 +12,29 @@ from pathlib import Path
 import pytest
 
 from support.direct_ends import PATH
-from support.transfers import Places, places, replaced, with_pods
+from support.transfers import TransferSites, replaced, transfer_sites, with_pods
 
 MIB = 2**20
 MOST_MIB = 64  # of a transfer: issue 6
 LARGE_MIB = 160
-WAITS = 'case "$1" in x*) sleep 2;; esac; exec "$real" "$@"'  # time enough to send all of it, if somebody held it
+WAITS = (
+    'case "$1" in x*) sleep 2;; esac; exec "$real" "$@"'  # long enough to send everything, if the driver buffered it
+)
 
 
 @pytest.fixture
-def at(tmp_path: Path) -> Iterator[Places]:
-    with places(tmp_path) as made:
-        yield made
+def at(tmp_path: Path) -> Iterator[TransferSites]:
+    with transfer_sites(tmp_path) as sites:
+        yield sites
 
 
-def growth_mib(at: Places, folder: Path, source: str, target: str, name: str) -> float:
-    """What a driver of its own grows by, while it copies this."""
+def growth_mib(at: TransferSites, folder: Path, source: str, target: str, name: str) -> float:
+    """Return the memory growth of a separate driver process during a copy."""
     (at.source / "small").write_text("scan")
     programs = folder / "driver-programs"
     programs.mkdir()
-    for each in (at.programs, programs):
-        replaced(each, "tar", WAITS)
+    for folder_of_programs in (at.programs, programs):
+        replaced(folder_of_programs, "tar", WAITS)
     with with_pods(at, folder):
         facts = {
             "folder": str(folder / "driver"),
@@ -46,7 +48,7 @@ def growth_mib(at: Places, folder: Path, source: str, target: str, name: str) ->
             "target": str(at.target),
         }
         (folder / "driver").mkdir()
-        told = subprocess.run(
+        result = subprocess.run(
             [sys.executable, "-m", "support.driver_growth", json.dumps(facts)],
             cwd=Path(__file__).parents[2],
             env=os.environ | {"PATH": f"{programs}:{PATH}"},
@@ -55,9 +57,9 @@ def growth_mib(at: Places, folder: Path, source: str, target: str, name: str) ->
             timeout=120,
             check=False,
         )
-    assert told.returncode == 0, told.stderr
+    assert result.returncode == 0, result.stderr
     assert (at.target / "copy").exists()
-    return float(told.stdout.splitlines()[-1])
+    return float(result.stdout.splitlines()[-1])
 
 
 @pytest.mark.slow
@@ -65,16 +67,18 @@ def growth_mib(at: Places, folder: Path, source: str, target: str, name: str) ->
     ("source", "target"),
     [("laptop", "site"), ("site", "laptop"), ("laptop", "pods"), ("pods", "laptop"), ("pods", "site")],
 )
-def test_a_large_file_waits_for_the_slowest(at: Places, tmp_path: Path, source: str, target: str) -> None:
+def test_a_large_file_to_a_slow_destination_takes_bounded_memory(
+    at: TransferSites, tmp_path: Path, source: str, target: str
+) -> None:
     with (at.source / "scan").open("wb") as stream:
         for _ in range(LARGE_MIB // 2):
-            stream.write(os.urandom(MIB))  # which is sent as it is
-        stream.truncate(LARGE_MIB * MIB)  # and the rest in hardly a byte
+            stream.write(os.urandom(MIB))  # not compressible
+        stream.truncate(LARGE_MIB * MIB)  # the rest compresses to almost nothing
     assert growth_mib(at, tmp_path, source, target, "scan") <= MOST_MIB
 
 
 @pytest.mark.slow
-def test_many_small_files(at: Places, tmp_path: Path) -> None:
+def test_many_small_files_take_bounded_memory(at: TransferSites, tmp_path: Path) -> None:
     (at.source / "cohort").mkdir()
     for n in range(20_000):
         (at.source / "cohort" / f"case-{n:05}").write_bytes(n.to_bytes(64, "big"))

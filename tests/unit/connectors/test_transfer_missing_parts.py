@@ -1,4 +1,4 @@
-"""What of a copy is still to be sent after a cut, and the commands that bring it, with GNU's tools and busybox's."""
+"""The missing parts of an interrupted copy, and the commands that send them, with GNU tools and busybox."""
 
 from __future__ import annotations
 
@@ -51,8 +51,8 @@ def sources(draw: st.DrawFn) -> Manifest:
 
 
 @st.composite
-def places(draw: st.DrawFn, sent: Manifest) -> Manifest:
-    """What may lie there: anything up to all of it, and what does not belong to it."""
+def arrived_manifests(draw: st.DrawFn, sent: Manifest) -> Manifest:
+    """Draw a manifest at the target: any part of the source, and entries that do not belong to it."""
     entries = {}
     for path, mine in sent.entries.items():
         what = draw(st.sampled_from(["all", "part", "none", "more", "other"]))
@@ -74,55 +74,57 @@ def places(draw: st.DrawFn, sent: Manifest) -> Manifest:
     return Manifest("/part/cohort", entries)
 
 
-def after(sent: Manifest, rest: MissingParts, there: Manifest) -> dict[str, tuple[Kind, int]]:
-    """What lies there once it has been done: kinds, and the sizes of files."""
-    gone = {path for path in there.entries for wrong in rest.unwanted if path == wrong or path.startswith(f"{wrong}/")}
-    found = {path: (each.kind, each.size) for path, each in there.entries.items() if path not in gone}
+def entries_after(sent: Manifest, rest: MissingParts, there: Manifest) -> dict[str, tuple[Kind, int]]:
+    """Return kinds and file sizes at the target after the missing parts are sent."""
+    removed = {
+        path for path in there.entries for wrong in rest.unwanted if path == wrong or path.startswith(f"{wrong}/")
+    }
+    entries = {path: (entry.kind, entry.size) for path, entry in there.entries.items() if path not in removed}
     for path, begins in rest.partial_files.items():
-        kind, size = found[path]
+        kind, size = entries[path]
         assert kind == Kind.FILE
-        assert size >= begins, "no hole is left"
+        assert size >= begins, "the rest of the file has no hole"
         assert begins % BLOCK_BYTES == 0
-        found[path] = (Kind.FILE, sent.entries[path].size)
+        entries[path] = (Kind.FILE, sent.entries[path].size)
     for path in rest.files:
-        found[path] = (Kind.FILE, sent.entries[path].size)
+        entries[path] = (Kind.FILE, sent.entries[path].size)
     for path in rest.new_folders:
-        found[path] = (Kind.FOLDER, 0)
-    return {path: (kind, size if kind == Kind.FILE else 0) for path, (kind, size) in found.items()}
+        entries[path] = (Kind.FOLDER, 0)
+    return {path: (kind, size if kind == Kind.FILE else 0) for path, (kind, size) in entries.items()}
 
 
 @pytest.mark.slow
 @given(st.data())
-def test_what_is_missing_makes_each_place_whole(data: st.DataObject) -> None:
+def test_missing_parts_complete_the_copy_at_all_locations(data: st.DataObject) -> None:
     sent = data.draw(sources())
-    wanted = [path for path, each in sent.entries.items() if each.kind == Kind.FILE]
-    there = data.draw(st.lists(places(sent), min_size=1, max_size=3))
-    rest = find_missing_parts(sent, wanted, there)
-    whole = {path: (each.kind, each.size if each.kind == Kind.FILE else 0) for path, each in sent.entries.items()}
-    for each in there:
-        assert after(sent, rest, each) == whole
+    names = [path for path, entry in sent.entries.items() if entry.kind == Kind.FILE]
+    there = data.draw(st.lists(arrived_manifests(sent), min_size=1, max_size=3))
+    rest = find_missing_parts(sent, names, there)
+    whole = {path: (entry.kind, entry.size if entry.kind == Kind.FILE else 0) for path, entry in sent.entries.items()}
+    for arrived in there:
+        assert entries_after(sent, rest, arrived) == whole
     assert set(rest.files).isdisjoint(rest.partial_files)
 
 
 @pytest.mark.slow
 @given(st.data())
-def test_nothing_is_sent_that_each_place_has(data: st.DataObject) -> None:
+def test_complete_files_are_not_sent_again(data: st.DataObject) -> None:
     sent = data.draw(sources())
-    wanted = [path for path, each in sent.entries.items() if each.kind == Kind.FILE]
-    there = data.draw(places(sent))
-    rest = find_missing_parts(sent, wanted, [there])
-    for path in wanted:
+    names = [path for path, entry in sent.entries.items() if entry.kind == Kind.FILE]
+    there = data.draw(arrived_manifests(sent))
+    rest = find_missing_parts(sent, names, [there])
+    for path in names:
         mine, other = sent.entries[path], there.entries.get(path)
         if other is not None and other.kind == Kind.FILE and other.size == mine.size:
             assert path not in rest.files
             assert path not in rest.partial_files
-    assert find_missing_parts(sent, wanted, [sent]) == MissingParts((), {}, (), (), (), {}, 0, nothing_arrived=False)
+    assert find_missing_parts(sent, names, [sent]) == MissingParts((), {}, (), (), (), {}, 0, nothing_arrived=False)
     assert (
-        rest.nothing_arrived or rest.missing_bytes < find_missing_parts(sent, wanted, [Manifest("", {})]).missing_bytes
+        rest.nothing_arrived or rest.missing_bytes < find_missing_parts(sent, names, [Manifest("", {})]).missing_bytes
     )
 
 
-def test_what_came_from_a_store_is_left_alone() -> None:
+def test_files_linked_from_a_store_are_unchanged() -> None:
     sent = Manifest("/data/cohort", {ROOT: folder(), "stored": file(9), "new": file(9)})
     there = Manifest("", {ROOT: folder(), "stored": file(9, mode=0o444, modified_s=1)})
     rest = find_missing_parts(sent, ["new"], [there])
@@ -130,7 +132,7 @@ def test_what_came_from_a_store_is_left_alone() -> None:
 
 
 @pytest.mark.parametrize("pieces_of", [[5], [2, 3], [6], [5, 1], [4], []])
-def test_the_end_of_a_file_has_exactly_so_many_bytes(pieces_of: list[int]) -> None:
+def test_the_rest_of_a_file_must_have_its_exact_length(pieces_of: list[int]) -> None:
     guard = LengthChecker(5)
 
     def act() -> None:
@@ -146,7 +148,7 @@ def test_the_end_of_a_file_has_exactly_so_many_bytes(pieces_of: list[int]) -> No
 
 @pytest.fixture(params=["gnu", "busybox"])
 def run(request: pytest.FixtureRequest, tmp_path: Path) -> Run:
-    """Runs words as a site's shell does."""
+    """Return a function that runs command lines as a site's shell does."""
     programs = tmp_path / "programs"
     programs.mkdir()
     if request.param == "busybox":
@@ -159,30 +161,34 @@ def run(request: pytest.FixtureRequest, tmp_path: Path) -> Run:
     else:
         path = os.environ["PATH"]
 
-    def ran(words: list[str], given: bytes = b"") -> bytes:
+    def run_words(words: list[str], stdin: bytes = b"") -> bytes:
         line = words if len(words) > 1 else ["sh", "-c", words[0]]
-        return subprocess.run(line, input=given, capture_output=True, check=True, env={"PATH": path}).stdout
+        return subprocess.run(line, input=stdin, capture_output=True, check=True, env={"PATH": path}).stdout
 
-    return ran
+    return run_words
 
 
 def listed(path: Path) -> Manifest:
     words = manifest.command(str(path), digests=False)
-    told = subprocess.run(["sh", "-c", words[0]], capture_output=True, text=True, check=True).stdout
-    return manifest.parse(told, digests=False)
+    output = subprocess.run(["sh", "-c", words[0]], capture_output=True, text=True, check=True).stdout
+    return manifest.parse(output, digests=False)
 
 
 def content(path: Path) -> dict[str, tuple[int, int, bytes]]:
-    found = {}
-    for each in (path, *path.rglob("*")):
-        told = each.stat()
-        is_file = each.is_file()
-        name = str(each.relative_to(path))
-        found[name] = (told.st_mode, int(told.st_mtime) if is_file else 0, each.read_bytes() if is_file else b"")
-    return found
+    entries = {}
+    for entry in (path, *path.rglob("*")):
+        stat_result = entry.stat()
+        is_file = entry.is_file()
+        name = str(entry.relative_to(path))
+        entries[name] = (
+            stat_result.st_mode,
+            int(stat_result.st_mtime) if is_file else 0,
+            entry.read_bytes() if is_file else b"",
+        )
+    return entries
 
 
-def test_what_was_cut_is_made_whole(run: Run, tmp_path: Path) -> None:
+def test_an_interrupted_copy_is_completed(run: Run, tmp_path: Path) -> None:
     source, part = tmp_path / "cohort", tmp_path / ".medweave-x.part"
     for name in (*NAMES, "stored", "two\nlines"):
         (source / name).parent.mkdir(parents=True, exist_ok=True)
@@ -195,7 +201,7 @@ def test_what_was_cut_is_made_whole(run: Run, tmp_path: Path) -> None:
     here = part / "cohort"
     (here / "sub" / "deep").mkdir(parents=True)
     shutil.copy2(source / "a", here / "a")
-    (here / "b").write_bytes((source / "b").read_bytes())  # all its bytes, and neither mode nor time
+    (here / "b").write_bytes((source / "b").read_bytes())  # complete, but without mode and time
     (here / "b").chmod(0o600)
     (here / "sub" / "b").write_bytes((source / "sub" / "b").read_bytes()[: 2 * WORTH_BYTES + 5])
     (here / "sub" / "b").chmod(0o400)
@@ -206,7 +212,7 @@ def test_what_was_cut_is_made_whole(run: Run, tmp_path: Path) -> None:
     (here / "stored").hardlink_to(tmp_path / "store")
 
     place = StagingPlace(str(part), str(tmp_path / "final")).after_cut()
-    for _ in range(2):  # places that share a file system do it both
+    for _ in range(2):  # two locations with a shared file system both run it
         run(shell_commands.set_aside(place, "cohort", keeps=True))
     assert not here.exists()
     copy = Path(place.inside("cohort"))
@@ -229,7 +235,7 @@ def test_what_was_cut_is_made_whole(run: Run, tmp_path: Path) -> None:
     assert not copy.exists()
 
 
-def test_no_other_name_of_a_file_is_written_to(run: Run, tmp_path: Path) -> None:
+def test_a_file_with_another_hard_link_is_not_written_to(run: Run, tmp_path: Path) -> None:
     (tmp_path / "store").write_bytes(bytes(2 * WORTH_BYTES))
     (tmp_path / "copy").hardlink_to(tmp_path / "store")
     with pytest.raises(subprocess.CalledProcessError):
@@ -238,7 +244,7 @@ def test_no_other_name_of_a_file_is_written_to(run: Run, tmp_path: Path) -> None
 
 
 @given(st.lists(st.text("ab'", min_size=1, max_size=9), max_size=30), st.integers(20, 400))
-def test_names_are_sent_in_groups_that_a_command_takes(names: list[str], most_bytes: int) -> None:
+def test_names_are_grouped_by_the_size_limit_of_a_command(names: list[str], most_bytes: int) -> None:
     several = list(pieces.some_files("/data/cohort", names, "/part", num_bytes=0, most_bytes=most_bytes))
-    given_names = [name for piece in several for name in piece.packing[piece.packing.index("--") + 1 :]]
-    assert given_names == [f"cohort/{name}" for name in names]
+    sent_names = [name for piece in several for name in piece.packing[piece.packing.index("--") + 1 :]]
+    assert sent_names == [f"cohort/{name}" for name in names]

@@ -1,4 +1,4 @@
-"""Data classes at the moment of a transfer: by the real engine over real ssh, whatever the bindings say."""
+"""Data class rules of transfers, with the real engine over real ssh, independent of the bindings."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def write(
     places: dict[str, str] | None = None,
     source: str = "made/result",
 ) -> None:
-    """A cohort on this machine, and steps at a site; nothing but the data manager has rules."""
+    """Write a cohort on this machine and steps at a site; only the data manager has rules."""
     managers = OURS | {"dataManager": {"type": "medweave.transfer", "config": {"dataRules": rules} if rules else {}}}
     targets = {step: {"deployment": name} for step, name in (places or {"/": "there"}).items()}
     deployments = {"there": ssh_site(server.port, "${SITE}"), "here": LOCAL}
@@ -66,10 +66,13 @@ def rules(there: list[str], **more: Any) -> dict[str, Any]:
     return {"carries": CARRIES, "mayHold": {"there": there, "here": ALL}, "driver": ALL} | more
 
 
-def at_the_site(folder: Path) -> list[str]:
-    """All names at the site, and what is in its files."""
-    found = (folder / "site").rglob("*")
-    return [f"{each} {each.read_text() if each.is_file() else ''}" for each in found if each.name != ".medweave-run"]
+def site_entries(folder: Path) -> list[str]:
+    """Return all names and file contents at the site."""
+    return [
+        f"{entry} {entry.read_text() if entry.is_file() else ''}"
+        for entry in (folder / "site").rglob("*")
+        if entry.name != ".medweave-run"
+    ]
 
 
 def ended(folder: Path) -> Run:
@@ -77,29 +80,31 @@ def ended(folder: Path) -> Run:
 
 
 def refused(folder: Path, server: SSHServer) -> str:
-    """What is told; nothing of the cohort has come to the site."""
+    """Assert that a run fails without sending anything of the cohort. Return its error message."""
     end = ended(folder)
     assert end.exit_code == 1
-    assert not [each for each in at_the_site(folder) if PATIENT in each.removeprefix(str(folder)) or "scan" in each]
+    assert not [
+        entry for entry in site_entries(folder) if PATIENT in entry.removeprefix(str(folder)) or "scan" in entry
+    ]
     assert end.of_type("transfer.ended") == []
-    told = [line for line in end.stderr.splitlines() if "was not sent" in line]
-    assert told, end.stderr
-    return end.stderr[end.stderr.index(told[0]) :]
+    lines = [line for line in end.stderr.splitlines() if "was not sent" in line]
+    assert lines, end.stderr
+    return end.stderr[end.stderr.index(lines[0]) :]
 
 
 @pytest.mark.slow
-def test_what_a_site_may_not_hold_is_not_sent_whatever_the_binding_says(server: SSHServer, tmp_path: Path) -> None:
+def test_data_that_a_site_may_not_hold_is_not_sent_despite_the_binding(server: SSHServer, tmp_path: Path) -> None:
     write(tmp_path, server, rules(["derived", "model"]))
-    told = refused(tmp_path, server)
-    assert "/made: its input cohort was not sent: it must not lie at 'there'.\n" in told
-    assert "seen:     identified data; 'there' may hold derived, model (dataManager.config.dataRules)\n" in told
-    assert "expected: a place that may hold identified: here\n" in told
-    assert "do:       bind /made to here, or correct `mayHold` of the site file" in told
-    assert PATIENT not in told.partition("do:")[0]
+    message = refused(tmp_path, server)
+    assert "/made: its input cohort was not sent: it must not lie at 'there'.\n" in message
+    assert "seen:     identified data; 'there' may hold derived, model (dataManager.config.dataRules)\n" in message
+    assert "expected: a place that may hold identified: here\n" in message
+    assert "do:       bind /made to here, or correct `mayHold` of the site file" in message
+    assert PATIENT not in message.partition("do:")[0]
 
 
 @pytest.mark.slow
-def test_a_site_that_may_hold_it_gets_it(server: SSHServer, tmp_path: Path) -> None:
+def test_data_that_a_site_may_hold_is_sent(server: SSHServer, tmp_path: Path) -> None:
     write(tmp_path, server, rules(ALL))
     end = ended(tmp_path)
     assert end.exit_code == 0, end.stderr
@@ -107,20 +112,22 @@ def test_a_site_that_may_hold_it_gets_it(server: SSHServer, tmp_path: Path) -> N
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("given", [None, {"carries": {}, "mayHold": {}, "driver": []}], ids=["no rules", "empty rules"])
-def test_without_rules_nothing_is_asked_and_with_empty_ones_nothing_is_allowed(
-    server: SSHServer, tmp_path: Path, given: dict[str, Any] | None
+@pytest.mark.parametrize(
+    "data_rules", [None, {"carries": {}, "mayHold": {}, "driver": []}], ids=["no rules", "empty rules"]
+)
+def test_no_rules_allow_all_transfers_and_empty_rules_allow_none(
+    server: SSHServer, tmp_path: Path, data_rules: dict[str, Any] | None
 ) -> None:
-    write(tmp_path, server, given)
-    if given is None:
+    write(tmp_path, server, data_rules)
+    if data_rules is None:
         assert ended(tmp_path).exit_code == 0
     else:
         assert "'there' may hold nothing" in refused(tmp_path, server)
 
 
 @pytest.mark.slow
-def test_a_file_keeps_the_class_that_it_came_with(server: SSHServer, tmp_path: Path) -> None:
-    # The port of the step says something else of it than the workflow's own input.
+def test_a_file_keeps_the_class_of_the_workflow_input(server: SSHServer, tmp_path: Path) -> None:
+    # The port of the step declares another class than the workflow's input.
     carries = CARRIES | {"/made": {"cohort": "aggregate", "result": "aggregate"}}
     write(tmp_path, server, rules(["derived", "aggregate"], carries=carries))
     assert "seen:     identified data" in refused(tmp_path, server)
@@ -147,15 +154,15 @@ def test_a_file_keeps_the_class_of_the_step_that_wrote_it(server: SSHServer, tmp
 
 
 @pytest.mark.slow
-def test_what_nobody_has_said_anything_about_is_not_sent(server: SSHServer, tmp_path: Path) -> None:
+def test_data_without_a_declared_class_is_not_sent(server: SSHServer, tmp_path: Path) -> None:
     write(tmp_path, server, rules(ALL, carries={"/": {"result": "derived"}, "/made": {"result": "derived"}}))
-    told = refused(tmp_path, server)
-    assert "/made: its input cohort was not sent: nothing says which data it carries.\n" in told
-    assert "do:       give it a class in `holds` of the workflow's roles.yml" in told
+    message = refused(tmp_path, server)
+    assert "/made: its input cohort was not sent: nothing says which data it carries.\n" in message
+    assert "do:       give it a class in `holds` of the workflow's roles.yml" in message
 
 
 @pytest.mark.slow
-def test_a_file_that_is_only_in_a_token_is_not_written_there(server: SSHServer, tmp_path: Path) -> None:
+def test_a_file_literal_is_not_written_to_a_site_that_may_not_hold_it(server: SSHServer, tmp_path: Path) -> None:
     literal = {"source": "cohort", "valueFrom": '$({class: "File", basename: self.basename, contents: "scan"})'}
     steps = {
         "made": {
@@ -170,11 +177,11 @@ def test_a_file_that_is_only_in_a_token_is_not_written_there(server: SSHServer, 
 
 
 @pytest.mark.slow
-def test_a_result_that_this_machine_may_not_hold_stays_where_it_is(server: SSHServer, tmp_path: Path) -> None:
+def test_a_result_that_the_driver_may_not_hold_is_not_copied(server: SSHServer, tmp_path: Path) -> None:
     write(tmp_path, server, rules(ALL, driver=["aggregate"]))
     end = ended(tmp_path)
     assert end.exit_code == 1
     assert "the output result was not sent: it must not lie at this machine, which drives the run.\n" in end.stderr
     assert "seen:     derived data; this machine, which drives the run, may hold aggregate" in end.stderr
     assert not list((tmp_path / "results").rglob("result*"))
-    assert [each["deployment"] for each in end.of_type("transfer.ended")] == ["there"]
+    assert [event["deployment"] for event in end.of_type("transfer.ended")] == ["there"]

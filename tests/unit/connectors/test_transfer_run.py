@@ -1,4 +1,4 @@
-"""Copies between a laptop and an ssh site, by the real engine over real ssh."""
+"""Copies between a laptop and an ssh site, with the real engine over real ssh."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MANAGERS = OURS | {"dataManager": {"type": "medweave.transfer", "config": {}}}
 FOLDER = {"outputs": {"result": {"type": "Directory", "outputBinding": {"glob": "result"}}}}
 AS_FILE, AS_FOLDER = '{"type": "File", "outputSource"', '{"type": "Directory", "outputSource"'
 MAKE = "echo {} > run_report.json; mkdir result; echo one > result/one; echo two > 'result/the second'"
-# Sends a folder without its last file, and says that all went well.
+# Send a folder without its last file, and exit with status 0.
 LOSES_A_FILE = """#!/bin/sh
 case "$*" in
   *result*) cd "$(mktemp -d)" && cp -r "$4/result" . && rm "result/the second" && exec {tar} chf - result ;;
@@ -45,7 +45,7 @@ def write(folder: Path, server: SSHServer, script: str) -> None:
 
 
 @pytest.mark.slow
-def test_what_arrives_is_counted(server: SSHServer, tmp_path: Path) -> None:
+def test_copied_files_and_bytes_are_recorded(server: SSHServer, tmp_path: Path) -> None:
     write(tmp_path, server, MAKE)
     ended = run(tmp_path, environment={"SITE": str(tmp_path / "site")})
     assert ended.exit_code == 0, ended.stderr
@@ -57,8 +57,8 @@ def test_what_arrives_is_counted(server: SSHServer, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_copy_that_is_not_whole_fails_the_run_and_is_removed(server: SSHServer, tmp_path: Path) -> None:
-    # Fault D1 of the engine: what arrived of a folder is never looked at; the run would end well.
+def test_an_incomplete_copy_fails_the_run_and_is_removed(server: SSHServer, tmp_path: Path) -> None:
+    # Fault D1 of the engine: it does not verify a copied folder, so the run would succeed.
     programs = tmp_path / "programs"
     programs.mkdir()
     (programs / "tar").write_text(LOSES_A_FILE.format(tar=shutil.which("tar")))
@@ -73,8 +73,8 @@ def test_a_copy_that_is_not_whole_fails_the_run_and_is_removed(server: SSHServer
 
 
 @pytest.mark.slow
-def test_a_folder_that_a_site_has_already_is_linked_and_stays_as_it_is(server: SSHServer, tmp_path: Path) -> None:
-    # The engine sent each part of a linked folder once more, through the link, into the first step's own input.
+def test_a_folder_present_at_a_site_is_linked_and_unchanged(server: SSHServer, tmp_path: Path) -> None:
+    # The engine copied the parts of a linked folder again, through the link, into the first step's input.
     make = "mkdir -p result/part/deep; echo one > result/one; echo two > result/part/two; echo three > result/part/deep/three"
     listing = {
         "class": "CommandLineTool",
@@ -111,11 +111,11 @@ def test_a_folder_that_a_site_has_already_is_linked_and_stays_as_it_is(server: S
     whole = "./one\n./part/deep/three\n./part/two\n"
     assert [(tmp_path / "results" / name).read_text() for name in ("first", "second")] == [whole, whole]
     sent = [event["data"] for event in ended.of_type("transfer.ended") if event["data"]["route"] == "from-driver"]
-    assert [facts["files"] for facts in sent] == [3], "once, as a whole"
+    assert [facts["files"] for facts in sent] == [3], "one copy of the whole folder"
 
 
 @pytest.mark.slow
-def test_what_a_site_got_from_an_earlier_run_is_not_sent_again(server: SSHServer, tmp_path: Path) -> None:
+def test_files_sent_in_an_earlier_run_are_not_sent_again(server: SSHServer, tmp_path: Path) -> None:
     script = 'echo {} > run_report.json; cp -r "$1" result'
     deployments = {"here": LOCAL, "there": ssh_site(server.port, "${SITE}")}
     bound = engine_file(deployments, {"/": {"deployment": "there"}}, managers=MANAGERS)
@@ -137,12 +137,12 @@ def test_what_a_site_got_from_an_earlier_run_is_not_sent_again(server: SSHServer
         (facts,) = [event["data"] for event in ended.of_type("transfer.ended") if event["deployment"] == "there"]
         assert (facts["bytes"], facts["reused_bytes"]) == (sent, reused)
         assert (tmp_path / "results" / "result" / "one").read_text() == "scan"
-        assert [each.name for each in site.iterdir()] == [".medweave-store"], "the run's own folder is removed"
+        assert [file.name for file in site.iterdir()] == [".medweave-store"], "the run's folder is removed"
 
 
 @pytest.mark.slow
-def test_a_folder_goes_to_a_slurm_site_and_another_one_comes_back(tmp_path: Path) -> None:
-    # Its connector wraps the login node's, which makes the copies.
+def test_folders_are_copied_to_and_from_a_slurm_site(tmp_path: Path) -> None:
+    # The Slurm connector wraps the login node's connector, which makes the copies.
     with fake_cluster(tmp_path) as cluster:
         login = ssh_site(cluster.server.port, f"{tmp_path}/site")
         hpc = {"type": "medweave.slurm", "wraps": "login", "config": {}}

@@ -1,4 +1,4 @@
-"""A site's own store, over real ssh: what is there is linked and verified, not sent."""
+"""A site's store, over real ssh: stored files are linked and verified, not sent."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ import pytest
 from medweave_connectors.policy.data_classes import Port
 from medweave_connectors.policy.data_rules import CLASSES
 from medweave_connectors.policy.transfer_rules import carrying
-from medweave_connectors.transfer.store import many_files
+from medweave_connectors.transfer.manifest import tree_digest
 from support.store_runs import Runs
-from support.transfers import Places, Route, places
+from support.transfers import Route, TransferSites, transfer_sites
 
 BUSYBOX = (
     "tar",
@@ -39,17 +39,17 @@ BUSYBOX = (
 
 @pytest.fixture
 def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Runs]:
-    with places(tmp_path) as at:
-        found = Runs(at, tmp_path / "work", monkeypatch)
-        found.next()
-        yield found
+    with transfer_sites(tmp_path) as at:
+        created = Runs(at, tmp_path / "work", monkeypatch)
+        created.next()
+        yield created
 
 
 @pytest.fixture(params=["gnu", "busybox", "many"])
-def each_kind(request: pytest.FixtureRequest, runs: Runs, monkeypatch: pytest.MonkeyPatch) -> Runs:
-    """The same at a site with the tools of GNU, at one with those of busybox, and as if the files were many."""
+def any_site(request: pytest.FixtureRequest, runs: Runs, monkeypatch: pytest.MonkeyPatch) -> Runs:
+    """Return runs at a site with GNU tools, at one with busybox, and with the code for many files."""
     if request.param == "many":
-        monkeypatch.setattr(many_files, "MANY", 1)
+        monkeypatch.setattr(tree_digest, "MANY", 1)
     if request.param == "busybox":
         busybox = shutil.which("busybox")
         if busybox is None:
@@ -59,8 +59,8 @@ def each_kind(request: pytest.FixtureRequest, runs: Runs, monkeypatch: pytest.Mo
     return runs
 
 
-def cohort(at: Places, name: str = "cohort") -> Path:
-    """Files with odd names, one twice, one that can be run, one that is empty, in folders, one of them locked."""
+def cohort(at: TransferSites, name: str = "cohort") -> Path:
+    """Write files with unusual names, a duplicate, an executable and an empty one, in folders of which one is read-only."""
     folder = at.source / name
     (folder / "a locked one").mkdir(parents=True)
     (folder / "empty").mkdir()
@@ -77,7 +77,7 @@ def cohort(at: Places, name: str = "cohort") -> Path:
 
 
 def tree(folder: Path) -> dict[str, Any]:
-    """Entries by name, with the mode of folders, and content and executability of files."""
+    """Return entries by name: the mode of folders, and the content and execute permission of files."""
     return {
         str(path.relative_to(folder)): (path.read_bytes(), path.stat().st_mode & 0o111 != 0)
         if path.is_file()
@@ -87,16 +87,16 @@ def tree(folder: Path) -> dict[str, Any]:
 
 
 def size(folder: Path) -> int:
-    return sum(each.stat().st_size for each in folder.rglob("*") if each.is_file())
+    return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
 
 
-# ---- what a later run finds
+# ---- later runs
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("route", ["from-driver", "through-driver"])
-def test_a_second_run_is_sent_nothing(each_kind: Runs, route: Route) -> None:
-    runs = each_kind
+def test_a_second_run_sends_no_files(any_site: Runs, route: Route) -> None:
+    runs = any_site
     folder = cohort(runs.at)
     assert runs.send("cohort", route) == (size(folder), 10, 0)
     first = runs.at.target / "cohort"
@@ -104,15 +104,15 @@ def test_a_second_run_is_sent_nothing(each_kind: Runs, route: Route) -> None:
     second = runs.next() / "cohort"
     assert runs.send("cohort", route) == (0, 0, size(folder))
     assert tree(second) == tree(folder)
-    assert (second / "tool").stat().st_ino == (first / "tool").stat().st_ino, "one file with two names"
+    assert (second / "tool").stat().st_ino == (first / "tool").stat().st_ino, "one file with two links"
     assert (second / "tool").stat().st_ino != (second / "same 1").stat().st_ino
-    assert {each.stat().st_mode & 0o222 for each in second.rglob("*") if each.is_file()} == {0}
+    assert {file.stat().st_mode & 0o222 for file in second.rglob("*") if file.is_file()} == {0}
     assert runs.root.stat().st_mode & 0o777 == 0o700
 
 
 @pytest.mark.slow
-def test_what_was_sent_stays_after_its_run(each_kind: Runs) -> None:
-    runs = each_kind
+def test_stored_files_stay_after_their_run(any_site: Runs) -> None:
+    runs = any_site
     folder = cohort(runs.at)
     runs.send("cohort")
     runs.end(1)
@@ -121,7 +121,7 @@ def test_what_was_sent_stays_after_its_run(each_kind: Runs) -> None:
     assert tree(runs.at.target / "cohort") == tree(folder)
 
 
-def test_a_file_alone_under_whatever_name_it_comes(runs: Runs) -> None:
+def test_a_single_file_is_found_under_any_name(runs: Runs) -> None:
     (runs.at.source / "scan").write_bytes(b"content")
     (runs.at.source / "two\nlines").write_bytes(b"content")
     runs.send("scan")
@@ -131,8 +131,8 @@ def test_a_file_alone_under_whatever_name_it_comes(runs: Runs) -> None:
 
 
 @pytest.mark.slow
-def test_names_of_two_lines_are_sent_once_too(runs: Runs) -> None:
-    # No seal can be told of them: what the store gave is listed.
+def test_names_with_line_breaks_are_sent_once(runs: Runs) -> None:
+    # A tree digest of such names cannot be computed: linked files are listed.
     folder = cohort(runs.at)
     (folder / "two\nlines").write_bytes(b"x")
     runs.send("cohort")
@@ -142,8 +142,8 @@ def test_names_of_two_lines_are_sent_once_too(runs: Runs) -> None:
 
 
 @pytest.mark.slow
-def test_of_a_cohort_that_grew_only_what_is_new_is_sent(each_kind: Runs) -> None:
-    runs = each_kind
+def test_only_new_files_of_a_larger_cohort_are_sent(any_site: Runs) -> None:
+    runs = any_site
     folder = cohort(runs.at)
     runs.send("cohort")
     (folder / "-dash").write_bytes(b"changed")
@@ -157,8 +157,8 @@ def test_of_a_cohort_that_grew_only_what_is_new_is_sent(each_kind: Runs) -> None
 
 
 @pytest.mark.slow
-def test_nothing_is_given_to_a_copy_of_another_class(each_kind: Runs) -> None:
-    runs, port = each_kind, Port("/step", "input")
+def test_files_are_not_linked_across_data_classes(any_site: Runs) -> None:
+    runs, port = any_site, Port("/step", "input")
     folder = cohort(runs.at)
 
     def sent(*classes: str) -> tuple[int, int, int]:
@@ -172,14 +172,14 @@ def test_nothing_is_given_to_a_copy_of_another_class(each_kind: Runs) -> None:
     assert [sent("identified"), sent("derived"), sent("derived", "model")] == [whole, whole, whole]
     assert [sent("derived"), sent("identified"), sent("model", "derived")] == [nothing, nothing, nothing]
     assert tree(runs.at.target / "cohort") == tree(folder)
-    folders = {each.name: each.stat().st_mode & 0o777 for each in runs.root.iterdir()}
+    folders = {file.name: file.stat().st_mode & 0o777 for file in runs.root.iterdir()}
     assert folders == {"identified": 0o700, "derived": 0o700, "derived+model": 0o700}
-    inodes = [{each.stat().st_ino for each in (runs.root / name).rglob("*") if each.is_file()} for name in folders]
-    assert sum(map(len, inodes)) == len(set().union(*inodes)), "no file is shared"
+    inodes = [{file.stat().st_ino for file in (runs.root / name).rglob("*") if file.is_file()} for name in folders]
+    assert sum(map(len, inodes)) == len(set().union(*inodes)), "no file is linked across classes"
 
 
 @pytest.mark.slow
-def test_many_new_files_take_several_commands(runs: Runs) -> None:
+def test_many_new_files_are_stored_by_several_commands(runs: Runs) -> None:
     folder = cohort(runs.at)
     runs.send("cohort")
     for n in range(1500):
@@ -192,23 +192,25 @@ def test_many_new_files_take_several_commands(runs: Runs) -> None:
 
 
 @pytest.mark.slow
-def test_two_copies_of_the_same_at_once(runs: Runs) -> None:
+def test_two_concurrent_copies_of_the_same_folder(runs: Runs) -> None:
     folder = cohort(runs.at)
     shutil.copytree(folder, runs.at.source / "again")
     for number in (1, 2):
         runs.next()
 
-        async def both(each: Places) -> None:
-            await asyncio.gather(*(each.send("from-driver", name) for name in ("cohort", "again")))
+        async def both(sites: TransferSites) -> None:
+            await asyncio.gather(*(sites.send("from-driver", name) for name in ("cohort", "again")))
 
-        runs.at.at_work(both)
-        assert sum(each["num_bytes"] for each in runs.told[-2:]) == (0 if number == 2 else 2 * size(folder))
+        runs.at.run_connected(both)
+        assert sum(transfer["num_bytes"] for transfer in runs.transfers[-2:]) == (
+            0 if number == 2 else 2 * size(folder)
+        )
         for name in ("cohort", "again"):
             assert tree(runs.at.target / name) == tree(folder)
 
 
 @pytest.mark.slow
-def test_what_may_be_written_to_has_no_part_in_it(runs: Runs) -> None:
+def test_writable_copies_are_not_stored(runs: Runs) -> None:
     folder = cohort(runs.at)
     runs.send("cohort", writable=True)
     assert not runs.root.exists()
@@ -222,27 +224,27 @@ def test_what_may_be_written_to_has_no_part_in_it(runs: Runs) -> None:
     assert tree(runs.at.target / "cohort") == tree(folder)
 
 
-def test_a_copy_that_may_be_written_to_of_what_the_store_gave(runs: Runs) -> None:
+def test_a_writable_copy_of_linked_files(runs: Runs) -> None:
     cohort(runs.at)
 
-    async def both(each: Places) -> None:
-        await each.send("from-driver", "cohort")
-        await each.send("from-driver", "cohort", "mine", writable=True)
+    async def both(sites: TransferSites) -> None:
+        await sites.send("from-driver", "cohort")
+        await sites.send("from-driver", "cohort", "mine", writable=True)
 
-    runs.at.at_work(both)
+    runs.at.run_connected(both)
     for name, writable in (("cohort", False), ("mine", True)):
         assert ((runs.at.target / name / "-dash").stat().st_mode & 0o200 != 0) == writable
     assert (runs.at.target / "mine" / "-dash").stat().st_nlink == 1
 
 
-# ---- what may be wrong with it
+# ---- damaged stores
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("forged", [False, True])
-def test_a_byte_that_is_flipped_in_the_store(each_kind: Runs, forged: bool) -> None:
-    # Each of its files is read whenever it is used: a time that has been set back hides nothing.
-    runs = each_kind
+def test_a_flipped_byte_in_the_store_is_detected(any_site: Runs, forged: bool) -> None:
+    # Files of the store are read at each use, so a restored modification time hides no change.
+    runs = any_site
     folder = cohort(runs.at)
     runs.send("cohort")
     flipped = runs.at.target / "cohort" / "-dash"
@@ -256,10 +258,10 @@ def test_a_byte_that_is_flipped_in_the_store(each_kind: Runs, forged: bool) -> N
     assert runs.send("cohort") == (5000, 1, size(folder) - 5000)
     assert tree(runs.at.target / "cohort") == tree(folder)
     runs.next()
-    assert runs.send("cohort")[0] == 0, "the store has the right one now"
+    assert runs.send("cohort")[0] == 0, "the store was repaired"
 
 
-def test_what_the_store_lost_meanwhile_is_sent(runs: Runs) -> None:
+def test_files_removed_from_the_store_are_sent_again(runs: Runs) -> None:
     folder = cohort(runs.at)
     runs.send("cohort")
     for blob in runs.blobs()[::2]:
@@ -270,7 +272,7 @@ def test_what_the_store_lost_meanwhile_is_sent(runs: Runs) -> None:
 
 
 @pytest.mark.slow
-def test_where_the_rest_does_not_come_alone_all_of_it_is_sent(runs: Runs) -> None:
+def test_the_whole_folder_is_sent_if_missing_files_cannot_be_sent(runs: Runs) -> None:
     folder = cohort(runs.at)
     runs.send("cohort")
     (folder / "new").write_bytes(b"new")
@@ -282,36 +284,36 @@ def test_where_the_rest_does_not_come_alone_all_of_it_is_sent(runs: Runs) -> Non
     assert tree(runs.at.target / "cohort") == tree(folder)
 
 
-def test_a_copy_that_is_given_up_leaves_what_others_use_read_only(runs: Runs) -> None:
-    # It had names of the store's files already, and was removed with the rights to do so: those of the files, too.
+def test_a_canceled_copy_keeps_stored_files_read_only(runs: Runs) -> None:
+    # A removed copy is made writable first: this must not change its files, which are linked from the store.
     folder = cohort(runs.at)
     runs.send("cohort")
-    before = [stat.S_IMODE(each.stat().st_mode) for each in runs.blobs()]
+    before = [stat.S_IMODE(file.stat().st_mode) for file in runs.blobs()]
     assert {mode & 0o222 for mode in before} == {0}
     (folder / "new").write_bytes(b"new")
     begun = runs.at.programs / "begun"
     runs.at.replace("tar", f'case "$1" in xpf) touch "{begun}"; sleep 30; exit 2;; esac; exec "$real" "$@"')
     runs.next()
 
-    async def given_up(each: Places) -> None:
-        going = asyncio.create_task(each.send("from-driver", "cohort"))
+    async def cancel(sites: TransferSites) -> None:
+        copy_task = asyncio.create_task(sites.send("from-driver", "cohort"))
         while not begun.exists():
             await asyncio.sleep(0.01)
-        going.cancel()
+        copy_task.cancel()
         with pytest.raises(asyncio.CancelledError):
-            await going
+            await copy_task
 
-    runs.at.at_work(given_up)
-    assert runs.at.left() == []
-    assert [stat.S_IMODE(each.stat().st_mode) for each in runs.blobs()] == before
+    runs.at.run_connected(cancel)
+    assert runs.at.target_names() == []
+    assert [stat.S_IMODE(file.stat().st_mode) for file in runs.blobs()] == before
 
 
-@pytest.mark.parametrize("spoiled", ["somebody's", "a link", "a file"])
-def test_a_folder_that_is_not_ours_is_no_store(runs: Runs, spoiled: str) -> None:
+@pytest.mark.parametrize("damage", ["another user's", "a link", "a file"])
+def test_a_foreign_folder_link_or_file_is_not_used_as_a_store(runs: Runs, damage: str) -> None:
     folder = cohort(runs.at)
-    if spoiled == "a file":
+    if damage == "a file":
         runs.root.touch()
-    elif spoiled == "a link":
+    elif damage == "a link":
         (runs.workdir / "elsewhere").mkdir()
         runs.root.symlink_to(runs.workdir / "elsewhere")
     else:
@@ -325,7 +327,7 @@ def test_a_folder_that_is_not_ours_is_no_store(runs: Runs, spoiled: str) -> None
 
 
 @pytest.mark.slow
-def test_a_file_system_without_links_has_no_store(runs: Runs) -> None:
+def test_a_file_system_without_hard_links_has_no_store(runs: Runs) -> None:
     folder = cohort(runs.at)
     runs.at.replace("tar", 'case "$1" in xzpf) exit 2;; esac; exec "$real" "$@"')
     for _ in range(2):

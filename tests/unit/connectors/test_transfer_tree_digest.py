@@ -1,4 +1,4 @@
-"""A seal tells one folder from every other."""
+"""The tree digest differs between different folders."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ NAMES = st.text(st.characters(exclude_characters="/\0", exclude_categories=["Cs"
 )
 
 
-def sealed(path: Path) -> str | None:
+def shell_digest(path: Path) -> str | None:
     words = " ".join(tree_digest.command(str(path)))
     return tree_digest.parse_digest(
         subprocess.run(["sh", "-c", words], capture_output=True, text=True, check=True).stdout
     )
 
 
-def told(path: Path) -> str | None:
+def expected_digest(path: Path) -> str | None:
     words = " ".join(manifest.command(str(path)))
     listing = subprocess.run(["sh", "-c", words], capture_output=True, text=True, check=True).stdout
     return tree_digest.expected_digest(manifest.parse(listing))
@@ -37,7 +37,7 @@ def told(path: Path) -> str | None:
     folders=st.sets(NAMES, max_size=2),
     data=st.data(),
 )
-def test_a_seal_is_that_of_the_same_entries_only(
+def test_a_tree_digest_identifies_the_entries_of_a_folder(
     files: dict[str, bytes], folders: set[str], data: st.DataObject
 ) -> None:
     with tempfile.TemporaryDirectory() as name:
@@ -47,9 +47,9 @@ def test_a_seal_is_that_of_the_same_entries_only(
             (root / folder).mkdir()
         for file, content in files.items():
             (root / file).write_bytes(content)
-        first = sealed(root)
+        first = shell_digest(root)
         odd = any(sign in path for path in (*files, *folders) for sign in "\\\n\r")
-        assert told(root) == (None if odd else first)
+        assert expected_digest(root) == (None if odd else first)
         file = root / data.draw(st.sampled_from(sorted(files)))
         what = data.draw(st.sampled_from(["content", "gone", "folder", "renamed", "one more"]))
         if what == "content":
@@ -62,4 +62,4 @@ def test_a_seal_is_that_of_the_same_entries_only(
             (root / (file.name[:200] + "more")).mkdir(exist_ok=False)
         if what == "folder":
             file.mkdir()
-        assert sealed(root) != first
+        assert shell_digest(root) != first

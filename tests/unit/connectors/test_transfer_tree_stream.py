@@ -1,4 +1,4 @@
-"""Many files of this machine are sent as one stream of our own, which is what tar would have brought, and as hard to deceive."""
+"""The tree stream: the sender and receiver that replace tar for many files and refuse hostile streams."""
 
 from __future__ import annotations
 
@@ -20,11 +20,10 @@ from hypothesis import strategies as st
 from medweave_connectors.transfer.agent import files as agent_files
 from medweave_connectors.transfer.agent import program_text, tree_stream
 from medweave_connectors.transfer.agent.tree_stream import END, FILE, FOLDER, HEAD, TreeReceiver, TreeRefused
-from medweave_connectors.transfer.manifest import local_scan, manifest
-from medweave_connectors.transfer.store import many_files
+from medweave_connectors.transfer.manifest import local_scan, manifest, tree_digest
 from medweave_connectors.transfer.streams import tree_stream_piece
 from medweave_connectors.transfer.streams.tree_stream_piece import TreeStream
-from support.listings import listed, told
+from support.listings import listed, run_shell
 from support.old_python import assert_is_python
 
 NAMES = st.text(
@@ -38,13 +37,13 @@ def sent(folder: Path, note: Path) -> bytes:
     return subprocess.run(words, capture_output=True, check=True).stdout
 
 
-def planted(stream: bytes, target: Path, *, size: int, most_bytes: int, blobs: Path | None) -> None:
-    """Writes what comes in pieces of a size, and a note beside it."""
+def receive(stream: bytes, target: Path, *, size: int, most_bytes: int, blobs: Path | None) -> None:
+    """Receive a stream in pieces of a size, and write the receiver's note."""
     note = os.fsencode(target.with_name("note"))
-    planter = TreeReceiver(os.fsencode(target), note, most_bytes, b"" if blobs is None else os.fsencode(blobs))
+    receiver = TreeReceiver(os.fsencode(target), note, most_bytes, b"" if blobs is None else os.fsencode(blobs))
     for begins in range(0, len(stream), size):
-        planter.take(stream[begins : begins + size])
-    planter.end()
+        receiver.take(stream[begins : begins + size])
+    receiver.end()
 
 
 def written(root: Path, files: dict[str, tuple[bytes, int]], folders: set[str]) -> None:
@@ -57,21 +56,21 @@ def written(root: Path, files: dict[str, tuple[bytes, int]], folders: set[str]) 
         os.utime(at, ns=(10**18 + 7, 10**18 + 7))
 
 
-# ---- what lies here
+# ---- scan of this machine
 
 
 @pytest.mark.slow
 @settings(max_examples=25, deadline=None)
 @given(files=FILES, folders=st.sets(NAMES, max_size=2))
-def test_this_machine_looks_as_its_programs_do(files: dict[str, tuple[bytes, int]], folders: set[str]) -> None:
+def test_the_local_scan_equals_the_shell_listing(files: dict[str, tuple[bytes, int]], folders: set[str]) -> None:
     with tempfile.TemporaryDirectory() as name:
         root = Path(name, "root")
         written(root, files, folders)
         (root / "to a folder").symlink_to("sub")
         for number, file in enumerate(files):
             (root / f"link {number}").symlink_to(f"sub/{file}")
-        wanted = manifest.parse(told(manifest.command(str(root), digests=False)), digests=False)
-        assert local_scan.scan(str(root)) == wanted
+        expected = manifest.parse(run_shell(manifest.command(str(root), digests=False)), digests=False)
+        assert local_scan.scan(str(root)) == expected
 
 
 def dangling(root: Path) -> None:
@@ -88,7 +87,7 @@ def special(root: Path) -> None:
 
 
 @pytest.mark.parametrize("make", [dangling, loop, special])
-def test_what_is_unusual_is_left_to_the_programs(tmp_path: Path, make: Callable[[Path], None]) -> None:
+def test_the_local_scan_refuses_unusual_entries(tmp_path: Path, make: Callable[[Path], None]) -> None:
     (tmp_path / "file").touch()
     assert local_scan.scan(str(tmp_path)) is not None
     make(tmp_path)
@@ -100,7 +99,7 @@ def test_what_is_unusual_is_left_to_the_programs(tmp_path: Path, make: Callable[
 # ---- the stream
 
 
-def test_what_is_sent_to_a_site_is_python_of_its_version() -> None:
+def test_the_program_for_sites_is_valid_in_old_python_versions() -> None:
     assert_is_python(program_text.of("stream_peer"))
     assert "import medweave" not in program_text.of("stream_peer")
 
@@ -108,33 +107,33 @@ def test_what_is_sent_to_a_site_is_python_of_its_version() -> None:
 @pytest.mark.slow
 @settings(max_examples=25, deadline=None)
 @given(files=FILES, folders=st.sets(NAMES, max_size=2), size=st.integers(1, 200), keeps=st.booleans())
-def test_what_arrives_is_what_lay_there(
+def test_a_received_tree_equals_the_sent_tree(
     files: dict[str, tuple[bytes, int]], folders: set[str], size: int, keeps: bool
 ) -> None:
     with tempfile.TemporaryDirectory() as name, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(many_files, "MANY", 0)
-        patch.chdir("/")  # whoever writes goes into the folder
+        patch.setattr(tree_digest, "MANY", 0)
+        patch.chdir("/")  # the receiver changes its working directory
         root, target, blobs = Path(name, "root"), Path(name, "target"), Path(name, "blobs")
         written(root, files, folders)
         stream = sent(root, Path(name, "sent"))
-        planted(stream, target, size=size, most_bytes=1000, blobs=blobs if keeps else None)
-        wanted, found = listed(root), listed(target)
-        assert wanted.difference(found) == ""
-        assert [each.modified_s for each in found.entries.values() if each.sha256] == [10**9] * len(files)
-        kept = 0o555 if keeps else 0o777
-        assert {path: each.mode & kept for path, each in found.entries.items()} == {
-            path: (each.mode if each.kind == manifest.Kind.FOLDER else each.mode & kept) & kept
-            for path, each in wanted.entries.items()
+        receive(stream, target, size=size, most_bytes=1000, blobs=blobs if keeps else None)
+        expected, received = listed(root), listed(target)
+        assert expected.difference(received) == ""
+        assert [entry.modified_s for entry in received.entries.values() if entry.sha256] == [10**9] * len(files)
+        mode_mask = 0o555 if keeps else 0o777
+        assert {path: entry.mode & mode_mask for path, entry in received.entries.items()} == {
+            path: (entry.mode if entry.kind == manifest.Kind.FOLDER else entry.mode & mode_mask) & mode_mask
+            for path, entry in expected.entries.items()
         }
-        told_by = tree_stream_piece.parse_listing(Path(name, "sent").read_bytes(), replace(wanted, entries={
-            path: each._replace(sha256="") for path, each in wanted.entries.items()
+        parsed = tree_stream_piece.parse_listing(Path(name, "sent").read_bytes(), replace(expected, entries={
+            path: entry._replace(sha256="") for path, entry in expected.entries.items()
         }))  # fmt: skip
-        assert told_by == wanted
-        assert tree_stream_piece.sent_digest(Path(name, "sent").read_bytes()) == many_files.listing_digest(wanted)
-        assert hashlib.sha256(Path(name, "note").read_bytes()).hexdigest() == many_files.listing_digest(wanted)
+        assert parsed == expected
+        assert tree_stream_piece.sent_digest(Path(name, "sent").read_bytes()) == tree_digest.listing_digest(expected)
+        assert hashlib.sha256(Path(name, "note").read_bytes()).hexdigest() == tree_digest.listing_digest(expected)
         if keeps:
-            held = {each.read_bytes() for each in blobs.rglob("*") if each.is_file()}
-            assert held == {content for content, _ in files.values()}
+            contents = {file.read_bytes() for file in blobs.rglob("*") if file.is_file()}
+            assert contents == {content for content, _ in files.values()}
 
 
 @pytest.mark.slow
@@ -142,26 +141,26 @@ def test_what_arrives_is_what_lay_there(
 @given(
     content=st.binary(max_size=300), size=st.integers(1, 200), mode=st.sampled_from([0o644, 0o755]), keeps=st.booleans()
 )
-def test_a_file_arrives_alone(content: bytes, size: int, mode: int, keeps: bool) -> None:
+def test_a_single_file_is_received(content: bytes, size: int, mode: int, keeps: bool) -> None:
     with tempfile.TemporaryDirectory() as name:
         root, target, blobs = Path(name, "scan\xfc .nii"), Path(name, "target"), Path(name, "blobs")
         root.write_bytes(content)
         root.chmod(mode)
         stream = sent(root, Path(name, "sent"))
-        planted(stream, target, size=size, most_bytes=300, blobs=blobs if keeps else None)
+        receive(stream, target, size=size, most_bytes=300, blobs=blobs if keeps else None)
         assert target.read_bytes() == content
         assert target.stat().st_mode & 0o777 == (mode & 0o555 if keeps else mode)
-        wanted = listed(root)
-        seen = replace(wanted, entries={path: each._replace(sha256="") for path, each in wanted.entries.items()})
+        expected = listed(root)
+        seen = replace(expected, entries={path: entry._replace(sha256="") for path, entry in expected.entries.items()})
         noted = Path(name, "sent").read_bytes()
-        assert tree_stream_piece.parse_listing(noted, seen) == wanted
+        assert tree_stream_piece.parse_listing(noted, seen) == expected
         assert tree_stream_piece.sent_digest(noted) == hashlib.sha256(Path(name, "note").read_bytes()).hexdigest()
         if keeps:
-            (held,) = (each for each in blobs.rglob("*") if each.is_file())
-            assert held.samefile(target)
+            (blob,) = (file for file in blobs.rglob("*") if file.is_file())
+            assert blob.samefile(target)
 
 
-def test_blocks_are_whole_whatever_lies_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_of_all_sizes_around_a_block_are_received(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tree_stream, "BLOCK_BYTES", 1000)
     monkeypatch.setattr(tree_stream, "WRITE_BYTES", 300)
     monkeypatch.setattr(tree_stream, "FLUSH_BYTES", 500)
@@ -177,7 +176,7 @@ def test_blocks_are_whole_whatever_lies_there(tmp_path: Path, monkeypatch: pytes
     assert (tmp_path / "note").read_bytes() == sender.tree
 
 
-def test_a_file_system_that_reads_in_parts_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_short_reads_do_not_change_the_stream(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "scan").write_bytes(os.urandom(5000))
     monkeypatch.setattr(tree_stream, "BLOCK_BYTES", 1000)
     whole = b"".join(tree_stream.TreeSender(os.fsencode(tmp_path / "scan")).pieces())
@@ -186,14 +185,12 @@ def test_a_file_system_that_reads_in_parts_changes_nothing(tmp_path: Path, monke
     assert b"".join(tree_stream.TreeSender(os.fsencode(tmp_path / "scan")).pieces()) == whole
 
 
-def test_a_disk_that_could_not_write_is_told_though_it_says_so_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked = threading.Event()
+def test_a_write_error_that_is_reported_once_fails_the_copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    called = threading.Event()
 
     class Library:
         def syncfs(self, _: int) -> int:
-            asked.set()
+            called.set()
             ctypes.set_errno(errno.EIO)
             return -1
 
@@ -203,7 +200,7 @@ def test_a_disk_that_could_not_write_is_told_though_it_says_so_once(
     stream = entry(FOLDER, b".") + entry(FILE, b"./a", b"12345") + HEAD.pack(END, 0, 0, 0, 0)
     with pytest.raises(TreeRefused, match="cannot be written") as raised:
         tree_stream.receive_tree([stream], str(tmp_path / "to"), str(tmp_path / "note"), 5, "")
-    assert asked.is_set()
+    assert called.is_set()
     assert raised.value.system_message == os.strerror(errno.EIO)
     assert not (tmp_path / "note").exists()
 
@@ -211,12 +208,12 @@ def test_a_disk_that_could_not_write_is_told_though_it_says_so_once(
 @pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(data=st.data())
-def test_what_another_site_says_it_has_sent_is_only_read(data: st.DataObject) -> None:
-    """It may say anything: then both ends are read."""
+def test_a_malformed_listing_of_a_sender_is_ignored(data: st.DataObject) -> None:
+    """The sender's listing may be malformed: then it is ignored, and both sides are read."""
     with tempfile.TemporaryDirectory() as name:
         root = Path(name, "root")
         written(root, {"a": (b"1", 0o644), "b": (b"22", 0o755)}, {"c"})
-        seen = manifest.parse(told(manifest.command(str(root), digests=False)), digests=False)
+        seen = manifest.parse(run_shell(manifest.command(str(root), digests=False)), digests=False)
     sender = b"3\n" + agent_files.text_of(
         [b"1" * 64 + b"- ./sub/a", b"2" * 64 + b"x ./sub/b"], [b"0755 .", b"0750 ./c", b"0750 ./sub"]
     )
@@ -260,13 +257,13 @@ def test_a_hostile_stream_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyP
     with pytest.raises(TreeRefused):
         tree_stream.receive_tree([stream], str(tmp_path / "at"), str(tmp_path / "note"), 1000, "")
     assert not (tmp_path / "note").exists()
-    assert {each.name for each in tmp_path.rglob("*") if each.is_file()} <= {"a"}
+    assert {file.name for file in tmp_path.rglob("*") if file.is_file()} <= {"a"}
     assert not Path("/tmp/medweave-hostile").exists()
 
 
 @settings(max_examples=60, deadline=None)
 @given(data=st.data(), pieces=st.lists(st.binary(max_size=80), max_size=4))
-def test_no_stream_writes_elsewhere(data: st.DataObject, pieces: list[bytes]) -> None:
+def test_no_stream_writes_outside_its_folder(data: st.DataObject, pieces: list[bytes]) -> None:
     good = TOP + entry(FOLDER, b"./a") + entry(FILE, b"./a/b", b"content") + LAST
     broken = bytearray(good)
     for _ in range(data.draw(st.integers(0, 3))):
@@ -279,5 +276,5 @@ def test_no_stream_writes_elsewhere(data: st.DataObject, pieces: list[bytes]) ->
             tree_stream.receive_tree([bytes(broken), *pieces], str(inside / "at"), str(inside / "note"), 1000, "")
         except TreeRefused:
             assert not (inside / "note").exists()
-        assert [each.name for each in Path(name).iterdir()] == ["in"]
-        assert {each.name for each in inside.iterdir()} <= {"at", "note"}
+        assert [file.name for file in Path(name).iterdir()] == ["in"]
+        assert {file.name for file in inside.iterdir()} <= {"at", "note"}

@@ -1,4 +1,4 @@
-"""Copies from, to and through this machine in the blocks of direct ones: fewer bytes, and the same in the end."""
+"""Encoded copies from, to and through the driver: fewer bytes on the wire, and the same files."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from medweave_connectors.host.errors import NoRoom
 from medweave_connectors.transfer.agent.encoding import Encoder
 from medweave_connectors.transfer.bandwidth import BandwidthShare
 from support.direct_ends import Recorded
-from support.transfers import LAPTOP, ROUTES, Places, Route, slices, with_pods
+from support.transfers import LAPTOP, ROUTES, Route, TransferSites, slices, with_pods
 
 MIB = 2**20
 UNPACKING = 'case "$1" in x*) ;; *) exec "$real" "$@" ;; esac\n'
 
 
-def cohort(at: Places, name: str = "cohort", num_bytes: int = MIB + 77) -> Path:
+def cohort(at: TransferSites, name: str = "cohort", num_bytes: int = MIB + 77) -> Path:
     folder = at.source / name
     folder.mkdir()
     for n in range(3):
@@ -35,46 +35,48 @@ def same(one: Path, other: Path) -> bool:
     return subprocess.run(["diff", "-r", one, other], check=False).returncode == 0
 
 
-def sent(at: Places, route: Route, *names: str) -> None:
-    """Sends these, never straight."""
+def sent(at: TransferSites, route: Route, *names: str) -> None:
+    """Copy these folders, without direct routes."""
 
-    async def act(each: Places) -> None:
+    async def act(sites: TransferSites) -> None:
         for name in names:
-            await each.send(route, name)
+            await sites.send(route, name)
 
-    at.at_work(act, partial(MedweaveDataManager, direct=False))
+    at.run_connected(act, partial(MedweaveDataManager, direct=False))
 
 
-# ---- on each route
+# ---- routes
 
 
 @pytest.mark.parametrize("route", ROUTES)
-def test_ct_goes_in_fewer_bytes(at: Places, run: Recorded, route: Route) -> None:
+def test_ct_is_sent_in_fewer_bytes(at: TransferSites, run: Recorded, route: Route) -> None:
     folder = cohort(at)
     sent(at, route, "cohort")
     assert same(folder, at.target / "cohort")
-    assert at.left() == ["cohort"]
-    (told,) = run.transfers
-    assert told["route"] == route
-    assert told["num_bytes"] == 3 * (MIB + 77)
-    assert 0.4 < told["wire_bytes"] / told["num_bytes"] < 0.65
+    assert at.target_names() == ["cohort"]
+    (transfer,) = run.transfers
+    assert transfer["route"] == route
+    assert transfer["num_bytes"] == 3 * (MIB + 77)
+    assert 0.4 < transfer["wire_bytes"] / transfer["num_bytes"] < 0.65
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("to_pods", [True, False])
-def test_to_pods_and_from_them(at: Places, tmp_path: Path, run: Recorded, to_pods: bool) -> None:
+def test_copies_to_and_from_pods_are_encoded(at: TransferSites, tmp_path: Path, run: Recorded, to_pods: bool) -> None:
     folder = cohort(at)
     with with_pods(at, tmp_path) as pods:
 
-        async def act(each: Places) -> None:
+        async def act(sites: TransferSites) -> None:
             source, targets = (LAPTOP, pods) if to_pods else (pods[0], [LAPTOP])
-            each.manager.register_path(source, str(folder))
-            await each.manager.transfer_data(source, str(folder), targets, str(at.target / "copy"))
+            sites.manager.register_path(source, str(folder))
+            await sites.manager.transfer_data(source, str(folder), targets, str(at.target / "copy"))
 
-        at.at_work(act)
+        at.run_connected(act)
     assert same(folder, at.target / "copy")
-    assert [each["route"] for each in run.transfers] == ["from-driver" if to_pods else "to-driver"] * (1 + to_pods)
-    assert all(0.4 < each["wire_bytes"] / each["num_bytes"] < 0.65 for each in run.transfers)
+    assert [transfer["route"] for transfer in run.transfers] == ["from-driver" if to_pods else "to-driver"] * (
+        1 + to_pods
+    )
+    assert all(0.4 < transfer["wire_bytes"] / transfer["num_bytes"] < 0.65 for transfer in run.transfers)
 
 
 @pytest.mark.parametrize("route", ROUTES)
@@ -82,61 +84,63 @@ def test_to_pods_and_from_them(at: Places, tmp_path: Path, run: Recorded, to_pod
     "python",
     ["exit 127", 'case "$*" in *medweave-codecs*) echo "no such module" >&2; exit 1;; esac; exec "$real" "$@"'],
 )
-def test_a_site_that_cannot_gets_it_as_it_is(at: Places, run: Recorded, route: Route, python: str) -> None:
+def test_a_site_without_codecs_receives_unencoded_data(
+    at: TransferSites, run: Recorded, route: Route, python: str
+) -> None:
     folder = cohort(at)
     at.replace("python3", python)
     sent(at, route, "cohort")
     assert same(folder, at.target / "cohort")
-    (told,) = run.transfers
-    assert 0 <= told["wire_bytes"] - told["num_bytes"] < 20_000, "an archive has headers, and its padding"
+    (transfer,) = run.transfers
+    assert 0 <= transfer["wire_bytes"] - transfer["num_bytes"] < 20_000, "an archive has headers and padding"
 
 
 @pytest.mark.slow
-def test_a_site_is_asked_once_and_only_for_what_is_large(at: Places) -> None:
-    asked = []
+def test_codecs_of_a_site_are_queried_once_and_only_for_large_copies(at: TransferSites) -> None:
+    calls = []
     (at.source / "small").write_bytes(slices(1000))
     for name in ("one", "two"):
         cohort(at, name)
 
-    async def act(each: Places) -> None:
+    async def act(sites: TransferSites) -> None:
         for name in ("small", "one", "two"):
-            before = each.asked["site"]
-            await each.send("from-driver", name)
-            asked.append(each.asked["site"] - before)
+            before = sites.calls["site"]
+            await sites.send("from-driver", name)
+            calls.append(sites.calls["site"] - before)
 
-    at.at_work(act)
-    small, first, second = asked
+    at.run_connected(act)
+    small, first, second = calls
     assert (first, second) == (small + 1, small)
 
 
 @pytest.mark.slow
-def test_it_is_encoded_once_for_several_places_and_beside_the_event_loop(
-    at: Places, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_data_is_encoded_once_for_several_pods_and_outside_the_event_loop(
+    at: TransferSites, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     threads, real = [], Encoder.block_of
 
-    def made(self: Encoder, piece: bytearray) -> Any:
+    def block_of(self: Encoder, piece: bytearray) -> Any:
         threads.append(threading.current_thread())
         return real(self, piece)
 
-    monkeypatch.setattr(Encoder, "block_of", made)
+    monkeypatch.setattr(Encoder, "block_of", block_of)
     folder = cohort(at)
     with with_pods(at, tmp_path) as pods:
 
-        async def act(each: Places) -> None:
-            each.manager.register_path(LAPTOP, str(folder))
-            await each.manager.transfer_data(LAPTOP, str(folder), pods, str(at.target / "copy"))
+        async def act(sites: TransferSites) -> None:
+            sites.manager.register_path(LAPTOP, str(folder))
+            await sites.manager.transfer_data(LAPTOP, str(folder), pods, str(at.target / "copy"))
 
-        at.at_work(act)
+        at.run_connected(act)
     assert same(folder, at.target / "copy")
-    assert len(threads) == 4, "3 MiB and some headers"
+    assert len(threads) == 4, "4 blocks: 3 MiB and some headers"
     assert threading.current_thread() not in threads
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("route", ROUTES)
-def test_a_limit_counts_what_is_on_the_wire(
-    at: Places, run: Recorded, route: Route, monkeypatch: pytest.MonkeyPatch
+def test_a_limit_counts_bytes_on_the_wire(
+    at: TransferSites, run: Recorded, route: Route, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spent, real = [0], BandwidthShare.spend
 
@@ -150,14 +154,14 @@ def test_a_limit_counts_what_is_on_the_wire(
     assert spent[0] == run.transfers[0]["wire_bytes"] < 3 * MIB
 
 
-# ---- what breaks
+# ---- failures
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("route", ROUTES)
 @pytest.mark.parametrize("name", ["scan", "cohort"])
-def test_what_is_cut_goes_on(
-    at: Places, run: Recorded, route: Route, name: str, monkeypatch: pytest.MonkeyPatch
+def test_an_interrupted_copy_is_resumed(
+    at: TransferSites, run: Recorded, route: Route, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(deadlines, "RETRY_PAUSES_S", (0.1, 0.2, 0.2, 0.2))
     file = at.source / name
@@ -167,26 +171,26 @@ def test_what_is_cut_goes_on(
         cohort(at, num_bytes=10 * MIB)
 
     def arrived_bytes() -> int:
-        return sum(each.stat().st_size for each in at.target.rglob("scan*") if each.is_file())
+        return sum(file.stat().st_size for file in at.target.rglob("scan*") if file.is_file())
 
-    async def act(each: Places) -> None:
-        task = asyncio.create_task(each.send(route, name))
+    async def act(sites: TransferSites) -> None:
+        task = asyncio.create_task(sites.send(route, name))
         while arrived_bytes() < 12 * MIB:
             assert not task.done(), task
             await asyncio.sleep(0.02)
         await asyncio.to_thread(at.server.cut)
         await task
 
-    # On a quick link what goes on may go as it is; on this one, up to 8 blocks of each of the two streams.
-    at.at_work(act, partial(MedweaveDataManager, direct=False, limitMiBps=10))
+    # A resumed copy may be unencoded on a fast link; a cut loses up to 8 blocks of both streams.
+    at.run_connected(act, partial(MedweaveDataManager, direct=False, limitMiBps=10))
     assert same(file, at.target / name)
-    (told,) = run.transfers
-    assert told["again_bytes"] <= 12 * MIB
-    assert told["wire_bytes"] < 0.8 * (told["num_bytes"] + told["again_bytes"])
+    (transfer,) = run.transfers
+    assert transfer["again_bytes"] <= 12 * MIB
+    assert transfer["wire_bytes"] < 0.8 * (transfer["num_bytes"] + transfer["again_bytes"])
 
 
 @pytest.mark.slow
-def test_a_disk_that_fills_up_is_told_by_tars_own_words(at: Places) -> None:
+def test_a_full_disk_is_reported_with_tars_message(at: TransferSites) -> None:
     at.replace(
         "tar",
         UNPACKING
@@ -196,15 +200,15 @@ def test_a_disk_that_fills_up_is_told_by_tars_own_words(at: Places) -> None:
     with pytest.raises(NoRoom) as raised:
         sent(at, "from-driver", "cohort")
     assert "No space left on device (exit status 2)" in str(raised.value)
-    assert at.left() == []
+    assert at.target_names() == []
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("route", ["to-driver", "through-driver"])
-def test_a_stream_without_its_end_was_cut(
-    at: Places, run: Recorded, route: Route, monkeypatch: pytest.MonkeyPatch
+def test_a_truncated_stream_is_resumed(
+    at: TransferSites, run: Recorded, route: Route, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A site's python3 is killed once, without a word, and a shell in between says that all is well."""
+    """A site's python3 is killed once without a message, and the shell around it exits with status 0."""
     monkeypatch.setattr(deadlines, "RETRY_PAUSES_S", (0.1, 0.2, 0.2, 0.2))
     folder = cohort(at)
     at.replace(
@@ -215,4 +219,4 @@ def test_a_stream_without_its_end_was_cut(
     sent(at, route, "cohort")
     assert same(folder, at.target / "cohort")
     assert (at.programs / "once").exists()
-    assert any("a copy was cut and is resumed" in each for each in run.notices)
+    assert any("a copy was cut and is resumed" in notice for notice in run.notices)

@@ -198,7 +198,7 @@ class MedweaveSSHConnector(TarCopies, SSHConnector):
             except (ShellLost, asyncssh.Error, OSError) as error:
                 if pause_s is None:
                     raise SiteUnreachable(
-                        f"{location.name}: {error}; how a command ended there is not known"
+                        f"{location.name}: {error}; the exit code of a command there is unknown"
                     ) from error
             await asyncio.sleep(pause_s)
         if result[1] and not capture_output:

@@ -6,9 +6,9 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+from medweave_connectors.transfer.manifest import tree_digest
 from medweave_connectors.transfer.manifest.digest_database import DigestDatabase
 from medweave_connectors.transfer.manifest.manifest import Manifest
-from medweave_connectors.transfer.store import many_files
 
 Read = Callable[[], Awaitable[Manifest]]
 
@@ -43,7 +43,7 @@ class DigestCache:
         return await asyncio.shield(known[1])
 
     async def _recalled(self, seen: Manifest) -> Manifest | None:
-        if self._memo is None or not many_files.has_many(seen) or seen.known_by is None:
+        if self._memo is None or not tree_digest.has_many(seen) or seen.known_by is None:
             return None
         return await asyncio.to_thread(self._memo.recall, seen.known_by, seen)
 
@@ -60,8 +60,8 @@ class DigestCache:
         await self._note(seen, read)
 
     async def _note(self, seen: Manifest, read: Manifest) -> None:
-        if (memo := self._memo) is not None and many_files.has_many(seen) and (known_by := seen.known_by) is not None:
-            await asyncio.to_thread(lambda: memo.note(known_by, seen, read, many_files.listing_digest(read)))
+        if (memo := self._memo) is not None and tree_digest.has_many(seen) and (known_by := seen.known_by) is not None:
+            await asyncio.to_thread(lambda: memo.note(known_by, seen, read, tree_digest.listing_digest(read)))
 
 
 def has_failed(task: asyncio.Future[Any]) -> bool:

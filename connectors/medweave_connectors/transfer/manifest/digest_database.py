@@ -60,7 +60,7 @@ class DigestDatabase:
 
         Args:
             known_by, seen: of before the folder was read. If it has changed since, this state does not occur again.
-            tree: of `many_files.listing_digest`.
+            tree: of `tree_digest.listing_digest`.
         """
         if seen.entries.keys() != read.entries.keys():
             return

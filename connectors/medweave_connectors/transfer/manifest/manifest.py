@@ -93,7 +93,7 @@ class Manifest:
         entries: by path, relative to the scanned path, which is `ROOT`. Bytes that are no UTF-8 are in there as
             `os.fsdecode` has them.
         known_by: the state by which its digests are found again; None where that is not possible.
-        tree: the listing digest of a folder whose digests were found again, see `many_files.listing_digest`.
+        tree: the listing digest of a folder whose digests were found again, see `tree_digest.listing_digest`.
     """
 
     real: str

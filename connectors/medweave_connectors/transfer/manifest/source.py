@@ -9,10 +9,9 @@ from functools import partial
 from streamflow.core.deployment import ExecutionLocation
 
 from medweave_connectors.host.errors import SourceUnreadable
-from medweave_connectors.transfer.manifest import local_scan, manifest
+from medweave_connectors.transfer.manifest import local_scan, manifest, tree_digest
 from medweave_connectors.transfer.manifest.digest_cache import DigestCache
 from medweave_connectors.transfer.manifest.manifest import Manifest, ManifestError
-from medweave_connectors.transfer.store import many_files
 
 
 class Source:
@@ -59,7 +58,7 @@ class Source:
         Raises:
             SourceUnreadable: the source cannot be read.
         """
-        read = partial(self._list, digests=True, many=many_files.has_many(scanned))
+        read = partial(self._list, digests=True, many=tree_digest.has_many(scanned))
         is_local = bool(self.location.local)
         return await self._digests.of(self._key(scanned), scanned, read, here=is_local, to_ask=to_ask)
 

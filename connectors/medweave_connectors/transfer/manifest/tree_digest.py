@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import hashlib
 import os
+import posixpath
 import re
 import shlex
 
 from medweave_connectors.host.read_only_commands import READ_ONLY
 from medweave_connectors.transfer.agent import files as agent_files
+from medweave_connectors.transfer.agent import program_text
 from medweave_connectors.transfer.manifest import file_digests
 from medweave_connectors.transfer.manifest.manifest import ROOT, Kind, Manifest
 
 _TREE_DIGEST = re.compile(r"^medweave-seal ([0-9a-f]{64})\.$", re.MULTILINE)
+MANY = 200  # files; fewer are not worth the start of a python3
+_LISTING = ".medweave-tree"  # in the staging folder
 _ESCAPED = "\\\n\r"  # sha256sum escapes names with these; GNU and busybox differ
 
 
@@ -66,6 +70,44 @@ def parse_digest(text: str) -> str | None:
     """Return the digest in the output of `command`; None without one."""
     match = _TREE_DIGEST.search(text)
     return match[1] if match is not None else None
+
+
+def has_many(manifest: Manifest) -> bool:
+    """Return whether a manifest is a folder of many files."""
+    return manifest.num_files >= MANY and manifest.entries[ROOT].kind == Kind.FOLDER
+
+
+def listing_digest(manifest: Manifest) -> str | None:
+    """Return the SHA-256 of a folder's listing, in the format of `agent.files`; None for few files or special names."""
+    if manifest.tree is not None:
+        return manifest.tree
+    if not has_many(manifest) or has_special_names(manifest):
+        return None
+    lines, folders = [], []
+    for path, entry in manifest.entries.items():
+        name = os.fsencode(path if path == ROOT else f"./{path}")
+        if entry.kind == Kind.FILE:
+            lines.append(agent_files.line_of(entry.sha256.encode(), entry.mode, name))
+        elif entry.kind == Kind.FOLDER:
+            folders.append(b"%04o %s" % (entry.mode, name))
+    return digest_of_lines(lines, folders)
+
+
+def listing_command(path: str) -> list[str]:
+    """Return the command that prints a folder's tree digest, and writes its listing next to the folder."""
+    others = " ".join(command(path)).removeprefix(READ_ONLY)
+    return [f"{READ_ONLY}{{ {files_agent_command('digest', path, listing_path(path))} || {others}; }}"]
+
+
+def listing_path(path: str) -> str:
+    """Return the path of the listing of a staged copy."""
+    return posixpath.join(posixpath.dirname(path), _LISTING)
+
+
+def files_agent_command(*words: str) -> str:
+    """Return a shell line that runs a verb of `agent.files`, where the site has a python3."""
+    arguments = " ".join(map(shlex.quote, words))
+    return f"command -v python3 >/dev/null && ( python3 -I -S -c {shlex.quote(program_text.of('files'))} {arguments} ) 2>/dev/null"
 
 
 def _sha256(text: bytes) -> str:

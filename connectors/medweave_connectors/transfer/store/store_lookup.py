@@ -48,13 +48,13 @@ class StoreLookup:
 
     async def _link_at(self, location: ExecutionLocation, sent: Manifest) -> list[str]:
         path = posixpath.join(self._part, self._name)
-        if (tree := many_files.listing_digest(sent)) is not None:
+        if (tree := tree_digest.listing_digest(sent)) is not None:
             text, _ = await self._run_at(location, many_files.link_tree(self._store, path, tree))
             if many_files.was_linked(text):
                 self.mark_stored(location)
                 return []
         expected, paths, missing = tree_digest.expected_digest(sent), sent.files, [""]
-        digest_command = tree_digest.command(path) if tree is None else many_files.digest_command(path)
+        digest_command = tree_digest.command(path) if tree is None else tree_digest.listing_command(path)
         for is_last in (False, True):
             links = blob_store.link_files(self._store, self._part, sent, self._name, paths, digest_command)
             text = await self._run_all(location, links)
@@ -91,7 +91,7 @@ class StoreLookup:
         self, location: ExecutionLocation, sent: Manifest, paths: Sequence[str] | None
     ) -> Sequence[str]:
         """Add a folder of many files as one tree; return the files that have to be added one by one."""
-        if (tree := many_files.listing_digest(sent)) is not None:
+        if (tree := tree_digest.listing_digest(sent)) is not None:
             path = posixpath.join(self._part, self._name)
             text, _ = await self._run_at(location, many_files.add_tree(self._store, path, tree))
             if many_files.was_added(text):

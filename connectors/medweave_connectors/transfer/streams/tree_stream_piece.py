@@ -15,7 +15,6 @@ from medweave_connectors.transfer.agent import files as agent_files
 from medweave_connectors.transfer.agent import program_text
 from medweave_connectors.transfer.manifest import tree_digest
 from medweave_connectors.transfer.manifest.manifest import ROOT, Kind, Manifest
-from medweave_connectors.transfer.store import many_files
 from medweave_connectors.transfer.store.blob_store import Store
 from medweave_connectors.transfer.streams import transcoding
 from medweave_connectors.transfer.streams.pieces import Piece
@@ -25,7 +24,7 @@ LARGE_BYTES = 2**23  # fewer are not worth the start of a python3
 
 def is_worth_it(manifest: Manifest) -> bool:
     """Return whether a tree stream is faster than tar, and can hold all names."""
-    is_large = many_files.has_many(manifest) or manifest.num_bytes >= LARGE_BYTES
+    is_large = tree_digest.has_many(manifest) or manifest.num_bytes >= LARGE_BYTES
     return is_large and not tree_digest.has_special_names(manifest)
 
 
@@ -56,7 +55,7 @@ class TreeStream:
         packing = [sys.executable, "-S", "-I", "-c", program_text.of("tree_stream"), self.path, str(listing)]
         arguments = (
             self.target,
-            many_files.listing_path(self.target),
+            tree_digest.listing_path(self.target),
             str(self.num_bytes),
             self._blobs,
             "later" if self.later else "",
@@ -73,7 +72,7 @@ class TreeStream:
         return {
             "program": program_text.of("tree_stream"),
             "path": self.target,
-            "note": many_files.listing_path(self.target),
+            "note": tree_digest.listing_path(self.target),
             "num_bytes": self.num_bytes,
             "blobs": self._blobs,
             "later": self.later,

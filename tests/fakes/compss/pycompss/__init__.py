@@ -1,4 +1,4 @@
-"""A stand-in for the Python binding of COMPSs that shows the order of calls. It runs tasks at once, and proves nothing else.
+"""A stand-in for the Python binding of COMPSs that shows the order of calls. It runs tasks at once, and tests nothing else.
 
 As with the real one, a task called on the master gives futures, tasks take futures, and `compss_wait_on` turns one into its value;
 every argument and result goes through pickle.
@@ -14,7 +14,7 @@ calls: list[str] = []  # as they come: `task NAME`, `wait`, `delete`
 
 
 class Future:
-    """A result on its way."""
+    """A result that is not ready yet."""
 
     def __init__(self, value: Any) -> None:
         self.pickled = pickle.dumps(value)

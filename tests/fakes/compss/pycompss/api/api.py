@@ -10,12 +10,12 @@ from pycompss import Future
 
 
 def compss_wait_on(future: Any) -> Any:
-    """The value; what is no future, or has been waited for, is its own."""
+    """Return the value of a future; any other object is returned unchanged."""
     pycompss.calls.append("wait")
     return pickle.loads(future.pickled) if isinstance(future, Future) else future
 
 
 def compss_delete_object(_: Any) -> bool:
-    """Deletes nothing."""
+    """Delete nothing."""
     pycompss.calls.append("delete")
     return True

@@ -11,13 +11,13 @@ from pycompss import Future
 
 
 def task(*, returns: int) -> Callable[[Any], Any]:
-    """A function that gives so many futures; outside the runtime, the function itself."""
+    """Return a function that returns so many futures; outside the runtime, the function itself."""
 
     def decorated(function: Any) -> Any:
         def call(*arguments: Any) -> Any:
             pycompss.calls.append(f"task {function.__name__}")
-            given = [a.pickled if isinstance(a, Future) else pickle.dumps(a) for a in arguments]
-            result = function(*map(pickle.loads, given))
+            pickled = [a.pickled if isinstance(a, Future) else pickle.dumps(a) for a in arguments]
+            result = function(*map(pickle.loads, pickled))
             if returns == 1:
                 return Future(result)
             assert len(result) == returns

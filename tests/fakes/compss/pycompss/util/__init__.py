@@ -1,1 +1,1 @@
-"""What is not for programs."""
+"""Internals, not for programs."""

@@ -7,7 +7,7 @@ import pycompss
 
 class _Context:
     def in_pycompss(self) -> bool:
-        """Whether the runtime has started it."""
+        """Return whether the runtime started this process."""
         return pycompss.in_runtime
 
 

@@ -1,4 +1,4 @@
-"""Copies to and from places that are really full, really read-only, really somebody else's, or really gone."""
+"""Copies to and from file systems that are full, read-only, owned by another user, or gone."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from medweave_connectors.host.errors import NoRoom, SourceUnreadable, TargetRefu
 from support.engine import run, start, wait_until, write_workflow
 from support.engine_file import LOCAL, OURS, engine_file, ssh_site
 from support.ssh_server import ssh_server
-from support.transfers import Places, Route, places, replaced, with_pods
+from support.transfers import Route, TransferSites, replaced, transfer_sites, with_pods
 
 PATIENT = "Mustermann_Erika_1970"
 MIB = 2**20
 
 
 @pytest.fixture
-def at(tmp_path: Path) -> Iterator[Places]:
-    with places(tmp_path) as made:
-        yield made
+def at(tmp_path: Path) -> Iterator[TransferSites]:
+    with transfer_sites(tmp_path) as sites:
+        yield sites
 
 
 @pytest.fixture
-def small(at: Places) -> Iterator[Places]:
-    """The same, whose target is a disk of 1 MiB."""
+def small(at: TransferSites) -> Iterator[TransferSites]:
+    """Yield sites whose target is a disk of 1 MiB."""
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", at.target], check=True)
     try:
         yield at
@@ -37,7 +37,7 @@ def small(at: Places) -> Iterator[Places]:
         subprocess.run(["umount", at.target], check=True)
 
 
-def cohort(at: Places, size: int = 2 * MIB) -> Path:
+def cohort(at: TransferSites, size: int = 2 * MIB) -> Path:
     folder = at.source / "cohort"
     folder.mkdir()
     for n in range(4):
@@ -45,112 +45,112 @@ def cohort(at: Places, size: int = 2 * MIB) -> Path:
     return folder
 
 
-def failed(at: Places, kind: type[TransferFailed], route: Route) -> str:
+def assert_failed(at: TransferSites, kind: type[TransferFailed], route: Route) -> str:
     with pytest.raises(kind) as raised:
-        at.at_work(lambda each: each.send(route, "cohort"))
+        at.run_connected(lambda sites: sites.send(route, "cohort"))
     assert type(raised.value) is kind
     assert PATIENT not in str(raised.value)
-    assert at.left() == []
+    assert at.target_names() == []
     return str(raised.value)
 
 
-# ---- full
+# ---- full disks
 
 
 @pytest.mark.parametrize("route", ["from-driver", "to-driver"])
-def test_a_disk_that_is_too_small(small: Places, route: Route) -> None:
+def test_a_disk_that_is_too_small_is_reported(small: TransferSites, route: Route) -> None:
     cohort(small)
     small.replace("tar", f'touch {small.programs}/called; exec "$real" "$@"')
-    told = failed(small, NoRoom, route)
-    assert f"{2 * MIB} bytes are needed, {MIB} are free" in told
+    message = assert_failed(small, NoRoom, route)
+    assert f"{2 * MIB} bytes are needed, {MIB} are free" in message
     assert not (small.programs / "called").exists()
 
 
-def test_a_disk_that_somebody_else_fills_meanwhile(small: Places) -> None:
+def test_a_disk_filled_by_another_program_during_the_copy(small: TransferSites) -> None:
     cohort(small, MIB // 2)
     other = small.target / "of another"
     small.replace("tar", f'case "$1" in x*) head -c {MIB} /dev/zero > "{other}" 2>/dev/null ;; esac; exec "$real" "$@"')
     with pytest.raises(NoRoom, match=rf"{MIB // 2} bytes are needed; .*No space left on device"):
-        small.at_work(lambda each: each.send("from-driver", "cohort"))
-    assert small.left() == ["of another"]
+        small.run_connected(lambda sites: sites.send("from-driver", "cohort"))
+    assert small.target_names() == ["of another"]
     (small.programs / "tar").unlink()
     other.unlink()
-    small.at_work(lambda each: each.send("from-driver", "cohort"))
+    small.run_connected(lambda sites: sites.send("from-driver", "cohort"))
     assert len(list((small.target / "cohort").iterdir())) == 4
 
 
-# ---- read-only, and somebody else's
+# ---- read-only file systems and other users' files
 
 
 @pytest.mark.parametrize("route", ["from-driver", "to-driver"])
-def test_a_disk_that_is_read_only(small: Places, route: Route) -> None:
+def test_a_read_only_disk_is_reported(small: TransferSites, route: Route) -> None:
     cohort(small, 1000)
     subprocess.run(["mount", "-o", "remount,ro", small.target], check=True)
-    assert "seen:     Read-only file system\n" in failed(small, TargetRefused, route)
+    assert "seen:     Read-only file system\n" in assert_failed(small, TargetRefused, route)
 
 
 @pytest.mark.slow
-def test_a_disk_that_becomes_read_only_on_the_way(small: Places) -> None:
+def test_a_disk_that_becomes_read_only_during_the_copy(small: TransferSites) -> None:
     cohort(small, 1000)
     small.replace("tar", f'case "$1" in x*) mount -o remount,ro "{small.target}" ;; esac; exec "$real" "$@"')
     with pytest.raises(TargetRefused, match="Read-only file system"):
-        small.at_work(lambda each: each.send("from-driver", "cohort"))
+        small.run_connected(lambda sites: sites.send("from-driver", "cohort"))
     subprocess.run(["mount", "-o", "remount,rw", small.target], check=True)
-    assert [each for each in small.left() if not each.endswith(".part")] == [], "nothing that looks whole"
+    assert [name for name in small.target_names() if not name.endswith(".part")] == [], "no copy that looks complete"
 
 
-def as_nobody(at: Places, *programs: str) -> None:
-    """These programs of the sites run for another user."""
+def as_nobody(at: TransferSites, *programs: str) -> None:
+    """Run these programs of the sites as another user."""
     for program in programs:
         at.replace(program, 'exec setpriv --reuid=65534 --regid=65534 --clear-groups "$real" "$@"')
 
 
-def test_a_folder_of_somebody_else(at: Places) -> None:
+def test_a_target_folder_of_another_user(at: TransferSites) -> None:
     cohort(at, 1000)
     as_nobody(at, "mkdir")
-    assert "seen:     Permission denied\n" in failed(at, TargetRefused, "from-driver")
+    assert "seen:     Permission denied\n" in assert_failed(at, TargetRefused, "from-driver")
 
 
 @pytest.mark.parametrize("which", ["file", "folder"])
-def test_files_of_somebody_else(at: Places, which: str) -> None:
+def test_source_files_of_another_user(at: TransferSites, which: str) -> None:
     folder = cohort(at, 1000)
     (folder / "below").mkdir()
     (folder / "below" / PATIENT).touch()
     (folder / "below" if which == "folder" else folder / f"{PATIENT}_2").chmod(0o700)
     as_nobody(at, "tar", "find", "stat", "sha256sum")
-    assert "Permission denied" in failed(at, SourceUnreadable, "to-driver")
+    assert "Permission denied" in assert_failed(at, SourceUnreadable, "to-driver")
 
 
-# ---- gone
+# ---- lost pods and drivers
 
 
 @pytest.mark.slow
-def test_a_pod_that_is_deleted_in_the_middle(at: Places, tmp_path: Path) -> None:
+def test_a_pod_deleted_during_the_copy(at: TransferSites, tmp_path: Path) -> None:
     cohort(at)
     begun = at.programs / "begun"
 
-    async def act(each: Places) -> None:
-        laptop = each.places()["laptop"]
-        each.manager.register_path(laptop, str(each.source / "cohort"))
-        going = asyncio.create_task(
-            each.manager.transfer_data(laptop, str(each.source / "cohort"), pods[:1], str(each.target / "sent"))
+    async def act(sites: TransferSites) -> None:
+        laptop = sites.locations()["laptop"]
+        sites.manager.register_path(laptop, str(sites.source / "cohort"))
+        copy_task = asyncio.create_task(
+            sites.manager.transfer_data(laptop, str(sites.source / "cohort"), pods[:1], str(sites.target / "sent"))
         )
         while not begun.exists():
-            assert not going.done(), going
+            assert not copy_task.done(), copy_task
             await asyncio.sleep(0.01)
-        await asyncio.to_thread(each.pods.remove, "w-0")
+        await asyncio.to_thread(sites.pods.remove, "w-0")
         with pytest.raises(TransferFailed) as raised:
-            await going
+            await copy_task
         assert PATIENT not in str(raised.value)
-        assert not (each.target / "sent").exists()
+        assert not (sites.target / "sent").exists()
 
     at.replace("tar", f'touch "{begun}"; head -c 1000 > /dev/null; sleep 30')
     with with_pods(at, tmp_path) as pods:
-        at.at_work(act)
+        at.run_connected(act)
 
 
 @pytest.mark.slow
-def test_a_driver_that_is_killed_in_the_middle_and_started_again(tmp_path: Path) -> None:
+def test_a_driver_killed_during_the_copy_and_restarted(tmp_path: Path) -> None:
     programs, hangs = tmp_path / "programs", tmp_path / "hangs"
     programs.mkdir()
     hangs.touch()
@@ -178,8 +178,8 @@ def test_a_driver_that_is_killed_in_the_middle_and_started_again(tmp_path: Path)
         wait_until((tmp_path / "begun").exists, 60)
         killed.signal(signal.SIGKILL)
         killed.process.join(20)
-        left = [each for each in (tmp_path / "site").rglob("*") if each.name in {"scan", "result.txt"}]
-        assert all(".part/" in str(each) for each in left), "what is not whole has no name of its own"
+        remaining = [file for file in (tmp_path / "site").rglob("*") if file.name in {"scan", "result.txt"}]
+        assert all(".part/" in str(file) for file in remaining), "an incomplete copy does not have its final name"
         hangs.unlink()
         ended = run(tmp_path)
     assert ended.exit_code == 0, ended.stderr
@@ -187,12 +187,12 @@ def test_a_driver_that_is_killed_in_the_middle_and_started_again(tmp_path: Path)
 
 
 @pytest.mark.slow
-def test_the_cause_is_told_in_however_many_pieces_it_comes(at: Places) -> None:
-    # Found on a full disk: of what tar said, the last four pieces were kept, which were its last line.
+def test_the_cause_is_reported_if_tar_prints_it_in_many_pieces(at: TransferSites) -> None:
+    # Seen on a full disk: only the last four pieces of tar's output were kept, which were its last line.
     cohort(at, 1000)
     slow = 'for word in "tar: " "x" ": Cannot write: " "No space left on device" "\n" "tar: " "Exiting" " with" " failure" "\n"; do'
     at.replace(
         "tar",
         f'case "$1" in x*) cat > /dev/null; {slow} printf %s "$word" >&2; sleep 0.05; done; exit 2 ;; esac; exec "$real" "$@"',
     )
-    assert "1000 bytes are needed" in failed(at, NoRoom, "from-driver")
+    assert "1000 bytes are needed" in assert_failed(at, NoRoom, "from-driver")

@@ -23,8 +23,8 @@ Where = Literal["header", "private tag", "name of a file or folder", "text file"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Planted:
-    """Something that must not be found anywhere outside the home of the data.
+class Marker:
+    """A text that must not appear anywhere outside the home of the data.
 
     Attributes:
         what: for people.
@@ -37,8 +37,8 @@ class Planted:
     where: Where
 
 
-def _of(where: Where, **texts: str) -> tuple[Planted, ...]:
-    return tuple(Planted(what=name.replace("_", " "), text=text, where=where) for name, text in texts.items())
+def _of(where: Where, **texts: str) -> tuple[Marker, ...]:
+    return tuple(Marker(what=name.replace("_", " "), text=text, where=where) for name, text in texts.items())
 
 
 HEADERS = {
@@ -102,12 +102,12 @@ _SECRET_FILES: Mapping[str, str] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inputs:
-    """What is given to a run.
+    """The inputs of a run.
 
     Attributes:
         root: the folder with all of it, which is not searched.
         job: the job file.
-        user: the user's home directory, which is searched but for what was written to it here.
+        user: the user's home directory, searched, but for the files written to it here.
     """
 
     root: Path
@@ -116,18 +116,18 @@ class Inputs:
 
 
 def owned(inputs: Inputs) -> set[Path]:
-    """The files of the user's home that hold secrets by right."""
+    """Return the files of the user's home that hold secrets by right."""
     return {inputs.user / name for name in _SECRET_FILES}
 
 
-def planted(inputs: Inputs) -> tuple[Planted, ...]:
-    """All fifty; the private key is made anew each time, and one of its lines stands for it."""
+def all_markers(inputs: Inputs) -> tuple[Marker, ...]:
+    """Return all fifty; the private key is generated each time, and one of its lines is its marker."""
     lines = (inputs.root / "ssh" / "id_ed25519").read_text(encoding="utf-8").splitlines()
     return *STATIC, *_of("configuration", ssh_private_key=lines[len(lines) // 2])
 
 
 def write_inputs(root: Path) -> Inputs:
-    """Writes a cohort of two patients, a model, a key, a job file and a user's home, all with what is planted."""
+    """Write a cohort of two patients, a model, a key, a job file and a user's home, all with markers."""
     cohort = root / f"{NAMES['cohort_folder']} scans"
     for number, (name, patient, birth) in enumerate(
         (
@@ -162,13 +162,13 @@ def write_inputs(root: Path) -> Inputs:
 
 
 def environment(inputs: Inputs, *, programs: Path) -> dict[str, str]:
-    """The environment of the commands: the user's own home and secrets, and nothing that steers medweave."""
-    kept = {name: text for name, text in os.environ.items() if not name.startswith(("MEDWEAVE", "XDG_"))}
-    return kept | VARIABLES | {"HOME": str(inputs.user), "PATH": f"{programs}{os.pathsep}{os.environ['PATH']}"}
+    """Return the environment of the commands: the user's own home and secrets, and nothing that steers medweave."""
+    inherited = {name: text for name, text in os.environ.items() if not name.startswith(("MEDWEAVE", "XDG_"))}
+    return inherited | VARIABLES | {"HOME": str(inputs.user), "PATH": f"{programs}{os.pathsep}{os.environ['PATH']}"}
 
 
 def site(inputs: Inputs, *, port: int, folder: Path) -> str:
-    """The text of a site file: this machine, one behind ssh that segments, and a cluster, with their secrets by reference."""
+    """Return the text of a site file: this machine, one behind ssh for `segment`, and a cluster, with secrets by reference."""
     roles = {role: {"deployment": "ward"} for role in ("deidentify", "check", "preprocess")}
     document = {
         "title": "a ward and its server",
