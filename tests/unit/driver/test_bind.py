@@ -47,7 +47,7 @@ deployments: # copied from deployments/sites/two.yml
       maxConcurrentJobs: 2
       services:
         gpu: {partition: gpu}
-  # The connection to the cluster.
+  # Access to the cluster.
   login:
     type: ssh
     workdir: ${SCRATCH}/jobs

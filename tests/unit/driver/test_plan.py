@@ -159,7 +159,7 @@ def test_steps_that_wait_for_each_other_are_an_error(tmp_path: Path) -> None:
 # ---- resources
 
 
-def test_what_is_asked_for_stands_beside_what_the_place_gives(plan: Callable[..., Plan]) -> None:
+def test_requests_are_listed_with_the_limits_of_the_place(plan: Callable[..., Plan]) -> None:
     asks = {step.step: {resource.name: resource for resource in step.asks} for step in plan().steps}
     assert asks["/train"]["GPUs"] == ResourceRequest(name="GPUs", unit="GPUs", least=0, most=1, cap=2)
     assert asks["/train"]["time"] == ResourceRequest(name="time", unit="s", least=172800, most=172800, cap=3600)
@@ -174,10 +174,8 @@ def test_more_than_a_place_gives_is_a_problem_but_a_long_time_is_cut(name: Any, 
     assert (
         problem is not None and "/gate asks for more" in problem.what and "pods/segment" in problem.what
     ) == is_problem
-    assert (
-        excess("/gate", Place(deployment="pods"), ResourceRequest(name=name, unit="MiB", least=8, most=9, cap=8))
-        is None
-    )
+    fitting = ResourceRequest(name=name, unit="MiB", least=8, most=9, cap=8)
+    assert excess("/gate", Place(deployment="pods"), fitting) is None
 
 
 def test_a_site_that_gives_too_little_makes_the_plan_fail(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

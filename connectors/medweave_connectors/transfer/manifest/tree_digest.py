@@ -94,7 +94,7 @@ def listing_digest(manifest: Manifest) -> str | None:
 
 
 def listing_command(path: str) -> list[str]:
-    """Return the command that prints a folder's tree digest, and writes its listing beside it."""
+    """Return the command that prints a folder's tree digest, and writes its listing next to the folder."""
     others = " ".join(command(path)).removeprefix(READ_ONLY)
     return [f"{READ_ONLY}{{ {files_agent_command('digest', path, listing_path(path))} || {others}; }}"]
 
