@@ -68,7 +68,7 @@ class Site:
     time_limit: str = "the time limit of 1 s"
     broken_from: str = "no known reason"
     broken_to: str = "No space"
-    unknown: str = "not known"
+    unknown: str = "unknown"
     lost: str = "was lost"
     gone_s: float = 10
     patience_s: float = 60

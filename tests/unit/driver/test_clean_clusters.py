@@ -149,7 +149,7 @@ def test_a_folder_on_a_claim_that_no_pod_mounts_is_an_error(
     assert not server.objects, "an ended run has deleted its pods"
     output = clean(run, capsys, 75)
     folder = f"{tmp_path}/in-pods/{run.record.name}"
-    assert f"pods: {folder} on claim scratch: there is no ready pod of {tmp_path}/pods.yaml, which sees it" in output
+    assert f"pods: {folder} on claim scratch: no ready pod of {tmp_path}/pods.yaml mounts it" in output
     assert (run.record / "work").is_dir(), "clean it again"
     other = standing_pod("segment-2")
     other["metadata"]["labels"] = {"app": "segment"}

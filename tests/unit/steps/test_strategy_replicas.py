@@ -215,7 +215,7 @@ def test_the_model_that_was_given_is_kept_where_no_round_was_better(
     assert_equal_weights(continued / "parent", tmp_path / "model")
     card = read_card(tmp_path / "model")
     assert (card.training["best_round"], card.training["steps_done"]) == (0, 40)
-    assert any("no round was better" in notice for notice in report_of(tmp_path)["notices"])
+    assert any("no round improved the Dice" in notice for notice in report_of(tmp_path)["notices"])
 
 
 def test_other_engines_on_several_nodes_work_from_the_first_one(
