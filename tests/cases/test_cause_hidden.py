@@ -11,7 +11,7 @@ import pytest
 from medweave.runs.follow.summary import RunInvocation, summary
 from medweave.runs.ps import describe_run
 from medweave_core.runlog.history import read_log
-from medweave_core.runlog.run_state import State, fold
+from medweave_core.runlog.run_state import RunState, fold
 from support.engine import Run, run, write_workflow
 
 Seen = Callable[[object], None]
@@ -27,7 +27,7 @@ TYPE = {"outputs": {"result": {"type": "File", "outputBinding": {"glob": "folder
 
 def shown(ended: Run) -> list[str]:
     """Return what `medweave run` shows at the end."""
-    state = State()
+    state = RunState()
     for event in read_log(ended.record / "events.jsonl"):
         fold(state, event)
     return list(summary(state, RunInvocation(ended.record), {}))

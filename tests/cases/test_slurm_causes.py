@@ -9,7 +9,7 @@ import pytest
 
 from medweave.runs.follow.summary import RunInvocation, summary
 from medweave_core.runlog.history import read_log
-from medweave_core.runlog.run_state import State, fold
+from medweave_core.runlog.run_state import RunState, fold
 from support.engine import Run, start, write_workflow
 from support.engine_file import engine_file, ssh_site
 from support.fake_cluster import Cluster, fake_cluster
@@ -29,7 +29,7 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
 
 def shown(ended: Run) -> str:
     """Return what `medweave run` shows at the end."""
-    state = State()
+    state = RunState()
     for event in read_log(ended.record / "events.jsonl"):
         fold(state, event)
     return "\n".join(summary(state, RunInvocation(ended.record), {}))

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from medweave.validate.command import validate
-from medweave.validate.findings import Finding
+from medweave.validate.findings import ValidationFinding
 from support.cwl_files import ROOT
 from support.mistake import Mistake
 
@@ -50,7 +50,7 @@ def seed(folder: Path, mistake: Mistake) -> int:
     return next(number for number, (old, new) in enumerate(pairs, 1) if old != new)
 
 
-def seed_and_validate(folder: Path, mistake: Mistake, *, whole: bool = True) -> tuple[int, Sequence[Finding]]:
+def seed_and_validate(folder: Path, mistake: Mistake, *, whole: bool = True) -> tuple[int, Sequence[ValidationFinding]]:
     """Return the line of a mistake and the findings for it; the file is restored afterwards.
 
     Args:
@@ -67,7 +67,7 @@ def seed_and_validate(folder: Path, mistake: Mistake, *, whole: bool = True) -> 
             path.write_text(before, encoding="utf-8")
 
 
-def fault(folder: Path, mistake: Mistake, line: int, findings: Sequence[Finding]) -> str:
+def fault(folder: Path, mistake: Mistake, line: int, findings: Sequence[ValidationFinding]) -> str:
     """Return why a mistake was not reported as expected; empty if it was: once, with its file, line, rule and fix."""
     text = (
         "; ".join(

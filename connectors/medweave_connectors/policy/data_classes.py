@@ -18,7 +18,7 @@ _TRANSFER, _COLLECTOR = "__transfer__", "-collector"  # in StreamFlow's names of
 
 
 @dataclass(frozen=True, slots=True)
-class Port:
+class StepPort:
     """An input or output of a step.
 
     Attributes:
@@ -29,13 +29,13 @@ class Port:
     name: str
 
 
-def port_of(transfer_step: str) -> Port | None:
+def port_of(transfer_step: str) -> StepPort | None:
     """Return the input or workflow output that a transfer step of StreamFlow serves; None for another name."""
     path = PurePosixPath(transfer_step)
     if path.parent.name == _TRANSFER:
-        return Port(str(path.parents[1]), path.name)
+        return StepPort(str(path.parents[1]), path.name)
     if path.name.endswith(_COLLECTOR):
-        return Port(str(path.parent), path.name.removesuffix(_COLLECTOR))
+        return StepPort(str(path.parent), path.name.removesuffix(_COLLECTOR))
     return None
 
 
@@ -55,11 +55,11 @@ class Rules:
     driver: Iterable[str] = ()
     wraps: Mapping[str, str] = field(default_factory=dict)
 
-    def declared(self, port: Port) -> frozenset[str]:
+    def declared(self, port: StepPort) -> frozenset[str]:
         """Return the declared classes of a port; empty without a declaration."""
         return frozenset(self.carries.get(port.step, {}).get(port.name, ()))
 
-    def declared_outside(self, port: Port) -> frozenset[str]:
+    def declared_outside(self, port: StepPort) -> frozenset[str]:
         """Return all classes of the step that contains the port's step; empty for a step of the workflow itself."""
         outer_steps = [str(step) for step in PurePosixPath(port.step).parents if str(step) != WORKFLOW]
         ports = next((self.carries[step] for step in outer_steps if step in self.carries), {})
@@ -92,7 +92,7 @@ class Rules:
             name = self.wraps.get(name)
 
     def fault(
-        self, port: Port | None, classes: Iterable[str], names: Sequence[str], *, on_driver: bool
+        self, port: StepPort | None, classes: Iterable[str], names: Sequence[str], *, on_driver: bool
     ) -> Fault | None:
         """Return why data may not be sent to a location; None if it may.
 
@@ -170,7 +170,7 @@ def wraps_of(config: Mapping[str, Any]) -> dict[str, str]:
     return wrapped
 
 
-def _name_of(port: Port | None) -> str:
+def _name_of(port: StepPort | None) -> str:
     if port is None:
         return "a file or folder"
     return f"the output {port.name}" if port.step == WORKFLOW else f"{port.step}: its input {port.name}"

@@ -10,16 +10,16 @@ from typing import Any
 from streamflow.core.deployment import ExecutionLocation
 
 from medweave_connectors.host.errors import TransferForbidden
-from medweave_connectors.policy.data_classes import DEFINITION, WORKFLOW, FileClasses, Port, Rules
+from medweave_connectors.policy.data_classes import DEFINITION, WORKFLOW, FileClasses, Rules, StepPort
 
 DRIVER = ""  # the location of all deployments on the driver's machine
-_carrying: ContextVar[Port | None] = ContextVar("carrying", default=None)
+_carrying: ContextVar[StepPort | None] = ContextVar("carrying", default=None)
 
 Copies = Iterable[tuple[ExecutionLocation, str]]
 
 
 @contextmanager
-def carrying(port: Port | None) -> Iterator[None]:
+def carrying(port: StepPort | None) -> Iterator[None]:
     """Declare that transfers in this block are made for a port."""
     before = _carrying.set(port)
     try:
@@ -87,9 +87,9 @@ class TransferGuard:
         """Return the classes of all outputs of a step; empty without rules."""
         if self._rules is None:
             return frozenset()
-        return frozenset().union(*(self._rules.declared(Port(step, name)) for name in outputs))
+        return frozenset().union(*(self._rules.declared(StepPort(step, name)) for name in outputs))
 
-    def note_made(self, port: Port, copies: Copies) -> None:
+    def note_made(self, port: StepPort, copies: Copies) -> None:
         """Add the declared classes of a port to a file that a step wrote to it, or that entered the workflow through it."""
         if self._rules is not None:
             self.note(copies, self._rules.declared(port))

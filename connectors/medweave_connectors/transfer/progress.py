@@ -16,7 +16,7 @@ _MIB = 2**20
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class TransferProgress:
     """How far a copy is.
 
     Attributes:
@@ -56,7 +56,7 @@ class TransferMeter:
     def __init__(
         self,
         limit: BandwidthLimit | None = None,
-        report: Callable[[Progress], None] = lambda _: None,
+        report: Callable[[TransferProgress], None] = lambda _: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.sent_bytes = self.again_bytes = self.total_bytes = self.wire_bytes = 0
@@ -92,7 +92,7 @@ class TransferMeter:
         """Count everything so far as lost: all of it is sent again."""
         self.again_bytes = self.sent_bytes
 
-    def _progress(self, now: float) -> Progress:
+    def _progress(self, now: float) -> TransferProgress:
         since, before = self._samples[0]
         done = min(self.sent_bytes - self.again_bytes, self.total_bytes)
-        return Progress(done, self.total_bytes, (self.sent_bytes - before) / max(now - since, 1.0))
+        return TransferProgress(done, self.total_bytes, (self.sent_bytes - before) / max(now - since, 1.0))

@@ -28,13 +28,13 @@ from medweave_connectors.transfer.failures import ContentDiffers, TransferErrors
 from medweave_connectors.transfer.manifest import tree_digest
 from medweave_connectors.transfer.manifest.digest_cache import DigestCache, has_failed
 from medweave_connectors.transfer.manifest.manifest import Manifest
-from medweave_connectors.transfer.manifest.source import Source
+from medweave_connectors.transfer.manifest.source import TransferSource
 from medweave_connectors.transfer.plan import TransferPlan
 from medweave_connectors.transfer.progress import TransferMeter
 from medweave_connectors.transfer.resume import ResumableCopy
 from medweave_connectors.transfer.routes.carrier import Carrier
 from medweave_connectors.transfer.routes.router import Router
-from medweave_connectors.transfer.shell_commands import PreparedFolder, StagingPlace
+from medweave_connectors.transfer.shell_commands import StagingFolder, StagingPlace
 from medweave_connectors.transfer.store import blob_store
 from medweave_connectors.transfer.store.blob_store import Store, StoreState
 from medweave_connectors.transfer.store.store_lookup import StoreLookup, is_partial_copy_worth_it
@@ -42,7 +42,7 @@ from medweave_connectors.transfer.streams import tree_stream_piece
 from medweave_connectors.transfer.streams.tree_stream_piece import TreeStream
 from medweave_connectors.transfer.verification import Verifier
 
-Prepared = tuple[PreparedFolder, StoreState]
+Prepared = tuple[StagingFolder, StoreState]
 Value = TypeVar("Value")
 
 
@@ -82,7 +82,7 @@ class Sender:
         self._target = str(destinations[0].deployment)
         self._connector_of, self._router = connector_of, router
         self._run_at = partial(run_at, connector_of)
-        self._source = Source(source, path, target=self._target, digests=digests, run_at=self._run_at)
+        self._source = TransferSource(source, path, target=self._target, digests=digests, run_at=self._run_at)
         self._store, self._evicts, self._may_link = store, evicts, may_link
         self._errors = TransferErrors(source.deployment, self._target)
         self._token = secrets.token_hex(6)
@@ -201,7 +201,7 @@ class Sender:
         self._recalled = with_digests
         return tuple(missing)
 
-    async def _check_room(self, folders: Sequence[PreparedFolder]) -> None:
+    async def _check_room(self, folders: Sequence[StagingFolder]) -> None:
         needed = self.plan.num_bytes
         if (free := shell_commands.least_free(folders)) is not None and free < needed and self._lookup is not None:
             await self._lookup.make_room(needed - free)

@@ -73,7 +73,7 @@ class StagingPlace:
 
 
 @dataclass(frozen=True, slots=True)
-class PreparedFolder:
+class StagingFolder:
     """The result of `prepare`.
 
     Attributes:
@@ -131,15 +131,15 @@ def prepare(destination: str, token: str) -> list[str]:
     return _in_subshell(text, to=destination)
 
 
-def parse_prepared(text: str) -> PreparedFolder | None:
+def parse_prepared(text: str) -> StagingFolder | None:
     """Return the result in the output of `prepare`; None where the output is incomplete."""
     match = _PLACE.search(text)
     if match is None:
         return None
-    return PreparedFolder(match[1] == "below", None if match[2] == "unknown" else int(match[2]) * _KIB)
+    return StagingFolder(match[1] == "below", None if match[2] == "unknown" else int(match[2]) * _KIB)
 
 
-def least_free(places: Iterable[PreparedFolder]) -> int | None:
+def least_free(places: Iterable[StagingFolder]) -> int | None:
     """Return the least free space; None where no location reports it."""
     return min((place.free_bytes for place in places if place.free_bytes is not None), default=None)
 

@@ -13,7 +13,7 @@ from medweave_connectors.transfer import shell_commands
 from medweave_connectors.transfer.failures import ContentDiffers, TransferErrors
 from medweave_connectors.transfer.manifest import manifest, tree_digest
 from medweave_connectors.transfer.manifest.manifest import Manifest, ManifestError
-from medweave_connectors.transfer.manifest.source import Source
+from medweave_connectors.transfer.manifest.source import TransferSource
 from medweave_connectors.transfer.plan import TransferPlan
 from medweave_connectors.transfer.store import many_files
 from medweave_connectors.transfer.store.blob_store import Store
@@ -33,7 +33,7 @@ class Verifier:
 
     plan: TransferPlan
     path: str
-    source: Source
+    source: TransferSource
     lookup: StoreLookup | None
     store: Store | None
     errors: TransferErrors

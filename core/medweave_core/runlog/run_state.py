@@ -17,7 +17,7 @@ ENDED: tuple[JobState, ...] = ("completed", "failed", "cancelled")
 
 
 @dataclass(slots=True, kw_only=True)
-class Job:
+class JobProgress:
     """The latest attempt of a job. Times are seconds since the run's start.
 
     Attributes:
@@ -75,7 +75,7 @@ class Moved:
 
 
 @dataclass(slots=True, kw_only=True)
-class State:
+class RunState:
     """The state of a run.
 
     Attributes:
@@ -97,7 +97,7 @@ class State:
     began: datetime.datetime | None = None
     now_s: float = 0.0
     sequence: int = 0
-    jobs: dict[str, Job] = field(default_factory=dict)
+    jobs: dict[str, JobProgress] = field(default_factory=dict)
     copies: dict[tuple[str, str], Copy] = field(default_factory=dict)
     moved: dict[tuple[str, str, str], Moved] = field(default_factory=dict)
     notices: list[tuple[str, str]] = field(default_factory=list)
@@ -108,11 +108,11 @@ class State:
     first_cause: str | None = None
     left_out: tuple[str, ...] = ()
 
-    def running_jobs(self) -> list[Job]:
+    def running_jobs(self) -> list[JobProgress]:
         """Return the jobs that have not ended."""
         return [job for job in self.jobs.values() if job.state not in ENDED]
 
-    def failures(self) -> list[Job]:
+    def failures(self) -> list[JobProgress]:
         """Return the jobs that failed finally, the first cause first."""
         failed = [job for job in self.jobs.values() if job.state == "failed"]
         return sorted(failed, key=lambda job: job.name != self.first_cause)
@@ -123,12 +123,12 @@ class State:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
+class StepProgress:
     """One row of the display: a step at a place."""
 
     label: str
     where: str
-    jobs: tuple[Job, ...]
+    jobs: tuple[JobProgress, ...]
 
     def count(self, *states: JobState) -> int:
         """Return the number of its jobs in these states."""
@@ -147,26 +147,26 @@ class Step:
         return max(max(ends) - min(begins), 0.0) if self.jobs else 0.0
 
 
-def steps(state: State) -> list[Step]:
+def steps(state: RunState) -> list[StepProgress]:
     """Return the rows, in the order of the workflow; a step of a nested workflow has the place of its outer step."""
-    jobs_by_row: dict[tuple[str, str], list[Job]] = {}
+    jobs_by_row: dict[tuple[str, str], list[JobProgress]] = {}
     for job in state.jobs.values():
         jobs_by_row.setdefault((step_label(job.step), job.where), []).append(job)
     begun = {label for label, _ in jobs_by_row}
-    rows = [Step(label=label, where=where, jobs=tuple(jobs)) for (label, where), jobs in jobs_by_row.items()]
-    rows += [Step(label=label, where="", jobs=()) for label in state.planned if label not in begun]
+    rows = [StepProgress(label=label, where=where, jobs=tuple(jobs)) for (label, where), jobs in jobs_by_row.items()]
+    rows += [StepProgress(label=label, where="", jobs=()) for label in state.planned if label not in begun]
     place = {label: number for number, label in enumerate(state.planned)}
     return sorted(rows, key=lambda row: place.get(row.label, place.get(row.label.partition(".")[0], -1)))
 
 
-def fold(state: State, event: Event) -> State:
+def fold(state: RunState, event: Event) -> RunState:
     """Return the same state with one more event. Unknown types, and data of unexpected types, change nothing."""
     with contextlib.suppress(ValueError, TypeError, KeyError, AttributeError, OverflowError):
         _fold(state, event)
     return state
 
 
-def _fold(state: State, event: Event) -> None:
+def _fold(state: RunState, event: Event) -> None:
     if state.began is None:
         state.began, state.run_id = datetime.datetime.fromisoformat(event.time), event.run_id
     state.now_s = max(state.at(datetime.datetime.fromisoformat(event.time)), state.now_s)
@@ -186,7 +186,7 @@ def _fold(state: State, event: Event) -> None:
         _fold_end(state, event.data)
 
 
-def _fold_end(state: State, data: Any) -> None:
+def _fold_end(state: RunState, data: Any) -> None:
     state.end = str(data.get("state", "unknown"))
     state.refused, state.message = bool(data.get("refused", False)), str(data.get("message", ""))
     state.seconds = float(data.get("seconds", state.now_s))
@@ -194,14 +194,14 @@ def _fold_end(state: State, data: Any) -> None:
     state.copies.clear()
 
 
-def _fold_job(state: State, event: Event) -> None:
+def _fold_job(state: RunState, event: Event) -> None:
     assert event.job is not None
     assert event.step is not None
     data, job = event.data, state.jobs.get(event.job)
     if job is None or event.type == "job.scheduled":
         where = f"{event.deployment}/{event.service}" if event.service else event.deployment or "?"
         attempt = int(data.get("attempt", 1))
-        job = state.jobs[event.job] = Job(
+        job = state.jobs[event.job] = JobProgress(
             name=event.job, step=event.step, where=where, attempt=attempt, placed_s=state.now_s
         )
     if event.type == "job.started":
@@ -229,7 +229,7 @@ def _fold_job(state: State, event: Event) -> None:
             job.started_s = max(job.started_s, began)
 
 
-def _fold_transfer(state: State, event: Event) -> None:
+def _fold_transfer(state: RunState, event: Event) -> None:
     data, destination = event.data, event.deployment or "?"
     source, num_bytes = str(data.get("from", "?")), int(data.get("bytes", 0))
     if event.type == "transfer.progress":

@@ -5,12 +5,12 @@ from __future__ import annotations
 from . import node, slurm
 from .layout import Layout
 from .part import Part, Testbed
-from .walls import HPC, KUBERNETES, View, hosts_file
+from .walls import HPC, KUBERNETES, NetworkView, hosts_file
 
 
-def hpc_view(layout: Layout) -> View:
+def hpc_view(layout: Layout) -> NetworkView:
     """Return the login node and the Slurm nodes."""
-    return View(
+    return NetworkView(
         hostname="login",
         state=layout.slurm / "site",
         closed=(layout.laptop, layout.pods, layout.kubernetes),
@@ -24,10 +24,10 @@ def hpc_view(layout: Layout) -> View:
     )  # fmt: skip
 
 
-def kubernetes_view(layout: Layout) -> View:
+def kubernetes_view(layout: Layout) -> NetworkView:
     """The cluster's node. The kubelet is shown kernel settings as it wants them, so that it changes none of the machine's."""
     settings = layout.kubernetes / "kernel"
-    return View(
+    return NetworkView(
         hostname="testbed",
         state=layout.kubernetes / "site",
         closed=(layout.laptop, layout.hpc, layout.slurm),

@@ -11,7 +11,7 @@ from .part import Part, Testbed, reason
 
 
 @dataclass(frozen=True, slots=True)
-class State:
+class PartState:
     """How one part is.
 
     Attributes:
@@ -22,13 +22,13 @@ class State:
     reason: str | None
 
 
-def states_of(parts: Sequence[Part], testbed: Testbed) -> list[State]:
+def states_of(parts: Sequence[Part], testbed: Testbed) -> list[PartState]:
     """Return all parts, judged at once; a part that is down because another one is says so first."""
     with ThreadPoolExecutor(max_workers=16) as pool:
         reasons = dict(
             zip([part.name for part in parts], pool.map(lambda part: reason(part, testbed), parts), strict=True)
         )
-    return [State(part.name, with_cause(part, reasons)) for part in parts]
+    return [PartState(part.name, with_cause(part, reasons)) for part in parts]
 
 
 def with_cause(part: Part, reasons: dict[str, str | None]) -> str | None:
@@ -38,7 +38,7 @@ def with_cause(part: Part, reasons: dict[str, str | None]) -> str | None:
     return own if own is None or not down else f"needs {', '.join(down)}; {own}"
 
 
-def table(states: Sequence[State], folder: str) -> str:
+def table(states: Sequence[PartState], folder: str) -> str:
     """Return the states as a person reads them."""
     rows = [f"  {state.name:<14} {'up' if state.reason is None else 'DOWN  ' + state.reason}" for state in states]
     down = [state.name for state in states if state.reason is not None]
@@ -48,7 +48,7 @@ def table(states: Sequence[State], folder: str) -> str:
     return "\n".join([first, *rows, "  `make testbed` starts the parts that are down"])
 
 
-def as_json(states: Sequence[State], folder: str) -> str:
+def as_json(states: Sequence[PartState], folder: str) -> str:
     """Return the states as machines read them."""
     parts = [{"name": state.name, "up": state.reason is None, "reason": state.reason} for state in states]
     return json.dumps({"folder": folder, "up": all(part["up"] for part in parts), "parts": parts}, indent=2)

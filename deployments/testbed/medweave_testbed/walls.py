@@ -36,7 +36,7 @@ exec env --ignore-signal=CHLD sleep infinity
 
 
 @dataclass(frozen=True, slots=True)
-class View:
+class NetworkView:
     """What one site sees of the file system.
 
     Attributes:
@@ -54,7 +54,7 @@ class View:
     folders: tuple[tuple[str, str, int], ...] = ()
 
 
-def view_script(view: View) -> str:
+def view_script(view: NetworkView) -> str:
     """The shell script that turns a fresh mount namespace into a site's view; it keeps holding it and says its process id."""
     quoted = shlex.quote
     lines = ["set -e", f"hostname {quoted(view.hostname)}"]
@@ -148,7 +148,7 @@ class Walls:
         ):
             self._commands.run([*into_base, *line.split()])
 
-    def raise_view(self, name: str, view: View) -> None:
+    def raise_view(self, name: str, view: NetworkView) -> None:
         """Create a site's view of the file system below the namespaces."""
         inner = ["unshare", "--mount", "--uts", "--propagation", "private", "/bin/sh", "-c", view_script(view)]
         pid = self._hold([*self.inside(), "/bin/sh", "-c", '"$@" & wait', "sh", *inner])

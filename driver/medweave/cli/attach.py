@@ -16,7 +16,7 @@ from medweave.runs.listing import add_run_argument, add_runs_option, find_runnin
 from medweave_core.documents.yaml_documents import not_installed
 from medweave_core.errors import UsageError
 from medweave_core.runlog.history import read_events
-from medweave_core.runlog.run_state import State, fold
+from medweave_core.runlog.run_state import RunState, fold
 
 INTERRUPTED = 130
 EXIT_CODES = {"completed": 0, "partial": 3}
@@ -50,7 +50,7 @@ def run(namespace: argparse.Namespace) -> int:
         return _attach_to_pod(namespace)
     folder = find_running(namespace.runs, namespace.run)
     display: RunDisplay = JsonDisplay() if namespace.json else terminal_display()
-    state = State()
+    state = RunState()
     detached = f"run {folder.name} is still running; medweave attach {folder.name} shows it again"
     if not _shown(display, lambda: watch_until_driver_exits(folder, display, state), detached):
         return INTERRUPTED
@@ -66,7 +66,7 @@ def _attach_to_pod(namespace: argparse.Namespace) -> int:
             expected="medweave attach --schedule NAME", do="leave RUN out",
         )  # fmt: skip
     display: RunDisplay = JsonDisplay() if namespace.json else terminal_display()
-    state = State()
+    state = RunState()
     detached = f"the run is still running; medweave attach --schedule {namespace.schedule} shows it again"
     if not _shown(display, lambda: _follow_pod(namespace.schedule, display, state), detached):
         return INTERRUPTED
@@ -92,7 +92,7 @@ def _shown(display: RunDisplay, show: Callable[[], object], detached: str) -> bo
     return True
 
 
-def _follow_pod(named: str, display: RunDisplay, state: State) -> None:
+def _follow_pod(named: str, display: RunDisplay, state: RunState) -> None:
     """Show the run of a schedule in a pod until it ends.
 
     Args:

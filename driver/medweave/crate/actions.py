@@ -11,7 +11,7 @@ from medweave.crate.data import Data
 from medweave.crate.description import WorkflowEntities
 from medweave.crate.entities import Entities, fragment
 from medweave.crate.hosts import HERE, Hosts, images_of
-from medweave.crate.workflow import Port, Step
+from medweave.crate.workflow import CrateStep, FormalPort
 from medweave_core.runlog.history import Run
 from medweave_core.runlog.jobs import UNFINISHED, Job
 
@@ -92,7 +92,7 @@ class Actions:
              "softwareRequirements": self._software(job), "containerImage": self._images(job)},
         )  # fmt: skip
 
-    def _of(self, step: Step, ports: Mapping[str, Any], *, output: bool) -> list[Any]:
+    def _of(self, step: CrateStep, ports: Mapping[str, Any], *, output: bool) -> list[Any]:
         return [
             entity
             for name, items in ports.items()
@@ -120,11 +120,11 @@ class Actions:
 
     def _results(self, jobs: Iterable[Job]) -> list[Any]:
         """Return the outputs of the workflow: the outputs of the steps that are its sources."""
-        outputs: dict[Port, list[Any]] = {}
+        outputs: dict[FormalPort, list[Any]] = {}
         for job in jobs:
             if job.state == "completed":
                 for name, items in job.outputs.items():
-                    outputs.setdefault(Port(job.step, name), []).extend(items)
+                    outputs.setdefault(FormalPort(job.step, name), []).extend(items)
         by_id: dict[str, Any] = {}
         for name, ports in self._workflow_entities.definition.results.items():
             entity = self._workflow_entities.parameter(None, name, output=True)

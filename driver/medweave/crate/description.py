@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from medweave.crate.entities import Entities, fragment
-from medweave.crate.workflow import Definition, Parameter, Port, Step, Tool
+from medweave.crate.workflow import CrateParameter, CrateStep, Definition, FormalPort, Tool
 
 FOLDER = "workflow"  # in the crate
 CWL = "https://w3id.org/workflowhub/workflow-ro-crate#cwl"
@@ -60,12 +60,12 @@ class WorkflowEntities:
                     known[name] = value
         return known
 
-    def parameter(self, step: Step | None, name: str, *, output: bool) -> Any:
+    def parameter(self, step: CrateStep | None, name: str, *, output: bool) -> Any:
         """Return the entity of an input or output of a step's tool, or of the workflow; None if the crate has no such entity."""
         owner = self.workflow if step is None else self.tool(step.tool)
         return self._entities.crate.get(_parameter_id(owner, name, "out" if output else "in"))
 
-    def step(self, step: Step) -> Any:
+    def step(self, step: CrateStep) -> Any:
         """Return the entity of a step."""
         return self._entities.crate.get(_step_id(step.path))
 
@@ -99,7 +99,7 @@ class WorkflowEntities:
         tools = {entity.id: entity for path in ran if path in by_path for entity in [self.tool(by_path[path].tool)]}
         self.workflow["hasPart"] = list(tools.values())
 
-    def _source(self, port: Port, by_path: dict[str, Step]) -> Any:
+    def _source(self, port: FormalPort, by_path: dict[str, CrateStep]) -> Any:
         if port.step == "/":
             return self.parameter(None, port.name, output=False)
         step = by_path.get(port.step)
@@ -130,7 +130,7 @@ class WorkflowEntities:
                 entity[name] = parameter_entities
         return entity
 
-    def _parameters(self, owner: Any, parameters: Sequence[Parameter], kind: str) -> list[Any]:
+    def _parameters(self, owner: Any, parameters: Sequence[CrateParameter], kind: str) -> list[Any]:
         profile = self._entities.add(
             PARAMETER_PROFILE, "CreativeWork", {"name": "FormalParameter", "version": "1.0-RELEASE"}
         )

@@ -23,7 +23,7 @@ KINDS = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Parameter:
+class CrateParameter:
     """An input or output.
 
     Attributes:
@@ -51,12 +51,12 @@ class Tool:
     part: str
     label: str
     doc: str
-    inputs: tuple[Parameter, ...]
-    outputs: tuple[Parameter, ...]
+    inputs: tuple[CrateParameter, ...]
+    outputs: tuple[CrateParameter, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Port:
+class FormalPort:
     """An output of a step, or an input of the workflow, whose step is `/`."""
 
     step: str
@@ -64,7 +64,7 @@ class Port:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
+class CrateStep:
     """A step that runs a tool, also of a nested workflow.
 
     Attributes:
@@ -74,7 +74,7 @@ class Step:
 
     path: str
     tool: Tool
-    sources: Mapping[str, tuple[Port, ...]]
+    sources: Mapping[str, tuple[FormalPort, ...]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,10 +91,10 @@ class Definition:
     documents: tuple[str, ...]
     label: str
     doc: str
-    inputs: tuple[Parameter, ...]
-    outputs: tuple[Parameter, ...]
-    steps: tuple[Step, ...]
-    results: Mapping[str, tuple[Port, ...]] = field(default_factory=dict)
+    inputs: tuple[CrateParameter, ...]
+    outputs: tuple[CrateParameter, ...]
+    steps: tuple[CrateStep, ...]
+    results: Mapping[str, tuple[FormalPort, ...]] = field(default_factory=dict)
 
 
 def read_definition(path: Path, reader: CwlReader) -> Definition:
@@ -143,22 +143,22 @@ class _Walk:
         return process
 
     def steps(
-        self, workflow: Process, prefix: str, inputs: Mapping[str, tuple[Port, ...]]
-    ) -> tuple[tuple[Step, ...], dict[str, tuple[Port, ...]]]:
+        self, workflow: Process, prefix: str, inputs: Mapping[str, tuple[FormalPort, ...]]
+    ) -> tuple[tuple[CrateStep, ...], dict[str, tuple[FormalPort, ...]]]:
         """Return the steps of a workflow, with those of nested workflows, and the sources of its outputs.
 
         Args:
             prefix: path of the step that runs it; empty for the outermost.
             inputs: sources of its inputs; those of the outermost are its own.
         """
-        steps: list[Step] = []
-        results_of: dict[str, dict[str, tuple[Port, ...]]] = {}
+        steps: list[CrateStep] = []
+        results_of: dict[str, dict[str, tuple[FormalPort, ...]]] = {}
 
-        def origin(source: str) -> tuple[Port, ...]:
+        def origin(source: str) -> tuple[FormalPort, ...]:
             step, _, name = source.partition("/")
             if not name:
-                return inputs.get(step, (Port("/", step),) if not prefix else ())
-            return results_of.get(step, {}).get(name, (Port(f"{prefix}/{step}", name),))
+                return inputs.get(step, (FormalPort("/", step),) if not prefix else ())
+            return results_of.get(step, {}).get(name, (FormalPort(f"{prefix}/{step}", name),))
 
         tools = {name: self._tool_of(step) for name, step in workflow.steps.items()}
         for name, tool in tools.items():
@@ -173,7 +173,7 @@ class _Walk:
             if tool.is_workflow:
                 steps += self.steps(tool, path, sources)[0]
             else:
-                steps.append(Step(path=path, tool=self._described(tool), sources=sources))
+                steps.append(CrateStep(path=path, tool=self._described(tool), sources=sources))
         results = {
             name: tuple(end for source in parameter.binding.sources for end in origin(source))
             for name, parameter in workflow.outputs.items()
@@ -197,14 +197,14 @@ class _Walk:
         return os.path.relpath(path.resolve(), self._folder.resolve())
 
 
-def _parameters(parameters: Mapping[str, CwlParameter]) -> tuple[Parameter, ...]:
+def _parameters(parameters: Mapping[str, CwlParameter]) -> tuple[CrateParameter, ...]:
     return tuple(map(_parameter, parameters.values()))
 
 
-def _parameter(parameter: CwlParameter) -> Parameter:
+def _parameter(parameter: CwlParameter) -> CrateParameter:
     kinds = dict(_kinds(parameter.type))
     names = sorted(set(kinds) - {"null"})
-    return Parameter(
+    return CrateParameter(
         name=parameter.name,
         kind=KINDS.get(names[0], "Text") if names else "Text",
         many=any(kinds.values()),

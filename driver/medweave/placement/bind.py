@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from medweave.placement.bound_file import EDITOR_LINE, Binding, render, used_deployments
+from medweave.placement.bound_file import EDITOR_LINE, BoundWorkflow, render, used_deployments
 from medweave.placement.data_rules import SiteClasses, check_data_rules
 from medweave.project.deployments import connector_schemas
 from medweave.project.files import write_atomically
@@ -91,7 +91,7 @@ def bind(
         UserInputError: the workflow, its roles, the job or the site file is wrong, or they do not fit together.
     """
     fitted = fit(workflow, site_name, job, role_options, reader)
-    binding = Binding(
+    binding = BoundWorkflow(
         pipeline=fitted.pipeline,
         site=fitted.site,
         job=job_link or fitted.job,
@@ -189,7 +189,7 @@ def _check_fit(pipeline: Pipeline, site: Site, job: Path, reader: CwlReader) -> 
     return inputs
 
 
-def _check_copy(text: str, binding: Binding) -> None:
+def _check_copy(text: str, binding: BoundWorkflow) -> None:
     """Check that the copied text of the deployments means the same as in the site file."""
     site = binding.site
     try:

@@ -31,7 +31,7 @@ database: {type: medweave.database, config: {}}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Binding:
+class BoundWorkflow:
     """Input of `render`; all paths are absolute and without `..`.
 
     Attributes:
@@ -53,7 +53,7 @@ class Binding:
     schema: Path | None = None
 
 
-def render(binding: Binding, schemas: Mapping[str, Mapping[str, Any]]) -> str:
+def render(binding: BoundWorkflow, schemas: Mapping[str, Mapping[str, Any]]) -> str:
     """Return the text of the bound file.
 
     Args:
@@ -75,7 +75,7 @@ def render(binding: Binding, schemas: Mapping[str, Mapping[str, Any]]) -> str:
     return "\n".join(lines) + "\n" + MANAGERS.replace("TRANSFERS", "\n".join(_transfers(binding)))
 
 
-def used_deployments(binding: Binding) -> list[str]:
+def used_deployments(binding: BoundWorkflow) -> list[str]:
     """Return the deployments of the workflow's steps and inputs, and those that they wrap, in the site's order."""
     places = [binding.site.roles[step.role] for step in binding.pipeline.steps]
     places += [place for name, place in binding.site.inputs.items() if name in binding.pipeline.inputs]
@@ -88,7 +88,7 @@ def used_deployments(binding: Binding) -> list[str]:
     return [name for name in binding.site.deployments if name in needed]
 
 
-def _header(binding: Binding, root: Path, variables: list[str]) -> Iterator[str]:
+def _header(binding: BoundWorkflow, root: Path, variables: list[str]) -> Iterator[str]:
     pipeline, site, output = binding.pipeline, binding.site, binding.output
     workflow = f"{pipeline.path.parent.name}/{pipeline.path.name}"
     folder = os.path.relpath(root, output.parent)
@@ -102,7 +102,7 @@ def _header(binding: Binding, root: Path, variables: list[str]) -> Iterator[str]
         yield f"# Variables that must be set when it runs: {', '.join(variables)}"
 
 
-def _command(binding: Binding, root: Path) -> Iterator[str]:
+def _command(binding: BoundWorkflow, root: Path) -> Iterator[str]:
     yield from ("medweave", "bind", _from(binding.pipeline.path, root))
     site = _from(binding.site.path, root)
     yield from ("--site", binding.site.name if PurePosixPath(site).parent == PurePosixPath(SITES) else site)
@@ -113,7 +113,7 @@ def _command(binding: Binding, root: Path) -> Iterator[str]:
     yield from ("--output", _from(binding.output, root))
 
 
-def _workflow(binding: Binding) -> str:
+def _workflow(binding: BoundWorkflow) -> str:
     pipeline, site, folder = binding.pipeline, binding.site, binding.output.parent
     lines = [
         "workflows:",
@@ -137,7 +137,7 @@ def _workflow(binding: Binding) -> str:
     return "\n".join(lines)
 
 
-def _data_rules(binding: Binding, site_path: str) -> Iterator[str]:
+def _data_rules(binding: BoundWorkflow, site_path: str) -> Iterator[str]:
     """Yield the data classes of the steps and the data rules of the site, as settings of the filter of all steps."""
     if binding.site_classes is None:
         return
@@ -152,14 +152,14 @@ def _data_rules(binding: Binding, site_path: str) -> Iterator[str]:
     yield from (f"        {line}" for line in _may_hold(binding))
 
 
-def _may_hold(binding: Binding) -> Iterator[str]:
+def _may_hold(binding: BoundWorkflow) -> Iterator[str]:
     used = used_deployments(binding)
     for name, classes in binding.site.may_hold.items():
         if name in used:
             yield f"{name}: [{', '.join(classes)}]"
 
 
-def _transfers(binding: Binding) -> Iterator[str]:
+def _transfers(binding: BoundWorkflow) -> Iterator[str]:
     """Yield the settings of the data manager, which checks the data rules for each copy."""
     settings = dict(binding.site.transfers)
     if binding.site_classes is None:
@@ -198,7 +198,7 @@ def _target(place: Place) -> str:
     return ", ".join(parts)
 
 
-def _block(binding: Binding, name: str, schemas: Mapping[str, Mapping[str, Any]]) -> str:
+def _block(binding: BoundWorkflow, name: str, schemas: Mapping[str, Mapping[str, Any]]) -> str:
     """Return the text of a deployment, with its relative paths rewritten for the bound file's folder."""
     site = binding.site
     entry = next(entry for entry in site.entries if entry.name == name)
@@ -234,7 +234,7 @@ def _is_relative(text: str) -> bool:
     return "://" not in text and not text.startswith(("/", "~", "${"))
 
 
-def _common_folder(binding: Binding) -> Path:
+def _common_folder(binding: BoundWorkflow) -> Path:
     """Return the common parent folder of all files: commands in the header start there."""
     files = (binding.pipeline.path, binding.site.path, binding.job, binding.output)
     return Path(os.path.commonpath([file.parent for file in files]))

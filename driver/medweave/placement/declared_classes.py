@@ -6,7 +6,7 @@ from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from medweave.project.workflows import Pipeline, Step
+from medweave.project.workflows import Pipeline, RoleStep
 from medweave_connectors.policy.data_classes import DEFINITION, WORKFLOW, most_sensitive_first
 
 AS_READ = "as-read"  # the class of the patient data that the step reads
@@ -51,7 +51,7 @@ class _Walk:
         is_running = runs(step, self.values)
         return ([] if is_running is False else [self.of_output(step, output)]), is_running is True
 
-    def of_output(self, step: Step, output: str) -> str:
+    def of_output(self, step: RoleStep, output: str) -> str:
         declared = self.declared.written(step.role, output)
         assert declared is not None, "read_declared_classes checks that each output has a class"
         return (
@@ -60,7 +60,7 @@ class _Walk:
             else declared
         )
 
-    def of_inputs(self, step: Step) -> Ports:
+    def of_inputs(self, step: RoleStep) -> Ports:
         if step.path not in self.reads:
             self.reads[step.path] = self.bound(step.reads, step.firsts)
         return self.reads[step.path]
@@ -78,7 +78,7 @@ class _Walk:
         return by_port
 
 
-def runs(step: Step, values: Mapping[str, Any]) -> bool | None:
+def runs(step: RoleStep, values: Mapping[str, Any]) -> bool | None:
     """Return whether a step runs; None if only the run can decide.
 
     Args:

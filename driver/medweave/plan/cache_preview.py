@@ -18,7 +18,7 @@ from typing import Any
 from medweave.plan.document import Reuse
 from medweave.plan.flow import Flow
 from medweave.plan.ports import Port, Unseen, Value, Written, ports_of
-from medweave.project.workflows import Step
+from medweave.project.workflows import RoleStep
 from medweave_connectors.cache.entries import CacheEntries
 from medweave_connectors.cache.session import NOT_ALLOWED, SWITCH
 from medweave_core.documents.cwl_model import Process
@@ -66,7 +66,7 @@ class CachePreview:
     _reused: dict[str, list[Work]] = field(default_factory=dict)
     _previews: dict[str, Reuse] = field(default_factory=dict)
 
-    def preview(self, step: Step) -> Reuse | None:
+    def preview(self, step: RoleStep) -> Reuse | None:
         """Return the prediction for a step, after those of its predecessors; None if it does not run."""
         if self.flow.runs(step) is False:
             self._reused[step.path] = []
@@ -74,7 +74,7 @@ class CachePreview:
         preview = self._previews[step.path] = self._preview(step)
         return preview
 
-    def _preview(self, step: Step) -> Reuse:
+    def _preview(self, step: RoleStep) -> Reuse:
         tool, file = step.tool, self.files.get(step.path)
         if os.environ.get(SWITCH, "1") == "0":
             return Reuse(state="runs", why=OFF)
@@ -94,7 +94,7 @@ class CachePreview:
         ports = ports_of(step, self.flow, self.lies_at)
         return self._by_inputs(step, ports, unchanged)
 
-    def _by_inputs(self, step: Step, ports: Mapping[str, Port], earlier: Sequence[tuple[Run, list[Job]]]) -> Reuse:
+    def _by_inputs(self, step: RoleStep, ports: Mapping[str, Port], earlier: Sequence[tuple[Run, list[Job]]]) -> Reuse:
         """Return the prediction from the inputs; `earlier` are jobs of the step in runs with the same documents."""
         try:
             wanted = self._wanted(step, ports)
@@ -131,7 +131,7 @@ class CachePreview:
             return self._without(step, ports, earlier)
         return self._verdict(step, hits, "" if not new else why)
 
-    def _verdict(self, step: Step, hits: Sequence[tuple[Job, str] | None], why: str) -> Reuse:
+    def _verdict(self, step: RoleStep, hits: Sequence[tuple[Job, str] | None], why: str) -> Reuse:
         """Return the prediction for a step.
 
         Args:
@@ -154,7 +154,7 @@ class CachePreview:
             why="" if len(reused) == len(hits) else why or "the cache has lost an output of it",
         )
 
-    def _without(self, step: Step, ports: Mapping[str, Port], earlier: Sequence[tuple[Run, list[Job]]]) -> Reuse:
+    def _without(self, step: RoleStep, ports: Mapping[str, Port], earlier: Sequence[tuple[Run, list[Job]]]) -> Reuse:
         """Return the prediction if no earlier run had these outputs of its predecessors."""
         differing = [self._other_content(ports, jobs) for _, jobs in earlier]
         if all(differing):
@@ -173,7 +173,7 @@ class CachePreview:
 
     # ---- parts of the cache key
 
-    def _wanted(self, step: Step, ports: Mapping[str, Port]) -> list[dict[str, str]]:
+    def _wanted(self, step: RoleStep, ports: Mapping[str, Port]) -> list[dict[str, str]]:
         """Return the parts of the cache key that are known now: one mapping per job of a scatter, else one."""
         place = self.places[step.path]
         program = _program(step.tool)
@@ -193,7 +193,7 @@ class CachePreview:
             name, value, source=port.source or name, folder=str(self.folder), at_site=not place.is_here
         )
 
-    def _fits(self, step: Step, wanted: Mapping[str, str], jobs: Sequence[Job]) -> Job | None:
+    def _fits(self, step: RoleStep, wanted: Mapping[str, str], jobs: Sequence[Job]) -> Job | None:
         place = self.places[step.path]
         return next(
             (
@@ -206,7 +206,7 @@ class CachePreview:
             None,
         )
 
-    def _changed(self, step: Step, last: tuple[Run, Sequence[Job]], number: int, wanted: Mapping[str, str]) -> str:
+    def _changed(self, step: RoleStep, last: tuple[Run, Sequence[Job]], number: int, wanted: Mapping[str, str]) -> str:
         run, jobs = last
         job, place = jobs[min(number, len(jobs) - 1)], self.places[step.path]
         now = {name: wanted.get(name, digest) for name, digest in job.parts.items()}
@@ -249,7 +249,7 @@ class CachePreview:
     # ---- the jobs
 
     def _whole(
-        self, step: Step, wanted: Mapping[str, str], earlier: Sequence[tuple[Run, list[Job]]]
+        self, step: RoleStep, wanted: Mapping[str, str], earlier: Sequence[tuple[Run, list[Job]]]
     ) -> list[tuple[Job, str] | None]:
         """Return all jobs of the step in the run with the most cache hits."""
         candidates = [jobs for _, jobs in earlier if all(self._fits(step, wanted, [job]) for job in jobs)]
@@ -258,7 +258,7 @@ class CachePreview:
         return [*most]
 
     def _items(
-        self, step: Step, wanted: Sequence[Mapping[str, str]], earlier: Sequence[tuple[Run, list[Job]]]
+        self, step: RoleStep, wanted: Sequence[Mapping[str, str]], earlier: Sequence[tuple[Run, list[Job]]]
     ) -> Iterator[tuple[Job, str] | None]:
         """Yield for each item of a scatter a job of any run."""
         for parts in wanted:

@@ -8,7 +8,7 @@ from typing import Any
 
 from medweave.placement.declared_classes import runs
 from medweave.plan.document import PlannedRoute
-from medweave.project.workflows import Pipeline, Step
+from medweave.project.workflows import Pipeline, RoleStep
 from medweave_connectors.transfer.routes.direct.commands import PORTS
 from medweave_core.documents.line_numbers import shown
 from medweave_core.errors import UserInputError
@@ -44,11 +44,11 @@ class Flow:
     pipeline: Pipeline
     values: Mapping[str, Any]
 
-    def step(self, name: str) -> Step:
+    def step(self, name: str) -> RoleStep:
         """Return the step of a source `name/output`."""
         return next(step for step in self.pipeline.steps if step.path == f"/{name}")
 
-    def runs(self, step: Step) -> bool | None:
+    def runs(self, step: RoleStep) -> bool | None:
         """Return whether a step runs; None if only the run can decide."""
         return runs(step, self.values)
 
@@ -63,17 +63,17 @@ class Flow:
             if is_run and is_first:
                 return
 
-    def read(self, step: Step) -> Iterator[tuple[str, str]]:
+    def read(self, step: RoleStep) -> Iterator[tuple[str, str]]:
         """Yield input and source of all that a step reads."""
         for port, listed in step.reads.items():
             for source in self.sources(listed, port in step.firsts):
                 yield port, source
 
-    def after(self, step: Step) -> list[str]:
+    def after(self, step: RoleStep) -> list[str]:
         """Return the paths of the steps whose outputs a step reads."""
         return list(dict.fromkeys(f"/{source.partition('/')[0]}" for _, source in self.read(step) if "/" in source))
 
-    def ordered(self) -> list[Step]:
+    def ordered(self) -> list[RoleStep]:
         """Return the steps in an order of execution; where several are possible, in the order of the document.
 
         Raises:

@@ -18,7 +18,7 @@ from medweave.plan.past_runs import Past
 from medweave.plan.resources import excess, resources_of
 from medweave.plan.sizes import Size, missing_in, size_of
 from medweave.project.sites import Place
-from medweave.project.workflows import Step
+from medweave.project.workflows import RoleStep
 from medweave_connectors.cache.entries import CacheEntries
 from medweave_connectors.policy.data_classes import WORKFLOW, most_sensitive_first
 from medweave_core.documents.cwl_model import Process
@@ -219,11 +219,11 @@ def _cache_preview(context: _Context) -> CachePreview:
     )
 
 
-def _condition(step: Step) -> str:
+def _condition(step: RoleStep) -> str:
     return "" if step.when is None else step.when or "an expression"
 
 
-def _why(step: Step, context: _Context) -> str:
+def _why(step: RoleStep, context: _Context) -> str:
     site = context.fitted.site
     if step.role in site.options:
         return f"--role {site.options[step.role]}"
@@ -235,7 +235,7 @@ def _known(bound: Mapping[str, Sequence[str]], values: Mapping[str, Any]) -> dic
     return {name: values.get(sources[0]) for name, sources in bound.items() if len(sources) == 1}
 
 
-def _scattered(step: Step) -> Iterator[str]:
+def _scattered(step: RoleStep) -> Iterator[str]:
     for port in step.definition.scatter:
         yield from step.reads.get(port, ())
 

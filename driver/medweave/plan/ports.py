@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from medweave.plan.flow import Flow
-from medweave.project.workflows import Step
+from medweave.project.workflows import RoleStep
 from medweave_core.documents.cwl_model import Binding
 
 _SAME = "$(self)"
@@ -56,7 +56,7 @@ class Unseen:
 Port = Value | Written | Unseen
 
 
-def ports_of(step: Step, flow: Flow, lies_at: Mapping[str, str]) -> dict[str, Port]:
+def ports_of(step: RoleStep, flow: Flow, lies_at: Mapping[str, str]) -> dict[str, Port]:
     """Return the inputs of a step, by name.
 
     Args:
@@ -76,7 +76,14 @@ def ports_of(step: Step, flow: Flow, lies_at: Mapping[str, str]) -> dict[str, Po
 
 
 def _port(
-    step: Step, name: str, flow: Flow, binding: Binding, default: Any, lies_at: Mapping[str, str], *, is_scattered: bool
+    step: RoleStep,
+    name: str,
+    flow: Flow,
+    binding: Binding,
+    default: Any,
+    lies_at: Mapping[str, str],
+    *,
+    is_scattered: bool,
 ) -> Port:
     if binding.fields.get("valueFrom", _SAME) != _SAME:
         return Unseen(why=f"an expression makes its input {name}")

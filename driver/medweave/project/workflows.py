@@ -37,7 +37,7 @@ WORKFLOW = "CWL workflow"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
+class RoleStep:
     """A step of a workflow, with its role.
 
     Attributes:
@@ -89,7 +89,7 @@ class Pipeline:
     """
 
     process: Process
-    steps: tuple[Step, ...]
+    steps: tuple[RoleStep, ...]
     folder_inputs: frozenset[str]
     folder_outputs: Mapping[str, frozenset[str]]
     holds: Any
@@ -197,14 +197,14 @@ def _firsts(bindings: Mapping[str, Binding]) -> frozenset[str]:
     return frozenset(name for name, binding in bindings.items() if binding.is_first_non_null)
 
 
-def _step(workflow: Process, step: CwlStep, role: str, reader: CwlReader) -> Step:
+def _step(workflow: Process, step: CwlStep, role: str, reader: CwlReader) -> RoleStep:
     tool = _tool(workflow, step, reader)
     image = image_of(workflow.fields, step.fields, tool.fields) or _nested_image(
         tool, reader, frozenset([workflow.path])
     )
     if image is not None:
         raise fault_at(workflow.path, ("steps", step.name), **refusal(step.path, image))
-    return Step(
+    return RoleStep(
         definition=step,
         tool=tool,
         role=role,

@@ -17,7 +17,7 @@ from medweave_core.contracts.events import Event
 from medweave_core.documents.line_numbers import shown
 from medweave_core.errors import UserInputError
 from medweave_core.runlog.history import LOG_FILE, read_run
-from medweave_core.runlog.run_state import State
+from medweave_core.runlog.run_state import RunState
 
 INTERRUPTED = 130
 DESCRIPTION = (
@@ -38,7 +38,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(namespace: argparse.Namespace) -> int:
     """Cancel the run and wait until its driver exits."""
     folder = find_running(namespace.runs, namespace.run)
-    state, display = State(), LinesAfter(state_of(folder).sequence)
+    state, display = RunState(), LinesAfter(state_of(folder).sequence)
     driver = driver_of(folder)
     try:
         os.kill(driver, signal.SIGTERM)
@@ -108,7 +108,7 @@ class LinesAfter(LineDisplay):
         super().__init__()
         self._sequence = sequence
 
-    def take(self, line: str, event: Event | None, state: State) -> None:
+    def take(self, line: str, event: Event | None, state: RunState) -> None:
         """Print the lines of a new event."""
         for text in self._lines.of(event, state) if event else ():
             if event and event.sequence > self._sequence:

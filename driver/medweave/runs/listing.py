@@ -15,7 +15,7 @@ from medweave_core.documents.yaml_documents import read_mapping
 from medweave_core.errors import StepError, UserInputError
 from medweave_core.runlog.history import LOG_FILE, read_log
 from medweave_core.runlog.log_state import driver_lives
-from medweave_core.runlog.run_state import State, fold
+from medweave_core.runlog.run_state import RunState, fold
 from medweave_core.untrusted_text import load_json
 
 RUNS = Path("runs")
@@ -51,14 +51,14 @@ def folders_of(runs: Path) -> list[Path]:
     return [log.parent for log in sorted(logs, key=_started, reverse=True)]
 
 
-def state_of(folder: Path) -> State:
+def state_of(folder: Path) -> RunState:
     """Return the state of a run from its event log so far.
 
     Raises:
         UserInputError: its log is damaged.
     """
     events = read_log(folder / LOG_FILE)
-    state = State()
+    state = RunState()
     for event in events:
         fold(state, event)
     if events:

@@ -21,7 +21,7 @@ from medweave_core.runlog.history import LOG_FILE, read_log
 from medweave_core.runlog.log_reader import FollowedLog
 from medweave_core.runlog.log_state import driver_lives
 from medweave_core.runlog.run_folder import STDERR, WORK
-from medweave_core.runlog.run_state import ENDED, Job, State, fold
+from medweave_core.runlog.run_state import ENDED, JobProgress, RunState, fold
 
 PAUSE_S = 0.3
 PRINTED_EVENTS = ("job.progress", "notice", "job.reaction")
@@ -61,7 +61,7 @@ def run(namespace: argparse.Namespace) -> int:
 
 
 def _print(folder: Path, step: str, opened: contextlib.ExitStack, *, follow: bool) -> None:
-    log, state = FollowedLog(folder / LOG_FILE), State()
+    log, state = FollowedLog(folder / LOG_FILE), RunState()
     files, summarized = dict[str, OutputReader](), set[str]()
     while True:
         driver_has_exited = not driver_lives(folder / LOG_FILE)  # checked first, so that its last lines are read below
@@ -84,12 +84,12 @@ def _print(folder: Path, step: str, opened: contextlib.ExitStack, *, follow: boo
         time.sleep(PAUSE_S)
 
 
-def jobs_of(state: State, step: str) -> list[Job]:
+def jobs_of(state: RunState, step: str) -> list[JobProgress]:
     """Return the jobs of a step, or the one job with that label."""
     return [job for job in state.jobs.values() if step in (step_label(job.step), job.label)]
 
 
-def logged_lines(folder: Path, job: Job) -> Iterator[str]:
+def logged_lines(folder: Path, job: JobProgress) -> Iterator[str]:
     """Yield what the event log has of a job, for a run whose scratch is removed: progress, notices and final state."""
     for event in read_log(folder / LOG_FILE):
         if event.job == job.name and event.type in PRINTED_EVENTS:

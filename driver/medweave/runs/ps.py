@@ -15,7 +15,7 @@ from medweave_core.contracts.progress import duration
 from medweave_core.errors import StepError
 from medweave_core.runlog.history import LOG_FILE
 from medweave_core.runlog.log_state import driver_lives
-from medweave_core.runlog.run_state import State, steps
+from medweave_core.runlog.run_state import RunState, steps
 
 COLUMNS = ("run", "workflow", "state", "started", "took", "steps", "jobs")
 DESCRIPTION = (
@@ -73,7 +73,7 @@ def describe_run(folder: Path) -> dict[str, Any]:
     }
 
 
-def _cause(state: State) -> str:
+def _cause(state: RunState) -> str:
     """Return the first line of the reason why a run failed; empty if it did not fail or the log has no reason."""
     if state.end not in ("failed", "partial"):
         return ""

@@ -39,7 +39,7 @@ from medweave_core.runlog.history import LOG_FILE, Run, read_run
 from medweave_core.runlog.log_reader import FollowedLog
 from medweave_core.runlog.log_state import driver_lives
 from medweave_core.runlog.run_ownership import claim_folder, new_run_id
-from medweave_core.runlog.run_state import State
+from medweave_core.runlog.run_state import RunState
 
 DEFAULT_FILE = Path("streamflow.yml")
 ENGINE_FAILED = 1  # the engine's exit code for every error
@@ -104,7 +104,7 @@ def run(namespace: argparse.Namespace, *, to_a_log: bool = False) -> int:
         display.say(f"medweave: resuming run {namespace.resume.name}")
     engine = start(file, folder, namespace.outdir)
     invocation = RunInvocation(engine.folder, namespace.file, namespace.outdir)
-    shown_run = ShownRun(engine=engine, display=display, state=State(planned=planned), invocation=invocation)
+    shown_run = ShownRun(engine=engine, display=display, state=RunState(planned=planned), invocation=invocation)
     try:
         with _signals(shown_run.signals.append):
             shown_run.until_end()
@@ -128,7 +128,7 @@ class ShownRun:
 
     engine: EngineProcess
     display: RunDisplay
-    state: State
+    state: RunState
     invocation: RunInvocation
     signals: list[signal.Signals] = field(default_factory=list)
     num_passed: int = 0
@@ -306,7 +306,7 @@ def _disk_lines(engine: EngineProcess, code: int) -> Iterator[str]:
         yield "  do:       free space there, and run again: finished steps are cache hits"
 
 
-def _end_event(state: State, run_id: str, code: int) -> Event:
+def _end_event(state: RunState, run_id: str, code: int) -> Event:
     """Return the last event of a run whose engine was killed before it wrote one."""
     failed = sorted(job.name for job in state.failures())
     now = datetime.datetime.now(datetime.UTC)

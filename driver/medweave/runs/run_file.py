@@ -22,7 +22,7 @@ from medweave_core.documents.yaml_documents import read_mapping
 from medweave_core.errors import UserInputError
 
 if TYPE_CHECKING:
-    from medweave.validate.findings import Finding
+    from medweave.validate.findings import ValidationFinding
 
 PLUGINS = "unito.streamflow.plugin"
 REFUSED = (
@@ -172,14 +172,14 @@ def _check_secondary(job: Path, name: str, value: Any, declared: Any, *, hides: 
         )
 
 
-def _without_values(finding: Finding) -> UserInputError:
+def _without_values(finding: ValidationFinding) -> UserInputError:
     return UserInputError(
         f"the job file, line {finding.line}: {spelled(finding.field)}{': ' if finding.field else ''}{finding.what}",
         expected=finding.expected, do=LOOK,
     )  # fmt: skip
 
 
-def _fault_of(finding: Finding) -> FieldFault:
+def _fault_of(finding: ValidationFinding) -> FieldFault:
     return fault_at(
         finding.file, finding.field, finding.what, seen=finding.seen, expected=finding.expected, do=finding.fix
     )

@@ -13,7 +13,7 @@ from medweave.project.deployments import part_schemas
 from medweave.project.near_files import expected_path, near
 from medweave.project.schemas import streamflow_schema
 from medweave.project.sites import SITES
-from medweave.validate.findings import Finding, finding_at, one_of
+from medweave.validate.findings import ValidationFinding, finding_at, one_of
 from medweave.validate.images import check_containers
 from medweave.validate.places import check_deployments, finding_of, services_of, tools_of
 from medweave.validate.repository import Repository
@@ -32,7 +32,7 @@ FOLDER = ", in the folder "
 JOBS = "jobs"
 
 
-def check_structure(source: SourceDocument) -> list[Finding]:
+def check_structure(source: SourceDocument) -> list[ValidationFinding]:
     """Yield the wrong keys and values of a StreamFlow file; the other checks require a file without any."""
     return [
         finding_of(source, fault, "binding-structure")
@@ -40,7 +40,7 @@ def check_structure(source: SourceDocument) -> list[Finding]:
     ]
 
 
-def check_bindings(source: SourceDocument, repository: Repository) -> list[Finding]:
+def check_bindings(source: SourceDocument, repository: Repository) -> list[ValidationFinding]:
     """Return the findings of a StreamFlow file alone."""
     findings = check_structure(source)
     if findings:
@@ -63,7 +63,7 @@ def check_bindings(source: SourceDocument, repository: Repository) -> list[Findi
 
 def _containers(
     source: SourceDocument, workflow: Mapping[str, Any], document: Process, repository: Repository
-) -> Iterator[Finding]:
+) -> Iterator[ValidationFinding]:
     """Yield what asks for a container in a workflow of which a step is bound to a deployment of ours."""
     if {bound.target.get("deployment") for bound in targets(workflow)} & set(our_deployments(source.data)):
         yield from check_containers(document, tools_of(document, repository))
@@ -121,7 +121,7 @@ def origin_of(source: SourceDocument, words: Sequence[str]) -> Origin:
     )
 
 
-def check_current(source: SourceDocument, words: Sequence[str], repository: Repository) -> list[Finding]:
+def check_current(source: SourceDocument, words: Sequence[str], repository: Repository) -> list[ValidationFinding]:
     """Return a finding if a generated file differs from what `medweave bind` writes now; its sources have no findings."""
     origin = origin_of(source, words)
     job = None if origin.job_is_default else origin.job
@@ -155,7 +155,7 @@ def check_current(source: SourceDocument, words: Sequence[str], repository: Repo
         for version in (source.text, text)
     )
     return [
-        Finding(
+        ValidationFinding(
             file=source.path,
             line=line + 1,
             column=1,
@@ -168,7 +168,7 @@ def check_current(source: SourceDocument, words: Sequence[str], repository: Repo
     ]
 
 
-def _files(source: SourceDocument, field: FieldPath, workflow: Mapping[str, Any]) -> Iterator[Finding]:
+def _files(source: SourceDocument, field: FieldPath, workflow: Mapping[str, Any]) -> Iterator[ValidationFinding]:
     for key, what in (("file", "workflow"), ("settings", "job file")):
         text = workflow["config"].get(key)
         if text is None:
@@ -184,7 +184,7 @@ def _files(source: SourceDocument, field: FieldPath, workflow: Mapping[str, Any]
 
 def _steps_and_ports(
     source: SourceDocument, field: FieldPath, workflow: Mapping[str, Any], document: Process, repository: Repository
-) -> Iterator[Finding]:
+) -> Iterator[ValidationFinding]:
     steps = [step.path for step in document.steps.values()]
     nested = [*steps, *(path for path in tools_of(document, repository) if path not in steps)]
     inputs = [f"/{name}" for name in document.inputs]
@@ -237,7 +237,7 @@ def _port(
     inputs: list[str],
     steps: list[str],
     document: Process,
-) -> Iterator[Finding]:
+) -> Iterator[ValidationFinding]:
     port = binding["port"]
     if port not in inputs and not any(port.startswith(f"{step}/") for step in steps):
         yield finding_at(
@@ -251,7 +251,7 @@ def _port(
         )  # fmt: skip
 
 
-def _targets(source: SourceDocument, field: FieldPath, binding: Mapping[str, Any]) -> Iterator[Finding]:
+def _targets(source: SourceDocument, field: FieldPath, binding: Mapping[str, Any]) -> Iterator[ValidationFinding]:
     deployments = source.data.get("deployments") or {}
     listed = isinstance(binding["target"], list)
     for number, target in enumerate(binding["target"] if listed else [binding["target"]]):
@@ -283,7 +283,7 @@ def _targets(source: SourceDocument, field: FieldPath, binding: Mapping[str, Any
             )
 
 
-def _names(source: SourceDocument) -> Iterator[Finding]:
+def _names(source: SourceDocument) -> Iterator[ValidationFinding]:
     """Yield unknown filters and policies."""
     data = source.data
     filters = list(data.get("bindingFilters") or {})
@@ -313,7 +313,7 @@ def _names(source: SourceDocument) -> Iterator[Finding]:
             )
 
 
-def _data_rules(source: SourceDocument) -> Iterator[Finding]:
+def _data_rules(source: SourceDocument) -> Iterator[ValidationFinding]:
     """Yield steps whose binding violates the data rules of the file."""
     for name, filter_ in (source.data.get("bindingFilters") or {}).items():
         config = filter_.get("config") or {}
@@ -340,7 +340,7 @@ def _data_rules(source: SourceDocument) -> Iterator[Finding]:
                         )
 
 
-def _parts(source: SourceDocument) -> Iterator[Finding]:
+def _parts(source: SourceDocument) -> Iterator[ValidationFinding]:
     """Yield unknown types and wrong settings of medweave's scheduler, managers, filters and policies."""
     data, schemas = source.data, part_schemas()
     scheduling = data.get("scheduling") or {}

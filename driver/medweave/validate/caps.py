@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from medweave.project.workflows import Pipeline
-from medweave.validate.findings import Finding, finding_at
+from medweave.validate.findings import ValidationFinding, finding_at
 from medweave.validate.places import tools_of
 from medweave.validate.quantities import quantity
 from medweave.validate.repository import Repository
@@ -63,7 +63,7 @@ class Excesses:
                 if cap is not None and demand.amount > cap.amount:
                     self.pairs.append((demand, cap))
 
-    def findings(self) -> Iterator[Finding]:
+    def findings(self) -> Iterator[ValidationFinding]:
         """Yield one finding per error: at the tool or cap with the most pairs; at the tool in a tie."""
         remaining = {((a.source.path, a.field), (c.source.path, c.field)): (a, c) for a, c in self.pairs}
         while remaining:
@@ -79,7 +79,7 @@ class Excesses:
             remaining = {keys: pair for keys, pair in remaining.items() if worst not in keys}
 
 
-def _finding(key: tuple[Path, FieldPath], pairs: Sequence[tuple[Demand, Cap]]) -> Finding:
+def _finding(key: tuple[Path, FieldPath], pairs: Sequence[tuple[Demand, Cap]]) -> ValidationFinding:
     demand, cap = pairs[0]
     at_tool = key == (demand.source.path, demand.field)
     tools = ", ".join(sorted({shown(a.source.path) for a, _ in pairs}))

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from medweave.validate.findings import Finding, finding_at, no_json
+from medweave.validate.findings import ValidationFinding, finding_at, no_json
 from medweave.validate.places import chart_of, finding_of
 from medweave.validate.quantities import above_limits
 from medweave.validate.repository import CHART_FILE, Repository
@@ -36,7 +36,7 @@ def merged(base: Any, over: Any) -> Any:
     return over
 
 
-def check_chart(source: SourceDocument, repository: Repository) -> Iterator[Finding]:
+def check_chart(source: SourceDocument, repository: Repository) -> Iterator[ValidationFinding]:
     """Yield the findings of a chart: Chart.yaml, schema, default values and test values (`ci/`)."""
     folder = source.path.parent
     for key in NEEDED:
@@ -85,7 +85,7 @@ def check_chart(source: SourceDocument, repository: Repository) -> Iterator[Find
             yield from check_values(document, (), document.data, defaults, schema)
 
 
-def schema_of(folder: Path) -> tuple[dict[str, Any] | None, Finding | None]:
+def schema_of(folder: Path) -> tuple[dict[str, Any] | None, ValidationFinding | None]:
     """Return the schema of a chart's values, or None, and the finding of a schema that cannot be used."""
     import jsonschema
 
@@ -96,7 +96,7 @@ def schema_of(folder: Path) -> tuple[dict[str, Any] | None, Finding | None]:
     try:
         schema: dict[str, Any] = json.loads(text)
         if not isinstance(schema, dict):
-            return None, Finding(
+            return None, ValidationFinding(
                 file=path, line=1, column=1, rule="chart", what="this is no JSON Schema of a chart's values.",
                 seen=text.strip()[:80], expected="a mapping: a schema of type object", fix="write one, or take the file away",
             )  # fmt: skip
@@ -115,7 +115,7 @@ def schema_of(folder: Path) -> tuple[dict[str, Any] | None, Finding | None]:
             ),
             1,
         )
-        return None, Finding(
+        return None, ValidationFinding(
             file=path,
             line=line,
             column=1,
@@ -131,7 +131,7 @@ def schema_of(folder: Path) -> tuple[dict[str, Any] | None, Finding | None]:
 
 def check_values(
     source: SourceDocument, field: FieldPath, values: Any, defaults: Any, schema: Mapping[str, Any]
-) -> Iterator[Finding]:
+) -> Iterator[ValidationFinding]:
     """Yield the findings of the values for a chart in a document."""
     all_values = merged(defaults, values or {})
     for fault in faults(all_values, schema, source.path, field):
@@ -150,7 +150,7 @@ def check_values(
             )  # fmt: skip
 
 
-def check_deployed_values(source: SourceDocument, repository: Repository) -> Iterator[Finding]:
+def check_deployed_values(source: SourceDocument, repository: Repository) -> Iterator[ValidationFinding]:
     """Yield the findings of values in a site or StreamFlow file for charts of this repository."""
     for name, deployment in (source.data.get("deployments") or {}).items():
         chart = chart_of(deployment, source.path.parent)
@@ -180,7 +180,7 @@ def _at(value: Any, field: FieldPath) -> Any:
     return value
 
 
-def check_with_helm(repository: Repository) -> Iterator[Finding]:
+def check_with_helm(repository: Repository) -> Iterator[ValidationFinding]:
     """Yield the errors of `helm lint` and `helm template` for each chart with each of its test values."""
     helm = shutil.which("helm")
     if helm is None:
@@ -240,11 +240,11 @@ def _reason(process: subprocess.CompletedProcess[str]) -> str:
     return " ".join(" ".join(lines[begin:]).split()) if begin is not None else f"exit code {process.returncode}"
 
 
-def _refused(folder: Path, verb: str, values: Path, message: str) -> Finding:
+def _refused(folder: Path, verb: str, values: Path, message: str) -> ValidationFinding:
     place = _PLACE.search(message)
     name = place[1] if place else message.partition(":")[0]
     inside = folder / name.removeprefix(f"{folder.name}/")
-    return Finding(
+    return ValidationFinding(
         file=inside if inside.is_file() else folder / CHART_FILE,
         line=int(place[2]) if place and inside.is_file() else 1,
         column=1,

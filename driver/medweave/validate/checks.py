@@ -12,7 +12,7 @@ from medweave.validate.caps import Excesses
 from medweave.validate.charts import check_chart, check_deployed_values, check_with_helm
 from medweave.validate.cwl import check_document
 from medweave.validate.edges import check_workflow
-from medweave.validate.findings import ERROR, OF_SHAPE, Finding
+from medweave.validate.findings import ERROR, OF_SHAPE, ValidationFinding
 from medweave.validate.images import (
     RECIPES,
     check_chart_version,
@@ -44,12 +44,12 @@ class Found:
     """Findings so far, one for each place and rule, and the files with errors; errors of shape go to the repository's `unsound`."""
 
     def __init__(self, repository: Repository) -> None:
-        self.findings: dict[tuple[object, ...], Finding] = {}
+        self.findings: dict[tuple[object, ...], ValidationFinding] = {}
         self.broken: set[Path] = set()
         self.unsound = repository.unsound
         self.add(repository.findings)
 
-    def add(self, findings: Iterable[Finding]) -> None:
+    def add(self, findings: Iterable[ValidationFinding]) -> None:
         """Add findings; one for each rule and place stays."""
         for finding in findings:
             self.findings.setdefault((finding.file, finding.line, finding.field, finding.rule), finding)
@@ -58,7 +58,7 @@ class Found:
             if finding.rule in OF_SHAPE:
                 self.unsound.add(finding.file)
 
-    def has_reported(self, finding: Finding, rule: str) -> bool:
+    def has_reported(self, finding: ValidationFinding, rule: str) -> bool:
         """Return whether a rule has a finding at the same place or inside it."""
         field = finding.field[:-1] if finding.field[-1:] in (("tag",), ("digest",)) else finding.field
         return any(
@@ -69,7 +69,7 @@ class Found:
 
 def check(
     repository: Repository, *, images: str = "tag", with_helm: bool = False, with_cwltool: bool = False
-) -> list[Finding]:
+) -> list[ValidationFinding]:
     """Return all findings of a repository, by file and line.
 
     Args:
@@ -102,7 +102,7 @@ def check(
     return sorted(found.findings.values())
 
 
-def _unknown_kinds(repository: Repository, jobs: Collection[Path]) -> Iterator[Finding]:
+def _unknown_kinds(repository: Repository, jobs: Collection[Path]) -> Iterator[ValidationFinding]:
     """Yield files from the command line that have no known kind."""
     for path in repository.named:
         documents = [source.data for source in repository.others.get(path, [])]
@@ -111,7 +111,7 @@ def _unknown_kinds(repository: Repository, jobs: Collection[Path]) -> Iterator[F
         if is_known or (documents and all(map(_is_of_kubernetes, documents))):
             continue
         keys = documents[0] if documents and isinstance(documents[0], dict) else {}
-        yield Finding(
+        yield ValidationFinding(
             file=path, line=1, column=1, rule="file-kind",
             what="this file is not recognised as anything that is checked, but for secrets and images.",
             seen=", ".join(keys) or "no keys",
@@ -138,7 +138,7 @@ def _check_cwl(repository: Repository, found: Found) -> None:
             found.add(check_workflow(process, repository))
 
 
-def _containers(roles: SourceDocument, repository: Repository) -> Iterator[Finding]:
+def _containers(roles: SourceDocument, repository: Repository) -> Iterator[ValidationFinding]:
     for name in roles.data:
         workflow = repository.process(roles.path.parent / str(name))
         if workflow is not None and workflow.is_workflow:

@@ -15,7 +15,7 @@ from medweave.validate.expressions import (
     expressions,
     is_expression,
 )
-from medweave.validate.findings import Finding, finding_at, of_fault, one_of
+from medweave.validate.findings import ValidationFinding, finding_at, of_fault, one_of
 from medweave.validate.repository import CWL_CLASSES
 from medweave.validate.tools import check_hints, check_outputs, check_positions
 from medweave_core.documents.closest_match import closest
@@ -40,7 +40,7 @@ _MISSING = re.compile(r"missing required field `(\w+)`")
 _QUOTED = re.compile(r"`([^`]+)`")
 
 
-def check_document(process: Process) -> list[Finding]:
+def check_document(process: Process) -> list[ValidationFinding]:
     """Return the findings of a document alone."""
     source, kind = process.document, process.fields.get("class")
     if "$graph" in source.data:
@@ -85,7 +85,7 @@ def _offline() -> Any:
     return Offline({}, None)
 
 
-def _structure(source: SourceDocument) -> Iterator[Finding]:
+def _structure(source: SourceDocument) -> Iterator[ValidationFinding]:
     from cwl_utils.parser import cwl_v1_2
     from schema_salad.exceptions import ValidationException
 
@@ -136,13 +136,13 @@ def _structure(source: SourceDocument) -> Iterator[Finding]:
 
 def _of_parser(
     source: SourceDocument, message: str, field: FieldPath, line: int, column: int, required: Sequence[str] = ()
-) -> Finding:
+) -> ValidationFinding:
     names = _QUOTED.findall(message)
     text = " ".join(message.split()).replace(source.path.parent.as_uri() + "/", "")
     if message.startswith("invalid field") and names:
         wrong, known = names[0], names[1:]
         fix = closest(wrong, required) or closest(wrong, known) or f"take '{wrong}' away"
-        return Finding(
+        return ValidationFinding(
             file=source.path,
             line=line,
             column=column,
@@ -154,7 +154,7 @@ def _of_parser(
             fix=fix,
         )
     missing = _MISSING.match(message)
-    return Finding(
+    return ValidationFinding(
         file=source.path,
         line=line,
         column=column,
@@ -184,7 +184,7 @@ def _field_at(source: SourceDocument, line: int) -> FieldPath:
     return search(source.data, ()) or ()
 
 
-def _types(process: Process) -> Iterator[Finding]:
+def _types(process: Process) -> Iterator[ValidationFinding]:
     source = process.document
     for section, parameters in (("inputs", process.inputs), ("outputs", process.outputs)):
         for name, parameter in parameters.items():
@@ -208,13 +208,15 @@ def _types(process: Process) -> Iterator[Finding]:
                 )  # fmt: skip
 
 
-def _requirements(process: Process) -> Iterator[Finding]:
+def _requirements(process: Process) -> Iterator[ValidationFinding]:
     yield from _requirements_of(process, (), process.requirements)
     for name, step in process.steps.items():
         yield from _requirements_of(process, ("steps", name), step.requirements)
 
 
-def _requirements_of(process: Process, at: FieldPath, requirements: Mapping[str, Requirement]) -> Iterator[Finding]:
+def _requirements_of(
+    process: Process, at: FieldPath, requirements: Mapping[str, Requirement]
+) -> Iterator[ValidationFinding]:
     """Yield the findings of the requirements and hints of a process or step at a field."""
     source, spaces = process.document, process.namespaces
     yield from check_hints(process, at, requirements)
@@ -239,7 +241,7 @@ def _requirements_of(process: Process, at: FieldPath, requirements: Mapping[str,
             )  # fmt: skip
 
 
-def _requirement(source: SourceDocument, field: FieldPath, name: str) -> Iterator[Finding]:
+def _requirement(source: SourceDocument, field: FieldPath, name: str) -> Iterator[ValidationFinding]:
     """Yield the errors of a single requirement: for a list, the parser reports only that a member is wrong."""
     from cwl_utils.parser import cwl_v1_2
     from schema_salad.exceptions import ValidationException
@@ -261,7 +263,7 @@ def _requirement(source: SourceDocument, field: FieldPath, name: str) -> Iterato
             yield _of_parser(source, leaf.message, _field_at(source, line) or field, line, column)
 
 
-def _numbers(source: SourceDocument, section: FieldPath, name: str, fields: Any) -> Iterator[Finding]:
+def _numbers(source: SourceDocument, section: FieldPath, name: str, fields: Any) -> Iterator[ValidationFinding]:
     """Yield wrong numbers of a requirement: the parser accepts any number, and takes any text for an expression."""
     numbers = {key: value for key, value in fields.items() if key != "class"} if isinstance(fields, Mapping) else {}
     for key, value in numbers.items():
@@ -289,7 +291,7 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
-def _duplicates(source: SourceDocument) -> Iterator[Finding]:
+def _duplicates(source: SourceDocument) -> Iterator[ValidationFinding]:
     sections = ("inputs", "outputs", "steps") if source.data.get("class") == "Workflow" else ("inputs", "outputs")
     first: dict[str, str] = {}
     for section in sections:
@@ -318,7 +320,7 @@ def _duplicates(source: SourceDocument) -> Iterator[Finding]:
             first.setdefault(name, section)
 
 
-def _expressions(process: Process) -> Iterator[Finding]:
+def _expressions(process: Process) -> Iterator[ValidationFinding]:
     source, inputs = process.document, list(process.inputs)
     yield from check_fields(source, {name: parameter.type for name, parameter in process.inputs.items()})
     for field, text in expressions(source):
@@ -335,7 +337,7 @@ def _expressions(process: Process) -> Iterator[Finding]:
                 )
 
 
-def _unused(process: Process) -> Iterator[Finding]:
+def _unused(process: Process) -> Iterator[ValidationFinding]:
     source = process.document
     texts = [text for _, text in expressions(source)]
     if "$import" in source.text or any(_WHOLE.search(text) for text in texts) or process.kind == "Operation":

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from medweave.validate.expressions import expression_names, misread, strings
-from medweave.validate.findings import Finding, finding_at, one_of
+from medweave.validate.findings import ValidationFinding, finding_at, one_of
 from medweave.validate.repository import Repository
 from medweave_core.documents.closest_match import closest
 from medweave_core.documents.cwl_model import Binding, Parameter, Process, Step
@@ -22,7 +22,7 @@ FEATURES = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Port:
+class EdgePort:
     """The end of an edge.
 
     Attributes:
@@ -46,17 +46,17 @@ class _Workflow:
 
     process: Process
     tools: dict[str, Process | None]
-    sources: dict[str, Port] = field(default_factory=dict)
+    sources: dict[str, EdgePort] = field(default_factory=dict)
     unknown_sources: bool = False
     wrong_scatter: set[str] = field(default_factory=set)
     origins: dict[FieldPath, set[str]] = field(default_factory=dict)
 
-    def finding(self, rule: str, at: FieldPath, what: str, *, seen: str, expected: str, fix: str) -> Finding:
+    def finding(self, rule: str, at: FieldPath, what: str, *, seen: str, expected: str, fix: str) -> ValidationFinding:
         """Return a finding at a field of the workflow."""
         return finding_at(self.process.document, rule, at, what, seen=seen, expected=expected, fix=fix)
 
 
-def check_workflow(process: Process, repository: Repository) -> list[Finding]:
+def check_workflow(process: Process, repository: Repository) -> list[ValidationFinding]:
     """Return the findings of the edges of a workflow."""
     workflow = _Workflow(process=process, tools={})
     findings = [*_tools(workflow, repository)]
@@ -74,7 +74,7 @@ def check_workflow(process: Process, repository: Repository) -> list[Finding]:
     return findings + ([] if workflow.unknown_sources else [*_unused(workflow)])
 
 
-def _tools(workflow: _Workflow, repository: Repository) -> Iterator[Finding]:
+def _tools(workflow: _Workflow, repository: Repository) -> Iterator[ValidationFinding]:
     for name, step in workflow.process.steps.items():
         path = step.run_file
         if path is None:
@@ -91,10 +91,10 @@ def _tools(workflow: _Workflow, repository: Repository) -> Iterator[Finding]:
             )  # fmt: skip
 
 
-def _sources(workflow: _Workflow) -> Iterator[tuple[str, Port]]:
+def _sources(workflow: _Workflow) -> Iterator[tuple[str, EdgePort]]:
     for name, parameter in workflow.process.inputs.items():
         kind = parameter.type - NULL if parameter.has_default else parameter.type
-        yield name, Port(type=kind, formats=parameter.formats)
+        yield name, EdgePort(type=kind, formats=parameter.formats)
     for name, step in workflow.process.steps.items():
         tool = workflow.tools[name]
         outputs = tool.outputs if tool else {}
@@ -106,14 +106,14 @@ def _sources(workflow: _Workflow) -> Iterator[tuple[str, Port]]:
                 kind = frozenset([Array(kind)])
             if step.is_conditional:
                 kind = kind | NULL
-            yield f"{name}/{output}", Port(type=kind, formats=formats)
+            yield f"{name}/{output}", EdgePort(type=kind, formats=formats)
 
 
 def _depth(step: Step) -> int:
     return len(step.scatter) if step.scatter_method == "nested_crossproduct" else min(len(step.scatter), 1)
 
 
-def _ports(workflow: _Workflow, step: Step) -> Iterator[Finding]:
+def _ports(workflow: _Workflow, step: Step) -> Iterator[ValidationFinding]:
     """Yield inputs and outputs of a step that its tool does not have, and required inputs that are not bound."""
     tool, name = workflow.tools[step.name], step.name
     if tool is None:
@@ -152,13 +152,13 @@ def _ports(workflow: _Workflow, step: Step) -> Iterator[Finding]:
             )  # fmt: skip
 
 
-def _input_port(parameter: Parameter) -> Port:
+def _input_port(parameter: Parameter) -> EdgePort:
     """Return what an input of a tool accepts: also null, if it is optional."""
     kind = parameter.type | NULL if parameter.is_optional else parameter.type
-    return Port(type=kind, formats=parameter.formats)
+    return EdgePort(type=kind, formats=parameter.formats)
 
 
-def _scatter(workflow: _Workflow, step: Step) -> Iterator[Finding]:
+def _scatter(workflow: _Workflow, step: Step) -> Iterator[ValidationFinding]:
     tool, name = workflow.tools[step.name], step.name
     for port in step.scatter:
         if port not in step.inputs:
@@ -171,7 +171,7 @@ def _scatter(workflow: _Workflow, step: Step) -> Iterator[Finding]:
             )  # fmt: skip
 
 
-def _features(workflow: _Workflow, step: Step) -> Iterator[Finding]:
+def _features(workflow: _Workflow, step: Step) -> Iterator[ValidationFinding]:
     has = {
         name
         for requirements in (workflow.process.requirements, step.requirements)
@@ -196,7 +196,7 @@ def _features(workflow: _Workflow, step: Step) -> Iterator[Finding]:
             )  # fmt: skip
 
 
-def _step_input(workflow: _Workflow, step: Step, port: str, binding: Binding) -> Iterator[Finding]:
+def _step_input(workflow: _Workflow, step: Step, port: str, binding: Binding) -> Iterator[ValidationFinding]:
     place: FieldPath = ("steps", step.name, "in", port)
     unknown = [*_unknown(workflow, place, binding.sources)]
     yield from unknown
@@ -232,10 +232,10 @@ def _step_input(workflow: _Workflow, step: Step, port: str, binding: Binding) ->
         scatter_fix = f"do not scatter step '{step.name}' over '{port}'"
     if scatter_fix:
         workflow.wrong_scatter.add(step.name)
-    yield from _edge(workflow, place, binding, source_type, Port(type=kind, formats=sink.formats), scatter_fix)
+    yield from _edge(workflow, place, binding, source_type, EdgePort(type=kind, formats=sink.formats), scatter_fix)
 
 
-def _output(workflow: _Workflow, parameter: Parameter) -> Iterator[Finding]:
+def _output(workflow: _Workflow, parameter: Parameter) -> Iterator[ValidationFinding]:
     binding = parameter.binding
     place: FieldPath = ("outputs", parameter.name, "outputSource") if binding.sources else ("outputs", parameter.name)
     unknown = [*_unknown(workflow, place, binding.sources)]
@@ -249,7 +249,9 @@ def _output(workflow: _Workflow, parameter: Parameter) -> Iterator[Finding]:
     if unknown or not binding.sources:
         return
     source_type = _joined([workflow.sources[source].type for source in binding.sources], binding)
-    yield from _edge(workflow, place, binding, source_type, Port(type=parameter.type, formats=parameter.formats), "")
+    yield from _edge(
+        workflow, place, binding, source_type, EdgePort(type=parameter.type, formats=parameter.formats), ""
+    )
 
 
 def _joined(types: list[Type], binding: Binding) -> Type:
@@ -276,7 +278,7 @@ def _joined(types: list[Type], binding: Binding) -> Type:
     return frozenset([Array(items)]) if pick == "all_non_null" else items
 
 
-def _unknown(workflow: _Workflow, place: FieldPath, sources: Sequence[str]) -> Iterator[Finding]:
+def _unknown(workflow: _Workflow, place: FieldPath, sources: Sequence[str]) -> Iterator[ValidationFinding]:
     known = list(workflow.sources)
     for source in sources:
         if source not in known:
@@ -296,8 +298,8 @@ def _unknown(workflow: _Workflow, place: FieldPath, sources: Sequence[str]) -> I
 
 
 def _edge(
-    workflow: _Workflow, place: FieldPath, binding: Binding, source_type: Type, sink: Port, other_fix: str
-) -> Iterator[Finding]:
+    workflow: _Workflow, place: FieldPath, binding: Binding, source_type: Type, sink: EdgePort, other_fix: str
+) -> Iterator[ValidationFinding]:
     """Yield the mismatches of an edge, whose sources together have the type `source_type`."""
     sources = binding.sources
     name = ", ".join(sources)
@@ -344,7 +346,7 @@ def _is_array_of(source_type: Type, target: Type) -> bool:
     return any(isinstance(alternative, Array) and fits(alternative.items, target) for alternative in source_type)
 
 
-def _cycles(workflow: _Workflow) -> Iterator[Finding]:
+def _cycles(workflow: _Workflow) -> Iterator[ValidationFinding]:
     steps = workflow.process.steps
     before = {
         name: {source.split("/")[0] for binding in step.inputs.values() for source in binding.sources if "/" in source}
@@ -379,7 +381,7 @@ def _cycles(workflow: _Workflow) -> Iterator[Finding]:
         return
 
 
-def _unused(workflow: _Workflow) -> Iterator[Finding]:
+def _unused(workflow: _Workflow) -> Iterator[ValidationFinding]:
     process = workflow.process
     bindings = [binding for step in process.steps.values() for binding in step.inputs.values()]
     bindings += [parameter.binding for parameter in process.outputs.values()]

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from medweave.validate.findings import Finding, finding_at, one_of
+from medweave.validate.findings import ValidationFinding, finding_at, one_of
 from medweave_core.documents.closest_match import closest
 from medweave_core.documents.cwl_model import Step
 from medweave_core.documents.cwl_types import Type
@@ -60,7 +60,7 @@ def expressions(source: SourceDocument) -> Iterator[tuple[FieldPath, str]]:
             yield field, text
 
 
-def check_ends(source: SourceDocument) -> Iterator[Finding]:
+def check_ends(source: SourceDocument) -> Iterator[ValidationFinding]:
     """Yield expressions with an open bracket or quote: a runner reports it when the step starts, hours later."""
     from cwl_utils.errors import SubstitutionError
     from cwl_utils.expression import scanner
@@ -77,7 +77,7 @@ def check_ends(source: SourceDocument) -> Iterator[Finding]:
             )  # fmt: skip
 
 
-def check_fields(source: SourceDocument, types: Mapping[str, Type]) -> Iterator[Finding]:
+def check_fields(source: SourceDocument, types: Mapping[str, Type]) -> Iterator[ValidationFinding]:
     """Yield unknown fields of files and folders that are close to a known one: a runner may have further ones.
 
     Args:
@@ -94,7 +94,7 @@ def check_fields(source: SourceDocument, types: Mapping[str, Type]) -> Iterator[
                 )  # fmt: skip
 
 
-def check_roots(source: SourceDocument) -> Iterator[Finding]:
+def check_roots(source: SourceDocument) -> Iterator[ValidationFinding]:
     """Yield unknown names that are close to a variable of the runner: others may be JavaScript's."""
     for field, text in expressions(source):
         for name in _ROOT.findall(text):
@@ -112,7 +112,7 @@ def check_roots(source: SourceDocument) -> Iterator[Finding]:
                 )  # fmt: skip
 
 
-def misread(document: SourceDocument, step: Step, inputs: Mapping[str, Any]) -> Iterator[tuple[str, Finding]]:
+def misread(document: SourceDocument, step: Step, inputs: Mapping[str, Any]) -> Iterator[tuple[str, ValidationFinding]]:
     """Yield the names of inputs that expressions of a step read and that it does not have, each with its finding.
 
     Args:

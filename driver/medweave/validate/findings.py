@@ -105,7 +105,7 @@ OF_SHAPE = ("yaml-syntax", "duplicate-key", "cwl-structure", "binding-structure"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
-class Finding:
+class ValidationFinding:
     """One mistake.
 
     Attributes:
@@ -150,35 +150,35 @@ def one_of(names: Iterable[str]) -> str:
 
 def finding_at(
     document: SourceDocument, rule: str, field: FieldPath, what: str, *, seen: str = "", expected: str = "", fix: str
-) -> Finding:
+) -> ValidationFinding:
     """Return a finding at a field of a document."""
     line, column = document.position(field)
-    return Finding(
+    return ValidationFinding(
         file=document.path, line=line, column=column, field=field, rule=rule, what=what, seen=seen, expected=expected, fix=fix
     )  # fmt: skip
 
 
-def of_syntax(fault: SyntaxFault) -> Finding:
+def of_syntax(fault: SyntaxFault) -> ValidationFinding:
     """Return the finding for an error in a file as YAML."""
-    return Finding(
+    return ValidationFinding(
         file=fault.path, line=fault.line, column=fault.column, field=fault.field,
         rule="duplicate-key" if fault.is_duplicate_key else "yaml-syntax", what=fault.what, seen=fault.seen,
         expected=fault.expected, fix=fault.fix,
     )  # fmt: skip
 
 
-def no_json(path: Path, error: json.JSONDecodeError, rule: str) -> Finding:
+def no_json(path: Path, error: json.JSONDecodeError, rule: str) -> ValidationFinding:
     """Return the finding for a file that is not JSON."""
-    return Finding(
+    return ValidationFinding(
         file=path, line=error.lineno, column=error.colno, rule=rule, what=f"this is not valid JSON: {error.msg}.",
         seen="".join(error.doc.splitlines()[error.lineno - 1 : error.lineno]).strip()[:80], expected="JSON",
         fix="mend that line or the one above it",
     )  # fmt: skip
 
 
-def of_fault(fault: FieldFault, rule: str, line: int, column: int) -> Finding:
+def of_fault(fault: FieldFault, rule: str, line: int, column: int) -> ValidationFinding:
     """Return the finding for an error of a reader."""
-    return Finding(
+    return ValidationFinding(
         file=fault.path, line=line, column=column, field=fault.field, rule=rule, what=fault.problem, seen=fault.seen,
         expected=fault.expected, fix=fault.do,
     )  # fmt: skip

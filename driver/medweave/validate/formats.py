@@ -9,22 +9,22 @@ from pathlib import Path
 from typing import Any
 
 from medweave import __version__
-from medweave.validate.findings import ERROR, RULES, Finding
+from medweave.validate.findings import ERROR, RULES, ValidationFinding
 from medweave_core.documents.line_numbers import shown
 
 SARIF_SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 
 
-def render(findings: Sequence[Finding], num_files: int, form: str) -> str:
+def render(findings: Sequence[ValidationFinding], num_files: int, form: str) -> str:
     """Return the findings in a format of `--format`."""
     return {"text": _text, "json": _json, "github": _github, "sarif": _sarif}[form](findings, num_files)
 
 
-def _word(finding: Finding) -> str:
+def _word(finding: ValidationFinding) -> str:
     return "error" if finding.severity is ERROR else "warning"
 
 
-def _text(findings: Sequence[Finding], num_files: int) -> str:
+def _text(findings: Sequence[ValidationFinding], num_files: int) -> str:
     lines = []
     for finding in findings:
         lines.append(f"{finding.where}: {_word(finding)}: {finding.what} [{finding.rule}]")
@@ -35,7 +35,7 @@ def _text(findings: Sequence[Finding], num_files: int) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _json(findings: Sequence[Finding], num_files: int) -> str:
+def _json(findings: Sequence[ValidationFinding], num_files: int) -> str:
     listed = [
         {
             "file": shown(finding.file), "line": finding.line, "column": finding.column, "path": finding.place,
@@ -50,7 +50,7 @@ def _json(findings: Sequence[Finding], num_files: int) -> str:
     )
 
 
-def _github(findings: Sequence[Finding], num_files: int) -> str:
+def _github(findings: Sequence[ValidationFinding], num_files: int) -> str:
     lines = [
         f"::{_word(finding)} file={_property(_from_top(finding.file))},line={finding.line},col={finding.column},"
         f"title={_property(finding.rule)}::{_escaped(_message(finding))}"
@@ -59,7 +59,7 @@ def _github(findings: Sequence[Finding], num_files: int) -> str:
     return "\n".join([*lines, f"{num_files} files, {len(findings)} findings"]) + "\n"
 
 
-def _message(finding: Finding) -> str:
+def _message(finding: ValidationFinding) -> str:
     parts = [
         finding.what,
         *(f"{label}: {text}" for label, text in (("at", finding.place), ("seen", finding.seen)) if text),
@@ -81,7 +81,7 @@ def _from_top(path: Path) -> str:
     return Path(os.path.relpath(path, top)).as_posix()
 
 
-def _sarif(findings: Sequence[Finding], num_files: int) -> str:
+def _sarif(findings: Sequence[ValidationFinding], num_files: int) -> str:
     rules = [
         {
             "id": name, "shortDescription": {"text": text},

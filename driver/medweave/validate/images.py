@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from medweave import __version__
-from medweave.validate.findings import Finding, finding_at
+from medweave.validate.findings import ValidationFinding, finding_at
 from medweave_core.documents.cwl_model import Process
 from medweave_core.documents.cwl_types import required
 from medweave_core.documents.docker_requirement import DOCKER_REQUIREMENT, image_of, refusal
@@ -49,7 +49,7 @@ def version_of_package(root: Path) -> str:
     return __version__
 
 
-def check_images(source: SourceDocument, policy: str, version: str) -> Iterator[Finding]:
+def check_images(source: SourceDocument, policy: str, version: str) -> Iterator[ValidationFinding]:
     """Yield the findings of images in a YAML document."""
     for field, image in _named(source.data, ()):
         if isinstance(image, Mapping):
@@ -80,7 +80,7 @@ def check_images(source: SourceDocument, policy: str, version: str) -> Iterator[
             )
 
 
-def check_containers(workflow: Process, tools: Mapping[str, Process]) -> Iterator[Finding]:
+def check_containers(workflow: Process, tools: Mapping[str, Process]) -> Iterator[ValidationFinding]:
     """Yield a finding for each process or step of a workflow that asks for a container.
 
     Args:
@@ -105,7 +105,7 @@ def check_containers(workflow: Process, tools: Mapping[str, Process]) -> Iterato
                 )  # fmt: skip
 
 
-def check_docker_pull(source: SourceDocument, policy: str) -> Iterator[Finding]:
+def check_docker_pull(source: SourceDocument, policy: str) -> Iterator[ValidationFinding]:
     """Yield the finding of the image of a CWL document."""
     for section, fields in (pair for name, pair in required(source.data).items() if name == "DockerRequirement"):
         name = fields.get("dockerPull") if isinstance(fields, Mapping) else None
@@ -122,7 +122,7 @@ def check_docker_pull(source: SourceDocument, policy: str) -> Iterator[Finding]:
             )
 
 
-def check_recipe(path: Path) -> Iterator[Finding]:
+def check_recipe(path: Path) -> Iterator[ValidationFinding]:
     """Yield unpinned base images of a Containerfile. A tag suffices under any policy: a digest would miss security updates."""
     text = path.read_text(encoding="utf-8", errors="replace")
     stages = {"scratch"}
@@ -131,7 +131,7 @@ def check_recipe(path: Path) -> Iterator[Finding]:
         if name not in stages and "$" not in name:
             fault = fault_of_image(name, "tag")
             if fault is not None:
-                yield Finding(
+                yield ValidationFinding(
                     file=path,
                     line=text.count("\n", 0, match.start()) + 1,
                     column=match.start("image") - match.start() + 1,
@@ -145,7 +145,7 @@ def check_recipe(path: Path) -> Iterator[Finding]:
             stages.add(match["stage"])
 
 
-def check_chart_version(source: SourceDocument, version: str) -> Iterator[Finding]:
+def check_chart_version(source: SourceDocument, version: str) -> Iterator[ValidationFinding]:
     """Yield a finding if a chart of medweave has another version than the step package."""
     helpers = source.path.parent.glob("templates/_helpers*.tpl")
     ours = any("medweave.image" in path.read_text(encoding="utf-8", errors="replace") for path in helpers)

@@ -13,7 +13,7 @@ from medweave.placement.bound_file import EDITOR_LINE
 from medweave.project.job_files import faults_of_job, files_in
 from medweave.project.near_files import gone, near
 from medweave.validate.bindings import JOBS, generated, origin_of
-from medweave.validate.findings import Finding, finding_at, no_json
+from medweave.validate.findings import ValidationFinding, finding_at, no_json
 from medweave.validate.repository import Repository, ignored
 from medweave.validate.secrets import MOST_BYTES
 from medweave_core.documents.cwl_model import Process
@@ -118,7 +118,7 @@ def bound_workflows(repository: Repository) -> dict[Path, dict[Path, Path]]:
     return workflows
 
 
-def check_job(source: SourceDocument, workflow: Process, at_site: Collection[str]) -> Iterator[Finding]:
+def check_job(source: SourceDocument, workflow: Process, at_site: Collection[str]) -> Iterator[ValidationFinding]:
     """Yield the findings of a job file.
 
     Args:
@@ -136,7 +136,7 @@ def check_job(source: SourceDocument, workflow: Process, at_site: Collection[str
             yield from _missing_secondary(source, key, source.data[key], parameter.fields)
 
 
-def _missing(source: SourceDocument, name: str, value: Any) -> Iterator[Finding]:
+def _missing(source: SourceDocument, name: str, value: Any) -> Iterator[ValidationFinding]:
     places = []
     for inside, file in files_in(value):
         key, local = place_key(file), path_of(file)
@@ -159,7 +159,7 @@ def _missing(source: SourceDocument, name: str, value: Any) -> Iterator[Finding]
             )
 
 
-def _missing_secondary(source: SourceDocument, name: str, value: Any, described: Any) -> Iterator[Finding]:
+def _missing_secondary(source: SourceDocument, name: str, value: Any, described: Any) -> Iterator[ValidationFinding]:
     for field, pattern, path in missing_secondary_files(value, described, source.path.parent, (name,)):
         yield finding_at(
             source, "job-file", field, f"a file that '{name}' needs next to this one is missing.", seen=f"no file '{path.name}'",
@@ -167,7 +167,7 @@ def _missing_secondary(source: SourceDocument, name: str, value: Any, described:
         )  # fmt: skip
 
 
-def _json(path: Path) -> Iterator[Finding]:
+def _json(path: Path) -> Iterator[ValidationFinding]:
     if path.suffix != ".json" or not path.is_file() or path.stat().st_size > MOST_BYTES:
         return
     try:

@@ -10,7 +10,7 @@ from typing import Any
 from medweave.placement.bound_file import PATH_FORMAT
 from medweave.project.deployments import connector_schemas, faults_of_deployments
 from medweave.project.near_files import expected_path, near
-from medweave.validate.findings import Finding, finding_at, of_fault, one_of
+from medweave.validate.findings import ValidationFinding, finding_at, of_fault, one_of
 from medweave.validate.repository import Repository
 from medweave_core.documents.closest_match import closest
 from medweave_core.documents.cwl_model import Process
@@ -25,12 +25,12 @@ _CONTAINER = re.compile(r'\.container" \(dict "root" \. "(?:name|part)" "(\w+)"'
 _PLAIN_CONTAINER = re.compile(r"^\s*-\s+name:\s*([a-z0-9-]+)\s*$", re.MULTILINE)
 
 
-def finding_of(source: SourceDocument, fault: FieldFault, rule: str) -> Finding:
+def finding_of(source: SourceDocument, fault: FieldFault, rule: str) -> ValidationFinding:
     """Return the error of a reader as a finding in its document."""
     return of_fault(fault, rule, *source.position(fault.field))
 
 
-def check_deployments(source: SourceDocument, rule: str, *, missing_rule: str) -> Iterator[Finding]:
+def check_deployments(source: SourceDocument, rule: str, *, missing_rule: str) -> Iterator[ValidationFinding]:
     """Yield the findings of the deployments of a document that has passed its schema."""
     deployments = source.data.get("deployments") or {}
     for fault in faults_of_deployments(deployments, source.path):
@@ -38,7 +38,7 @@ def check_deployments(source: SourceDocument, rule: str, *, missing_rule: str) -
     yield from check_types_and_files(source, rule, missing_rule=missing_rule)
 
 
-def check_types_and_files(source: SourceDocument, rule: str, *, missing_rule: str) -> Iterator[Finding]:
+def check_types_and_files(source: SourceDocument, rule: str, *, missing_rule: str) -> Iterator[ValidationFinding]:
     """Yield unknown connector types and missing files."""
     schemas = connector_schemas()
     for name, deployment in (source.data.get("deployments") or {}).items():

@@ -8,7 +8,7 @@ import re
 from collections.abc import Collection, Iterator
 from pathlib import Path
 
-from medweave.validate.findings import Finding
+from medweave.validate.findings import ValidationFinding
 from medweave.validate.repository import Repository
 from medweave_core.documents.source_documents import SourceDocument
 
@@ -16,7 +16,7 @@ RULE = "cwltool"
 _PLACED = re.compile(r"(?P<file>\S.*?\.cwl):(?P<line>\d+):(?P<column>\d+):\s*(?P<text>.*)")
 
 
-def check_with_cwltool(repository: Repository, broken: Collection[Path]) -> Iterator[Finding]:
+def check_with_cwltool(repository: Repository, broken: Collection[Path]) -> Iterator[ValidationFinding]:
     """Yield what `cwltool --validate` refuses, at the innermost place that it names.
 
     A document that another one runs is validated with that one.
@@ -38,7 +38,7 @@ def _files_run_by(source: SourceDocument, repository: Repository) -> set[Path]:
     return {step.run_file for step in steps if step.run_file is not None}
 
 
-def _validate(source: SourceDocument) -> Iterator[Finding]:
+def _validate(source: SourceDocument) -> Iterator[ValidationFinding]:
     from cwltool.main import main  # a second to import
 
     output = io.StringIO()
@@ -52,7 +52,7 @@ def _validate(source: SourceDocument) -> Iterator[Finding]:
     file, line, column = source.path, 1, 1
     if places:
         file, line, column = Path(places[-1]["file"]).resolve(), int(places[-1]["line"]), int(places[-1]["column"])
-    yield Finding(
+    yield ValidationFinding(
         file=file, line=line, column=column, rule=RULE,
         what="cwltool, the reference implementation of CWL, refuses this document.",
         seen=" ".join(text for text in texts if text and not text.startswith(("INFO", "ERROR"))).partition(", tried ")[0],

@@ -16,7 +16,7 @@ from medweave.project.schedules import schema as schedule_schema
 from medweave.project.schemas import streamflow_schema
 from medweave.project.sites import schema as site_schema
 from medweave.project.workflows import ROLES_FILE
-from medweave.validate.findings import Finding, of_syntax
+from medweave.validate.findings import ValidationFinding, of_syntax
 from medweave_core.documents.cwl_model import Process
 from medweave_core.documents.cwl_reader import CwlReader
 from medweave_core.documents.line_numbers import shown
@@ -66,7 +66,7 @@ class Repository:
     schedules: dict[Path, SourceDocument] = field(default_factory=dict)
     charts: dict[Path, SourceDocument] = field(default_factory=dict)
     others: dict[Path, list[SourceDocument]] = field(default_factory=dict)
-    findings: list[Finding] = field(default_factory=list)
+    findings: list[ValidationFinding] = field(default_factory=list)
     unsound: set[Path] = field(default_factory=set)
     reader: CwlReader = field(default_factory=CwlReader)
 
@@ -94,7 +94,7 @@ class Repository:
         if kind != "others" and not faults:
             rule, what = EMPTY[kind]
             self.findings.append(
-                Finding(
+                ValidationFinding(
                     file=path,
                     line=1,
                     column=1,

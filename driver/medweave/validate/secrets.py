@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from medweave.validate.findings import Finding, finding_at
+from medweave.validate.findings import ValidationFinding, finding_at
 from medweave.validate.images import RECIPES
 from medweave_core.documents.line_numbers import FieldPath
 from medweave_core.documents.source_documents import SourceDocument
@@ -53,7 +53,7 @@ _AUTH = re.compile(r"[A-Za-z0-9+/]{12,}={0,2}")  # login of Docker: user and pas
 SETTINGS = (".env", ".sh", ".ini", ".cfg", ".conf", ".properties", ".toml")
 
 
-def check_text(path: Path) -> Iterator[Finding]:
+def check_text(path: Path) -> Iterator[ValidationFinding]:
     """Yield secrets in a text file, by their form."""
     try:
         if path.stat().st_size > MOST_BYTES:
@@ -106,15 +106,15 @@ def _with_form(text: str) -> Iterator[tuple[str, int]]:
             yield from ((name, match.start()) for match in form.finditer(text))
 
 
-def _at(path: Path, text: str, offset: int, what: str, seen: str) -> Finding:
+def _at(path: Path, text: str, offset: int, what: str, seen: str) -> ValidationFinding:
     start = text.rfind("\n", 0, offset) + 1
-    return Finding(
+    return ValidationFinding(
         file=path, line=text.count("\n", 0, offset) + 1, column=offset - start + 1, rule="secret-in-clear", what=what,
         seen=f"{seen} (not shown)", expected=EXPECTED, fix=FIX,
     )  # fmt: skip
 
 
-def check_document(source: SourceDocument) -> Iterator[Finding]:
+def check_document(source: SourceDocument) -> Iterator[ValidationFinding]:
     """Yield values of secret keys in a document. Not for CWL, where such keys are names of inputs."""
     data = source.data
     if isinstance(data, Mapping) and data.get("kind") == "Secret" and "apiVersion" in data:
@@ -129,7 +129,7 @@ def check_document(source: SourceDocument) -> Iterator[Finding]:
             yield _finding(source, field)
 
 
-def _finding(source: SourceDocument, field: FieldPath) -> Finding:
+def _finding(source: SourceDocument, field: FieldPath) -> ValidationFinding:
     return finding_at(
         source,
         "secret-in-clear",

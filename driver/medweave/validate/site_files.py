@@ -10,7 +10,7 @@ from typing import Any
 from medweave.placement.data_rules import check_data_rules
 from medweave.project.sites import OF_GATE, faults_of_site, read_site, role_names
 from medweave.project.workflows import ROLES_SHAPE, Pipeline, read_pipeline
-from medweave.validate.findings import Finding, finding_at, one_of
+from medweave.validate.findings import ValidationFinding, finding_at, one_of
 from medweave.validate.places import check_types_and_files, finding_of, services_of
 from medweave.validate.repository import Repository
 from medweave_core.documents.closest_match import closest
@@ -19,7 +19,7 @@ from medweave_core.documents.source_documents import SourceDocument
 from medweave_core.errors import StepError
 
 
-def check_site(source: SourceDocument, repository: Repository) -> list[Finding]:
+def check_site(source: SourceDocument, repository: Repository) -> list[ValidationFinding]:
     """Return the findings of a site file alone."""
     findings = [finding_of(source, fault, "site") for fault in faults_of_site(source.data, source.path)]
     of_whole = not isinstance(source.data.get("deployments"), Mapping)
@@ -36,7 +36,7 @@ def check_site(source: SourceDocument, repository: Repository) -> list[Finding]:
     return findings
 
 
-def _check_services(source: SourceDocument) -> Iterator[Finding]:
+def _check_services(source: SourceDocument) -> Iterator[ValidationFinding]:
     for section in ("roles", "inputs"):
         for name, place in (source.data.get(section) or {}).items():
             deployment, service = source.data["deployments"][place["deployment"]], place.get("service")
@@ -50,7 +50,7 @@ def _check_services(source: SourceDocument) -> Iterator[Finding]:
                 )  # fmt: skip
 
 
-def check_roles(source: SourceDocument, repository: Repository) -> Iterator[Finding]:
+def check_roles(source: SourceDocument, repository: Repository) -> Iterator[ValidationFinding]:
     """Yield the findings of a roles.yml: its workflows, their steps, the roles."""
     shape_findings = [finding_of(source, fault, "roles") for fault in faults(source.data, ROLES_SHAPE, source.path, ())]
     yield from shape_findings
@@ -128,7 +128,7 @@ def pipelines(repository: Repository, broken: Collection[Path]) -> list[Pipeline
 
 def check_bound_roles(
     source: SourceDocument, bound: Mapping[Path, Collection[Path]], known: list[Pipeline]
-) -> Iterator[Finding]:
+) -> Iterator[ValidationFinding]:
     """Yield missing roles of workflows that generated files bind to the site."""
     missing: dict[str, Pipeline] = {}
     for pipeline in known:
@@ -148,7 +148,7 @@ def check_bound_roles(
         )
 
 
-def check_inputs(source: SourceDocument, known: list[Pipeline]) -> Iterator[Finding]:
+def check_inputs(source: SourceDocument, known: list[Pipeline]) -> Iterator[ValidationFinding]:
     """Yield inputs of a site whose name is close to an input of a workflow: other workflows may have other inputs."""
     names = sorted({name for pipeline in known for name in pipeline.inputs})
     for name in source.data.get("inputs") or {}:
@@ -166,7 +166,7 @@ def check_inputs(source: SourceDocument, known: list[Pipeline]) -> Iterator[Find
 
 def check_routes(
     source: SourceDocument, repository: Repository, known: list[Pipeline], bound: Mapping[Path, Path]
-) -> list[Finding]:
+) -> list[ValidationFinding]:
     """Return the first violation of the site's data rules by the workflows that are bound to it.
 
     Args:

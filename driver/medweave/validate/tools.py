@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from medweave.validate.expressions import is_expression
-from medweave.validate.findings import Finding, finding_at, one_of
+from medweave.validate.findings import ValidationFinding, finding_at, one_of
 from medweave_connectors.jobs.job_requests import HINT_KEYS, NAMESPACE, full_name, read_hints
 from medweave_core.documents.closest_match import closest
 from medweave_core.documents.cwl_model import Process, Requirement
@@ -17,7 +17,9 @@ STREAMS = ("stdout", "stderr")
 OUTPUT_OBJECT_FILE = "cwl.output.json"  # in which a program may list its outputs
 
 
-def check_hints(process: Process, field: FieldPath, requirements: Mapping[str, Requirement]) -> Iterator[Finding]:
+def check_hints(
+    process: Process, field: FieldPath, requirements: Mapping[str, Requirement]
+) -> Iterator[ValidationFinding]:
     """Yield what the plug-in would refuse in the hints of a tool or step when a run starts.
 
     Args:
@@ -60,7 +62,7 @@ def check_hints(process: Process, field: FieldPath, requirements: Mapping[str, R
                 )
 
 
-def check_outputs(process: Process) -> Iterator[Finding]:
+def check_outputs(process: Process) -> Iterator[ValidationFinding]:
     """Yield the files and folders among the outputs of a tool that nothing locates."""
     if OUTPUT_OBJECT_FILE in process.document.text:
         return
@@ -75,7 +77,7 @@ def check_outputs(process: Process) -> Iterator[Finding]:
             )  # fmt: skip
 
 
-def check_positions(process: Process) -> Iterator[Finding]:
+def check_positions(process: Process) -> Iterator[ValidationFinding]:
     """Yield positions on the command line that are not numbers: the parser takes each text for an expression."""
     arguments = process.fields.get("arguments")
     places: list[tuple[FieldPath, Any]] = [(("arguments", number), item) for number, item in enumerate(arguments or [])]

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from importlib.metadata import entry_points
 from typing import Any
 
-from medweave.validate.findings import Finding, finding_at, one_of
+from medweave.validate.findings import ValidationFinding, finding_at, one_of
 from medweave_core.documents.closest_match import closest
 from medweave_core.documents.cwl_model import Process
 from medweave_core.documents.line_numbers import FieldPath
@@ -16,7 +16,7 @@ PROGRAM = "medweave-step"
 GROUP = "medweave.step_programs"  # entry points: the driver does not depend on the steps
 
 
-def check_verb(process: Process) -> Iterator[Finding]:
+def check_verb(process: Process) -> Iterator[ValidationFinding]:
     """Yield verbs and options that the program would refuse."""
     source, words = process.document, process.fields.get("baseCommand")
     if not isinstance(words, list) or len(words) < 2 or words[0] != PROGRAM:

@@ -28,7 +28,7 @@ from medweave_steps.io.model.folder import card_sha256, read_card
 from medweave_steps.runtime.options import option
 from medweave_steps.runtime.verb import StepContext, Verb
 from medweave_steps.runtime.write import atomic_directory
-from medweave_steps.segment.deliver import Delivery, deliver_case, draft_dicom
+from medweave_steps.segment.deliver import CaseDelivery, deliver_case, draft_dicom
 from medweave_steps.segment.fit import check_fits
 from medweave_steps.segment.lesions import COLUMNS
 
@@ -150,7 +150,7 @@ def _without_collection() -> Iterator[None]:
 @_without_collection()
 def segment_case(
     folder: Path, case: CaseFolder, info: VolumeInfo, engine: Engine, card: ModelCard, *, model_sha256: str
-) -> tuple[Delivery, dict[str, float]]:
+) -> tuple[CaseDelivery, dict[str, float]]:
     """Segment one prepared case and write its results; return the outputs and the seconds per stage."""
     marks = [time.perf_counter()]
     volume_CIJK, source_hu = case.volume_CIJK(), open_source_hu(case.folder, info)

@@ -25,7 +25,7 @@ from medweave_steps.io.dicom.source_headers import read_headers
 from medweave_steps.io.dicom.uids import ImageUids, reference_problem
 from medweave_steps.io.dicom.values import has_other_cause
 from medweave_steps.io.hashing import sha256_of_file
-from medweave_steps.segment.dicom_common import Source, read_source, values_as_they_are
+from medweave_steps.segment.dicom_common import SourceSeries, read_source, values_as_they_are
 from medweave_steps.segment.dicom_seg import draft_segmentation, fill_segmentation
 from medweave_steps.segment.dicom_sr import build_report
 from medweave_steps.segment.lesions import Lesion, measure_lesions, write_table
@@ -40,7 +40,7 @@ TABLE, STRUCTURED_REPORT = "lesions.csv", "lesions_sr.dcm"
 class Draft:
     """What can be made of a case's DICOM outputs before its mask is known."""
 
-    source: Source
+    source: SourceSeries
     segmentation: Any
 
 
@@ -56,7 +56,7 @@ class NoDicom:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Delivery:
+class CaseDelivery:
     """Outputs of one case.
 
     Attributes:
@@ -140,7 +140,7 @@ def deliver_case(
     card: ModelCard,
     *,
     model_sha256: str,
-) -> Delivery:
+) -> CaseDelivery:
     """Write NIfTI, table and, where there is a draft, segmentation and structured report.
 
     Args:
@@ -171,7 +171,7 @@ def deliver_case(
         findings=(finding,) if (finding := body_part_finding(info, card)) else (),
     )
     reason = draft.reason if isinstance(draft, NoDicom) else ""
-    return Delivery(record=record, lesions=tuple(lesions), no_dicom_reason=reason)
+    return CaseDelivery(record=record, lesions=tuple(lesions), no_dicom_reason=reason)
 
 
 def _uids_of(header: Any) -> ImageUids:

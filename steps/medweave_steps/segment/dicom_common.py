@@ -42,7 +42,7 @@ _SAME_MM = 0.01
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Source:
+class SourceSeries:
     """The images a result was made from.
 
     Attributes:
@@ -74,7 +74,7 @@ class Source:
         return [(self.images[s], None) for s in slices]
 
 
-def read_source(headers: Sequence[Any], info: VolumeInfo) -> Source | None:
+def read_source(headers: Sequence[Any], info: VolumeInfo) -> SourceSeries | None:
     """Prepare the source headers of a case for reference.
 
     Args:
@@ -106,7 +106,7 @@ def read_source(headers: Sequence[Any], info: VolumeInfo) -> Source | None:
     date = next((d for d in (_date(values.text(k)) for k in _DATES) if d), _SOME_DATE)
     time = next((t for t in (_time(values.text(k)) for k in _TIMES) if t), _SOME_TIME)
     frames = tuple(frame for _, frame in order) if is_multi_frame else ()
-    return Source(images=tuple(headers), frames=frames, date=date, time=time)
+    return SourceSeries(images=tuple(headers), frames=frames, date=date, time=time)
 
 
 def derived_uid(*parts: str) -> str:
@@ -136,7 +136,7 @@ def concept(term: CodedTerm) -> Any:
     return require("highdicom.sr", extra="segment").CodedConcept(term.value, term.scheme, term.meaning)
 
 
-def settle_times(dataset: Any, source: Source) -> None:
+def settle_times(dataset: Any, source: SourceSeries) -> None:
     """Replace the time of the run by the source's date and time, without a time zone."""
     dataset.ContentDate, dataset.ContentTime = source.date, source.time
     for keyword in ("InstanceCreationDate", "InstanceCreationTime", "TimezoneOffsetFromUTC"):

@@ -15,7 +15,7 @@ from medweave_steps.runtime.imports import require
 from medweave_steps.segment.dicom_common import (
     CONTENT_DESCRIPTION,
     MANUFACTURER,
-    Source,
+    SourceSeries,
     concept,
     content_label,
     derived_uid,
@@ -28,7 +28,7 @@ SERIES_NUMBER = 9001
 _NOT_YET = "2.25.0"
 
 
-def draft_segmentation(source: Source, shape: Triple, card: ModelCard, *, model_sha256: str) -> Any:
+def draft_segmentation(source: SourceSeries, shape: Triple, card: ModelCard, *, model_sha256: str) -> Any:
     """Return a DICOM Segmentation that lacks its mask and its UIDs, so that it can be made while the network still runs.
 
     BINARY, Explicit VR Little Endian, one segment, frame n for source slice n. Empty frames are included because readers take the
@@ -112,7 +112,7 @@ def _segment(card: ModelCard, model_sha256: str) -> Any:
     return segment
 
 
-def _reference_source_frames(segmentation: Any, source: Source) -> None:
+def _reference_source_frames(segmentation: Any, source: SourceSeries) -> None:
     """Name frames by their numbers in the source file, of which the header that highdicom saw has only the slices."""
     numbers = sorted(source.frames)
     for group in segmentation.PerFrameFunctionalGroupsSequence if numbers else ():

@@ -14,7 +14,7 @@ from medweave_steps import __version__
 from medweave_steps.runtime.imports import require
 from medweave_steps.segment.dicom_common import (
     MANUFACTURER,
-    Source,
+    SourceSeries,
     concept,
     derived_uid,
     dicom_text,
@@ -27,7 +27,7 @@ SERIES_NUMBER = 9002
 
 
 def build_report(
-    lesions: Sequence[Lesion], segmentation: Any, source: Source, card: ModelCard, *, identity: tuple[str, ...]
+    lesions: Sequence[Lesion], segmentation: Any, source: SourceSeries, card: ModelCard, *, identity: tuple[str, ...]
 ) -> Any:
     """Return a measurement report: the number of lesions, and for each its volume, longest diameter and (of CT) mean HU.
 
@@ -122,7 +122,7 @@ def _count(lesions: Sequence[Lesion], segmentation: Any, label: Label, identity:
     )
 
 
-def _lesion(lesion: Lesion, segmentation: Any, source: Source, card: ModelCard, identity: tuple[str, ...]) -> Any:
+def _lesion(lesion: Lesion, segmentation: Any, source: SourceSeries, card: ModelCard, identity: tuple[str, ...]) -> Any:
     sr = require("highdicom.sr", extra="segment")
     codes = require("pydicom.sr.codedict", extra="segment").codes
     group = sr.VolumetricROIMeasurementsAndQualitativeEvaluations(

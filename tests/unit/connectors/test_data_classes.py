@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from streamflow.core.deployment import ExecutionLocation
 
 from medweave_connectors.host.errors import TransferForbidden
-from medweave_connectors.policy.data_classes import FileClasses, Port, Rules, port_of, wraps_of
+from medweave_connectors.policy.data_classes import FileClasses, Rules, StepPort, port_of, wraps_of
 from medweave_connectors.policy.data_rules import CLASSES
 from medweave_connectors.policy.transfer_rules import TransferGuard, carrying
 
@@ -33,14 +33,14 @@ PURE = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])  # 
 @pytest.mark.parametrize(
     ("name", "port"),
     [
-        ("/train/__transfer__/set", Port("/train", "set")),
-        ("/a/b/__transfer__/x-collector", Port("/a/b", "x-collector")),
-        ("/model-collector", Port("/", "model")),
+        ("/train/__transfer__/set", StepPort("/train", "set")),
+        ("/a/b/__transfer__/x-collector", StepPort("/a/b", "x-collector")),
+        ("/model-collector", StepPort("/", "model")),
         ("/train", None),
         ("/", None),
     ],
 )
-def test_a_transfer_step_of_the_engine_names_its_port(name: str, port: Port | None) -> None:
+def test_a_transfer_step_of_the_engine_names_its_port(name: str, port: StepPort | None) -> None:
     assert port_of(name) == port
 
 
@@ -90,7 +90,7 @@ def test_a_deployment_may_hold_data_if_it_may_hold_all_their_classes(classes: se
 )
 def test_deployments_of_one_place_may_hold_the_same(place: ExecutionLocation, allowed: bool) -> None:
     guard = TransferGuard(**GUARD)
-    with carrying(Port("/train", "set")):
+    with carrying(StepPort("/train", "set")):
         if allowed:
             assert guard.admit([(HERE, "/x")], [place]) == {"derived", "model"}
         else:
@@ -101,13 +101,13 @@ def test_deployments_of_one_place_may_hold_the_same(place: ExecutionLocation, al
 def test_classes_noted_at_the_login_node_are_known_in_the_queue() -> None:
     guard = TransferGuard(**GUARD)
     guard.note([(LOGIN, "/data/x")], ["identified"])
-    with carrying(Port("/train", "set")), pytest.raises(TransferForbidden, match="seen:     identified data"):
+    with carrying(StepPort("/train", "set")), pytest.raises(TransferForbidden, match="seen:     identified data"):
         guard.admit([(QUEUE, "/data")], [QUEUE])
 
 
 def test_an_inner_step_has_the_classes_of_the_outer_one_unless_its_files_are_known() -> None:
     guard = TransferGuard(**GUARD)
-    with carrying(Port("/outer/inner", "x")):
+    with carrying(StepPort("/outer/inner", "x")):
         with pytest.raises(TransferForbidden, match="seen:     identified data"):
             guard.admit([(HERE, "/y")], [QUEUE])
         guard.note([(HERE, "/y")], ["model"])
@@ -124,5 +124,5 @@ def test_data_without_a_known_class_stays_at_its_site() -> None:
 def test_without_rules_nothing_is_refused_and_nothing_stored() -> None:
     guard = TransferGuard()
     guard.note([(HERE, "/x")], ["identified"])
-    with carrying(Port("/train", "set")):
+    with carrying(StepPort("/train", "set")):
         assert guard.admit([(HERE, "/x")], [LOGIN]) == frozenset()

@@ -9,7 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from medweave_connectors.engine.scheduling.ranking import Candidate, Input, bytes_at, inputs_to_measure, rank_candidates
+from medweave_connectors.engine.scheduling.ranking import (
+    Candidate,
+    JobInput,
+    bytes_at,
+    inputs_to_measure,
+    rank_candidates,
+)
 from medweave_connectors.policy.data_rules import CLASSES, DataRules, allowed_deployments, forbidden_classes
 
 GPUS = st.one_of(st.none(), st.sampled_from([0, 1, 2, float("inf")]))
@@ -27,7 +33,7 @@ CANDIDATES = st.lists(
 PLACES = ("a", "b", "c")
 INPUTS = st.lists(
     st.builds(
-        Input,
+        JobInput,
         path=st.text("/xyz", min_size=1, max_size=4),
         num_bytes=st.one_of(st.none(), st.integers(1, 5)),
         at=st.frozensets(st.sampled_from(PLACES)),
@@ -95,7 +101,7 @@ def test_equal_candidates_keep_their_order() -> None:
 
 @pytest.mark.slow
 @given(INPUTS, st.lists(st.integers(1, 1000), min_size=10, max_size=10))
-def test_sizes_that_are_not_measured_could_not_change_the_order(inputs: list[Input], numbers: list[int]) -> None:
+def test_sizes_that_are_not_measured_could_not_change_the_order(inputs: list[JobInput], numbers: list[int]) -> None:
     if inputs_to_measure(inputs):
         return
     sizes = {item.path: number for item, number in zip(inputs, numbers, strict=False)}
@@ -109,13 +115,16 @@ def test_sizes_that_are_not_measured_could_not_change_the_order(inputs: list[Inp
 
 
 @given(INPUTS)
-def test_only_unknown_sizes_are_measured(inputs: list[Input]) -> None:
+def test_only_unknown_sizes_are_measured(inputs: list[JobInput]) -> None:
     assert all(item.num_bytes is None and item.at for item in inputs_to_measure(inputs))
 
 
 def test_sizes_are_measured_if_no_location_has_all_copies() -> None:
-    at_a, at_b = Input(path="/x", num_bytes=None, at=frozenset("a")), Input(path="/y", num_bytes=7, at=frozenset("b"))
-    nowhere, everywhere = (Input(path=str(n), num_bytes=None, at=frozenset(at)) for n, at in enumerate(("", PLACES)))
+    at_a, at_b = (
+        JobInput(path="/x", num_bytes=None, at=frozenset("a")),
+        JobInput(path="/y", num_bytes=7, at=frozenset("b")),
+    )
+    nowhere, everywhere = (JobInput(path=str(n), num_bytes=None, at=frozenset(at)) for n, at in enumerate(("", PLACES)))
     assert inputs_to_measure([at_a, at_b, nowhere]) == [at_a]
     assert inputs_to_measure([at_a, nowhere, everywhere]) == []
     assert bytes_at([at_a, at_b, everywhere], {"/x": 8}, PLACES) == {"a": 9, "b": 8, "c": 1}

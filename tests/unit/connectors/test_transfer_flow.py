@@ -18,7 +18,7 @@ from medweave_connectors.host.errors import SiteConfigError
 from medweave_connectors.runlog.run import RunRecord
 from medweave_connectors.transfer import progress as flow_module
 from medweave_connectors.transfer.bandwidth import MIB, BandwidthLimit
-from medweave_connectors.transfer.progress import Progress, TransferMeter
+from medweave_connectors.transfer.progress import TransferMeter, TransferProgress
 from support.direct_ends import Recorded
 from support.transfers import Route, TransferSites
 
@@ -50,7 +50,7 @@ def test_bytes_sent_again_are_not_progress() -> None:
 
 
 def test_a_stalled_copy_reports_no_remaining_time() -> None:
-    assert str(Progress(5 * MIB, 10 * MIB, 0.0)) == "5.0/10.0 MiB: 0.0 MiB/s"
+    assert str(TransferProgress(5 * MIB, 10 * MIB, 0.0)) == "5.0/10.0 MiB: 0.0 MiB/s"
 
 
 def test_progress_is_a_line_and_an_event(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

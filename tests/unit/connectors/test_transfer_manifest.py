@@ -558,4 +558,4 @@ def test_the_free_bytes_of_a_file_system(tmp_path: Path, line: str, free: int | 
     output = run_shell(
         shell_commands.prepare(str(tmp_path / "to"), "t"), PATH=f"{tmp_path}:{os.environ['PATH']}"
     ).stdout
-    assert shell_commands.parse_prepared(output) == shell_commands.PreparedFolder(below=False, free_bytes=free)
+    assert shell_commands.parse_prepared(output) == shell_commands.StagingFolder(below=False, free_bytes=free)

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from medweave_connectors.policy.data_classes import Port
+from medweave_connectors.policy.data_classes import StepPort
 from medweave_connectors.policy.data_rules import CLASSES
 from medweave_connectors.policy.transfer_rules import carrying
 from medweave_connectors.transfer.manifest import tree_digest
@@ -158,7 +158,7 @@ def test_only_new_files_of_a_larger_cohort_are_sent(any_site: Runs) -> None:
 
 @pytest.mark.slow
 def test_files_are_not_linked_across_data_classes(any_site: Runs) -> None:
-    runs, port = any_site, Port("/step", "input")
+    runs, port = any_site, StepPort("/step", "input")
     folder = cohort(runs.at)
 
     def sent(*classes: str) -> tuple[int, int, int]:

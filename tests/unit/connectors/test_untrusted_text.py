@@ -41,7 +41,7 @@ from medweave_core.contracts.progress import JSON_PREFIX, duration
 from medweave_core.errors import UserInputError
 from medweave_core.runlog.history import read_events
 from medweave_core.runlog.run_folder import STDERR
-from medweave_core.runlog.run_state import State, fold
+from medweave_core.runlog.run_state import RunState, fold
 from medweave_core.untrusted_text import load_json, number, plain, plain_line, plain_value, whole_number
 from support.job_record import events_of, run_with_job
 
@@ -330,7 +330,7 @@ def test_an_event_log_with_odd_data_is_followed_or_called_damaged(value: Any, ki
         for item in (first, {**line, "data": data}):
             text = json.dumps(item)
             for event in read_events(text + "\n"):
-                fold(State(), event)
+                fold(RunState(), event)
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", DEEP, '{"version": 3}', '{"executable": "x"}', "welcome"])

@@ -12,7 +12,7 @@ from ruamel.yaml import YAML
 
 from medweave.cli.main_command import main
 from medweave.placement.bind import bind
-from medweave.placement.bound_file import Binding, render
+from medweave.placement.bound_file import BoundWorkflow, render
 from medweave.project.sites import read_site
 from medweave.project.workflows import read_pipeline
 from medweave_core.errors import StepError, UsageError, UserInputError
@@ -168,7 +168,7 @@ def test_paths_of_settings_are_rewritten_where_the_connectors_schema_marks_them(
     pipeline = read_pipeline(project / "workflows" / "lung" / "train.cwl")
     site = read_site(project / "deployments" / "sites" / "two.yml")
     job = project / "workflows" / "lung" / "jobs" / "demo-train.yml"
-    binding = Binding(pipeline=pipeline, site=site, job=job, job_is_default=True, output=project / "x.yml")
+    binding = BoundWorkflow(pipeline=pipeline, site=site, job=job, job_is_default=True, output=project / "x.yml")
     path = {"type": "string", "format": "path"}
     keys = {"type": "object", "additionalProperties": {"type": "array", "items": path}}
     schema = {"properties": {"sshKey": path, "jump": keys, "word": {"type": "string"}}}

@@ -16,7 +16,7 @@ from medweave.runs.follow.plain_lines import PAUSE_S, PlainLines
 from medweave.runs.follow.summary import RunInvocation, summary, unfinished_summary
 from medweave_core.contracts.events import Event
 from medweave_core.runlog.log_reader import FollowedLog
-from medweave_core.runlog.run_state import State, fold, steps
+from medweave_core.runlog.run_state import RunState, fold, steps
 
 BEGAN = datetime.datetime(2026, 11, 23, 20, 0, 0, tzinfo=datetime.UTC)
 
@@ -38,16 +38,16 @@ class Log:
         self.events.append(event)
         return event
 
-    def state(self, *planned: str) -> State:
+    def state(self, *planned: str) -> RunState:
         """Return the state after all events."""
-        state = State(planned=planned)
+        state = RunState(planned=planned)
         for event in self.events:
             fold(state, event)
         return state
 
     def lines(self) -> list[str]:
         """Return the stripped lines of all events but the first."""
-        state, plain = State(), PlainLines()
+        state, plain = RunState(), PlainLines()
         return [line.strip() for event in self.events for line in plain.of(event, fold(state, event))][1:]
 
 
@@ -225,7 +225,7 @@ def test_a_log_is_read_in_whole_lines_and_types_of_later_versions_pass(tmp_path:
     assert [text for text, _ in followed.new()] == [begun]
 
 
-def drawn(state: State, now_s: float = 10.0, message: str = "", num_rows: int = 20) -> str:
+def drawn(state: RunState, now_s: float = 10.0, message: str = "", num_rows: int = 20) -> str:
     console = Console(file=io.StringIO(), width=100, force_terminal=True, color_system=None)
     console.print(picture(state, now_s, Spinner("dots"), message, num_rows))
     return console.file.getvalue()  # type: ignore[attr-defined]

@@ -21,7 +21,7 @@ from medweave_core.contracts.schema import schema_of
 from medweave_core.errors import UsageError, UserInputError
 from medweave_core.runlog.history import read_events, read_run
 from medweave_core.runlog.log_state import driver_lives
-from medweave_core.runlog.run_state import State, fold
+from medweave_core.runlog.run_state import RunState, fold
 from support import engine
 from support.cluster_connections import write_kubeconfig
 from support.driver_calls import call
@@ -95,7 +95,7 @@ def test_a_good_run_in_lines(tmp_path: Path) -> None:
     assert "\x1b" not in err, "no terminal, no codes of one"
 
     # The log alone gives the same lines.
-    state, plain = State(), PlainLines()
+    state, plain = RunState(), PlainLines()
     events = read_events((record(tmp_path) / "events.jsonl").read_text(encoding="utf-8"))
     again = [line for event in events for line in plain.of(event, fold(state, event))]
     assert again == lines[: len(again)]

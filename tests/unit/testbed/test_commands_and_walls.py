@@ -14,7 +14,7 @@ from medweave_testbed import control_groups, walls
 from medweave_testbed.commands import Cancelled, Commands
 from medweave_testbed.errors import TestbedError
 from medweave_testbed.layout import Layout
-from medweave_testbed.walls import View, laptop_command, living, remember, view_script
+from medweave_testbed.walls import NetworkView, laptop_command, living, remember, view_script
 
 
 def test_a_program_gives_its_output_and_takes_standard_input() -> None:
@@ -100,7 +100,7 @@ def test_a_zombie_lives_no_more(tmp_path: Path) -> None:
 
 def test_a_view_closes_the_other_roots_and_quotes_its_paths() -> None:
     odd = Path("/srv/it's a bed")
-    view = View(
+    view = NetworkView(
         hostname="login", state=odd / "site", closed=(odd / "laptop",), bound=((odd / "hosts", "/etc/hosts"),),
         folders=(("/run/sshd", "root", 0o755),),
     )  # fmt: skip

@@ -19,7 +19,7 @@ Run = Callable[[ExecutionLocation, list[str]], Awaitable[tuple[str, int]]]
 LOGS = "*/events.jsonl"
 
 
-class Delivery:
+class OutputDelivery:
     """The results of one run on the driver's machine."""
 
     def __init__(self, run: Run) -> None:

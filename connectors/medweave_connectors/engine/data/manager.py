@@ -21,7 +21,7 @@ from streamflow.core.exception import WorkflowExecutionException
 from streamflow.data.manager import DefaultDataManager, _copy
 from streamflow.data.remotepath import StreamFlowPath, get_inner_path
 
-from medweave_connectors.engine.data.delivery import Delivery
+from medweave_connectors.engine.data.delivery import OutputDelivery
 from medweave_connectors.host.errors import of_the_file
 from medweave_connectors.host.gather import gather_all
 from medweave_connectors.policy.data_classes import wraps_of
@@ -33,7 +33,7 @@ from medweave_connectors.transfer.manifest.digest_cache import DigestCache
 from medweave_connectors.transfer.manifest.digest_database import open_digest_database
 from medweave_connectors.transfer.manifest.manifest import Manifest
 from medweave_connectors.transfer.manifest.site_inventory import SiteInventory, site_of
-from medweave_connectors.transfer.progress import Progress, TransferMeter
+from medweave_connectors.transfer.progress import TransferMeter, TransferProgress
 from medweave_connectors.transfer.routes.bucket.settings import parse_bucket
 from medweave_connectors.transfer.routes.direct.commands import PORTS, parse_ports
 from medweave_connectors.transfer.routes.router import Router
@@ -88,7 +88,7 @@ class MedweaveDataManager(DefaultDataManager):
         super().__init__(context)
         self.guard = TransferGuard(dataRules, wraps_of(context.config) if dataRules is not None else {})
         self.inventory = SiteInventory()
-        self._delivery = Delivery(partial(run_at, self._connector_of))
+        self._delivery = OutputDelivery(partial(run_at, self._connector_of))
         self._digests = DigestCache(open_digest_database(os.environ))
         self._store_gib = storeGiB
         with of_the_file():
@@ -331,7 +331,7 @@ class MedweaveDataManager(DefaultDataManager):
         copy.available.set()
 
 
-def _report_progress(source: str, target: str, progress: Progress) -> None:
+def _report_progress(source: str, target: str, progress: TransferProgress) -> None:
     if (run := current()) is not None:
         run.transfer_progress(
             source=source,

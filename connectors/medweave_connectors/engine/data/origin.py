@@ -10,7 +10,7 @@ from streamflow.workflow.step import BaseStep
 
 from medweave_connectors.engine import input_links
 from medweave_connectors.engine.data.manager import MedweaveDataManager
-from medweave_connectors.policy.data_classes import WORKFLOW, Port
+from medweave_connectors.policy.data_classes import WORKFLOW, StepPort
 from medweave_connectors.policy.token_paths import paths_in
 
 _INJECTOR = "-injector"
@@ -47,5 +47,5 @@ class MedweaveInputInjectorStep(RecordsDataClasses, CWLInputInjectorStep):
         return await super().process_input(job, token_value)
 
 
-def _made_at(step: str, name: str) -> Port:
-    return Port(WORKFLOW, name) if step.endswith(_INJECTOR) else Port(step, name)
+def _made_at(step: str, name: str) -> StepPort:
+    return StepPort(WORKFLOW, name) if step.endswith(_INJECTOR) else StepPort(step, name)

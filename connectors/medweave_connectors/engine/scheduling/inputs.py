@@ -34,7 +34,7 @@ class Inputs:
             name_of: returns the location of a copy as it is written in `names`.
         """
         inputs = [
-            ranking.Input(
+            ranking.JobInput(
                 path=path, num_bytes=num_bytes, at=frozenset(map(name_of, _copies(context, path))) & set(names)
             )
             for path, num_bytes in _inputs(job)

@@ -27,7 +27,7 @@ class Candidate:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Input:
+class JobInput:
     """A file or folder that the job reads.
 
     Attributes:
@@ -57,7 +57,7 @@ def rank_candidates(candidates: Iterable[Candidate], *, gpus: int) -> list[Candi
     return sorted(able, key=rank)
 
 
-def inputs_to_measure(inputs: Iterable[Input]) -> list[Input]:
+def inputs_to_measure(inputs: Iterable[JobInput]) -> list[JobInput]:
     """Return the inputs of unknown size whose size could change the order.
 
     There are none if the sets of copies are nested: then one location has at least as much data as another, whatever the sizes.
@@ -69,7 +69,7 @@ def inputs_to_measure(inputs: Iterable[Input]) -> list[Input]:
     return [item for item in inputs if item.num_bytes is None and item.at]
 
 
-def bytes_at(inputs: Iterable[Input], sizes: Mapping[str, int], names: Sequence[str]) -> dict[str, int]:
+def bytes_at(inputs: Iterable[JobInput], sizes: Mapping[str, int], names: Sequence[str]) -> dict[str, int]:
     """Return the size of the inputs that each location has, bytes.
 
     Args:

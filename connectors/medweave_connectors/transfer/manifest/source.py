@@ -14,7 +14,7 @@ from medweave_connectors.transfer.manifest.digest_cache import DigestCache
 from medweave_connectors.transfer.manifest.manifest import Manifest, ManifestError
 
 
-class Source:
+class TransferSource:
     """A file or folder that is copied.
 
     Attributes:

@@ -10,17 +10,17 @@ from medweave.project.console import put
 from medweave.runs.follow.plain_lines import PlainLines
 from medweave_core.contracts.events import Event
 from medweave_core.documents.yaml_documents import not_installed
-from medweave_core.runlog.run_state import State
+from medweave_core.runlog.run_state import RunState
 from medweave_core.untrusted_text import plain
 
 
 class RunDisplay(Protocol):
     """The interface of a display of a run."""
 
-    def take(self, line: str, event: Event | None, state: State) -> None:
+    def take(self, line: str, event: Event | None, state: RunState) -> None:
         """Take a line of the log. Its event is already in the state; None if this version does not know its type."""
 
-    def show(self, state: State, now_s: float) -> None:
+    def show(self, state: RunState, now_s: float) -> None:
         """Draw the state; called several times a second, with or without new events."""
 
     def say(self, text: str) -> None:
@@ -36,12 +36,12 @@ class LineDisplay:
     def __init__(self) -> None:
         self._lines = PlainLines()
 
-    def take(self, line: str, event: Event | None, state: State) -> None:
+    def take(self, line: str, event: Event | None, state: RunState) -> None:
         """Print the lines of an event."""
         for text in self._lines.of(event, state) if event else ():
             self.say(text)
 
-    def show(self, state: State, now_s: float) -> None:
+    def show(self, state: RunState, now_s: float) -> None:
         """Do nothing: lines follow events, not time."""
 
     def say(self, text: str) -> None:
@@ -55,7 +55,7 @@ class LineDisplay:
 class JsonDisplay(LineDisplay):
     """Display that prints the lines of the log on standard output, and messages on standard error."""
 
-    def take(self, line: str, event: Event | None, state: State) -> None:
+    def take(self, line: str, event: Event | None, state: RunState) -> None:
         """Print the line as it is in the log."""
         put(line, sys.stdout)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from medweave_core.contracts.progress import duration
 from medweave_core.errors import describe_exit_code
-from medweave_core.runlog.run_state import Job
+from medweave_core.runlog.run_state import JobProgress
 
 NO_EXIT_CODE = "no exit code"
 NOT_COMPLETE = "its outputs are not complete"
@@ -25,7 +25,7 @@ def took(seconds: float) -> str:
     return f"{seconds:.1f} s" if seconds < 9.95 else duration(seconds)
 
 
-def end_of(job: Job) -> str:
+def end_of(job: JobProgress) -> str:
     """Return how a job ended, such as `done in 3.1 s` or `FAILED after 12 s, exit code 65, bad data`."""
     if job.reused_from:
         return f"cache hit: outputs of run {job.reused_from}"
@@ -33,14 +33,14 @@ def end_of(job: Job) -> str:
     return f"{word} {took(job.seconds(0.0))}{f', {why(job)}' if job.state == 'failed' else ''}"
 
 
-def why(job: Job) -> str:
+def why(job: JobProgress) -> str:
     """Return why a job failed: the exit code of its command with its meaning, if that is not 0."""
     if job.exit_code is None:
         return NO_EXIT_CODE
     return describe_exit_code(job.exit_code) if job.exit_code else NOT_COMPLETE
 
 
-def activity_of(job: Job, now_s: float) -> str:
+def activity_of(job: JobProgress, now_s: float) -> str:
     """Return what a job that has not ended is doing."""
     if job.state == "waiting":
         return job.reason

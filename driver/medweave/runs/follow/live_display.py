@@ -16,7 +16,7 @@ from medweave.runs.follow.formatting import activity_of, end_of, size, took
 from medweave_core.contracts.events import Event
 from medweave_core.contracts.progress import duration
 from medweave_core.runlog.engine_names import place_label
-from medweave_core.runlog.run_state import ENDED, WAITS, State, Step, steps
+from medweave_core.runlog.run_state import ENDED, WAITS, RunState, StepProgress, steps
 
 MARKS = {
     "later": ("·", "dim"),
@@ -39,10 +39,10 @@ class LiveDisplay:
         self._live = Live(console=self._console, auto_refresh=False)
         self._spinner, self._message, self._drawn_s, self._ended = Spinner("dots"), "", -REDRAW_S, False
 
-    def take(self, line: str, event: Event | None, state: State) -> None:
+    def take(self, line: str, event: Event | None, state: RunState) -> None:
         """Do nothing: the next frame shows the state."""
 
-    def show(self, state: State, now_s: float) -> None:
+    def show(self, state: RunState, now_s: float) -> None:
         """Draw at most five times a second, and once when the run has ended."""
         if self._ended or (0 <= now_s - self._drawn_s < REDRAW_S and state.end is None):
             return
@@ -66,7 +66,7 @@ class LiveDisplay:
             self._live.stop()
 
 
-def picture(state: State, now_s: float, spinner: Spinner, message: str, num_rows: int) -> RenderableType:
+def picture(state: RunState, now_s: float, spinner: Spinner, message: str, num_rows: int) -> RenderableType:
     """Return one frame of the live display.
 
     Args:
@@ -85,7 +85,7 @@ def picture(state: State, now_s: float, spinner: Spinner, message: str, num_rows
     return Group(*parts)
 
 
-def _head(state: State, now_s: float) -> Text:
+def _head(state: RunState, now_s: float) -> Text:
     rows = steps(state)
     over = sum(row.state == "completed" for row in rows)
     return Text.assemble(
@@ -93,7 +93,7 @@ def _head(state: State, now_s: float) -> Text:
     )  # fmt: skip
 
 
-def _table(state: State, now_s: float, spinner: Spinner, num_rows: int) -> Table:
+def _table(state: RunState, now_s: float, spinner: Spinner, num_rows: int) -> Table:
     """Return the table of the steps that fit, running ones first."""
     table = Table.grid(padding=(0, 1))
     table.add_column(width=1)
@@ -112,14 +112,14 @@ def _table(state: State, now_s: float, spinner: Spinner, num_rows: int) -> Table
     return table
 
 
-def visible(rows: list[Step], num_rows: int) -> list[Step]:
+def visible(rows: list[StepProgress], num_rows: int) -> list[StepProgress]:
     """Return the rows to show if not all fit, in their order: running ones before failed, later and completed ones."""
     order = ("running", "waiting", "placed", "failed", "cancelled", "later", "completed")
     chosen = sorted(range(len(rows)), key=lambda number: order.index(rows[number].state))[:num_rows]
     return [rows[number] for number in sorted(chosen)]
 
 
-def _row(row: Step, now_s: float, spinner: Spinner, *, over: bool) -> tuple[RenderableType, ...]:
+def _row(row: StepProgress, now_s: float, spinner: Spinner, *, over: bool) -> tuple[RenderableType, ...]:
     if row.state == "later":
         outcome = Text("did not run" if over else "", style="dim")
         return Text(*MARKS[row.state]), Text(row.label, style="dim"), "", "", "", outcome
@@ -137,7 +137,7 @@ def _row(row: Step, now_s: float, spinner: Spinner, *, over: bool) -> tuple[Rend
     )
 
 
-def _bar(row: Step) -> RenderableType:
+def _bar(row: StepProgress) -> RenderableType:
     """Return the progress bar of a single job that reports progress. A scatter has none: its number of jobs is not known yet."""
     job = row.jobs[0]
     if len(row.jobs) > 1 or job.state in ENDED or not job.total:
@@ -145,7 +145,7 @@ def _bar(row: Step) -> RenderableType:
     return ProgressBar(total=job.total, completed=job.done, width=BAR_WIDTH)
 
 
-def _text(row: Step, now_s: float) -> Text:
+def _text(row: StepProgress, now_s: float) -> Text:
     failed = [job for job in row.jobs if job.state == "failed"]
     if len(row.jobs) == 1:
         job = row.jobs[0]
@@ -163,7 +163,7 @@ def _text(row: Step, now_s: float) -> Text:
     return text
 
 
-def _copy(source: str, destination: str, state: State) -> Table:
+def _copy(source: str, destination: str, state: RunState) -> Table:
     copy = state.copies[source, destination]
     line = Table.grid(padding=(0, 1))
     words = f"{size(copy.num_bytes)} of {size(copy.total_bytes)}" if copy.total_bytes else size(copy.num_bytes)
@@ -174,6 +174,6 @@ def _copy(source: str, destination: str, state: State) -> Table:
     return line
 
 
-def _notices(state: State) -> list[tuple[str, str]]:
+def _notices(state: RunState) -> list[tuple[str, str]]:
     """Return the last notices, without those about waiting, which are in the job's row."""
     return [notice for notice in state.notices if not notice[1].startswith(WAITS)][-NUM_NOTICES:]

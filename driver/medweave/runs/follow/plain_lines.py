@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from medweave.runs.follow.formatting import end_of, size, took
 from medweave_core.contracts.events import Event, step_label
 from medweave_core.runlog.engine_names import place_label
-from medweave_core.runlog.run_state import Job, State
+from medweave_core.runlog.run_state import JobProgress, RunState
 
 PAUSE_S = 10.0
 FEW_JOBS = 20  # up to so many jobs of a scattered step, the end of each has a line
@@ -30,7 +30,7 @@ class PlainLines:
     last_s: dict[str, float] = field(default_factory=dict)
     printed: set[tuple[str, str]] = field(default_factory=set)
 
-    def of(self, event: Event, state: State) -> list[str]:
+    def of(self, event: Event, state: RunState) -> list[str]:
         """Return the lines of an event.
 
         Args:
@@ -54,7 +54,7 @@ class PlainLines:
             return self._sometimes(step_label(job.step), text, state.now_s)
         return self._of_end(job, state) if event.type == "job.ended" else []
 
-    def _of_start(self, job: Job, state: State) -> list[str]:
+    def _of_start(self, job: JobProgress, state: RunState) -> list[str]:
         again = f", attempt {job.attempt}" if job.attempt > 1 else ""
         label = step_label(job.step)
         scattered = job.label != label
@@ -62,7 +62,7 @@ class PlainLines:
             label if scattered and not again else job.label, f"started on {place_label(job.where)}{again}"
         )
 
-    def _of_end(self, job: Job, state: State) -> list[str]:
+    def _of_end(self, job: JobProgress, state: RunState) -> list[str]:
         label = step_label(job.step)
         if job.label == label:
             return [_line(label, end_of(job))]
@@ -73,7 +73,7 @@ class PlainLines:
             return self._sometimes(label, text, state.now_s, name=job.label)
         return [_line(job.label, text)]
 
-    def _of_transfer(self, event: Event, state: State) -> list[str]:
+    def _of_transfer(self, event: Event, state: RunState) -> list[str]:
         data, label = event.data, place_label(event.deployment or "?")
         origin = place_label(str(data.get("from", "?")))
         if event.type == "transfer.progress":

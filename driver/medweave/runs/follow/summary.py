@@ -15,7 +15,7 @@ from medweave_core.documents.line_numbers import shown
 from medweave_core.runlog.causes import STEP_PREFIX
 from medweave_core.runlog.engine_names import place_label
 from medweave_core.runlog.run_folder import STDERR, WORK
-from medweave_core.runlog.run_state import Job, State
+from medweave_core.runlog.run_state import JobProgress, RunState
 from medweave_core.untrusted_text import plain
 
 LAST_LINES, LAST_BYTES = 12, 16 * 1024
@@ -39,7 +39,7 @@ class RunInvocation:
 
 
 def summary(
-    state: State, invocation: RunInvocation, outputs: Mapping[str, Any], *, to_a_log: bool = False
+    state: RunState, invocation: RunInvocation, outputs: Mapping[str, Any], *, to_a_log: bool = False
 ) -> Iterator[str]:
     """Yield the lines of the summary.
 
@@ -81,7 +81,7 @@ def summary(
         yield _line("", f"{_clean(invocation)}   removes its files, here and at its sites")
 
 
-def unfinished_summary(state: State, invocation: RunInvocation) -> Iterator[str]:
+def unfinished_summary(state: RunState, invocation: RunInvocation) -> Iterator[str]:
     """Yield the lines for a user who exits before the clean-up: jobs that may still run without a driver."""
     running = state.running_jobs()
     yield f"medweave: exited before run {state.run_id} was cleaned up"
@@ -93,7 +93,7 @@ def unfinished_summary(state: State, invocation: RunInvocation) -> Iterator[str]
     yield _line("", f"{_clean(invocation)}   cancels its jobs and removes its files")
 
 
-def failure_lines(job: Job, folder: Path) -> list[str]:
+def failure_lines(job: JobProgress, folder: Path) -> list[str]:
     """Return why a job failed: its message, which contains no patient data, and the last lines that its command printed.
 
     The printed lines go to the user who started the run, as with the engine, and to no file. They are omitted if the message

@@ -11,7 +11,7 @@ from medweave.runs.follow.displays import RunDisplay
 from medweave_core.runlog.history import LOG_FILE
 from medweave_core.runlog.log_reader import FollowedLog
 from medweave_core.runlog.log_state import driver_lives
-from medweave_core.runlog.run_state import State, fold
+from medweave_core.runlog.run_state import RunState, fold
 
 PAUSE_S = 0.1
 
@@ -22,7 +22,7 @@ class RunWatcher:
 
     log: FollowedLog
     display: RunDisplay
-    state: State
+    state: RunState
 
     def update(self) -> None:
         """Read and show new events."""
@@ -33,7 +33,7 @@ class RunWatcher:
         self.display.show(self.state, self.state.at(datetime.datetime.now(datetime.UTC)))
 
 
-def watch_until_driver_exits(folder: Path, display: RunDisplay, state: State) -> None:
+def watch_until_driver_exits(folder: Path, display: RunDisplay, state: RunState) -> None:
     """Show a run of another process, from its beginning until its driver exits.
 
     Args:
