@@ -111,7 +111,7 @@ def test_step_exit_code_is_final(tmp_path: Path, tenant: Tenant) -> None:
     ended = go(tmp_path, tenant)
     assert (failure(ended)["site"]["failure"], failure(ended)["exit_code"]) == ("StepFailed", 65), ended.stderr
     assert "medweave-step v: no such case." in ended.stderr
-    assert "taken away" not in ended.stderr
+    assert "disrupted" not in ended.stderr
 
 
 def test_a_deadline(tmp_path: Path, tenant: Tenant) -> None:

@@ -47,7 +47,7 @@ class Again:
         assert outcome is not None
         return outcome.reused_from
 
-    def _work(self, connector: Any, place: ExecutionLocation) -> session.Work:
+    def _work(self, connector: Any, place: ExecutionLocation) -> session.CacheLookup:
         if place.local:
             return LocalCacheLookup(self._reuse, JOB, {"word": "red"}, allowed=True, outputs=Path(self.folder))
         store = store_at(self.folder, self._reuse.run.run_id, 1)
