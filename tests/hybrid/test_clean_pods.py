@@ -89,7 +89,7 @@ def test_a_folder_that_no_pod_sees_is_named_and_goes_when_one_does(
     until(lambda: not tenant.get("pods", f"app={NAME}"), limit_s=60, what="the end of its pods")
     folder = volume / ended.record.name
     assert folder.is_dir(), "stays for debugging"
-    assert f"/work/{ended.record.name} on claim medweave-data: there is no ready pod" in clean(ended, capsys, 75)
+    assert f"/work/{ended.record.name} on claim medweave-data: no ready pod" in clean(ended, capsys, 75)
     again = tmp_path / "again"
     again.mkdir()
     prepare(again, WORKS, claim=True)
