@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import tomllib
 from pathlib import Path
 from types import ModuleType
 
@@ -84,8 +85,8 @@ def test_the_environment_can_be_left_out_where_it_holds_pytorch(recipe: Path) ->
 def test_build_context_has_all_files_of_the_build() -> None:
     allowed = {line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")}
     assert all((ROOT / name).exists() for name in allowed)
-    project = (ROOT / "pyproject.toml").read_text()
-    packages = {path.partition("/")[0] for path in re.findall(r'"((?:steps|connectors|driver)/\w+)"', project)}
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    packages = {path.partition("/")[0] for path in project["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]}
     assert packages | {"pyproject.toml", "constraints.txt", "README.md", "LICENSE"} <= allowed
 
 

@@ -230,16 +230,3 @@ def test_every_requirement_is_pinned_with_a_hash() -> None:
     pinned = {name for name, blocks in pinned_blocks().items() if all("--hash=sha256:" in block for block in blocks)}
     assert names - pinned == set()
     assert "streamflow==0.2.0rc3" in project["optional-dependencies"]["driver"]
-
-
-def test_the_images_get_every_package_of_the_wheel() -> None:
-    rooms = {
-        package.partition("/")[0]
-        for package in tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"][
-            "wheel"
-        ]["packages"]
-    }
-    context = {
-        line.removeprefix("!") for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")
-    }
-    assert rooms - context == set()
