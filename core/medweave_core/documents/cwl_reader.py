@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from medweave_core.documents.cwl_model import Process, Step, process_in
+from medweave_core.documents.cwl_model import Process, process_in
 from medweave_core.documents.cwl_shape import CWL_SHAPE
 from medweave_core.documents.field_errors import check
 from medweave_core.documents.source_documents import DocumentReader
@@ -41,7 +41,3 @@ class CwlReader(DocumentReader):
                 return None
             self._processes[path] = process_in(documents[0])
         return self._processes[path]
-
-    def find_tool(self, step: Step) -> Process | None:
-        """Return the process that a step runs; None if its document cannot be read."""
-        return self.find_process(step.run_file) if step.run_file is not None else step.process
