@@ -105,7 +105,7 @@ def test_stalled_copy_is_aborted_with_place_bytes_and_seconds(tmp_path: Path) ->
     async def nothing() -> object:
         return None
 
-    failure = asyncio.run(TransferErrors("pods", "login").typed(caught.value, needed_bytes=5, read_source=nothing))
+    failure = asyncio.run(TransferErrors("pods", "login").classify(caught.value, needed_bytes=5, read_source=nothing))
     assert "made no progress" in str(failure)
 
 

@@ -90,7 +90,7 @@ def test_an_archive_is_checked_before_it_is_unpacked(blob: Path) -> None:
     (blob.parent / "link").symlink_to("/etc")
     pack, unpack = f"tar cPf - -C {blob.parent} ", f"tar xPf - -C {target}"
     for send, why in (
-        (f"{pack} --transform s,^,../, blob", "an entry lies elsewhere"),
+        (f"{pack} --transform s,^,../, blob", "an entry lies outside of the requested path"),
         (f"{pack} --transform s,link,blob, link", "neither a file nor a folder"),
         (f"{pack} blob | head -c 5120", "ends too soon"),
         ("true", "ends too soon"),

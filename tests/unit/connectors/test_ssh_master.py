@@ -99,7 +99,7 @@ def test_a_command_whose_master_ends_is_not_sent_again(config: Path, tmp_path: P
         going = asyncio.create_task(connector.run(place, [f"echo x >> {begun}; sleep 1"], capture_output=True))
         await until(begun.exists)
         await asyncio.to_thread(close_master, config, "hpc")
-        with pytest.raises(SiteUnreachable, match="not known"):
+        with pytest.raises(SiteUnreachable, match="exit code of a command there is unknown"):
             await going
         with pytest.raises(SiteConfigError, match="refused"):  # no prompt at the terminal, and no endless retries
             await connector.run(place, ["true"])

@@ -415,7 +415,7 @@ def test_an_archive_with_another_root_is_refused(
     )
     folder = cohort(at)
     sent(at, "cohort")
-    assert_fell_back(at, run, server, folder, "an archive was refused: an entry lies elsewhere")
+    assert_fell_back(at, run, server, folder, "an archive was refused: an entry lies outside of the requested path")
     assert at.target_names() == ["cohort"]
 
 

@@ -51,7 +51,7 @@ def test_openvino_gives_the_probability_that_monai_gives(taken: Path) -> None:
 @pytest.mark.slow
 def test_the_card_says_what_the_bundle_says(taken: Path) -> None:
     card = read_card(taken / "trained")
-    assert card.name == "Somebody's nodules"
+    assert card.name == "Third-party nodules"
     assert card.input.spacing_mm == (1.5, 1.5, 2.0)
     assert card.input.window_hu == (-1000.0, 500.0)
     assert card.input.patch_shape == (16, 16, 8)
