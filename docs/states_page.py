@@ -87,7 +87,7 @@ def _states_of_pods() -> Iterator[str]:
         "or replaced standing pod without a reason is `Cancelled`. A command in it that returns an exit code is `StepFailed`.\n"
     )
     yield table(
-        ("pod status", "in a standing pod", "in a pod of its own"),
+        ("pod status", "in a standing pod", "one pod per job"),
         [(said, _kind_standing(pod), _kind_own(pod)) for said, pod in ends],
     )
 
