@@ -24,7 +24,7 @@ def test_each_kind_has_its_row_with_the_defaults() -> None:
     for kind, (_, _, follows, retries, pause) in rows.items():
         row = DEFAULTS.get(FailureKind(kind))
         if row is None or row.do == "stop":
-            assert (follows.partition(";")[0], retries, pause) == ("the end", "", "")
+            assert (follows.partition(";")[0], retries, pause) == ("stop", "", "")
             continue
         assert int(retries) == row.retries
         assert pause == (f"{row.wait} s, doubled each time" if row.wait else "none")
