@@ -82,7 +82,7 @@ def short_name(component: Mapping[str, Any]) -> str:
 
 
 def open_bundle(bundle: Path) -> BundleDocuments:
-    """Parses the configuration of a local Bundle.
+    """Parse the configuration of a local MONAI Bundle.
 
     Raises:
         UserInputError: there is no inference configuration, or a file cannot be parsed.

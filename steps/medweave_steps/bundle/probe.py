@@ -13,7 +13,7 @@ _MULTIPLES = (1, 2, 4, 8, 16, 32)
 
 
 def probe(network: Any, patch_shape: Triple, *, activation: str | None) -> tuple[str, int]:
-    """Try the network on zeros.
+    """Run the network on zeros to find its activation and the number that each side of its input must be a multiple of.
 
     Args:
         network: in evaluation mode.

@@ -80,7 +80,7 @@ class _Files:
 def check_cohort(
     cohort: Path, context: StepContext, *, skip: bool, label_options: LabelOptions = NO_LABEL_OPTIONS
 ) -> Checked:
-    """Read a whole cohort and judge it.
+    """Read and check a whole cohort.
 
     Args:
         skip: leave bad cases out with a notice; otherwise their errors stay in the findings.
@@ -220,7 +220,7 @@ class _Listed:
 
 
 def _read_msd(cohort: Path, names: Sequence[str]) -> _Listed:
-    """`dataset.json` as the Medical Segmentation Decathlon writes it (Antonelli et al. 2022, Nat Commun 13:4128), or nnU-Net."""
+    """Read `dataset.json` of the Medical Segmentation Decathlon (Antonelli et al. 2022, Nat Commun 13:4128) or nnU-Net."""
     dataset = _read_json(cohort / DATASET_FILE, "the data set")
     try:
         data = dataset_as_msd(dataset, names)

@@ -67,7 +67,7 @@ class Task:
 
 
 def deidentify_cohort(task: Task, context: StepContext) -> Deidentified:
-    """Write a cohort into a folder that is there and empty.
+    """Write the de-identified cohort into an existing, empty folder.
 
     Raises:
         FindingError: a file that describes the cohort cannot be used.

@@ -43,7 +43,7 @@ def _pattern(words: frozenset[str]) -> re.Pattern[str] | None:
 
 
 def identifiers_of(dataset: Any) -> Identifiers:
-    """Parts of every name and every number by which a header's top level names the patient and where they were."""
+    """Return the words of all names, numbers and places at a header's top level that identify the patient."""
     return Identifiers(_words(dataset))
 
 

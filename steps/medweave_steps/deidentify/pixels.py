@@ -96,7 +96,7 @@ def _strip_frame(frame: bytes, options: dict[str, Any], syntax: str) -> bytes:
 
 
 def planes_of(dataset: Any, syntax: str) -> Iterator[npt.NDArray[Any]]:
-    """Every plane of an image as stored values [row, column]; of a colour image, the brightest of its samples.
+    """Yield every plane of an image as stored values [row, column]; of a color image, the brightest of its samples.
 
     Raises:
         UnreadablePixelsError: too few bytes, a damaged code stream, or a compression without a decoder on this machine.

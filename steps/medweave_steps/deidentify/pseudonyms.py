@@ -38,11 +38,11 @@ class Pseudonyms:
         return f"2.25.{number}"
 
     def patient(self, identity: str) -> str:
-        """PatientID and PatientName of a patient, and the name of their folder."""
+        """Return the pseudonym of a patient, used as PatientID, PatientName and name of the patient's folder."""
         return f"patient-{self.token('patient', identity, digits=12)}"
 
     def date_shift_days(self, identity: str) -> int:
-        """Days to add to every date of a patient: one to ten years into the past, whole days, so that times stay as they are."""
+        """Return the days to add to a patient's dates: one to ten years into the past; times of day do not change."""
         span = LONGEST_SHIFT_DAYS - SHORTEST_SHIFT_DAYS + 1
         return -(SHORTEST_SHIFT_DAYS + int.from_bytes(self._digest("dates", identity)[:8], "big") % span)
 

@@ -51,7 +51,7 @@ def summarise(
     seed: int,
     num_resamples: int,
 ) -> Evaluation:
-    """Pools the cases.
+    """Aggregate the results of all cases.
 
     Args:
         results: at least one case.

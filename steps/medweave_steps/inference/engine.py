@@ -41,14 +41,14 @@ class Engine(Protocol):
         ...
 
     def close(self) -> None:
-        """Frees the network's memory; the engine cannot be used any more."""
+        """Free the network's memory; the engine cannot be used afterwards."""
         ...
 
 
 def open_engine(
     model_folder: Path, card: ModelCard, *, backend: Backend = "openvino", num_threads: int, batch_size: int = 1
 ) -> Engine:
-    """Compiles a model for the CPU.
+    """Compile a model for the CPU.
 
     OpenVINO would compute in bfloat16 on processors that have it; here it computes in float32, and in int8 only inside a model
     that was quantized to it, so that the figures on the card hold on every machine.

@@ -33,7 +33,7 @@ def lps_to_ras(matrix: AnyArray) -> AnyArray:
 
 
 def ras_axes(grid: Grid) -> tuple[Triple, tuple[bool, bool, bool]]:
-    """Which source axis runs closest to Right, Anterior, Superior, and whether it must be read backwards.
+    """Return which source axis runs closest to Right, Anterior, Superior, and whether each of these must be reversed.
 
     The axes are assigned greedily by the largest direction cosine, so that oblique grids get a permutation too.
     """
@@ -130,7 +130,7 @@ def interpolate_between(
 
 
 def source_positions(info: VolumeInfo, axis: int) -> npt.NDArray[np.float64]:
-    """Where each RAS-ordered source voxel of one axis lies on the volume's axis, as fractional indices.
+    """Return the fractional index, on the volume's axis, of each RAS-ordered source voxel of one axis.
 
     Positions below 0 or above the volume's last index lie outside the crop.
     """

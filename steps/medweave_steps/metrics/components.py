@@ -32,7 +32,7 @@ class Components:
 
 
 def connected_components(mask: BoolArray) -> Components:
-    """Components under 26-connectivity (voxels that share a face, an edge or a corner belong together).
+    """Return the components under 26-connectivity (voxels that share a face, an edge or a corner are connected).
 
     Runs of foreground along the last axis are joined with the runs of the four neighbouring rows that come later, as
     in two-pass labelling; a 512 x 512 x 300 scan with some lesions takes tens of milliseconds.

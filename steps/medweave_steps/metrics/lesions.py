@@ -48,11 +48,11 @@ class LesionMatch:
 def match_lesions(
     predicted: BoolArray, reference: BoolArray, *, spacing_mm: Triple_mm, plane_axis: int = 2
 ) -> LesionMatch:
-    """Matches predicted components with reference lesions.
+    """Match predicted components with reference lesions.
 
     A lesion is hit if one predicted component overlaps it, in any number of voxels; a predicted component that overlaps
-    no lesion is a false positive. A component that covers several lesions hits them all and is no false positive: the
-    Dice beside it shows such masks for what they are.
+    no lesion is a false positive. A component that covers several lesions hits them all and is no false positive: such a mask
+    shows in its Dice.
 
     Args:
         predicted, reference: bool arrays of one shape of three dimensions, on the same grid.

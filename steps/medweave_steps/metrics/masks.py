@@ -33,7 +33,7 @@ def check_pair(predicted: npt.NDArray[Any], reference: npt.NDArray[Any]) -> None
 
 
 def foreground(mask: BoolArray) -> IndexArray:
-    """Indices of the True voxels in the flattened (C order) mask, ascending. Masks of lesions are sparse: all else follows."""
+    """Return the ascending indices of the True voxels in the flattened (C order) mask; masks of lesions are sparse."""
     return np.flatnonzero(mask)
 
 

@@ -60,7 +60,7 @@ class DistMisUnet(torch.nn.Module):  # type: ignore[misc]  # torch is not import
             assert num_parameters(self) == PUBLISHED_PARAMETERS, "the network is not the one that was published"
 
     def forward(self, image_BCIJK: Any) -> Any:
-        """Logits [B, 1, I, J, K] of images whose sides are multiples of 8."""
+        """Return the logits [B, 1, I, J, K] of images whose sides are multiples of 8."""
         features, skips = image_BCIJK, []
         for level, block in enumerate(self.encoder):
             features = block(torch.nn.functional.max_pool3d(features, 2) if level else features)

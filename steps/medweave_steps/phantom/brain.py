@@ -59,12 +59,12 @@ class BrainSpec:
 
     @property
     def spacing_mm(self) -> float:
-        """Side of a voxel."""
+        """Side of a voxel, mm."""
         return FIELD_MM[0] / self.matrix_size
 
     @property
     def shape_IJK(self) -> tuple[int, int, int]:
-        """Voxels; 240 x 240 x 155 for the full matrix."""
+        """Number of voxels along I, J, K; 240 x 240 x 155 for the full matrix."""
         return self.matrix_size, self.matrix_size, int(FIELD_MM[2] / self.spacing_mm)
 
 
@@ -107,7 +107,7 @@ def generate_brain(spec: BrainSpec) -> BrainPhantom:
 
 
 def _axes_mm(spec: BrainSpec) -> tuple[Float, Float, Float]:
-    """Voxel centres from the middle, ready to broadcast."""
+    """Return the coordinates of the voxel centers from the middle of the volume, mm, ready to broadcast."""
     i, j, k = ((np.arange(n, dtype=np.float32) - (n - 1) / 2) * np.float32(spec.spacing_mm) for n in spec.shape_IJK)
     return i[:, None, None], j[None, :, None], k[None, None, :]
 
@@ -147,7 +147,7 @@ def _ellipsoid(
 
 
 def _depth_mm(spec: BrainSpec, rng: np.random.Generator) -> Float:
-    """About how deep below the brain's surface a voxel lies; negative outside. Folded, and cleft between the halves."""
+    """Return the approximate depth of each voxel below the folded surface of the two hemispheres, mm; negative outside."""
     half = np.array(_HALF_MM) * rng.uniform(0.94, 1.05, 3)
     depth = (1 - _ellipsoid(spec, np.zeros(3), half)) * np.float32(half.min())
     depth += 2.0 * _smooth(spec, 30, rng) + 1.2 * _smooth(spec, 11, rng)
@@ -178,7 +178,7 @@ def _deep_grey(spec: BrainSpec) -> NDArray[np.bool_]:
 def _tumour(
     spec: BrainSpec, depth_IJK: Float, fluid: NDArray[np.bool_], rng: np.random.Generator, *, enhances: bool
 ) -> NDArray[np.uint8]:
-    """Oedema around a core with, mostly, an enhancing rim; none of it outside of the brain or in the ventricles."""
+    """Return the label of a tumor inside the brain: edema, outside the ventricles, around a core, with a rim if it enhances."""
     half = rng.uniform(19, 40) * rng.uniform(0.8, 1.2, 3)
     direction = rng.normal(size=3)
     reach = np.array(_HALF_MM) - 0.6 * half.max() - 6

@@ -184,7 +184,7 @@ def _draw_noise_hu(spec: ChestSpec, kernel: KernelName, rng: np.random.Generator
 
 
 def _slice_correlation(grid: CtGrid) -> float:
-    """Slices about 1.5 mm thick share data when they lie closer than that."""
+    """Return the correlation of noise between adjacent slices: slices about 1.5 mm thick share data when they lie closer."""
     return float(np.exp(-((grid.spacing_xyz_mm[2] / 1.5) ** 2)))
 
 
@@ -198,7 +198,7 @@ def _lung_points(fields: Fields, count: int, least_depth_mm: float, rng: np.rand
 
 
 def _grow_lungs(anatomy: Anatomy, fields: Fields, rng: np.random.Generator) -> tuple[Tubes, Tubes, Float]:
-    """Vessels, bronchial lumina (trachea included) and the two hila (2, 3)."""
+    """Grow the structures of the lungs: return the vessels, the bronchial lumina (trachea included) and the two hila (2, 3)."""
     windpipe, *main_ends = trachea(anatomy)
     targets = _lung_points(fields, 1600, 2.5, rng)
     vessels, airways = [], [windpipe]

@@ -69,7 +69,7 @@ class NoduleShape:
 
     @property
     def reach_mm(self) -> float:
-        """Radius of a sphere that holds the whole body."""
+        """Radius of a sphere that contains the whole body, mm."""
         longest = 1 / np.linalg.svd(self.to_unit, compute_uv=False)[-1]
         return float(longest * (1 + np.abs(self.amplitudes).sum()))
 
@@ -86,7 +86,7 @@ def diameter_at_mm(quantile: float) -> float:
 
 
 def _draw_attenuation(diameter_mm: float, rng: np.random.Generator) -> Attenuation:
-    """Subsolid kinds only where a reader could name them: from 6 mm (Fleischner 2017, MacMahon, Radiology 284:228)."""
+    """Draw a nodule's attenuation: subsolid only from 6 mm, where readers can name it (Fleischner 2017, Radiology 284:228)."""
     chance = rng.uniform()
     if diameter_mm >= 8 and chance < 0.22:
         return "part-solid"
@@ -138,7 +138,7 @@ def draw_shape(
 
 
 def _spicules(centre_xyz_mm: Float, diameter_mm: float, rng: np.random.Generator) -> Tubes:
-    """Fine strands that radiate from the surface; drawn, but as in LIDC-IDRI not part of the outline."""
+    """Return fine strands that radiate from the surface; they are drawn but, as in LIDC-IDRI, are not part of the outline."""
     count = int(rng.integers(6, 13))
     direction = rng.standard_normal((count, 3))
     direction /= np.linalg.norm(direction, axis=1, keepdims=True)
@@ -227,7 +227,7 @@ def _candidates(where: Surroundings, location: Location, radius_mm: float, rng: 
 def place_nodules(
     diameters_mm: list[float], where: Surroundings, fields: Fields, rng: np.random.Generator
 ) -> list[tuple[NoduleShape, float]]:
-    """Bodies with their measured diameters, largest first, none nearer to another than GAP_MM.
+    """Place nodules: return their bodies with the measured diameters, largest first, none nearer to another than GAP_MM.
 
     Raises:
         InternalError: no room was found for one of them (a dozen of the largest in small lungs).
@@ -304,7 +304,7 @@ class DrawnNodule:
 
 
 def draw_nodule(shape: NoduleShape, grid: CtGrid, fields: Fields, edge_mm: float) -> DrawnNodule | None:
-    """Coverage by ground glass and by solid tissue, and the voxels whose centre lies inside body and lung.
+    """Draw a nodule: return its coverage by ground glass and by solid tissue, and the voxels whose center is inside body and lung.
 
     The label is one connected component: the largest of several pieces, and where no centre lies inside, the voxel
     deepest in the body is taken. None if the nodule lies outside the volume.

@@ -36,7 +36,7 @@ KERNELS: dict[KernelName, Kernel] = {
 
 
 def noise_amplitude(matrix_size: int, pixel_mm: float, kernel: Kernel) -> Float:
-    """Square root of the noise power spectrum on the FFT grid (matrix_size, matrix_size), for unit variance.
+    """Return the square root of the noise power spectrum on the FFT grid (matrix_size, matrix_size), for unit variance.
 
     NPS(f) = f exp(-(f / c)^2): the ramp of filtered back-projection times the kernel's roll-off, a band-pass whose peak
     lies at c / sqrt(2) (form after Boedeker et al. 2007; the small floor is the electronic, white part).

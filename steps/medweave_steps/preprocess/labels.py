@@ -108,7 +108,7 @@ def _used_box(array: npt.NDArray[Any]) -> tuple[slice, ...] | None:
 def _resampled(
     value: int, start: Triple, mask: npt.NDArray[np.bool_], positions: Sequence[npt.NDArray[np.float64]]
 ) -> ResampledLesion:
-    """Interpolates one lesion; only new voxels within one source voxel of it can reach one half."""
+    """Interpolate one lesion; only new voxels within one source voxel of it can reach one half."""
     around = np.pad(mask, 1).astype(np.float32)
     low, places = [], []
     for axis in range(3):

@@ -40,7 +40,7 @@ class QuantizeSettings:
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """NNCF logs to stdout and draws progress bars there; stderr is for our own lines."""
+    """Silence NNCF inside the block: it logs to stdout and draws progress bars there."""
     with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         previous = logging.root.manager.disable

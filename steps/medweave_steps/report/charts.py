@@ -38,7 +38,7 @@ class Chart:
 
 
 def loss_chart(curves: Curves) -> Chart:
-    """Training loss over optimiser steps."""
+    """Draw the training loss over optimizer steps."""
     steps, values = zip(*curves.loss, strict=True)
 
     def draw(axes: Any) -> None:

@@ -33,7 +33,7 @@ class Column:
     is_measured: bool = False
 
     def speed_up(self, ranks: int) -> float | None:
-        """None where it was not measured or modelled."""
+        """Return the speed-up over one rank; None if it was neither measured nor modeled."""
         if self.one is None or not self.seconds.get(ranks):
             return None
         return self.one / self.seconds[ranks]
@@ -148,7 +148,7 @@ def _of_mode(heading: str, searches: Sequence[Search], alone: float | None, *, w
 
 
 def _number(rows: Sequence[Mapping[str, Any]], known: Mapping[str, Any]) -> int:
-    """Ranks of each trial, or trials at the same time where these have one."""
+    """Return the largest number of ranks of a trial, or of concurrent trials if each trial has one rank."""
     return int(known["most_at_once"]) if _is_alone(rows) else max(row["ranks"] for row in rows)
 
 

@@ -23,10 +23,10 @@ class Progress:
         self._started = time.monotonic()
 
     def step(self, detail: str = "", **figures: Any) -> None:
-        """One unit is finished.
+        """Report one finished unit.
 
         Args:
-            detail: what a person wants to read about it (`loss 0.31, Dice 0.78`); never patient data.
+            detail: text for people (`loss 0.31, Dice 0.78`); never patient data.
             figures: the same as numbers, for machines.
         """
         self.done += 1

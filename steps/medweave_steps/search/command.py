@@ -119,7 +119,7 @@ def _outcome(row: TrialRow, config: SearchConfig) -> str:
 
 
 def _epochs(context: StepContext) -> Any:
-    """Forward each epoch of the only trial as this step's progress."""
+    """Return a function that forwards each epoch of the only trial as this step's progress."""
     progress: list[Any] = []
 
     def step(point: Mapping[str, Any]) -> None:

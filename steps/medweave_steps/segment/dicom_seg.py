@@ -113,7 +113,7 @@ def _segment(card: ModelCard, model_sha256: str) -> Any:
 
 
 def _reference_source_frames(segmentation: Any, source: SourceSeries) -> None:
-    """Name frames by their numbers in the source file, of which the header that highdicom saw has only the slices."""
+    """Replace frame references by the frame numbers of the source file; highdicom's header had only the kept slices."""
     numbers = sorted(source.frames)
     for group in segmentation.PerFrameFunctionalGroupsSequence if numbers else ():
         for derivation in group.DerivationImageSequence:

@@ -28,7 +28,7 @@ from medweave_steps.training.loop.validate import open_validator
 
 
 def run(config: TrainConfig, context: StepContext) -> Mapping[str, Any]:
-    """Check the cases, trains, chooses the postprocessing on the validation split and write the model."""
+    """Check the cases, train, choose the postprocessing on the validation split, and write the model."""
     from medweave_steps.runtime import environment
     from medweave_steps.runtime.imports import require
     from medweave_steps.training.distributed.group import Alone

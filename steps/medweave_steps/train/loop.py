@@ -148,7 +148,7 @@ class Trainer:
         return state.step // epoch_steps - (bool(state.losses) and state.step % epoch_steps == 0)
 
     def _count_energy(self) -> None:
-        """Every rank must call it."""
+        """Add the energy since the last call to that of the epoch; every rank must call this."""
         joules, before = self.energy.joules(), self.state.epoch_joules
         self.state.epoch_joules = None if joules is None or before is None else before + joules
 
@@ -323,7 +323,7 @@ class Trainer:
         checkpoint.write_checkpoint(folder, content)
 
     def restore(self, content: dict[str, Any]) -> list[dict[str, Any]]:
-        """Take over a checkpoint; return the points of its curves.
+        """Restore the state from a checkpoint and return the points of its curves.
 
         Raises:
             UserInputError: it belongs to another training.

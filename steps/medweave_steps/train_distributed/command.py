@@ -36,7 +36,7 @@ WORKERS = "COMPSs' workers compute, and their counters are not read"
 
 
 def run(config: DistributedConfig, context: StepContext) -> Mapping[str, Any]:
-    """Check model and cases, runs the rounds, chooses the postprocessing on the validation split and write the model."""
+    """Check model and cases, run the rounds, choose the postprocessing on the validation split, and write the model."""
     from medweave_steps.runtime import environment
     from medweave_steps.train_distributed.engines import engine_named
     from medweave_steps.training.distributed.launch import ranks_here, run_ranks

@@ -43,7 +43,7 @@ class Course:
 
     @property
     def precision(self) -> str:
-        """Of the arithmetic, as the options name it."""
+        """Precision of the arithmetic, as the options name it."""
         return "bfloat16" if self.bfloat16 else "float32"
 
     def consider(self, figures: Mapping[str, float | None]) -> None:

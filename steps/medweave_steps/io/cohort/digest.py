@@ -91,7 +91,7 @@ class NiftiContent:
 
 
 def read_content(nifti: NiftiVolume) -> NiftiContent:
-    """Read every voxel of a NIfTI volume once and return what `check` needs of it."""
+    """Read every voxel of a NIfTI volume once; return its digest, middle plane and label values."""
     digest = nifti_digest(nifti)
     total, middle = 0, np.empty(0, dtype=np.float32)
     labels: frozenset[int] | None = frozenset() if (nifti.slope, nifti.intercept) == (1, 0) else None

@@ -162,7 +162,7 @@ def _dataset(data: bytes, place: int, meta: Mapping[str, Any], *, explicit: bool
 
 
 def _element(data: bytes, place: int, *, explicit: bool) -> tuple[int, int, int, bytes]:
-    """Tag, start of the value, its length, VR (empty for implicit)."""
+    """Parse the start of an element: return its tag, the start and length of its value, and its VR (empty for implicit VR)."""
     group, element = struct.unpack_from("<HH", data, place)
     tag = group << 16 | element
     if not explicit or group == 0xFFFE:
@@ -179,7 +179,7 @@ def _element(data: bytes, place: int, *, explicit: bool) -> tuple[int, int, int,
 
 
 def _end_of_sequence(data: bytes, place: int, *, explicit: bool) -> int:
-    """Where a sequence of undefined length ends; its items may be of either kind."""
+    """Return the end of a sequence of undefined length; its items may be of defined or undefined length."""
     while True:
         tag, start, length, _ = _element(data, place, explicit=explicit)
         if tag == _SEQUENCE_END:

@@ -71,7 +71,7 @@ class PixelLayout:
 
     @property
     def native(self) -> bool:
-        """True where planes are stored uncompressed at a known place."""
+        """Whether planes are stored uncompressed at a known offset."""
         return self.transfer_syntax in NATIVE
 
     @property

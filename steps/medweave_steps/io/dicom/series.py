@@ -73,7 +73,7 @@ def assemble(planes: Sequence[Plane], name: SeriesName) -> DicomVolume:
 
 
 def place_text(plane: Plane) -> str:
-    """Where a slice lies along its normal, as messages say it."""
+    """Return the position of a slice along its normal, as text for messages."""
     height_mm = _height_mm(plane)
     return "a slice of unknown place" if height_mm is None else f"the slice at {height_mm:.2f} mm"
 

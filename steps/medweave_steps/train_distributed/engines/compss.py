@@ -17,7 +17,7 @@ from medweave_steps.training.loop.validate import Tally
 
 
 def require_pycompss() -> None:
-    """Fails at once where the binding is not installed.
+    """Raise an error if the Python binding pycompss is not installed.
 
     Raises:
         BackendMissingError: it is not; no other engine is used instead.

@@ -195,7 +195,7 @@ def tally(
     num_cases: int | None,
     bfloat16: bool,
 ) -> list[list[Tally]]:
-    """This replica's share of the validation cases, every `replicas`-th, by the averaged weights."""
+    """Return the tallies of this replica's validation cases, every `replicas`-th, with the averaged weights."""
     torch = require("torch", extra="train")
     bench = _bench(job)
     torch.set_num_threads(job.num_threads)
@@ -216,7 +216,7 @@ class _Ahead:
         self._batches: Batches | None = None
 
     def of(self, replica: int, job: ReplicaJob, bench: _Bench) -> Batches:
-        """Those of a replica."""
+        """Return the batches of a replica."""
         if self._batches is None or self._replica != replica:
             if self._batches is not None:
                 self._batches.close()

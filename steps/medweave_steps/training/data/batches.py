@@ -19,7 +19,7 @@ class _Source(Protocol):
         """Return the batch of a step; steps may come in any order."""
 
     def close(self) -> None:
-        """End what cuts them."""
+        """End the thread or processes that cut the batches."""
 
 
 class Batches:
@@ -50,7 +50,7 @@ class Batches:
         return batch
 
     def close(self) -> None:
-        """End what cuts them."""
+        """End the thread or processes that cut the batches."""
         self._source.close()
 
 

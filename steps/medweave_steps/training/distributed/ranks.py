@@ -48,7 +48,7 @@ class RankTask:
 
 
 def failure_file(folder: Path, rank: int) -> Path:
-    """Where a rank leaves its failure."""
+    """Return the path of the file that a rank writes its failure to."""
     return folder / f"rank-{rank}.json"
 
 

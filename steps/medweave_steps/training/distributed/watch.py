@@ -57,7 +57,7 @@ class Watch:
         self._thread.start()
 
     def finish(self) -> None:
-        """This rank's work is done: its silence is no loss from now on, nor is that of the others to it."""
+        """End the heartbeat and mark this rank as finished: it is not lost from now on, and no longer watches the others."""
         self._finished.set()
         self._thread.join()
         self.store.set(_beat(self._place.rank), _FINISHED)

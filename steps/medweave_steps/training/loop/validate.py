@@ -137,7 +137,7 @@ def tallies(
 
 
 def summary(cases: Sequence[Tally]) -> dict[str, float | None]:
-    """Mean Dice over cases, lesion sensitivity (all, and from 6 and 10 mm) and false positives per scan; None if undefined."""
+    """Return mean Dice, lesion sensitivity (all, and from 6 and 10 mm) and false positives per scan; None for undefined ones."""
     dices = [tally.dice for tally in cases if not math.isnan(tally.dice)]
     figures: dict[str, float | None] = {"dice": float(np.mean(dices)) if dices else None}
     for name, smallest in (("sensitivity", 0.0), ("sensitivity_6mm", 6.0), ("sensitivity_10mm", 10.0)):
