@@ -18,7 +18,7 @@ _MOST_REFERENCES = 20
 
 
 class NotPlainError(Exception):
-    """A value of the configuration is known only by running code."""
+    """Raised for a value of the configuration that only running code can determine."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -53,7 +53,7 @@ class Examined:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MaskRules:
-    """What the masks of a cohort may hold.
+    """Rules for the label values that the masks of a cohort may hold.
 
     Attributes:
         declared: labels after merging; None where the cohort declares none, and the masks' own values are the labels.
@@ -158,7 +158,7 @@ def examine_nifti(cohort: Path, case: NiftiCase, rules: MaskRules) -> Examined:
 
 
 def _patient_of(series: FoundSeries, result: Examined) -> str:
-    """Return whose the series is, for its patient key; add a notice where its headers do not say it completely."""
+    """Return the patient of the series, for its patient key; add a notice if its headers do not identify the patient completely."""
     if len(series.patients) > 1:
         raise series.name.refuse(
             "mixed-patients",

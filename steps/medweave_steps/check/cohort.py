@@ -57,7 +57,7 @@ _SETTLED_BY_SKIPPING = {"unreadable-file"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checked:
-    """The index, and what the summary adds to it.
+    """The result of checking a cohort: its index, and data for the summary.
 
     Attributes:
         file_numbers: number of each file among all files of the cohort, sorted by path, from 1.
@@ -199,7 +199,7 @@ def _notice_below(below: Sequence[str]) -> list[Finding]:
 
 
 def _cards_below(cohort: Path, below: Sequence[str]) -> list[Mapping[str, Any]]:
-    """Return the cards of parts of the cohort: synthetic data must be reported as such from any of its folders."""
+    """Return the cards in subfolders of the cohort: if one of them is synthetic, the cohort must be reported as such."""
     return [_read_card((cohort / name).parent) for name in below if name.endswith(CARD_FILE)]
 
 

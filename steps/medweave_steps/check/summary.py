@@ -77,7 +77,7 @@ def counted(number: int, noun: str) -> str:
 
 
 def print_summary(checked: Checked, context: StepContext) -> None:
-    """Print what the cohort holds and every notice; keep both for the report."""
+    """Print the content of the cohort and every notice; keep both for the report."""
     values = figures(checked)
     kind = {"dicom": "DICOM", "nifti": "NIfTI", "msd": "data set with dataset.json"}[values["layout"]]
     modality = modality_of(checked.index.channels)

@@ -42,7 +42,7 @@ class _Constant:
 
 @dataclass(slots=True)
 class TextSearch:
-    """Collects what the images of one series have in common.
+    """Search for burned-in text in the images of one series; collects what the images have in common.
 
     Attributes:
         found: True as soon as one image shows a line of saturated glyphs.

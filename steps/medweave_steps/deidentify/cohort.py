@@ -58,7 +58,7 @@ class Deidentified:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
-    """The options of a run."""
+    """The options of one de-identification."""
 
     cohort: Path
     output: Path

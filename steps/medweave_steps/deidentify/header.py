@@ -42,7 +42,7 @@ _DUMMIES: dict[str, Any] = {
 
 @dataclass(slots=True, kw_only=True)
 class HeaderCleaner:
-    """Applies the profile to the headers of one patient.
+    """The de-identification of the headers of one patient by the profile.
 
     Attributes:
         pseudonym: new PatientID and PatientName.
@@ -119,7 +119,7 @@ class HeaderCleaner:
         return True
 
     def _stays_as_it_is(self, dataset: Any, tag: Any) -> bool:
-        """Return True for numbers and pixels of attributes that the standard knows; their bytes are not even looked into."""
+        """Return True for numbers and pixels of attributes that the standard defines; their bytes are not inspected."""
         from pydicom.datadict import dictionary_has_tag, dictionary_VR
 
         number = int(tag)

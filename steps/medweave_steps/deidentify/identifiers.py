@@ -21,7 +21,7 @@ _NUMBERS = (
 
 
 class Identifiers:
-    """The words by which one file names people and places."""
+    """The words in one file's header that identify people and places."""
 
     def __init__(self, words: Iterable[str]) -> None:
         folded = {word.casefold() for word in words if len(word) >= FEWEST_LETTERS}

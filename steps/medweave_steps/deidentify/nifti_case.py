@@ -23,7 +23,7 @@ _GZIP_LEVEL = 2
 
 @dataclass(frozen=True, slots=True)
 class _Form:
-    """Where a header keeps what (nifti1.h, nifti2.h of the NIfTI Data Format Working Group).
+    """The layout of a header (nifti1.h, nifti2.h of the NIfTI Data Format Working Group).
 
     Attributes:
         words: offset and length of the fields that hold text, or that no reader uses.

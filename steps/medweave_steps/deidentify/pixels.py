@@ -21,7 +21,7 @@ _JPEG_2000 = frozenset((*decode_worker.JPEG_2000, "1.2.840.10008.1.2.4.92", "1.2
 
 
 class UnreadablePixelsError(Exception):
-    """Pixels that cannot be looked at; the text says why, without a value of the header."""
+    """Pixels that cannot be examined; the text gives the reason, without a value of the header."""
 
 
 def strip_pixel_data(dataset: Any, syntax: str) -> bool:

@@ -88,7 +88,7 @@ _TEXT_KEPT = (
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """What the profile says about one attribute.
+    """The profile's rule for one attribute.
 
     Attributes:
         action: for the attribute.

@@ -18,7 +18,7 @@ _STANDARD_ROOT = "1.2.840.10008."
 
 
 class Pseudonyms:
-    """Pseudonyms by HMAC-SHA256 (RFC 2104): with the key they can be computed again, without it names cannot be tried out."""
+    """Pseudonyms by HMAC-SHA256 (RFC 2104): reproducible with the key; without the key, names cannot be tested."""
 
     def __init__(self, key: bytes) -> None:
         self._key = key

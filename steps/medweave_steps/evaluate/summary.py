@@ -20,7 +20,7 @@ Rows = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Draws:
-    """How the intervals are drawn.
+    """Settings of the bootstrap for confidence intervals.
 
     Attributes:
         seed: of every interval, so that all see the same patients.

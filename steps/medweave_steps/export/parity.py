@@ -21,7 +21,7 @@ Runner = Callable[[FloatArray], FloatArray]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parity:
-    """How far one backend is from torch, over all windows.
+    """The difference of one backend from torch, over all windows.
 
     Attributes:
         max_logit_difference: largest absolute difference of two logits.

@@ -70,7 +70,7 @@ def _restore_box(
 
 
 class _Axis(NamedTuple):
-    """Which voxels `[low, high)` of the network's grid (below 0: zeros outside the crop) give which source voxels, and how."""
+    """The voxels `[low, high)` of the network's grid (below 0: zeros outside the crop) that give source voxels, with weights."""
 
     low: int
     high: int

@@ -17,7 +17,7 @@ from medweave_steps.metrics.masks import BoolArray, FloatArray, IndexArray, chec
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LesionMatch:
-    """The lesions of one scan. A lesion is a connected component (26-connectivity) of the reference mask.
+    """The matched lesions of one scan. A lesion is a connected component (26-connectivity) of the reference mask.
 
     Attributes:
         reference_diameters_mm: longest in-plane diameter of each lesion, mm.
@@ -36,7 +36,7 @@ class LesionMatch:
     num_false_positives: int
 
     def count(self, *, at_least_mm: float = 0.0, below_mm: float = math.inf) -> tuple[int, int]:
-        """Return lesions hit, and lesions in all, whose diameter lies in [at_least_mm, below_mm)."""
+        """Return the numbers of lesions hit and of all lesions with a diameter in [at_least_mm, below_mm)."""
         hits = [
             hit
             for hit, size in zip(self.reference_hit, self.reference_diameters_mm, strict=True)

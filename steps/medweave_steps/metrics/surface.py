@@ -13,7 +13,7 @@ from medweave_steps.metrics.masks import BoolArray, FloatArray, IndexArray, chec
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class SurfaceDistances:
-    """For each surface voxel of one mask, the distance to the nearest surface voxel of the other, mm.
+    """The distance of each surface voxel of one mask to the nearest surface voxel of the other, mm.
 
     Attributes:
         to_reference_mm: one per surface voxel of the predicted mask; empty if that mask is empty, infinite if the other is.

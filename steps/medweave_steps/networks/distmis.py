@@ -88,7 +88,7 @@ class DistMisUnet(torch.nn.Module):  # type: ignore[misc]  # torch is not import
 
 
 class AlongDepth(torch.nn.Module):  # type: ignore[misc]  # torch is not imported for types
-    """A normalisation that takes the last axis for the channels."""
+    """A normalization whose channels are the voxels along the last axis."""
 
     def __init__(self, layer: Any) -> None:
         super().__init__()

@@ -42,7 +42,7 @@ _LOW_GRADE = 0.2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrainSpec:
-    """What to generate."""
+    """Settings of a synthetic brain."""
 
     seed: int
     """Everything about the patient follows from it; another matrix shows the same brain and tumour."""
@@ -70,7 +70,7 @@ class BrainSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrainPhantom:
-    """Four contrasts and the truth.
+    """A synthetic brain: four contrasts and the ground truth.
 
     Attributes:
         image_CIJK: int16, arbitrary units, contrasts in the order of `CONTRASTS`, 0 outside of the brain.

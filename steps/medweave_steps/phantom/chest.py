@@ -33,7 +33,7 @@ from medweave_steps.phantom.vessels import airways_beside, grow_tree, tree_tubes
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChestSpec:
-    """What to generate. Ranges are drawn from uniformly, per patient; give equal ends to fix a value."""
+    """Settings of a synthetic chest. Ranges are drawn from uniformly, per patient; give equal ends to fix a value."""
 
     seed: int
     """Everything about the patient follows from it; another grid shows the same anatomy and nodules."""
@@ -89,7 +89,7 @@ class Nodule:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChestPhantom:
-    """A CT volume and its truth; arrays KJI = [slice feet to head, row anterior to posterior, column right to left]."""
+    """A CT volume and its ground truth; arrays KJI = [slice feet to head, row anterior to posterior, column right to left]."""
 
     hu_KJI: NDArray[np.int16]
     label_KJI: NDArray[np.uint8]

@@ -11,7 +11,7 @@ _PREAMBLE = bytes(128) + b"DICM"
 
 
 class SeriesEncoder:
-    """Encodes images as pydicom's `save_as` does, to the same bytes; elements that the images share are encoded once."""
+    """An encoder for images, with the bytes of pydicom's `save_as`; elements that the images share are encoded once."""
 
     def __init__(self, shared: Any) -> None:
         """Encode the elements that all images have, given as a pydicom Dataset; `image` returns datasets with them."""

@@ -29,7 +29,7 @@ LOCATION_SHARES: dict[Location, float] = {"isolated": 0.45, "juxta-vascular": 0.
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoduleShape:
-    """A star-shaped body: an ellipsoid whose surface is moved by a few smooth waves over the directions."""
+    """A star-shaped body: an ellipsoid whose surface is displaced by a few smooth waves over the directions."""
 
     centre_xyz_mm: Float
     to_unit: Float

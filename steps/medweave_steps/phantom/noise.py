@@ -16,7 +16,7 @@ KernelName = Literal["soft", "medium", "sharp"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kernel:
-    """What a reconstruction kernel does to an image, in two numbers."""
+    """The effect of a reconstruction kernel on an image, in two numbers."""
 
     noise_peak_per_mm: float
     """Spatial frequency in 1/mm at which the noise power spectrum is largest."""

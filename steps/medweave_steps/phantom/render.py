@@ -25,7 +25,7 @@ SKIN_MM = 1.8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scene:
-    """Everything of one patient on one CT grid."""
+    """The structures of one patient on one CT grid."""
 
     grid: CtGrid
     fields: Fields

@@ -80,7 +80,7 @@ class CaseDone:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CaseFailed:
-    """A case that `check` accepted and whose data cannot be used after all, such as a slice that cannot be decoded."""
+    """A case that `check` accepted and whose data cannot be used, such as a slice that cannot be decoded."""
 
     case_id: str
     error: UserInputError

@@ -93,7 +93,7 @@ def _components(truth_IJK: LabelArray) -> Iterator[tuple[int, Triple, npt.NDArra
 
 
 def _used_box(array: npt.NDArray[Any]) -> tuple[slice, ...] | None:
-    """Return the box of all voxels above 0; one axis after the other, each on what the last one left."""
+    """Return the box of all voxels above 0, axis by axis; each axis is searched in the box of the axes before it."""
     box = [slice(0, n) for n in array.shape]
     # The axis of the longest stride first: it is read as the memory lies.
     for axis in np.argsort([-abs(stride) for stride in array.strides]):

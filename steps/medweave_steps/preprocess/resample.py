@@ -114,5 +114,5 @@ def _shares(plan: Resampling, plane_axis: int) -> list[list[tuple[int, np.float3
 
 
 def _by_stride(plane: FloatArray) -> tuple[int, int]:
-    """Return the two axes of a plane, the one with the longer stride first: taking whole rows is the faster of the two."""
+    """Return the two axes of a plane, the one with the longer stride first, because taking whole rows is faster."""
     return (0, 1) if abs(plane.strides[0]) >= abs(plane.strides[1]) else (1, 0)

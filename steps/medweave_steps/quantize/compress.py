@@ -25,7 +25,7 @@ Preset = Literal["mixed", "performance"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuantizeSettings:
-    """How the graph is quantized.
+    """Settings of the quantization of a graph.
 
     Attributes:
         preset: `mixed` gives activations that may be negative their own zero point, `performance` never does.
@@ -118,7 +118,7 @@ def _count_quantizers(model: Any) -> int:
 
 
 def input_convolutions(model: Any) -> list[str]:
-    """Return names of the convolutions between which and the graph's inputs no other one lies, sorted."""
+    """Return the sorted names of the first convolutions: no other one lies between them and the graph's inputs."""
     found, seen, waiting = set(), set(), list(model.get_parameters())
     while waiting:
         operation = waiting.pop()

@@ -23,7 +23,7 @@ AnyMask = npt.NDArray[np.bool_] | npt.NDArray[np.uint8]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CalibrationWindow:
-    """One network input.
+    """One network input for calibration.
 
     Attributes:
         kind: of structure in its middle.

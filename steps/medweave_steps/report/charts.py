@@ -74,7 +74,7 @@ def validation_chart(curves: Curves) -> Chart:
 
 
 def dice_chart(evaluation: Evaluation) -> Chart:
-    """Return Dice of every case, from the worst to the best, beside the baseline's."""
+    """Draw the Dice of every case, from the worst to the best, next to the baseline's."""
     ranked = sorted(
         (case for case in evaluation.per_case if case.dice is not None), key=lambda case: (case.dice, case.case_id)
     )

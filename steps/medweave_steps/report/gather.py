@@ -41,7 +41,7 @@ class Curves:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Material:
-    """The content of the fragment.
+    """The content of the report fragment.
 
     Attributes:
         reports: run reports in the order of the command line.

@@ -36,7 +36,7 @@ ZOOM_PIXELS_MM = 0.25
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class View:
-    """How a plane is shown: rows and columns of the picture, as axes of the volume that are read backwards.
+    """The display of a plane: rows and columns of the picture, as axes of the volume that are read backwards.
 
     Patient's right on the left and anterior (or superior) on top, as radiologists see it; RAS axes rise towards the other side.
     """
@@ -58,7 +58,7 @@ AXIAL = VIEWS[0]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Display:
-    """Values shown as black and as white, HU or standard deviations, and their name in texts."""
+    """The values shown as black and as white, HU or standard deviations, and their name in texts."""
 
     window: tuple[float, float]
     name: str
@@ -122,7 +122,7 @@ class Picture:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Focus:
-    """What the planes go through: a voxel of the prepared volume, and why."""
+    """The voxel of the prepared volume that the planes go through, and its description."""
 
     voxel: Triple
     what: str

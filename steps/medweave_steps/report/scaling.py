@@ -21,7 +21,7 @@ EXPERIMENT_PARALLEL_S = {1: 159_619, 2: 80_679, 4: 41_540, 8: 25_397, 12: 20_122
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Column:
-    """Seconds by ranks, and the speed-up against those of one rank.
+    """A column of the table: seconds by ranks, and the speed-up over one rank.
 
     Attributes:
         one: seconds by one rank; None if unknown.
@@ -48,7 +48,7 @@ class Column:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
-    """The whole of it.
+    """The table of run times by ranks.
 
     Attributes:
         ranks: of the rows.

@@ -295,7 +295,7 @@ def _precision(segmented: Mapping[str, Any]) -> str | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cell:
-    """A figure of a table, and the small text below it."""
+    """A cell of a table: a figure, and the small text below it."""
 
     value: str
     more: str = ""

@@ -37,7 +37,7 @@ _SCORE, _EPOCH, _DONE = "score", "epoch", "done"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spread:
-    """How trials are spread over the machine.
+    """Settings of how trials share the machine.
 
     Attributes:
         slots: trials at the same time, where there are GPUs no more than these.

@@ -36,7 +36,7 @@ _SPLIT = "validation_"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialSettings:
-    """What all trials of a search have in common. Travels to other processes.
+    """Settings that all trials of a search share. They are sent to other processes.
 
     Attributes:
         training_set: absolute path of the prepared cases.

@@ -43,7 +43,7 @@ _SAME_MM = 0.01
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceSeries:
-    """The images a result was made from.
+    """The images that a result was computed from.
 
     Attributes:
         images: header-only datasets, patient attributes made sound: one per slice, sorted, or one multi-frame image.
@@ -122,7 +122,7 @@ def dicom_text(text: str, limit: int = 64) -> str:
 
 
 def research_text(title: str) -> str:
-    """Return a series description (LO) that begins with a title and says what the object is for."""
+    """Return a series description (LO) that begins with a title and states the purpose of the object."""
     return f"{dicom_text(upper_first(title), 64 - len(_RESEARCH))}{_RESEARCH}"
 
 

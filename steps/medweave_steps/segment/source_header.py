@@ -58,7 +58,7 @@ def _is_usable(element: Any) -> bool:
 
 
 def make_text_readable(dataset: Any) -> None:
-    """Rewrite text as UTF-8 where highdicom does not know its character set, or where it has several."""
+    """Rewrite text as UTF-8 if highdicom does not support its character set, or if it has several."""
     character_set = dataset.get("SpecificCharacterSet")
     known = {item.value for item in require("highdicom.enum", extra="segment").SpecificCharacterSetValues}
     if character_set is None or (_SINGLE_SET.fullmatch(str(character_set)) and str(character_set) in known):

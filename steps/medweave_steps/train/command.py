@@ -82,7 +82,7 @@ def _scaled(config: TrainConfig, context: StepContext) -> TrainConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainJob:
-    """The job of every rank.
+    """The arguments of every rank.
 
     Attributes:
         num_threads: compute threads of each rank.
@@ -177,7 +177,7 @@ def _train(
 def _facts_to_agree_on(
     config: TrainConfig, prepared: PreparedFolder, content: Mapping[str, Any] | None
 ) -> dict[str, Any]:
-    """Return what must be equal on all ranks; a rank without the others' checkpoint would start at another step."""
+    """Return the facts that must be equal on all ranks; a rank without the others' checkpoint would start at another step."""
     return {
         **{f"--{name.replace('_', '-')}": value for name, value in config.identity().items()},
         "--checkpoint-folder": config.checkpoint_folder is not None,

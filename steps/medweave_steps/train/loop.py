@@ -60,7 +60,7 @@ class LoopState:
 
 
 class Trainer:
-    """One training; `run` continues it from its state to its end."""
+    """One training; `run` continues it from its state to the end."""
 
     def __init__(
         self,

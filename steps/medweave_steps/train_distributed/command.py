@@ -104,7 +104,7 @@ def usable_model(config: DistributedConfig, prepared: PreparedFolder) -> ModelCa
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DistributedJob:
-    """The job of every rank.
+    """The arguments of every rank.
 
     Attributes:
         card: of the model that is continued.
@@ -223,7 +223,7 @@ def course_of(
 def facts_to_agree_on(
     job: DistributedJob, prepared: PreparedFolder, content: Mapping[str, Any] | None
 ) -> dict[str, Any]:
-    """Return what must be equal on all ranks; a rank without the others' checkpoint would start at another round."""
+    """Return the facts that must be equal on all ranks; a rank without the others' checkpoint would start at another round."""
     return {
         **{f"--{name.replace('_', '-')}": value for name, value in job.config.identity().items()},
         "--checkpoint-folder": job.config.checkpoint_folder is not None,

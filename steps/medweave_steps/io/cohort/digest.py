@@ -75,7 +75,7 @@ def update_nifti(digest: Any, stored: npt.NDArray[Any]) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NiftiContent:
-    """What reading all voxels of a NIfTI volume shows.
+    """The content of a NIfTI volume, from reading all its voxels.
 
     Attributes:
         sha256: over geometry, scaling and inflated voxels.

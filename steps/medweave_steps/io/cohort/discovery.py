@@ -69,7 +69,7 @@ def _encoded(text: str) -> bytes:
 
 @dataclass(slots=True, kw_only=True)
 class FoundSeries:
-    """The CT images of one SeriesInstanceUID, not yet judged.
+    """The CT images of one SeriesInstanceUID, not yet checked.
 
     Attributes:
         files: headers in the order of discovery.

@@ -100,7 +100,7 @@ class PreparedFolder:
     folder: Path
 
     def digest(self) -> str:
-        """Return the SHA-256 of what cohort.json says of all cases; the arrays are not read."""
+        """Return the SHA-256 of the entries of all cases in cohort.json; the arrays are not read."""
         return hashlib.sha256(codec.dumps(self.cohort).encode()).hexdigest()
 
     def cases(self, split: Split | None = None) -> list[CaseFolder]:

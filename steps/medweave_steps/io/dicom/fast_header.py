@@ -75,7 +75,7 @@ _TOO_MUCH |= {0x0018937C, 0x00209241}
 
 
 class _GiveUp(Exception):
-    """Raised for anything unusual, or at the end of the bytes that were read."""
+    """Raised for any unusual header, or at the end of the bytes that were read."""
 
 
 @dataclass(frozen=True, slots=True)

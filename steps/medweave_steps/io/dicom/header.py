@@ -54,7 +54,7 @@ class UnnamedFileError(ValueError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DicomFile:
-    """What grouping needs to know about one file.
+    """The attributes of one file that grouping needs.
 
     Attributes:
         planes: its planes, for CT images; empty for anything else.

@@ -26,7 +26,7 @@ Ranges = tuple[tuple[int, int], ...]
 
 
 class PixelError(Exception):
-    """Raised where the pixels of one plane cannot be read; has the parts of a finding, without the file's name."""
+    """Pixels of one plane that cannot be read; has the parts of a finding, without the file's name."""
 
     def __init__(self, code: str, what: str, *, seen: str, expected: str, do: str) -> None:
         super().__init__(what)

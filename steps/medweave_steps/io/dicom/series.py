@@ -79,7 +79,7 @@ def place_text(plane: Plane) -> str:
 
 
 def _height_mm(plane: Plane) -> float | None:
-    """Return the position of a slice along its own normal, None where the header does not say it."""
+    """Return the position of a slice along its own normal, None if the header does not state it."""
     if plane.orientation is None or plane.position_lps is None:
         return None
     normal = np.cross(plane.orientation[:3], plane.orientation[3:])

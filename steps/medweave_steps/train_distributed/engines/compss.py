@@ -35,7 +35,7 @@ def require_pycompss() -> None:
 
 
 class CompssEngine:
-    """Submits tasks and waits for them in the order of the replicas; the runtime decides where they run."""
+    """An engine that submits tasks and waits for them in the order of the replicas; the runtime decides where they run."""
 
     def __init__(self, job: ReplicaJob) -> None:
         require_pycompss()

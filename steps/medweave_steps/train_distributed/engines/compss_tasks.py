@@ -21,7 +21,7 @@ from medweave_steps.train_distributed.engines.replica import ReplicaJob
 
 @dataclass(frozen=True, slots=True)
 class Parcel:
-    """Something on its way to or from a task.
+    """A wrapper for an object that is sent to or from a task.
 
     Attributes:
         content: the object that is sent.

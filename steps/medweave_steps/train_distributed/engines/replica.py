@@ -38,7 +38,7 @@ from medweave_steps.training.recipe import Recipe
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaJob:
-    """What every replica gets; the same for the whole training.
+    """The arguments of every replica; the same for the whole training.
 
     Attributes:
         config: options of the training that it shares with `train`.
@@ -68,7 +68,7 @@ class ReplicaJob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ability:
-    """What the process that trains a replica can do.
+    """The abilities of the process that trains a replica.
 
     Attributes:
         host: name of the node or pod.
@@ -83,7 +83,7 @@ class Ability:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Share:
-    """What a replica brings from a round.
+    """The result of one replica for one round.
 
     Attributes:
         weights: packed state dict.
@@ -206,7 +206,7 @@ def tally(
 
 
 class _Ahead:
-    """The batches of the replica that this process has trained last: they are cut on until its next round.
+    """The batches of the replica that this process trained last; batches are cut ahead until its next round.
 
     One replica's at a time, since a process that trains them all would keep the batches and data workers of each.
     """
@@ -235,7 +235,7 @@ class _Ahead:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Bench:
-    """What stays open in a process between rounds; the network holds whatever was loaded last."""
+    """The objects that a process keeps open between rounds; the network has the weights that were loaded last."""
 
     network: Any
     whole: Any

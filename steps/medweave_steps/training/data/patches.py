@@ -38,7 +38,7 @@ EDGE_VOXELS = 2.0
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class TrainingCase:
-    """One case, its arrays memory-mapped, with the places that patches are put on.
+    """One case: its arrays, memory-mapped, and the positions for patches.
 
     Attributes:
         case_id: for messages.
@@ -156,7 +156,7 @@ def lesion_boxes(label_IJK: npt.NDArray[np.uint8]) -> tuple[npt.NDArray[np.float
 
 
 class PatchSampler:
-    """Cuts the patches of any step.
+    """A sampler that cuts the patches of any step.
 
     A patch lies on a lesion with chance `lesion_share`, each lesion of the training set being as likely as any other (by
     voxels, one large lesion would hide ten small ones); it holds the whole lesion where that fits. The other patches come from a

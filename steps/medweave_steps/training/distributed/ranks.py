@@ -74,7 +74,7 @@ def main(task: RankTask) -> Any:
 
 
 class _Leave:
-    """Ends this process with an error that the launcher, the other ranks and the user understand."""
+    """The exit of this process with an error that the launcher, the other ranks and the user understand."""
 
     def __init__(self, place: environment.RankPlace, folder: Path) -> None:
         self.watch: Watch | None = None

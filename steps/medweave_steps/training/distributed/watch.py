@@ -43,7 +43,7 @@ def open_store(address: tuple[str, int]) -> Any:
 
 
 class Watch:
-    """A thread that beats for this rank and listens to the others.
+    """A thread that sends this rank's heartbeat and watches those of the other ranks.
 
     Attributes:
         store: the thread's own connection.

@@ -23,7 +23,7 @@ FloatVector = npt.NDArray[np.float64]
 
 
 class Stepper:
-    """Takes a network from one step to the next.
+    """The optimization steps of a network.
 
     Attributes:
         network: the module whose weights change.
@@ -244,7 +244,7 @@ def uses_bfloat16(recipe: Recipe, device: Any) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Blame:
-    """What one rank's batch has to do with a loss that is not finite.
+    """The contribution of one rank's batch to a loss that is not finite.
 
     Attributes:
         losses: case and loss of each patch alone.

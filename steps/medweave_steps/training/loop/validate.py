@@ -32,7 +32,7 @@ MIN_VOLUMES_MM3 = (0.0, 10.0, 20.0, 30.0, 45.0, 60.0)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tally:
-    """What one case contributes under one choice of postprocessing; voxels and lesions are counted.
+    """The counts of voxels and lesions of one case under one choice of postprocessing.
 
     Attributes:
         diameters_mm: longest diameter of each lesion of the label.
@@ -149,7 +149,7 @@ def summary(cases: Sequence[Tally]) -> dict[str, float | None]:
 
 
 def score(figures: Mapping[str, float | None]) -> float:
-    """Return mean Dice, 0 where undefined: what "better" means for weights.
+    """Return mean Dice, 0 where undefined: weights with a larger score are better.
 
     Sensitivity must not enter before a threshold is chosen: weights that see lesions everywhere would win.
     """
@@ -201,7 +201,7 @@ def choose_postprocessing(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Validator:
-    """Runs the network over validation cases.
+    """The validation of a network on a set of cases.
 
     Attributes:
         cases: the validation cases, labelled.
