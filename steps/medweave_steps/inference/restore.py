@@ -1,7 +1,7 @@
 """Back to the source grid: the probability is interpolated linearly, then thresholded.
 
 Interpolating the mask instead would leave the coarse grid's steps on the lesion's outline.
-Outside the crop the probability is 0; beyond the outermost voxel centres of the uncropped grid it is repeated, as in the way
+Outside the crop the probability is 0; beyond the outermost voxel centers of the uncropped grid it is repeated, as in the way
 there (see `io.geometry`). A voxel can only reach the threshold beside a voxel of the network's grid that does, so the work is done
 inside the lesions' boxes, one voxel larger on every side; a test holds it equal to the whole volume.
 """

@@ -23,7 +23,7 @@ class LesionMatch:
         reference_diameters_mm: longest in-plane diameter of each lesion, mm.
         reference_volumes_mm3: volume of each lesion, mm³.
         reference_hit: True where at least one voxel of the lesion lies in a predicted component.
-        reference_centres: centre of mass of each lesion as array indices (fractional), one triple per lesion.
+        reference_centres: center of mass of each lesion as array indices (fractional), one triple per lesion.
         num_predicted: predicted components.
         num_false_positives: predicted components that share no voxel with any lesion.
     """
@@ -82,7 +82,7 @@ def match_lesions(
 def longest_diameters_mm(components: Components, *, spacing_mm: Triple_mm, plane_axis: int) -> list[float]:
     """Return the longest in-plane diameter of each component, mm.
 
-    In each image plane: the distance between the centres of the two voxels that lie farthest apart, plus one voxel (the mean
+    In each image plane: the distance between the centers of the two voxels that lie farthest apart, plus one voxel (the mean
     of both in-plane spacings), because a voxel is as wide as its spacing: a lesion of one voxel is one voxel long, not 0 mm.
     The largest of all planes counts, as in RECIST's longest diameter.
 

@@ -44,7 +44,7 @@ class SurfaceDistances:
 def surface_distances(predicted: BoolArray, reference: BoolArray, *, spacing_mm: Triple_mm) -> SurfaceDistances:
     """Return the distances between the surfaces of two masks, in both directions.
 
-    A surface voxel is a foreground voxel with a face neighbour that is background or outside the array.
+    A surface voxel is a foreground voxel with a face neighbor that is background or outside the array.
 
     Args:
         predicted, reference: bool arrays of one shape of three dimensions, on the same grid.

@@ -2,7 +2,7 @@
 
 Source: Berral, Aranda, Domínguez and Torres 2022, "Distributing Deep Learning Hyperparameter Tuning for 3D Medical Image
 Segmentation", section III. The two differ: 406,793 parameters come about only with 3x3x3 kernels in the transposed and in the last
-convolution and with a normalisation along the last spatial axis, for which a framework's default axis was taken.
+convolution and with a normalization along the last spatial axis, for which a framework's default axis was taken.
 Imports torch: `io.network` imports this module when a network is built. Suffix legend: B batch, C channel, I J K voxel axes.
 """
 
@@ -95,7 +95,7 @@ class AlongDepth(torch.nn.Module):  # type: ignore[misc]  # torch is not importe
         self.layer = layer
 
     def forward(self, image_BCIJK: Any) -> Any:
-        """Return the image, normalised."""
+        """Return the image, normalized."""
         return self.layer(image_BCIJK.transpose(1, 4)).transpose(1, 4)
 
 

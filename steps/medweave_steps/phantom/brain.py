@@ -1,9 +1,9 @@
-"""`generate_brain`: one synthetic brain in four MR contrasts with a tumour, from a seed.
+"""`generate_brain`: one synthetic brain in four MR contrasts with a tumor, from a seed.
 
 Arrays are IJK = [right to left, front to back, feet to head], as files of MSD Task01 are stored; points are mm in that order from
 the middle of the field of view. Skull-stripped: voxels outside the brain are 0 in every contrast. MR has no unit: each contrast of
 each patient has another gain. The pure core of `medweave-step phantom brain`: no file is touched here.
-Contrasts of tissues follow Menze et al. 2015, IEEE TMI 34:1993 (BRATS): oedema is bright in FLAIR and T2, the enhancing rim after
+Contrasts of tissues follow Menze et al. 2015, IEEE TMI 34:1993 (BRATS): edema is bright in FLAIR and T2, the enhancing rim after
 gadolinium, and the core that does not enhance is dark in T1.
 """
 
@@ -76,7 +76,7 @@ class BrainPhantom:
         image_CIJK: int16, arbitrary units, contrasts in the order of `CONTRASTS`, 0 outside of the brain.
         label_IJK: uint8, values of `LABELS`.
         spacing_mm: side of a voxel.
-        enhances: whether the tumour has a rim.
+        enhances: whether the tumor has a rim.
     """
 
     image_CIJK: NDArray[np.int16]
@@ -86,7 +86,7 @@ class BrainPhantom:
 
 
 def generate_brain(spec: BrainSpec) -> BrainPhantom:
-    """Return one patient: tissues, then the tumour, then the effects of a scanner.
+    """Return one patient: tissues, then the tumor, then the effects of a scanner.
 
     Args:
         spec: what to generate.
@@ -138,7 +138,7 @@ def _cubic(distance: NDArray[np.floating]) -> NDArray[np.floating]:
 def _ellipsoid(
     spec: BrainSpec, centre_mm: NDArray[np.floating], half_mm: NDArray[np.floating], turn: float = 0.0
 ) -> Float:
-    """Return distance from a centre in half axes: below 1 is inside; turned about the axis feet to head by radians."""
+    """Return distance from a center in half axes: below 1 is inside; turned about the axis feet to head by radians."""
     i, j, k = (axis - np.float32(c) for axis, c in zip(_axes_mm(spec), centre_mm, strict=True))
     cos, sin = np.float32(np.cos(turn)), np.float32(np.sin(turn))
     a, b, c = np.asarray(half_mm, np.float32)

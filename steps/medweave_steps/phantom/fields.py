@@ -47,7 +47,7 @@ class CoarseGrid:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CtGrid:
-    """Voxel grid of the scan: centre of voxel [0, 0, 0] in the patient frame, spacing along x, y, z, shape KJI."""
+    """Voxel grid of the scan: center of voxel [0, 0, 0] in the patient frame, spacing along x, y, z, shape KJI."""
 
     origin_xyz_mm: tuple[float, float, float]
     spacing_xyz_mm: tuple[float, float, float]

@@ -64,7 +64,7 @@ class NoduleShape:
         return whole, ((surface * np.float32(self.core_share)) - core_out) * np.float32(self.radius_mm)
 
     def scaled(self, factor: float) -> NoduleShape:
-        """Return the same shape, larger or smaller about its centre."""
+        """Return the same shape, larger or smaller about its center."""
         return replace(self, to_unit=self.to_unit / np.float32(factor), radius_mm=self.radius_mm * factor)
 
     @property
@@ -103,7 +103,7 @@ def _draw_location(rng: np.random.Generator) -> Location:
 def draw_shape(
     centre_xyz_mm: Float, diameter_mm: float, attenuation: Attenuation, location: Location, rng: np.random.Generator
 ) -> NoduleShape:
-    """Return a random body around a centre, about `diameter_mm` wide; `fit_diameter` makes that exact.
+    """Return a random body around a center, about `diameter_mm` wide; `fit_diameter` makes that exact.
 
     HU: solid -50 to 80; ground glass, alone or around a solid core, -650 to -450: hazy, vessels still seen
     (Hansell et al. 2008, Radiology 246:697; ranges as measured by de Hoop et al. 2010, Radiology 255:199).
@@ -203,7 +203,7 @@ class Surroundings:
 
 
 def _candidates(where: Surroundings, location: Location, radius_mm: float, rng: np.random.Generator) -> Float:
-    """Return centres that suit the location, in random order."""
+    """Return centers that suit the location, in random order."""
     middle = (where.vessels.start + where.vessels.end) / 2
     wide = where.vessels.start_radius
     points, depth = where.points_xyz_mm, where.depth_mm
@@ -280,7 +280,7 @@ def _free_centres(
     fields: Fields,
     placed: list[tuple[NoduleShape, float]],
 ) -> Float:
-    """Return the centres off the hila, off the other nodules and, unless juxta-pleural, off the pleura."""
+    """Return the centers off the hila, off the other nodules and, unless juxta-pleural, off the pleura."""
     radius = diameter_mm / 2
     allowed = np.ones(len(centres), bool)
     for hilum in where.hila_xyz_mm:
@@ -306,7 +306,7 @@ class DrawnNodule:
 def draw_nodule(shape: NoduleShape, grid: CtGrid, fields: Fields, edge_mm: float) -> DrawnNodule | None:
     """Draw a nodule: return its coverage by ground glass and by solid tissue, and the voxels whose center is inside body and lung.
 
-    The label is one connected component: the largest of several pieces, and where no centre lies inside, the voxel
+    The label is one connected component: the largest of several pieces, and where no center lies inside, the voxel
     deepest in the body is taken. None if the nodule lies outside the volume.
     """
     margin = shape.reach_mm + edge_mm + (7.0 if shape.spicules is not None else 0.0)

@@ -55,7 +55,7 @@ def noise_slices(num_slices: int, amplitude_JI: Float, correlation: float, rng: 
     Args:
         num_slices: how many slices to yield.
         amplitude_JI: from `noise_amplitude`.
-        correlation: of neighbouring slices, 0 to 1; overlapping reconstructions share projections.
+        correlation: of neighboring slices, 0 to 1; overlapping reconstructions share projections.
         rng: the only source of randomness.
     """
     size = amplitude_JI.shape[0]

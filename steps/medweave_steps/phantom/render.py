@@ -109,7 +109,7 @@ def _parts_with_patient(scene: Scene) -> list[Part]:
 
 
 def _cover(depth: Float, edge_mm: float) -> Float:
-    """Return the share of a voxel that lies inside a surface, from the depth of its centre."""
+    """Return the share of a voxel that lies inside a surface, from the depth of its center."""
     share = depth * np.float32(1 / edge_mm)
     share += np.float32(0.5)
     covered: Float = np.clip(share, 0, 1, out=share)

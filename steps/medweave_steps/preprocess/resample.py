@@ -1,7 +1,7 @@
 """Streaming trilinear resampling: planes are read one by one, and only the resampled volume is in memory.
 
 Trilinear interpolation is separable, so each plane is interpolated in its own two axes as it arrives, and enters the (at
-most a few) new planes that it is a neighbour of with its weight along the third axis. The result is full trilinear
+most a few) new planes that it is a neighbor of with its weight along the third axis. The result is full trilinear
 interpolation at the exact physical positions of `io.geometry`'s convention; nothing is smoothed before, as in MONAI's `Spacing`.
 """
 

@@ -1,4 +1,4 @@
-"""Charts as inline SVG whose bytes depend on the figures alone, and whose colours follow the page (light, dark, print)."""
+"""Charts as inline SVG whose bytes depend on the figures alone, and whose colors follow the page (light, dark, print)."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def loss_chart(curves: Curves) -> Chart:
 
 
 def validation_chart(curves: Curves) -> Chart:
-    """Return Dice and lesion sensitivity on the validation split over optimiser steps."""
+    """Return Dice and lesion sensitivity on the validation split over optimizer steps."""
     names = {"dice": ("Dice", FIRST, "-"), "sensitivity": ("lesion sensitivity", SECOND, "--")}
     best_step, best = max(curves.validation.get("dice", ((0, 0.0),)), key=lambda point: point[1])
 

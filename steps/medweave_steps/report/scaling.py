@@ -52,7 +52,7 @@ class Table:
 
     Attributes:
         ranks: of the rows.
-        num_trials: of the grid that was measured or modelled.
+        num_trials: of the grid that was measured or modeled.
         where: on what, in words.
     """
 
@@ -119,7 +119,7 @@ def measured_searches(reports: Sequence[RunReport]) -> list[Search]:
 
 
 def modelled_training(seconds: Mapping[int, float]) -> Mapping[int, float]:
-    """Return the modelled seconds of one training by number of ranks: shared work plus a ring's exchange of gradients.
+    """Return the modeled seconds of one training by number of ranks: shared work plus a ring's exchange of gradients.
 
     T(n) = T(1) / n + s 2 (n - 1) / n; s is the least squares fit to the measurements, at least 0. Empty unless T(1) and another
     were measured. The model ignores the network to a second node, and files that all ranks read.

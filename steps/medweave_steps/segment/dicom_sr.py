@@ -31,7 +31,7 @@ def build_report(
 ) -> Any:
     """Return a measurement report: the number of lesions, and for each its volume, longest diameter and (of CT) mean HU.
 
-    Each lesion has a tracking identifier, the segmentation and source images that show it, and its centre (LPS, mm).
+    Each lesion has a tracking identifier, the segmentation and source images that show it, and its center (LPS, mm).
 
     Args:
         lesions: the lesion table.

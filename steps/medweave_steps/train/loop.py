@@ -33,7 +33,7 @@ class LoopState:
     """The state of a training; all of it is in a checkpoint.
 
     Attributes:
-        step: optimiser steps done.
+        step: optimizer steps done.
         losses: loss of each step since the last training point.
         best_score, best_step, best_weights: of the best validation so far; `validate.score`.
         num_worse: validations since the best.

@@ -147,7 +147,7 @@ def _frame_table(path: Path, plane: Plane, offset: int) -> list[Ranges]:
 
 
 def check_decodable(layout: PixelLayout) -> None:
-    """Refuse pixels that no decoder on this machine reads, or that are not grey values.
+    """Refuse pixels that no decoder on this machine reads, or that are not gray values.
 
     Raises:
         PixelError: says the transfer syntax in words, and what helps.

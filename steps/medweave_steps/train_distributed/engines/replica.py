@@ -128,7 +128,7 @@ def train(
         round_number: from 0.
         replica: from 0.
         weights: the average of the round before, packed.
-        remembered: what this replica returned in the round before, state of its optimiser; empty in the first.
+        remembered: what this replica returned in the round before, state of its optimizer; empty in the first.
         bfloat16: the forward pass is in mixed bfloat16.
     Returns:
         its result, and the state of its optimizer for the next round.

@@ -111,7 +111,7 @@ class Stepper:
         return tensor.to(self.device, self.dtype, non_blocking=pinned)
 
     def statistics(self, *, are_shared: bool) -> FloatVector:
-        """Return the running statistics of all normalisations, one after the other; `set_statistics` takes them.
+        """Return the running statistics of all normalizations, one after the other; `set_statistics` takes them.
 
         Args:
             are_shared: there are several ranks; else an empty array is returned.

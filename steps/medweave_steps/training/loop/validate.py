@@ -94,7 +94,7 @@ def tallies(
     *,
     choices: Sequence[Postprocessing],
 ) -> list[Tally]:
-    """Count for each choice of threshold, lowest peak and smallest volume, one labelling per threshold.
+    """Count for each choice of threshold, lowest peak and smallest volume, one labeling per threshold.
 
     A lesion is a 26-connected component of the label, hit if a component of the mask that passes the filters overlaps it. Such a
     component that overlaps no lesion is a false positive.
@@ -204,7 +204,7 @@ class Validator:
     """The validation of a network on a set of cases.
 
     Attributes:
-        cases: the validation cases, labelled.
+        cases: the validation cases, labeled.
     """
 
     cases: Sequence[CaseFolder]
