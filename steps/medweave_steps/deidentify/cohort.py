@@ -1,4 +1,4 @@
-"""A whole cohort: which layout it has, its cases one after the other or side by side, and what describes it."""
+"""The de-identification of a whole cohort: its layout, its cases (also in parallel), and the files that describe it."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ def read_description(path: Path) -> dict[str, Any]:
     """Return a JSON object of the cohort; empty where the file does not exist.
 
     Raises:
-        FindingError: it is no JSON object.
+        FindingError: the file is not a JSON object.
     """
     if not path.is_file():
         return {}

@@ -1,4 +1,4 @@
-"""One DICOM series: every file read, looked at, cleaned and written under its new name."""
+"""One DICOM series: every file is read, checked, cleaned and written under its new name."""
 
 from __future__ import annotations
 

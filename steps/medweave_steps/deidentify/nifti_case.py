@@ -1,4 +1,4 @@
-"""One NIfTI file: the same voxels behind a header without words."""
+"""One NIfTI file: the same voxels with a header without text."""
 
 from __future__ import annotations
 

@@ -96,7 +96,7 @@ def write_private(path: Path, content: bytes) -> None:
     """Write a new file that only its owner may read (mode 0600).
 
     Raises:
-        FileExistsError: it is there.
+        FileExistsError: the file exists.
     """
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(descriptor, "wb") as stream:

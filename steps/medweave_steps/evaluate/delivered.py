@@ -1,4 +1,4 @@
-"""Reads the masks that `segment` delivered, back onto the grid of the source."""
+"""The masks that `segment` delivered, read on the grid of the source."""
 
 from __future__ import annotations
 

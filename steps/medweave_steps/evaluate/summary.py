@@ -1,4 +1,4 @@
-"""From the figures of each case to those of the cohort, with intervals."""
+"""The figures of the cohort, from those of each case, with confidence intervals."""
 
 from __future__ import annotations
 
@@ -55,9 +55,9 @@ def summarise(
 
     Args:
         results: at least one case.
-        rule: of the baseline, for the record.
-        synthetic: as the cohort index says.
-        without_ground_truth: ids of cases that have nothing to be compared with.
+        rule: rule of the baseline, which the result contains.
+        synthetic: as stated by the cohort index.
+        without_ground_truth: ids of cases without a ground truth.
         seed, num_resamples: of the bootstrap.
     """
     figures = [result.figures for result in results]

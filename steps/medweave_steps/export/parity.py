@@ -1,4 +1,4 @@
-"""Do torch, OpenVINO and ONNX Runtime give the same logits for the same weights? Measured, not assumed."""
+"""The parity of an export: the measured difference of logits between torch, OpenVINO and ONNX Runtime for the same weights."""
 
 from __future__ import annotations
 

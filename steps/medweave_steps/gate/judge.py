@@ -1,4 +1,4 @@
-"""The decision, from figures alone. It takes the validation split; the test split cannot reach it."""
+"""The decision, from figures of the validation split only; the test split has no influence."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ def open_engine(
 
     Args:
         model_folder: holds `models/<precision>.xml` and `.bin` (OpenVINO) or `models/model.onnx` (ONNX Runtime).
-        card: its card, whose digests were checked; says precision and patch shape.
+        card: its card, with checked digests; contains precision and patch shape.
         backend: which library runs the network; ONNX Runtime runs float32 only.
         num_threads: compute threads, at least 1.
         batch_size: patches per call, at least 1; one is as fast as more for patches of 96³, and needs least memory.

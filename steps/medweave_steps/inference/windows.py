@@ -80,9 +80,9 @@ def predict_probability(engine: Engine, volume_CIJK: npt.NDArray[np.floating], c
     padded on both sides with air (the low end of the scaled range), MR with its mean, 0.
 
     Args:
-        engine: the opened model; its batch shape says the window.
+        engine: the opened model; its batch shape is the window's shape.
         volume_CIJK: [channel, I, J, K] on the card's grid, HU or, for MR, standard deviations.
-        card: says window_hu, scaled range and overlap.
+        card: contains window_hu, scaled range and overlap.
     Returns:
         float32 [I, J, K] in [0, 1].
     Raises:

@@ -1,4 +1,4 @@
-"""What every metric asks of its two masks."""
+"""Functions of masks that all metrics share."""
 
 from __future__ import annotations
 

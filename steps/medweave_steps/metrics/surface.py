@@ -1,4 +1,4 @@
-"""How far the surfaces of two masks lie apart, in mm."""
+"""Distances between the surfaces of two masks, in mm."""
 
 from __future__ import annotations
 

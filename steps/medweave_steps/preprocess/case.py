@@ -67,7 +67,7 @@ class CaseDone:
 
     Attributes:
         figures: for the run report; no patient data.
-        notices: what the user should know.
+        notices: messages for the user.
     """
 
     case_id: str

@@ -1,4 +1,4 @@
-"""Where the lungs are: a mask with vessels and nodules filled in, and the box that the volume is cropped to.
+"""Lung segmentation: a mask with vessels and nodules filled in, and the box that the volume is cropped to.
 
 Threshold, connected components and closing, the classical recipe (Hu et al. 2001, IEEE TMI 20(6):490, and Armato and Sensakovic
 2004, Acad Radiol 11(9):1011), with a fall-back that widens the field of view wherever the result may be wrong: a crop that is

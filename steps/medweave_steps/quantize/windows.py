@@ -1,4 +1,4 @@
-"""Which parts of the training cases the calibration sees: half of them around lesions, half anywhere in the lungs."""
+"""The calibration windows of the training cases: half of them around lesions, half anywhere in the lungs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reads what the steps before left: metrics, lesions, curves, run reports, prepared cases and delivered masks."""
+"""The results of the earlier steps: metrics, lesions, curves, run reports, prepared cases and delivered masks."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def read_reports(paths: Sequence[Path]) -> tuple[RunReport, ...]:
     """Read the run reports of the earlier steps.
 
     Raises:
-        UserInputError: a file is missing or is no run report.
+        UserInputError: a file is missing or is not a run report.
     """
     return tuple(read_contract(RunReport, path, where="a run report (run_report.json)") for path in paths)
 

@@ -1,4 +1,4 @@
-"""The table of ranks, time and speed-up: what was measured, what a model says beyond it, and what DistMIS printed.
+"""The table of ranks, time and speed-up: measured values, modeled values beyond them, and the values that DistMIS published.
 
 Source: Berral et al. 2022 (DistMIS), table I: a grid of 32 trials, mean of three runs, hours:minutes:seconds there, seconds here.
 """

@@ -1,4 +1,4 @@
-"""What each section of the fragment says, as plain values for the template."""
+"""The content of each section of the fragment, as plain values for the template."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Complete or absent: outputs are written aside, flushed to the disk and renamed."""
+"""Atomic outputs: they are written under a temporary name, flushed to the disk and renamed."""
 
 from __future__ import annotations
 

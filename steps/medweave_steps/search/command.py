@@ -135,7 +135,7 @@ def _read(cls: type[C], path: Path | None, what: str) -> C:
     """Return a file that people or `--part plan` wrote.
 
     Raises:
-        UserInputError: it is no JSON, or another kind of file.
+        UserInputError: the file is not JSON, or of another kind.
     """
     assert path is not None, "checked with the options"
     try:

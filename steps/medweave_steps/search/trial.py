@@ -55,7 +55,7 @@ class Training:
     """A running trial; `next_point` waits for its progress, `end` stops it, `row` returns its result.
 
     Args:
-        folder: a free path, made for what the trial leaves.
+        folder: a free path; created for the trial's files.
     """
 
     def __init__(self, trial: Trial, settings: TrialSettings, folder: Path) -> None:

@@ -1,4 +1,4 @@
-"""What our DICOM objects share: who they are about, their UIDs and dates. Nothing depends on the time of the run."""
+"""Common parts of our DICOM objects: patient, UIDs and dates. Nothing depends on the time of the run."""
 
 from __future__ import annotations
 

@@ -73,7 +73,7 @@ def fill_segmentation(segmentation: Any, mask: npt.NDArray[np.uint8], *, identit
     Args:
         segmentation: of `draft_segmentation`.
         mask: uint8, 0 or 1, [slice, row, column].
-        identity: what the UIDs are made from: source series, model and mask.
+        identity: parts that the UIDs are derived from: source series, model and mask.
     """
     packed = np.packbits(
         mask.reshape(-1), bitorder="little"

@@ -38,7 +38,7 @@ def build_report(
         segmentation: the DICOM Segmentation that it belongs to.
         source: the images.
         card: the model that found the lesions.
-        identity: what the UIDs are made from.
+        identity: parts that the UIDs are derived from.
     Returns:
         highdicom.sr.Comprehensive3DSR, ready to be written.
     """

@@ -1,4 +1,4 @@
-"""Makes a source header fit for DICOM results to copy from: whatever a header holds, the result is valid."""
+"""Cleaning of a source header for DICOM results to copy from: the result is valid for any header."""
 
 from __future__ import annotations
 

@@ -86,7 +86,7 @@ class TrainJob:
 
     Attributes:
         num_threads: compute threads of each rank.
-        folder, log_folder: what rank 0 fills.
+        folder, log_folder: outputs that rank 0 writes.
         powercap: folder of the processors' counters of energy.
     """
 

@@ -110,7 +110,7 @@ class DistributedJob:
         card: of the model that is continued.
         engine: the one in use.
         num_threads: compute threads of each replica.
-        folder, log_folder: what the first rank fills.
+        folder, log_folder: outputs that the first rank writes.
         points: of the curves that are continued.
         powercap: folder of the processors' counters of energy.
     """

@@ -1,4 +1,4 @@
-"""How every step reads source data: one volume of a cohort, DICOM or NIfTI, as a stream of HU planes on its own grid."""
+"""Access to source data for every step: one volume of a cohort, DICOM or NIfTI, as a stream of HU planes on its own grid."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ class DicomFile:
 
     Attributes:
         planes: its planes, for CT images; empty for anything else.
-        defect: why its pixels cannot be used; None where they can, or where it has none.
+        defect: why its pixels cannot be used; None if they can, or if it has no pixels.
         referenced_series: series that a segmentation was drawn on.
         referenced_images: source images that a segmentation names.
         segments: segment number to label, for a segmentation.

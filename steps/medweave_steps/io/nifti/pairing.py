@@ -1,4 +1,4 @@
-"""Which NIfTI files of a plain folder are masks, and which volume each mask belongs to."""
+"""Pairing of the NIfTI files of a plain folder: which are masks, and to which volume each mask belongs."""
 
 from __future__ import annotations
 

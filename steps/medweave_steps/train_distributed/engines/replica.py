@@ -47,7 +47,7 @@ class ReplicaJob:
         steps_per_round: optimizer steps of each replica in a round.
         learning_rate: peak of the schedule over all rounds.
         architecture: of the model card, as JSON.
-        window_shape, overlap: of the sliding window, as the model card says.
+        window_shape, overlap: of the sliding window, from the model card.
         first_step: steps that the model was trained for before; the sequence of patches continues from there.
         num_threads: compute threads of a replica.
         local_rank: place among the processes of a node; picks the GPU.

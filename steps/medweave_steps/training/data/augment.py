@@ -1,4 +1,4 @@
-"""Random changes that leave a lesion a lesion. Pure functions of an array and a random stream."""
+"""Random augmentation that preserves lesions. Pure functions of an array and a random stream."""
 
 from __future__ import annotations
 

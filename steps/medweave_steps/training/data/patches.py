@@ -68,7 +68,7 @@ class Batch:
         label_BCIJK: float32, 0 or 1.
         case_ids: the case of each patch.
         num_together: patches of the step that count, over all ranks.
-        is_padding: these are there only for a rank to have something, and count nothing.
+        is_padding: the patches only keep a rank busy and have no weight.
         chunk: where the step is in the chunks of its epoch; None where epochs are not cut.
     """
 

@@ -36,7 +36,7 @@ class Failure:
         kind: name of the error's class, which decides the exit code.
         what, seen, expected, do: its four parts.
         signal_number: of the signal that ended the rank, else 0.
-        is_cause: False where this rank only lost the others and does not know why.
+        is_cause: False if this rank only lost the others, for an unknown cause.
     """
 
     kind: str

@@ -33,7 +33,7 @@ class RankTask:
     Attributes:
         work: a function of a module, of `job` and the group; what rank 0's returns is handed back.
         job: its first argument; both travel by pickle.
-        device: what the ranks compute on, as the option says.
+        device: device of the ranks, as the option names it.
         num_threads: compute threads of this rank.
         folder: where a rank that fails leaves its `Failure`.
         parent: process id of the launcher.

@@ -1,4 +1,4 @@
-"""Each rank shows the others that it lives, and ends soon after one of them is lost, whatever it is waiting for.
+"""Heartbeats between ranks: a rank ends soon after another one is lost, even while it waits in a collective.
 
 A process that died closes its connections, which the others notice at once. A node that froze or lost its network closes
 nothing; collectives would wait for it for hours.

@@ -108,7 +108,7 @@ def random_state(device: Any) -> dict[str, Any]:
 def restore_random_state(content: Mapping[str, Any], *, rank: int, device: Any) -> None:
     """Restore the random state that a checkpoint holds for the rank of this number.
 
-    A rank that the checkpoint does not know keeps its initial state, which comes from the seed; the states of ranks that no longer
+    A rank without a state in the checkpoint keeps its initial state, which comes from the seed; the states of ranks that no longer
     exist are dropped.
     """
     torch = require("torch", extra="train")

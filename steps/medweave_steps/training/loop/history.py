@@ -27,7 +27,7 @@ def read_points(folder: Path) -> list[dict[str, Any]]:
     """Return the points of a training log that another training wrote.
 
     Raises:
-        UserInputError: it has none that can be read.
+        UserInputError: the log has no points that can be read.
     """
     try:
         points: list[dict[str, Any]] = json.loads((folder / CURVES_FILE).read_text(encoding="utf-8"))

@@ -151,11 +151,11 @@ class Stepper:
     def backward(self, loss: Any, weight: float = 1.0) -> float:
         """Add the gradient of a loss to that of the step; return the loss.
 
-        On a GPU it returns when the forward pass is over: the backward pass, which takes longer, goes on while the ranks tell each
-        other their losses and the next step is prepared.
+        On a GPU this returns when the forward pass is over: the longer backward pass continues while the ranks exchange their
+        losses and the next step is prepared.
 
         Args:
-            weight: what the loss counts; what is returned is multiplied by it, too.
+            weight: factor of the loss; the returned value is multiplied by it, too.
         """
         loss = loss if weight == 1 else loss * weight
         value_of = self._value_of(loss.detach())
