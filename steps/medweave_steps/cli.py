@@ -65,7 +65,7 @@ def build_parser(verb: Verb | None, words: Sequence[str] = ()) -> argparse.Argum
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Entry point of the console command; returns the exit code (2 usage, 65 data, 69 library, 70 internal, 74 I/O, 75 retry)."""
+    """Run the console command and return its exit code (2 usage, 65 data, 69 library, 70 internal, 74 I/O, 75 retry)."""
     try:
         return _main(list(sys.argv[1:] if arguments is None else arguments))
     except KeyboardInterrupt:  # before the verb listens to signals: its module is still being imported

@@ -136,7 +136,7 @@ class ApiServer:
             self.pods[document["metadata"]["name"]] = document
 
     def remove(self, name: str) -> None:
-        """Delete a pod: its processes are killed, and so is the memory of it."""
+        """Delete a pod and kill its processes."""
         self.pods.pop(name, None)
         for process in self._processes.get(name, []):
             with contextlib.suppress(ProcessLookupError):

@@ -65,7 +65,7 @@ class Registry(BaseHTTPRequestHandler):
             self.wfile.write(body)
 
     def log_message(self, *_: object) -> None:
-        """Serve the registry, as described above."""
+        """Ignore the log message of a request."""
 
 
 def main() -> None:

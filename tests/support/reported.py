@@ -78,7 +78,7 @@ def gate_decision(*, accepted: bool = False) -> GateDecision:
 
 
 def write_reports(folder: Path) -> list[Path]:
-    """Run reports of the steps before `report`, with what real ones hold."""
+    """Write run reports of the steps before `report`, with the content of real ones."""
     results_by_verb = {
         "check": {},
         "preprocess": {

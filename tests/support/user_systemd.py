@@ -69,7 +69,7 @@ def _wait_for(folder: Path, variables: dict[str, str]) -> None:
 
 @contextlib.contextmanager
 def _groups() -> Iterator[list[Path]]:
-    """New control groups in the hierarchies by which systemd distinguishes processes."""
+    """Yield new control groups in the hierarchies by which systemd distinguishes processes; remove them after the block."""
     name = f"medweave-test-{secrets.token_hex(4)}"
     mounts = [line.split() for line in Path("/proc/self/mountinfo").read_text().splitlines()]
     kinds = [(line[4], *line[line.index("-") + 1 :]) for line in mounts]

@@ -45,7 +45,7 @@ def drop(part: str) -> list[str]:
 
 
 def together(*commands: list[str]) -> Iterator[list[str]]:
-    """Join the commands into as few as one shell word can hold: each costs a round trip."""
+    """Yield the commands joined into as few lines as one shell word can hold: each line costs a round trip."""
     lines: list[str] = []
     for words in commands:
         line = " ".join(words)

@@ -146,7 +146,7 @@ class StreamCut(StreamBroke):
     may_be_cut = True
 
     def __init__(self, what: str, why: str = "", *, words: str = "the connection was lost") -> None:
-        """`words` contain no file names."""
+        """Create the error; `words` must not contain file names."""
         self.why = why
         super().__init__(f"{what} broke off: {words}", words, None)
 
@@ -165,7 +165,7 @@ class CommandFailed(WorkflowExecutionException):
     """
 
     def __init__(self, command: Sequence[str], place: str, result: tuple[str, int]) -> None:
-        """`result` is the output of the command and its exit code."""
+        """Create the error; `result` is the output of the command and its exit code."""
         reason = reason_in(result[0])
         super().__init__(f"`{program_of(command)}` in {place} ended with {result[1]}{f': {reason}' if reason else ''}")
 

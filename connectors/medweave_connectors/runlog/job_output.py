@@ -42,7 +42,7 @@ class LineSplitter:
             self._rest = bytearray()
 
     def close(self) -> None:
-        """Emit a last line without an end."""
+        """Emit a last line that has no line end."""
         self._emit(self._rest)
         self._rest = bytearray()
 

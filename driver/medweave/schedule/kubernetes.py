@@ -66,7 +66,7 @@ class Kubernetes:
         return f"is a release in namespace {self._namespace}, and {when}"
 
     def pause(self, *, paused: bool) -> None:
-        """Upgrade the release, suspended or not."""
+        """Pause or resume the schedule by upgrading the release."""
         self._upgrade(suspended=paused)
 
     def remove(self) -> str:

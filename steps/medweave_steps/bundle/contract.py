@@ -1,4 +1,4 @@
-"""What a Bundle says about its input, in the words of the model card; options speak where it is silent."""
+"""The input contract of a Bundle, in the terms of the model card; options supply what the Bundle does not state."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class BundleContract:
     Attributes:
         activation: `sigmoid` or `softmax`, as the postprocessing names it.
         label: name of the lesion's class.
-        notices: what the user should know about the import.
+        notices: messages for the user about the import.
     """
 
     spacing_mm: Floats | None

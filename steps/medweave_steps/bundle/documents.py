@@ -18,7 +18,7 @@ _MOST_REFERENCES = 20
 
 
 class NotPlainError(Exception):
-    """A value of the configuration is known only by running code."""
+    """Raised for a value of the configuration that only running code can determine."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,7 +82,7 @@ def short_name(component: Mapping[str, Any]) -> str:
 
 
 def open_bundle(bundle: Path) -> BundleDocuments:
-    """Parses the configuration of a local Bundle.
+    """Parse the configuration of a local MONAI Bundle.
 
     Raises:
         UserInputError: there is no inference configuration, or a file cannot be parsed.

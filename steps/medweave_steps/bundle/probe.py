@@ -13,12 +13,12 @@ _MULTIPLES = (1, 2, 4, 8, 16, 32)
 
 
 def probe(network: Any, patch_shape: Triple, *, activation: str | None) -> tuple[str, int]:
-    """Try the network on zeros.
+    """Run the network on zeros to find its activation and the number that each side of its input must be a multiple of.
 
     Args:
         network: in evaluation mode.
-        patch_shape: I, J, K; tried where no small shape is taken.
-        activation: what the Bundle's postprocessing applies, `sigmoid`, `softmax` or None where it does not say.
+        patch_shape: I, J, K; used if the network accepts no small shape.
+        activation: of the Bundle's postprocessing: `sigmoid`, `softmax`, or None if it names none.
     Returns:
         `sigmoid` for one output channel or `softmax` for two, and the number of which each side must be a multiple.
     Raises:

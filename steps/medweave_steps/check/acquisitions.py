@@ -51,7 +51,7 @@ def check_one_acquisition(planes: Sequence[Plane], name: SeriesName) -> None:
 
 
 def _alternates(num_slices: int, num_values: int, num_changes: int) -> bool:
-    """Return True for times of few acquisitions that change at most slices; the time of each slice says nothing."""
+    """Return True for times of few acquisitions that change at most slices; a time that differs for each slice has no meaning."""
     return num_values * _MIN_SLICES_PER_TIME <= num_slices and num_changes * 2 > num_slices
 
 

@@ -53,7 +53,7 @@ class Examined:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MaskRules:
-    """What the masks of a cohort may hold.
+    """Rules for the label values that the masks of a cohort may hold.
 
     Attributes:
         declared: labels after merging; None where the cohort declares none, and the masks' own values are the labels.
@@ -75,7 +75,7 @@ class NiftiCase:
 
 
 def examine_dicom(cohort: Path, series: FoundSeries, rules: MaskRules, *, num_threads: int) -> Examined:
-    """Judge one CT series and its segmentation; read every pixel byte once, decode at most one plane."""
+    """Check one CT series and its segmentation. Every pixel byte is read once; at most one plane is decoded."""
     result = Examined(name=series.name)
     try:
         _check_defects(series)
@@ -122,7 +122,7 @@ def examine_dicom(cohort: Path, series: FoundSeries, rules: MaskRules, *, num_th
 
 
 def examine_nifti(cohort: Path, case: NiftiCase, rules: MaskRules) -> Examined:
-    """Judge one NIfTI volume and its mask; read every voxel once."""
+    """Check one NIfTI volume and its mask. Every voxel is read once."""
     result = Examined(name=case.name)
     try:
         nifti = open_nifti(cohort / case.image, case.name, channels=case.channels)
@@ -158,7 +158,7 @@ def examine_nifti(cohort: Path, case: NiftiCase, rules: MaskRules) -> Examined:
 
 
 def _patient_of(series: FoundSeries, result: Examined) -> str:
-    """Return whose the series is, for its patient key; add a notice where its headers do not say it completely."""
+    """Return the patient of the series, for its patient key; add a notice if its headers do not identify the patient completely."""
     if len(series.patients) > 1:
         raise series.name.refuse(
             "mixed-patients",
@@ -199,7 +199,11 @@ def _check_references(series: FoundSeries, result: Examined) -> None:
 
 
 def _check_whole(planes: Sequence[Plane], name: SeriesName) -> None:
-    """Checked before the geometry: a truncated header lacks both, and the cause is the copy, not the scanner."""
+    """Refuse a series with truncated files.
+
+    This check runs before those of the geometry: a truncated header has neither a position nor pixels, and the cause is the copy,
+    not the scanner.
+    """
     lacking = sum(map(_is_cut_off, planes))
     if lacking:
         raise name.refuse(

@@ -57,7 +57,7 @@ _SETTLED_BY_SKIPPING = {"unreadable-file"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checked:
-    """The index, and what the summary adds to it.
+    """The result of checking a cohort: its index, and data for the summary.
 
     Attributes:
         file_numbers: number of each file among all files of the cohort, sorted by path, from 1.
@@ -80,7 +80,7 @@ class _Files:
 def check_cohort(
     cohort: Path, context: StepContext, *, skip: bool, label_options: LabelOptions = NO_LABEL_OPTIONS
 ) -> Checked:
-    """Read a whole cohort and judge it.
+    """Read and check a whole cohort.
 
     Args:
         skip: leave bad cases out with a notice; otherwise their errors stay in the findings.
@@ -199,7 +199,7 @@ def _notice_below(below: Sequence[str]) -> list[Finding]:
 
 
 def _cards_below(cohort: Path, below: Sequence[str]) -> list[Mapping[str, Any]]:
-    """Return the cards of parts of the cohort: synthetic data must be reported as such from any of its folders."""
+    """Return the cards in subfolders of the cohort: if one of them is synthetic, the cohort must be reported as such."""
     return [_read_card((cohort / name).parent) for name in below if name.endswith(CARD_FILE)]
 
 
@@ -220,7 +220,7 @@ class _Listed:
 
 
 def _read_msd(cohort: Path, names: Sequence[str]) -> _Listed:
-    """`dataset.json` as the Medical Segmentation Decathlon writes it (Antonelli et al. 2022, Nat Commun 13:4128), or nnU-Net."""
+    """Read `dataset.json` of the Medical Segmentation Decathlon (Antonelli et al. 2022, Nat Commun 13:4128) or nnU-Net."""
     dataset = _read_json(cohort / DATASET_FILE, "the data set")
     try:
         data = dataset_as_msd(dataset, names)

@@ -17,7 +17,7 @@ from medweave_steps.io.findings import notice, refuse
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LabelOptions:
-    """What the user requests.
+    """The user's options for labels.
 
     Attributes:
         declared: labels of `--labels`, after merging; None without that option.
@@ -28,7 +28,7 @@ class LabelOptions:
     merges: tuple[LabelMerge, ...] = ()
 
     def rules(self, own: Sequence[Label] | None) -> MaskRules:
-        """Return what the masks may hold.
+        """Return the rules for the label values of the masks.
 
         Args:
             own: labels that the cohort itself declares, before merging; None where it declares none.

@@ -1,4 +1,4 @@
-"""What concerns more than one case: fixed splits, one patient in two of them, one scan twice."""
+"""Checks across cases: fixed splits, one patient in two of them, one scan twice."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def join_same_scans(cases: Sequence[CaseEntry]) -> tuple[list[CaseEntry], list[F
     """Return the entries with one patient key for cases of equal voxels, so that no draw separates them.
 
     Returns:
-        the cases in their order, and a notice for each scan that is there more than once.
+        the cases in their order, and a notice for each scan that occurs more than once.
     """
     findings = []
     keys = {case.patient_key: case.patient_key for case in cases}

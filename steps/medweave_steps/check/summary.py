@@ -27,7 +27,7 @@ def refusal(errors: Sequence[Finding]) -> UserInputError:
 
 
 def figures(checked: Checked) -> dict[str, Any]:
-    """Counts, spacing in mm and all findings, for the run report."""
+    """Return counts, voxel sizes in mm and all findings, for the run report."""
     cases = checked.index.cases
     usable = {case.case_id for case in cases}
     examined = [e for e in checked.examined if e.name.case_id in usable]
@@ -53,7 +53,7 @@ def figures(checked: Checked) -> dict[str, Any]:
 
 
 def _spacing(checked: Checked) -> dict[str, Any]:
-    """Smallest, median and largest voxel size: in plane, and from slice to slice."""
+    """Return the smallest, median and largest voxel size in mm, in plane and between slices."""
     table: dict[str, Any] = {}
     for name, pick in (("in_plane", 1), ("between_slices", 0 if checked.index.layout == "dicom" else 2)):
         values = [case.grid.spacing_mm[pick] for case in checked.index.cases]
@@ -72,12 +72,12 @@ def _codes(label: Label) -> str:
 
 
 def counted(number: int, noun: str) -> str:
-    """`1 lesion`, `2 lesions`."""
+    """Return a count with its noun: `1 lesion`, `2 lesions`."""
     return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def print_summary(checked: Checked, context: StepContext) -> None:
-    """Print what the cohort holds and every notice; keep both for the report."""
+    """Print the content of the cohort and every notice; keep both for the report."""
     values = figures(checked)
     kind = {"dicom": "DICOM", "nifti": "NIfTI", "msd": "data set with dataset.json"}[values["layout"]]
     modality = modality_of(checked.index.channels)
@@ -111,7 +111,7 @@ def print_summary(checked: Checked, context: StepContext) -> None:
 
 
 def _pairs(checked: Checked) -> dict[str, dict[str, int]]:
-    """Case id to the numbers of the files of its volume (of a series the first one) and of its mask."""
+    """Return, for each case id, the file numbers of its volume (the first file of a series) and of its mask."""
     numbers = checked.file_numbers
     return {
         case.case_id: {"volume_file": numbers[case.files[0]], "mask_file": numbers[mask]}
@@ -121,7 +121,7 @@ def _pairs(checked: Checked) -> dict[str, dict[str, int]]:
 
 
 def _pair_lines(checked: Checked) -> list[str]:
-    """Which mask belongs to which volume, by file number, since names of files may be names of patients."""
+    """Return a line that lists the mask of each volume by file number, since file names may contain patient names."""
     pairs = _pairs(checked)
     if not pairs:
         return []

@@ -1,1 +1,1 @@
-"""`deidentify`: turns an identified cohort into a de-identified one, and keeps at home what leads back."""
+"""`deidentify`: turns an identified cohort into a de-identified one, and stores the re-identification map apart from it."""

@@ -42,7 +42,7 @@ class _Constant:
 
 @dataclass(slots=True)
 class TextSearch:
-    """Collects what the images of one series have in common.
+    """Search for burned-in text in the images of one series; collects what the images have in common.
 
     Attributes:
         found: True as soon as one image shows a line of saturated glyphs.
@@ -52,7 +52,7 @@ class TextSearch:
     _by_kind: dict[Any, _Constant] = field(default_factory=dict)
 
     def add(self, stored_JI: npt.NDArray[Any], kind: str = "") -> None:
-        """Take in one image.
+        """Add one image of the series.
 
         Args:
             stored_JI: stored values [row, column].
@@ -111,7 +111,7 @@ def _constant_text(first: npt.NDArray[Any], same: Mask) -> bool:
 
 
 def _background(first: npt.NDArray[Any], same: Mask) -> Mask:
-    """Constant pixels of the lowest value (air below the scale) or of one value over a large region (padding)."""
+    """Return the constant pixels of the lowest value (air below the scale) or of one value over a large region (padding)."""
     ndimage = require("scipy.ndimage", extra="deidentify")
     lowest = first == first.min()
     background: Mask = same & lowest if lowest.mean() > CLIPPED_SHARE else np.zeros_like(same)

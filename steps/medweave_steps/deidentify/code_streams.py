@@ -21,7 +21,7 @@ _RLE_HEADER_BYTES = 64
 
 
 class CodeStreamError(ValueError):
-    """A code stream of another form than its standard says; the text names the form, and no content."""
+    """A code stream that does not follow its standard; the text names the difference, and no content."""
 
 
 def strip_jpeg(stream: bytes, *, is_color: bool, is_jpeg_ls: bool = False) -> bytes:

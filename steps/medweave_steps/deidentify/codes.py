@@ -36,7 +36,7 @@ def is_public(dataset: Any) -> bool:
 
 
 def replace_code(dataset: Any, pseudonyms: Pseudonyms) -> None:
-    """Turn a code of a local scheme into one that says nothing; equal codes stay equal, different ones different."""
+    """Replace a code of a local scheme by a pseudonymous one; equal codes stay equal, different codes stay different."""
     value = next((str(dataset.get(keyword)) for keyword in _VALUES if dataset.get(keyword)), "")
     scheme = str(dataset.get("CodingSchemeDesignator", ""))
     for keyword in (*_VALUES, *_NAMED_ELSEWHERE):

@@ -1,4 +1,4 @@
-"""A whole cohort: which layout it has, its cases one after the other or side by side, and what describes it."""
+"""The de-identification of a whole cohort: its layout, its cases (also in parallel), and the files that describe it."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Deidentified:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
-    """The options of a run."""
+    """The options of one de-identification."""
 
     cohort: Path
     output: Path
@@ -67,7 +67,7 @@ class Task:
 
 
 def deidentify_cohort(task: Task, context: StepContext) -> Deidentified:
-    """Write a cohort into a folder that is there and empty.
+    """Write the de-identified cohort into an existing, empty folder.
 
     Raises:
         FindingError: a file that describes the cohort cannot be used.

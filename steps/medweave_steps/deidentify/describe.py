@@ -22,7 +22,7 @@ def read_description(path: Path) -> dict[str, Any]:
     """Return a JSON object of the cohort; empty where the file does not exist.
 
     Raises:
-        FindingError: it is no JSON object.
+        FindingError: the file is not a JSON object.
     """
     if not path.is_file():
         return {}
@@ -47,7 +47,7 @@ def bad_description(file: str, seen: str) -> FindingError:
 
 
 def write_card(cohort: Path, names: Sequence[str], output: Path) -> None:
-    """`cohort_card.json`: the class of the data now, the cohort's own labels, and `synthetic` where any card in it says so."""
+    """Write `cohort_card.json`: the current data class, the cohort's own labels, and `synthetic` if any of its cards says so."""
     cards = [read_description(cohort / name) for name in names if name.rpartition("/")[2] == CARD_FILE]
     card: dict[str, Any] = {"data_class": DEIDENTIFIED, "synthetic": any(bool(card.get("synthetic")) for card in cards)}
     labels = _card_labels(read_description(cohort / CARD_FILE).get("labels"))
@@ -55,7 +55,7 @@ def write_card(cohort: Path, names: Sequence[str], output: Path) -> None:
 
 
 def write_splits(cohort: Path, output: Path, case_ids: Mapping[str, str]) -> None:
-    """`splits.json` under the new case ids.
+    """Write `splits.json` with the new case ids.
 
     Args:
         case_ids: case id in the source to case id in the output, of every case; empty for one that was left out.

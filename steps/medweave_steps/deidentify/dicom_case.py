@@ -1,4 +1,4 @@
-"""One DICOM series: every file read, looked at, cleaned and written under its new name."""
+"""One DICOM series: every file is read, checked, cleaned and written under its new name."""
 
 from __future__ import annotations
 
@@ -171,7 +171,7 @@ def _parse(content: bytes, ordinal: int) -> tuple[Any, str]:
 
 
 def _check(dataset: Any, job: SeriesJob) -> None:
-    """Refuse what its own header says to hold text, or cannot be named."""
+    """Refuse a file whose header says that text is burned into its pixels, or whose pixels contain an overlay."""
     if str(dataset.get("BurnedInAnnotation") or "").strip().upper() == "YES":
         raise refuse(
             "burned-in-annotation",
@@ -296,7 +296,7 @@ def _new_meta(dataset: Any, syntax: str) -> None:
 
 
 def remove_empty_folders(output: Path) -> None:
-    """Folders of patients of whom nothing is left."""
+    """Remove the empty folders of patients without any remaining file."""
     for folder in output.iterdir():
         if folder.is_dir() and not os.listdir(folder):  # noqa: PTH208 (a name is not needed)
             folder.rmdir()

@@ -153,7 +153,7 @@ def _not_delivered(file: DicomFile | None) -> str:
 
 
 def _name_patients(found: FoundCohort, identities: dict[str, set[tuple[str, str]]]) -> None:
-    """Set the patient of each series. A study has one patient; headers that name none take the one that others name."""
+    """Set the patient of each series. A study has one patient; headers without a patient get the one that other headers name."""
     issuers = issuers_by_patient_id(pair for pairs in identities.values() for pair in pairs)
     for series in found.series:
         named = without_absent_issuers(pair for pair in identities[series.study_key] if pair[0])

@@ -42,7 +42,7 @@ _DUMMIES: dict[str, Any] = {
 
 @dataclass(slots=True, kw_only=True)
 class HeaderCleaner:
-    """Applies the profile to the headers of one patient.
+    """The de-identification of the headers of one patient by the profile.
 
     Attributes:
         pseudonym: new PatientID and PatientName.
@@ -119,7 +119,7 @@ class HeaderCleaner:
         return True
 
     def _stays_as_it_is(self, dataset: Any, tag: Any) -> bool:
-        """Return True for numbers and pixels of attributes that the standard knows; their bytes are not even looked into."""
+        """Return True for numbers and pixels of attributes that the standard defines; their bytes are not inspected."""
         from pydicom.datadict import dictionary_has_tag, dictionary_VR
 
         number = int(tag)
@@ -213,7 +213,7 @@ class HeaderCleaner:
         self.actions["replaced"] += 1
 
     def _dummy_items(self, element: Any) -> None:
-        """Every text of the items says nothing any more; codes become those of no scheme."""
+        """Replace every text in the items by a dummy value, and every code by a pseudonymous one of medweave's own scheme."""
         for item in element.value:
             if is_code(item):
                 replace_code(item, self.pseudonyms)
@@ -235,7 +235,7 @@ class HeaderCleaner:
             self.actions["uid-replaced"] += 1
 
     def _move(self, element: Any) -> bool:
-        """Move a date; False where the element holds something else, and nothing was done."""
+        """Shift a date. Return False if the element holds something else; it is then left unchanged."""
         values = _values(element)
         if element.VR == "TM":
             return all(dates.is_time(value) for value in values if value)
@@ -299,7 +299,7 @@ class HeaderCleaner:
 
 
 def _rule_by_type(vr: str, number: int) -> Rule:
-    """For attributes of the standard that the table does not name: what their kind may hold decides."""
+    """Return the rule for a standard attribute that the table does not list, by its value representation (VR)."""
     if vr == "SQ":
         return Rule("clean", "clean")
     if vr == "UI":

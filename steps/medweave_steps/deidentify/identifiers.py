@@ -21,7 +21,7 @@ _NUMBERS = (
 
 
 class Identifiers:
-    """The words by which one file names people and places."""
+    """The words in one file's header that identify people and places."""
 
     def __init__(self, words: Iterable[str]) -> None:
         folded = {word.casefold() for word in words if len(word) >= FEWEST_LETTERS}
@@ -43,7 +43,7 @@ def _pattern(words: frozenset[str]) -> re.Pattern[str] | None:
 
 
 def identifiers_of(dataset: Any) -> Identifiers:
-    """Parts of every name and every number by which a header's top level names the patient and where they were."""
+    """Return the words of all names, numbers and places at a header's top level that identify the patient."""
     return Identifiers(_words(dataset))
 
 

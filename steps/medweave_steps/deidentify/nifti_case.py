@@ -1,4 +1,4 @@
-"""One NIfTI file: the same voxels behind a header without words."""
+"""One NIfTI file: the same voxels with a header without text."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _GZIP_LEVEL = 2
 
 @dataclass(frozen=True, slots=True)
 class _Form:
-    """Where a header keeps what (nifti1.h, nifti2.h of the NIfTI Data Format Working Group).
+    """The layout of a header (nifti1.h, nifti2.h of the NIfTI Data Format Working Group).
 
     Attributes:
         words: offset and length of the fields that hold text, or that no reader uses.

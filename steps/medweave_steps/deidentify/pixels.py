@@ -21,7 +21,7 @@ _JPEG_2000 = frozenset((*decode_worker.JPEG_2000, "1.2.840.10008.1.2.4.92", "1.2
 
 
 class UnreadablePixelsError(Exception):
-    """Pixels that cannot be looked at; the text says why, without a value of the header."""
+    """Pixels that cannot be examined; the text gives the reason, without a value of the header."""
 
 
 def strip_pixel_data(dataset: Any, syntax: str) -> bool:
@@ -96,7 +96,7 @@ def _strip_frame(frame: bytes, options: dict[str, Any], syntax: str) -> bytes:
 
 
 def planes_of(dataset: Any, syntax: str) -> Iterator[npt.NDArray[Any]]:
-    """Every plane of an image as stored values [row, column]; of a colour image, the brightest of its samples.
+    """Yield every plane of an image as stored values [row, column]; of a color image, the brightest of its samples.
 
     Raises:
         UnreadablePixelsError: too few bytes, a damaged code stream, or a compression without a decoder on this machine.

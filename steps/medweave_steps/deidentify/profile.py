@@ -88,7 +88,7 @@ _TEXT_KEPT = (
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """What the profile says about one attribute.
+    """The profile's rule for one attribute.
 
     Attributes:
         action: for the attribute.
@@ -101,7 +101,7 @@ class Rule:
 
 @functools.cache
 def rules(retain_patient_characteristics: bool) -> Mapping[int, Rule]:
-    """Tag to rule, for every attribute that the table or we name."""
+    """Return the rule of every attribute that the standard's table or medweave's own table lists, by tag."""
     table: dict[int, Rule] = {}
     source = resources.files("medweave_steps.deidentify").joinpath("basic_profile.csv")
     for row in csv.DictReader(source.read_text(encoding="utf-8").splitlines()):
@@ -116,7 +116,7 @@ def rules(retain_patient_characteristics: bool) -> Mapping[int, Rule]:
 
 @functools.cache
 def text_kept() -> frozenset[int]:
-    """Tags of short text that stays although the table does not name it."""
+    """Return the tags of short text attributes that are kept although the table does not list them."""
     from pydicom.datadict import tag_for_keyword
 
     return frozenset(int(tag_for_keyword(keyword)) for keyword in _TEXT_KEPT)

@@ -18,7 +18,7 @@ _STANDARD_ROOT = "1.2.840.10008."
 
 
 class Pseudonyms:
-    """Pseudonyms by HMAC-SHA256 (RFC 2104): with the key they can be computed again, without it names cannot be tried out."""
+    """Pseudonyms by HMAC-SHA256 (RFC 2104): reproducible with the key; without the key, names cannot be tested."""
 
     def __init__(self, key: bytes) -> None:
         self._key = key
@@ -38,11 +38,11 @@ class Pseudonyms:
         return f"2.25.{number}"
 
     def patient(self, identity: str) -> str:
-        """PatientID and PatientName of a patient, and the name of their folder."""
+        """Return the pseudonym of a patient, used as PatientID, PatientName and name of the patient's folder."""
         return f"patient-{self.token('patient', identity, digits=12)}"
 
     def date_shift_days(self, identity: str) -> int:
-        """Days to add to every date of a patient: one to ten years into the past, whole days, so that times stay as they are."""
+        """Return the days to add to a patient's dates: one to ten years into the past; times of day do not change."""
         span = LONGEST_SHIFT_DAYS - SHORTEST_SHIFT_DAYS + 1
         return -(SHORTEST_SHIFT_DAYS + int.from_bytes(self._digest("dates", identity)[:8], "big") % span)
 
@@ -96,7 +96,7 @@ def write_private(path: Path, content: bytes) -> None:
     """Write a new file that only its owner may read (mode 0600).
 
     Raises:
-        FileExistsError: it is there.
+        FileExistsError: the file exists.
     """
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(descriptor, "wb") as stream:

@@ -20,7 +20,7 @@ def threshold_mask(
     volume_mm3: tuple[float, float],
     voxel_volume_mm3: float,
 ) -> BoolArray:
-    """Dense voxels inside the filled lungs, or bright ones of a contrast of MR, in components of a lesion's size.
+    """Return the baseline's mask: dense voxels inside the filled lungs, or bright MR voxels, in components of a lesion's size.
 
     Args:
         volume_IJK: HU or standard deviations on the prepared grid, shape (size_i, size_j, size_k).

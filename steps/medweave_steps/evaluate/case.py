@@ -27,7 +27,7 @@ NSD_TOLERANCE_MM = 2.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CaseTask:
-    """One case with everything that its figures need.
+    """One case to evaluate, with its ground truth, prepared data and delivered mask.
 
     Attributes:
         entry: the case in the cohort index.
@@ -45,7 +45,7 @@ class CaseTask:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BaselineRule:
-    """See `evaluate.baseline`; the threshold is in HU, or for MR in standard deviations of the first contrast.
+    """The rule of the baseline (see `evaluate.baseline`); the threshold is in HU, or for MR in SD of the first contrast.
 
     Attributes:
         inside_lungs: only voxels of `lung.npy` count; for cases that were cropped to the lungs.
@@ -59,7 +59,7 @@ class BaselineRule:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CaseResult:
-    """Figures of one case, and its lesions one by one for the network and the baseline."""
+    """Figures of one case, and the lesions of network and baseline."""
 
     figures: CaseFigures
     match: LesionMatch

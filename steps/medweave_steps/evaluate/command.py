@@ -68,7 +68,7 @@ class EvaluateConfig:
 
 
 def run(config: EvaluateConfig, context: StepContext) -> Mapping[str, Any]:
-    """See the description of the verb."""
+    """Evaluate the segmentations of all cases and return the figures of the run report."""
     from medweave_steps.evaluate.case import BaselineRule
     from medweave_steps.evaluate.summary import summarise
     from medweave_steps.evaluate.tables import lesions_csv, per_case_csv

@@ -1,4 +1,4 @@
-"""Reads the masks that `segment` delivered, back onto the grid of the source."""
+"""The masks that `segment` delivered, read on the grid of the source."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ NIFTI_MASK = "lesion_mask.nii.gz"
 
 
 def find_masks(folders: Sequence[Path]) -> dict[str, Path]:
-    """Case id to the folder that holds its mask, over all folders of segmentations.
+    """Return the folder that holds the mask of each case, by case id, over all folders of segmentations.
 
     Raises:
         UserInputError: two folders hold a mask of the same case.

@@ -1,4 +1,4 @@
-"""From the figures of each case to those of the cohort, with intervals."""
+"""The figures of the cohort, from those of each case, with confidence intervals."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Rows = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Draws:
-    """How the intervals are drawn.
+    """Settings of the bootstrap for confidence intervals.
 
     Attributes:
         seed: of every interval, so that all see the same patients.
@@ -51,13 +51,13 @@ def summarise(
     seed: int,
     num_resamples: int,
 ) -> Evaluation:
-    """Pools the cases.
+    """Aggregate the results of all cases.
 
     Args:
         results: at least one case.
-        rule: of the baseline, for the record.
-        synthetic: as the cohort index says.
-        without_ground_truth: ids of cases that have nothing to be compared with.
+        rule: rule of the baseline, which the result contains.
+        synthetic: as stated by the cohort index.
+        without_ground_truth: ids of cases without a ground truth.
         seed, num_resamples: of the bootstrap.
     """
     figures = [result.figures for result in results]

@@ -21,7 +21,11 @@ def per_case_csv(cases: Sequence[CaseFigures]) -> str:
 
 
 def lesions_csv(results: Sequence[CaseResult], entries: Sequence[CaseEntry]) -> str:
-    """One row per reference lesion: longest in-plane diameter (mm), volume (mm³), 0-based plane of its centre, and who hit it."""
+    """Return a CSV table with one row per reference lesion.
+
+    Columns: case id, number of the lesion, longest in-plane diameter (mm), volume (mm³), 0-based plane of its center, and whether
+    the model and the baseline hit it.
+    """
     rows = []
     for result, entry in zip(results, entries, strict=True):
         match, axis = result.match, plane_axis_of(entry)

@@ -49,7 +49,7 @@ class ExportConfig:
 
 
 def run(config: ExportConfig, context: StepContext) -> Mapping[str, Any]:
-    """Write both formats of the weights into the model folder; refuse them if they compute something else."""
+    """Write both formats of the weights into the model folder; refuse them if their results differ from torch's."""
     from medweave_steps.export.graphs import reference_logits, write_onnx, write_openvino
     from medweave_steps.export.parity import parity_windows
     from medweave_steps.io.model.network import load_network

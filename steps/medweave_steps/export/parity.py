@@ -1,4 +1,4 @@
-"""Do torch, OpenVINO and ONNX Runtime give the same logits for the same weights? Measured, not assumed."""
+"""The parity of an export: the measured difference of logits between torch, OpenVINO and ONNX Runtime for the same weights."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Runner = Callable[[FloatArray], FloatArray]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parity:
-    """How far one backend is from torch, over all windows.
+    """The difference of one backend from torch, over all windows.
 
     Attributes:
         max_logit_difference: largest absolute difference of two logits.
@@ -37,7 +37,7 @@ class Parity:
 
 
 def parity_windows(shape: Triple, *, num_windows: int, seed: int, channels: int = 1) -> Iterator[FloatArray]:
-    """Inputs that reach all of the network: noise, a smooth field, and soft-tissue balls in air, in turn.
+    """Yield inputs that reach all of the network: noise, a smooth field, and soft-tissue balls in air, in turn.
 
     Yields:
         float32 [1, channels, I, J, K] in [0, 1]; a further channel is the one before it, turned over along I.
@@ -76,7 +76,7 @@ def _balls(shape: Triple, random: np.random.Generator) -> FloatArray:
 
 
 def openvino_runner(path: Path, num_threads: int) -> Runner:
-    """Run an IR with its precision pinned: newer processors compute in bfloat16 by default."""
+    """Return a function that runs an IR with its precision pinned: newer processors compute in bfloat16 by default."""
     openvino = require("openvino", extra="export")
     settings = {"INFERENCE_PRECISION_HINT": "f32", "INFERENCE_NUM_THREADS": num_threads, "NUM_STREAMS": 1}
     request = openvino.Core().compile_model(str(path), "CPU", settings).create_infer_request()
@@ -89,7 +89,7 @@ def openvino_runner(path: Path, num_threads: int) -> Runner:
 
 
 def onnxruntime_runner(path: Path, num_threads: int) -> Runner | None:
-    """Run ONNX in ONNX Runtime, or None where it is not installed (it is an extra)."""
+    """Return a function that runs ONNX in ONNX Runtime, or None where that is not installed (it is an extra)."""
     if importlib.util.find_spec("onnxruntime") is None:
         return None
     onnxruntime = require("onnxruntime", extra="segment-ort")
@@ -131,7 +131,7 @@ def compare(backend: str, pairs: Iterator[tuple[FloatArray, FloatArray]], *, thr
 
 
 def judge(parity: Parity, *, logit_tolerance: float, decision_tolerance: float) -> None:
-    """Refuse an export that computes something else than torch.
+    """Refuse an export whose results differ from torch's.
 
     Args:
         logit_tolerance: largest logit difference, relative to the largest logit (at least 1).

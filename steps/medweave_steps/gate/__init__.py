@@ -1,1 +1,1 @@
-"""Measures candidates on the machine that segments, and accepts or refuses them."""
+"""`gate`: measures candidates on the machine that segments, and accepts or refuses them."""

@@ -1,4 +1,4 @@
-"""The decision, from figures alone. It takes the validation split; the test split cannot reach it."""
+"""The decision, from figures of the validation split only; the test split has no influence."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _SLACK = 1e-12
 
 
 def compare(base: Sequence[GateCase], candidate: Sequence[GateCase], *, seed: int) -> GateComparison:
-    """Paired differences, candidate minus float32, with intervals over patients.
+    """Return the paired differences, candidate minus float32, with confidence intervals over patients.
 
     Args:
         base, candidate: the same cases in the same order.
@@ -53,7 +53,7 @@ def compare(base: Sequence[GateCase], candidate: Sequence[GateCase], *, seed: in
 
 
 def speed_of(seconds: Sequence[float], base_seconds: Sequence[float], *, size: int, base_size: int) -> GateSpeed:
-    """Ratios of the pairs of rounds; equal lists give 1."""
+    """Return the speedup over pairs of rounds: median and quartiles of the ratios; equal lists give 1."""
     ratios = np.asarray(base_seconds) / np.asarray(seconds)
     first, middle, third = (float(q) for q in np.quantile(ratios, [0.25, 0.5, 0.75]))
     return GateSpeed(

@@ -10,7 +10,7 @@ _CLOSEST = 6
 
 
 def decimals_for(values: Sequence[float]) -> int:
-    """Decimals that show the largest of some values with two significant digits; from 2 to 4."""
+    """Return the number of decimals, from 2 to 4, that shows the largest of some values with two significant digits."""
     largest = max((abs(value) for value in values), default=0.0)
     if not 0 < largest < math.inf:
         return SIGNIFICANT
@@ -19,15 +19,16 @@ def decimals_for(values: Sequence[float]) -> int:
 
 
 def signed(value: float, decimals: int) -> str:
-    """`+0.012`, `−0.40`, `±0.00`."""
+    """Format a value with its sign: `+0.012`, `−0.40`, `±0.00`."""
     rounded = round(value, decimals)
     return f"{'+' if rounded > 0 else '−' if rounded < 0 else '±'}{abs(rounded):.{decimals}f}"
 
 
 def decimals_beside(value: float, bound: float, decimals: int) -> int:
-    """As many decimals, or more where the rounded value would touch a bound, or pass it, and the value itself does not.
+    """Return the decimals that keep a rounded value on its own side of a bound: `decimals`, or more if needed.
 
-    "−0.010, must stay above −0.01" would be no reason: with one digit more it is −0.0104. Closer than a millionth is on the bound.
+    Example: "−0.010, must stay above −0.01" explains nothing; with one more digit the value is −0.0104. A value that is closer to
+    the bound than a millionth counts as equal to it.
     """
     for more in range(decimals, _CLOSEST + 1):
         rounded = round(value, more)

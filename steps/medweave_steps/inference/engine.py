@@ -41,21 +41,21 @@ class Engine(Protocol):
         ...
 
     def close(self) -> None:
-        """Frees the network's memory; the engine cannot be used any more."""
+        """Free the network's memory; the engine cannot be used afterwards."""
         ...
 
 
 def open_engine(
     model_folder: Path, card: ModelCard, *, backend: Backend = "openvino", num_threads: int, batch_size: int = 1
 ) -> Engine:
-    """Compiles a model for the CPU.
+    """Compile a model for the CPU.
 
     OpenVINO would compute in bfloat16 on processors that have it; here it computes in float32, and in int8 only inside a model
     that was quantized to it, so that the figures on the card hold on every machine.
 
     Args:
         model_folder: holds `models/<precision>.xml` and `.bin` (OpenVINO) or `models/model.onnx` (ONNX Runtime).
-        card: its card, whose digests were checked; says precision and patch shape.
+        card: its card, with checked digests; contains precision and patch shape.
         backend: which library runs the network; ONNX Runtime runs float32 only.
         num_threads: compute threads, at least 1.
         batch_size: patches per call, at least 1; one is as fast as more for patches of 96³, and needs least memory.

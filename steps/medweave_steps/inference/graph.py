@@ -1,4 +1,4 @@
-"""An exact rewriting of a network's graph that processors like better."""
+"""An exact rewriting of a network's graph that processors compute faster."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""Back to the source grid: the probability is interpolated linearly, then thresholded.
+"""Restoring the source grid: the probability is interpolated linearly, then thresholded.
 
 Interpolating the mask instead would leave the coarse grid's steps on the lesion's outline.
-Outside the crop the probability is 0; beyond the outermost voxel centres of the uncropped grid it is repeated, as in the way
-there (see `io.geometry`). A voxel can only reach the threshold beside a voxel of the network's grid that does, so the work is done
-inside the lesions' boxes, one voxel larger on every side; a test holds it equal to the whole volume.
+Outside the crop the probability is 0. Beyond the outermost voxel centers of the uncropped grid it is repeated, as in resampling
+to that grid (see `io.geometry`). A voxel can reach the threshold only next to a voxel of the network's grid that does, so only
+the lesions' boxes, one voxel larger on every side, are computed; a test proves that the result equals that of the whole volume.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def _restore_box(
 
 
 class _Axis(NamedTuple):
-    """Which voxels `[low, high)` of the network's grid (below 0: zeros outside the crop) give which source voxels, and how."""
+    """The voxels `[low, high)` of the network's grid (below 0: zeros outside the crop) that give source voxels, with weights."""
 
     low: int
     high: int

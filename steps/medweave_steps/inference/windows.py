@@ -27,7 +27,7 @@ _SMALLEST_WEIGHT = 1e-3
 
 
 def scale_hu(volume: npt.NDArray[np.floating], contract: InputContract) -> FloatArray:
-    """The network's input: HU clipped to the window and scaled linearly to `scaled_range`; MR as it is; float32, a new array."""
+    """Return the network's input as a new float32 array: HU clipped to the window and scaled to `scaled_range`; MR unchanged."""
     if contract.window_hu is None:
         return np.array(volume, dtype=np.float32)
     low, high = contract.window_hu
@@ -41,7 +41,7 @@ def scale_hu(volume: npt.NDArray[np.floating], contract: InputContract) -> Float
 
 
 def window_starts(size: int, window: int, overlap: float) -> list[int]:
-    """First voxel of each window on one axis, the last one moved inwards so that it ends with the axis.
+    """Return the first voxel of each window on one axis; the last window is moved inwards so that it ends with the axis.
 
     Args:
         size: voxels on the axis, at least `window`.
@@ -55,7 +55,7 @@ def window_starts(size: int, window: int, overlap: float) -> list[int]:
 
 
 def gaussian_weights(window: Triple) -> FloatArray:
-    """Weight of each voxel of a window, float32 [I, J, K], largest near 1 in the middle and at least 0.001."""
+    """Return the weight of each voxel of a window, float32 [I, J, K], largest (near 1) in the middle and at least 0.001."""
     axes = []
     for size in window:
         x = np.arange(size, dtype=np.float32) - np.float32((size - 1) / 2)
@@ -80,9 +80,9 @@ def predict_probability(engine: Engine, volume_CIJK: npt.NDArray[np.floating], c
     padded on both sides with air (the low end of the scaled range), MR with its mean, 0.
 
     Args:
-        engine: the opened model; its batch shape says the window.
+        engine: the opened model; its batch shape is the window's shape.
         volume_CIJK: [channel, I, J, K] on the card's grid, HU or, for MR, standard deviations.
-        card: says window_hu, scaled range and overlap.
+        card: contains window_hu, scaled range and overlap.
     Returns:
         float32 [I, J, K] in [0, 1].
     Raises:

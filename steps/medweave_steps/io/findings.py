@@ -10,7 +10,7 @@ from medweave_core.errors import UserInputError
 
 
 class FindingError(UserInputError):
-    """An error in the data with its `Finding`: `check` lists it, every other verb ends with exit code 65."""
+    """An error in the data with its `Finding`: `check` lists it; every other verb exits with code 65."""
 
     def __init__(self, finding: Finding) -> None:
         super().__init__(finding.what, finding.seen, finding.expected, finding.do)
@@ -31,7 +31,7 @@ def notice(code: str, what: str, *, seen: str = "", do: str = "", case_id: str |
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SeriesName:
-    """The name of a series in messages: never its UID, patient or path."""
+    """The name of a series in messages; contains no UID, patient or path."""
 
     case_id: str
     ordinal: int

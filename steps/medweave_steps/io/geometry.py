@@ -1,8 +1,8 @@
 """From source voxels to the network's grid and back: exact, separable, trilinear.
 
-Convention: a voxel index names a voxel centre. Resampling keeps the first voxel centre of the RAS-ordered source where it is and
+Convention: a voxel index names a voxel center. Resampling keeps the first voxel center of the RAS-ordered source where it is and
 steps by the new spacing, so coordinate `t` on the new axis is coordinate `t * spacing / source_spacing` on the old one.
-Values beyond the last centre repeat it (border padding), as `monai.transforms.SpatialResample(padding_mode="border")` does.
+Values beyond the last center repeat it (border padding), as `monai.transforms.SpatialResample(padding_mode="border")` does.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def lps_to_ras(matrix: AnyArray) -> AnyArray:
 
 
 def ras_axes(grid: Grid) -> tuple[Triple, tuple[bool, bool, bool]]:
-    """Which source axis runs closest to Right, Anterior, Superior, and whether it must be read backwards.
+    """Return which source axis runs closest to Right, Anterior, Superior, and whether each of these must be reversed.
 
     The axes are assigned greedily by the largest direction cosine, so that oblique grids get a permutation too.
     """
@@ -78,7 +78,7 @@ def ras_grid(grid: Grid, axis: Triple, flipped: tuple[bool, bool, bool]) -> Grid
 
 
 def resampled_shape(shape: Triple, spacing_mm: Triple_mm, target_spacing_mm: Triple_mm) -> Triple:
-    """Return the number of new voxel centres that fit between the first and the last old centre, per axis."""
+    """Return the number of new voxel centers that fit between the first and the last old center, per axis."""
     sizes = [
         math.floor((n - 1) * old / new + 1e-6) + 1
         for n, old, new in zip(shape, spacing_mm, target_spacing_mm, strict=True)
@@ -96,7 +96,7 @@ def resampled_grid(ras: Grid, target_spacing_mm: Triple_mm, *, start: Triple, sh
 
 
 def interpolation(positions: AnyArray, size: int) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp], FloatArray]:
-    """Return neighbours and weight for linear interpolation along one axis.
+    """Return neighbors and weight for linear interpolation along one axis.
 
     Args:
         positions: fractional indices, shape (n,); values outside [0, size - 1] are clamped.
@@ -118,7 +118,7 @@ def interpolate_axis(array: FloatArray, positions: AnyArray, axis: int) -> Float
 def interpolate_between(
     array: FloatArray, lower: npt.NDArray[np.intp], upper: npt.NDArray[np.intp], weight: FloatArray, axis: int
 ) -> FloatArray:
-    """Return linear interpolation with the neighbours and weights that `interpolation` gave, float32."""
+    """Return linear interpolation with the neighbors and weights that `interpolation` gave, float32."""
     shape = [1] * array.ndim
     shape[axis] = len(weight)
     low = np.take(array, lower, axis=axis)
@@ -130,7 +130,7 @@ def interpolate_between(
 
 
 def source_positions(info: VolumeInfo, axis: int) -> npt.NDArray[np.float64]:
-    """Where each RAS-ordered source voxel of one axis lies on the volume's axis, as fractional indices.
+    """Return the fractional index, on the volume's axis, of each RAS-ordered source voxel of one axis.
 
     Positions below 0 or above the volume's last index lie outside the crop.
     """

@@ -19,9 +19,9 @@ def sha256_of_file(path: Path) -> str:
 
 
 def sha256_of_blocks(path: Path, *, num_blocks: int, block_bytes: int) -> str:
-    """Hex digest of a file's size and of evenly spread blocks, the first and the last among them; a small file is read whole.
+    """Return a hex digest of a file's size and of evenly spaced blocks, first and last included; a small file is read whole.
 
-    It finds a file of another length, and any change that most of the file takes part in; not one that lies between the blocks.
+    The digest detects another length and any change that spans most of the file, but no change that lies between two blocks.
 
     Args:
         num_blocks: 2 or more.
@@ -46,7 +46,7 @@ def sha256_of_text(parts: Iterable[str]) -> str:
 
 
 def digests_below(folder: Path, *, leave_out: Iterable[str] = ()) -> dict[str, str]:
-    """Relative POSIX path to digest, for every file below a folder, sorted by path."""
+    """Return the digest of every file below a folder by relative POSIX path, sorted by path."""
     left_out = set(leave_out)
     files = sorted(path for path in folder.rglob("*") if path.is_file())
     names = {path: path.relative_to(folder).as_posix() for path in files}

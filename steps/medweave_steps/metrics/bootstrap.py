@@ -1,4 +1,4 @@
-"""How sure one can be of a figure: percentile bootstrap over patients."""
+"""Confidence intervals: percentile bootstrap over patients."""
 
 from __future__ import annotations
 

@@ -32,14 +32,14 @@ class Components:
 
 
 def connected_components(mask: BoolArray) -> Components:
-    """Components under 26-connectivity (voxels that share a face, an edge or a corner belong together).
+    """Return the components under 26-connectivity (voxels that share a face, an edge or a corner are connected).
 
-    Runs of foreground along the last axis are joined with the runs of the four neighbouring rows that come later, as
-    in two-pass labelling; a 512 x 512 x 300 scan with some lesions takes tens of milliseconds.
+    Runs of foreground along the last axis are joined with the runs of the four neighboring rows that come later, as
+    in two-pass labeling; a 512 x 512 x 300 scan with some lesions takes tens of milliseconds.
 
     Args:
         mask: bool array of three dimensions.
-    Source: He, Chao, Suzuki 2008, IEEE Trans Image Process 17(5):749-756 (run-based labelling).
+    Source: He, Chao, Suzuki 2008, IEEE Trans Image Process 17(5):749-756 (run-based labeling).
     """
     from scipy.sparse import coo_array
     from scipy.sparse.csgraph import connected_components as graph_components

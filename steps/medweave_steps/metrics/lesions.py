@@ -17,13 +17,13 @@ from medweave_steps.metrics.masks import BoolArray, FloatArray, IndexArray, chec
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LesionMatch:
-    """The lesions of one scan. A lesion is a connected component (26-connectivity) of the reference mask.
+    """The matched lesions of one scan. A lesion is a connected component (26-connectivity) of the reference mask.
 
     Attributes:
         reference_diameters_mm: longest in-plane diameter of each lesion, mm.
         reference_volumes_mm3: volume of each lesion, mm³.
         reference_hit: True where at least one voxel of the lesion lies in a predicted component.
-        reference_centres: centre of mass of each lesion as array indices (fractional), one triple per lesion.
+        reference_centres: center of mass of each lesion as array indices (fractional), one triple per lesion.
         num_predicted: predicted components.
         num_false_positives: predicted components that share no voxel with any lesion.
     """
@@ -36,7 +36,7 @@ class LesionMatch:
     num_false_positives: int
 
     def count(self, *, at_least_mm: float = 0.0, below_mm: float = math.inf) -> tuple[int, int]:
-        """Return lesions hit, and lesions in all, whose diameter lies in [at_least_mm, below_mm)."""
+        """Return the numbers of lesions hit and of all lesions with a diameter in [at_least_mm, below_mm)."""
         hits = [
             hit
             for hit, size in zip(self.reference_hit, self.reference_diameters_mm, strict=True)
@@ -48,11 +48,11 @@ class LesionMatch:
 def match_lesions(
     predicted: BoolArray, reference: BoolArray, *, spacing_mm: Triple_mm, plane_axis: int = 2
 ) -> LesionMatch:
-    """Matches predicted components with reference lesions.
+    """Match predicted components with reference lesions.
 
     A lesion is hit if one predicted component overlaps it, in any number of voxels; a predicted component that overlaps
-    no lesion is a false positive. A component that covers several lesions hits them all and is no false positive: the
-    Dice beside it shows such masks for what they are.
+    no lesion is a false positive. A component that covers several lesions hits them all and is no false positive: such a mask
+    shows in its Dice.
 
     Args:
         predicted, reference: bool arrays of one shape of three dimensions, on the same grid.
@@ -82,7 +82,7 @@ def match_lesions(
 def longest_diameters_mm(components: Components, *, spacing_mm: Triple_mm, plane_axis: int) -> list[float]:
     """Return the longest in-plane diameter of each component, mm.
 
-    In each image plane: the distance between the centres of the two voxels that lie farthest apart, plus one voxel (the mean
+    In each image plane: the distance between the centers of the two voxels that lie farthest apart, plus one voxel (the mean
     of both in-plane spacings), because a voxel is as wide as its spacing: a lesion of one voxel is one voxel long, not 0 mm.
     The largest of all planes counts, as in RECIST's longest diameter.
 

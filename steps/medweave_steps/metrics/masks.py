@@ -1,4 +1,4 @@
-"""What every metric asks of its two masks."""
+"""Functions of masks that all metrics share."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ def check_pair(predicted: npt.NDArray[Any], reference: npt.NDArray[Any]) -> None
 
 
 def foreground(mask: BoolArray) -> IndexArray:
-    """Indices of the True voxels in the flattened (C order) mask, ascending. Masks of lesions are sparse: all else follows."""
+    """Return the ascending indices of the True voxels in the flattened (C order) mask; masks of lesions are sparse."""
     return np.flatnonzero(mask)
 
 
 def ends(mask: BoolArray, voxels: IndexArray, *, axis: int) -> BoolArray:
-    """Return for each of these foreground voxels whether its neighbour before or behind it on an axis is background or outside.
+    """Return for each of these foreground voxels whether its neighbor before or behind it on an axis is background or outside.
 
     Args:
         mask: bool array.
@@ -55,7 +55,7 @@ def ends(mask: BoolArray, voxels: IndexArray, *, axis: int) -> BoolArray:
 
 
 def positions_mm(flat: IndexArray, shape: tuple[int, ...], spacing_mm: Triple_mm) -> FloatArray:
-    """Return centres of voxels in mm, shape (n, 3), measured from the first voxel along the array's axes."""
+    """Return centers of voxels in mm, shape (n, 3), measured from the first voxel along the array's axes."""
     index = np.stack(np.unravel_index(flat, shape), axis=1).astype(np.float64)
     centres: FloatArray = index * np.asarray(spacing_mm, dtype=np.float64)
     return centres

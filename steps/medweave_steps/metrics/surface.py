@@ -1,4 +1,4 @@
-"""How far the surfaces of two masks lie apart, in mm."""
+"""Distances between the surfaces of two masks, in mm."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from medweave_steps.metrics.masks import BoolArray, FloatArray, IndexArray, chec
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class SurfaceDistances:
-    """For each surface voxel of one mask, the distance to the nearest surface voxel of the other, mm.
+    """The distance of each surface voxel of one mask to the nearest surface voxel of the other, mm.
 
     Attributes:
         to_reference_mm: one per surface voxel of the predicted mask; empty if that mask is empty, infinite if the other is.
@@ -24,7 +24,7 @@ class SurfaceDistances:
     to_predicted_mm: FloatArray
 
     def hd95_mm(self) -> float:
-        """See `hd95_mm`."""
+        """Return HD95 in mm; see the function `hd95_mm`."""
         if not len(self.to_reference_mm) and not len(self.to_predicted_mm):
             return math.nan
         if not len(self.to_reference_mm) or not len(self.to_predicted_mm):
@@ -35,7 +35,7 @@ class SurfaceDistances:
         )
 
     def nsd(self, *, tolerance_mm: float) -> float:
-        """See `nsd`."""
+        """Return NSD; see the function `nsd`."""
         total = len(self.to_reference_mm) + len(self.to_predicted_mm)
         within = sum(int((d <= tolerance_mm).sum()) for d in (self.to_reference_mm, self.to_predicted_mm))
         return within / total if total else math.nan
@@ -44,7 +44,7 @@ class SurfaceDistances:
 def surface_distances(predicted: BoolArray, reference: BoolArray, *, spacing_mm: Triple_mm) -> SurfaceDistances:
     """Return the distances between the surfaces of two masks, in both directions.
 
-    A surface voxel is a foreground voxel with a face neighbour that is background or outside the array.
+    A surface voxel is a foreground voxel with a face neighbor that is background or outside the array.
 
     Args:
         predicted, reference: bool arrays of one shape of three dimensions, on the same grid.
@@ -65,7 +65,7 @@ def surface_distances(predicted: BoolArray, reference: BoolArray, *, spacing_mm:
 
 
 def hd95_mm(predicted: BoolArray, reference: BoolArray, *, spacing_mm: Triple_mm) -> float:
-    """95th percentile of the Hausdorff distance, mm: the larger of both directions' percentiles (linear interpolation).
+    """Return the 95th percentile of the Hausdorff distance, mm: the larger of both directions' percentiles (linear interpolation).
 
     Returns:
         HD95 in mm, >= 0; infinite if exactly one mask is empty (the worst case of a median),
@@ -92,6 +92,6 @@ def nsd(predicted: BoolArray, reference: BoolArray, *, spacing_mm: Triple_mm, to
 
 
 def _surface(mask: BoolArray) -> IndexArray:
-    """Flattened indices of the mask's surface voxels."""
+    """Return the flattened indices of the mask's surface voxels."""
     voxels = foreground(mask)
     return voxels[ends(mask, voxels, axis=0) | ends(mask, voxels, axis=1) | ends(mask, voxels, axis=2)]

@@ -2,7 +2,7 @@
 
 Source: Berral, Aranda, Domínguez and Torres 2022, "Distributing Deep Learning Hyperparameter Tuning for 3D Medical Image
 Segmentation", section III. The two differ: 406,793 parameters come about only with 3x3x3 kernels in the transposed and in the last
-convolution and with a normalisation along the last spatial axis, for which a framework's default axis was taken.
+convolution and with a normalization along the last spatial axis, for which a framework's default axis was taken.
 Imports torch: `io.network` imports this module when a network is built. Suffix legend: B batch, C channel, I J K voxel axes.
 """
 
@@ -60,7 +60,7 @@ class DistMisUnet(torch.nn.Module):  # type: ignore[misc]  # torch is not import
             assert num_parameters(self) == PUBLISHED_PARAMETERS, "the network is not the one that was published"
 
     def forward(self, image_BCIJK: Any) -> Any:
-        """Logits [B, 1, I, J, K] of images whose sides are multiples of 8."""
+        """Return the logits [B, 1, I, J, K] of images whose sides are multiples of 8."""
         features, skips = image_BCIJK, []
         for level, block in enumerate(self.encoder):
             features = block(torch.nn.functional.max_pool3d(features, 2) if level else features)
@@ -88,14 +88,14 @@ class DistMisUnet(torch.nn.Module):  # type: ignore[misc]  # torch is not import
 
 
 class AlongDepth(torch.nn.Module):  # type: ignore[misc]  # torch is not imported for types
-    """A normalisation that takes the last axis for the channels."""
+    """A normalization whose channels are the voxels along the last axis."""
 
     def __init__(self, layer: Any) -> None:
         super().__init__()
         self.layer = layer
 
     def forward(self, image_BCIJK: Any) -> Any:
-        """Return the image, normalised."""
+        """Return the image, normalized."""
         return self.layer(image_BCIJK.transpose(1, 4)).transpose(1, 4)
 
 

@@ -134,14 +134,14 @@ class Fields:
 
 
 def coarse_grid(anatomy: Anatomy) -> CoarseGrid:
-    """Grid around the whole chest, with room for any field of view (edge values are repeated beyond)."""
+    """Return a grid around the whole chest, with room for any field of view (edge values are repeated beyond)."""
     low = anatomy.lowest_z - 40
     num_k = int((anatomy.apex_z + 40 - low) / COARSE_STEP_MM) + 1
     return CoarseGrid(origin_xyz_mm=(-232.0, -160.0, low), shape_KJI=(num_k, 81, 117), step_mm=COARSE_STEP_MM)
 
 
 def cage_section(anatomy: Anatomy, z: NDArray[np.floating]) -> tuple[Float, Float, Float]:
-    """Half width, half depth and centre y of the inner rib cage at heights z."""
+    """Return the half width, half depth and center y of the inner rib cage at heights z."""
     up = np.clip((z - WIDEST_Z_MM) / (anatomy.apex_z - WIDEST_Z_MM), 0, 1).astype(np.float32)
     down = np.clip((WIDEST_Z_MM - z) / 90, 0, 1.5).astype(np.float32)
     width = anatomy.half_width * np.sqrt(np.maximum(1 - up**2.6, 0)) * (1 - 0.07 * down**2)
@@ -154,20 +154,20 @@ def cage_section(anatomy: Anatomy, z: NDArray[np.floating]) -> tuple[Float, Floa
 
 
 def spine_centre_y(anatomy: Anatomy, z: NDArray[np.floating]) -> Float:
-    """y of the vertebral bodies' axis: thoracic kyphosis."""
+    """Return y of the axis of the vertebral bodies at heights z: thoracic kyphosis."""
     curve: Float = (anatomy.spine_y - 12 * ((z + 20) / 120) ** 2).astype(np.float32)
     return curve
 
 
 def _superellipse(x: Float, y: Float, half_width: Float, half_depth: Float) -> Float:
-    """1 - g of a superellipse of exponent 2.5: positive inside."""
+    """Return 1 - g of a superellipse of exponent 2.5: positive inside."""
     u, v = np.abs(x) / half_width, np.abs(y) / half_depth
     level = (u * u * np.sqrt(u) + v * v * np.sqrt(v)) ** np.float32(0.4)
     return (1 - level).astype(np.float32)
 
 
 def great_vessels(anatomy: Anatomy) -> Tubes:
-    """Aorta, pulmonary trunk and its two arteries, superior vena cava, brachiocephalic vessels, oesophagus."""
+    """Return aorta, pulmonary trunk and its two arteries, superior vena cava, brachiocephalic vessels and esophagus as tubes."""
     top, low = anatomy.apex_z + 30, anatomy.lowest_z - 30
     spine = anatomy.spine_y
     chains = [
@@ -187,7 +187,7 @@ def great_vessels(anatomy: Anatomy) -> Tubes:
 
 
 def trachea(anatomy: Anatomy) -> tuple[Tubes, Float, Float]:
-    """Trachea and main bronchi as lumen tubes, and where the right and left main bronchus end."""
+    """Return the trachea and main bronchi as lumen tubes, and the ends of the right and left main bronchus."""
     radius = anatomy.trachea_radius
     right, left = np.array([-31.0, 12, -20], np.float32), np.array([40.0, 15, -26], np.float32)
     chains = [
@@ -229,7 +229,7 @@ def _heart(anatomy: Anatomy, axes: Axes) -> Float:
 
 
 def _diaphragm(anatomy: Anatomy, axes: Axes) -> Float:
-    """Height above the diaphragm; two domes that fall towards the wall, deepest behind."""
+    """Return the height above the diaphragm: two domes that fall towards the wall, deepest behind."""
     z, y, x = axes
     right = 1 / (1 + np.exp(x / 9))
     dome = anatomy.dome_z_left + (anatomy.dome_z_right - anatomy.dome_z_left) * right
@@ -253,7 +253,7 @@ def _mediastinum(anatomy: Anatomy, axes: Axes, heart: Float, vessels: Float) -> 
 
 
 def _body(anatomy: Anatomy, axes: Axes) -> tuple[Float, Float]:
-    """Skin and outer muscle: an oval around the cage, wider at the shoulders, with breasts in some patients."""
+    """Return fields of skin and outer muscle: an oval around the cage, wider at the shoulders, with breasts in some patients."""
     z, y, x = axes
     shoulder = 1 / (1 + np.exp(-(z - 45) / 14))
     width = anatomy.half_width + anatomy.wall + 14 + 32 * shoulder
@@ -273,7 +273,7 @@ def _body(anatomy: Anatomy, axes: Axes) -> tuple[Float, Float]:
 
 
 def parenchyma_field(anatomy: Anatomy, axes: Axes, lung: Float, texture: Float) -> Float:
-    """HU of lung tissue between its vessels.
+    """Return the HU of lung tissue between its vessels.
 
     About -860 at full inspiration, denser towards the bed by tens of HU (gravity gradient: Verschakelen et al. 1993, AJR
     161:713), and in some patients patches of dependent atelectasis at the dorsal pleura (Hansell et al. 2008, Radiology
@@ -288,7 +288,7 @@ def parenchyma_field(anatomy: Anatomy, axes: Axes, lung: Float, texture: Float) 
 
 
 def _fissures(anatomy: Anatomy, axes: Axes, texture: Float) -> tuple[Float, Float]:
-    """Signed distance to the oblique fissures (one per lung) and to the right horizontal one, the latter where `oblique` > 0."""
+    """Return signed distances to the oblique fissures (one per lung) and to the right horizontal one, used where `oblique` > 0."""
     z, y, x = axes
     tilt_a, tilt_b, tilt_c = anatomy.tilt
     slope = np.where(x < 0, 1.1 + tilt_a, 1.35 + tilt_b)

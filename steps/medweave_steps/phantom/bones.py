@@ -14,14 +14,14 @@ RIB_Z_SQUEEZE = 0.6  # ribs are 6 to 7 mm thick and 11 to 12 mm high
 
 
 def vertebra_levels(anatomy: Anatomy) -> Float:
-    """z of the centres of all vertebral bodies in and around the field of view."""
+    """Return z of the centers of all vertebral bodies in and around the field of view."""
     top, low = anatomy.apex_z + 45, anatomy.lowest_z - 60
     levels: Float = np.arange(top, low, -anatomy.vertebra_height).astype(np.float32)
     return levels
 
 
 def rib_line(anatomy: Anatomy, number: int, side: int) -> Float:
-    """Centreline (P, 3) of one bony rib from the spine around to its cartilage; side -1 right, +1 left.
+    """Return the centerline (P, 3) of one bony rib from the spine around to its cartilage; side -1 right, +1 left.
 
     A rib leaves the spine level with its vertebra, runs around the cage 4 mm outside the pleura and descends towards the front.
     """
@@ -51,7 +51,7 @@ def _ribs(anatomy: Anatomy) -> Tubes:
 
 
 def _scapulae(anatomy: Anatomy) -> Tubes:
-    """Two thin plates behind the upper ribs, as rods that overlap when drawn tall."""
+    """Return the scapulae as tubes: two thin plates behind the upper ribs, made of rods that overlap when drawn tall."""
     chains = []
     shoulder = anatomy.half_width + anatomy.wall
     for side in (-1, 1):
@@ -64,7 +64,7 @@ def _scapulae(anatomy: Anatomy) -> Tubes:
 
 
 def _long_bones(anatomy: Anatomy) -> Tubes:
-    """Sternum, clavicles and the processes of the vertebrae, each a few rods side by side."""
+    """Return the sternum, the clavicles and the processes of the vertebrae as tubes."""
     chains = []
     sternum_z = np.linspace(40, -78, 12)
     _, depth, centre_y = cage_section(anatomy, np.minimum(sternum_z, 40))
@@ -86,7 +86,7 @@ def _long_bones(anatomy: Anatomy) -> Tubes:
 
 
 def _stamp_spine(depth_KJI: NDArray[np.uint8], grid: CtGrid, anatomy: Anatomy) -> None:
-    """Vertebral bodies parted by discs, and the ring around the spinal canal, in the box around the spine."""
+    """Draw the vertebral bodies, separated by discs, and the ring around the spinal canal, in a box around the spine."""
     z, y, x = grid.axes_mm()
     radius = anatomy.vertebra_radius
     ii = slice(*np.searchsorted(x, (-radius - 8, radius + 8)))

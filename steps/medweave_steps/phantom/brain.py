@@ -1,9 +1,9 @@
-"""`generate_brain`: one synthetic brain in four MR contrasts with a tumour, from a seed.
+"""`generate_brain`: one synthetic brain in four MR contrasts with a tumor, from a seed.
 
 Arrays are IJK = [right to left, front to back, feet to head], as files of MSD Task01 are stored; points are mm in that order from
 the middle of the field of view. Skull-stripped: voxels outside the brain are 0 in every contrast. MR has no unit: each contrast of
 each patient has another gain. The pure core of `medweave-step phantom brain`: no file is touched here.
-Contrasts of tissues follow Menze et al. 2015, IEEE TMI 34:1993 (BRATS): oedema is bright in FLAIR and T2, the enhancing rim after
+Contrasts of tissues follow Menze et al. 2015, IEEE TMI 34:1993 (BRATS): edema is bright in FLAIR and T2, the enhancing rim after
 gadolinium, and the core that does not enhance is dark in T1.
 """
 
@@ -42,7 +42,7 @@ _LOW_GRADE = 0.2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrainSpec:
-    """What to generate."""
+    """Settings of a synthetic brain."""
 
     seed: int
     """Everything about the patient follows from it; another matrix shows the same brain and tumour."""
@@ -59,24 +59,24 @@ class BrainSpec:
 
     @property
     def spacing_mm(self) -> float:
-        """Side of a voxel."""
+        """Side of a voxel, mm."""
         return FIELD_MM[0] / self.matrix_size
 
     @property
     def shape_IJK(self) -> tuple[int, int, int]:
-        """Voxels; 240 x 240 x 155 for the full matrix."""
+        """Number of voxels along I, J, K; 240 x 240 x 155 for the full matrix."""
         return self.matrix_size, self.matrix_size, int(FIELD_MM[2] / self.spacing_mm)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrainPhantom:
-    """Four contrasts and the truth.
+    """A synthetic brain: four contrasts and the ground truth.
 
     Attributes:
         image_CIJK: int16, arbitrary units, contrasts in the order of `CONTRASTS`, 0 outside of the brain.
         label_IJK: uint8, values of `LABELS`.
         spacing_mm: side of a voxel.
-        enhances: whether the tumour has a rim.
+        enhances: whether the tumor has a rim.
     """
 
     image_CIJK: NDArray[np.int16]
@@ -86,7 +86,7 @@ class BrainPhantom:
 
 
 def generate_brain(spec: BrainSpec) -> BrainPhantom:
-    """Return one patient: tissues, then the tumour, then the effects of a scanner.
+    """Return one patient: tissues, then the tumor, then the effects of a scanner.
 
     Args:
         spec: what to generate.
@@ -107,7 +107,7 @@ def generate_brain(spec: BrainSpec) -> BrainPhantom:
 
 
 def _axes_mm(spec: BrainSpec) -> tuple[Float, Float, Float]:
-    """Voxel centres from the middle, ready to broadcast."""
+    """Return the coordinates of the voxel centers from the middle of the volume, mm, ready to broadcast."""
     i, j, k = ((np.arange(n, dtype=np.float32) - (n - 1) / 2) * np.float32(spec.spacing_mm) for n in spec.shape_IJK)
     return i[:, None, None], j[None, :, None], k[None, None, :]
 
@@ -138,7 +138,7 @@ def _cubic(distance: NDArray[np.floating]) -> NDArray[np.floating]:
 def _ellipsoid(
     spec: BrainSpec, centre_mm: NDArray[np.floating], half_mm: NDArray[np.floating], turn: float = 0.0
 ) -> Float:
-    """Return distance from a centre in half axes: below 1 is inside; turned about the axis feet to head by radians."""
+    """Return distance from a center in half axes: below 1 is inside; turned about the axis feet to head by radians."""
     i, j, k = (axis - np.float32(c) for axis, c in zip(_axes_mm(spec), centre_mm, strict=True))
     cos, sin = np.float32(np.cos(turn)), np.float32(np.sin(turn))
     a, b, c = np.asarray(half_mm, np.float32)
@@ -147,7 +147,7 @@ def _ellipsoid(
 
 
 def _depth_mm(spec: BrainSpec, rng: np.random.Generator) -> Float:
-    """About how deep below the brain's surface a voxel lies; negative outside. Folded, and cleft between the halves."""
+    """Return the approximate depth of each voxel below the folded surface of the two hemispheres, mm; negative outside."""
     half = np.array(_HALF_MM) * rng.uniform(0.94, 1.05, 3)
     depth = (1 - _ellipsoid(spec, np.zeros(3), half)) * np.float32(half.min())
     depth += 2.0 * _smooth(spec, 30, rng) + 1.2 * _smooth(spec, 11, rng)
@@ -178,7 +178,7 @@ def _deep_grey(spec: BrainSpec) -> NDArray[np.bool_]:
 def _tumour(
     spec: BrainSpec, depth_IJK: Float, fluid: NDArray[np.bool_], rng: np.random.Generator, *, enhances: bool
 ) -> NDArray[np.uint8]:
-    """Oedema around a core with, mostly, an enhancing rim; none of it outside of the brain or in the ventricles."""
+    """Return the label of a tumor inside the brain: edema, outside the ventricles, around a core, with a rim if it enhances."""
     half = rng.uniform(19, 40) * rng.uniform(0.8, 1.2, 3)
     direction = rng.normal(size=3)
     reach = np.array(_HALF_MM) - 0.6 * half.max() - 6

@@ -43,7 +43,7 @@ def write_brains(config: PhantomConfig, context: StepContext) -> Mapping[str, An
     """Write every patient and the files that describe the cohort.
 
     Returns:
-        the numbers of patients, of tumours with an enhancing part, and of voxels by label.
+        the numbers of patients, of tumors with an enhancing part, and of voxels by label.
     """
     from medweave_steps.phantom.cohort import describe, patients_of
 

@@ -33,7 +33,7 @@ from medweave_steps.phantom.vessels import airways_beside, grow_tree, tree_tubes
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChestSpec:
-    """What to generate. Ranges are drawn from uniformly, per patient; give equal ends to fix a value."""
+    """Settings of a synthetic chest. Ranges are drawn from uniformly, per patient; give equal ends to fix a value."""
 
     seed: int
     """Everything about the patient follows from it; another grid shows the same anatomy and nodules."""
@@ -89,7 +89,7 @@ class Nodule:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChestPhantom:
-    """A CT volume and its truth; arrays KJI = [slice feet to head, row anterior to posterior, column right to left]."""
+    """A CT volume and its ground truth; arrays KJI = [slice feet to head, row anterior to posterior, column right to left]."""
 
     hu_KJI: NDArray[np.int16]
     label_KJI: NDArray[np.uint8]
@@ -184,7 +184,7 @@ def _draw_noise_hu(spec: ChestSpec, kernel: KernelName, rng: np.random.Generator
 
 
 def _slice_correlation(grid: CtGrid) -> float:
-    """Slices about 1.5 mm thick share data when they lie closer than that."""
+    """Return the correlation of noise between adjacent slices: slices about 1.5 mm thick share data when they lie closer."""
     return float(np.exp(-((grid.spacing_xyz_mm[2] / 1.5) ** 2)))
 
 
@@ -198,7 +198,7 @@ def _lung_points(fields: Fields, count: int, least_depth_mm: float, rng: np.rand
 
 
 def _grow_lungs(anatomy: Anatomy, fields: Fields, rng: np.random.Generator) -> tuple[Tubes, Tubes, Float]:
-    """Vessels, bronchial lumina (trachea included) and the two hila (2, 3)."""
+    """Grow the structures of the lungs: return the vessels, the bronchial lumina (trachea included) and the two hila (2, 3)."""
     windpipe, *main_ends = trachea(anatomy)
     targets = _lung_points(fields, 1600, 2.5, rng)
     vessels, airways = [], [windpipe]

@@ -12,7 +12,7 @@ from medweave_steps.runtime.options import option
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PhantomConfig:
-    """What to write."""
+    """Options of `phantom`."""
 
     kind: Literal["lung", "brain"] = option("what the scans show", positional=True)
     output: Path = option("folder to write; must not exist", metavar="DIR")

@@ -11,10 +11,10 @@ _PREAMBLE = bytes(128) + b"DICM"
 
 
 class SeriesEncoder:
-    """Encodes images as pydicom's `save_as` does, to the same bytes; elements that the images share are encoded once."""
+    """An encoder for images, with the bytes of pydicom's `save_as`; elements that the images share are encoded once."""
 
     def __init__(self, shared: Any) -> None:
-        """Encodes a pydicom Dataset of the elements that all images have; `image` hands them out."""
+        """Encode the elements that all images have, given as a pydicom Dataset; `image` returns datasets with them."""
         self._shared = {int(tag): (element, _encoded(element)) for tag, element in shared.items()}
         self._elements = dict(shared.items())
 

@@ -30,7 +30,7 @@ class CoarseGrid:
     step_mm: float
 
     def axes_mm(self) -> tuple[Float, Float, Float]:
-        """z (K,1,1), y (1,J,1) and x (1,1,I) in mm, ready to broadcast."""
+        """Return the axes z (K,1,1), y (1,J,1) and x (1,1,I) in mm, ready to broadcast."""
         x, y, z = (
             (origin + self.step_mm * np.arange(size)).astype(np.float32)
             for origin, size in zip(self.origin_xyz_mm, self.shape_KJI[::-1], strict=True)
@@ -38,7 +38,7 @@ class CoarseGrid:
         return z[:, None, None], y[None, :, None], x[None, None, :]
 
     def sample(self, field_KJI: Float, points_xyz_mm: NDArray[np.floating]) -> Float:
-        """Trilinear value of a field at points of shape (..., 3); points outside take the nearest edge value."""
+        """Return the trilinear value of a field at points of shape (..., 3); points outside take the nearest edge value."""
         index = (points_xyz_mm - np.asarray(self.origin_xyz_mm, points_xyz_mm.dtype)) / self.step_mm
         coordinates = np.moveaxis(index[..., ::-1], -1, 0)
         sampled: Float = ndimage.map_coordinates(field_KJI, coordinates, order=1, mode="nearest", output=np.float32)
@@ -47,14 +47,14 @@ class CoarseGrid:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CtGrid:
-    """Voxel grid of the scan: centre of voxel [0, 0, 0] in the patient frame, spacing along x, y, z, shape KJI."""
+    """Voxel grid of the scan: center of voxel [0, 0, 0] in the patient frame, spacing along x, y, z, shape KJI."""
 
     origin_xyz_mm: tuple[float, float, float]
     spacing_xyz_mm: tuple[float, float, float]
     shape_KJI: tuple[int, int, int]
 
     def axes_mm(self) -> tuple[Float, Float, Float]:
-        """Voxel centres along z, y and x as three vectors in mm."""
+        """Return the voxel centers along z, y and x as three vectors in mm."""
         x, y, z = (
             (origin + spacing * np.arange(size)).astype(np.float32)
             for origin, spacing, size in zip(self.origin_xyz_mm, self.spacing_xyz_mm, self.shape_KJI[::-1], strict=True)
@@ -69,7 +69,7 @@ def _lerp_weights(positions_mm: Float, origin_mm: float, step_mm: float, size: i
 
 
 def _weights(coarse: CoarseGrid, grid: CtGrid) -> list[tuple[NDArray[np.intp], Float]]:
-    """Along z, y and x: the coarse node before each CT slice, row or column, and how far it lies towards the next one."""
+    """Return, along z, y and x, the coarse node before each CT slice, row or column, and the fraction of the way to the next."""
     return [
         _lerp_weights(positions, origin, coarse.step_mm, size)
         for positions, origin, size in zip(grid.axes_mm(), coarse.origin_xyz_mm[::-1], coarse.shape_KJI, strict=True)
@@ -112,7 +112,7 @@ def interpolated_slices(coarse: CoarseGrid, fields_FKJI: Float, grid: CtGrid, pa
 
 
 def signed_distance(implicit_KJI: Float, step_mm: float) -> Float:
-    """First-order distance in mm to the zero level of a smooth implicit function, positive where it is positive."""
+    """Return the first-order distance in mm to the zero level of a smooth implicit function, with the sign of the function."""
     slope_squared = np.zeros_like(implicit_KJI)
     for gradient in np.gradient(implicit_KJI, step_mm):
         slope_squared += gradient * gradient
@@ -121,14 +121,14 @@ def signed_distance(implicit_KJI: Float, step_mm: float) -> Float:
 
 
 def smooth_min(first: Float, second: Float, blend_mm: float) -> Float:
-    """Intersection of two inside-positive distance fields with edges rounded over `blend_mm` (polynomial, Quilez)."""
+    """Return the intersection of two inside-positive distance fields with edges rounded over `blend_mm` (polynomial, Quilez)."""
     overlap = np.maximum(blend_mm - np.abs(first - second), 0)
     smooth: Float = np.minimum(first, second) - overlap * overlap / (4 * blend_mm)
     return smooth
 
 
 def smooth_max(first: Float, second: Float, blend_mm: float) -> Float:
-    """Union of two inside-positive distance fields with the crease filled over `blend_mm`."""
+    """Return the union of two inside-positive distance fields with the crease filled over `blend_mm`."""
     return -smooth_min(-first, -second, blend_mm)
 
 

@@ -18,7 +18,7 @@ from medweave_steps.runtime.imports import require
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataSet:
-    """What a `dataset.json` says.
+    """The content of a `dataset.json`.
 
     Attributes:
         dimensions: `3D`, or `4D` for volumes of several channels.

@@ -29,7 +29,7 @@ LOCATION_SHARES: dict[Location, float] = {"isolated": 0.45, "juxta-vascular": 0.
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoduleShape:
-    """A star-shaped body: an ellipsoid whose surface is moved by a few smooth waves over the directions."""
+    """A star-shaped body: an ellipsoid whose surface is displaced by a few smooth waves over the directions."""
 
     centre_xyz_mm: Float
     to_unit: Float
@@ -64,12 +64,12 @@ class NoduleShape:
         return whole, ((surface * np.float32(self.core_share)) - core_out) * np.float32(self.radius_mm)
 
     def scaled(self, factor: float) -> NoduleShape:
-        """Return the same shape, larger or smaller about its centre."""
+        """Return the same shape, larger or smaller about its center."""
         return replace(self, to_unit=self.to_unit / np.float32(factor), radius_mm=self.radius_mm * factor)
 
     @property
     def reach_mm(self) -> float:
-        """Radius of a sphere that holds the whole body."""
+        """Radius of a sphere that contains the whole body, mm."""
         longest = 1 / np.linalg.svd(self.to_unit, compute_uv=False)[-1]
         return float(longest * (1 + np.abs(self.amplitudes).sum()))
 
@@ -86,7 +86,7 @@ def diameter_at_mm(quantile: float) -> float:
 
 
 def _draw_attenuation(diameter_mm: float, rng: np.random.Generator) -> Attenuation:
-    """Subsolid kinds only where a reader could name them: from 6 mm (Fleischner 2017, MacMahon, Radiology 284:228)."""
+    """Draw a nodule's attenuation: subsolid only from 6 mm, where readers can name it (Fleischner 2017, Radiology 284:228)."""
     chance = rng.uniform()
     if diameter_mm >= 8 and chance < 0.22:
         return "part-solid"
@@ -103,7 +103,7 @@ def _draw_location(rng: np.random.Generator) -> Location:
 def draw_shape(
     centre_xyz_mm: Float, diameter_mm: float, attenuation: Attenuation, location: Location, rng: np.random.Generator
 ) -> NoduleShape:
-    """Return a random body around a centre, about `diameter_mm` wide; `fit_diameter` makes that exact.
+    """Return a random body around a center, about `diameter_mm` wide; `fit_diameter` makes that exact.
 
     HU: solid -50 to 80; ground glass, alone or around a solid core, -650 to -450: hazy, vessels still seen
     (Hansell et al. 2008, Radiology 246:697; ranges as measured by de Hoop et al. 2010, Radiology 255:199).
@@ -138,7 +138,7 @@ def draw_shape(
 
 
 def _spicules(centre_xyz_mm: Float, diameter_mm: float, rng: np.random.Generator) -> Tubes:
-    """Fine strands that radiate from the surface; drawn, but as in LIDC-IDRI not part of the outline."""
+    """Return fine strands that radiate from the surface; they are drawn but, as in LIDC-IDRI, are not part of the outline."""
     count = int(rng.integers(6, 13))
     direction = rng.standard_normal((count, 3))
     direction /= np.linalg.norm(direction, axis=1, keepdims=True)
@@ -203,7 +203,7 @@ class Surroundings:
 
 
 def _candidates(where: Surroundings, location: Location, radius_mm: float, rng: np.random.Generator) -> Float:
-    """Return centres that suit the location, in random order."""
+    """Return centers that suit the location, in random order."""
     middle = (where.vessels.start + where.vessels.end) / 2
     wide = where.vessels.start_radius
     points, depth = where.points_xyz_mm, where.depth_mm
@@ -227,7 +227,7 @@ def _candidates(where: Surroundings, location: Location, radius_mm: float, rng: 
 def place_nodules(
     diameters_mm: list[float], where: Surroundings, fields: Fields, rng: np.random.Generator
 ) -> list[tuple[NoduleShape, float]]:
-    """Bodies with their measured diameters, largest first, none nearer to another than GAP_MM.
+    """Place nodules: return their bodies with the measured diameters, largest first, none nearer to another than GAP_MM.
 
     Raises:
         InternalError: no room was found for one of them (a dozen of the largest in small lungs).
@@ -280,7 +280,7 @@ def _free_centres(
     fields: Fields,
     placed: list[tuple[NoduleShape, float]],
 ) -> Float:
-    """Return the centres off the hila, off the other nodules and, unless juxta-pleural, off the pleura."""
+    """Return the centers off the hila, off the other nodules and, unless juxta-pleural, off the pleura."""
     radius = diameter_mm / 2
     allowed = np.ones(len(centres), bool)
     for hilum in where.hila_xyz_mm:
@@ -304,9 +304,9 @@ class DrawnNodule:
 
 
 def draw_nodule(shape: NoduleShape, grid: CtGrid, fields: Fields, edge_mm: float) -> DrawnNodule | None:
-    """Coverage by ground glass and by solid tissue, and the voxels whose centre lies inside body and lung.
+    """Draw a nodule: return its coverage by ground glass and by solid tissue, and the voxels whose center is inside body and lung.
 
-    The label is one connected component: the largest of several pieces, and where no centre lies inside, the voxel
+    The label is one connected component: the largest of several pieces, and where no center lies inside, the voxel
     deepest in the body is taken. None if the nodule lies outside the volume.
     """
     margin = shape.reach_mm + edge_mm + (7.0 if shape.spicules is not None else 0.0)

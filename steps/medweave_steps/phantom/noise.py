@@ -16,7 +16,7 @@ KernelName = Literal["soft", "medium", "sharp"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kernel:
-    """What a reconstruction kernel does to an image, in two numbers."""
+    """The effect of a reconstruction kernel on an image, in two numbers."""
 
     noise_peak_per_mm: float
     """Spatial frequency in 1/mm at which the noise power spectrum is largest."""
@@ -36,7 +36,7 @@ KERNELS: dict[KernelName, Kernel] = {
 
 
 def noise_amplitude(matrix_size: int, pixel_mm: float, kernel: Kernel) -> Float:
-    """Square root of the noise power spectrum on the FFT grid (matrix_size, matrix_size), for unit variance.
+    """Return the square root of the noise power spectrum on the FFT grid (matrix_size, matrix_size), for unit variance.
 
     NPS(f) = f exp(-(f / c)^2): the ramp of filtered back-projection times the kernel's roll-off, a band-pass whose peak
     lies at c / sqrt(2) (form after Boedeker et al. 2007; the small floor is the electronic, white part).
@@ -55,7 +55,7 @@ def noise_slices(num_slices: int, amplitude_JI: Float, correlation: float, rng: 
     Args:
         num_slices: how many slices to yield.
         amplitude_JI: from `noise_amplitude`.
-        correlation: of neighbouring slices, 0 to 1; overlapping reconstructions share projections.
+        correlation: of neighboring slices, 0 to 1; overlapping reconstructions share projections.
         rng: the only source of randomness.
     """
     size = amplitude_JI.shape[0]

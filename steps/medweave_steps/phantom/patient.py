@@ -1,4 +1,4 @@
-"""Who a synthetic patient is: names and UIDs that follow from the seed alone."""
+"""The identity of a synthetic patient: names and UIDs that follow from the seed alone."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ SKIN_MM = 1.8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scene:
-    """Everything of one patient on one CT grid."""
+    """The structures of one patient on one CT grid."""
 
     grid: CtGrid
     fields: Fields
@@ -72,7 +72,7 @@ def stamp_scene(
 def render_volume(
     scene: Scene, noise: Iterator[Float], noise_hu: float, padding_value: int | None
 ) -> NDArray[np.int16]:
-    """HU of the whole volume, KJI.
+    """Return the HU of the whole volume, KJI.
 
     Args:
         scene: from `stamp_scene`.
@@ -109,7 +109,7 @@ def _parts_with_patient(scene: Scene) -> list[Part]:
 
 
 def _cover(depth: Float, edge_mm: float) -> Float:
-    """Return the share of a voxel that lies inside a surface, from the depth of its centre."""
+    """Return the share of a voxel that lies inside a surface, from the depth of its center."""
     share = depth * np.float32(1 / edge_mm)
     share += np.float32(0.5)
     covered: Float = np.clip(share, 0, 1, out=share)
@@ -133,7 +133,7 @@ def _bone_hu(depth: Float) -> Float:
 
 
 def _table(grid: CtGrid, back_y: float, edge_mm: float) -> Float:
-    """HU of a plane without patient: air, and the two shells of a curved carbon table under the back."""
+    """Return the HU of a plane without patient: air, and the two shells of a curved carbon table under the back."""
     _, y, x = grid.axes_mm()
     below = y[:, None] - (back_y + 3 - 0.00045 * x * x)[None, :]
     shell = np.maximum(1.5 - np.abs(below), 1.5 - np.abs(below - 22))
@@ -141,7 +141,7 @@ def _table(grid: CtGrid, back_y: float, edge_mm: float) -> Float:
 
 
 def _slice_hu(scene: Scene, k: int, part: Part, block_FJI: Float) -> Float:
-    """HU of a part of one slice without noise: fat, soft tissue, skin, bone, air and table around, lungs, open airways."""
+    """Return the HU of a part of one slice without noise: fat, soft tissue, skin, bone, air, table, lungs, open airways."""
     body, soft, lung, _, _, _, texture, central = block_FJI
     edge_mm = scene.edge_mm
     hu = _cover(soft, edge_mm)
@@ -160,7 +160,7 @@ def _slice_hu(scene: Scene, k: int, part: Part, block_FJI: Float) -> Float:
 
 
 def _lung_hu(scene: Scene, k: int, part: Part, block_FJI: Float) -> Float:
-    """HU of a part of one slice as if all of it were lung: tissue, fissures, ground glass, vessels through it, solid nodules."""
+    """Return the HU of a part of one slice as if all of it were lung: tissue, fissures, ground glass, vessels, solid nodules."""
     _, _, _, parenchyma, oblique, horizontal, texture, _ = block_FJI
     content: Float = parenchyma.copy()
     rise = np.float32((VESSEL_HU + 850) * FISSURE_MM / scene.edge_mm)

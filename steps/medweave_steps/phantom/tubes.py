@@ -63,7 +63,7 @@ def decode_depth(code: NDArray[np.uint8]) -> Float:
 
 
 def partial_volume_radius(radius_mm: Float, edge_mm: float) -> Float:
-    """Radius to draw so that a tube thinner than the blurred voxel keeps its cross-section.
+    """Return the radius to draw so that a tube thinner than the blurred voxel keeps its cross-section.
 
     A linear edge of width w around a thin tube is a cone of height p = 0.5 + r / w and area p^3 w^2 pi / 3; the p that makes
     this pi r^2 replaces the true one until the cone reaches full height.

@@ -44,7 +44,7 @@ def _split_groups(
 
 
 def grow_tree(root_xyz_mm: Float, targets_xyz_mm: Float, root_radius_mm: float, rng: np.random.Generator) -> Tree:
-    """Tree from a root to every target, all branches of one level at a time.
+    """Grow a tree from a root to every target, all branches of one level at a time.
 
     A branch heads for the centroid of the targets it serves, then parts them in two across their widest direction; the
     radius follows Murray's law with equal flow to every target. This fills the lung evenly.
@@ -79,7 +79,7 @@ def grow_tree(root_xyz_mm: Float, targets_xyz_mm: Float, root_radius_mm: float, 
 
 
 def tree_tubes(tree: Tree, rng: np.random.Generator, *, piece_mm: float = 7.0, bow: float = 0.09) -> Tubes:
-    """Branches bent sideways by a share `bow` of their length, cut into pieces of about `piece_mm`, tapering."""
+    """Return the branches as tapering tubes in pieces of about `piece_mm`; `bow` scales how far a branch bends, by its length."""
     direction = tree.end - tree.start
     length = np.linalg.norm(direction, axis=1)
     sideways = np.cross(direction, rng.standard_normal(direction.shape).astype(np.float32)) * np.float32(bow)

@@ -67,7 +67,7 @@ class CaseDone:
 
     Attributes:
         figures: for the run report; no patient data.
-        notices: what the user should know.
+        notices: messages for the user.
     """
 
     case_id: str
@@ -80,14 +80,14 @@ class CaseDone:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CaseFailed:
-    """A case that `check` accepted and whose data cannot be used after all, such as a slice that cannot be decoded."""
+    """A case that `check` accepted and whose data cannot be used, such as a slice that cannot be decoded."""
 
     case_id: str
     error: UserInputError
 
 
 def attempt_case(job: CaseJob) -> CaseDone | CaseFailed:
-    """Prepare one case; its own fault ends this case only, and removes its folder.
+    """Prepare one case; a fault of its own ends only this case and removes its folder.
 
     Raises:
         UserInputError: the cohort is not the one that `check` saw, which concerns all cases.
@@ -105,7 +105,7 @@ def attempt_case(job: CaseJob) -> CaseDone | CaseFailed:
 
 
 def prepare_case(job: CaseJob) -> CaseDone:
-    """Streams, resamples, crops, clips and writes one case.
+    """Stream, resample, crop, clip and write one case.
 
     Raises:
         UserInputError: the source is not what the cohort index says, or cannot be read; the case is named.
@@ -186,7 +186,7 @@ def _prepare_mr(
 def _planes(
     job: CaseJob, source: VolumeSource, plan: Resampling, source_hu: SourceHuCollector | None
 ) -> Iterator[FloatArray]:
-    """The planes that resampling needs, padding as air; all planes are stored in `source_hu` where there is one."""
+    """Yield the planes that resampling needs, padding as air; store all planes in `source_hu` if it is given."""
     needed = needed_planes(plan, source.plane_axis)
     if source_hu is None:
         yield from source.planes(num_workers=job.num_workers, verify=True, wanted=needed)
@@ -209,7 +209,7 @@ def _slices(box: Box) -> tuple[slice, ...]:
 
 
 def check_files(cohort: Path, entry: CaseEntry) -> None:
-    """Refuse a case whose files are not all there.
+    """Refuse a case with missing files.
 
     Raises:
         UserInputError: names the case, never the files.

@@ -155,7 +155,7 @@ def _inputs(config: PreprocessConfig) -> tuple[CohortIndex, CaseSettings]:
 
 
 def _splits(index: CohortIndex, config: PreprocessConfig, context: StepContext) -> dict[str, Split]:
-    """Case id to split, for the cases that are to be prepared."""
+    """Return the split of each case that is to be prepared, by case id."""
     from medweave_steps.preprocess.split import assign_splits
 
     if config.purpose == "inference":

@@ -80,7 +80,7 @@ class PreprocessConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CaseSettings:
-    """How every case of one run is prepared; travels to the worker processes.
+    """Settings for preparing the cases of one run; sent to the worker processes.
 
     Attributes:
         spacing_mm: voxel size along I, J, K.

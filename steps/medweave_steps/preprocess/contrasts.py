@@ -38,7 +38,7 @@ def resample_channels(
 
 
 def box_of_multiples(shape: Triple, *, case_id: str) -> Box:
-    """Return the middle of a volume whose sides are multiples of 8; of an odd rest one voxel more is cut at the low end.
+    """Return the middle of a volume whose sides are multiples of 8; an odd rest loses one voxel more at the low end.
 
     155 slices become the 152 from the third to the last but one, as in DistMIS.
 

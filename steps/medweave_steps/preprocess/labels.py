@@ -41,8 +41,8 @@ class ResampledLesion:
 def resample_lesions(truth: LabelArray, plan: Resampling) -> list[ResampledLesion]:
     """Return every lesion of a reference mask, on the resampled grid.
 
-    A lesion is a connected component (26 neighbours) of one label value. Its binary mask is interpolated linearly and cut at
-    one half; a lesion that falls between the new voxel centres keeps the voxel it is nearest to.
+    A lesion is a connected component (26 neighbors) of one label value. Its binary mask is interpolated linearly and cut at
+    one half; a lesion that falls between the new voxel centers keeps the voxel it is nearest to.
 
     Args:
         truth: uint8 label values in source order, on `plan.source`.
@@ -93,7 +93,7 @@ def _components(truth_IJK: LabelArray) -> Iterator[tuple[int, Triple, npt.NDArra
 
 
 def _used_box(array: npt.NDArray[Any]) -> tuple[slice, ...] | None:
-    """Return the box of all voxels above 0; one axis after the other, each on what the last one left."""
+    """Return the box of all voxels above 0, axis by axis; each axis is searched in the box of the axes before it."""
     box = [slice(0, n) for n in array.shape]
     # The axis of the longest stride first: it is read as the memory lies.
     for axis in np.argsort([-abs(stride) for stride in array.strides]):
@@ -108,7 +108,7 @@ def _used_box(array: npt.NDArray[Any]) -> tuple[slice, ...] | None:
 def _resampled(
     value: int, start: Triple, mask: npt.NDArray[np.bool_], positions: Sequence[npt.NDArray[np.float64]]
 ) -> ResampledLesion:
-    """Interpolates one lesion; only new voxels within one source voxel of it can reach one half."""
+    """Interpolate one lesion; only new voxels within one source voxel of it can reach one half."""
     around = np.pad(mask, 1).astype(np.float32)
     low, places = [], []
     for axis in range(3):
@@ -127,7 +127,7 @@ def _resampled(
 def _nearest(
     value: int, start: Triple, mask: npt.NDArray[np.bool_], positions: Sequence[npt.NDArray[np.float64]]
 ) -> ResampledLesion:
-    """Return a lesion of one new voxel: the one nearest to its centre of mass."""
+    """Return a lesion of one new voxel: the one nearest to its center of mass."""
     centre = np.argwhere(mask).mean(axis=0) + np.asarray(start)
     i, j, k = (int(np.argmin(np.abs(place - c))) for place, c in zip(positions, centre, strict=True))
     return ResampledLesion(value=value, start=(i, j, k), mask_IJK=np.ones((1, 1, 1), dtype=bool))

@@ -1,4 +1,4 @@
-"""Where the lungs are: a mask with vessels and nodules filled in, and the box that the volume is cropped to.
+"""Lung segmentation: a mask with vessels and nodules filled in, and the box that the volume is cropped to.
 
 Threshold, connected components and closing, the classical recipe (Hu et al. 2001, IEEE TMI 20(6):490, and Armato and Sensakovic
 2004, Acad Radiol 11(9):1011), with a fall-back that widens the field of view wherever the result may be wrong: a crop that is
@@ -126,7 +126,7 @@ def _enclosed_by_body(air: BoolArray, spacing_mm: Triple_mm) -> BoolArray:
 
 
 def _spread(mask: BoolArray, axis: int) -> BoolArray:
-    """Dilation by one voxel along an axis."""
+    """Dilate a mask by one voxel along an axis."""
     result = mask.copy()
     target, source = np.moveaxis(result, axis, 0), np.moveaxis(mask, axis, 0)
     target[1:] |= source[:-1]
@@ -191,7 +191,7 @@ def _lung_air(
 
 
 def _filled(lungs: BoolArray, spacing_mm: Triple_mm) -> BoolArray:
-    """Closing by a ball of `CLOSING_MM`, then small holes of axial slices; done on a grid of twice the spacing."""
+    """Close the lungs by a ball of `CLOSING_MM`, then fill small holes of axial slices, on a grid of about twice `ANALYSIS_MM`."""
     from scipy import ndimage
 
     stride = _stride(spacing_mm, 2 * ANALYSIS_MM)
@@ -237,7 +237,7 @@ def _field_of_view(lungs: BoolArray, spacing_mm: Triple_mm) -> Box:
 
 
 def _is_one_sided(lungs: BoolArray, body: BoolArray) -> bool:
-    """True where nearly all lung lies on one side of the body's middle: the other may be collapsed or beyond the field of view."""
+    """Return True if nearly all lung lies on one side of the body; the other may be collapsed or outside the field of view."""
     per_sagittal = np.count_nonzero(body, axis=(1, 2)).astype(np.float64)
     middle = float(per_sagittal @ np.arange(len(per_sagittal)) / per_sagittal.sum())
     lung = np.count_nonzero(lungs, axis=(1, 2)).astype(np.float64)

@@ -1,7 +1,7 @@
 """Streaming trilinear resampling: planes are read one by one, and only the resampled volume is in memory.
 
 Trilinear interpolation is separable, so each plane is interpolated in its own two axes as it arrives, and enters the (at
-most a few) new planes that it is a neighbour of with its weight along the third axis. The result is full trilinear
+most a few) new planes that it is a neighbor of with its weight along the third axis. The result is full trilinear
 interpolation at the exact physical positions of `io.geometry`'s convention; nothing is smoothed before, as in MONAI's `Spacing`.
 """
 
@@ -46,13 +46,13 @@ class Resampling:
     shape: Triple
 
     def ras_positions(self, target_axis: int) -> npt.NDArray[np.float64]:
-        """Fractional index on the RAS-ordered source of every new voxel along I, J or K."""
+        """Return the fractional index on the RAS-ordered source of every new voxel along I, J or K."""
         step = self.spacing_mm[target_axis] / self.ras.spacing_mm[target_axis]
         positions: npt.NDArray[np.float64] = np.arange(self.shape[target_axis], dtype=np.float64) * step
         return positions
 
     def source_positions(self, source_axis: int) -> npt.NDArray[np.float64]:
-        """Fractional index on a source axis of every new voxel along the matching one of I, J, K, in their order."""
+        """Return the fractional index on a source axis of every new voxel along the matching one of I, J, K, in their order."""
         target_axis = self.axis.index(source_axis)
         positions = self.ras_positions(target_axis)
         if self.flipped[target_axis]:
@@ -61,7 +61,7 @@ class Resampling:
 
 
 def plan_resampling(source: Grid, spacing_mm: Triple_mm) -> Resampling:
-    """Works out axes and shape; the first RAS-ordered voxel centre stays where it is."""
+    """Compute axes and shape of the resampled grid; the first RAS-ordered voxel center keeps its position."""
     axis, flipped = ras_axes(source)
     ras = ras_grid(source, axis, flipped)
     shape = resampled_shape(ras.shape, ras.spacing_mm, spacing_mm)
@@ -99,7 +99,7 @@ def resample_planes(planes: Iterable[FloatArray], plan: Resampling, *, plane_axi
 
 
 def _shares(plan: Resampling, plane_axis: int) -> list[list[tuple[int, np.float32, bool]]]:
-    """For each source plane: the new planes it enters, with what weight, and whether it is the first to enter."""
+    """Return, for each source plane, the new planes it contributes to, its weight, and whether it is the first to contribute."""
     size = plan.source.shape[plane_axis]
     lower, upper, weight = interpolation(plan.source_positions(plane_axis), size)
     shares: list[list[tuple[int, np.float32, bool]]] = [[] for _ in range(size)]
@@ -114,5 +114,5 @@ def _shares(plan: Resampling, plane_axis: int) -> list[list[tuple[int, np.float3
 
 
 def _by_stride(plane: FloatArray) -> tuple[int, int]:
-    """Return the two axes of a plane, the one with the longer stride first: taking whole rows is the faster of the two."""
+    """Return the two axes of a plane, the one with the longer stride first, because taking whole rows is faster."""
     return (0, 1) if abs(plane.strides[0]) >= abs(plane.strides[1]) else (1, 0)

@@ -80,7 +80,7 @@ def _fixed_split(members: Sequence[CaseEntry]) -> Split | None:
 
 
 def _counts(number: int, shares: Sequence[float]) -> list[int]:
-    """Whole numbers in the ratio of the shares (largest remainder), each at least 1 where the number allows it."""
+    """Return whole numbers in the ratio of the shares (largest remainder), each at least 1 where the number allows it."""
     if number == 0:
         return [0] * len(shares)
     exact = [number * share / sum(shares) for share in shares]

@@ -25,7 +25,7 @@ Preset = Literal["mixed", "performance"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuantizeSettings:
-    """How the graph is quantized.
+    """Settings of the quantization of a graph.
 
     Attributes:
         preset: `mixed` gives activations that may be negative their own zero point, `performance` never does.
@@ -40,7 +40,7 @@ class QuantizeSettings:
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """NNCF logs to stdout and draws progress bars there; stderr is for our own lines."""
+    """Silence NNCF inside the block: it logs to stdout and draws progress bars there."""
     with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         previous = logging.root.manager.disable
@@ -118,7 +118,7 @@ def _count_quantizers(model: Any) -> int:
 
 
 def input_convolutions(model: Any) -> list[str]:
-    """Return names of the convolutions between which and the graph's inputs no other one lies, sorted."""
+    """Return the sorted names of the first convolutions: no other one lies between them and the graph's inputs."""
     found, seen, waiting = set(), set(), list(model.get_parameters())
     while waiting:
         operation = waiting.pop()

@@ -1,4 +1,4 @@
-"""Which parts of the training cases the calibration sees: half of them around lesions, half anywhere in the lungs."""
+"""The calibration windows of the training cases: half of them around lesions, half anywhere in the lungs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ AnyMask = npt.NDArray[np.bool_] | npt.NDArray[np.uint8]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CalibrationWindow:
-    """One network input.
+    """One network input for calibration.
 
     Attributes:
         kind: of structure in its middle.

@@ -1,4 +1,4 @@
-"""Charts as inline SVG whose bytes depend on the figures alone, and whose colours follow the page (light, dark, print)."""
+"""Charts as inline SVG whose bytes depend on the figures alone, and whose colors follow the page (light, dark, print)."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Chart:
 
 
 def loss_chart(curves: Curves) -> Chart:
-    """Training loss over optimiser steps."""
+    """Draw the training loss over optimizer steps."""
     steps, values = zip(*curves.loss, strict=True)
 
     def draw(axes: Any) -> None:
@@ -55,7 +55,7 @@ def loss_chart(curves: Curves) -> Chart:
 
 
 def validation_chart(curves: Curves) -> Chart:
-    """Return Dice and lesion sensitivity on the validation split over optimiser steps."""
+    """Return Dice and lesion sensitivity on the validation split over optimizer steps."""
     names = {"dice": ("Dice", FIRST, "-"), "sensitivity": ("lesion sensitivity", SECOND, "--")}
     best_step, best = max(curves.validation.get("dice", ((0, 0.0),)), key=lambda point: point[1])
 
@@ -74,7 +74,7 @@ def validation_chart(curves: Curves) -> Chart:
 
 
 def dice_chart(evaluation: Evaluation) -> Chart:
-    """Return Dice of every case, from the worst to the best, beside the baseline's."""
+    """Draw the Dice of every case, from the worst to the best, next to the baseline's."""
     ranked = sorted(
         (case for case in evaluation.per_case if case.dice is not None), key=lambda case: (case.dice, case.case_id)
     )

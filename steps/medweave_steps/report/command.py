@@ -44,7 +44,7 @@ class ReportConfig:
 
 
 def run(config: ReportConfig, context: StepContext) -> Mapping[str, Any]:
-    """See the description of the verb."""
+    """Write the report's fragment and return the figures of the run report."""
     from medweave_core.contracts.report_fragment import FRAGMENT_FILE, SUMMARY_FILE
     from medweave_steps.report import gather
     from medweave_steps.report.overlay import display_of

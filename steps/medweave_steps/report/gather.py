@@ -1,4 +1,4 @@
-"""Reads what the steps before left: metrics, lesions, curves, run reports, prepared cases and delivered masks."""
+"""The results of the earlier steps: metrics, lesions, curves, run reports, prepared cases and delivered masks."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Curves:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Material:
-    """The content of the fragment.
+    """The content of the report fragment.
 
     Attributes:
         reports: run reports in the order of the command line.
@@ -73,7 +73,7 @@ class Material:
 
 
 def read_evaluation(folder: Path) -> tuple[Evaluation, tuple[LesionRow, ...]]:
-    """`metrics.json` and `lesions.csv` of an evaluation.
+    """Read `metrics.json` and `lesions.csv` of an evaluation.
 
     Raises:
         UserInputError: a file is missing or is not what `evaluate` writes.
@@ -111,10 +111,10 @@ def read_curves(folder: Path | None) -> Curves:
 
 
 def read_reports(paths: Sequence[Path]) -> tuple[RunReport, ...]:
-    """Run reports of the steps before.
+    """Read the run reports of the earlier steps.
 
     Raises:
-        UserInputError: a file is missing or is no run report.
+        UserInputError: a file is missing or is not a run report.
     """
     return tuple(read_contract(RunReport, path, where="a run report (run_report.json)") for path in paths)
 
@@ -129,7 +129,7 @@ def gate_decision(reports: Sequence[RunReport]) -> GateDecision | None:
 
 
 def prepared_cases(folders: Sequence[Path]) -> dict[str, CaseFolder]:
-    """Prepared cases by id, over all batches."""
+    """Return the prepared cases of all batches, by case id."""
     return {case.case.case_id: case for folder in folders for case in open_prepared(folder).cases()}
 
 
@@ -139,7 +139,7 @@ def prepared_cohort(folders: Sequence[Path]) -> PreparedCohort:
 
 
 def delivered_masks(folders: Sequence[Path]) -> dict[str, Path]:
-    """Delivered NIfTI masks by case id, over all folders of segmentations."""
+    """Return the delivered NIfTI masks of all folders of segmentations, by case id."""
     return {path.parent.name: path for folder in folders for path in sorted(folder.glob(f"*/{NIFTI_MASK}"))}
 
 

@@ -36,7 +36,7 @@ ZOOM_PIXELS_MM = 0.25
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class View:
-    """How a plane is shown: rows and columns of the picture, as axes of the volume that are read backwards.
+    """The display of a plane: rows and columns of the picture, as axes of the volume that are read backwards.
 
     Patient's right on the left and anterior (or superior) on top, as radiologists see it; RAS axes rise towards the other side.
     """
@@ -58,7 +58,7 @@ AXIAL = VIEWS[0]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Display:
-    """Values shown as black and as white, HU or standard deviations, and their name in texts."""
+    """The values shown as black and as white, HU or standard deviations, and their name in texts."""
 
     window: tuple[float, float]
     name: str
@@ -122,7 +122,7 @@ class Picture:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Focus:
-    """What the planes go through: a voxel of the prepared volume, and why."""
+    """The voxel of the prepared volume that the planes go through, and its description."""
 
     voxel: Triple
     what: str
@@ -180,7 +180,7 @@ def choose_foci(found: BoolArray, truth: BoolArray, info: VolumeInfo) -> list[Fo
 
 
 def pictures(case: CaseFolder, mask_path: Path, display: Display) -> tuple[list[Picture], Focus]:
-    """Three planes through the focus, the axial one again enlarged, and a missed lesion enlarged where there is one.
+    """Draw three planes through the focus, the axial one also enlarged, and a missed lesion enlarged; return them and the focus.
 
     Args:
         case: a prepared case; its ground truth is drawn where it has one.
@@ -205,7 +205,7 @@ def pictures(case: CaseFolder, mask_path: Path, display: Display) -> tuple[list[
 
 
 def _layers(view: View, scan: Scan, focus: Focus) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """Image (HU or standard deviations), ground truth and prediction (0 to 1) of a plane, turned as they are shown."""
+    """Return image (HU or standard deviations), ground truth and prediction (0 to 1) of a plane, turned as displayed."""
     place = focus.voxel[view.normal]
     layers = (
         np.take(scan.volume_IJK, place, axis=view.normal),
@@ -222,7 +222,7 @@ def _turned(plane: Any, view: View) -> Any:
 
 
 def _source_index(info: VolumeInfo, axis: int) -> npt.NDArray[np.float64]:
-    """Where each prepared voxel of one axis lies on the RAS-ordered source, as fractional indices."""
+    """Return the fractional index, on the RAS-ordered source, of each prepared voxel of one axis."""
     step = info.grid.spacing_mm[axis] / info.source_grid.spacing_mm[info.source_axis[axis]]
     indices = np.arange(info.grid.shape[axis], dtype=np.float64)
     positions: npt.NDArray[np.float64] = (indices + info.crop_start[axis]) * step
@@ -323,7 +323,7 @@ def _png(image: FloatArray, window: tuple[float, float]) -> str:
 
 
 def _path(mask: FloatArray) -> str:
-    """Outline of a mask at one half, in picture units (the first pixel's centre lies at 0.5, 0.5)."""
+    """Return the outline of a mask at one half as an SVG path in picture units (the first pixel's center lies at 0.5, 0.5)."""
     if not (mask >= 0.5).any():
         return ""
     contourpy = require("contourpy", extra="report")

@@ -1,4 +1,4 @@
-"""The table of ranks, time and speed-up: what was measured, what a model says beyond it, and what DistMIS printed.
+"""The table of ranks, time and speed-up: measured values, modeled values beyond them, and the values that DistMIS published.
 
 Source: Berral et al. 2022 (DistMIS), table I: a grid of 32 trials, mean of three runs, hours:minutes:seconds there, seconds here.
 """
@@ -21,7 +21,7 @@ EXPERIMENT_PARALLEL_S = {1: 159_619, 2: 80_679, 4: 41_540, 8: 25_397, 12: 20_122
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Column:
-    """Seconds by ranks, and the speed-up against those of one rank.
+    """A column of the table: seconds by ranks, and the speed-up over one rank.
 
     Attributes:
         one: seconds by one rank; None if unknown.
@@ -33,7 +33,7 @@ class Column:
     is_measured: bool = False
 
     def speed_up(self, ranks: int) -> float | None:
-        """None where it was not measured or modelled."""
+        """Return the speed-up over one rank; None if it was neither measured nor modeled."""
         if self.one is None or not self.seconds.get(ranks):
             return None
         return self.one / self.seconds[ranks]
@@ -48,11 +48,11 @@ class Column:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
-    """The whole of it.
+    """The table of run times by ranks.
 
     Attributes:
         ranks: of the rows.
-        num_trials: of the grid that was measured or modelled.
+        num_trials: of the grid that was measured or modeled.
         where: on what, in words.
     """
 
@@ -119,7 +119,7 @@ def measured_searches(reports: Sequence[RunReport]) -> list[Search]:
 
 
 def modelled_training(seconds: Mapping[int, float]) -> Mapping[int, float]:
-    """Return the modelled seconds of one training by number of ranks: shared work plus a ring's exchange of gradients.
+    """Return the modeled seconds of one training by number of ranks: shared work plus a ring's exchange of gradients.
 
     T(n) = T(1) / n + s 2 (n - 1) / n; s is the least squares fit to the measurements, at least 0. Empty unless T(1) and another
     were measured. The model ignores the network to a second node, and files that all ranks read.
@@ -148,7 +148,7 @@ def _of_mode(heading: str, searches: Sequence[Search], alone: float | None, *, w
 
 
 def _number(rows: Sequence[Mapping[str, Any]], known: Mapping[str, Any]) -> int:
-    """Ranks of each trial, or trials at the same time where these have one."""
+    """Return the largest number of ranks of a trial, or of concurrent trials if each trial has one rank."""
     return int(known["most_at_once"]) if _is_alone(rows) else max(row["ranks"] for row in rows)
 
 

@@ -1,4 +1,4 @@
-"""What each section of the fragment says, as plain values for the template."""
+"""The content of each section of the fragment, as plain values for the template."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ _ORDER = ("dice", "nsd", "hd95", "lesion", "false")
 
 
 def sections_of(material: Material) -> tuple[tuple[str, str], ...]:
-    """Id and heading of each section; that of trials needs a search, that of ranks something to compare."""
+    """Return the id and heading of each section; `trials` needs a search, `scaling` a table of run times by ranks."""
     has = {
         "trials": bool(trials.trials_of(material.reports)),
         "scaling": scaling.table_of(material.reports) is not None,
@@ -132,7 +132,7 @@ def ranked_cases(evaluation: Evaluation) -> list[CaseFigures]:
 
 
 def tags(evaluation: Evaluation) -> dict[str, str]:
-    """Case id to `worst`, `median` or `best`."""
+    """Return the tags `worst`, `median` and `best` by case id."""
     ranked = [case.case_id for case in ranked_cases(evaluation) if case.dice is not None]
     if not ranked:
         return {}
@@ -140,7 +140,7 @@ def tags(evaluation: Evaluation) -> dict[str, str]:
 
 
 def shown_cases(evaluation: Evaluation, most: int) -> list[CaseFigures]:
-    """Best, median, worst and others between them, from the best to the worst."""
+    """Return the best, median and worst case and others between them, from the best to the worst."""
     ranked = ranked_cases(evaluation)
     marked = list(tags(evaluation))
     last = max(len(ranked) - 1, 0)
@@ -151,12 +151,12 @@ def shown_cases(evaluation: Evaluation, most: int) -> list[CaseFigures]:
 
 
 def shown_as(material: Material) -> str:
-    """How the pictures show a volume."""
+    """Return the text that says how the pictures display a volume, such as the lung window."""
     return upper_first(material.display.text)
 
 
 def training_facts(material: Material) -> list[tuple[str, str]]:
-    """How the model was trained, from the run reports of train and, where it ran, of train-distributed."""
+    """Return the facts of the training, from the run reports of train and, if it ran, of train-distributed."""
     first, further = material.results_of("train"), material.results_of("train-distributed")
     known, last = first.get("training", {}), further or first
     chosen, metrics = last.get("postprocessing", {}), last.get("metrics", {})
@@ -198,7 +198,7 @@ def _strategy_of(known: Mapping[str, Any]) -> str | None:
 
 
 def _pace_of(known: Mapping[str, Any]) -> str | None:
-    """Throughput, the share of its time in which it had nothing to compute, and what its ranks have exchanged."""
+    """Return throughput, share of the time spent waiting for data, and bytes that ranks exchanged, as text; None if unknown."""
     if not known.get("step_seconds") or "data_wait_seconds" not in known:
         return None
     waited = known["data_wait_seconds"] / known["step_seconds"]
@@ -295,7 +295,7 @@ def _precision(segmented: Mapping[str, Any]) -> str | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cell:
-    """A figure of a table, and the small text below it."""
+    """A cell of a table: a figure, and the small text below it."""
 
     value: str
     more: str = ""

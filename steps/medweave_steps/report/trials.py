@@ -56,5 +56,5 @@ def _texts(row: TrialRow) -> tuple[str, ...]:
 
 
 def _moment(text: str) -> str:
-    """`2026-11-25 19:38:07.123` of a time in UTC."""
+    """Format a time in UTC: `2026-11-25 19:38:07.123`."""
     return text.partition("+")[0].replace("T", " ") or "–"

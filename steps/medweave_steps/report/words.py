@@ -9,7 +9,7 @@ NO_INTERVAL = "–"
 
 
 def figure(value: float | None, digits: int = 2) -> str:
-    """`0.87`, or words where there is no figure."""
+    """Format a value: `0.87`, or words if it is not defined."""
     return NOT_DEFINED if value is None else f"{value:.{digits}f}"
 
 
@@ -22,7 +22,7 @@ def interval(bounds: Sequence[float | None] | None, digits: int = 2) -> str:
 
 
 def signed(value: float | None, digits: int = 3) -> str:
-    """`+0.012`, `−0.004`, or a dash."""
+    """Format a value with its sign: `+0.012`, `−0.004`, `±0.000`, or a dash if it is not defined."""
     if value is None:
         return "–"
     rounded = round(value, digits)
@@ -30,12 +30,12 @@ def signed(value: float | None, digits: int = 3) -> str:
 
 
 def minus(value: float) -> str:
-    """`−400`, with a minus sign as wide as a figure."""
+    """Format a value with a minus sign as wide as a digit: `−400`."""
     return f"{value:g}".replace("-", "−")
 
 
 def triple(values: Sequence[float]) -> str:
-    """`2 × 2 × 2`."""
+    """Format values as a product: `2 × 2 × 2`."""
     return " × ".join(f"{value:g}" for value in values)
 
 
@@ -45,5 +45,5 @@ def mib(num_bytes: float) -> str:
 
 
 def plural(count: int, word: str) -> str:
-    """`1 lesion`, `3 lesions`."""
+    """Return a count with its noun: `1 lesion`, `3 lesions`."""
     return f"{count} {word}{'' if count == 1 else 's'}"

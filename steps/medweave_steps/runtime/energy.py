@@ -19,7 +19,7 @@ READ_EVERY_S = 30.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counter:
-    """Energy since some moment, which only grows.
+    """A counter of energy, which only increases.
 
     Attributes:
         kind: in words, for reports.

@@ -25,7 +25,7 @@ _SIOCGIFADDR = 0x8915  # linux/sockios.h: the IPv4 address of an interface
 
 
 def available_cpus() -> int:
-    """Processors this process may use: its affinity mask, capped by the cgroup's CPU quota; at least 1."""
+    """Return the number of processors this process may use: its affinity mask, capped by the cgroup's CPU quota; at least 1."""
     cpus = len(os.sched_getaffinity(0))
     for quota_file, period_file in (
         ("/sys/fs/cgroup/cpu.max", None),
@@ -49,7 +49,7 @@ def limit_threads(num_threads: int) -> None:
 
 @contextlib.contextmanager
 def on_cpus(num_cpus: int) -> Iterator[None]:
-    """Keeps the calling thread, and threads that it starts, on so many of its processors: for libraries that take no number."""
+    """Pin the calling thread, and threads that it starts, to a number of its processors, for libraries without such an option."""
     before = sorted(os.sched_getaffinity(0))
     # Steps that share a machine should not all choose the first processors.
     first = os.getpid() % len(before)

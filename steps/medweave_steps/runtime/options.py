@@ -139,7 +139,7 @@ def add_options(parser: argparse.ArgumentParser, config: type, words: Sequence[s
     """Add one `--kebab-case` option per field; tuples take several values, booleans have a `--no-` form.
 
     Args:
-        words: the command line, which says which variants from other packages are selected.
+        words: the command line, which selects variants from other packages.
     Raises:
         StepError: a selected variant does not exist or cannot be imported, or one of its options exists already.
     """

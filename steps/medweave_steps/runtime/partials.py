@@ -10,17 +10,17 @@ _open_partials: set[Path] = set()
 
 
 def register(path: Path) -> None:
-    """Remembers a file or folder that must not outlive a failure."""
+    """Register a partial file or folder, which is removed on a failure."""
     _open_partials.add(path)
 
 
 def forget(path: Path) -> None:
-    """The output is complete, or already removed."""
+    """Unregister an output that is complete or already removed."""
     _open_partials.discard(path)
 
 
 def remove_all() -> None:
-    """Remove whatever is still being written. Never raises."""
+    """Remove all registered partial outputs. Never raises."""
     for path in list(_open_partials):
         with contextlib.suppress(OSError):
             if path.is_dir() and not path.is_symlink():

@@ -15,7 +15,7 @@ __all__ = ["JSON_PREFIX", "Progress", "duration"]
 
 
 class Progress:
-    """Counts units of work and says how long the rest will take, from the mean pace so far."""
+    """A counter of finished units of work, which estimates the remaining time from the mean pace so far."""
 
     def __init__(self, verb: str, *, unit: str, total: int, done: int = 0, quiet: bool = False) -> None:
         self.verb, self.unit, self.total, self.done, self.quiet = verb, unit, total, done, quiet
@@ -23,10 +23,10 @@ class Progress:
         self._started = time.monotonic()
 
     def step(self, detail: str = "", **figures: Any) -> None:
-        """One unit is finished.
+        """Report one finished unit.
 
         Args:
-            detail: what a person wants to read about it (`loss 0.31, Dice 0.78`); never patient data.
+            detail: text for people (`loss 0.31, Dice 0.78`); never patient data.
             figures: the same as numbers, for machines.
         """
         self.done += 1

@@ -39,7 +39,7 @@ def _raise(signal_number: int, _frame: object) -> None:
 
 
 def exit_code_of(error: BaseException) -> int | None:
-    """130 or 143 if a signal is behind this error, else None.
+    """Return 130 or 143 if a signal caused this error, else None.
 
     A library may turn the `Terminated` that a signal raised inside it into another error: an extension module that was being
     imported raised ImportError.
@@ -124,7 +124,7 @@ class Deferred:
 
 @contextlib.contextmanager
 def before_leaving(clean_up: Callable[[], None]) -> Iterator[None]:
-    """Inside the block the watchdog of `install` calls this before it leaves: for what would outlive the process."""
+    """Make the watchdog of `install` call `clean_up` before it ends the process: for anything that would outlive the process."""
     _cleaning.append(clean_up)
     try:
         yield
@@ -134,11 +134,11 @@ def before_leaving(clean_up: Callable[[], None]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def deferred(*, grace_s: float = GRACE_S) -> Iterator[Deferred]:
-    """Inside the block INT and TERM only set a flag, so that state is never cut in the middle of a change.
+    """Defer INT and TERM inside the block: they only set a flag, so that no change of state is left incomplete.
 
-    The block must look at the flag often: the watchdog of `install` still ends the process `grace_s` seconds after the
-    signal. USR1, with which a scheduler announces its time limit, asks for a checkpoint and ends nothing. Outside the
-    main thread, where Python allows no signal handlers, the flags stay unset.
+    The block must check the flag often: the watchdog of `install` still ends the process `grace_s` seconds after the signal. USR1,
+    with which a scheduler announces its time limit, requests a checkpoint and ends nothing. Outside the main thread, where Python
+    allows no signal handlers, the flags stay unset.
     """
     state = Deferred()
     if threading.current_thread() is not threading.main_thread():

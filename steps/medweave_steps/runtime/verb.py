@@ -42,7 +42,7 @@ class StepContext:
     quiet: bool = False
 
     def take(self, other: StepContext) -> None:
-        """Add what another process of this step has collected for the report."""
+        """Add the notices and figures that another process of this step has collected for the report."""
         self.notices += other.notices
         self.cases += other.cases
         self.ranks += other.ranks
@@ -65,7 +65,7 @@ class StepContext:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verb:
-    """One step program.
+    """A step program.
 
     Attributes:
         name: the word after `medweave-step`.

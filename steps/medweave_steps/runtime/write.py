@@ -1,4 +1,4 @@
-"""Complete or absent: outputs are written aside, flushed to the disk and renamed."""
+"""Atomic outputs: they are written under a temporary name, flushed to the disk and renamed."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def _sync_all(files: Iterable[Path]) -> None:
 
 @contextlib.contextmanager
 def atomic_file(path: Path) -> Iterator[Path]:
-    """Gives a path to write to; the file appears under its own name only when the block ends well.
+    """Yield a temporary path to write to; the file gets its own name only if the block succeeds.
 
     An existing file of that name is replaced.
     """
@@ -58,7 +58,7 @@ def atomic_file(path: Path) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def atomic_directory(path: Path) -> Iterator[Path]:
-    """Gives an empty folder to fill; it appears under its own name only when the block ends well.
+    """Yield an empty temporary folder to fill; it gets its own name only if the block succeeds.
 
     Raises:
         UsageError: something is already there (an empty folder is replaced).

@@ -119,7 +119,7 @@ def _outcome(row: TrialRow, config: SearchConfig) -> str:
 
 
 def _epochs(context: StepContext) -> Any:
-    """Forward each epoch of the only trial as this step's progress."""
+    """Return a function that forwards each epoch of the only trial as this step's progress."""
     progress: list[Any] = []
 
     def step(point: Mapping[str, Any]) -> None:
@@ -135,7 +135,7 @@ def _read(cls: type[C], path: Path | None, what: str) -> C:
     """Return a file that people or `--part plan` wrote.
 
     Raises:
-        UserInputError: it is no JSON, or another kind of file.
+        UserInputError: the file is not JSON, or of another kind.
     """
     assert path is not None, "checked with the options"
     try:

@@ -37,7 +37,7 @@ _SCORE, _EPOCH, _DONE = "score", "epoch", "done"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spread:
-    """How trials are spread over the machine.
+    """Settings of how trials share the machine.
 
     Attributes:
         slots: trials at the same time, where there are GPUs no more than these.
@@ -88,7 +88,7 @@ def run_side_by_side(
 
 @contextlib.contextmanager
 def _ray(num_cpus: int) -> Iterator[tuple[Any, Path]]:
-    """Ray and the folder of its files; both are gone after the block."""
+    """Start Ray; yield its module and the folder of its files. The block's end shuts Ray down and removes the folder."""
     environment.keep_ray_at_home(secrets.token_hex(32))
     ray = require("ray", extra=_EXTRA)
     home = _home()
@@ -113,7 +113,7 @@ def _ray(num_cpus: int) -> Iterator[tuple[Any, Path]]:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Silence Ray, which prints stacks for a lost process; the loss is a row of the table."""
+    """Silence Ray, which prints stacks for a lost process; the table of trials reports the loss."""
     if not environment.wants_traceback():
         for name in ("ray", "ray.tune"):
             logging.getLogger(name).setLevel(logging.CRITICAL + 1)

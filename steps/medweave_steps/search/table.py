@@ -57,7 +57,7 @@ def most_at_once(times: Sequence[tuple[float, float]]) -> int:
 
 
 def read_rows(folders: Iterable[Path]) -> dict[str, tuple[TrialRow, Path]]:
-    """Return the rows of earlier results, each with the folder of what the trial has left.
+    """Return the rows of earlier results, each with the folder of the trial's files.
 
     Raises:
         UserInputError: a folder is not a result of a search, or two are of the same trial.
@@ -83,7 +83,7 @@ def read_rows(folders: Iterable[Path]) -> dict[str, tuple[TrialRow, Path]]:
 
 
 def in_order(trials: Sequence[Trial], found: Mapping[str, tuple[TrialRow, Path]]) -> list[TrialRow]:
-    """Return the rows of a grid's trials; one whose job left nothing is a failed one.
+    """Return the rows of a grid's trials; a trial without a result is a failed one.
 
     Raises:
         UserInputError: a result is of no trial of the grid.

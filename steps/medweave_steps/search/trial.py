@@ -36,7 +36,7 @@ _SPLIT = "validation_"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialSettings:
-    """What all trials of a search have in common. Travels to other processes.
+    """Settings that all trials of a search share. They are sent to other processes.
 
     Attributes:
         training_set: absolute path of the prepared cases.
@@ -55,7 +55,7 @@ class Training:
     """A running trial; `next_point` waits for its progress, `end` stops it, `row` returns its result.
 
     Args:
-        folder: a free path, made for what the trial leaves.
+        folder: a free path; created for the trial's files.
     """
 
     def __init__(self, trial: Trial, settings: TrialSettings, folder: Path) -> None:

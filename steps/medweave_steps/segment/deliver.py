@@ -38,7 +38,7 @@ TABLE, STRUCTURED_REPORT = "lesions.csv", "lesions_sr.dcm"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Draft:
-    """What can be made of a case's DICOM outputs before its mask is known."""
+    """The part of a case's DICOM outputs that does not depend on its mask."""
 
     source: SourceSeries
     segmentation: Any
@@ -106,7 +106,7 @@ def draft_dicom(case: CaseFolder, info: VolumeInfo, card: ModelCard, *, model_sh
 
 
 def body_part_finding(info: VolumeInfo, card: ModelCard) -> Finding | None:
-    """Return the finding that a case shows another part of the body than the card's label lies in; None if nothing says so."""
+    """Return the finding that a case shows another part of the body than that of the card's label; None if nothing indicates it."""
     seen, expected = contradiction(info.body_part, card.labels, has_lungs=info.has_lungs)
     if not seen:
         return None
@@ -122,7 +122,7 @@ def body_part_finding(info: VolumeInfo, card: ModelCard) -> Finding | None:
 
 
 def _header_fault(error: Exception) -> str:
-    """Return why a header prevents DICOM outputs; raise again what has another cause.
+    """Return why a header prevents DICOM outputs; raise an error with another cause again.
 
     pydicom and highdicom raise many kinds for a header that they cannot use, and their texts quote values of it.
     """

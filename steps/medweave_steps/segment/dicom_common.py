@@ -1,4 +1,4 @@
-"""What our DICOM objects share: who they are about, their UIDs and dates. Nothing depends on the time of the run."""
+"""Common parts of our DICOM objects: patient, UIDs and dates. Nothing depends on the time of the run."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _SAME_MM = 0.01
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceSeries:
-    """The images a result was made from.
+    """The images that a result was computed from.
 
     Attributes:
         images: header-only datasets, patient attributes made sound: one per slice, sorted, or one multi-frame image.
@@ -62,12 +62,12 @@ class SourceSeries:
         return str(self.images[0].SeriesInstanceUID)
 
     def instance_numbers(self, num_slices: int) -> list[int | None]:
-        """InstanceNumber of the image that shows each slice."""
+        """Return InstanceNumber of the image that shows each slice."""
         images = [self.images[0]] * num_slices if self.frames else self.images
         return [HeaderValues(image).integer("InstanceNumber") for image in images]
 
     def references(self, first_slice: int, last_slice: int) -> list[tuple[Any, list[int] | None]]:
-        """The images of source slices, counted from 1, each with its frames, counted from 1 (None for single-frame images)."""
+        """Return the images of source slices (counted from 1), each with its frames (from 1; None for single-frame images)."""
         slices = range(first_slice - 1, last_slice)
         if self.frames:
             return [(self.images[0], sorted(self.frames[s] + 1 for s in slices))]
@@ -122,7 +122,7 @@ def dicom_text(text: str, limit: int = 64) -> str:
 
 
 def research_text(title: str) -> str:
-    """Return a series description (LO) that begins with a title and says what the object is for."""
+    """Return a series description (LO) that begins with a title and states the purpose of the object."""
     return f"{dicom_text(upper_first(title), 64 - len(_RESEARCH))}{_RESEARCH}"
 
 
@@ -150,7 +150,7 @@ def settle_times(dataset: Any, source: SourceSeries) -> None:
 
 @contextlib.contextmanager
 def values_as_they_are() -> Iterator[None]:
-    """Lets patient and study attributes pass as the source has them, too long or not, so that archives match them.
+    """Accept patient and study attributes as the source has them, too long or not, so that archives match them.
 
     They are not logged either: the warnings of pydicom and highdicom quote values, and logs must not hold patient data.
     """
@@ -169,12 +169,12 @@ def values_as_they_are() -> Iterator[None]:
 
 
 def _position_mm(headers: Sequence[Any], place: tuple[int, int]) -> npt.NDArray[np.float64]:
-    """ImagePositionPatient of a frame, LPS, mm."""
+    """Return ImagePositionPatient of a frame, LPS, mm."""
     return np.asarray(slice_position_lps(headers[place[0]], place[1]), dtype=np.float64)
 
 
 def _slice_position_mm(info: VolumeInfo, index: int) -> npt.NDArray[np.float64]:
-    """Where the first pixel of a source slice lies, LPS, mm."""
+    """Return the position of the first pixel of a source slice, LPS, mm."""
     ras = np.asarray(info.source_grid.affine) @ [index, 0, 0, 1]
     place: npt.NDArray[np.float64] = ras[:3] * [-1, -1, 1]
     return place

@@ -73,7 +73,7 @@ def fill_segmentation(segmentation: Any, mask: npt.NDArray[np.uint8], *, identit
     Args:
         segmentation: of `draft_segmentation`.
         mask: uint8, 0 or 1, [slice, row, column].
-        identity: what the UIDs are made from: source series, model and mask.
+        identity: parts that the UIDs are derived from: source series, model and mask.
     """
     packed = np.packbits(
         mask.reshape(-1), bitorder="little"
@@ -113,7 +113,7 @@ def _segment(card: ModelCard, model_sha256: str) -> Any:
 
 
 def _reference_source_frames(segmentation: Any, source: SourceSeries) -> None:
-    """Name frames by their numbers in the source file, of which the header that highdicom saw has only the slices."""
+    """Replace frame references by the frame numbers of the source file; highdicom's header had only the kept slices."""
     numbers = sorted(source.frames)
     for group in segmentation.PerFrameFunctionalGroupsSequence if numbers else ():
         for derivation in group.DerivationImageSequence:

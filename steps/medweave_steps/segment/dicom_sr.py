@@ -31,14 +31,14 @@ def build_report(
 ) -> Any:
     """Return a measurement report: the number of lesions, and for each its volume, longest diameter and (of CT) mean HU.
 
-    Each lesion has a tracking identifier, the segmentation and source images that show it, and its centre (LPS, mm).
+    Each lesion has a tracking identifier, the segmentation and source images that show it, and its center (LPS, mm).
 
     Args:
         lesions: the lesion table.
         segmentation: the DICOM Segmentation that it belongs to.
         source: the images.
         card: the model that found the lesions.
-        identity: what the UIDs are made from.
+        identity: parts that the UIDs are derived from.
     Returns:
         highdicom.sr.Comprehensive3DSR, ready to be written.
     """

@@ -1,4 +1,4 @@
-"""A model is opened only for volumes that are what its card says it takes."""
+"""The check that volumes match the input contract of a model's card, before the model is opened."""
 
 from __future__ import annotations
 

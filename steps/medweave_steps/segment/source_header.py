@@ -1,4 +1,4 @@
-"""Makes a source header fit for DICOM results to copy from: whatever a header holds, the result is valid."""
+"""Cleaning of a source header for DICOM results to copy from: the result is valid for any header."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def _is_usable(element: Any) -> bool:
 
 
 def make_text_readable(dataset: Any) -> None:
-    """Rewrite text as UTF-8 where highdicom does not know its character set, or where it has several."""
+    """Rewrite text as UTF-8 if highdicom does not support its character set, or if it has several."""
     character_set = dataset.get("SpecificCharacterSet")
     known = {item.value for item in require("highdicom.enum", extra="segment").SpecificCharacterSetValues}
     if character_set is None or (_SINGLE_SET.fullmatch(str(character_set)) and str(character_set) in known):

@@ -28,7 +28,7 @@ from medweave_steps.training.loop.validate import open_validator
 
 
 def run(config: TrainConfig, context: StepContext) -> Mapping[str, Any]:
-    """Check the cases, trains, chooses the postprocessing on the validation split and write the model."""
+    """Check the cases, train, choose the postprocessing on the validation split, and write the model."""
     from medweave_steps.runtime import environment
     from medweave_steps.runtime.imports import require
     from medweave_steps.training.distributed.group import Alone
@@ -82,11 +82,11 @@ def _scaled(config: TrainConfig, context: StepContext) -> TrainConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainJob:
-    """The job of every rank.
+    """The arguments of every rank.
 
     Attributes:
         num_threads: compute threads of each rank.
-        folder, log_folder: what rank 0 fills.
+        folder, log_folder: outputs that rank 0 writes.
         powercap: folder of the processors' counters of energy.
     """
 
@@ -177,7 +177,7 @@ def _train(
 def _facts_to_agree_on(
     config: TrainConfig, prepared: PreparedFolder, content: Mapping[str, Any] | None
 ) -> dict[str, Any]:
-    """Return what must be equal on all ranks; a rank without the others' checkpoint would start at another step."""
+    """Return the facts that must be equal on all ranks; a rank without the others' checkpoint would start at another step."""
     return {
         **{f"--{name.replace('_', '-')}": value for name, value in config.identity().items()},
         "--checkpoint-folder": config.checkpoint_folder is not None,

@@ -204,7 +204,7 @@ class TrainConfig(Recipe):
         return {"whole_volumes": self.epochs is not None, "cache_mib": cache_mib}
 
     def facts(self, *, num_cases: int = 0, num_channels: int = 0) -> TrainingFacts:
-        """Return what a strategy needs to know of the training."""
+        """Return the facts of the training that a strategy needs."""
         return TrainingFacts(
             steps=self.steps,
             epoch_steps=self.epoch_steps,

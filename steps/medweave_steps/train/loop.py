@@ -33,7 +33,7 @@ class LoopState:
     """The state of a training; all of it is in a checkpoint.
 
     Attributes:
-        step: optimiser steps done.
+        step: optimizer steps done.
         losses: loss of each step since the last training point.
         best_score, best_step, best_weights: of the best validation so far; `validate.score`.
         num_worse: validations since the best.
@@ -60,7 +60,7 @@ class LoopState:
 
 
 class Trainer:
-    """One training; `run` continues it from its state to its end."""
+    """One training; `run` continues it from its state to the end."""
 
     def __init__(
         self,
@@ -148,7 +148,7 @@ class Trainer:
         return state.step // epoch_steps - (bool(state.losses) and state.step % epoch_steps == 0)
 
     def _count_energy(self) -> None:
-        """Every rank must call it."""
+        """Add the energy since the last call to that of the epoch; every rank must call this."""
         joules, before = self.energy.joules(), self.state.epoch_joules
         self.state.epoch_joules = None if joules is None or before is None else before + joules
 
@@ -323,7 +323,7 @@ class Trainer:
         checkpoint.write_checkpoint(folder, content)
 
     def restore(self, content: dict[str, Any]) -> list[dict[str, Any]]:
-        """Take over a checkpoint; return the points of its curves.
+        """Restore the state from a checkpoint and return the points of its curves.
 
         Raises:
             UserInputError: it belongs to another training.

@@ -36,7 +36,7 @@ WORKERS = "COMPSs' workers compute, and their counters are not read"
 
 
 def run(config: DistributedConfig, context: StepContext) -> Mapping[str, Any]:
-    """Check model and cases, runs the rounds, chooses the postprocessing on the validation split and write the model."""
+    """Check model and cases, run the rounds, choose the postprocessing on the validation split, and write the model."""
     from medweave_steps.runtime import environment
     from medweave_steps.train_distributed.engines import engine_named
     from medweave_steps.training.distributed.launch import ranks_here, run_ranks
@@ -104,13 +104,13 @@ def usable_model(config: DistributedConfig, prepared: PreparedFolder) -> ModelCa
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DistributedJob:
-    """The job of every rank.
+    """The arguments of every rank.
 
     Attributes:
         card: of the model that is continued.
         engine: the one in use.
         num_threads: compute threads of each replica.
-        folder, log_folder: what the first rank fills.
+        folder, log_folder: outputs that the first rank writes.
         points: of the curves that are continued.
         powercap: folder of the processors' counters of energy.
     """
@@ -223,7 +223,7 @@ def course_of(
 def facts_to_agree_on(
     job: DistributedJob, prepared: PreparedFolder, content: Mapping[str, Any] | None
 ) -> dict[str, Any]:
-    """Return what must be equal on all ranks; a rank without the others' checkpoint would start at another round."""
+    """Return the facts that must be equal on all ranks; a rank without the others' checkpoint would start at another round."""
     return {
         **{f"--{name.replace('_', '-')}": value for name, value in job.config.identity().items()},
         "--checkpoint-folder": job.config.checkpoint_folder is not None,

@@ -27,7 +27,7 @@ class Course:
         weights: state dict of the last average, on the CPU; before the first round that of the trained model.
         best_score, best_round, best_weights: of the best average so far; round 0 is the trained model.
         rounds: for the report, one object per round.
-        shares: what the replicas brought, without the weights, per round.
+        shares: results of the replicas per round, without the weights.
         each_wh: of each round, Wh; None where nothing was counted.
     """
 
@@ -43,7 +43,7 @@ class Course:
 
     @property
     def precision(self) -> str:
-        """Of the arithmetic, as the options name it."""
+        """Precision of the arithmetic, as the options name it."""
         return "bfloat16" if self.bfloat16 else "float32"
 
     def consider(self, figures: Mapping[str, float | None]) -> None:
@@ -83,7 +83,7 @@ class RoundCheckpoints:
     Attributes:
         folder: where they are written; None where none are wanted.
         writes: this rank writes them.
-        identity: what the weights depend on, besides the data and torch itself.
+        identity: everything that the weights depend on, besides the data and torch itself.
         data_sha256: digest of the data.
         content: the checkpoint that the training resumes from.
     """

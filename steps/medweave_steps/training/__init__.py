@@ -1,1 +1,1 @@
-"""What every verb that trains shares: patches, loss, the optimiser's step, validation, curves, and ranks over nodes."""
+"""Common parts of the verbs that train: patches, loss, the optimizer's step, validation, curves, and ranks over nodes."""

@@ -72,7 +72,7 @@ class Recipe:
 
     @property
     def augments(self) -> bool:
-        """Whether patches are changed."""
+        """Whether patches are augmented."""
         return self.augment is not False
 
     def data_processes(self, device: Any, *, num_threads: int) -> int:

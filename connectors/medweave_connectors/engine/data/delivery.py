@@ -23,7 +23,11 @@ class OutputDelivery:
     """The results of one run on the driver's machine."""
 
     def __init__(self, run: Run) -> None:
-        """Args: run: runs a command at a location and returns its output and exit code."""
+        """Create the delivery.
+
+        Args:
+            run: runs a command at a location and returns its output and exit code.
+        """
         self._run = run
         self._cleared: set[Path] = set()
 

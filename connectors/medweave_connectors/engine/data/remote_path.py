@@ -115,28 +115,28 @@ class MedweaveRemotePath(RemoteStreamFlowPath):
             await self._change("mkdir", "-m", f"{mode:o}", *(["-p"] if parents or exist_ok else []))
 
     async def chmod(self, mode: int, *, follow_symlinks: bool = True) -> None:
-        """Set its permission bits."""
+        """Set the permission bits of the path."""
         if (other := await self._other()) is not None:
             await other.chmod(mode, follow_symlinks=follow_symlinks)
         else:
             await self._change("chmod", *([] if follow_symlinks else ["-h"]), f"{mode:o}")
 
     async def rmtree(self) -> None:
-        """Remove it, with everything below."""
+        """Remove the path, with everything below it."""
         if (other := await self._other()) is not None:
             await other.rmtree()
         else:
             await self._change("rm", "-rf")
 
     async def symlink_to(self, target: str | os.PathLike[str], target_is_directory: bool = False) -> None:
-        """Make it a link; an existing link is replaced."""
+        """Make the path a symbolic link; an existing link is replaced."""
         if (other := await self._other()) is not None:
             await other.symlink_to(target, target_is_directory=target_is_directory)
         else:
             await self._change("ln", "-snf", str(target))
 
     async def hardlink_to(self, target: str | os.PathLike[str]) -> None:
-        """Make it a hard link of a file; an existing file is replaced."""
+        """Make the path a hard link of a file; an existing file is replaced."""
         if (other := await self._other()) is not None:
             await other.hardlink_to(target)
         else:

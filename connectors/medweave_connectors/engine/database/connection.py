@@ -70,7 +70,7 @@ class CommittingConnection(SqliteConnection):
         self._not_committed: sqlite3.Error | None = None
 
     async def __aenter__(self) -> CommittingConnection:
-        """Open it at the first use. StreamFlow also lists and validates: without a run nothing is written."""
+        """Open the database at the first use. StreamFlow also lists and validates: without a run nothing is written."""
         if self._database is None:
             try:
                 self._database = self._opened()

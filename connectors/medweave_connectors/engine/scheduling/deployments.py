@@ -51,7 +51,7 @@ class MedweaveDeploymentManager(DefaultDeploymentManager):
             raise
 
     async def undeploy_all(self) -> None:
-        """Undeploy all deployments; one that is being deployed, when that has ended.
+        """Undeploy all deployments; a deployment in progress is undeployed when it has ended.
 
         Raises:
             Exception: the first failure, after all deployments were tried.

@@ -18,7 +18,7 @@ class FinalStateQueries:
     """The one task that queries final states."""
 
     def __init__(self, run_line: Callable[[str], Awaitable[str]], rate: QueryRate) -> None:
-        """Create it; no query runs before there is a job.
+        """Create the query task; no query runs before there is a job.
 
         Args:
             run_line: runs a line on the login node and returns its output, or raises.

@@ -131,7 +131,7 @@ class MasterConnection:
     """An open ControlMaster; it belongs to the user, and stays open."""
 
     def __init__(self, words: Callable[..., list[str]]) -> None:
-        """`words` builds the command line of `ssh` to the machine from options."""
+        """Create the connection; `words` builds the command line of `ssh` to the machine from options."""
         self._words = words
         self._is_lost = False
 
@@ -159,7 +159,7 @@ class MasterForward:
     """An open ControlMaster of a jump host."""
 
     def __init__(self, words: Callable[..., list[str]]) -> None:
-        """`words` builds the command line of `ssh` to the jump host from options."""
+        """Create the forward; `words` builds the command line of `ssh` to the jump host from options."""
         self._words = words
 
     def command(self, host: str, port: int) -> list[str]:

@@ -44,7 +44,7 @@ class Session:
         self._request: asyncio.Task[None] | None = None
 
     async def open(self) -> None:
-        """Connect; raises as the connector's `deploy`."""
+        """Connect to the site; raise the same errors as the connector's `deploy`."""
         await self._connector.deploy(False)
 
     async def close(self) -> None:
@@ -114,7 +114,7 @@ def _say(answer: Mapping[str, Any]) -> None:
 
 
 async def main() -> None:
-    """Serve standard input until it ends."""
+    """Serve the requests on standard input until it ends."""
     requests = asyncio.StreamReader(limit=LINE_BYTES)
     await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(requests), sys.stdin)
     first = json.loads(await requests.readline())

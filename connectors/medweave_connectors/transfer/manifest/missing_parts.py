@@ -51,7 +51,7 @@ class MissingParts:
 
 
 def find_missing_parts(sent: Manifest, files: Collection[str], arrived: Sequence[Manifest]) -> MissingParts:
-    """Return what the locations lack, taken together.
+    """Return the parts of the copy that any of the locations lacks.
 
     Args:
         sent: the source.
@@ -94,7 +94,7 @@ def archive_bytes(sent: Manifest, paths: Collection[str]) -> int:
 
 
 def finishing_steps(sent: Manifest, missing: MissingParts, copy: str) -> Iterator[tuple[str, str]]:
-    """Yield what tar would have done at its end, for `shell_commands.batch_commands`: empty folders, modes, times.
+    """Yield the steps that tar would take at its end, for `shell_commands.batch_commands`: empty folders, modes, times.
 
     Args:
         copy: its path.
@@ -109,7 +109,7 @@ def finishing_steps(sent: Manifest, missing: MissingParts, copy: str) -> Iterato
 
 
 def removal_steps(missing: MissingParts, copy: str) -> Iterator[tuple[str, str]]:
-    """Yield what has to be removed first, in the same form."""
+    """Yield the removals that come first, in the same form as `finishing_steps`."""
     for path in missing.unwanted:
         yield "rm -rf", path_below(copy, path)
 

@@ -89,7 +89,7 @@ def copy_or_link(seen: SourceView, path: str, target: str, *, holds: tuple[int, 
 
 
 def copy_some(seen: SourceView, folder: str, names: Sequence[str], part: str) -> list[str]:
-    """Return the same for some files of a folder whose other files have been copied.
+    """Return the command for some files of a folder whose other files have been copied.
 
     Args:
         folder: the one above it.

@@ -104,7 +104,7 @@ def _refuse(folder: str) -> str:
 
 
 def _is_old_run(keep_days: int) -> str:
-    """A condition on `$old`, with its `$mark`: the folder of an earlier run, under its own name, without a change for so long."""
+    """Return a shell condition on `$old`, with its `$mark`: an earlier run's folder (own name), unchanged for `keep_days`."""
     return (
         '[ -f "$mark" ] && [ ! -L "$old" ] && id=$(head -c 200 "$mark" | cut -d " " -f 1) && '
         f'case "$id/${{old##*/}}" in "$id/$id"|"$id/$id".new.*|/{_GENERATED}) :;; *) false;; esac && '

@@ -36,7 +36,7 @@ class StoreLookup:
         self._pending_trees: dict[str, str] = {}  # by location name: the tree whose files are added after the copy
 
     def follow(self, place: StagingPlace) -> None:
-        """Use the copy's new staging folder, after a cut."""
+        """Use the copy's new staging folder after a lost connection."""
         self._part = place.folder
 
     async def link(self, sent: Manifest) -> list[str]:
@@ -120,7 +120,7 @@ class StoreLookup:
         return [] if tree is None else [many_files.add_tree_later(self._store, path, tree)]
 
     async def make_room(self, needed_bytes: int) -> None:
-        """Evict so many bytes of unused files."""
+        """Evict unused files of `needed_bytes` from the store of each location."""
         for location in self._locations:
             await self._run_at(location, [blob_store.evict(self._store, needed_bytes=needed_bytes)])
 

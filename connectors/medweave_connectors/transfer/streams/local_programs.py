@@ -116,7 +116,7 @@ class LocalReader(_LocalProgram):
         return await asyncio.shield(self._reading)
 
     async def write(self, data: bytes) -> None:
-        """Refuse: this stream is read."""
+        """Raise TypeError: this stream is only read."""
         raise TypeError("a reader")
 
     async def _finish(self) -> None:
@@ -146,7 +146,7 @@ class LocalWriter(_LocalProgram):
         return self
 
     async def read(self, size: int | None = None) -> bytes:
-        """Refuse: this stream is written."""
+        """Raise TypeError: this stream is only written."""
         raise TypeError("a writer")
 
     async def write(self, data: bytes) -> None:

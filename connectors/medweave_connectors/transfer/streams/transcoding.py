@@ -252,7 +252,7 @@ class _BufferedReader:
         self._read, self._buffer = read, bytearray()
 
     async def exactly(self, size: int) -> bytearray | None:
-        """Return so many bytes; None where the stream ends before."""
+        """Return exactly this number of bytes; None if the stream ends before."""
         while len(self._buffer) < size:
             if not (data := await self._read(size - len(self._buffer))):
                 return None

@@ -75,7 +75,7 @@ def update_nifti(digest: Any, stored: npt.NDArray[Any]) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NiftiContent:
-    """What reading all voxels of a NIfTI volume shows.
+    """The content of a NIfTI volume, from reading all its voxels.
 
     Attributes:
         sha256: over geometry, scaling and inflated voxels.
@@ -91,7 +91,7 @@ class NiftiContent:
 
 
 def read_content(nifti: NiftiVolume) -> NiftiContent:
-    """Read every voxel of a NIfTI volume once and return what `check` needs of it."""
+    """Read every voxel of a NIfTI volume once; return its digest, middle plane and label values."""
     digest = nifti_digest(nifti)
     total, middle = 0, np.empty(0, dtype=np.float32)
     labels: frozenset[int] | None = frozenset() if (nifti.slope, nifti.intercept) == (1, 0) else None

@@ -48,12 +48,12 @@ _IMAGE_MODALITIES = (
 
 
 def case_id_of_series(series_uid: str) -> str:
-    """Case id of a DICOM series: `case-` and 8 hex digits of the SHA-256 of its SeriesInstanceUID."""
+    """Return the case id of a DICOM series: `case-` and 8 hex digits of the SHA-256 of its SeriesInstanceUID."""
     return f"case-{hashlib.sha256(_encoded(series_uid)).hexdigest()[:8]}"
 
 
 def case_id_of_path(relative_path: str) -> str:
-    """Case id of a NIfTI volume: `case-` and 8 hex digits of the SHA-256 of its path in the cohort."""
+    """Return the case id of a NIfTI volume: `case-` and 8 hex digits of the SHA-256 of its path in the cohort."""
     return case_id_of_series(relative_path)
 
 
@@ -69,7 +69,7 @@ def _encoded(text: str) -> bytes:
 
 @dataclass(slots=True, kw_only=True)
 class FoundSeries:
-    """The CT images of one SeriesInstanceUID, not yet judged.
+    """The CT images of one SeriesInstanceUID, not yet checked.
 
     Attributes:
         files: headers in the order of discovery.
@@ -102,7 +102,7 @@ class FoundSeries:
 
     @property
     def defective(self) -> list[DicomFile]:
-        """Images and segmentations with a defect; pictures that are no slices are left out."""
+        """Images and segmentations with a defect; images that are not slices are left out."""
         slices = [file for file in self.files if not file.planes or any(map(is_scan_plane, file.planes))]
         return [file for file in (*slices, *self.masks) if file.defect is not None]
 
@@ -113,7 +113,7 @@ class FoundSeries:
 
     @property
     def body_part(self) -> str | None:
-        """Scanned body part by the headers; None if they name none, or several."""
+        """Scanned body part as stated by the headers; None if they state none or several."""
         parts = {file.body_part for file in self.files if file.body_part}
         return next(iter(parts)) if len(parts) == 1 else None
 
@@ -127,7 +127,7 @@ class FoundDicom:
 
 
 def walk(folder: Path) -> Iterator[str]:
-    """Paths of all files below a folder, relative to it, sorted; hidden ones left out, linked folders followed once."""
+    """Yield the sorted relative paths of all files below a folder; hidden files are skipped, linked folders are followed once."""
     seen: set[str] = set()
     found = []
     for base, folders, files in os.walk(folder, followlinks=True):

@@ -1,4 +1,4 @@
-"""Layouts of other tools: nnU-Net data sets are read where that is certain, the others are named with what to do."""
+"""Layouts of other tools: nnU-Net data sets of one channel are read; other layouts are refused, with the steps to convert them."""
 
 from __future__ import annotations
 

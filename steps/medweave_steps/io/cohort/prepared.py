@@ -57,27 +57,27 @@ class CaseFolder:
         )
 
     def volume_CIJK(self) -> npt.NDArray[np.float32]:
-        """float32 [channel, I, J, K], HU or, for MR, standard deviations; read-only memory map."""
+        """Return the volume, float32 [channel, I, J, K], HU or, for MR, standard deviations; a read-only memory map."""
         volume: npt.NDArray[np.float32] = self._array("volume.npy")
         return volume if volume.ndim == 4 else volume[None]
 
     def volume_IJK(self) -> npt.NDArray[np.float32]:
-        """float32 [I, J, K], HU, read-only memory map; of CT only."""
+        """Return the CT volume, float32 [I, J, K], HU; a read-only memory map."""
         volume: npt.NDArray[np.float32] = self._array("volume.npy")
         return volume
 
     def label_IJK(self) -> npt.NDArray[np.uint8]:
-        """uint8 [I, J, K], label values; only where the case has a ground truth."""
+        """Return the label values, uint8 [I, J, K]; only for a case with ground truth."""
         label: npt.NDArray[np.uint8] = self._array("label.npy")
         return label
 
     def lung_IJK(self) -> npt.NDArray[np.bool_]:
-        """bool [I, J, K], lungs with their vessels and nodules filled in; of CT only."""
+        """Return the mask of the lungs with their vessels and nodules filled in, bool [I, J, K]; only for CT."""
         lung: npt.NDArray[np.bool_] = self._array("lung.npy")
         return lung
 
     def array_files(self) -> list[Path]:
-        """Those of the files of its arrays that are there."""
+        """Return the existing files of the case's arrays."""
         return [path for name in ARRAY_FILES if (path := self.folder / name).is_file()]
 
     def _array(self, name: str) -> Any:
@@ -100,7 +100,7 @@ class PreparedFolder:
     folder: Path
 
     def digest(self) -> str:
-        """Return the SHA-256 of what cohort.json says of all cases; the arrays are not read."""
+        """Return the SHA-256 of the entries of all cases in cohort.json; the arrays are not read."""
         return hashlib.sha256(codec.dumps(self.cohort).encode()).hexdigest()
 
     def cases(self, split: Split | None = None) -> list[CaseFolder]:

@@ -1,4 +1,4 @@
-"""How every step reads source data: one volume of a cohort, DICOM or NIfTI, as a stream of HU planes on its own grid."""
+"""Access to source data for every step: one volume of a cohort, DICOM or NIfTI, as a stream of HU planes on its own grid."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class VolumeSource(Protocol):
 
     @property
     def plane_axis(self) -> int:
-        """Axis along which `planes` goes."""
+        """Axis along which `planes` iterates."""
 
     def planes(
         self,
@@ -52,7 +52,7 @@ class VolumeSource(Protocol):
         wanted: Sequence[int] | None = None,
         padding: float | None = None,
     ) -> Iterator[FloatArray]:
-        """HU planes along `plane_axis`, in order, float32. A few are read or decoded ahead.
+        """Yield the HU planes along `plane_axis`, in order, float32. A few planes are read or decoded ahead.
 
         Args:
             num_workers: threads for reading, or processes for decompressing.
@@ -67,7 +67,7 @@ class VolumeSource(Protocol):
         """Return the whole array in source order, float32, HU; of MR the first channel."""
 
     def headers(self) -> list[Any]:
-        """DICOM datasets without pixel data in the order of the slices (one for a multi-frame file); [] for NIfTI."""
+        """Return the DICOM datasets without pixel data in slice order (one for a multi-frame file); [] for NIfTI."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -38,7 +38,7 @@ def source_box(info: VolumeInfo) -> Box:
 
 
 class SourceHuCollector:
-    """Collects the HU planes of one series without loss: int16 while all values are whole numbers, else float32."""
+    """A lossless store for the HU planes of one series: int16 while all values are whole numbers, else float32."""
 
     def __init__(self, shape: Triple, *, plane_axis: int) -> None:
         self._plane_axis = plane_axis

@@ -19,7 +19,7 @@ WORTH_A_PROCESS = 8  # planes per process below which starting it (a third of a 
 
 
 class DecodeError(Exception):
-    """A code stream cannot be decoded. The text is the decoder's and may not be shown unchecked."""
+    """A code stream that cannot be decoded. The text comes from the decoder and may not be shown unchecked."""
 
 
 def decode_in_order(requests: Sequence[Request], *, num_workers: int) -> Generator[decode_worker.Decoded, None, None]:

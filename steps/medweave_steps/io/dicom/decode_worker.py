@@ -80,7 +80,7 @@ def _decode_jpeg_2000(frame: bytes, options: Mapping[str, Any]) -> Decoded:
 
 
 def _decode_rle(frame: bytes, options: Mapping[str, Any]) -> bytearray:
-    """DICOM PS3.5, Annex G: one PackBits segment per byte of a pixel, the highest byte first."""
+    """Decode an RLE frame (DICOM PS3.5, Annex G): one PackBits segment per byte of a pixel, the highest byte first."""
     num_pixels, size = options["rows"] * options["columns"], options["bits_allocated"] // 8
     num_segments, *offsets = struct.unpack("<16L", frame[:64])
     if num_segments != size:
@@ -120,7 +120,7 @@ def _decode_other(frame: bytes, syntax: str, options: Mapping[str, Any]) -> Deco
 
 
 def main() -> None:
-    """Answers requests (path, ranges, syntax, options) with what `decode` gives, or with (error's type, text)."""
+    """Answer each request (path, ranges, syntax, options) on stdin with the result of `decode`, or an error's type and text."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides: its end closes our input
     requests, answers = sys.stdin.buffer, sys.stdout.buffer
     while True:

@@ -54,11 +54,11 @@ class UnnamedFileError(ValueError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DicomFile:
-    """What grouping needs to know about one file.
+    """The attributes of one file that grouping needs.
 
     Attributes:
         planes: its planes, for CT images; empty for anything else.
-        defect: why its pixels cannot be used; None where they can, or where it has none.
+        defect: why its pixels cannot be used; None if they can, or if it has no pixels.
         referenced_series: series that a segmentation was drawn on.
         referenced_images: source images that a segmentation names.
         segments: segment number to label, for a segmentation.

@@ -26,7 +26,7 @@ Ranges = tuple[tuple[int, int], ...]
 
 
 class PixelError(Exception):
-    """Raised where the pixels of one plane cannot be read; has the parts of a finding, without the file's name."""
+    """Pixels of one plane that cannot be read; has the parts of a finding, without the file's name."""
 
     def __init__(self, code: str, what: str, *, seen: str, expected: str, do: str) -> None:
         super().__init__(what)
@@ -43,7 +43,7 @@ def _cut_off(seen: str, expected: str, plane: Plane | None = None) -> PixelError
 
 
 def locate(folder: Path, planes: Sequence[Plane]) -> list[Ranges]:
-    """Where the stored bytes of each plane lie in its file, as (offset, length) pairs.
+    """Return the position of the stored bytes of each plane in its file, as (offset, length) pairs.
 
     Raises:
         PixelError: no pixel data, a file that ends too early, or a compressed stream that is not put together properly.
@@ -104,7 +104,7 @@ def _check_length(plane: Plane, num_bytes: int) -> None:
 
 
 def _frame_table(path: Path, plane: Plane, offset: int) -> list[Ranges]:
-    """Fragments of every frame of a compressed file (DICOM PS3.5, A.4)."""
+    """Return the fragments of every frame of a compressed file (DICOM PS3.5, A.4)."""
     if plane.pixel_bytes is not None:
         raise _cut_off("compressed pixel data of a stated length", "compressed pixel data in fragments")
     items: list[tuple[int, int, int]] = []  # offset of the item, offset and length of its value
@@ -147,7 +147,7 @@ def _frame_table(path: Path, plane: Plane, offset: int) -> list[Ranges]:
 
 
 def check_decodable(layout: PixelLayout) -> None:
-    """Refuse pixels that no decoder on this machine reads, or that are not grey values.
+    """Refuse pixels that no decoder on this machine reads, or that are not gray values.
 
     Raises:
         PixelError: says the transfer syntax in words, and what helps.
@@ -219,7 +219,7 @@ def _decoded_values(decoded: decode_worker.Decoded, layout: PixelLayout) -> npt.
 
 
 def to_hu(stored: npt.NDArray[Any], plane: Plane, *, padding_hu: float = AIR_HU) -> FloatArray:
-    """Stored values to HU by the plane's own slope and intercept; padding becomes `padding_hu`."""
+    """Convert stored values to HU with the plane's own slope and intercept; padding becomes `padding_hu`."""
     layout = plane.layout
     assert plane.slope is not None
     assert plane.intercept is not None

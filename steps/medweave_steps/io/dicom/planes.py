@@ -51,7 +51,7 @@ _MAX_BITS = 64
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PixelLayout:
-    """How stored values are laid out in a file.
+    """The layout of stored values in a file.
 
     Attributes:
         high_bit: position of the highest bit of a value in its cell, from 0; the standard demands `bits_stored - 1`.
@@ -71,7 +71,7 @@ class PixelLayout:
 
     @property
     def native(self) -> bool:
-        """True where planes are stored uncompressed at a known place."""
+        """Whether planes are stored uncompressed at a known offset."""
         return self.transfer_syntax in NATIVE
 
     @property
@@ -122,7 +122,7 @@ class Plane:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeaderDefect:
-    """Why the pixels of a file cannot be read as slices, whatever the other files of its series hold.
+    """The reason why the pixels of a file cannot be read as slices, independent of the other files of its series.
 
     Attributes:
         code: of the finding that `check` makes of it.
@@ -139,7 +139,7 @@ class HeaderDefect:
 def read_planes(
     values: HeaderValues, name: str, syntax: str, location: tuple[int, int | None] | None, file_bytes: int
 ) -> tuple[tuple[Plane, ...], HeaderDefect | None]:
-    """Return the planes of a CT image file, and what makes them unusable, if anything.
+    """Return the planes of a CT image file, and the defect that makes them unusable, if any.
 
     Args:
         values: the file's header.

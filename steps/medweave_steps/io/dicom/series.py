@@ -73,13 +73,13 @@ def assemble(planes: Sequence[Plane], name: SeriesName) -> DicomVolume:
 
 
 def place_text(plane: Plane) -> str:
-    """Where a slice lies along its normal, as messages say it."""
+    """Return the position of a slice along its normal, as text for messages."""
     height_mm = _height_mm(plane)
     return "a slice of unknown place" if height_mm is None else f"the slice at {height_mm:.2f} mm"
 
 
 def _height_mm(plane: Plane) -> float | None:
-    """Return the position of a slice along its own normal, None where the header does not say it."""
+    """Return the position of a slice along its own normal, None if the header does not state it."""
     if plane.orientation is None or plane.position_lps is None:
         return None
     normal = np.cross(plane.orientation[:3], plane.orientation[3:])

@@ -13,7 +13,7 @@ MAX_NUMBER = 1e9  # no length, position or pixel value of an image is larger
 
 @dataclass(slots=True)
 class HeaderValues:
-    """Reads attributes of a pydicom dataset, of its sequence items, or of a `QuickHeader`.
+    """The attributes of a pydicom dataset, of its sequence items, or of a `QuickHeader`.
 
     Attributes:
         unusable: keywords of the attributes that are present and whose values cannot be used.

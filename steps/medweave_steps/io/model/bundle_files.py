@@ -27,7 +27,7 @@ def write_bundle_configs(folder: Path, card: ModelCard) -> None:
 
 
 def metadata(card: ModelCard) -> dict[str, Any]:
-    """`configs/metadata.json`: what the network takes and gives, in the Bundle's words."""
+    """Return `configs/metadata.json`: the network's inputs and outputs, in the MONAI Bundle's terms."""
     channels = 2 if _is_softmax(card) else 1
     names = ["background", *(label.name for label in card.labels)]
     return {
@@ -74,7 +74,7 @@ def metadata(card: ModelCard) -> dict[str, Any]:
 
 
 def inference_config(card: ModelCard) -> dict[str, Any]:
-    """`configs/inference.json`: preprocessing, network, sliding window and postprocessing as MONAI runs them.
+    """Return `configs/inference.json`: preprocessing, network, sliding window and postprocessing as MONAI runs them.
 
     It has no crop and no smallest volume: MONAI has no transforms for them, `medweave-step segment` applies them.
     """

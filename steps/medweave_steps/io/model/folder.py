@@ -166,7 +166,7 @@ def card_sha256(model: ModelCard | Path) -> str:
 
 
 def model_bytes(folder: Path, precision: Precision) -> int:
-    """Size on disk of the OpenVINO IR of one precision (`.xml` and `.bin`), bytes."""
+    """Return the size on disk of the OpenVINO IR of one precision (`.xml` and `.bin`), bytes."""
     return sum((folder / name).stat().st_size for name in (openvino_file(precision), openvino_weights_file(precision)))
 
 

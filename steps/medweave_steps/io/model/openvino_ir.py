@@ -1,4 +1,4 @@
-"""Writes OpenVINO IR so that the same graph gives the same files, and a full disk gives the error it is."""
+"""Writing OpenVINO IR: the same graph gives the same files, and a full disk raises its own error."""
 
 from __future__ import annotations
 

@@ -138,7 +138,7 @@ def _qform(header: Any) -> Affine | None:
 
 
 def _check_sizes_are_usable(header: Any, name: SeriesName, role: str) -> None:
-    """Without an sform the voxel sizes are those of pixdim, and the rotation is that of the qform."""
+    """Check the voxel sizes of pixdim and the rotation of the qform, which apply to a header without an sform."""
     sizes = np.asarray(header["pixdim"][1:4], dtype=np.float64)
     if not (np.isfinite(sizes).all() and (sizes > 0).all()):
         raise _bad_affine(name, role, f"no sform, pixdim {_times(sizes)}", "three voxel sizes above 0 mm")

@@ -1,4 +1,4 @@
-"""Which NIfTI files of a plain folder are masks, and which volume each mask belongs to."""
+"""Pairing of the NIfTI files of a plain folder: which are masks, and to which volume each mask belongs."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def pair_masks(names: Sequence[str]) -> Pairing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Home:
-    """Where the volume of a mask is looked for: `above/<anything>/below`; `suffix` is `Tr` of `labelsTr`."""
+    """The folders to search for the volume of a mask: `above/<anything>/below`; `suffix` is `Tr` of `labelsTr`."""
 
     above: Folder
     below: Folder = ()
@@ -161,7 +161,7 @@ def _words(text: str) -> list[str]:
 
 
 def _key(name: str) -> tuple[str, ...]:
-    """Return the words of a file name without those that say only that it is a volume or a mask."""
+    """Return the words of a file name without those that only mark it as a volume or a mask."""
     return tuple(word for word in _words(stem(name)) if word not in MASK_WORDS | IMAGE_WORDS)
 
 

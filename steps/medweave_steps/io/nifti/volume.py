@@ -53,7 +53,7 @@ class NiftiVolume:
     background: float = AIR_HU
 
     def planes(self) -> Generator[npt.NDArray[Any], None, None]:
-        """Stored values, plane after plane along the third axis, each [i, j]; those of the second channel follow the first's.
+        """Yield the stored values plane by plane along the third axis, each [i, j]; those of the second channel follow the first's.
 
         Raises:
             FindingError: the file ends too early or its compression is damaged.
@@ -76,7 +76,7 @@ class NiftiVolume:
                 reader.shutdown(wait=True, cancel_futures=True)
 
     def to_hu(self, stored: npt.NDArray[Any], *, padding: float | None = None) -> FloatArray:
-        """Stored values to HU, or to the units of the scanner for MR, float32.
+        """Convert stored values to HU, or to the scanner's units for MR, float32.
 
         Args:
             padding: replaces values that are not finite; None for `background`.
@@ -123,7 +123,7 @@ def is_nifti(name: str) -> bool:
 
 
 def stem(name: str) -> str:
-    """File name without folder and without `.nii` or `.nii.gz`."""
+    """Return the file name without folder and without `.nii` or `.nii.gz`."""
     base = name.rpartition("/")[2]
     return base.removesuffix(".gz").removesuffix(".nii")
 

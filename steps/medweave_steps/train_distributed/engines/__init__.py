@@ -43,7 +43,7 @@ def engine_named(option: str, *, by_deployment: str | None) -> EngineName:
 
     Args:
         option: the value of --engine.
-        by_deployment: what the deployment says, for `auto`.
+        by_deployment: engine that the deployment names, for `auto`.
     Raises:
         UsageError: the deployment names none that is known.
     """

@@ -17,7 +17,7 @@ from medweave_steps.training.loop.validate import Tally
 
 
 def require_pycompss() -> None:
-    """Fails at once where the binding is not installed.
+    """Raise an error if the Python binding pycompss is not installed.
 
     Raises:
         BackendMissingError: it is not; no other engine is used instead.
@@ -35,7 +35,7 @@ def require_pycompss() -> None:
 
 
 class CompssEngine:
-    """Submits tasks and waits for them in the order of the replicas; the runtime decides where they run."""
+    """An engine that submits tasks and waits for them in the order of the replicas; the runtime decides where they run."""
 
     def __init__(self, job: ReplicaJob) -> None:
         require_pycompss()

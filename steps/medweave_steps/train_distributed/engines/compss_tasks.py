@@ -21,7 +21,7 @@ from medweave_steps.train_distributed.engines.replica import ReplicaJob
 
 @dataclass(frozen=True, slots=True)
 class Parcel:
-    """Something on its way to or from a task.
+    """A wrapper for an object that is sent to or from a task.
 
     Attributes:
         content: the object that is sent.
@@ -32,7 +32,7 @@ class Parcel:
 
 @task(returns=1)  # type: ignore[untyped-decorator]
 def ability_task(job: ReplicaJob, number: int) -> Parcel:
-    """`replica.ability`, on the worker that the runtime chooses; tasks of one replica tend to stay there."""
+    """Run `replica.ability` as a task, on the worker that the runtime chooses; tasks of one replica tend to stay there."""
     return Parcel(_attempt(replica.ability, job))
 
 
@@ -40,7 +40,7 @@ def ability_task(job: ReplicaJob, number: int) -> Parcel:
 def train_task(
     job: ReplicaJob, round_number: int, number: int, weights: Parcel, memory: Parcel, bfloat16: bool
 ) -> tuple[Parcel, Parcel]:
-    """`replica.train`; the second result goes to the next round's task of the same replica, the master never reads it."""
+    """Run `replica.train` as a task; its second result, the optimizer state, goes to the next round's task of the same replica."""
     outcome = _attempt(replica.train, job, round_number, number, weights.content, memory.content, bfloat16)
     if isinstance(outcome, StepError):
         return Parcel(outcome), Parcel(b"")
@@ -50,7 +50,7 @@ def train_task(
 
 @task(returns=1)  # type: ignore[untyped-decorator]
 def tally_task(job: ReplicaJob, number: int, weights: Parcel, how: Parcel, bfloat16: bool) -> Parcel:
-    """`replica.tally`.
+    """Run `replica.tally` as a task.
 
     Args:
         how: choices of the postprocessing, and the number of cases or None.

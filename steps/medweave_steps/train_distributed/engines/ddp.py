@@ -15,7 +15,7 @@ from medweave_steps.training.loop.validate import Tally
 
 
 class DdpEngine:
-    """Replica = rank. The results of the replicas are gathered on all ranks, so that no rank waits for another one's arithmetic."""
+    """An engine with one replica per rank. All ranks gather all results, so that no rank waits for another one's arithmetic."""
 
     def __init__(self, job: ReplicaJob, group: Group) -> None:
         assert group.world_size == job.replicas

@@ -38,7 +38,7 @@ from medweave_steps.training.recipe import Recipe
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaJob:
-    """What every replica gets; the same for the whole training.
+    """The arguments of every replica; the same for the whole training.
 
     Attributes:
         config: options of the training that it shares with `train`.
@@ -47,7 +47,7 @@ class ReplicaJob:
         steps_per_round: optimizer steps of each replica in a round.
         learning_rate: peak of the schedule over all rounds.
         architecture: of the model card, as JSON.
-        window_shape, overlap: of the sliding window, as the model card says.
+        window_shape, overlap: of the sliding window, from the model card.
         first_step: steps that the model was trained for before; the sequence of patches continues from there.
         num_threads: compute threads of a replica.
         local_rank: place among the processes of a node; picks the GPU.
@@ -68,7 +68,7 @@ class ReplicaJob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ability:
-    """What the process that trains a replica can do.
+    """The abilities of the process that trains a replica.
 
     Attributes:
         host: name of the node or pod.
@@ -83,7 +83,7 @@ class Ability:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Share:
-    """What a replica brings from a round.
+    """The result of one replica for one round.
 
     Attributes:
         weights: packed state dict.
@@ -128,7 +128,7 @@ def train(
         round_number: from 0.
         replica: from 0.
         weights: the average of the round before, packed.
-        remembered: what this replica returned in the round before, state of its optimiser; empty in the first.
+        remembered: what this replica returned in the round before, state of its optimizer; empty in the first.
         bfloat16: the forward pass is in mixed bfloat16.
     Returns:
         its result, and the state of its optimizer for the next round.
@@ -195,7 +195,7 @@ def tally(
     num_cases: int | None,
     bfloat16: bool,
 ) -> list[list[Tally]]:
-    """This replica's share of the validation cases, every `replicas`-th, by the averaged weights."""
+    """Return the tallies of this replica's validation cases, every `replicas`-th, with the averaged weights."""
     torch = require("torch", extra="train")
     bench = _bench(job)
     torch.set_num_threads(job.num_threads)
@@ -206,7 +206,7 @@ def tally(
 
 
 class _Ahead:
-    """The batches of the replica that this process has trained last: they are cut on until its next round.
+    """The batches of the replica that this process trained last; batches are cut ahead until its next round.
 
     One replica's at a time, since a process that trains them all would keep the batches and data workers of each.
     """
@@ -216,7 +216,7 @@ class _Ahead:
         self._batches: Batches | None = None
 
     def of(self, replica: int, job: ReplicaJob, bench: _Bench) -> Batches:
-        """Those of a replica."""
+        """Return the batches of a replica."""
         if self._batches is None or self._replica != replica:
             if self._batches is not None:
                 self._batches.close()
@@ -235,7 +235,7 @@ class _Ahead:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Bench:
-    """What stays open in a process between rounds; the network holds whatever was loaded last."""
+    """The objects that a process keeps open between rounds; the network has the weights that were loaded last."""
 
     network: Any
     whole: Any

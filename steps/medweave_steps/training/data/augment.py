@@ -1,4 +1,4 @@
-"""Random changes that leave a lesion a lesion. Pure functions of an array and a random stream."""
+"""Random augmentation that preserves lesions. Pure functions of an array and a random stream."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ NOISE_CHANCE, NOISE = 0.3, 0.02
 
 
 def augmented(image_CIJK: FloatArray, label_IJK: FloatArray, rng: np.random.Generator) -> tuple[FloatArray, FloatArray]:
-    """Mirror each axis with chance one half and, where the sides agree, turns the axial plane by a multiple of 90°."""
+    """Mirror each axis with probability one half and rotate the axial plane by a multiple of 90° (180° if its sides differ)."""
     for axis in range(-3, 0):
         if rng.random() < 0.5:
             image_CIJK, label_IJK = np.flip(image_CIJK, axis), np.flip(label_IJK, axis)
@@ -26,7 +26,7 @@ def augmented(image_CIJK: FloatArray, label_IJK: FloatArray, rng: np.random.Gene
 
 
 def changed_intensity(image_CIJK: FloatArray, rng: np.random.Generator) -> FloatArray:
-    """Another scanner's calibration and, sometimes, more noise."""
+    """Return an image with another scanner's calibration and, sometimes, more noise."""
     gain, offset = rng.uniform(1 - GAIN, 1 + GAIN), rng.uniform(-OFFSET, OFFSET)
     changed = image_CIJK * np.float32(gain) + np.float32(offset)
     if rng.random() < NOISE_CHANCE:

@@ -19,7 +19,7 @@ class _Source(Protocol):
         """Return the batch of a step; steps may come in any order."""
 
     def close(self) -> None:
-        """End what cuts them."""
+        """End the thread or processes that cut the batches."""
 
 
 class Batches:
@@ -50,7 +50,7 @@ class Batches:
         return batch
 
     def close(self) -> None:
-        """End what cuts them."""
+        """End the thread or processes that cut the batches."""
         self._source.close()
 
 
@@ -74,7 +74,7 @@ class _Thread:
 
 
 class _Processes:
-    """Torch's DataLoader. A batch is known by its step, so it is the same whoever cuts it."""
+    """Batches from torch's DataLoader. A batch depends only on its step, not on the process that cuts it."""
 
     def __init__(self, sampler: PatchSampler, rank: int, world_size: int, num_workers: int, *, pinned: bool) -> None:
         sampler.divide_memory(num_workers)
@@ -113,7 +113,7 @@ class _Processes:
 
 
 class _Patches:
-    """What a worker process looks up by its step."""
+    """The data set of a worker process: the batch of each step."""
 
     def __init__(self, sampler: PatchSampler, rank: int, world_size: int) -> None:
         self._sampler, self._rank, self._world_size = sampler, rank, world_size
@@ -126,7 +126,7 @@ class _Patches:
 
 
 class _From:
-    """Steps from one on, without an end."""
+    """The steps from a first one on, without an end."""
 
     def __init__(self, first: int) -> None:
         self._first = first

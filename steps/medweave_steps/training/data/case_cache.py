@@ -23,12 +23,12 @@ def sample_bytes(patch_shape: Triple, num_channels: int) -> int:
 
 
 def cases_that_fit(mib: int, patch_shape: Triple, num_channels: int) -> int:
-    """Return how many cases fit into so many MiB."""
+    """Return the number of cases that fit into a number of MiB."""
     return mib * MIB // sample_bytes(patch_shape, num_channels)
 
 
 class CaseCache:
-    """The cases that a process has read last, in memory.
+    """A cache in memory of the cases that a process used last.
 
     Before a case is read, the cases that were not used for longest are dropped until it fits.
 

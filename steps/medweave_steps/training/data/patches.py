@@ -38,7 +38,7 @@ EDGE_VOXELS = 2.0
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class TrainingCase:
-    """One case, its arrays memory-mapped, with the places that patches are put on.
+    """One case: its arrays, memory-mapped, and the positions for patches.
 
     Attributes:
         case_id: for messages.
@@ -68,7 +68,7 @@ class Batch:
         label_BCIJK: float32, 0 or 1.
         case_ids: the case of each patch.
         num_together: patches of the step that count, over all ranks.
-        is_padding: these are there only for a rank to have something, and count nothing.
+        is_padding: the patches only keep a rank busy and have no weight.
         chunk: where the step is in the chunks of its epoch; None where epochs are not cut.
     """
 
@@ -80,11 +80,11 @@ class Batch:
 
     @property
     def num_counted(self) -> int:
-        """Patches that count."""
+        """Number of patches that are not padding."""
         return 0 if self.is_padding else len(self.case_ids)
 
     def parts(self, number: int) -> list[Batch]:
-        """The patches in so many batches (in fewer if there are fewer patches), in order, of sizes that differ by one at most."""
+        """Split the batch into `number` batches (fewer if there are fewer patches), in order; their sizes differ by one at most."""
         number = min(number, len(self.case_ids))
         ends = [len(self.case_ids) * place // number for place in range(number + 1)]
         return [
@@ -146,7 +146,7 @@ def _some_points(mask_IJK: npt.NDArray[np.bool_], rng: np.random.Generator) -> n
 
 
 def lesion_boxes(label_IJK: npt.NDArray[np.uint8]) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-    """Middle and sides, in voxels, of the bounding box of each 26-connected lesion; both of shape (n, 3)."""
+    """Return center and sides, in voxels, of the bounding box of each 26-connected lesion; both of shape (n, 3)."""
     lesions = connected_components(label_IJK > 0)
     index = np.stack(np.unravel_index(lesions.voxels, label_IJK.shape), axis=1)
     low, high = np.full((lesions.num, 3), np.iinfo(np.int64).max), np.full((lesions.num, 3), -1)
@@ -156,7 +156,7 @@ def lesion_boxes(label_IJK: npt.NDArray[np.uint8]) -> tuple[npt.NDArray[np.float
 
 
 class PatchSampler:
-    """Cuts the patches of any step.
+    """A sampler that cuts the patches of any step.
 
     A patch lies on a lesion with chance `lesion_share`, each lesion of the training set being as likely as any other (by
     voxels, one large lesion would hide ten small ones); it holds the whole lesion where that fits. The other patches come from a
@@ -217,7 +217,7 @@ class PatchSampler:
         return self._changed(self._plain(case, middle), case, rng)
 
     def _plain(self, case: TrainingCase, middle: npt.NDArray[np.float64]) -> Sample:
-        """Cut and scaled."""
+        """Cut a sample and scale it, without augmentation."""
         shape = np.array(case.label_IJK.shape)
         low = np.clip(np.rint(middle - self.patch_shape / 2).astype(int), 0, np.maximum(shape - self.patch_shape, 0))
         where = tuple(slice(a, a + n) for a, n in zip(low, self.patch_shape, strict=True))
@@ -230,7 +230,7 @@ class PatchSampler:
         return image, label
 
     def _changed(self, sample: Sample, case: TrainingCase, rng: np.random.Generator) -> Patch:
-        """With the random changes, if there are to be any; the sample stays as it is."""
+        """Return a sample as a patch, with random augmentation if enabled; the sample itself is not changed."""
         image, label = sample
         if self.augment:
             image, label = augmented(image, label, rng)
@@ -256,7 +256,7 @@ class PatchSampler:
 
 
 def joined(patches: Sequence[Patch], *, num_together: int, is_padding: bool = False) -> Batch:
-    """Patches as a batch."""
+    """Join patches into a batch."""
     return Batch(
         image_BCIJK=np.stack([image for image, _, _ in patches]),
         label_BCIJK=np.stack([label for _, label, _ in patches])[:, None],

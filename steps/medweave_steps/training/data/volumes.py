@@ -18,7 +18,7 @@ def steps_of_epoch(num_cases: int, batch_size: int) -> int:
 
 
 class VolumeSampler(PatchSampler):
-    """Distributes each epoch's cases over its steps; the last step of an epoch has the remaining ones.
+    """A sampler that distributes each epoch's cases over its steps; the last step of an epoch has the remaining ones.
 
     A rank without a case in that step gets one that has no weight, because it must take part in the exchange of gradients. The
     order does not depend on the number of ranks: each rank takes its own part of it.

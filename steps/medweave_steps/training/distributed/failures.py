@@ -30,13 +30,13 @@ _TERMINATED = "Terminated"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
-    """What ended a rank.
+    """The failure that ended a rank.
 
     Attributes:
         kind: name of the error's class, which decides the exit code.
         what, seen, expected, do: its four parts.
         signal_number: of the signal that ended the rank, else 0.
-        is_cause: False where this rank only lost the others and does not know why.
+        is_cause: False if this rank only lost the others, for an unknown cause.
     """
 
     kind: str
@@ -77,7 +77,7 @@ def failure_of(error: BaseException, *, who: str) -> Failure:
 
 
 def lost_contact(who: str, seen: str) -> Failure:
-    """Return the failure of a rank that lost its connection to the others and does not know the cause."""
+    """Return the failure of a rank that lost its connection to the others for an unknown cause."""
     return Failure(
         kind=TryAgainError.__name__,
         what=f"{who} lost the other ranks.",

@@ -105,7 +105,7 @@ def run_ranks(
 
 
 def _config(address: tuple[str, int], node_group: NodeGroup, *, num_here: int, folder: Path) -> Any:
-    """How the ranks of this node meet those of others, or each other, at an address."""
+    """Return the launch configuration of torch elastic: the ranks of all nodes meet at an address (rendezvous)."""
     launcher = require("torch.distributed.launcher.api", extra="train")
     logs = require("torch.distributed.elastic.multiprocessing", extra="train")
     return launcher.LaunchConfig(
@@ -162,7 +162,7 @@ class _Attempt:
                 self.lost = failures.lost_contact(f"node {environment.host_name()}", first_line(error))
 
     def attend(self) -> None:
-        """Wait for the end.
+        """Wait for the launcher's end.
 
         Raises:
             Terminated: INT or TERM arrived; the ranks have ended.

@@ -33,7 +33,7 @@ class RankTask:
     Attributes:
         work: a function of a module, of `job` and the group; what rank 0's returns is handed back.
         job: its first argument; both travel by pickle.
-        device: what the ranks compute on, as the option says.
+        device: device of the ranks, as the option names it.
         num_threads: compute threads of this rank.
         folder: where a rank that fails leaves its `Failure`.
         parent: process id of the launcher.
@@ -48,7 +48,7 @@ class RankTask:
 
 
 def failure_file(folder: Path, rank: int) -> Path:
-    """Where a rank leaves its failure."""
+    """Return the path of the file that a rank writes its failure to."""
     return folder / f"rank-{rank}.json"
 
 
@@ -74,7 +74,7 @@ def main(task: RankTask) -> Any:
 
 
 class _Leave:
-    """Ends this process with an error that the launcher, the other ranks and the user understand."""
+    """The exit of this process with an error that the launcher, the other ranks and the user understand."""
 
     def __init__(self, place: environment.RankPlace, folder: Path) -> None:
         self.watch: Watch | None = None

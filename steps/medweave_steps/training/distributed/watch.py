@@ -1,4 +1,4 @@
-"""Each rank shows the others that it lives, and ends soon after one of them is lost, whatever it is waiting for.
+"""Heartbeats between ranks: a rank ends soon after another one is lost, even while it waits in a collective.
 
 A process that died closes its connections, which the others notice at once. A node that froze or lost its network closes
 nothing; collectives would wait for it for hours.
@@ -43,7 +43,7 @@ def open_store(address: tuple[str, int]) -> Any:
 
 
 class Watch:
-    """A thread that beats for this rank and listens to the others.
+    """A thread that sends this rank's heartbeat and watches those of the other ranks.
 
     Attributes:
         store: the thread's own connection.
@@ -57,7 +57,7 @@ class Watch:
         self._thread.start()
 
     def finish(self) -> None:
-        """This rank's work is done: its silence is no loss from now on, nor is that of the others to it."""
+        """End the heartbeat and mark this rank as finished: it is not lost from now on, and no longer watches the others."""
         self._finished.set()
         self._thread.join()
         self.store.set(_beat(self._place.rank), _FINISHED)

@@ -41,7 +41,7 @@ def write_checkpoint(folder: Path, content: Mapping[str, Any]) -> Path:
 
 
 def newest_complete(folder: Path) -> Path | None:
-    """The newest checkpoint of a folder whose every record has the checksum that was written with it; None where none has."""
+    """Return the newest checkpoint of a folder whose records all match the checksums written with them, or None."""
     for name in (CHECKPOINT_FILE, BEFORE_FILE):
         try:
             content = (folder / name).read_bytes()
@@ -53,7 +53,7 @@ def newest_complete(folder: Path) -> Path | None:
 
 
 def _is_whole(content: bytes) -> bool:
-    """Whether it is a zip archive whose every record has the checksum that was written with it; torch does not look."""
+    """Return True for a zip archive whose records all match the checksums written with them; torch does not check these."""
     try:
         with zipfile.ZipFile(io.BytesIO(content)) as file:
             return file.testzip() is None
@@ -106,10 +106,10 @@ def random_state(device: Any) -> dict[str, Any]:
 
 
 def restore_random_state(content: Mapping[str, Any], *, rank: int, device: Any) -> None:
-    """Put back what `random_state` gave on the rank of this number.
+    """Restore the random state that a checkpoint holds for the rank of this number.
 
-    A rank that there was none of keeps the state it has begun with, which comes from the seed; what the ranks had of which there
-    are none now is lost.
+    A rank without a state in the checkpoint keeps its initial state, which comes from the seed; the states of ranks that no longer
+    exist are dropped.
     """
     torch = require("torch", extra="train")
     own = content["random_state"].get(str(rank), {})

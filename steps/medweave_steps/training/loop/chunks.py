@@ -82,7 +82,7 @@ class ChunkProgress:
         return [*self.finished, *([(weights_of(stepper), self.num_cases)] if self.is_begun else [])]
 
     def restore(self, stepper: Stepper, saved: dict[str, Any]) -> None:
-        """Continue from what a checkpoint holds; the network gets the weights of the chunk that was not over."""
+        """Restore the progress from a checkpoint; the network gets the weights of the chunk that was not over."""
         self.start, self.is_begun, self.moments = saved["start"], saved["is_begun"], saved["moments"]
         self.finished = [(weights, number) for weights, number in saved["weights"]]
         if self.is_begun:

@@ -15,7 +15,7 @@ from medweave_steps.training.distributed.group import Group
 
 
 class RanksEnergy:
-    """Each rank reads the GPU that it computes on, and the first one of each machine the processors, which all share."""
+    """The energy of all ranks: each rank reads its GPU, and the first rank of each machine the processors, which all share."""
 
     def __init__(self, group: Group, device: Any, *, powercap: Path = POWERCAP, elsewhere: str = "") -> None:
         """Open the counters of this rank; every rank must do so.

@@ -18,7 +18,7 @@ EVENTS = "events.out.tfevents.*.medweave"
 
 
 def rename_events(folder: Path) -> None:
-    """Return the events of a training that is over a name that holds no machine's."""
+    """Rename the events file of a finished training, so that its name no longer contains the machine's name."""
     for path in folder.glob(EVENTS):
         path.rename(folder / EVENTS_FILE)
 
@@ -27,7 +27,7 @@ def read_points(folder: Path) -> list[dict[str, Any]]:
     """Return the points of a training log that another training wrote.
 
     Raises:
-        UserInputError: it has none that can be read.
+        UserInputError: the log has no points that can be read.
     """
     try:
         points: list[dict[str, Any]] = json.loads((folder / CURVES_FILE).read_text(encoding="utf-8"))
@@ -67,11 +67,11 @@ class History:
         self._write_events(point)
 
     def add_event(self, step: int, name: str, value: float | None) -> None:
-        """Add a figure of the training to the events alone: one that differs where equal trainings have equal curves."""
+        """Add a figure to the events only: one that differs between trainings with equal curves."""
         self._write({f"training/{name}": value}, step)
 
     def close(self) -> None:
-        """Write curves.json and finishes the events file."""
+        """Write curves.json and finish the events file."""
         if self.folder is None:
             return
         if self._events is not None:

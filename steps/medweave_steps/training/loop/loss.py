@@ -10,7 +10,7 @@ from medweave_steps.runtime.imports import require
 def dice_cross_entropy(
     *, dice_weight: float, cross_entropy_weight: float, over_batch: bool = True, smoothing: float = 1.0
 ) -> Any:
-    """MONAI's DiceCELoss for one logit per voxel.
+    """Return MONAI's DiceCELoss for one logit per voxel.
 
     Args:
         over_batch: one Dice over all patches: per patch it would be undefined on the background patches, and one false voxel

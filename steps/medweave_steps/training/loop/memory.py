@@ -19,7 +19,7 @@ on both networks at their defaults, in patches of 32 x 32 x 32 and 48 x 48 x 40 
 
 @contextlib.contextmanager
 def wrap_oom(error_of: Callable[[], Exception]) -> Iterator[None]:
-    """Raise another error where the code within the context runs out of memory.
+    """Raise another error if the code within the context runs out of memory.
 
     Args:
         error_of: makes that error when it is needed.

@@ -15,16 +15,15 @@ from medweave_steps.training.recipe import Recipe
 
 @contextlib.contextmanager
 def open_outputs(recipe: Recipe, node_group: NodeGroup, *, log_stays: bool = False) -> Iterator[tuple[Path, Path]]:
-    """Folders for the model and the training log; they appear under their own names when the block ends well.
+    """Yield folders for the model and the training log; they get their own names only if the block succeeds.
+
+    On other nodes than the first nothing is created, and nothing may be written: the nodes may share their file system.
 
     Args:
         log_stays: the log has its own name from the start, so that it can be followed, and stays after a failure, without the
-            curves.json of a whole one. The next training in the same folder removes it.
-
-    On other nodes than the first nothing is made, and nothing may be written: the nodes may share their file system.
-
+            curves.json of a complete one. The next training in the same folder removes it.
     Raises:
-        UsageError: both are the same folder, or one is there already.
+        UsageError: both are the same folder, or one of them exists already.
     """
     if recipe.output.resolve() == recipe.training_log.resolve():
         raise UsageError("--output and --training-log name the same folder.", expected="two folders")

@@ -23,7 +23,7 @@ FloatVector = npt.NDArray[np.float64]
 
 
 class Stepper:
-    """Takes a network from one step to the next.
+    """The optimization steps of a network.
 
     Attributes:
         network: the module whose weights change.
@@ -69,7 +69,7 @@ class Stepper:
 
     @property
     def learning_rate(self) -> float:
-        """Of the next step."""
+        """Learning rate of the next step."""
         rate: float = self.optimiser.param_groups[0]["lr"]
         return rate
 
@@ -111,7 +111,7 @@ class Stepper:
         return tensor.to(self.device, self.dtype, non_blocking=pinned)
 
     def statistics(self, *, are_shared: bool) -> FloatVector:
-        """Return the running statistics of all normalisations, one after the other; `set_statistics` takes them.
+        """Return the running statistics of all normalizations, one after the other; `set_statistics` takes them.
 
         Args:
             are_shared: there are several ranks; else an empty array is returned.
@@ -135,10 +135,10 @@ class Stepper:
     def begin(self, parts: Sequence[Batch] = (), weights: Sequence[float] = ()) -> float:
         """Begin a step with the gradient of some batches, to which `backward` adds; return their loss.
 
-        It is averaged over no other rank before that.
+        The gradient is not averaged over ranks before `backward` is called.
 
         Args:
-            weights: what the loss of each batch counts.
+            weights: factor of each batch's loss.
         """
         # Before the forward pass, which takes the memory of the gradients that are freed here.
         self.optimiser.zero_grad(set_to_none=True)
@@ -151,11 +151,11 @@ class Stepper:
     def backward(self, loss: Any, weight: float = 1.0) -> float:
         """Add the gradient of a loss to that of the step; return the loss.
 
-        On a GPU it returns when the forward pass is over: the backward pass, which takes longer, goes on while the ranks tell each
-        other their losses and the next step is prepared.
+        On a GPU this returns when the forward pass is over: the longer backward pass continues while the ranks exchange their
+        losses and the next step is prepared.
 
         Args:
-            weight: what the loss counts; what is returned is multiplied by it, too.
+            weight: factor of the loss; the returned value is multiplied by it, too.
         """
         loss = loss if weight == 1 else loss * weight
         value_of = self._value_of(loss.detach())
@@ -177,12 +177,12 @@ class Stepper:
         return value
 
     def apply(self) -> None:
-        """Changes the weights by the gradient of the step, and the learning rate by one step."""
+        """Update the weights by the gradient of the step, and the learning rate by one step."""
         self.optimiser.step()
         self.schedule.step()
 
     def skip(self) -> None:
-        """Go to the next step without a change of the weights."""
+        """Go to the next step without updating the weights."""
         self.schedule.step()
 
     def predict(self, window_BCIJK: Any) -> Any:
@@ -192,7 +192,7 @@ class Stepper:
             return self.network(window_BCIJK.to(self.dtype)).float()
 
     def state(self) -> dict[str, Any]:
-        """State of optimiser and schedule; the weights are apart."""
+        """Return the state of optimizer and schedule, without the weights."""
         return {"optimiser": self.optimiser.state_dict(), "schedule": self.schedule.state_dict()}
 
     def moments(self) -> dict[Any, Any]:
@@ -201,17 +201,17 @@ class Stepper:
         return copied
 
     def set_moments(self, moments: Mapping[Any, Any]) -> None:
-        """Take over what `moments` gave; nothing is an optimiser before its first step."""
+        """Load the result of `moments`; an empty mapping is the state before the first step."""
         groups = self.optimiser.state_dict()["param_groups"]
         self._set_optimiser({"state": copy.deepcopy(dict(moments)), "param_groups": groups})
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Take over what `state` gave."""
+        """Load the result of `state`."""
         self._set_optimiser(state["optimiser"])
         self.schedule.load_state_dict(state["schedule"])
 
     def _set_optimiser(self, state: Mapping[str, Any]) -> None:
-        """One kernel goes through weights and moments: both must lie in memory alike, which an average does not keep."""
+        """Load the optimizer state; the fused kernel needs moments laid out like their weights, which an average does not keep."""
         torch = require("torch", extra="train")
         self.optimiser.load_state_dict(state)
         for weight, moments in self.optimiser.state.items():
@@ -232,7 +232,7 @@ def _adam(recipe: Recipe, network: Any, learning_rate: float) -> Any:
 
 
 def uses_bfloat16(recipe: Recipe, device: Any) -> bool:
-    """Whether this machine would compute in mixed bfloat16 under these options."""
+    """Return True if this machine would compute in mixed bfloat16 under these options."""
     from medweave_steps.runtime.environment import computes_in_bfloat16
 
     if recipe.precision != "auto":
@@ -244,7 +244,7 @@ def uses_bfloat16(recipe: Recipe, device: Any) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Blame:
-    """What one rank's batch has to do with a loss that is not finite.
+    """The contribution of one rank's batch to a loss that is not finite.
 
     Attributes:
         losses: case and loss of each patch alone.

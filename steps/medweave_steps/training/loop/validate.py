@@ -32,7 +32,7 @@ MIN_VOLUMES_MM3 = (0.0, 10.0, 20.0, 30.0, 45.0, 60.0)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tally:
-    """What one case contributes under one choice of postprocessing; voxels and lesions are counted.
+    """The counts of voxels and lesions of one case under one choice of postprocessing.
 
     Attributes:
         diameters_mm: longest diameter of each lesion of the label.
@@ -94,7 +94,7 @@ def tallies(
     *,
     choices: Sequence[Postprocessing],
 ) -> list[Tally]:
-    """Count for each choice of threshold, lowest peak and smallest volume, one labelling per threshold.
+    """Count for each choice of threshold, lowest peak and smallest volume, one labeling per threshold.
 
     A lesion is a 26-connected component of the label, hit if a component of the mask that passes the filters overlaps it. Such a
     component that overlaps no lesion is a false positive.
@@ -137,7 +137,7 @@ def tallies(
 
 
 def summary(cases: Sequence[Tally]) -> dict[str, float | None]:
-    """Mean Dice over cases, lesion sensitivity (all, and from 6 and 10 mm) and false positives per scan; None if undefined."""
+    """Return mean Dice, lesion sensitivity (all, and from 6 and 10 mm) and false positives per scan; None for undefined ones."""
     dices = [tally.dice for tally in cases if not math.isnan(tally.dice)]
     figures: dict[str, float | None] = {"dice": float(np.mean(dices)) if dices else None}
     for name, smallest in (("sensitivity", 0.0), ("sensitivity_6mm", 6.0), ("sensitivity_10mm", 10.0)):
@@ -149,7 +149,7 @@ def summary(cases: Sequence[Tally]) -> dict[str, float | None]:
 
 
 def score(figures: Mapping[str, float | None]) -> float:
-    """Return mean Dice, 0 where undefined: what "better" means for weights.
+    """Return mean Dice, 0 where undefined: weights with a larger score are better.
 
     Sensitivity must not enter before a threshold is chosen: weights that see lesions everywhere would win.
     """
@@ -201,10 +201,10 @@ def choose_postprocessing(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Validator:
-    """Runs the network over validation cases.
+    """The validation of a network on a set of cases.
 
     Attributes:
-        cases: the validation cases, labelled.
+        cases: the validation cases, labeled.
     """
 
     cases: Sequence[CaseFolder]

@@ -38,7 +38,7 @@ STRATEGIES = tuple(sorted(module.name.replace("_", "-") for module in pkgutil.it
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingFacts:
-    """What a strategy needs to know of the training that it spreads.
+    """The facts of a training that a strategy needs.
 
     Attributes:
         steps: optimizer steps.
@@ -93,7 +93,7 @@ class StrategyOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SyncResult:
-    """What every rank knows at a synchronization point: after it all ranks hold equal weights.
+    """The result of a synchronization point, the same on every rank; after it all ranks hold equal weights.
 
     Attributes:
         losses: mean losses of the ranks, one for each step since the synchronization point before.
@@ -132,7 +132,7 @@ class Strategy:
         self.gradient_bytes = 0
 
     def wrap(self, network: Any) -> Any:
-        """Move the network to the device and return what is called in training, whose backward pass averages gradients."""
+        """Move the network to the device and return the module called in training, whose backward pass averages gradients."""
         return move_to_device(network, self.device)
 
     def take_step(self, stepper: Stepper, batch: Batch, *, step: int, flags: Sequence[float]) -> SyncResult | None:
@@ -172,7 +172,7 @@ class Strategy:
         return {}
 
     def state(self, stepper: Stepper) -> dict[str, Any]:
-        """Return what a checkpoint holds besides the weights; if not `is_alike`, every rank calls it."""
+        """Return the content of a checkpoint besides the weights; if not `is_alike`, every rank calls it."""
         return stepper.state()
 
     def restore(self, stepper: Stepper, content: Mapping[str, Any]) -> None:

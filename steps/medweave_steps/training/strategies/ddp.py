@@ -11,7 +11,7 @@ from medweave_steps.training.strategies import Strategy
 
 
 class DdpStrategy(Strategy):
-    """torch's DistributedDataParallel, over gloo on CPUs and NCCL on GPUs.
+    """The strategy of torch's DistributedDataParallel, over gloo on CPUs and NCCL on GPUs.
 
     Batch norm normalises by the patches of a rank, not of all ranks: torch's SyncBatchNorm exists for GPUs only, and a result
     must not depend on that. The running statistics are averaged over the ranks by the loop.

@@ -78,7 +78,9 @@ class LocalSgdOptions(StrategyOptions):
 
 
 class LocalSgdStrategy(Strategy):
-    """Weights and running statistics are averaged every `--sync-interval` steps and at the end of every epoch, weighted by samples.
+    """A strategy that averages weights every `--sync-interval` steps and at the end of every epoch, weighted by samples.
+
+    Running statistics are averaged with the weights.
 
     Epochs, validations and checkpoints are those of every other strategy. Each rank has its own optimizer. Every rank computes the
     average in the order of the ranks, so the bits are those of `train-distributed` with the same patches.
@@ -106,7 +108,7 @@ class LocalSgdStrategy(Strategy):
         return move_to_device(network, self.device)
 
     def take_step(self, stepper: Stepper, batch: Batch, *, step: int, flags: Sequence[float]) -> SyncResult | None:
-        """Take this rank's part of a step; the rank whose loss is not a number raises the error, which ends the others."""
+        """Take this rank's part of a step; a rank whose loss is not a number raises the error, which ends the other ranks."""
         chunk = self.chunk_of(step)
         if chunk is not None and chunk.num_chunks > 1:
             return self._take_step_of(chunk, stepper, batch, step, flags)

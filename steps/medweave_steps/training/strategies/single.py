@@ -6,7 +6,7 @@ from medweave_steps.training.strategies import Strategy
 
 
 class SingleStrategy(Strategy):
-    """Trains in this process alone."""
+    """A strategy that trains in this process alone."""
 
     uses_ranks = False
 

@@ -43,12 +43,12 @@ class KubernetesJobFiles:
 
     @property
     def script(self) -> str:
-        """Return the script, where it is too long for a word of the container's command."""
+        """Path of the script, used if it is too long for a word of the container's command."""
         return posixpath.join(self.folder, "job.sh")
 
     @property
     def end(self) -> str:
-        """Record of the script after its command: exit code, seconds, counters of the container."""
+        """Path of the script's record after its command: exit code, seconds, counters of the container."""
         return posixpath.join(self.folder, "end")
 
 

@@ -42,7 +42,7 @@ class WebsocketChannels:
     """Channels over a websocket; the API server converts every frame to SPDY."""
 
     def __init__(self, socket: aiohttp.ClientWebSocketResponse, *, heartbeat_s: float) -> None:
-        """`heartbeat_s` is the time without a message after which the API server is pinged, s."""
+        """Create the channels; `heartbeat_s` is the time without a message after which the API server is pinged, s."""
         self._socket, self._heartbeat_s = socket, heartbeat_s
         self._ping: asyncio.Future[None] | None = None
         self._num_sent = 0
@@ -78,7 +78,7 @@ class WebsocketChannels:
         return 0 if transport is None else int(transport.get_write_buffer_size())
 
     def _ask(self) -> None:
-        """Ping the API server, unless the last ping is not sent yet."""
+        """Ping the API server, unless the last ping has not been sent yet."""
         if self._ping is None or self._ping.done():
             self._ping = asyncio.ensure_future(self._socket.ping())
             self._ping.add_done_callback(lambda ended: ended.cancelled() or ended.exception())

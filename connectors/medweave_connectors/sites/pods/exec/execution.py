@@ -35,7 +35,7 @@ class Execution:
     """
 
     def __init__(self, channels: Channels, place: str, mark: bytes) -> None:
-        """`mark` is the text before the exit code, which the command's shell writes at the end of its standard error."""
+        """Create the execution; `mark` precedes the exit code that the command's shell writes at the end of standard error."""
         self._channels, self._place = channels, place
         self._own_end = ExitCodeFilter(mark)
         self.exit_code: int | None = None
@@ -72,7 +72,7 @@ class Execution:
         await self._channels.send(data)
 
     async def close_input(self) -> None:
-        """End its standard input."""
+        """End the command's standard input."""
         await self._channels.close_input()
 
     def ended(self) -> int:

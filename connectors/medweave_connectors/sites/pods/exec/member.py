@@ -58,7 +58,7 @@ class Member:
 
     @property
     def place(self) -> str:
-        """`pod:container`."""
+        """Pod and container, as `pod:container`."""
         return f"{self.pod.name}:{self.container}"
 
     @property
@@ -87,7 +87,7 @@ class Member:
             self.lost, self.lost_kind = f"pod {self.pod.name}: {reason}: {text}", kind
 
     def take(self, line: str) -> None:
-        """Process a line of its standard error."""
+        """Process a line of the member's standard error."""
         self.on_stderr_line(line)
         # Progress of node 0 alone is shown.
         if not self.before.take(line) and not (self.rank and line.startswith(JSON_PREFIX)):
