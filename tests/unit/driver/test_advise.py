@@ -350,16 +350,23 @@ def test_a_limit_below_all_rows_and_a_missing_file_are_errors(
         main(["advise", str(TABLE), "--gpus", "0"])
 
 
-def test_the_guide_shows_the_output_of_the_command(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+def test_the_guide_shows_the_output_of_its_commands(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.chdir(ROOT)
-    (command,) = re.findall(r"^medweave (advise docs/.*)$", PAGE.read_text(), flags=re.MULTILINE)
-    assert main(command.split()) == 0
-    printed = capsys.readouterr().out
-    shown = re.findall(r"```text\n(.*?)```", PAGE.read_text(), flags=re.DOTALL)[0]
-    for line in shown.splitlines():
-        assert line == "…" or line in printed.splitlines()
+    page = PAGE.read_text()
+    (measurements,) = re.findall(r"^cat > measured.yml <<'END'\n(.*?)^END$", page, flags=re.DOTALL | re.MULTILINE)
+    monkeypatch.chdir(tmp_path)
+    Path("measured.yml").write_text(measurements)
+    Path("docs").symlink_to(ROOT / "docs")
+    blocks = re.findall(
+        r"^medweave (advise (?:measured|docs/)[^\n]*)\n```\n\n```text\n(.*?)```", page, flags=re.DOTALL | re.MULTILINE
+    )
+    assert [command.split()[1] for command, _ in blocks] == ["measured.yml", str(TABLE.relative_to(ROOT))]
+    for command, shown in blocks:
+        assert main(command.split()) == 0
+        printed = capsys.readouterr().out.splitlines()
+        for line in shown.splitlines():
+            assert line == "…" or line in printed
 
 
 def search_report(path: Path, *, states: tuple[str, ...] = ("completed", "completed", "completed")) -> Path:
