@@ -57,6 +57,18 @@ inputs:
   training_steps:
     doc: optimiser steps
     type: int?
+  training_batch_size:
+    doc: patches per step
+    type: int?
+  training_patch_shape:
+    doc: voxels of a training patch along I, J, K; multiples of 8
+    type: int[]?
+  training_learning_rate:
+    doc: peak of the learning rate of the first training
+    type: float?
+  training_channels:
+    doc: channels per level of the network, finest first, five numbers
+    type: int[]?
   training_seed:
     doc: seed of weights, patches and augmentation
     type: int
@@ -171,6 +183,10 @@ steps:
     in:
       training_set: preprocess/training_set
       training_steps: training_steps
+      batch_size: training_batch_size
+      patch_shape: training_patch_shape
+      learning_rate: training_learning_rate
+      channels: training_channels
       seed: training_seed
       strategy: training_strategy
       ranks: training_ranks
@@ -188,6 +204,8 @@ steps:
       rounds: distributed_rounds
       steps_per_round: distributed_steps_per_round
       replicas: distributed_replicas
+      batch_size: training_batch_size
+      patch_shape: training_patch_shape
       engine: distributed_engine
       threads_per_replica: training_threads
       seed: training_seed

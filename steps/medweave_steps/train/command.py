@@ -21,7 +21,7 @@ from medweave_steps import __version__
 from medweave_steps.io.cohort.prepared import CaseFolder, PreparedFolder, open_prepared
 from medweave_steps.runtime.energy import POWERCAP
 from medweave_steps.runtime.verb import StepContext, Verb
-from medweave_steps.train.config import TrainConfig
+from medweave_steps.train.config import RECIPE_OPTIONS, TrainConfig
 from medweave_steps.training.data.cases import open_sampler, usable_cases
 from medweave_steps.training.distributed.group import Group
 from medweave_steps.training.loop.validate import open_validator
@@ -39,11 +39,13 @@ def run(config: TrainConfig, context: StepContext) -> Mapping[str, Any]:
 
     if config.resume_from is None:
         config = dataclasses.replace(config, resume_from=checkpoint_of_earlier_attempt(context))
-    config = _scaled(config, context)
+    node_group = environment.node_group()
     prepared = open_prepared(config.training_set)
+    if config.has_demo_recipe and not prepared.cohort.synthetic and node_group.node_rank == 0:
+        context.notice(_describe_demo_recipe(config))
+    config = _scaled(config, context)
     training, _ = usable_cases(prepared)  # before any process is started
     config = config.for_cases(len(training), num_channels=len(prepared.cohort.channels))
-    node_group = environment.node_group()
     uses_ranks = strategy_class(config.strategy).uses_ranks
     if not uses_ranks and node_group.num_nodes > 1:
         context.notice(
@@ -67,6 +69,16 @@ def run(config: TrainConfig, context: StepContext) -> Mapping[str, Any]:
     context.take(outcome[1])
     results: Mapping[str, Any] = outcome[0]
     return results
+
+
+def _describe_demo_recipe(config: TrainConfig) -> str:
+    patch = " x ".join(map(str, config.patch_shape))
+    options = " ".join(f"--{name.replace('_', '-')}" for name in RECIPE_OPTIONS)
+    return (
+        f"the training options have their defaults, which were chosen for the synthetic scans of the demo ({config.steps} steps of "
+        f"{config.batch_size} patches of {patch} voxels, network {config.network}), and these scans are not synthetic. "
+        f"Choose options for your data: {options}."
+    )
 
 
 def _scaled(config: TrainConfig, context: StepContext) -> TrainConfig:

@@ -52,6 +52,9 @@ _NAMED_IF_USED = (
     "scale_by_ranks",
 )
 
+RECIPE_OPTIONS = ("steps", "epochs", "batch_size", "patch_shape", "learning_rate", "network", "channels")
+"""Options that fit a training to its data; their defaults are the recipe of the demo."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainConfig(Recipe):
@@ -177,6 +180,12 @@ class TrainConfig(Recipe):
             shape, multiple = getattr(self, name), self.patch_multiple
             fits = min(shape) >= 1 and not any(side % multiple for side in shape)
             check_option(fits, name, shape, f"multiples of {multiple}, the product of --strides")
+
+    @property
+    def has_demo_recipe(self) -> bool:
+        """Whether every option of the recipe has its default."""
+        defaults = {field.name: field.default for field in dataclasses.fields(self)}
+        return all(getattr(self, name) == defaults[name] for name in RECIPE_OPTIONS)
 
     @property
     def augments(self) -> bool:
