@@ -247,7 +247,7 @@ def _labels_of(document: Mapping[str, Any], what: str, file: str) -> tuple[Label
         return parse_labels(document.get("labels", {}), where=f"{what} ({file})")
     except UserInputError as error:
         raise _bad_json(
-            what, file, f"labels that are neither an object of number to name nor a list: {error.seen}"
+            what, file, f"labels that are neither an object (value: name) nor a list: {error.seen}"
         ) from error
 
 

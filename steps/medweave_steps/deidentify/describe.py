@@ -148,7 +148,7 @@ def _labels(labels: Any, file: str) -> dict[str, str]:
     if labels is None:
         return {}
     if not isinstance(labels, Mapping) or not all(str(key).isdecimal() for key in labels):
-        raise bad_description(file, "'labels' that are not an object of number to name")
+        raise bad_description(file, "'labels' that are not an object (value: name)")
     return {str(int(key)): str(text)[:_LONGEST_LABEL] for key, text in labels.items()}
 
 

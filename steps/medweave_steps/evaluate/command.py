@@ -180,7 +180,7 @@ def _evaluate_all(cohort: Path, tasks: list[CaseTask], rule: Any, context: StepC
             figures = result.figures
             shown = "no lesion in either mask" if figures.dice is None else f"Dice {figures.dice:.3f}"
             progress.step(
-                f"{figures.case_id}, {shown}, {figures.lesions_hit} of {figures.lesions} lesions found, "
+                f"{figures.case_id}, {shown}, {figures.lesions_hit} of {figures.lesions} lesions detected, "
                 f"{figures.false_positives} false positives",
                 dice=figures.dice,
             )

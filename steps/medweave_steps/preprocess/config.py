@@ -45,8 +45,8 @@ class PreprocessConfig:
     )
     margin_mm: float = option("margin around the lungs when cropping, mm", default=10.0)
     fractions: Fractions | None = option(
-        "fractions of patients for training, validation and test, with sum 1 (default: 0.7 0.15 0.15); splits that the "
-        "cohort's splits.json fixes stay as they are; for --purpose training only",
+        "fractions of patients for training, validation and test, with sum 1 (default: 0.7 0.15 0.15); patients assigned in the "
+        "cohort's splits.json keep their split; for --purpose training only",
         default=None, metavar="TRAIN VALIDATION TEST",
     )  # fmt: skip
     split_seed: int = option("random seed of the assignment of patients to splits", default=DEFAULT_SEED)

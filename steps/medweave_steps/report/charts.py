@@ -115,7 +115,7 @@ def size_chart(lesions: Sequence[LesionRow]) -> Chart:
 
     def draw(axes: Any) -> None:
         missed = [n - hit for n, hit in zip(total, found, strict=True)]
-        axes.bar(names, found, color=FIRST, width=0.72, label="found")
+        axes.bar(names, found, color=FIRST, width=0.72, label="detected")
         axes.bar(names, missed, bottom=found, color=PAPER, edgecolor=SECOND, hatch="////", width=0.72, label="missed")
         top = max([*total, 1])
         for place, (n, hit) in enumerate(zip(total, found, strict=True)):

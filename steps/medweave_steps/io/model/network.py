@@ -160,5 +160,5 @@ def _bad_weights(card: ModelCard, seen: str) -> UserInputError:
         f"the weights of the model '{card.name}' cannot be read.",
         seen=seen,
         expected=f"a complete {WEIGHTS_FILE}",
-        do="copy the whole model folder again, or make it again",
+        do="copy the complete model folder again, or create it again",
     )
