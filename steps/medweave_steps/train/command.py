@@ -49,7 +49,7 @@ def run(config: TrainConfig, context: StepContext) -> Mapping[str, Any]:
     uses_ranks = strategy_class(config.strategy).uses_ranks
     if not uses_ranks and node_group.num_nodes > 1:
         context.notice(
-            f"{node_group.num_nodes} nodes were started, but --strategy {config.strategy} computes on the first one only."
+            f"{node_group.num_nodes} nodes were started, but --strategy {config.strategy} uses only the first node."
         )
         if node_group.node_rank > 0:
             return {}
@@ -174,14 +174,14 @@ def _train(
         if content is not None:
             names = resumable_options([config.strategy, strategy_of(content)])
             spread = spread_before(content, trainer.identity(), names=names)
-            context.notice(f"continued from a checkpoint at step {trainer.state.step} of {config.steps}{spread}.")
+            context.notice(f"resumed from a checkpoint at step {trainer.state.step} of {config.steps}{spread}.")
         history = History(job.log_folder if group.rank == 0 else None, points)
         trainer.run(history, lambda total, done: context.progress(unit="epoch", total=total, done=done))
         history.close()
     if trainer.state.stopped_early:
         context.notice(
             f"stopped early at step {trainer.state.step} of {config.steps}: "
-            f"{config.patience} validations were no better than that at step {trainer.state.best_step}."
+            f"{config.patience} validations without a better validation score than at step {trainer.state.best_step}."
         )
     return trainer
 
@@ -272,17 +272,17 @@ def _card(
     )
 
 
-VERB = Verb(
-    name="train",
-    description=(
-        "Trains a 3-D U-Net on prepared cases (training and validation split, labelled) and writes a model folder, which is\n"
-        "also a MONAI Bundle, and a training log (TensorBoard events, curves.json).\n"
-        "Patches are placed on lesions with equal chance per lesion; loss Dice + cross-entropy; Adam, one-cycle learning rate.\n"
-        "The best weights by sliding-window validation are kept. The probability at a lesion's outline, and the peak probability\n"
-        "and volume (mm³) from which it counts, are chosen on the validation split.\n"
-        "Deterministic on the CPU: same seed, options, data and threads give the same weights, also through a checkpoint.\n"
-        "Refuses empty splits, unlabelled cases, and checkpoints of another training."
-    ),
-    config=TrainConfig,
-    run=run,
-)
+DESCRIPTION = """\
+Trains a 3-D U-Net on preprocessed cases with labels (training and validation split). Writes a model folder, which is also a
+MONAI Bundle, and a training log (TensorBoard events, curves.json).
+
+Patches are sampled on lesions with equal probability per lesion. The loss is Dice + cross-entropy, the optimizer Adam with a
+one-cycle learning-rate schedule. The weights with the best validation score (sliding-window inference) are kept. The
+probability threshold, and the minimum peak probability and volume (mm³) of a lesion, are selected on the validation split.
+
+Training on the CPU is deterministic: the same seed, options, data and number of threads give the same weights, also after
+resuming from a checkpoint.
+Errors: an empty split, cases without labels, a checkpoint of another training."""
+EXAMPLE = "medweave-step train --training-set prepared/training_set --output trained_model --steps 2000"
+
+VERB = Verb(name="train", description=DESCRIPTION, example=EXAMPLE, config=TrainConfig, run=run)
