@@ -282,6 +282,8 @@ probability threshold, and the minimum peak probability and volume (mm³) of a l
 
 Training on the CPU is deterministic: the same seed, options, data and number of threads give the same weights, also after
 resuming from a checkpoint.
+The default options are a recipe for the synthetic scans of the demo. With other scans, the step prints a notice until you set an
+option of the recipe (--steps, --patch-shape, --network, ...).
 Errors: an empty split, cases without labels, a checkpoint of another training."""
 EXAMPLE = "medweave-step train --training-set prepared/training_set --output trained_model --steps 2000"
 
