@@ -17,6 +17,7 @@
 #   make resume          SIGKILL to drivers of real runs at the sites, 23 times, and runs that go on: same result, nothing twice; needs root
 #   make conformance     CWL's own test suite with everything bound to one site: what passes with StreamFlow's local connector passes
 #   make docs            generated reference pages and schemas
+#   make docs-site       docs/ as a site that works offline: build/docs-site/index.html; a broken link or anchor is an error
 #   make constraints     resolve the dependencies anew and pin them with hashes
 # Options: PYTHON=python3.12   another interpreter (3.11 or newer)
 #          TORCH=cpu           PyTorch's CPU build (0.2 GB instead of 5 GB), for machines without an NVIDIA GPU
@@ -37,9 +38,9 @@ BIN := .venv/bin
 INSTALLED := .venv/.installed
 TESTBED := deployments/testbed/testbed.py
 
-.PHONY: help env demo equality quick test check validate-seeded cases leaks bench docs constraints clean testbed testbed-status testbed-down hybrid test-hybrid faults resume conformance
+.PHONY: help env demo equality quick test check validate-seeded cases leaks bench docs docs-site constraints clean testbed testbed-status testbed-down hybrid test-hybrid faults resume conformance
 help:
-	@sed -n '2,30p' Makefile | cut -c3-
+	@sed -n '2,31p' Makefile | cut -c3-
 
 # Where no byte code may be written (a read-only folder, the processes that tests start), each start would compile the packages again.
 COMPILE := $(BIN)/python -m compileall -q core/medweave_core steps/medweave_steps connectors/medweave_connectors driver/medweave
@@ -144,6 +145,10 @@ $(CWLTEST): # on its own: it only calls
 
 docs: $(INSTALLED)
 	$(BIN)/python docs/generate.py
+
+SITE ?= build/docs-site
+docs-site: $(INSTALLED)
+	$(BIN)/sphinx-build --quiet --fail-on-warning --keep-going --fresh-env docs '$(SITE)'
 
 constraints: $(INSTALLED)
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --all-extras \

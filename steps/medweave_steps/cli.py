@@ -14,20 +14,20 @@ from medweave_steps.runtime.verb import Verb, add_verb_options, execute
 
 # Name -> one line of help. The verb's module is imported only when it is used.
 VERBS = {
-    "phantom": "write a synthetic cohort: chest CT as DICOM series, DICOM SEG and MSD folder, or brain MR as MSD folder",
-    "check": "say what is in a cohort and what is wrong with it",
-    "deidentify": "turn identified data into de-identified data, and keep the way back at home",
-    "preprocess": "orient, resample, crop to the lungs and split a cohort",
-    "train": "train the segmentation network",
-    "train-distributed": "train a model further: replicas on several nodes, averaged in rounds",
-    "search": "train every trial of a grid of options, and choose the best",
-    "export": "write a trained model as ONNX and OpenVINO IR, and check their parity",
-    "bundle": "take a MONAI Bundle with weights as a model",
-    "quantize": "make an int8 candidate of an exported model",
-    "gate": "measure the candidates on this machine and accept or refuse them",
-    "segment": "segment prepared cases and write NIfTI, DICOM SEG, DICOM SR and a table",
-    "evaluate": "compare segmentations with the ground truth, with confidence intervals",
-    "report": "put metrics, curves and overlays into the report's deterministic part",
+    "phantom": "generate a synthetic cohort: chest CT (DICOM with DICOM SEG, or MSD) or brain MR (MSD)",
+    "check": "validate a cohort: list its cases and report problems",
+    "deidentify": "de-identify a cohort and write the re-identification map",
+    "preprocess": "reorient, resample, crop and split a cohort",
+    "train": "train a 3-D segmentation network",
+    "train-distributed": "continue training a model with several replicas, whose weights are averaged in rounds",
+    "search": "run a hyperparameter search over a grid of training options and select the best model",
+    "export": "export a trained model to ONNX and OpenVINO IR, and check numerical parity",
+    "bundle": "import a MONAI Bundle with weights as a model",
+    "quantize": "quantize an exported model to an int8 candidate",
+    "gate": "benchmark the quantized candidates on this machine and accept or refuse them",
+    "segment": "segment preprocessed cases; write NIfTI masks, DICOM SEG, DICOM SR and a lesion table",
+    "evaluate": "compare segmentations with the ground truth: metrics with confidence intervals",
+    "report": "write metrics, training curves and overlays as a reproducible HTML fragment",
 }
 
 
@@ -49,6 +49,7 @@ def build_parser(verb: Verb | None, words: Sequence[str] = ()) -> argparse.Argum
         parser = argparse.ArgumentParser(
             prog=f"medweave-step {verb.name}",
             description=f"{verb.description}\n\n{RESEARCH_USE_ONLY}",
+            epilog=f"example:\n  {verb.example}",
             formatter_class=formatter,
         )
         add_verb_options(parser, verb, words)
@@ -57,7 +58,7 @@ def build_parser(verb: Verb | None, words: Sequence[str] = ()) -> argparse.Argum
     parser = argparse.ArgumentParser(
         prog="medweave-step",
         usage="medweave-step VERB [options]   (medweave-step VERB --help lists them)",
-        description=f"One step of a medical imaging pipeline.\n\nverbs:\n{lines}\n\n{RESEARCH_USE_ONLY}",
+        description=f"Run one step of a medical imaging pipeline.\n\nverbs:\n{lines}\n\n{RESEARCH_USE_ONLY}",
         formatter_class=formatter,
     )
     parser.add_argument("--version", action="version", version=f"medweave-step {__version__}")
@@ -78,7 +79,7 @@ def _main(words: list[str]) -> int:
         build_parser(None).parse_args(words or ["--help"])
         return 0
     if words[0] not in VERBS:
-        print(f"medweave-step: there is no verb '{words[0]}'. Known: {', '.join(VERBS)}", file=sys.stderr)
+        print(f"medweave-step: unknown verb '{words[0]}'. Known verbs: {', '.join(VERBS)}", file=sys.stderr)
         return UsageError.exit_code
     verb = load_verb(words[0])
     try:

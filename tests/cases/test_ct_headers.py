@@ -52,7 +52,7 @@ def test_functional_groups_must_agree_with_the_frames(
     dataset.PixelData = dataset.PixelData[: num_frames * 96 * 96 * 2]
     error = refused(save_series(tmp_path, [dataset]), seen)
     assert error.code == "frames-disagree"
-    assert error.seen == f"{num_items} items of per-frame functional groups for {num_frames} frames"
+    assert error.seen == f"{num_items} items in the per-frame functional groups for {num_frames} frames"
 
 
 @pytest.mark.case("enhanced_frames", expected="all steps leave a LOCALIZER frame out, and check reports it")

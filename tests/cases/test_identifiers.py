@@ -118,4 +118,4 @@ def test_an_empty_series_uid_is_named(
         message = capsys.readouterr().err
     seen(message.splitlines()[0])
     assert "SeriesInstanceUID (0020,000E) is empty" in message
-    assert "cut off" not in message
+    assert "truncated" not in message

@@ -107,10 +107,10 @@ def test_both_modes_are_jobs_of_one_workflow_with_one_table(tmp_path: Path) -> N
     for heading in (
         "Measured, grid data parallel",
         "Measured, grid experiment parallel",
-        "Modelled, grid data parallel",
+        "Modeled, grid data parallel",
     ):
         assert heading in page
-    assert "A grid is one of 2 trials" in page
+    assert "The grid has 2 trials" in page
 
     # The cells of both modes are what these two runs measured.
     rows = table_under(page, "Ranks, time and speed-up")

@@ -93,7 +93,7 @@ def others(folder: Path, scattered: Outcome) -> dict[tuple[str, str], Outcome]:
 def test_scattered_trials_overlap_in_time_and_a_failed_one_is_a_row(scattered: Outcome) -> None:
     table = scattered.table
     assert [row.state for row in table.rows[:3]] == ["completed", "completed", "failed"]
-    assert table.rows[2].cause.startswith("--learning-rate cannot be used. seen: -1.0")
+    assert table.rows[2].cause.startswith("invalid value of --learning-rate. seen: -1.0")
     assert table.most_at_once == SLOTS
     first, second = table.rows[:2]
     assert max(first.started_at, second.started_at) < min(first.ended_at, second.ended_at)
@@ -120,4 +120,4 @@ def test_a_trial_whose_whole_job_is_lost_is_a_row_and_the_others_continue(scatte
     assert len(scattered.table.rows) == 4
     lost = scattered.table.rows[3]
     assert lost.state == "failed"
-    assert lost.cause.startswith("no result: the job that trained it failed")
+    assert lost.cause.startswith("no result: the job of this trial failed")

@@ -76,7 +76,7 @@ def test_a_rank_that_is_lost_is_replaced_and_the_run_continues(tmp_path: Path) -
     events = valid_events(log_of_run)
     again = [event["data"]["again"] for event in events if event["type"] == "job.reaction"]
     assert again == [True], message()
-    assert "continued from a checkpoint at step " in message()
+    assert "resumed from a checkpoint at step " in message()
     weights = {name: only(digests(tmp_path / name), "model.safetensors", "curves.json") for name in ("whole", "cut")}
     assert weights["cut"] == weights["whole"]
     assert read_card(tmp_path / "cut" / "trained_model").training["world_size"] == 2

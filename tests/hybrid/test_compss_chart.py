@@ -91,10 +91,10 @@ def test_notes_print_the_next_command(tenant: Tenant, engine: str, first: str, s
     assert f"  helm test ci -n {tenant.namespace} --logs\n" in notes
     assert f"  kubectl describe pod -n {tenant.namespace} -l app.kubernetes.io/instance=ci\n" in notes
     assert f"its service is the container's name, {service}" in notes
-    assert "The claim ci-shared and what is on it go with the release." in notes
+    assert "Uninstalling the release deletes the claim ci-shared and its data." in notes
     assert "{{" not in notes
     claims = tenant.call("helm", "install", "ci", CHART, "--dry-run=server", *settings(engine, 4))
-    assert "The claim" not in claims
+    assert "Uninstalling the release deletes" not in claims
 
 
 @pytest.mark.parametrize("engine", ["ddp", "compss"])

@@ -150,7 +150,7 @@ def test_preempted_training_gives_the_weights_of_an_uninterrupted_one(tmp_path: 
         assert ended.exit_code == 0, ended.stderr
         if name == "hpc":
             assert [(retry["failure"], retry["from_checkpoint"]) for retry in reactions(ended)] == [("Preempted", True)]
-            assert "continued from a checkpoint at step " in ended.stderr
+            assert "resumed from a checkpoint at step " in ended.stderr
             assert states(testbed, ended) == ["PREEMPTED", "COMPLETED"]
         weights.append((folder / "results" / "trained_model" / "models" / "model.safetensors").read_bytes())
     assert weights[0] == weights[1]
@@ -215,7 +215,7 @@ def test_lost_rank_is_replaced_and_the_training_continues(tmp_path: Path, testbe
     assert ended.exit_code == 0, ended.stderr
     assert [(retry["failure"], retry["from_checkpoint"]) for retry in reactions(ended)] == [("StepFailed", True)]
     assert "killed by signal 9" in ended.of_type("job.ended")[0]["data"]["message"]
-    assert "continued from a checkpoint at step " in ended.stderr
+    assert "resumed from a checkpoint at step " in ended.stderr
     assert "epoch 15/15" in ended.stderr
     assert states(testbed, ended) == ["FAILED", "COMPLETED"]
     card = json.loads((tmp_path / "results" / "trained_model" / "model_card.json").read_text())

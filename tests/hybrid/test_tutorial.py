@@ -5,46 +5,21 @@ from __future__ import annotations
 import re
 import subprocess
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import pytest
 
 from support import images
 from support.cwl_files import ROOT
+from support.shown_output import Block, blocks_of, first_missing
 from support.testbed import BASE_IMAGE, COMMAND, Sites
 
 PAGE = ROOT / "docs" / "tutorials" / "from-your-laptop-to-your-cluster.md"
 BLOCK_LIMIT_S = 400
 
 
-@dataclass(frozen=True)
-class Block:
-    """A fenced block of the page: its language, its text, and the output that the page shows below it."""
-
-    language: str
-    text: str
-    shown: tuple[str, ...] = ()
-
-
 def blocks() -> list[Block]:
-    """Return the page's blocks in order; a `text` block belongs to the one before it."""
-    found: list[Block] = []
-    for language, text in re.findall(r"^```(\w+)\n(.*?)^```", PAGE.read_text(), flags=re.DOTALL | re.MULTILINE):
-        if language == "text":
-            found[-1] = Block(found[-1].language, found[-1].text, tuple(text.splitlines()))
-        else:
-            found.append(Block(language, text))
-    return found
-
-
-def follow(shown: tuple[str, ...], printed: str) -> str | None:
-    """Return the first line of the page that the program did not print in order; None if it printed all."""
-    rest = iter(printed.splitlines())
-    for line in shown:
-        pattern = ".*".join(re.escape(part) for part in line.split("…"))
-        if not any(re.fullmatch(pattern, output.rstrip()) for output in rest):
-            return line
-    return None
+    """Return the blocks that the page executes, in order; those in lists are for the reader's own cluster."""
+    return blocks_of(PAGE.read_text())
 
 
 @pytest.fixture
@@ -79,15 +54,8 @@ def test_the_tutorial_runs_as_written(testbed: Sites, checkout: str) -> None:
         ended = testbed.laptop("bash", "-c", f"exec 2>&1\n{script}", timeout_s=BLOCK_LIMIT_S)
         assert ended.returncode == 0, f"block {number}:\n{block.text}\n{ended.stdout[-4000:]}"
         printed += ended.stdout
-        missing = follow(block.shown, ended.stdout)
+        missing = first_missing(block.shown, ended.stdout)
         assert missing is None, f"the page shows {missing!r}:\n{block.text}\n{ended.stdout[-4000:]}"
     own = set(re.findall(r"\bpods-[0-9a-f]{6}\b", printed))  # others have releases of such names, too
     assert own
     assert not own.intersection(testbed.laptop("helm", "list", "--short").stdout.split())
-
-
-def test_missing_output_line_is_noticed() -> None:
-    printed = "medweave: run on-slurm, folder runs/on-slurm\n  check        done in 2 s, peak memory 88 MiB\n"
-    assert follow(("  check        done in …",), printed) is None
-    assert follow(("  segment      done in …",), printed) == "  segment      done in …"
-    assert follow(("  check        done in …", "medweave: run …"), printed) == "medweave: run …", "the order counts"

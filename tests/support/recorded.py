@@ -75,7 +75,7 @@ def completed_run(folder: Path) -> Recorder:
     for place in range(3):
         run.job(f"/segment/0.{place}", 401 + place, 450 + place * 20)
     run.event(
-        402, "notice", "/segment/0.1", deployment="laptop", text="the batch holds no case: the output holds none either"
+        402, "notice", "/segment/0.1", deployment="laptop", text="the batch contains no case, so the output is empty"
     )
     run.end(600)
     return run

@@ -36,6 +36,24 @@ def test_links_inside_the_repository_lead_somewhere(page: Path) -> None:
     assert missing == []
 
 
+def anchors(page: Path) -> set[str]:
+    """Return the anchors that Git hosts give to a page's headings."""
+    headings = re.findall(r"^#+ +(.*?) *$", page.read_text(), flags=re.MULTILINE)
+    texts = [re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading).lower() for heading in headings]
+    return {re.sub(r"[^\w\- ]", "", text).replace(" ", "-") for text in texts}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_anchors_of_links_are_headings(page: Path) -> None:
+    links = re.findall(r"\]\(([^)#:]*)#([^)]+)\)", page.read_text())
+    missing = [
+        f"{target}#{anchor}"
+        for target, anchor in links
+        if (other := page.parent / target if target else page).suffix == ".md" and anchor not in anchors(other)
+    ]
+    assert missing == []
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_commands_on_the_pages_exist(page: Path) -> None:
     from medweave_steps.cli import VERBS

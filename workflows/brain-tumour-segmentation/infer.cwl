@@ -1,32 +1,32 @@
 #!/usr/bin/env cwl-runner
 cwlVersion: v1.2
 class: Workflow
-label: Segment brain tumours with a model that exists
-doc: From a folder of brain MR in the format of MSD Task01, without masks, to the tumours as NIfTI and tables. The model's card says how the MR is prepared.
+label: Segment brain tumors with an existing model
+doc: Segments a folder of brain MR in the format of MSD Task01, without masks, and writes NIfTI masks and lesion tables. The model card defines the preprocessing.
 $namespaces: {edam: "http://edamontology.org/", medweave: "urn:medweave:cwl#"}
 requirements:
   ScatterFeatureRequirement: {}
 inputs:
   cohort:
-    doc: folder of an MSD data set of MR, dataset.json with imagesTr or imagesTs
+    doc: MSD data set of MR, a folder with dataset.json and imagesTr or imagesTs
     type: Directory
   segmentation_model:
-    doc: model folder that export wrote
+    doc: model folder of export
     type: Directory
   merge_labels:
-    doc: values of the masks that count as one label, and its name, for a cohort that has masks; these are not used
+    doc: mask values to merge into one label, for a cohort with masks; the masks are not used
     type: string[]
     default: ["1,2,3:whole tumour"]
   on_error:
-    doc: stop at bad cases after all findings were told, or skip these cases
+    doc: invalid cases, stop after all errors are reported (stop) or skip these cases (skip)
     type: {type: enum, symbols: [stop, skip]}
     default: stop
   cases_per_batch:
-    doc: most cases that one job segments
+    doc: maximum number of cases that one job segments
     type: int
     default: 8
   backend:
-    doc: program that computes the network
+    doc: inference library
     type: {type: enum, symbols: [openvino, onnxruntime]}
     default: openvino
 outputs:
@@ -54,7 +54,7 @@ steps:
   segment:
     run: ../tools/segment.cwl
     scatter: case_batch
-    hints: {medweave:Partial: {}}  # a batch that fails does not keep the others' masks back; the run says so and ends with 3
+    hints: {medweave:Partial: {}}  # a failed batch does not withhold the masks of the others; the run reports it and exits with code 3
     in:
       segmentation_model: segmentation_model
       case_batch: preprocess/inference_batches

@@ -1,12 +1,12 @@
 #!/usr/bin/env cwl-runner
 cwlVersion: v1.2
 class: Workflow
-label: Search for the best options of a brain tumour segmentation model, and judge it on the held-out cases
+label: Search the hyperparameters of a brain tumor segmentation model, and evaluate the best model on the test split
 doc: |
-  DistMIS' search, a grid of trainings. Experiment parallel: each trial by one process, as many at once as the place of the role `search`
-  has room for. Data parallel: each trial by `ranks_per_trial` processes, with strategy ddp in the grid, on as many nodes as the binding gives
-  that role. Which of the two is the job's grid and the binding's; the steps are the same. The report has both, where it is given the
-  reports of an earlier run.
+  The hyperparameter search of DistMIS, a grid of trainings. Experiment parallel means one process per trial, with as many concurrent trials
+  as the target of the role `search` has room for. Data parallel means `ranks_per_trial` processes per trial, with strategy ddp in the grid, on as
+  many nodes as the binding gives that role. The grid of the job and the binding select the mode; the steps are the same. The report shows both
+  modes if it gets the reports of an earlier run.
 $namespaces:
   edam: "http://edamontology.org/"
   medweave: "urn:medweave:cwl#"  # a web address would be asked for by StreamFlow, over 100 times, whenever a workflow is read
@@ -16,61 +16,61 @@ requirements:
   StepInputExpressionRequirement: {}
 inputs:
   cohort:
-    doc: folder of an MSD data set of MR, dataset.json with imagesTr and labelsTr
+    doc: MSD data set of MR, a folder with dataset.json, imagesTr and labelsTr
     type: Directory
   grid:
-    doc: options of train, and the values that they may have
+    doc: options of train and the values to search
     type: File
     format: edam:format_3464  # JSON
   ranks_per_trial:
-    doc: processes of each trial over all its nodes, as the grid says; so many GPUs, and processors on each node, are what its job asks for
+    doc: number of ranks of each trial, over all nodes, equal to the ranks in the grid; its job requests as many GPUs, and as many CPUs on each node
     type: int
     default: 1
   threads_per_trial:
-    doc: compute threads of each trial, over all its ranks; equal numbers give equal weights
+    doc: compute threads of each trial, over all its ranks; weights are reproducible only for equal numbers
     type: int?
   memory_mib:
     doc: memory of the job of each trial, MiB
     type: int
     default: 3072
   metric:
-    doc: what trials are chosen by, the highest is the best
+    doc: metric for model selection (higher is better)
     type: string?
   earlier_reports:
-    doc: search_report of earlier runs, such as the other mode's, for the report's table
+    doc: search_report of earlier runs, for example of the other mode, for the table of the report
     type: File[]
     format: edam:format_3464  # JSON
     default: []
   on_error:
-    doc: stop at bad cases after all findings were told, or skip these cases
+    doc: invalid cases, stop after all errors are reported (stop) or skip these cases (skip)
     type: {type: enum, symbols: [stop, skip]}
     default: stop
   spacing_mm:
-    doc: voxel size the network works on, along Right, Anterior, Superior, mm
+    doc: voxel size of the network input along Right, Anterior, Superior, mm
     type: float[]?
   merge_labels:
-    doc: values of the masks that count as one label, and its name; the three parts of MSD Task01 become the whole tumour
+    doc: mask values to merge into one label; the default merges the three labels of MSD Task01 into the whole tumor
     type: string[]
     default: ["1,2,3:whole tumour"]
   fractions:
-    doc: shares of patients for training, validation and test, with sum 1
+    doc: fractions of patients for training, validation and test, with sum 1
     type: float[]
     default: [0.7, 0.15, 0.15]
   split_seed:
-    doc: seed of the draw of patients into splits
+    doc: random seed of the assignment of patients to splits
     type: int
     default: 0
   cases_per_batch:
-    doc: most cases that one job segments
+    doc: maximum number of cases that one job segments
     type: int
     default: 8
 outputs:
   search_result:
-    doc: the table (JSON and CSV), and what each trial has left
+    doc: result table (JSON and CSV) and the files of each trial
     type: Directory
     outputSource: collect/result
   search_report:
-    doc: what the search did, trial by trial with start and end
+    doc: run report of the search, with start and end of each trial
     type: File
     format: edam:format_3464  # JSON
     outputSource: collect/run_report
@@ -79,7 +79,7 @@ outputs:
     type: Directory
     outputSource: export/exported_model
   segmentations:
-    doc: the test cases' masks (NIfTI) and lesion tables (CSV), one folder per batch
+    doc: masks (NIfTI) and lesion tables (CSV) of the test cases, one folder per batch
     type: Directory[]
     outputSource: segment/segmentations
   evaluation:
@@ -87,7 +87,7 @@ outputs:
     type: Directory
     outputSource: evaluate/evaluation
   evaluation_report:  # the step has the name `report`, and one document has one namespace
-    doc: the report's deterministic part
+    doc: reproducible part of the report
     type: Directory
     outputSource: report/report
 steps:

@@ -1,10 +1,10 @@
 #!/usr/bin/env cwl-runner
 cwlVersion: v1.2
 class: Workflow
-label: Train a brain tumour segmentation model, and segment and judge the held-out cases with it
+label: Train a brain tumor segmentation model, and evaluate it on the test split
 doc: |
-  From a folder of brain MR in the format of MSD Task01, four contrasts with masks, to a model of the whole tumour, the masks of the test
-  split, their comparison with the ground truth, and a report with the time that each number of ranks took. The defaults are those of
+  Trains a model of the whole tumor on brain MR in the format of MSD Task01, four contrasts with masks. Writes the masks of the test split,
+  their evaluation against the ground truth, and a report with the time for each number of ranks. The defaults are those of
   DistMIS: whole volumes of 240 x 240 x 152 voxels, Dice loss, Adam with 1e-4 and a batch of 2 for each rank, 250 epochs.
 $namespaces: {edam: "http://edamontology.org/"}
 requirements:
@@ -12,89 +12,89 @@ requirements:
   MultipleInputFeatureRequirement: {}
 inputs:
   cohort:
-    doc: folder of an MSD data set of MR, dataset.json with imagesTr and labelsTr
+    doc: MSD data set of MR, a folder with dataset.json, imagesTr and labelsTr
     type: Directory
   on_error:
-    doc: stop at bad cases after all findings were told, or skip these cases
+    doc: invalid cases, stop after all errors are reported (stop) or skip these cases (skip)
     type: {type: enum, symbols: [stop, skip]}
     default: stop
   spacing_mm:
-    doc: voxel size the network works on, along Right, Anterior, Superior, mm
+    doc: voxel size of the network input along Right, Anterior, Superior, mm
     type: float[]?
   merge_labels:
-    doc: values of the masks that count as one label, and its name; the three parts of MSD Task01 become the whole tumour
+    doc: mask values to merge into one label; the default merges the three labels of MSD Task01 into the whole tumor
     type: string[]
     default: ["1,2,3:whole tumour"]
   fractions:
-    doc: shares of patients for training, validation and test, with sum 1
+    doc: fractions of patients for training, validation and test, with sum 1
     type: float[]
     default: [0.7, 0.15, 0.15]
   split_seed:
-    doc: seed of the draw of patients into splits
+    doc: random seed of the assignment of patients to splits
     type: int
     default: 0
   cases_per_batch:
-    doc: most cases that one job segments
+    doc: maximum number of cases that one job segments
     type: int
     default: 8
   network:
-    doc: the network of the paper's text, or the one that its number of parameters belongs to (distmis-as-described, distmis-as-published), or MONAI's
+    doc: 3-D U-Net of DistMIS, as described in the paper (distmis-as-described) or as implied by its number of parameters (distmis-as-published), or the MONAI U-Net (unet)
     type: {type: enum, symbols: [unet, distmis-as-described, distmis-as-published]}
     default: distmis-as-described
   norm:
-    doc: normalisation of the network (batch, group, instance)
+    doc: normalization layers (batch, group, instance)
     type: {type: enum, symbols: [batch, group, instance]}
     default: batch
   volume_shape:
-    doc: voxels of a whole prepared volume along I, J, K; multiples of 8
+    doc: size of a whole preprocessed volume along I, J, K, in voxels; multiples of 8
     type: int[]
     default: [240, 240, 152]
   epochs:
-    doc: passes over the training cases
+    doc: number of epochs
     type: int
     default: 250
   batch_size:
-    doc: volumes per step and rank
+    doc: volumes per optimizer step and rank
     type: int
     default: 2
   learning_rate:
-    doc: learning rate of one rank; it is multiplied by the ranks
+    doc: learning rate of one rank; it is multiplied by the number of ranks
     type: float
     default: 0.0001
   beta2:
-    doc: decay of Adam's mean of squared gradients
+    doc: beta2 of Adam, decay rate of the second moment
     type: float?
   amsgrad:
-    doc: Adam that divides by the largest such mean so far
+    doc: use the AMSGrad variant of Adam
     type: boolean?
   dice_smoothing:
-    doc: voxels added to both sides of the Dice's fraction, the paper's epsilon
+    doc: smoothing term of the Dice loss, in voxels (epsilon in the paper)
     type: float
     default: 0.1
   training_seed:
-    doc: seed of weights and of the order of the cases
+    doc: random seed of weight initialization and case order
     type: int
     default: 0
   training_strategy:
-    doc: how a training is spread over processes, by a name that `medweave-step train --help` lists
+    doc: distribution strategy, a name listed by `medweave-step train --help`
     type: string
     default: ddp
   training_ranks:
-    doc: processes of the training, over all nodes together
+    doc: number of ranks of the training, over all nodes
     type: int
     default: 1
   training_chunk_mib:
-    doc: MiB of cases that a rank of local-sgd keeps in memory; its epoch is cut into chunks that fit, which are trained apart and averaged
+    doc: MiB of cases that a rank of local-sgd keeps in memory; an epoch is divided into chunks that fit, which are averaged
     type: int?
   training_cache_mib:
-    doc: MiB of cases that a rank keeps in memory ready to use; else it cuts them from their files in each epoch
+    doc: case cache of each rank, MiB; by default cases are read from their files in each epoch
     type: int?
   timed_ranks:
-    doc: other numbers of ranks that the same training is done by, one after another, for the table of the report
+    doc: other numbers of ranks to time; the same training runs once for each, for the table of the report
     type: int[]
     default: []
   training_threads:
-    doc: compute threads of each rank; equal numbers give equal weights, wherever they are trained
+    doc: compute threads of each rank; weights are reproducible only for equal numbers
     type: int?
 outputs:
   exported_model:
@@ -106,7 +106,7 @@ outputs:
     type: Directory
     outputSource: train/training_log
   segmentations:
-    doc: the test cases' masks (NIfTI) and lesion tables (CSV), one folder per batch
+    doc: masks (NIfTI) and lesion tables (CSV) of the test cases, one folder per batch
     type: Directory[]
     outputSource: segment/segmentations
   evaluation:
@@ -114,7 +114,7 @@ outputs:
     type: Directory
     outputSource: evaluate/evaluation
   evaluation_report:  # the step has the name `report`, and one document has one namespace
-    doc: the report's deterministic part
+    doc: reproducible part of the report
     type: Directory
     outputSource: report/report
 steps:

@@ -1,8 +1,8 @@
 #!/usr/bin/env cwl-runner
 cwlVersion: v1.2
 class: Workflow
-label: Segment lung nodules with a model that exists
-doc: From a folder of chest CT, without masks, de-identified first, to nodules as DICOM SEG, NIfTI and tables. The model's card says how the CT is prepared.
+label: Segment lung nodules with an existing model
+doc: De-identifies and segments a folder of chest CT, without masks, and writes the nodules as DICOM SEG, NIfTI and tables. The model card defines the preprocessing.
 $namespaces: {edam: "http://edamontology.org/", medweave: "urn:medweave:cwl#"}
 requirements:
   ScatterFeatureRequirement: {}
@@ -12,41 +12,41 @@ inputs:
     doc: folder with chest CT (DICOM series or NIfTI)
     type: Directory
   segmentation_model:
-    doc: model folder that gate accepted, or export wrote
+    doc: model folder of gate or export
     type: Directory
   identified:
-    doc: whether the cohort names people; it is de-identified first, then, and the later steps get the result
+    doc: the cohort contains patient identities; it is then de-identified first, and the later steps use the result
     type: boolean
     default: true
   pseudonym_key:
-    doc: key of an earlier run, for the same pseudonyms, dates and draw of patients; without it each run makes its own
+    doc: pseudonym key of an earlier run, for the same pseudonyms, dates and splits; by default each run creates a new key
     type: File?
     format: edam:format_2333  # binary
   labels:
-    doc: labels of the masks with their DICOM codes, the name of a preset
+    doc: preset for the labels of the masks with their DICOM codes
     type: string
     default: lung-nodule
   label_file:
-    doc: labels of the masks as a JSON list of value, name, category, type, anatomy and laterality, in the place of a preset
+    doc: labels of the masks as a JSON list of value, name, category, type, anatomy and laterality; replaces the preset
     type: File?
     format: edam:format_3464  # JSON
   merge_labels:
-    doc: values of the masks that count as one label, and its name, such as "1,2:nodule"; labels are never merged without it
+    doc: mask values to merge into one label, such as "1,2:nodule"; labels are never merged silently
     type: string[]?
   on_error:
-    doc: stop at bad cases after all findings were told, or skip these cases
+    doc: invalid cases, stop after all errors are reported (stop) or skip these cases (skip)
     type: {type: enum, symbols: [stop, skip]}
     default: stop
   cases_per_batch:
-    doc: most cases that one job segments
+    doc: maximum number of cases that one job segments
     type: int
     default: 8
   backend:
-    doc: program that computes the network
+    doc: inference library
     type: {type: enum, symbols: [openvino, onnxruntime]}
     default: openvino
   threshold:
-    doc: probability from which a voxel of a segmented case belongs to a lesion, between 0 and 1; without it the one on the model's card
+    doc: probability threshold for a lesion voxel, between 0 and 1; by default the threshold in the model card
     type: float?
 outputs:
   segmentations:
@@ -54,7 +54,7 @@ outputs:
     type: Directory[]
     outputSource: segment/segmentations
   home:
-    doc: who is who, and a new key; identified data, for those who hold the cohort, and for nobody else
+    doc: re-identification map and a new key; identified data, keep it inside your institution
     type: Directory?
     outputSource: deidentify/home
 steps:
@@ -92,7 +92,7 @@ steps:
   segment:
     run: ../tools/segment.cwl
     scatter: case_batch
-    hints: {medweave:Partial: {}}  # a batch that fails does not keep the others' masks back; the run says so and ends with 3
+    hints: {medweave:Partial: {}}  # a failed batch does not withhold the masks of the others; the run reports it and exits with code 3
     in:
       segmentation_model: segmentation_model
       case_batch: preprocess/inference_batches

@@ -1,11 +1,11 @@
 #!/usr/bin/env cwl-runner
 cwlVersion: v1.2
 class: Workflow
-label: Train a lung nodule segmentation model, and segment and judge the held-out cases with it
+label: Train a lung nodule segmentation model, and evaluate it on the test split
 doc: |
-  From a folder of chest CT with masks, de-identified first, to a model that is accepted for this kind of machine, the nodules of the test split as
-  DICOM SEG, their comparison with the ground truth, and a report. With `distributed` the first weights are trained further by
-  replicas that are averaged, where the site file puts that step. Inputs that are left out take the defaults of the verbs.
+  De-identifies a folder of chest CT with masks and trains a model. Writes the model that gate accepts for the machine type of segment, the
+  nodules of the test split as DICOM SEG, their evaluation against the ground truth, and a report. With `distributed`, the first model is
+  trained further by several replicas at the target of that step. Omitted inputs have the defaults of the verbs.
 $namespaces: {edam: "http://edamontology.org/"}
 requirements:
   ScatterFeatureRequirement: {}
@@ -15,98 +15,110 @@ inputs:
     doc: folder with chest CT and masks (DICOM series with DICOM SEG, an MSD data set, or NIfTI)
     type: Directory
   identified:
-    doc: whether the cohort names people; it is de-identified first, then, and the later steps get the result
+    doc: the cohort contains patient identities; it is then de-identified first, and the later steps use the result
     type: boolean
     default: true
   pseudonym_key:
-    doc: key of an earlier run, for the same pseudonyms, dates and draw of patients; without it each run makes its own
+    doc: pseudonym key of an earlier run, for the same pseudonyms, dates and splits; by default each run creates a new key
     type: File?
     format: edam:format_2333  # binary
   labels:
-    doc: labels of the masks with their DICOM codes, the name of a preset
+    doc: preset for the labels of the masks with their DICOM codes
     type: string
     default: lung-nodule
   label_file:
-    doc: labels of the masks as a JSON list of value, name, category, type, anatomy and laterality, in the place of a preset
+    doc: labels of the masks as a JSON list of value, name, category, type, anatomy and laterality; replaces the preset
     type: File?
     format: edam:format_3464  # JSON
   merge_labels:
-    doc: values of the masks that count as one label, and its name, such as "1,2:nodule"; labels are never merged without it
+    doc: mask values to merge into one label, such as "1,2:nodule"; labels are never merged silently
     type: string[]?
   on_error:
-    doc: stop at bad cases after all findings were told, or skip these cases
+    doc: invalid cases, stop after all errors are reported (stop) or skip these cases (skip)
     type: {type: enum, symbols: [stop, skip]}
     default: stop
   spacing_mm:
-    doc: voxel size the network works on, along Right, Anterior, Superior, mm
+    doc: voxel size of the network input along Right, Anterior, Superior, mm
     type: float[]?
   window_hu:
-    doc: lowest and highest value the network sees, HU
+    doc: intensity window (low, high) of the network input, HU
     type: float[]?
   fractions:
-    doc: shares of patients for training, validation and test, with sum 1; splits that the cohort fixes stay as they are
+    doc: fractions of patients for training, validation and test, with sum 1; splits fixed by the cohort do not change
     type: float[]?
   split_seed:
-    doc: seed of the draw of patients into splits
+    doc: random seed of the assignment of patients to splits
     type: int
     default: 0
   cases_per_batch:
-    doc: most cases that one job segments
+    doc: maximum number of cases that one job segments
     type: int
     default: 8
   training_steps:
-    doc: optimiser steps
+    doc: number of optimizer steps
     type: int?
+  training_batch_size:
+    doc: patches per step
+    type: int?
+  training_patch_shape:
+    doc: voxels of a training patch along I, J, K; multiples of 8
+    type: int[]?
+  training_learning_rate:
+    doc: peak of the learning rate of the first training
+    type: float?
+  training_channels:
+    doc: channels per level of the network, finest first, five numbers
+    type: int[]?
   training_seed:
-    doc: seed of weights, patches and augmentation
+    doc: random seed of weight initialization, patches and augmentation
     type: int
     default: 0
   training_strategy:
-    doc: how the first training is spread over processes, by a name that `medweave-step train --help` lists
+    doc: distribution strategy of the first training, a name listed by `medweave-step train --help`
     type: string
     default: single
   training_ranks:
-    doc: processes of a strategy that has several, over all nodes together
+    doc: number of ranks of a multi-process strategy, over all nodes
     type: int
     default: 1
   training_sync_interval:
-    doc: steps of local-sgd between two averages of the weights; else an epoch
+    doc: optimizer steps of local-sgd between two synchronization points; by default one epoch
     type: int?
   training_threads:
-    doc: compute threads of each rank and replica; equal numbers give equal weights, wherever they are trained
+    doc: compute threads of each rank and replica; weights are reproducible only for equal numbers
     type: int?
   distributed:
-    doc: whether the model of the first training is trained further by averaged replicas
+    doc: continue training the first model with several replicas, whose weights are averaged
     type: boolean
     default: false
   distributed_rounds:
-    doc: times that the replicas are trained apart and averaged
+    doc: number of rounds (local training, then weight averaging)
     type: int?
   distributed_steps_per_round:
-    doc: optimiser steps of each replica between two averages
+    doc: optimizer steps of each replica per round
     type: int?
   distributed_replicas:
-    doc: copies of the network
+    doc: number of replicas
     type: int?
   distributed_engine:
-    doc: what spreads the replicas; auto is what the deployment says, else in-order
+    doc: how replicas are distributed; auto uses the engine of the deployment, else in-order
     type: {type: enum, symbols: [auto, in-order, ddp, compss]}
     default: auto
   gate_max_slowdown:
     doc: |
-      an int8 model that is smaller and no faster may take this many times float32's seconds where it segments. About 1.1, which is
-      what it is without it, two runs may choose differently; a large number leaves the choice to what is segmented.
+      maximum time relative to float32 for an int8 model that is smaller but not faster. With the default of 1.1, timing noise can
+      change the decision between two runs; with a large number, only the tolerances of the metrics decide.
     type: float?
   threshold:
-    doc: probability from which a voxel of a segmented case belongs to a lesion, between 0 and 1; without it the one on the model's card
+    doc: probability threshold for a lesion voxel, between 0 and 1; by default the threshold in the model card
     type: float?
 outputs:
   accepted_model:
-    doc: model folder, also a MONAI Bundle; its card pins the precision that the gate accepted
+    doc: model folder, also a MONAI Bundle; its card fixes the precision that gate accepted
     type: Directory
     outputSource: gate/accepted_model
   gate_decision:
-    doc: what was measured and decided about each candidate
+    doc: measurements and decision for each candidate
     type: File
     format: edam:format_3464  # JSON
     outputSource: gate/gate_decision
@@ -116,7 +128,7 @@ outputs:
     outputSource: [train_distributed/training_log, train/training_log]
     pickValue: first_non_null
   segmentations:
-    doc: the test cases' masks (NIfTI, DICOM SEG) and lesion tables (CSV, DICOM SR), one folder per batch
+    doc: masks (NIfTI, DICOM SEG) and lesion tables (CSV, DICOM SR) of the test cases, one folder per batch
     type: Directory[]
     outputSource: segment/segmentations
   evaluation:
@@ -124,11 +136,11 @@ outputs:
     type: Directory
     outputSource: evaluate/evaluation
   evaluation_report:  # the step has the name `report`, and one document has one namespace
-    doc: the report's deterministic part
+    doc: reproducible part of the report
     type: Directory
     outputSource: report/report
   home:
-    doc: who is who, and a new key; identified data, for those who hold the cohort, and for nobody else
+    doc: re-identification map and a new key; identified data, keep it inside your institution
     type: Directory?
     outputSource: deidentify/home
 steps:
@@ -171,6 +183,10 @@ steps:
     in:
       training_set: preprocess/training_set
       training_steps: training_steps
+      batch_size: training_batch_size
+      patch_shape: training_patch_shape
+      learning_rate: training_learning_rate
+      channels: training_channels
       seed: training_seed
       strategy: training_strategy
       ranks: training_ranks
@@ -188,6 +204,8 @@ steps:
       rounds: distributed_rounds
       steps_per_round: distributed_steps_per_round
       replicas: distributed_replicas
+      batch_size: training_batch_size
+      patch_shape: training_patch_shape
       engine: distributed_engine
       threads_per_replica: training_threads
       seed: training_seed

@@ -1,35 +1,35 @@
 #!/usr/bin/env cwl-runner
 cwlVersion: v1.2
 class: Workflow
-label: Search for the best options of a training, a job for each trial
+label: Hyperparameter search, one job per trial
 doc: |
-  Experiment parallelism by the workflow engine: the trials share nothing, so they run wherever the site file has room, as many at the same time
-  as there are places. The same grid gives the same trials, seeds and weights as `search.cwl`. Inputs that are left out take the defaults of
+  Experiment parallelism by the workflow engine. The trials are independent, so they run wherever the site file has room, as many at the same
+  time as there are free targets. The same grid gives the same trials, seeds and weights as `search.cwl`. Omitted inputs have the defaults of
   the verb.
 $namespaces: {edam: "http://edamontology.org/"}
 requirements:
   ScatterFeatureRequirement: {}
 inputs:
   training_set:
-    doc: prepared cases of the training and validation split, with labels, as preprocess writes them
+    doc: training_set of preprocess, cases of the training and validation split with labels
     type: Directory
   grid:
-    doc: options of train, and the values that they may have
+    doc: options of train and the values to search
     type: File
     format: edam:format_3464  # JSON
   metric:
-    doc: what trials are chosen by, the highest is the best
+    doc: metric for model selection (higher is better)
     type: string?
   memory_mib:
     doc: memory of the job of each trial, MiB
     type: int
     default: 3072
   threads_per_trial:
-    doc: compute threads of each trial; equal numbers give equal weights
+    doc: compute threads of each trial; weights are reproducible only for equal numbers
     type: int?
 outputs:
   search_result:
-    doc: the table (JSON and CSV), and what each trial has left
+    doc: result table (JSON and CSV) and the files of each trial
     type: Directory
     outputSource: collect/result
   best_model:

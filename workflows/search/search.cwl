@@ -1,46 +1,46 @@
 #!/usr/bin/env cwl-runner
 cwlVersion: v1.2
 class: Workflow
-label: Search for the best options of a training, all trials side by side in one job
+label: Hyperparameter search, all trials in one job
 doc: |
-  Experiment parallelism by Ray Tune on one machine: as many trials at a time as there are slots, and with the scheduler `asha` no longer than
-  they are among the best. `scatter.cwl` is the same search, a job for each trial. Inputs that are left out take the defaults of the verb.
+  Experiment parallelism by Ray Tune on one machine. The number of concurrent trials is `slots`; with the scheduler `asha`, trials that
+  perform worse than others stop early. `scatter.cwl` is the same search with one job per trial. Omitted inputs have the defaults of the verb.
 $namespaces: {edam: "http://edamontology.org/"}
 inputs:
   training_set:
-    doc: prepared cases of the training and validation split, with labels, as preprocess writes them
+    doc: training_set of preprocess, cases of the training and validation split with labels
     type: Directory
   grid:
-    doc: options of train, and the values that they may have
+    doc: options of train and the values to search
     type: File
     format: edam:format_3464  # JSON
   metric:
-    doc: what trials are chosen by, the highest is the best
+    doc: metric for model selection (higher is better)
     type: string?
   slots:
-    doc: trials at the same time
+    doc: number of concurrent trials
     type: int
     default: 1
   memory_mib:
-    doc: memory of the job, MiB; about 3 GiB for each trial at the same time
+    doc: memory of the job, MiB; about 3 GiB per concurrent trial
     type: int
     default: 3072
   threads_per_trial:
-    doc: compute threads of each trial; equal numbers give equal weights
+    doc: compute threads of each trial; weights are reproducible only for equal numbers
     type: int?
   scheduler:
-    doc: whether each trial is trained to its end (all), or those that others are better than are stopped (asha)
+    doc: train every trial to completion (all), or stop trials that perform worse than others early (asha)
     type: {type: enum, symbols: [all, asha]}
     default: all
   grace_epochs:
-    doc: epochs that asha gives each trial at least
+    doc: minimum number of epochs per trial with asha
     type: int?
   reduction_factor:
-    doc: asha lets one of so many trials go on from a rung to the next
+    doc: reduction factor of asha, 1 in this many trials continues to the next rung
     type: int?
 outputs:
   search_result:
-    doc: the table (JSON and CSV), and what each trial has left
+    doc: result table (JSON and CSV) and the files of each trial
     type: Directory
     outputSource: search/result
   best_model:

@@ -1,8 +1,8 @@
 #!/usr/bin/env cwl-runner
 cwlVersion: v1.2
 class: CommandLineTool
-label: Take a MONAI Bundle with weights as a model
-doc: The result goes where a trained model goes - to export, then gate and segment.
+label: Import a MONAI Bundle with weights as a model
+doc: Writes a model folder for export, then gate and segment.
 $namespaces: {edam: "http://edamontology.org/"}
 requirements:
   ResourceRequirement: {coresMin: 1, ramMin: 2048}  # MiB
@@ -13,45 +13,45 @@ arguments:
   - {prefix: --num-threads, valueFrom: $(runtime.cores)}
 inputs:
   monai_bundle:
-    doc: folder of the Bundle, with configs/ and models/
+    doc: Bundle folder, with configs/ and models/
     type: Directory
     inputBinding: {prefix: --bundle}
   spacing_mm:
-    doc: voxel size along I, J, K that the network was trained on, mm, where the Bundle does not say
+    doc: voxel size along I, J, K that the network was trained on, mm; required if the Bundle does not state it
     type: float[]?
     inputBinding: {prefix: --spacing-mm}
   window_hu:
-    doc: lowest and highest value the network sees, HU, where the Bundle does not say
+    doc: intensity window (low, high) of the network input, HU; required if the Bundle does not state it
     type: float[]?
     inputBinding: {prefix: --window-hu}
   patch_shape:
-    doc: voxels of a network input along I, J, K, where the Bundle does not say
+    doc: size of a network input along I, J, K, in voxels; required if the Bundle does not state it
     type: int[]?
     inputBinding: {prefix: --patch-shape}
   labels:
-    doc: label of the foreground class with its DICOM codes, the name of a preset (lung-nodule); else the name that the Bundle gives
+    doc: preset (lung-nodule) for the label of the foreground class with its DICOM codes; by default the name in the Bundle
     type: string?
     inputBinding: {prefix: --labels}
   crop:
-    doc: field of view that segment shall feed to the network, the box around the lungs or the whole volume
+    doc: field of view of the network input, the box around the lungs (lungs) or the whole volume (none)
     type: {type: enum, symbols: [lungs, none]}
     default: none
     inputBinding: {prefix: --crop}
   threshold:
-    doc: probability from which a voxel belongs to a lesion
+    doc: probability threshold for a lesion voxel
     type: float?
     inputBinding: {prefix: --threshold}
   min_volume_mm3:
-    doc: smaller components are dropped, mm³
+    doc: minimum lesion volume, mm³; smaller components are removed
     type: float?
     inputBinding: {prefix: --min-volume-mm3}
 outputs:
   trained_model:
-    doc: model folder with weights and card
+    doc: model folder with weights and model card
     type: Directory
     outputBinding: {glob: trained_model}
   run_report:
-    doc: what the step did
+    doc: run report of the step
     type: File
     format: edam:format_3464  # JSON
     outputBinding: {glob: run_report.json}

@@ -1,10 +1,10 @@
 #!/usr/bin/env cwl-runner
 cwlVersion: v1.2
 class: CommandLineTool
-label: Say what a cohort of CT holds and what is wrong with it
+label: Validate a cohort of CT or MR
 doc: |
-  Reads every volume of the folder (DICOM, NIfTI or an MSD data set) and writes the index that the later steps work from.
-  Ends with exit code 65 and the list of all findings when a case cannot be used, unless it is told to skip such cases.
+  Reads every volume of the folder (DICOM, NIfTI, MSD or nnU-Net data set) and writes the cohort index for the later steps.
+  Exits with code 65 and the list of all errors if a case is invalid, unless on_error is skip.
 $namespaces: {edam: "http://edamontology.org/"}
 requirements:
   ResourceRequirement: {coresMin: 2, ramMin: 1024}  # MiB
@@ -15,35 +15,35 @@ arguments:
   - {prefix: --num-threads, valueFrom: $(runtime.cores)}
 inputs:
   cohort:
-    doc: folder with the CT volumes, and their masks where there are any
+    doc: cohort folder with the volumes and, if available, their masks
     type: Directory
     inputBinding: {prefix: --cohort}
   labels:
-    doc: labels of the masks with their DICOM codes, the name of a preset (lung-nodule); else the names that the cohort declares, without codes
+    doc: preset (lung-nodule) for the labels of the masks with their DICOM codes; by default the names that the cohort declares, without codes
     type: string?
     inputBinding: {prefix: --labels}
   label_file:
-    doc: labels of the masks as a JSON list of value, name, category, type, anatomy and laterality, in the place of a preset
+    doc: labels of the masks as a JSON list of value, name, category, type, anatomy and laterality; replaces the preset
     type: File?
     format: edam:format_3464  # JSON
     inputBinding: {prefix: --labels, position: 1}  # after a preset, which the file replaces
   merge_labels:
-    doc: values of the masks that count as one label, and its name, such as "1,2:tumor"; labels are never merged without it
+    doc: mask values to merge into one label, such as "1,2:tumor"; labels are never merged silently
     type: string[]?
     inputBinding: {prefix: --merge-labels}
   on_error:
-    doc: stop at bad cases after all findings were told, or skip these cases
+    doc: invalid cases, stop after all errors are reported (stop) or skip these cases (skip)
     type: {type: enum, symbols: [stop, skip]}
     default: stop
     inputBinding: {prefix: --on-error}
 outputs:
   cohort_index:
-    doc: every usable case with its files, grid and digests; it names files, so it stays with the data
+    doc: cohort index, every usable case with its files, grid and digests; it contains file names, so keep it with the data
     type: File
     format: edam:format_3464  # JSON
     outputBinding: {glob: cohort_index.json}
   run_report:
-    doc: what the step did, without patient data
+    doc: run report of the step, without patient data
     type: File
     format: edam:format_3464  # JSON
     outputBinding: {glob: run_report.json}

@@ -1,11 +1,11 @@
 #!/usr/bin/env cwl-runner
 cwlVersion: v1.2
 class: CommandLineTool
-label: Turn an identified cohort into a de-identified one
+label: De-identify a cohort
 doc: |
-  Applies the basic confidentiality profile of DICOM PS3.15 with modified dates, gives folders, files, patients and UIDs
-  pseudonyms, and looks for text in the pixels. What leads back to the patients is an output of its own that stays at home.
-  Ends with exit code 65 when a case cannot be de-identified, unless it is told to skip such cases.
+  Applies the Basic Application Level Confidentiality Profile of DICOM PS3.15 with modified dates, replaces the names of
+  folders, files and patients and the UIDs by pseudonyms, and searches the pixels for burned-in text. The re-identification map
+  is a separate output that must stay at the source site. Exits with code 65 if a case cannot be de-identified, unless on_error is skip.
 $namespaces: {edam: "http://edamontology.org/"}
 requirements:
   ResourceRequirement: {coresMin: 2, ramMin: 2048}  # MiB
@@ -17,35 +17,35 @@ arguments:
   - {prefix: --num-threads, valueFrom: $(runtime.cores)}
 inputs:
   cohort:
-    doc: folder with the identified data, DICOM or NIfTI
+    doc: folder with the identified cohort, DICOM or NIfTI
     type: Directory
     inputBinding: {prefix: --cohort}
   pseudonym_key:
-    doc: key of an earlier run, for the same pseudonyms; without it a key is made, which comes out in the folder home
+    doc: pseudonym key of an earlier run, for the same pseudonyms; by default a new key, written to the folder home
     type: File?
     format: edam:format_2333  # binary
     inputBinding: {prefix: --key}
   retain_patient_characteristics:
-    doc: keep sex, age, size, weight, ethnic group, smoking and pregnancy status
+    doc: retain sex, age, size, weight, ethnic group, smoking and pregnancy status
     type: boolean
     default: false
     inputBinding: {prefix: --retain-patient-characteristics}
   on_error:
-    doc: stop at bad cases after all errors were told, or leave these cases out
+    doc: invalid cases, stop after all errors are reported (stop) or skip these cases (skip)
     type: {type: enum, symbols: [stop, skip]}
     default: stop
     inputBinding: {prefix: --on-error}
 outputs:
   deidentified_cohort:
-    doc: the cohort under pseudonyms, which may leave the site
+    doc: de-identified cohort, which may leave the site
     type: Directory
     outputBinding: {glob: de-identified}
   home:
-    doc: who is who, UIDs, date shifts, names of files, and a new key; identified data, stays at home
+    doc: re-identification map (patients, UIDs, date shifts, file names) and a new key; identified data, keep it inside your institution
     type: Directory
     outputBinding: {glob: home}
   run_report:
-    doc: what the step did, without patient data
+    doc: run report of the step, without patient data
     type: File
     format: edam:format_3464  # JSON
     outputBinding: {glob: run_report.json}

@@ -3,8 +3,8 @@ cwlVersion: v1.2
 class: CommandLineTool
 label: Compare segmentations with the ground truth
 doc: |
-  Dice, HD95 (mm), NSD at 2 mm, lesion sensitivity and false positives per scan, per case and pooled, with bootstrap 95 % intervals,
-  on the source grid and from the masks as they were delivered, beside a fixed baseline.
+  Computes Dice, HD95 (mm), NSD at 2 mm, lesion sensitivity and false positives per scan, per case and pooled, with bootstrap
+  95 % intervals, from the delivered masks on the source grid. The same metrics of a fixed baseline are reported for comparison.
 $namespaces: {edam: "http://edamontology.org/"}
 requirements:
   ResourceRequirement: {coresMin: 2, ramMin: 2048}  # MiB
@@ -15,20 +15,20 @@ arguments:
   - {prefix: --num-threads, valueFrom: $(runtime.cores)}
 inputs:
   cohort:
-    doc: folder of the cohort, which holds the ground truth
+    doc: cohort folder with the ground truth
     type: Directory
     inputBinding: {prefix: --cohort}
   cohort_index:
-    doc: what check wrote about it
+    doc: cohort index of check
     type: File
     format: edam:format_3464  # JSON
     inputBinding: {prefix: --cohort-index}
   segmentations:
-    doc: what segment wrote, one folder per batch
+    doc: output folders of segment, one per batch
     type: Directory[]
     inputBinding: {prefix: --segmentations}
   case_batches:
-    doc: the batches that were segmented
+    doc: batches that were segmented
     type: Directory[]
     inputBinding: {prefix: --case-batches}
 outputs:
@@ -37,7 +37,7 @@ outputs:
     type: Directory
     outputBinding: {glob: evaluation}
   run_report:
-    doc: what the step did, without patient data
+    doc: run report of the step, without patient data
     type: File
     format: edam:format_3464  # JSON
     outputBinding: {glob: run_report.json}

@@ -1,8 +1,8 @@
 #!/usr/bin/env cwl-runner
 cwlVersion: v1.2
 class: CommandLineTool
-label: Write a trained model as ONNX and OpenVINO IR
-doc: Compares both with the network in torch and refuses an export that differs by more than the tolerance.
+label: Export a trained model to ONNX and OpenVINO IR
+doc: Compares both with the network in torch and fails if the outputs differ by more than the tolerance.
 $namespaces: {edam: "http://edamontology.org/"}
 requirements:
   ResourceRequirement: {coresMin: 2, ramMin: 2048}  # MiB
@@ -13,16 +13,16 @@ arguments:
   - {prefix: --num-threads, valueFrom: $(runtime.cores)}
 inputs:
   trained_model:
-    doc: model folder with weights, as train and bundle write it
+    doc: model folder of train or bundle, with weights
     type: Directory
     inputBinding: {prefix: --trained-model}
 outputs:
   exported_model:
-    doc: the same model folder, with ONNX and OpenVINO IR in float32
+    doc: model folder with ONNX and OpenVINO IR in float32
     type: Directory
     outputBinding: {glob: exported_model}
   run_report:
-    doc: what the step did, with the parity that was measured
+    doc: run report of the step, with the measured parity
     type: File
     format: edam:format_3464  # JSON
     outputBinding: {glob: run_report.json}

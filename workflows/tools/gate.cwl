@@ -1,10 +1,10 @@
 #!/usr/bin/env cwl-runner
 cwlVersion: v1.2
 class: CommandLineTool
-label: Measure model candidates where they will run, and accept or refuse them
+label: Benchmark quantized candidates where segment runs, and accept or refuse them
 doc: |
-  Bind it to the place of segment. A candidate is accepted only if it is faster or smaller there and stays within the tolerance
-  on the validation split; the test split is reported and decides nothing.
+  Bind it to the target of segment. A candidate is accepted only if it is faster or smaller there and stays within the tolerances
+  on the validation split. The test split is reported but does not affect the decision.
 $namespaces: {edam: "http://edamontology.org/"}
 requirements:
   ResourceRequirement: {coresMin: 2, ramMin: 3072}  # MiB
@@ -15,49 +15,49 @@ arguments:
   - {prefix: --num-threads, valueFrom: $(runtime.cores)}
 inputs:
   exported_model:
-    doc: the float32 model, which is accepted when no candidate is
+    doc: float32 model; the fallback if no candidate is accepted
     type: Directory
     inputBinding: {prefix: --exported-model}
   candidates:
-    doc: model folders derived from it
+    doc: candidate model folders derived from the exported model
     type: Directory[]
     inputBinding: {prefix: --candidates}
   training_set:
-    doc: prepared cases; the validation split decides
+    doc: preprocessed cases; the validation split decides
     type: Directory
     inputBinding: {prefix: --training-set}
   test_batches:
-    doc: prepared test cases, only reported
+    doc: preprocessed test cases; reported only
     type: Directory[]?
     inputBinding: {prefix: --test-batches}
   dice_tolerance:
-    doc: the 95 % interval of the paired Dice difference must lie above minus this
+    doc: maximum loss of Dice; the 95 % interval of the paired difference must lie above minus this value
     type: float?
     inputBinding: {prefix: --dice-tolerance}
   sensitivity_tolerance:
-    doc: lesion sensitivity may fall by this much (0 to 1)
+    doc: maximum loss of lesion sensitivity (0 to 1)
     type: float?
     inputBinding: {prefix: --sensitivity-tolerance}
   false_positive_tolerance:
-    doc: false positives per scan may rise by this much
+    doc: maximum increase of false positives per scan
     type: float?
     inputBinding: {prefix: --false-positive-tolerance}
   max_slowdown:
-    doc: a candidate that is only smaller may take this many times float32's seconds
+    doc: maximum time relative to float32 for a candidate that is only smaller
     type: float?
     inputBinding: {prefix: --max-slowdown}
 outputs:
   accepted_model:
-    doc: the model that segment opens; its card pins the precision
+    doc: model for segment; its card fixes the precision
     type: Directory
     outputBinding: {glob: accepted_model}
   gate_decision:
-    doc: what was measured and what was decided, per candidate
+    doc: measurements and decision for each candidate
     type: File
     format: edam:format_3464  # JSON
     outputBinding: {glob: gate_decision.json}
   run_report:
-    doc: what the step did, without patient data
+    doc: run report of the step, without patient data
     type: File
     format: edam:format_3464  # JSON
     outputBinding: {glob: run_report.json}

@@ -1,8 +1,8 @@
 #!/usr/bin/env cwl-runner
 cwlVersion: v1.2
 class: CommandLineTool
-label: Make an int8 candidate of an exported model
-doc: Calibrates on training cases. A candidate is not a better model - gate decides that, on the machine that segments.
+label: Quantize an exported model to an int8 candidate
+doc: Calibrates activation ranges on training cases. gate accepts or refuses the candidate on the machine that runs segment.
 $namespaces: {edam: "http://edamontology.org/"}
 requirements:
   ResourceRequirement: {coresMin: 2, ramMin: 3072}  # MiB
@@ -17,16 +17,16 @@ inputs:
     type: Directory
     inputBinding: {prefix: --exported-model}
   training_set:
-    doc: prepared cases; the calibration takes windows of the training split
+    doc: preprocessed cases; calibration windows come from the training split
     type: Directory
     inputBinding: {prefix: --training-set}
 outputs:
   int8_candidate:
-    doc: model folder in int8, with the digest of its parent
+    doc: int8 model folder, with the digest of its parent model
     type: Directory
     outputBinding: {glob: int8_candidate}
   run_report:
-    doc: what the step did, without patient data
+    doc: run report of the step, without patient data
     type: File
     format: edam:format_3464  # JSON
     outputBinding: {glob: run_report.json}

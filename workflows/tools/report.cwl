@@ -1,8 +1,8 @@
 #!/usr/bin/env cwl-runner
 cwlVersion: v1.2
 class: CommandLineTool
-label: Put metrics, curves and overlays into the report's deterministic part
-doc: Nothing in it depends on where or when the steps ran; `medweave report` adds that from the run's event log.
+label: Write metrics, training curves and overlays as a reproducible HTML fragment
+doc: Its bytes do not depend on where or when the steps ran. `medweave report` adds that from the event log of the run.
 $namespaces: {edam: "http://edamontology.org/"}
 requirements:
   ResourceRequirement: {coresMin: 1, ramMin: 1024}  # MiB
@@ -13,37 +13,37 @@ arguments:
   - {prefix: --num-threads, valueFrom: $(runtime.cores)}
 inputs:
   title:
-    doc: heading of the report
+    doc: title of the report
     type: string?
     inputBinding: {prefix: --title}
   evaluation:
-    doc: what evaluate wrote
+    doc: output folder of evaluate
     type: Directory
     inputBinding: {prefix: --evaluation}
   segmentations:
-    doc: what segment wrote, one folder per batch
+    doc: output folders of segment, one per batch
     type: Directory[]
     inputBinding: {prefix: --segmentations}
   case_batches:
-    doc: the batches that were segmented, for the overlays
+    doc: batches that were segmented, for the overlays
     type: Directory[]
     inputBinding: {prefix: --case-batches}
   training_log:
-    doc: what train wrote about its course
+    doc: training log of train
     type: Directory?
     inputBinding: {prefix: --training-log}
   run_reports:
-    doc: run_report.json of the steps before
+    doc: run_report.json of the previous steps
     type: File[]
     format: edam:format_3464  # JSON
     inputBinding: {prefix: --run-reports}
 outputs:
   report:
-    doc: fragment.html, which needs no other file, and summary.json
+    doc: fragment.html (self-contained) and summary.json
     type: Directory
     outputBinding: {glob: report}
   run_report:
-    doc: what the step did, without patient data
+    doc: run report of the step, without patient data
     type: File
     format: edam:format_3464  # JSON
     outputBinding: {glob: run_report.json}

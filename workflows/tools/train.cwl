@@ -1,10 +1,10 @@
 #!/usr/bin/env cwl-runner
 cwlVersion: v1.2
 class: CommandLineTool
-label: Train the segmentation network
+label: Train a 3-D segmentation network
 doc: |
-  Trains a 3-D U-Net on patches and keeps the weights that did best on the validation split. The same seed, options, data and
-  number of threads give the same weights on a CPU. Options that are left out take the defaults of the verb.
+  Trains a 3-D U-Net on patches and keeps the weights with the best validation score. On a CPU, the same seed, options, data and
+  number of threads give the same weights. Omitted options have the defaults of the verb.
 $namespaces:
   edam: "http://edamontology.org/"
   medweave: "urn:medweave:cwl#"  # a web address would be asked for by StreamFlow, over 100 times, whenever a workflow is read
@@ -15,7 +15,7 @@ hints:
   # Read by medweave's connectors, ignored by every other runner; cwltool's own CUDARequirement would stop it where there is no GPU.
   medweave:Gang: {}  # the same command may be started once per node
   medweave:GPURequest: {gpusMin: 0, gpusTotal: $(inputs.ranks)}  # each node gets its share
-  medweave:Checkpoint: {folder: checkpoints}  # outlives a failed attempt; USR1 comes before the time limit
+  medweave:Checkpoint: {folder: checkpoints}  # persists across attempts; SIGUSR1 arrives before the time limit
 baseCommand: [medweave-step, train]
 arguments:
   - {prefix: --output, valueFrom: trained_model}
@@ -24,134 +24,134 @@ arguments:
   - {prefix: --num-threads, valueFrom: $(runtime.cores)}
 inputs:
   training_set:
-    doc: prepared cases of the training and validation split, with labels
+    doc: preprocessed cases of the training and validation split, with labels
     type: Directory
     inputBinding: {prefix: --training-set}
   name:
-    doc: the model's name in its card
+    doc: model name in the model card
     type: string?
     inputBinding: {prefix: --name}
   epochs:
-    doc: passes over the training cases, in the place of training_steps; patches are whole cases then, each exactly once a pass
+    doc: number of passes over the training cases, instead of training_steps; patches are then whole cases, each used once per epoch
     type: int?
     inputBinding: {prefix: --epochs}
   window_shape:
-    doc: voxels of a sliding window along I, J, K, kept in the model card
+    doc: sliding-window size along I, J, K, in voxels; stored in the model card
     type: int[]?
     inputBinding: {prefix: --window-shape}
   training_steps:
-    doc: optimiser steps
+    doc: number of optimizer steps
     type: int?
     inputBinding: {prefix: --steps}
   batch_size:
-    doc: patches per step
+    doc: patches per optimizer step
     type: int?
     inputBinding: {prefix: --batch-size}
   patch_shape:
-    doc: voxels of a training patch along I, J, K
+    doc: patch size along I, J, K, in voxels
     type: int[]?
     inputBinding: {prefix: --patch-shape}
   channels:
-    doc: channels per level of the network, finest first
+    doc: channels per level of the U-Net, from the highest resolution down
     type: int[]?
     inputBinding: {prefix: --channels}
   network:
-    doc: unet is MONAI's, the others are the two that DistMIS' paper can mean (unet, distmis-as-described, distmis-as-published)
+    doc: MONAI U-Net (unet), or the 3-D U-Net of DistMIS, as described in the paper (distmis-as-described) or as implied by its number of parameters (distmis-as-published)
     type: {type: enum, symbols: [unet, distmis-as-described, distmis-as-published]}
     default: unet
     inputBinding: {prefix: --network}
   norm:
-    doc: normalisation of the network (batch, group, instance)
+    doc: normalization layers (batch, group, instance)
     type: {type: enum, symbols: [batch, group, instance]}
     default: batch
     inputBinding: {prefix: --norm}
   learning_rate:
-    doc: peak of the learning rate
+    doc: peak learning rate
     type: float?
     inputBinding: {prefix: --learning-rate}
   beta2:
-    doc: decay of Adam's mean of squared gradients
+    doc: beta2 of Adam, decay rate of the second moment
     type: float?
     inputBinding: {prefix: --beta2}
   amsgrad:
-    doc: Adam that divides by the largest such mean so far
+    doc: use the AMSGrad variant of Adam
     type: boolean?
     inputBinding: {prefix: --amsgrad}
   schedule:
-    doc: course of the learning rate (one-cycle, constant)
+    doc: learning-rate schedule (one-cycle, constant)
     type: {type: enum, symbols: [one-cycle, constant]}
     default: one-cycle
     inputBinding: {prefix: --schedule}
   dice:
-    doc: what a Dice loss is taken over, all patches of a rank together or each (batch, sample)
+    doc: Dice reduction, over all patches of a rank (batch) or per patch (sample)
     type: {type: enum, symbols: [batch, sample]}
     default: batch
     inputBinding: {prefix: --dice}
   dice_smoothing:
-    doc: voxels added to both sides of the Dice's fraction
+    doc: smoothing term of the Dice loss, in voxels
     type: float?
     inputBinding: {prefix: --dice-smoothing}
   cross_entropy_weight:
-    doc: weight of the cross-entropy beside the Dice loss
+    doc: weight of the cross-entropy loss
     type: float?
     inputBinding: {prefix: --cross-entropy-weight}
   seed:
-    doc: seed of weights, patches and augmentation
+    doc: random seed of weight initialization, patches and augmentation
     type: int?
     inputBinding: {prefix: --seed}
   epoch_steps:
-    doc: steps per epoch, the unit of progress
+    doc: optimizer steps per epoch
     type: int?
     inputBinding: {prefix: --epoch-steps}
   validation_interval:
-    doc: epochs between two validations
+    doc: validation interval, in epochs
     type: int?
     inputBinding: {prefix: --validation-interval}
   patience:
-    doc: validations without a better score after which training stops; 0 never stops
+    doc: early stopping, number of validations without a better validation score; 0 disables it
     type: int?
     inputBinding: {prefix: --patience}
   precision:
-    doc: arithmetic of the network (auto, float32, bfloat16)
+    doc: precision of training (auto, float32, bfloat16)
     type: {type: enum, symbols: [auto, float32, bfloat16]}
     default: auto
     inputBinding: {prefix: --precision}
   strategy:
-    doc: how training is spread over processes, by a name that `medweave-step train --help` lists; no enum, so a new one changes no workflow
+    doc: distribution strategy, a name listed by `medweave-step train --help` (a string, so that packages can add strategies)
     type: string
     default: single
     inputBinding: {prefix: --strategy}
   scale_by_ranks:
-    doc: whether the batch size and the learning rate are those of one rank, and multiplied by the ranks
+    doc: batch size and learning rate apply to one rank and are multiplied by the number of ranks
     type: boolean?
     inputBinding: {prefix: --scale-by-ranks}
   ranks:
-    doc: processes of a strategy that has several, over all nodes together; a multiple of the nodes
+    doc: number of ranks of a multi-process strategy, over all nodes; a multiple of the number of nodes
     type: int
     default: 1
     inputBinding: {prefix: --ranks}
   sync_interval:
-    doc: steps of local-sgd between two averages of the weights; else an epoch
+    doc: optimizer steps of local-sgd between two synchronization points; by default one epoch
     type: int?
     inputBinding: {prefix: --sync-interval}
   chunk_mib:
-    doc: MiB of cases that a rank of local-sgd keeps in memory; its epoch is cut into chunks that fit, which are trained apart and averaged
+    doc: MiB of cases that a rank of local-sgd keeps in memory; an epoch is divided into chunks that fit, which are averaged
     type: int?
     inputBinding: {prefix: --chunk-mib}
   cache_mib:
-    doc: MiB of cases that a rank keeps in memory ready to use, with epochs; else it cuts them from their files in each epoch
+    doc: case cache of each rank, MiB, with epochs; by default cases are read from their files in each epoch
     type: int?
     inputBinding: {prefix: --cache-mib}
   accumulate:
-    doc: parts that a rank cuts its patches of a step into, to need less memory
+    doc: gradient accumulation, number of parts of a rank's patches per step; saves memory
     type: int?
     inputBinding: {prefix: --accumulate}
   threads_per_rank:
-    doc: compute threads of each rank; equal numbers give equal weights, wherever the ranks are
+    doc: compute threads of each rank; weights are reproducible only for equal numbers
     type: int?
     inputBinding: {prefix: --threads-per-rank}
   resume_from:
-    doc: folder with a checkpoint to continue exactly
+    doc: folder with a checkpoint to resume from exactly
     type: Directory?
     inputBinding: {prefix: --resume-from}
 outputs:
@@ -164,11 +164,11 @@ outputs:
     type: Directory
     outputBinding: {glob: training_log}
   checkpoints:
-    doc: the last checkpoint, where one was due
+    doc: last checkpoint, if one was written
     type: Directory?
     outputBinding: {glob: checkpoints}
   run_report:
-    doc: what the step did, without patient data
+    doc: run report of the step, without patient data
     type: File
     format: edam:format_3464  # JSON
     outputBinding: {glob: run_report.json}

@@ -28,8 +28,8 @@ from medweave_steps.runtime.write import atomic_directory
 class BundleConfig:
     """Options of `bundle`."""
 
-    bundle: Path = option("folder of the MONAI Bundle: configs/ and models/model.pt")
-    output: Path = option("model folder to write, as train writes it")
+    bundle: Path = option("folder of the MONAI Bundle, with configs/ and models/model.pt")
+    output: Path = option("model folder to write (same layout as from train)")
     spacing_mm: Triple_mm | None = option(
         "voxel size along I, J, K that the network was trained on, mm (default: the Bundle's Spacingd)",
         default=None, metavar="I J K",
@@ -38,19 +38,22 @@ class BundleConfig:
         "clipping range, HU (default: the Bundle's ScaleIntensityRanged)", default=None, metavar="LOW HIGH"
     )
     patch_shape: Triple | None = option(
-        "voxels of a network input along I, J, K (default: the Bundle's roi_size, or spatial_shape of its metadata)",
+        "size of a network input along I, J, K, in voxels (default: the Bundle's roi_size, or spatial_shape of its metadata)",
         default=None, metavar="I J K",
     )  # fmt: skip
     labels: Path | None = option(
-        "label of the foreground class with its DICOM codes: a preset (lung-nodule), or a JSON or YAML file (default: the name "
-        "that the Bundle gives, with the codes that a Bundle written by medweave has)",
+        "label of the foreground class with its DICOM codes: a preset (lung-nodule), or a JSON or YAML file (default: the "
+        "name in the Bundle, with the codes of a Bundle written by medweave)",
         default=None, metavar="PRESET_OR_FILE",
     )  # fmt: skip
-    crop: Literal["lungs", "none"] = option("field of view that segment shall feed to the network", default="none")
-    threshold: float | None = option(
-        "probability from which a voxel belongs to a lesion (default: the Bundle's AsDiscreted, or 0.5)", default=None
+    crop: Literal["lungs", "none"] = option(
+        "field of view of the network input: the box around the lungs, or the whole volume", default="none"
     )
-    min_volume_mm3: float = option("smaller components are dropped, mm³", default=0.0)
+    threshold: float | None = option(
+        "probability threshold: voxels at or above it belong to a lesion (default: the Bundle's AsDiscreted, or 0.5)",
+        default=None,
+    )
+    min_volume_mm3: float = option("minimum lesion volume, mm³: smaller components are removed", default=0.0)
 
     def __post_init__(self) -> None:
         if self.spacing_mm is not None and not all(x > 0 for x in self.spacing_mm):
@@ -103,7 +106,7 @@ def run(config: BundleConfig, context: StepContext) -> Mapping[str, Any]:
         save_weights(folder, network)
         write_bundle_configs(folder, card)
         written = write_card(folder, card)
-    context.notice(f"'{name}' was trained elsewhere: medweave knows neither its data nor its metrics.")
+    context.notice(f"'{name}' was trained outside medweave: its training data and metrics are unknown.")
     return {"model": name, "card_sha256": card_sha256(written), "output": kind, "patch_multiple": multiple}
 
 
@@ -111,7 +114,7 @@ def _labels(config: BundleConfig, contract: BundleContract, metadata: Mapping[st
     if config.labels is not None:
         labels = read_labels(config.labels)
     elif isinstance(metadata.get("labels"), list):  # as medweave writes them
-        labels = parse_labels(metadata["labels"], where="the Bundle's labels (configs/metadata.json)")
+        labels = parse_labels(metadata["labels"], where="the labels of the Bundle (configs/metadata.json)")
     else:
         labels = (Label(value=1, name=contract.label),)
     return (only_label(labels, "the Bundle"),)
@@ -157,10 +160,10 @@ def _postprocessing(contract: BundleContract, config: BundleConfig) -> Postproce
 def _check_patch(patch_shape: Triple, multiple: int) -> None:
     if any(side % multiple for side in patch_shape):
         raise UserInputError(
-            "the patch does not fit the network.",
+            "the patch shape does not fit the network.",
             seen=f"patch shape {patch_shape}",
-            expected=f"sides that are multiples of {multiple}",
-            do="give another --patch-shape",
+            expected=f"sizes that are multiples of {multiple}",
+            do="choose another --patch-shape",
         )
 
 
@@ -169,7 +172,7 @@ def _notes(metadata: Mapping[str, Any], kind: str, bundle: Path) -> dict[str, An
         "source": "MONAI Bundle",
         "source_version": str(metadata.get("version") or "unknown"),
         "source_weights_sha256": sha256_of_file(bundle / BUNDLE_WEIGHTS_FILE),
-        "training_data": "not known to medweave; nor are the metrics",
+        "training_data": "unknown to medweave, as are the metrics",
     }
     if kind == "softmax":
         notes["output"] = (
@@ -184,10 +187,10 @@ def _complete(contract: BundleContract) -> Complete:
     if missing:
         options = ", ".join(f"--{name.replace('_', '-')}" for name in missing)
         raise UserInputError(
-            "the Bundle does not say what its network may be fed.",
+            "the Bundle does not define the input of its network.",
             seen=f"no {', no '.join(missing)} in its configs",
             expected="Spacingd with pixdim in mm, ScaleIntensityRanged from HU, and roi_size, as plain numbers",
-            do=f"give {options} as the network was trained",
+            do=f"set {options} to the values of the training",
         )
     assert contract.spacing_mm is not None
     assert contract.window_hu is not None
@@ -198,10 +201,10 @@ def _complete(contract: BundleContract) -> Complete:
     whole = all(side == int(side) and side > 0 for side in sides)
     if not (all(x > 0 for x in contract.spacing_mm) and low < high and to_low < to_high and whole):
         raise UserInputError(
-            "the Bundle's input contract makes no sense.",
-            seen=f"spacing {contract.spacing_mm} mm, window {(low, high)} HU scaled to {(to_low, to_high)}, patch {sides}",
-            expected="spacing above 0 mm, ranges from low to high, patch sides that are whole numbers",
-            do="give --spacing-mm, --window-hu and --patch-shape as the network was trained",
+            "the Bundle has an invalid input definition.",
+            seen=f"spacing {contract.spacing_mm} mm, window {(low, high)} HU scaled to {(to_low, to_high)}, patch shape {sides}",
+            expected="spacing above 0 mm, ranges in ascending order, a patch shape of integers",
+            do="set --spacing-mm, --window-hu and --patch-shape to the values of the training",
         )
     a, b, c = contract.spacing_mm
     i, j, k = (int(side) for side in sides)
@@ -223,26 +226,23 @@ def _read_weights(path: Path) -> Mapping[str, Any]:
             if isinstance(loaded, Mapping) and isinstance(loaded.get(key), Mapping):
                 loaded = loaded[key]
         if not isinstance(loaded, Mapping) or not all(isinstance(item, torch.Tensor) for item in loaded.values()):
-            raise ValueError("it holds something else than named tensors")
+            raise ValueError("the file contains values that are not named tensors")
         return loaded
     except Exception as error:  # torch and pickle raise many kinds
-        seen = " ".join(str(error).split())[:160] if content else "no such file, or an empty one"
+        seen = " ".join(str(error).split())[:160] if content else "no such file, or an empty file"
         raise UserInputError(
-            "the Bundle's weights cannot be read.",
+            "the weights of the Bundle cannot be read.",
             seen=f"{BUNDLE_WEIGHTS_FILE}: {seen}",
             expected="a state_dict written by torch.save, plain or below the key `model` (TorchScript cannot be imported)",
-            do="copy the Bundle again; git-lfs may have left a pointer instead of the file",
+            do="download the Bundle again; the file may be a git-lfs pointer",
         ) from error
 
 
-VERB = Verb(
-    name="bundle",
-    description=(
-        "Takes a local MONAI Bundle with weights as a model: what export takes, and through it segment.\n"
-        "Reads configs/inference.json (or .yaml), configs/metadata.json and models/model.pt as data; runs no code of the Bundle.\n"
-        "Refuses networks other than 3-D ones of monai.networks.nets with one input channel and one lesion class,\n"
-        "and preprocessing that a model card cannot say (spacing in mm, HU window, orientation RAS)."
-    ),
-    config=BundleConfig,
-    run=run,
-)
+DESCRIPTION = """\
+Imports a local MONAI Bundle with weights as a model folder, ready for export, gate and segment.
+Reads configs/inference.json (or .yaml), configs/metadata.json and models/model.pt as data; no code of the Bundle is executed.
+Errors: a network that is not a 3-D network of monai.networks.nets with one input channel and one lesion class; preprocessing
+that a model card cannot describe (spacing in mm, HU window, orientation RAS)."""
+EXAMPLE = "medweave-step bundle --bundle spleen_ct_segmentation --output trained_model"
+
+VERB = Verb(name="bundle", description=DESCRIPTION, example=EXAMPLE, config=BundleConfig, run=run)

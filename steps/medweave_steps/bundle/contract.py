@@ -88,7 +88,7 @@ class _Reader:
             elif name == "Orientationd":
                 self._read_orientation(component)
             elif name in _CROPS:
-                self.notices.append(f"the Bundle's {name} is left out: medweave crops and pads in its own way.")
+                self.notices.append(f"{name} of the Bundle is ignored: medweave has its own cropping and padding.")
             elif name not in _HARMLESS:
                 self._unknown(f"{name} in the preprocessing")
 
@@ -99,9 +99,9 @@ class _Reader:
         if scaled[0] and scaled[1]:
             self.scaled_range = scaled[0] + scaled[1]
         elif component.get("b_min") is not None or component.get("b_max") is not None:
-            self._unknown("ScaleIntensityRanged with a range that is not given as numbers")
+            self._unknown("ScaleIntensityRanged with a range that is not numeric")
         if component.get("clip") is not True:
-            self.notices.append("the Bundle does not clip to its HU window; medweave does.")
+            self.notices.append("the Bundle does not clip to its HU window; medweave clips.")
 
     def _read_orientation(self, component: Mapping[str, Any]) -> None:
         if component.get("axcodes") != "RAS":
@@ -109,13 +109,16 @@ class _Reader:
 
     def _unknown(self, what: str) -> None:
         if self.has_options:
-            self.notices.append(f"{what} is not done by medweave; spacing and window are taken as you gave them.")
+            self.notices.append(
+                f"{what} is not supported and not applied; spacing and window are those of the options."
+            )
             return
         raise UserInputError(
-            "the Bundle prepares its input in a way that a model card cannot say.",
+            "the Bundle uses preprocessing that a model card cannot describe.",
             seen=what,
-            expected="Orientationd to RAS, Spacingd (mm) and ScaleIntensityRanged from HU, or less",
-            do="if the network was trained with that alone, give --spacing-mm and --window-hu; else it cannot be used",
+            expected="at most Orientationd to RAS, Spacingd (mm) and ScaleIntensityRanged from HU",
+            do="if the network was trained with these transforms only, set --spacing-mm and --window-hu; "
+            "other networks are not supported",
         )
 
     def numbers(self, value: Any, count: int) -> Floats | None:

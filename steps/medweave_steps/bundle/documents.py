@@ -35,7 +35,7 @@ class BundleDocuments:
             NotPlainError: it holds an expression, a macro, or a reference to nothing.
         """
         if depth > _MOST_REFERENCES:
-            raise NotPlainError("references in a circle")
+            raise NotPlainError("circular references")
         if isinstance(value, Mapping):
             return {key: self.plain(item, depth=depth + 1) for key, item in value.items()}
         if isinstance(value, list | tuple):
@@ -43,7 +43,7 @@ class BundleDocuments:
         if not isinstance(value, str) or value[:1] not in ("$", "%", "@"):
             return value
         if not value.startswith("@"):
-            raise NotPlainError(f"{value[:60]!r}, which only running code could resolve")
+            raise NotPlainError(f"{value[:60]!r}, which requires code execution")
         target: Any = self.config
         for key in value[1:].replace("#", "::").split("::"):
             if isinstance(target, Mapping) and key in target:
@@ -51,7 +51,7 @@ class BundleDocuments:
             elif isinstance(target, list) and key.isdigit() and int(key) < len(target):
                 target = target[int(key)]
             else:
-                raise NotPlainError(f"{value[:60]!r}, which is not in the configuration")
+                raise NotPlainError(f"{value[:60]!r}, which is missing in the configuration")
         return self.plain(target, depth=depth + 1)
 
     def components(self, key: str) -> list[Mapping[str, Any]]:
@@ -92,25 +92,25 @@ def open_bundle(bundle: Path) -> BundleDocuments:
     path = next((bundle / name for name in _CONFIG_FILES if (bundle / name).is_file()), None)
     if path is None:
         raise UserInputError(
-            "this is no MONAI Bundle that can be imported.",
+            "the folder is not an importable MONAI Bundle.",
             seen="no " + ", no ".join(_CONFIG_FILES),
             expected="configs/inference.json (or .yaml) with `network_def`, configs/metadata.json, models/model.pt",
-            do="give the Bundle's own folder, the one that holds configs/ and models/",
+            do="set --bundle to the folder that contains configs/ and models/",
         )
     try:
         config = parser.load_config_file(str(path))
         metadata = json.loads(_text(bundle / METADATA_FILE))
         if not isinstance(config, Mapping) or not isinstance(metadata, Mapping):
-            raise ValueError("not an object at the top")
+            raise ValueError("no object at the top level")
     except OSError:
         raise
     except Exception as error:  # the YAML library's errors share no base with JSON's
         text = " ".join(str(error).replace(str(bundle), "").split())
         raise UserInputError(
-            "the Bundle's configuration cannot be parsed.",
+            "the configuration of the Bundle cannot be parsed.",
             seen=f"{type(error).__name__}: {text[:160]}",
             expected=f"{path.name} and metadata.json as JSON or YAML documents",
-            do="correct the file; `python -m monai.bundle` reads it in the same way",
+            do="correct the file; `python -m monai.bundle` reads the same file",
         ) from error
     return BundleDocuments(config=config, metadata=metadata)
 
@@ -143,15 +143,15 @@ def read_architecture(documents: BundleDocuments) -> dict[str, Any]:
     except NotPlainError as error:
         raise _refused(f"an argument {error}") from error
     if "_target_" in json.dumps(plain, default=str):
-        raise _refused("an argument that is itself a configured object")
+        raise _refused("an argument that is a configured object")
     return {"class": f"{_NETWORKS}.{name}", "arguments": plain}
 
 
 def _refused(seen: str) -> UserInputError:
     return UserInputError(
-        "the Bundle's network cannot be imported.",
+        "the network of the Bundle cannot be imported.",
         seen=seen,
-        expected=f"network_def with a class of {_NETWORKS} and arguments that are plain values or references to such; "
-        "code of the Bundle is never run",
-        do="write the arguments out in configs/inference.json, or train the network with medweave",
+        expected=f"network_def with a class of {_NETWORKS} and arguments that are plain values or references to them; "
+        "code of the Bundle is never executed",
+        do="replace the expressions by plain values in configs/inference.json, or train the network with medweave",
     )

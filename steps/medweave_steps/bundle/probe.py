@@ -36,11 +36,11 @@ def probe(network: Any, patch_shape: Triple, *, activation: str | None) -> tuple
     if kind is None or activation not in (None, kind):
         seen = f"{channels} output channels" if isinstance(channels, int) else channels
         raise UserInputError(
-            "the Bundle's network is of a kind that segment cannot run.",
+            "the network of the Bundle is not supported by segment.",
             seen=seen + (f", and the activation {activation}" if activation else ""),
-            expected="3-D, one input channel, the output on the input's grid; one channel (sigmoid), or two (softmax over "
-            "background and lesion)",
-            do="use a network of that kind; several lesion classes are not supported",
+            expected="a 3-D network with one input channel and an output of the input size: one channel (sigmoid), "
+            "or two (softmax over background and lesion)",
+            do="use a supported network; several lesion classes are not supported",
         )
     return kind, multiple
 

@@ -66,8 +66,8 @@ def _normalized(text: str) -> str:
 def _mixed(name: SeriesName, keyword: str, num_values: int, num_changes: int) -> Exception:
     return name.refuse(
         "mixed-acquisitions",
-        "its slices come from different acquisitions or reconstructions: several volumes are mixed.",
+        "the slices come from different acquisitions or reconstructions: several volumes are mixed.",
         seen=f"{keyword} with {num_values} values that change {num_changes} times along the stack",
-        expected="one acquisition and one reconstruction in a series",
-        do="separate the acquisitions or reconstructions, each under its own SeriesInstanceUID",
+        expected="one acquisition and one reconstruction per series",
+        do="split the series into one SeriesInstanceUID per acquisition or reconstruction",
     )

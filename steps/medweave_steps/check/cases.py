@@ -84,11 +84,11 @@ def examine_dicom(cohort: Path, series: FoundSeries, rules: MaskRules, *, num_th
         return result
     if not is_stack(series.planes):
         images = "1 image" if len(series.planes) == 1 else f"{len(series.planes)} images"
-        what = f"{series.name}: {images} of one place (not a volume), left aside."
+        what = f"{series.name}: {images} at a single position (not a volume), ignored."
         result.findings.append(notice("not-a-volume", what, case_id=series.name.case_id))
         return result
     if all(is_reformat(plane) for plane in series.planes):
-        what = f"{series.name}: reformatted slices that are not axial, left aside."
+        what = f"{series.name}: reformatted non-axial slices, ignored."
         result.findings.append(notice("reformatted", what, case_id=series.name.case_id))
         return result
     try:
@@ -162,27 +162,27 @@ def _patient_of(series: FoundSeries, result: Examined) -> str:
     if len(series.patients) > 1:
         raise series.name.refuse(
             "mixed-patients",
-            "its slices name different patients: two series are mixed.",
+            "the slices have different patients: two series are mixed.",
             seen=f"{len(series.patients)} patient identities",
-            expected="one PatientID in all slices of a series",
-            do="separate the patients' files and export each series again",
+            expected="the same PatientID in all slices of a series",
+            do="separate the files by patient and export each series again",
         )
     ((patient_id, issuer),) = series.patients
     if not patient_id:
-        what = f"{series.name}: its headers name no patient; it counts as one patient in the split."
+        what = f"{series.name}: the headers have no PatientID; the series counts as one patient in the split."
         result.findings.append(notice("no-patient-id", what, case_id=series.name.case_id))
         return f"series {series.series_uid}"
     joined = joined_issuer(patient_id, issuer, series.issuers)
     if joined is None:
         raise series.name.refuse(
             "ambiguous-issuer",
-            "its headers name a PatientID without its issuer, and other series name that PatientID with different issuers.",
+            "the headers have a PatientID without issuer, and other series have the same PatientID with different issuers.",
             seen=f"no IssuerOfPatientID (0010,0021); {len(series.issuers[patient_id])} issuers in other series",
             expected="IssuerOfPatientID in all series of that PatientID",
-            do="add the issuer to this series, or leave the series out: --on-error skip",
+            do="add the issuer to this series, or skip the series with --on-error skip",
         )
     if joined != issuer:
-        what = f"{series.name}: its headers name no issuer of the PatientID; it counts as the patient of that ID with an issuer."
+        what = f"{series.name}: PatientID has no issuer; the series counts as the patient with that ID and an issuer."
         do = "add IssuerOfPatientID (0010,0021) if these are different patients"
         result.findings.append(notice("issuer-joined", what, do=do, case_id=series.name.case_id))
     return f"{patient_id}\n{joined}"
@@ -192,7 +192,7 @@ def _check_references(series: FoundSeries, result: Examined) -> None:
     """Add a notice where DICOM results cannot reference the images; masks and tables need no identifiers."""
     problem = reference_problem(series.uids)
     if problem:
-        what = f"{series.name}: its identifiers are not usable, so segment writes no DICOM SEG and SR for it."
+        what = f"{series.name}: the identifiers are unusable, so segment cannot write DICOM SEG and SR for this series."
         do = "correct the identifiers, or use the NIfTI mask and the table"
         finding = notice("no-dicom-results", what, seen=problem, do=do, case_id=series.name.case_id)
         result.findings.append(finding)
@@ -208,8 +208,8 @@ def _check_whole(planes: Sequence[Plane], name: SeriesName) -> None:
     if lacking:
         raise name.refuse(
             "truncated-file",
-            f"{lacking} of {len(planes)} slices have neither a position nor pixels: files are cut off.",
-            seen="headers that end too early",
+            f"{lacking} of {len(planes)} slices have neither a position nor pixel data: the files are truncated.",
+            seen="truncated headers",
             expected="complete files",
             do="copy or export the series again",
         )
@@ -255,7 +255,7 @@ def _check_pixels(
         raise pixel_refusal(name, error) from error
     except EOFError as error:
         raise name.refuse(
-            "truncated-file", "a file is cut off.", seen="a file that ends inside its pixel data", expected="complete files",
+            "truncated-file", "a file is truncated.", seen="a file that ends inside its pixel data", expected="complete files",
             do="copy or export the series again",
         ) from error  # fmt: skip
     return content
@@ -265,7 +265,7 @@ def _check_air(plane_hu: FloatArray, result: Examined) -> None:
     check_range(plane_hu, result.name)
     lowest, highest = float(plane_hu.min()), float(plane_hu.max())
     if lowest > NO_AIR_HU:
-        what = f"{result.name}: no air in the middle slice; are the values Hounsfield units?"
+        what = f"{result.name}: the middle slice contains no air; the values may not be Hounsfield units."
         seen = f"values from {lowest:.0f} to {highest:.0f}"
         result.findings.append(notice("no-air", what, seen=seen, case_id=result.name.case_id))
 
@@ -280,10 +280,10 @@ def _check_no_mask(labels: frozenset[int] | None, name: SeriesName) -> None:
         return
     raise name.refuse(
         "mask-as-volume",
-        "its values are label numbers, not HU: a mask lies where a volume is expected.",
-        seen=f"{len(labels)} different values, whole numbers from {min(labels)} to {max(labels)}",
+        "the values are labels, not HU: a mask is stored where a volume is expected.",
+        seen=f"{len(labels)} different integers from {min(labels)} to {max(labels)}",
         expected="HU",
-        do="put masks into a folder labels/ next to their volumes, each under the name of its volume, or remove them",
+        do="move each mask to a folder labels/ next to its volume, under the name of the volume, or remove the mask",
     )
 
 
@@ -291,10 +291,10 @@ def _only_mask(series: FoundSeries) -> str | None:
     if len(series.masks) > 1:
         raise series.name.refuse(
             "several-masks",
-            "more than one DICOM segmentation belongs to it.",
+            "several DICOM segmentations reference this series.",
             seen=f"{len(series.masks)} segmentations",
-            expected="one, with a segment for each label",
-            do="keep the one that is the ground truth in the cohort, or merge them",
+            expected="one segmentation, with one segment per label",
+            do="keep only the segmentation that is the ground truth, or merge the segmentations",
         )
     return series.masks[0].file if series.masks else None
 
@@ -310,33 +310,33 @@ def _check_mask(mask: npt.NDArray[np.uint8], rules: MaskRules, result: Examined)
         if outside:
             raise result.name.refuse(
                 "labels-outside-declared-set",
-                "the mask holds labels that the cohort does not declare.",
+                "the mask contains labels that the cohort does not declare.",
                 seen=f"label {', '.join(map(str, outside))} ({int(counts[outside].sum())} voxels)",
                 expected=f"0 (background), {shown(rules.declared)}",
                 do="correct the mask, declare the label (--labels, or 'labels' of dataset.json or cohort_card.json), or merge "
                 "values with --merge-labels",
             )
     if not result.num_label_voxels:
-        what = f"{result.name}: the mask is empty; the case counts as one without lesions."
-        do = "leave the mask out if this case was not annotated"
+        what = f"{result.name}: the mask is empty; the case counts as a case without lesions."
+        do = "remove the mask if this case was not annotated"
         result.findings.append(notice("empty-mask", what, do=do, case_id=result.name.case_id))
 
 
 def _mask_missing(name: SeriesName) -> FindingError:
     return name.refuse(
         "missing-mask",
-        "its mask is not there.",
-        seen="a data set that lists a mask, and no such file",
+        "the mask is missing.",
+        seen="a mask listed in dataset.json, and no such file",
         expected="every mask that dataset.json lists",
-        do="download or copy the data set again, complete",
+        do="download or copy the complete data set again",
     )
 
 
 def _image_missing(name: SeriesName) -> FindingError:
     return name.refuse(
         "missing-volume",
-        "its volume is not there.",
-        seen="a data set that lists a volume, and no such file",
+        "the volume is missing.",
+        seen="a volume listed in dataset.json, and no such file",
         expected="every volume that dataset.json lists",
-        do="download or copy the data set again, complete",
+        do="download or copy the complete data set again",
     )

@@ -141,9 +141,7 @@ def _examine(
         cases, ambiguous, findings = _pair_nifti(nifti, files)
         return "nifti", [*_examine_nifti(cohort, cases, rules, context), *ambiguous], findings, declared, rules
     if nifti:
-        found.findings.append(
-            notice("other-files", f"{len(nifti)} NIfTI files lie beside the DICOM series: left aside.")
-        )
+        found.findings.append(notice("other-files", f"{len(nifti)} NIfTI files next to the DICOM series were ignored."))
     progress = context.progress(unit="series", total=len(found.series))
     examined = []
     for series in found.series:
@@ -184,7 +182,7 @@ def _examine_nifti(cohort: Path, cases: Sequence[NiftiCase], rules: MaskRules, c
 def _line(examined: Examined) -> str:
     errors = [finding for finding in examined.findings if finding.severity == "error"]
     if errors or examined.entry is None:
-        return f"{examined.name.case_id}, {errors[0].code if errors else 'left aside'}"
+        return f"{examined.name.case_id}, {errors[0].code if errors else 'ignored'}"
     grid = examined.entry.grid
     spacing = " x ".join(f"{x:.2f}" for x in grid.spacing_mm)
     lesions = "no mask" if examined.num_lesions is None else f"{examined.num_lesions} lesions"
@@ -194,8 +192,8 @@ def _line(examined: Examined) -> str:
 def _notice_below(below: Sequence[str]) -> list[Finding]:
     if not any(name.endswith(SPLITS_FILE) for name in below):
         return []
-    what = "a splits.json in a folder below --cohort was not read."
-    return [notice("splits-below", what, do="give that folder as --cohort, or move the file up")]
+    what = "splits.json in a subfolder of --cohort was ignored."
+    return [notice("splits-below", what, do="set --cohort to that folder, or move the file to --cohort")]
 
 
 def _cards_below(cohort: Path, below: Sequence[str]) -> list[Mapping[str, Any]]:
@@ -228,7 +226,7 @@ def _read_msd(cohort: Path, names: Sequence[str]) -> _Listed:
         training, test = listed_volumes(data)
         declared = _labels_of(data, "the data set", DATASET_FILE)
     except (AttributeError, KeyError, TypeError, ValueError) as error:
-        form = "'modality', 'training', 'test' or 'labels' in another form"
+        form = "'modality', 'training', 'test' or 'labels' in an invalid form"
         raise _bad_json("the data set", DATASET_FILE, form) from error
     cases = [
         NiftiCase(
@@ -249,7 +247,7 @@ def _labels_of(document: Mapping[str, Any], what: str, file: str) -> tuple[Label
         return parse_labels(document.get("labels", {}), where=f"{what} ({file})")
     except UserInputError as error:
         raise _bad_json(
-            what, file, f"labels that are neither an object of number to name nor a list: {error.seen}"
+            what, file, f"labels that are neither an object (value: name) nor a list: {error.seen}"
         ) from error
 
 
@@ -259,9 +257,9 @@ def _masks_listed_twice(cases: Sequence[NiftiCase]) -> list[Finding]:
     return [
         case.name.refuse(
             "ambiguous-mask",
-            "dataset.json lists its mask for another volume too.",
+            "dataset.json lists the same mask for another volume.",
             seen=f"one mask for {count[case.mask]} volumes",
-            expected="a mask of its own for each volume",
+            expected="one mask per volume",
             do="correct 'label' of these volumes in dataset.json",
         ).finding
         for case in cases
@@ -281,9 +279,9 @@ def _supported_channels(names: tuple[str, ...]) -> tuple[str, ...]:
     if unknown or len(set(names)) < len(names):
         raise refuse(
             "wrong-modality",
-            "the data set is neither CT nor MR.",
+            "the modality of the data set is neither CT nor MR.",
             seen=f"modality {', '.join(unknown or names)} in dataset.json",
-            expected=f"CT alone, or different ones of {', '.join(_MR_CONTRASTS)}",
+            expected=f"CT alone, or several of {', '.join(_MR_CONTRASTS)}",
             do="use a CT or MR data set, such as MSD Task06 (lung) or Task01 (brain tumours)",
         )
     return names
@@ -307,8 +305,8 @@ def _pair_nifti(names: Sequence[str], files: _Files) -> tuple[list[NiftiCase], l
     findings = [
         notice(
             "no-patient-id",
-            "NIfTI files name no patient: each volume counts as a patient of its own in the split.",
-            do="name the splits in splits.json if a patient has several volumes",
+            "NIfTI files have no patient ID: each volume counts as one patient in the split.",
+            do="define the splits in splits.json if a patient has several volumes",
         )
     ]
     orphans = pairing.orphans()
@@ -316,9 +314,9 @@ def _pair_nifti(names: Sequence[str], files: _Files) -> tuple[list[NiftiCase], l
         findings.append(
             notice(
                 "orphan-mask",
-                f"{len(orphans)} {'mask fits' if len(orphans) == 1 else 'masks fit'} no volume: left aside.",
+                f"{len(orphans)} {'mask fits' if len(orphans) == 1 else 'masks fit'} no volume and ignored.",
                 seen=f"file {', '.join(str(files.numbers[name]) for name in orphans[:6])} of the cohort, sorted by path",
-                do="put each mask into a folder labels/ next to its volume, under the name of the volume",
+                do="move each mask to a folder labels/ next to its volume, under the name of the volume",
             )
         )
     return cases, ambiguous, findings
@@ -330,13 +328,13 @@ def _read_json(path: Path, what: str) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise _bad_json(what, path.name, "text that is not JSON") from error
     if not isinstance(data, dict):
-        raise _bad_json(what, path.name, "JSON that is not an object")
+        raise _bad_json(what, path.name, "JSON without a top-level object")
     return data
 
 
 def _bad_json(what: str, file: str, seen: str) -> FindingError:
     return refuse(
-        "bad-json", f"{what} ({file}) cannot be used.", seen=seen, expected="a JSON object in its usual form",
+        "bad-json", f"{what} ({file}) cannot be used.", seen=seen, expected="a JSON object in the documented form",
         do=f"correct {file}",
     )  # fmt: skip
 
@@ -345,8 +343,8 @@ def _same_ids(examined: Sequence[Examined]) -> list[Finding]:
     ids = [e.name.case_id for e in examined]
     return [
         refuse(
-            "same-case-id", f"{case_id}: two volumes have this name.", seen=f"{ids.count(case_id)} volumes",
-            expected="one volume for each name", do="rename one of the files", case_id=None,
+            "same-case-id", f"{case_id}: two volumes have the same name.", seen=f"{ids.count(case_id)} volumes",
+            expected="unique volume names", do="rename one of the files", case_id=None,
         ).finding
         for case_id in dict.fromkeys(ids)
         if ids.count(case_id) > 1
@@ -358,8 +356,8 @@ def _one_patient(cases: Sequence[Any]) -> list[Finding]:
         return [
             notice(
                 "one-patient",
-                f"all {len(cases)} series name the same patient, so no split can be drawn.",
-                do="if one word stands for many patients (anonymised data), name the splits in splits.json",
+                f"all {len(cases)} series have the same patient, so the cohort cannot be split by patient.",
+                do="if one ID stands for several patients (anonymized data), define the splits in splits.json",
             )
         ]
     return []
@@ -367,7 +365,7 @@ def _one_patient(cases: Sequence[Any]) -> list[Finding]:
 
 def _skipped(finding: Finding) -> Finding:
     if finding.severity == "error" and (finding.case_id is not None or finding.code in _SETTLED_BY_SKIPPING):
-        return dataclasses.replace(finding, severity="notice", what=f"left out: {finding.what}")
+        return dataclasses.replace(finding, severity="notice", what=f"skipped: {finding.what}")
     return finding
 
 
@@ -376,10 +374,10 @@ def _nothing_usable(names: Sequence[str], findings: Sequence[Finding]) -> Findin
     seen = f"{len(names)} files ({', '.join(suffixes[:6])})" if names else "an empty folder"
     if findings and names:
         seen += f"; {findings[0].what}"
-    do = next((finding.do for finding in findings if finding.do), "give the folder above the series as --cohort")
+    do = next((finding.do for finding in findings if finding.do), "set --cohort to the folder that contains the series")
     return refuse(
         "no-volumes",
-        "the cohort holds no usable CT or MR volume.",
+        "the cohort contains no usable CT or MR volume.",
         seen=seen,
         expected="DICOM series, NIfTI volumes, or a data set with dataset.json",
         do=do,

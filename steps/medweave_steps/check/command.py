@@ -13,36 +13,44 @@ from medweave_steps.runtime.options import option
 from medweave_steps.runtime.verb import StepContext, Verb
 
 DESCRIPTION = """\
-Says in plain words what a folder of CT (or MR) holds and what is wrong with it, and writes the index that every later step reads.
+Validates a cohort of CT or MR volumes: lists its cases, reports problems, and writes the cohort index that every later step
+reads.
 
-Reads: DICOM series (CT and enhanced CT; any nesting and file names; DICOM SEG as ground truth), a data set of the Medical
-Segmentation Decathlon (dataset.json; CT, or MR with the contrasts that it declares, such as Task01) or of nnU-Net (one
-channel), or plain NIfTI (volumes, and masks of the same names in labels/ of the same folder, or named <volume>_seg).
-splits.json ({"test": [case ids]}) and cohort_card.json are read where there are any. The pairs of volume and mask are printed.
---labels declares the labels once; preprocess, train and segment take them over. Masks with several foreground values need
+Input: DICOM series (CT and enhanced CT; any nesting and file names; DICOM SEG as ground truth), an MSD data set (dataset.json;
+CT, or MR with the contrasts that it declares, such as Task01), an nnU-Net data set (one channel), or plain NIfTI (masks under
+the names of their volumes in labels/ of the same folder, or named VOLUME_seg). splits.json ({"test": [case ids]}) and
+cohort_card.json are read if present. The step prints the pairs of volume and mask.
+
+Labels: --labels declares the labels once; preprocess, train and segment use them. Masks with several foreground values need
 --merge-labels: labels are never merged silently.
-Refuses: missing, double, tilted or unevenly spaced slices, mixed series or acquisitions, values that are not HU, headers
-without usable geometry or pixel format, masks on another grid, undeclared or several labels, a mask that fits two volumes,
-patients in two splits, files that cannot be read. Lengths are in mm, values in HU. Every error is printed, then the exit code
-is 65."""
+
+Reported as errors: missing, duplicate, tilted or unevenly spaced slices; mixed series or acquisitions; values that are not HU;
+headers without usable geometry or pixel format; masks on another grid; undeclared labels, or more than one label; a mask that
+matches two volumes; a patient in two splits; unreadable files. The step prints every error, then exits with code 65.
+Lengths are in mm, values in HU."""
+EXAMPLE = "medweave-step check --cohort cohort --labels lung-nodule --output cohort_index.json"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckConfig:
     """Options of `check`."""
 
-    cohort: Path = option("folder with the volumes", metavar="DIR")
-    output: Path = option("the index to write (JSON); it names files and stays with the data", metavar="FILE")
+    cohort: Path = option("cohort folder: DICOM series, NIfTI volumes, or an MSD or nnU-Net data set", metavar="DIR")
+    output: Path = option(
+        "cohort index to write (JSON); it contains file names, so keep it with the data", metavar="FILE"
+    )
     labels: Path | None = option(
         "labels of the masks with their DICOM codes: a preset (lung-nodule), or a JSON or YAML file with a list of "
-        "{value, name, category, type, anatomy, laterality} (default: the names that the cohort itself declares, without codes)",
+        "{value, name, category, type, anatomy, laterality} (default: the label names that the cohort declares, without codes)",
         default=None, metavar="PRESET_OR_FILE",
     )  # fmt: skip
     merge_labels: tuple[str, ...] = option(
-        "values of the masks that count as one label, and its name: 1,2:tumor; a merge with 0 becomes background",
+        "merge mask values into one label, as VALUES:NAME, for example 1,2:tumor; values merged with 0 become background",
         default=(), metavar="VALUES:NAME",
     )  # fmt: skip
-    on_error: Literal["stop", "skip"] = option("bad cases: stop with all errors, or leave them out", default="stop")
+    on_error: Literal["stop", "skip"] = option(
+        "invalid cases: stop after all errors are reported, or skip these cases", default="stop"
+    )
 
 
 def run(config: CheckConfig, context: StepContext) -> Mapping[str, Any]:
@@ -55,7 +63,7 @@ def run(config: CheckConfig, context: StepContext) -> Mapping[str, Any]:
 
     if not config.cohort.is_dir():
         raise UsageError(
-            "--cohort is not a folder.", expected="a folder that holds CT or MR volumes", do="correct the path"
+            "--cohort is not an existing folder.", expected="a folder with CT or MR volumes", do="correct the path"
         )
     label_options = LabelOptions(
         declared=None if config.labels is None else read_labels(config.labels), merges=parse_merges(config.merge_labels)
@@ -69,4 +77,4 @@ def run(config: CheckConfig, context: StepContext) -> Mapping[str, Any]:
     return figures(checked)
 
 
-VERB = Verb(name="check", description=DESCRIPTION, config=CheckConfig, run=run)
+VERB = Verb(name="check", description=DESCRIPTION, example=EXAMPLE, config=CheckConfig, run=run)

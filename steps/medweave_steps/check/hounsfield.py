@@ -13,8 +13,8 @@ _HOUNSFIELD_TYPES = {"", "HU", "HOUNSFIELD", "HOUNSFIELD UNIT", "HOUNSFIELD UNIT
 # Defined terms of RescaleType (DICOM PS3.3, C.11.1.1.2) and two marks of `Plane.rescale_type`.
 _OTHER_TYPES = {"US", "OD", "MGML", "Z_EFF", "ED", "EDW", "HU_MOD", "PCT"}
 _TYPE_NAMES = {
-    "LUT": "a Modality LUT instead of slope and intercept",
-    "UNSTATED": "no RescaleType in a multi-energy acquisition, which needs one",
+    "LUT": "a Modality LUT instead of RescaleSlope and RescaleIntercept",
+    "UNSTATED": "no RescaleType in a multi-energy acquisition, which requires RescaleType",
 }
 # Third and later values of ImageType or FrameType of maps that are not HU, whatever their RescaleType.
 _MAPS = {
@@ -48,7 +48,9 @@ def check_hounsfield(planes: Sequence[Plane], image_types: Sequence[Sequence[str
     types = {plane.rescale_type.upper() for plane in planes} - _HOUNSFIELD_TYPES
     if types:
         shown = [_TYPE_NAMES.get(kind) or _shown_type(kind) for kind in sorted(types)]
-        raise _not_hu(name, seen=", ".join(dict.fromkeys(shown)), expected="RescaleType HU, or none, in every slice")
+        raise _not_hu(
+            name, seen=", ".join(dict.fromkeys(shown)), expected="RescaleType HU, or no RescaleType, in every slice"
+        )
     _check_rescale(planes, name)
     kinds = {tuple(word.upper() for word in kind) for kind in (*image_types, *(plane.frame_type for plane in planes))}
     maps = sorted({word for kind in kinds for word in _map_words(kind)})
@@ -89,9 +91,9 @@ def _check_rescale(planes: Sequence[Plane], name: SeriesName) -> None:
     if lacking:
         raise name.refuse(
             "no-rescale",
-            f"{lacking} of {len(planes)} slices do not say how stored values become HU.",
+            f"{lacking} of {len(planes)} slices have no usable rescale from stored values to HU.",
             seen="no usable RescaleSlope and RescaleIntercept",
-            expected="both in every slice",
+            expected="RescaleSlope and RescaleIntercept in every slice",
             do="export the series again from the archive or the scanner, as the original images",
         )
     for keyword, limit, numbers in (
@@ -116,8 +118,8 @@ def _shown_type(kind: str) -> str:
 def _not_hu(name: SeriesName, *, seen: str, expected: str) -> FindingError:
     return name.refuse(
         "not-hu",
-        "its values are not in Hounsfield units.",
+        "the values are not in Hounsfield units.",
         seen=seen,
         expected=expected,
-        do="use the conventional CT reconstruction of this scan, or leave the series out: --on-error skip",
+        do="use the conventional CT reconstruction of this scan, or skip the series with --on-error skip",
     )

@@ -65,17 +65,22 @@ def cohort_labels(
     if has_truth and len(labels) > 1:
         findings.append(_several(labels, observed))
     elif has_truth and len(labels) == 1 and labels[0].value != 1:
-        what = f"the voxels of the label {labels[0].name} have the value {labels[0].value}, not 1."
+        what = f"the mask value of the label {labels[0].name} is {labels[0].value}, not 1."
         findings.append(notice("label-value", what))
     for label, other in renamed(labels, merged_labels(own, rules.merges)):
-        what = f"label {label.value} is declared as {label.name}; the cohort names it differently."
+        what = f"label {label.value} is declared as {label.name}, but the cohort has another name for it."
         findings.append(
-            notice("labels-renamed", what, seen=f"'{other.name}'", do="declare other labels if these differ")
+            notice(
+                "labels-renamed",
+                what,
+                seen=f"'{other.name}'",
+                do="change the declaration if these are different structures",
+            )
         )
     known = {label.value for label in own}
     absent = sorted({value for merge in rules.merges for value in merge.values if value} - known) if known else []
     if absent:
-        what = f"--merge-labels names values that the cohort does not declare: {', '.join(map(str, absent))}."
+        what = f"--merge-labels contains values that the cohort does not declare: {', '.join(map(str, absent))}."
         findings.append(notice("merge-without-label", what))
     return labels, findings
 
@@ -91,9 +96,9 @@ def segment_labels(series: Sequence[FoundSeries]) -> tuple[tuple[Label, ...], li
     findings = [
         notice(
             "labels-differ",
-            f"segment {number} does not have the same name in all segmentations.",
+            f"segment {number} has different names in the segmentations.",
             seen=", ".join(f"'{text}'" for text in list(texts)[:4]),
-            do="declare the labels in cohort_card.json if one thing is meant, else number the segments anew",
+            do="declare the labels in cohort_card.json if the names mean the same structure, else renumber the segments",
         )
         for number, texts in names.items()
         if len(texts) > 1
@@ -107,8 +112,8 @@ def body_part_findings(cases: Sequence[CaseEntry], labels: Sequence[Label]) -> l
     for case in cases:
         seen, expected = contradiction(case.body_part, labels)
         if seen:
-            what = f"{case.case_id} (series {case.series_ordinal}): another part of the body than that of the labels ({expected})."
-            do = "leave the case out if it is another examination"
+            what = f"{case.case_id} (series {case.series_ordinal}): the body part differs from that of the labels ({expected})."
+            do = "remove the case if it is another examination"
             findings.append(notice("body-part-differs", what, seen=seen, do=do, case_id=case.case_id))
     return findings
 
@@ -120,8 +125,8 @@ def _several(labels: Sequence[Label], observed: Counter[int]) -> Finding:
     ]
     return refuse(
         "several-labels",
-        f"the cohort has {len(labels)} foreground labels, and this version segments one.",
+        f"the cohort has {len(labels)} foreground labels, but this version supports one.",
         seen=", ".join(seen),
-        expected="one foreground label, or an explicit merge",
+        expected="one foreground label, or --merge-labels",
         do=merge_advice([label.value for label in labels]),
     ).finding

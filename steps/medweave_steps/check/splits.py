@@ -30,10 +30,10 @@ def read_splits(cohort: Path, known: Iterable[str]) -> tuple[dict[str, Split], l
     except (ValueError, RecursionError) as error:
         finding = refuse(
             "splits-file",
-            "splits.json cannot be used.",
+            "splits.json is invalid.",
             seen=str(error),
             expected=f"an object with lists of case ids under {', '.join(get_args(Split))}",
-            do="correct the file, or remove it to have the cases drawn",
+            do="correct the file, or remove it for a random split",
         ).finding
         return {}, [finding]
     splits: dict[str, Split] = {}
@@ -48,9 +48,9 @@ def read_splits(cohort: Path, known: Iterable[str]) -> tuple[dict[str, Split], l
         findings.append(
             refuse(
                 "splits-file",
-                "splits.json names cases that the cohort does not hold.",
+                "splits.json contains cases that are not in the cohort.",
                 seen=", ".join(unknown[:6]) + (f" and {len(unknown) - 6} more" if len(unknown) > 6 else ""),
-                expected="case ids as check prints them",
+                expected="case ids as printed by check",
                 do="correct splits.json, or add the series",
             ).finding
         )
@@ -59,7 +59,7 @@ def read_splits(cohort: Path, known: Iterable[str]) -> tuple[dict[str, Split], l
 
 def _check_form(data: Any) -> None:
     if not isinstance(data, Mapping) or not all(isinstance(value, list) for value in data.values()):
-        raise ValueError("not an object of lists")
+        raise ValueError("not an object with lists")
     wrong = sorted(set(data) - set(get_args(Split)))
     if wrong:
         raise ValueError(f"the split '{wrong[0]}'")
@@ -85,8 +85,8 @@ def join_same_scans(cases: Sequence[CaseEntry]) -> tuple[list[CaseEntry], list[F
         if len(same) > 1:
             for case in same:
                 keys[root(case.patient_key)] = root(same[0].patient_key)
-            what = f"{' and '.join(case.case_id for case in same)} hold the same voxels; they count as one patient."
-            findings.append(notice("same-scan-twice", what, do="keep one of them"))
+            what = f"{' and '.join(case.case_id for case in same)} have identical voxels; they count as one patient."
+            findings.append(notice("same-scan-twice", what, do="keep one copy"))
     return [dataclasses.replace(case, patient_key=root(case.patient_key)) for case in cases], findings
 
 
@@ -115,8 +115,8 @@ def _grouped(cases: Sequence[CaseEntry], attribute: str) -> list[list[CaseEntry]
 def _in_two(code: str, what: str, splits: Iterable[str], ids: list[str]) -> Finding:
     return refuse(
         code,
-        f"{what} is in {len(set(splits))} splits: what is tested was trained on.",
+        f"{what} is in {len(set(splits))} splits: test data was used for training.",
         seen=f"{', '.join(sorted(splits))} for {', '.join(ids)}",
-        expected="each patient in one split",
+        expected="each patient in one split only",
         do="correct splits.json",
     ).finding

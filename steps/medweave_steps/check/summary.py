@@ -84,15 +84,15 @@ def print_summary(checked: Checked, context: StepContext) -> None:
     lines = [
         f"check: {counted(values['num_cases'], f'usable {modality} volume')} of "
         f"{counted(values['num_patients'], 'patient')} ({kind})" + (", synthetic" if values["synthetic"] else ""),
-        f"check: {values['num_labelled']} with a mask, {counted(values['num_lesions'], 'lesion')} in all, "
-        f"{counted(values['num_empty_masks'], 'mask')} without any",
+        f"check: {values['num_labelled']} with a mask, {counted(values['num_lesions'], 'lesion')} in total, "
+        f"{counted(values['num_empty_masks'], 'empty mask')}",
     ]
     for name, row in values["spacing_mm"].items():
         lines.append(
             f"check: voxels {name.replace('_', ' ')}: {row['min']:.2f} to {row['max']:.2f} mm, median {row['median']:.2f} mm"
         )
     lines += [f"check: label {label.text}{_codes(label)}" for label in checked.index.labels]
-    lines += [f"check: values {merge.text}, as --merge-labels says" for merge in checked.index.merges]
+    lines += [f"check: values {merge.text}, merged by --merge-labels" for merge in checked.index.merges]
     print("\n".join([*lines, *_pair_lines(checked)]), file=sys.stderr, flush=True)
     for finding in checked.index.findings:
         if finding.severity == "notice":
@@ -128,4 +128,4 @@ def _pair_lines(checked: Checked) -> list[str]:
     shown = list(pairs.items())[:_MOST_PAIRS]
     more = f", and {len(pairs) - len(shown)} more in the run report" if len(pairs) > len(shown) else ""
     text = ", ".join(f"{case_id}: file {pair['volume_file']} with mask {pair['mask_file']}" for case_id, pair in shown)
-    return [f"check: pairs (numbers of the files, sorted by path): {text}{more}"]
+    return [f"check: volume and mask pairs (file numbers, sorted by path): {text}{more}"]

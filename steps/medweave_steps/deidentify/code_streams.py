@@ -34,7 +34,7 @@ def strip_jpeg(stream: bytes, *, is_color: bool, is_jpeg_ls: bool = False) -> by
         CodeStreamError: the stream has no start or end marker, or bytes between its segments.
     """
     if not stream.startswith(_SOI):
-        raise CodeStreamError("a code stream without a start marker")
+        raise CodeStreamError("a codestream without start marker")
     end_of_scan = _END_OF_SCAN_LS if is_jpeg_ls else _END_OF_SCAN
     stripped, place = bytearray(_SOI), 2
     while True:
@@ -50,7 +50,7 @@ def strip_jpeg(stream: bytes, *, is_color: bool, is_jpeg_ls: bool = False) -> by
         if marker == _SOS:
             end = end_of_scan.search(stream, place)
             if end is None:
-                raise CodeStreamError("a code stream without an end marker")
+                raise CodeStreamError("a codestream without end marker")
             stripped += stream[place : end.start()]
             place = end.start()
 
@@ -64,7 +64,7 @@ def strip_jpeg_2000(stream: bytes) -> bytes:
     """
     stream = _code_stream_of_jp2(stream)
     if stream[:2] != _SOC.to_bytes(2, "big"):
-        raise CodeStreamError("a code stream without a start marker")
+        raise CodeStreamError("a codestream without start marker")
     header, place, markers = _jpeg_2000_header(stream, 2, end=_SOT)
     stripped = bytearray(stream[:2] + header)
     while _marker(stream, place) == _SOT:
@@ -84,10 +84,10 @@ def strip_rle(stream: bytes, num_pixels: int) -> bytes:
         CodeStreamError: the header or a segment is cut off.
     """
     if len(stream) < _RLE_HEADER_BYTES:
-        raise CodeStreamError("an RLE frame without its header")
+        raise CodeStreamError("an RLE frame without header")
     num_segments, *offsets = struct.unpack("<16L", stream[:_RLE_HEADER_BYTES])
     if not 1 <= num_segments <= 15:
-        raise CodeStreamError("an RLE header of another form")
+        raise CodeStreamError("an invalid RLE header")
     body, starts = bytearray(), []
     for offset in offsets[:num_segments]:
         starts.append(_RLE_HEADER_BYTES + len(body))
@@ -103,9 +103,9 @@ def _jpeg_marker(stream: bytes, place: int) -> tuple[int, int]:
     while stream[place : place + 1] == b"\xff":
         place += 1
     if place == start or place >= len(stream):
-        raise CodeStreamError("a code stream without an end marker")
+        raise CodeStreamError("a codestream without end marker")
     if stream[place] in _JPEG_WITHOUT_LENGTH:
-        raise CodeStreamError("a marker out of place in a code stream")
+        raise CodeStreamError("a misplaced marker in a codestream")
     return stream[place], place + 1
 
 
@@ -114,7 +114,7 @@ def _segment(stream: bytes, place: int) -> bytes:
     length = int.from_bytes(stream[place : place + 2], "big")
     segment = stream[place : place + length]
     if length < 2 or len(segment) < length:
-        raise CodeStreamError("a code stream that is cut off")
+        raise CodeStreamError("a truncated codestream")
     return segment
 
 
@@ -127,7 +127,7 @@ def _jpeg_2000_header(stream: bytes, place: int, *, end: int) -> tuple[bytes, in
     stripped, markers = bytearray(), []
     while (marker := _marker(stream, place)) != end:
         if not 0xFF50 <= marker <= 0xFF7F:
-            raise CodeStreamError("a marker out of place in a code stream")
+            raise CodeStreamError("a misplaced marker in a codestream")
         segment = _segment(stream, place + 2)
         if marker != _COM:
             stripped += stream[place : place + 2] + segment
@@ -142,7 +142,7 @@ def _tile_part(stream: bytes, start: int) -> tuple[bytes, int, int]:
     header, place, _ = _jpeg_2000_header(stream, start + 12, end=_SOD)
     end = start + length if length else stream.find(_EOC.to_bytes(2, "big"), place)
     if not place <= end <= len(stream):
-        raise CodeStreamError("a code stream that is cut off")
+        raise CodeStreamError("a truncated codestream")
     removed = place - (start + 12) - len(header)
     new_length = (length - removed if length else 0).to_bytes(4, "big")
     tile_part = stream[start : start + 6] + new_length + stream[start + 10 : start + 12] + header + stream[place:end]
@@ -165,7 +165,7 @@ def _code_stream_of_jp2(stream: bytes) -> bytes:
         if end <= place:
             break
         place = end
-    raise CodeStreamError("a JP2 file without a code stream")
+    raise CodeStreamError("a JP2 file without codestream")
 
 
 def _rle_segment_end(stream: bytes, place: int, num_bytes: int) -> int:
@@ -173,7 +173,7 @@ def _rle_segment_end(stream: bytes, place: int, num_bytes: int) -> int:
     unpacked = 0
     while unpacked < num_bytes:
         if not _RLE_HEADER_BYTES <= place < len(stream):
-            raise CodeStreamError("an RLE segment that is cut off")
+            raise CodeStreamError("a truncated RLE segment")
         count = stream[place]
         if count < 128:
             unpacked, place = unpacked + count + 1, place + count + 2
@@ -182,5 +182,5 @@ def _rle_segment_end(stream: bytes, place: int, num_bytes: int) -> int:
         else:
             place += 1
     if place > len(stream):
-        raise CodeStreamError("an RLE segment that is cut off")
+        raise CodeStreamError("a truncated RLE segment")
     return place

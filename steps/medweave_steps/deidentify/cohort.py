@@ -79,7 +79,7 @@ def deidentify_cohort(task: Task, context: StepContext) -> Deidentified:
         try:
             training, test = listed_volumes(dataset)
         except (AttributeError, KeyError, TypeError, ValueError) as error:
-            raise bad_description(DATASET_FILE, "'training' or 'test' in another form") from error
+            raise bad_description(DATASET_FILE, "'training' or 'test' in an invalid form") from error
         done = _nifti(task, context, {"imagesTr": training, "imagesTs": test}, dataset)
     else:
         done = _dicom(task, context, [name for name in names if not is_nifti(name)])
@@ -113,8 +113,8 @@ def _dicom(task: Task, context: StepContext, names: Sequence[str]) -> Deidentifi
     sources = find_series(task.cohort, names)
     if sources.num_joined:
         context.notice(
-            f"{sources.num_joined} series name a PatientID without its issuer (0010,0021): they count as the patient of that ID "
-            "whose issuer other series name."
+            f"{sources.num_joined} series have a PatientID without issuer (0010,0021): they count as the patient with that ID "
+            "and the issuer in other series."
         )
     refused = {ordinal for ordinal, _ in sources.findings}
     series = {one.ordinal: one for one in sources.series if one.ordinal not in refused}
@@ -242,7 +242,7 @@ def _load_libraries(*modules: str) -> None:
 
 def left_out(findings: Sequence[Finding]) -> list[Finding]:
     """Return errors as notices, for `--on-error skip`."""
-    return [dataclasses.replace(finding, severity="notice", what=f"left out: {finding.what}") for finding in findings]
+    return [dataclasses.replace(finding, severity="notice", what=f"skipped: {finding.what}") for finding in findings]
 
 
 def refusal(findings: Sequence[Finding]) -> FindingError:

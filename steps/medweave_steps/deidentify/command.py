@@ -17,21 +17,26 @@ if TYPE_CHECKING:
     from medweave_steps.deidentify.cohort import Deidentified
 
 DESCRIPTION = """\
-Turns an identified cohort into a de-identified one: DICOM PS3.15 Basic Application Level Confidentiality Profile (Table
-E.1-1, 2026c), with modified dates. Pixels, modality and contrasts stay; comments in compressed pixels and bytes behind the
-pixels are removed.
+De-identifies a cohort by the DICOM PS3.15 Basic Application Level Confidentiality Profile (Table E.1-1, 2026c) with modified
+dates. Pixel values, modality and contrasts do not change. Comments in compressed pixel data and bytes after the pixel data
+are removed.
 
-Reads: DICOM series (CT, MR, PET images), DICOM SEG and SR; or NIfTI volumes and masks (plain, or a data set with
+Input: DICOM series (CT, MR, PET images), DICOM SEG and SR; or NIfTI volumes and masks (plain, or a data set with
 dataset.json).
-Writes: OUTPUT, with folders, files, UIDs and patients under pseudonyms, every date of a patient moved by one number of whole
-days, private and unknown attributes, overlays and free text removed; and HOME (mode 0700), which stays where the source is:
-way_back.json (who is who, UIDs, date shifts, files) and, where --key names no file, the key. With the same key the same
-source becomes the same output, byte for byte. The run report names nobody.
-Left aside, with a notice: secondary captures, other objects, files that are not DICOM.
-Refuses: images whose header says that text is burned in, or whose pixels look so; pixels that cannot be read; overlays in
-the pixels' unused bits; several patients in a study. What is refused is not written.
-It cannot see everything: text of low contrast, handwriting, a face in a head scan, names in codes or segment labels that the
-header does not name elsewhere. Look at the result before it leaves."""
+
+Output: the --output folder has pseudonyms for folders, files, UIDs and patients. All dates of a patient are shifted by the
+same number of whole days. Private and unknown attributes, overlays and free text are removed. The --home folder (mode 0700)
+must stay at the source site. It holds the re-identification map way_back.json (patients, UIDs, date shifts, files) and, if
+--key names no file, the pseudonym key. The same key and the same source give the same output, byte for byte. The run report
+contains no patient data.
+
+Skipped, with a notice: secondary captures, other DICOM objects, files that are not DICOM.
+Rejected and not written: images with burned-in text (by their header or their pixels); unreadable pixel data; overlays in
+unused bits of the pixel data; a study with several patients.
+
+Not detected: low-contrast text, handwriting, faces in head scans, and names in codes or segment labels that occur nowhere
+else in the header. Review the output before you share it."""
+EXAMPLE = "medweave-step deidentify --cohort /data/chest-ct --output de-identified --home home --key pseudonym.key"
 
 WAY_BACK, KEY_NAME = "way_back.json", "pseudonym.key"
 
@@ -40,18 +45,23 @@ WAY_BACK, KEY_NAME = "way_back.json", "pseudonym.key"
 class DeidentifyConfig:
     """Options of `deidentify`."""
 
-    cohort: Path = option("folder with the identified data", metavar="DIR")
+    cohort: Path = option("folder with the identified cohort", metavar="DIR")
     output: Path = option("folder for the de-identified data; must not exist", metavar="DIR")
-    home: Path = option("folder for what leads back to the patients; must not exist, stays at home", metavar="DIR")
+    home: Path = option(
+        "folder for the re-identification map and the key; must not exist; keep it inside your institution",
+        metavar="DIR",
+    )
     key: Path | None = option(
-        "file with the key of the pseudonyms; made (32 random bytes, mode 0600) if absent. Default: pseudonym.key in --home",
+        "file with the pseudonym key; created (32 random bytes, mode 0600) if absent. Default: pseudonym.key in --home",
         default=None,
         metavar="FILE",
     )
     retain_patient_characteristics: bool = option(
         "keep sex, age (above 89 years: 90), size, weight, ethnic group, smoking and pregnancy status", default=False
     )
-    on_error: Literal["stop", "skip"] = option("bad cases: stop with all errors, or leave them out", default="stop")
+    on_error: Literal["stop", "skip"] = option(
+        "invalid cases: stop after all errors are reported, or skip these cases", default="stop"
+    )
 
     def __post_init__(self) -> None:
         _check_places(self)
@@ -62,17 +72,19 @@ def _check_places(config: DeidentifyConfig) -> None:
     cohort, output, home = (path.resolve() for path in (config.cohort, config.output, config.home))
     key = home if config.key is None else config.key.resolve()
     if not config.cohort.is_dir():
-        raise UsageError("--cohort is not a folder.", expected="a folder with the data", do="correct the path")
+        raise UsageError(
+            "--cohort is not an existing folder.", expected="a folder with DICOM or NIfTI files", do="correct the path"
+        )
     wrong = {
-        "--output lies in --cohort, or --cohort in --output.": _nested(output, cohort) or _nested(cohort, output),
-        "--home lies in --output, or --output in --home.": _nested(home, output) or _nested(output, home),
-        "--home lies in --cohort, or --cohort in --home.": _nested(home, cohort) or _nested(cohort, home),
-        "--key lies in --output.": _nested(key, output),
-        "--key lies in --cohort.": _nested(key, cohort),
+        "--output and --cohort overlap.": _nested(output, cohort) or _nested(cohort, output),
+        "--home and --output overlap.": _nested(home, output) or _nested(output, home),
+        "--home and --cohort overlap.": _nested(home, cohort) or _nested(cohort, home),
+        "--key is inside --output.": _nested(key, output),
+        "--key is inside --cohort.": _nested(key, cohort),
     }
     for what, is_wrong in wrong.items():
         if is_wrong:
-            raise UsageError(what, expected="folders apart from one another", do="choose another folder")
+            raise UsageError(what, expected="separate folders", do="choose another folder")
 
 
 def _nested(inner: Path, outer: Path) -> bool:
@@ -119,7 +131,7 @@ def _existing_key(config: DeidentifyConfig, context: StepContext) -> bytes | Non
     if config.key is None or not config.key.exists():
         return None
     if is_open_to_others(config.key):
-        context.notice("users other than its owner may read the file of --key: run chmod 600 on it.")
+        context.notice("the file of --key is readable by other users: run chmod 600 on it.")
     return read_key(config.key)
 
 
@@ -132,10 +144,10 @@ def _way_back(done: Deidentified) -> Any:
 def _nothing(done: Deidentified) -> UserInputError:
     aside = ", ".join(f"{number} {reason}" for reason, number in sorted(done.left_aside.items()))
     return UserInputError(
-        "there is no case to de-identify.",
-        seen=f"{len(done.findings)} cases left out" if done.findings else aside or "an empty folder",
+        "the cohort contains no case to de-identify.",
+        seen=f"{len(done.findings)} cases skipped" if done.findings else aside or "an empty folder",
         expected="DICOM images, NIfTI volumes, or a data set with dataset.json",
-        do="give the folder above the series as --cohort",
+        do="set --cohort to the folder that contains the series",
     )
 
 
@@ -148,7 +160,7 @@ def _report(
 
     for reason, number in sorted(done.left_aside.items()):
         if number:
-            context.notice(f"{number} {'file' if number == 1 else 'files'} left aside and not written: {reason}.")
+            context.notice(f"{number} {'file' if number == 1 else 'files'} skipped and not written: {reason}.")
     for case_id, number in done.case_ids.items():
         context.add_case(case_id, num_files=number)
     options = options_of(
@@ -170,4 +182,4 @@ def _report(
     return figures
 
 
-VERB = Verb(name="deidentify", description=DESCRIPTION, config=DeidentifyConfig, run=run)
+VERB = Verb(name="deidentify", description=DESCRIPTION, example=EXAMPLE, config=DeidentifyConfig, run=run)

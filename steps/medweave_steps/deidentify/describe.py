@@ -31,7 +31,7 @@ def read_description(path: Path) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise bad_description(path.name, "text that is not JSON") from error
     if not isinstance(data, dict):
-        raise bad_description(path.name, "JSON that is not an object")
+        raise bad_description(path.name, "JSON without a top-level object")
     return data
 
 
@@ -39,9 +39,9 @@ def bad_description(file: str, seen: str) -> FindingError:
     """Return the error for a describing file in an unknown format."""
     return refuse(
         "bad-json",
-        f"{file} cannot be used.",
+        f"{file} is invalid.",
         seen=seen,
-        expected="a JSON object in its usual form",
+        expected="a JSON object in the documented form",
         do=f"correct {file}",
     )
 
@@ -64,16 +64,16 @@ def write_splits(cohort: Path, output: Path, case_ids: Mapping[str, str]) -> Non
     if not splits:
         return
     if not all(isinstance(ids, list) and all(isinstance(one, str) for one in ids) for ids in splits.values()):
-        raise bad_description(SPLITS_FILE, "another form than lists of case ids")
+        raise bad_description(SPLITS_FILE, "values that are not lists of case ids")
     if not set(splits) <= {"train", "validation", "test"}:
         raise bad_description(SPLITS_FILE, "a split that is not train, validation or test")
     unknown = {one for ids in splits.values() for one in ids} - set(case_ids)
     if unknown:
         raise refuse(
             "splits-file",
-            "splits.json names cases that the cohort does not hold.",
+            "splits.json contains cases that are not in the cohort.",
             seen=f"{len(unknown)} unknown case ids",
-            expected="case ids as check prints them",
+            expected="case ids as printed by check",
             do="correct splits.json, or add the series",
         )
     _write(
@@ -91,7 +91,7 @@ def read_channels(dataset: Mapping[str, Any]) -> tuple[str, ...]:
     try:
         return declared_channels(dataset)
     except (AttributeError, TypeError, ValueError) as error:
-        raise bad_description(DATASET_FILE, "'modality' in another form") from error
+        raise bad_description(DATASET_FILE, "'modality' in an invalid form") from error
 
 
 def write_dataset(
@@ -148,7 +148,7 @@ def _labels(labels: Any, file: str) -> dict[str, str]:
     if labels is None:
         return {}
     if not isinstance(labels, Mapping) or not all(str(key).isdecimal() for key in labels):
-        raise bad_description(file, "'labels' that are not an object of number to name")
+        raise bad_description(file, "'labels' that are not an object (value: name)")
     return {str(int(key)): str(text)[:_LONGEST_LABEL] for key, text in labels.items()}
 
 

@@ -175,19 +175,19 @@ def _check(dataset: Any, job: SeriesJob) -> None:
     if str(dataset.get("BurnedInAnnotation") or "").strip().upper() == "YES":
         raise refuse(
             "burned-in-annotation",
-            f"series {job.ordinal}: its header says that text is burned into its pixels.",
+            f"series {job.ordinal}: the header declares burned-in text.",
             seen="BurnedInAnnotation (0028,0301) YES",
             expected="images without text in their pixels",
-            do="remove the series from the cohort, blank the text, or leave it out: --on-error skip",
+            do="remove the series from the cohort, blank the text, or skip the series with --on-error skip",
         )
     for group in range(0x6000, 0x6020, 2):
         if dataset.get((group, 0x0102)) is not None and (group, 0x3000) not in dataset:
             raise refuse(
                 "overlay-in-pixels",
-                f"series {job.ordinal}: an overlay lies in unused bits of its pixels, and pixels are not changed.",
-                seen="an overlay plane (60xx) without its own data",
-                expected="overlays apart from the pixels, where they can be removed",
-                do="have the overlay removed or exported apart, or leave the series out: --on-error skip",
+                f"series {job.ordinal}: an overlay is stored in unused bits of the pixel data, which deidentify does not change.",
+                seen="an overlay plane (60xx) without OverlayData",
+                expected="overlays stored separately from the pixel data",
+                do="remove the overlay, export it separately, or skip the series with --on-error skip",
             )
 
 
@@ -218,20 +218,20 @@ def _look_at_pixels(dataset: Any, syntax: str, search: TextSearch, ordinal: int)
 def _pixels_not_checked(ordinal: int, error: UnreadablePixelsError) -> FindingError:
     return refuse(
         "pixels-not-checked",
-        f"series {ordinal}: its pixels cannot be read, so text in them cannot be excluded.",
+        f"series {ordinal}: the pixel data cannot be read, so burned-in text cannot be excluded.",
         seen=str(error),
-        expected="complete pixels in a transfer syntax that can be read here",
-        do="export the series again, or convert it to Explicit VR Little Endian, or leave it out: --on-error skip",
+        expected="complete pixel data in a supported transfer syntax",
+        do="export the series again, convert it to Explicit VR Little Endian, or skip it with --on-error skip",
     )
 
 
 def _text_in_pixels(ordinal: int) -> FindingError:
     return refuse(
         "text-in-pixels",
-        f"series {ordinal}: its pixels look as if text were burned into them.",
-        seen="a line of small flat shapes of like height",
+        f"series {ordinal}: the pixels appear to contain burned-in text.",
+        seen="a row of small flat shapes of similar height",
         expected="images without text in their pixels",
-        do="look at the series: blank the text or remove the series from the cohort, or leave it out: --on-error skip",
+        do="review the series: blank the text, remove the series from the cohort, or skip it with --on-error skip",
     )
 
 
@@ -239,9 +239,9 @@ def _refuse_twice(job: SeriesJob, instance: str, exists: bool) -> None:
     if exists or not instance:
         raise refuse(
             "same-instance-twice" if instance else "no-instance-uid",
-            f"series {job.ordinal}: {'two of its files are the same instance' if instance else 'a file has no SOPInstanceUID'}.",
+            f"series {job.ordinal}: {'two files have the same SOPInstanceUID' if instance else 'a file has no SOPInstanceUID'}.",
             seen="the same SOPInstanceUID (0008,0018) twice" if instance else "an empty SOPInstanceUID (0008,0018)",
-            expected="one file for each SOPInstanceUID",
+            expected="one file per SOPInstanceUID",
             do="remove the copies" if instance else "export the series again",
         )
 
@@ -250,9 +250,9 @@ def _unreadable(ordinal: int) -> FindingError:
     return refuse(
         "unreadable-file",
         f"series {ordinal}: a file cannot be read or written as DICOM.",
-        seen="a file that is cut off, or not to the standard",
+        seen="a truncated file, or a file that violates the DICOM standard",
         expected="complete DICOM files",
-        do="copy or export the series again, or leave it out: --on-error skip",
+        do="copy or export the series again, or skip it with --on-error skip",
     )
 
 

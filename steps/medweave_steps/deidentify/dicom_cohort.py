@@ -96,7 +96,7 @@ def find_series(cohort: Path, names: Sequence[str]) -> FoundCohort:
             unreadable.setdefault(str(error), []).append(number)
             continue
         if file is None and name.lower().endswith((".dcm", ".dicom", ".ima")):
-            unreadable.setdefault("no DICOM mark at byte 128", []).append(number)
+            unreadable.setdefault("no DICOM prefix (DICM) at byte 128", []).append(number)
             continue
         reason = _not_delivered(file)
         if file is None or reason:
@@ -175,10 +175,10 @@ def _name_patients(found: FoundCohort, identities: dict[str, set[tuple[str, str]
 def _ambiguous_issuer(ordinal: int) -> Finding:
     return refuse(
         "ambiguous-issuer",
-        f"series {ordinal}: its headers name a PatientID without its issuer; other series name it with different issuers.",
+        f"series {ordinal}: the headers have a PatientID without issuer, and other series have it with different issuers.",
         seen="no IssuerOfPatientID (0010,0021) in its study",
         expected="IssuerOfPatientID in all studies of that PatientID",
-        do="add the issuer, or leave the series out: --on-error skip",
+        do="add the issuer, or skip the series with --on-error skip",
     ).finding
 
 
@@ -188,17 +188,17 @@ def _defective(ordinal: int, defect: HeaderDefect) -> Finding:
         f"series {ordinal}: {defect.what}.",
         seen=defect.seen,
         expected=defect.expected,
-        do="export the series again from the archive or the scanner, or leave it out: --on-error skip",
+        do="export the series again from the archive or the scanner, or skip it with --on-error skip",
     ).finding
 
 
 def _mixed(ordinal: int) -> Finding:
     return refuse(
         "mixed-patients",
-        f"series {ordinal}: the headers of its study name different patients, so its patient is not known.",
+        f"series {ordinal}: the study contains headers of different patients, so the patient of the series is ambiguous.",
         seen="more than one PatientID (0010,0020) or issuer (0010,0021) under one StudyInstanceUID",
-        expected="one PatientID and one issuer in all files of a study",
-        do="separate the patients' files and export them again, or leave the series out: --on-error skip",
+        expected="the same PatientID and issuer in all files of a study",
+        do="separate the files by patient and export them again, or skip the series with --on-error skip",
     ).finding
 
 
@@ -209,5 +209,5 @@ def _unreadable(numbers: Sequence[int], total: int, reason: str) -> Finding:
         f"{len(numbers)} of {total} files cannot be read as DICOM.",
         seen=f"{reason}: number {shown} of the files sorted by path",
         expected="complete DICOM files with SOPClassUID and SeriesInstanceUID",
-        do="copy or export the files again, or leave them out: --on-error skip",
+        do="copy or export the files again, or skip them with --on-error skip",
     ).finding

@@ -116,10 +116,10 @@ def _copy(source: Path, target: Path, name: SeriesName, role: str, channels: tup
     if search is not None and search.finish():
         raise name.refuse(
             "text-in-pixels",
-            "its planes look as if text were burned into them.",
-            seen="a line of small flat shapes of like height",
+            "the slices appear to contain burned-in text.",
+            seen="a row of small flat shapes of similar height",
             expected="volumes without text",
-            do="look at the volume: blank the text or remove it from the cohort, or leave it out: --on-error skip",
+            do="review the volume: blank the text, remove the volume from the cohort, or skip it with --on-error skip",
         )
 
 
@@ -140,10 +140,10 @@ def _header(stream: BinaryIO, volume: NiftiVolume, name: SeriesName, role: str) 
                 return bytes(header) + bytes(4)
     raise name.refuse(
         "not-nifti",
-        f"the {role} is no NIfTI file that holds header and voxels.",
-        seen="another format, or a header whose voxels lie in another file",
+        f"the {role} is not a single-file NIfTI with header and voxels.",
+        seen="another format, or a header with the voxels in a separate file",
         expected="NIfTI-1 or NIfTI-2 in one file (.nii or .nii.gz)",
-        do="convert it to one file",
+        do="convert it to single-file NIfTI",
     )
 
 
@@ -167,8 +167,8 @@ def _write(
 def _cut_off(name: SeriesName, role: str) -> FindingError:
     return name.refuse(
         "truncated-file",
-        f"the NIfTI file of the {role} is cut off or damaged.",
-        seen="fewer voxels than its header says",
+        f"the NIfTI file of the {role} is truncated or corrupt.",
+        seen="fewer voxels than declared in the header",
         expected="a complete file",
         do="copy or download the file again",
     )
@@ -177,7 +177,7 @@ def _cut_off(name: SeriesName, role: str) -> FindingError:
 def _missing(name: SeriesName, role: str) -> FindingError:
     return name.refuse(
         "missing-file",
-        f"the {role} is listed, and not there.",
+        f"the {role} is listed in dataset.json but missing.",
         seen="no such file",
         expected="every file that dataset.json lists",
         do="copy or download the data set again",

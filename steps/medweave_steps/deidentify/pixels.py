@@ -45,7 +45,7 @@ def strip_pixel_data(dataset: Any, syntax: str) -> bool:
     except CodeStreamError as error:
         raise UnreadablePixelsError(str(error)) from error
     except Exception as error:  # pydicom raises many kinds for damaged fragments and values
-        raise UnreadablePixelsError("pixel data that do not fit their header") from error
+        raise UnreadablePixelsError("pixel data that do not match the header") from error
 
 
 def _strip_native(dataset: Any, options: dict[str, Any]) -> bool:
@@ -53,10 +53,10 @@ def _strip_native(dataset: Any, options: dict[str, Any]) -> bool:
     num_bits: int = _samples_per_frame(options) * options["bits_allocated"] * num_frames
     size = (num_bits + 7) // 8
     if len(data) < size:
-        raise UnreadablePixelsError("fewer bytes of pixel data than the header says")
+        raise UnreadablePixelsError("fewer bytes of pixel data than declared in the header")
     # Cut off after a row, pixels of a header with wrong Columns would look like a complete, sheared image.
     if size and len(data) - size >= max(2, size // (num_frames * options["rows"])):
-        raise UnreadablePixelsError("more bytes of pixel data than the header says, by a row or more")
+        raise UnreadablePixelsError("at least one row more of pixel data than declared in the header")
     dataset.PixelData = data[:size] + bytes(size % 2)
     return len(data) > size + size % 2
 
@@ -75,7 +75,7 @@ def _strip_compressed(dataset: Any, options: dict[str, Any], syntax: str) -> boo
     extended = (tables[0], tables[1]) if all(tables) else None
     frames = list(generate_frames(dataset.PixelData, number_of_frames=num_frames, extended_offsets=extended))
     if len(frames) != num_frames:
-        raise UnreadablePixelsError("another number of compressed frames than the header says")
+        raise UnreadablePixelsError("a number of compressed frames that differs from the header")
     stripped = [_strip_frame(frame, options, syntax) for frame in frames]
     has_table = sum(len(frame) + 16 for frame in stripped) < _LONGEST_WITH_TABLE
     dataset.PixelData = encapsulate(stripped, has_bot=has_table)
@@ -133,7 +133,7 @@ def _native(dataset: Any, options: dict[str, Any], syntax: str) -> Iterator[npt.
     rows, columns, samples = options["rows"], options["columns"], options["samples_per_pixel"]
     size = rows * columns * samples
     if len(data) < size * dtype.itemsize * options["number_of_frames"]:
-        raise UnreadablePixelsError("fewer bytes of pixel data than the header says")
+        raise UnreadablePixelsError("fewer bytes of pixel data than declared in the header")
     by_plane = samples > 1 and int(dataset.get("PlanarConfiguration") or 0) == 1
     for frame in range(options["number_of_frames"]):
         values = np.frombuffer(data, dtype, size, frame * size * dtype.itemsize)

@@ -67,14 +67,14 @@ def read_key(path: Path) -> bytes:
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # a named pipe must not stop the step
     with os.fdopen(descriptor, "rb") as stream:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise _no_key("something that is no ordinary file")
+            raise _no_key("a path that is not a regular file")
         key = stream.read(LARGEST_KEY_BYTES + 1)
     if not KEY_BYTES <= len(key) <= LARGEST_KEY_BYTES:
         raise _no_key(
             f"a file of {'more than ' if len(key) > LARGEST_KEY_BYTES else ''}{min(len(key), LARGEST_KEY_BYTES)} bytes"
         )
     if len(set(key)) < 8:
-        raise _no_key("a file that repeats few different bytes")
+        raise _no_key("a file with few distinct bytes")
     return key
 
 
@@ -85,10 +85,10 @@ def is_open_to_others(path: Path) -> bool:
 
 def _no_key(seen: str) -> UserInputError:
     return UserInputError(
-        "--key does not hold a key.",
+        "--key is not a valid key file.",
         seen=seen,
         expected=f"{KEY_BYTES} random bytes, or up to {LARGEST_KEY_BYTES}",
-        do="give the key of an earlier run, or a name that is free: then a key is made",
+        do="use the key of an earlier run, or a path that does not exist, to create a new key",
     )
 
 

@@ -132,8 +132,8 @@ def _check_same_source(source_grid: Grid, entry: CaseEntry) -> None:
     if source_grid.shape == entry.grid.shape and np.allclose(source_grid.affine, entry.grid.affine, atol=1e-3):
         return
     raise UserInputError(
-        f"the prepared volume of {entry.case_id} was made from another source.",
-        seen=f"a source grid of {' x '.join(map(str, source_grid.shape))} voxels in its volume_info.json",
-        expected=f"{' x '.join(map(str, entry.grid.shape))} voxels, at the same place, as the cohort index says",
-        do="give the case batches that were prepared from this cohort index",
+        f"the preprocessed volume of {entry.case_id} has another source.",
+        seen=f"source grid {' x '.join(map(str, source_grid.shape))} voxels in its volume_info.json",
+        expected=f"{' x '.join(map(str, entry.grid.shape))} voxels at the same position, as in the cohort index",
+        do="use the case batches that were preprocessed from this cohort index",
     )

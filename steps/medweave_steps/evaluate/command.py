@@ -29,39 +29,39 @@ _VOLUME_MM3, _MR_VOLUME_MM3 = (30.0, 15000.0), (1000.0, 1e6)
 class EvaluateConfig:
     """Options of `evaluate`."""
 
-    cohort: Path = option("folder of the cohort, which holds the ground truth", metavar="DIR")
-    cohort_index: Path = option("cohort_index.json of that cohort, as check wrote it", metavar="FILE")
-    segmentations: tuple[Path, ...] = option("folders that segment wrote, one or more", metavar="DIR")
+    cohort: Path = option("cohort folder with the ground truth", metavar="DIR")
+    cohort_index: Path = option("cohort_index.json that check wrote for this cohort", metavar="FILE")
+    segmentations: tuple[Path, ...] = option("one or more output folders of segment", metavar="DIR")
     case_batches: tuple[Path, ...] = option(
-        "prepared batches that were segmented, one or more: which cases are due, and the baseline's input",
+        "one or more preprocessed batches that were segmented: the expected cases, and the input of the baseline",
         metavar="DIR",
     )
     output: Path = option("folder to write: metrics.json, per_case.csv, lesions.csv", metavar="DIR")
     baseline_threshold_hu: float = option(
-        "baseline of CT: voxels from this value on, HU; of cases that were cropped to the lungs, those in the lungs",
+        "threshold of the CT baseline, HU; applied inside the lungs for cases cropped to the lungs",
         default=-400.0,
     )
     baseline_threshold_sd: float = option(
-        "baseline of MR: voxels of the first contrast from this many standard deviations above its mean on", default=2.5
+        "threshold of the MR baseline, in standard deviations above the mean of the first contrast", default=2.5
     )
     baseline_volume_mm3: tuple[float, float] | None = option(
-        "baseline: components in this range are kept, mm³ (default: 30 15000, balls of about 4 to 30 mm; MR 1000 1000000)",
+        "component volumes that the baseline keeps, mm³ (default: 30 15000, spheres of about 4 to 30 mm; MR 1000 1000000)",
         default=None, metavar="LOW HIGH",
     )  # fmt: skip
-    bootstrap_seed: int = option("seed of the intervals' draws", default=20260, metavar="S")
-    bootstrap_resamples: int = option("draws per interval", default=2000)
+    bootstrap_seed: int = option("random seed of the bootstrap", default=20260, metavar="S")
+    bootstrap_resamples: int = option("number of bootstrap resamples", default=2000)
 
     def __post_init__(self) -> None:
         low, high = self.baseline_volume_mm3 or _VOLUME_MM3
         if not 0 <= low < high:
             raise UsageError(
-                "evaluate: --baseline-volume-mm3 is not a range.",
+                "invalid value of --baseline-volume-mm3.",
                 seen=f"{low:g} {high:g}",
-                expected="two volumes in mm³, the smaller one first",
+                expected="two volumes in mm³, in ascending order",
             )
         if self.bootstrap_resamples < 100:
             raise UsageError(
-                "evaluate: --bootstrap-resamples is too small for an interval.",
+                "invalid value of --bootstrap-resamples: too small for an interval.",
                 seen=str(self.bootstrap_resamples),
                 expected="100 or more",
             )
@@ -118,11 +118,15 @@ def due_cases(config: EvaluateConfig, index: CohortIndex) -> tuple[list[CaseTask
     prepared = _prepared_cases(config)
     masks = find_masks(config.segmentations)
     _refuse(
-        sorted(prepared.keys() - entries.keys()), "prepared, but not in the cohort index", "the index of this cohort"
+        sorted(prepared.keys() - entries.keys()),
+        "preprocessed, but not in the cohort index",
+        "the cohort index of these cases",
     )
-    _refuse(sorted(prepared.keys() - masks.keys()), "prepared, but without a mask", "one mask for each prepared case")
+    _refuse(sorted(prepared.keys() - masks.keys()), "preprocessed, but without mask", "one mask per preprocessed case")
     _refuse(
-        sorted(masks.keys() - prepared.keys()), "segmented, but in no case batch", "the batches that were segmented"
+        sorted(masks.keys() - prepared.keys()),
+        "segmented, but not in any case batch",
+        "the case batches that were segmented",
     )
     without_truth = [case_id for case_id in prepared if entries[case_id].ground_truth is None]
     label = only_label(index.labels, "the cohort index")
@@ -133,10 +137,10 @@ def due_cases(config: EvaluateConfig, index: CohortIndex) -> tuple[list[CaseTask
     ]
     if not tasks:
         raise UserInputError(
-            "there is nothing to evaluate.",
-            seen=f"{len(without_truth)} cases, none of them with a ground truth",
-            expected="at least one case with a reference mask",
-            do="add reference masks to the cohort, or leave evaluate out: the segmentations are complete without it",
+            "no case has a ground truth to compare with.",
+            seen=f"{len(without_truth)} cases, none with a ground truth",
+            expected="at least one case with a ground-truth mask",
+            do="add ground-truth masks to the cohort, or skip evaluate: the segmentations are complete without it",
         )
     return tasks, without_truth
 
@@ -153,10 +157,10 @@ def _refuse(case_ids: list[str], seen: str, expected: str) -> None:
     if case_ids:
         shown = first_of(case_ids, 5)
         raise UserInputError(
-            "cohort, case batches and segmentations do not belong together.",
+            "cohort index, case batches and segmentations do not match.",
             seen=f"{shown}: {seen}",
             expected=expected,
-            do="give --cohort-index, --case-batches and --segmentations of one run, and all of them",
+            do="use --cohort-index and all --case-batches and --segmentations of the same run",
         )
 
 
@@ -176,7 +180,7 @@ def _evaluate_all(cohort: Path, tasks: list[CaseTask], rule: Any, context: StepC
             figures = result.figures
             shown = "no lesion in either mask" if figures.dice is None else f"Dice {figures.dice:.3f}"
             progress.step(
-                f"{figures.case_id}, {shown}, {figures.lesions_hit} of {figures.lesions} lesions found, "
+                f"{figures.case_id}, {shown}, {figures.lesions_hit} of {figures.lesions} lesions detected, "
                 f"{figures.false_positives} false positives",
                 dice=figures.dice,
             )
@@ -187,24 +191,23 @@ def _evaluate_all(cohort: Path, tasks: list[CaseTask], rule: Any, context: StepC
 
 def _say(evaluation: Evaluation, context: StepContext) -> None:
     if evaluation.synthetic:
-        context.notice("synthetic data: these figures say nothing about patients.")
+        context.notice("synthetic data: these results say nothing about performance on patients.")
     for count, what in (
-        (evaluation.cases_both_empty, "no lesion in either mask, and so no Dice"),
-        (len(evaluation.cases_without_ground_truth), "no ground truth, and so no figure"),
+        (evaluation.cases_both_empty, "no lesion in either mask and therefore no Dice"),
+        (len(evaluation.cases_without_ground_truth), "no ground truth and therefore no metrics"),
     ):
         if count:
             context.notice(f"{count} {'case has' if count == 1 else 'cases have'} {what}.")
 
 
-VERB = Verb(
-    name="evaluate",
-    description=(
-        "Compares the delivered masks (DICOM SEG where there is one, else NIfTI) with the ground truth on the grid of the\n"
-        "source: Dice, HD95 (mm), NSD at 2 mm, lesion sensitivity by size (longest in-plane diameter, mm) and false\n"
-        "positives per scan, per case and pooled, with bootstrap 95 % intervals over patients, beside a fixed baseline\n"
-        "(HU threshold, of cases cropped to the lungs inside these; of MR a threshold on the first contrast; component size).\n"
-        "Refuses masks on another grid and cases that are missing."
-    ),
-    config=EvaluateConfig,
-    run=run,
-)
+DESCRIPTION = """\
+Compares the delivered masks (DICOM SEG if present, else NIfTI) with the ground truth on the source grid. Metrics, per case and
+pooled: Dice, HD95 (mm), NSD at 2 mm, lesion sensitivity by size (longest in-plane diameter, mm) and false positives per scan.
+Pooled metrics have 95 % bootstrap intervals over patients. For comparison, the same metrics are computed for a fixed baseline:
+a threshold (CT: in HU, inside the lungs for cases cropped to the lungs; MR: on the first contrast) and a component-size filter.
+Errors: masks on another grid; missing cases."""
+EXAMPLE = """\
+medweave-step evaluate --cohort cohort --cohort-index cohort_index.json --segmentations segmentations \\
+      --case-batches prepared/inference_batches/batch-000 --output evaluation"""
+
+VERB = Verb(name="evaluate", description=DESCRIPTION, example=EXAMPLE, config=EvaluateConfig, run=run)

@@ -39,9 +39,9 @@ def find_masks(folders: Sequence[Path]) -> dict[str, Path]:
             if case_folder.name in found:
                 raise UserInputError(
                     f"{case_folder.name} was segmented twice.",
-                    seen="its mask in two folders of --segmentations",
-                    expected="one mask for each case",
-                    do="name each folder of segmentations once, and remove older results",
+                    seen="a mask in two folders of --segmentations",
+                    expected="one mask per case",
+                    do="list each segmentation folder once, and remove older results",
                 )
             found[case_folder.name] = case_folder
     return found
@@ -70,27 +70,27 @@ def read_mask(cohort: Path, folder: Path, entry: CaseEntry, label: Label) -> tup
             source = open_source(cohort, entry)
             if not isinstance(source, DicomSource):
                 raise UserInputError(
-                    f"the DICOM mask of {entry.case_id} belongs to a volume that is not DICOM.",
+                    f"{entry.case_id} has a DICOM mask, but its source is not DICOM.",
                     seen=f"{DICOM_MASK} for a NIfTI source",
                     expected=f"only {NIFTI_MASK}",
-                    do="evaluate masks that segment wrote for this very cohort",
+                    do="evaluate the masks that segment wrote for this cohort",
                 )
             labels = read_dicom_segmentation(folder / DICOM_MASK, source.slices, source.grid, name_of(entry))
     except FindingError as error:
         raise UserInputError(
-            f"the delivered mask cannot be compared. {error.what}",
+            f"the delivered mask cannot be compared with the ground truth. {error.what}",
             seen=error.seen,
             expected=error.expected,
-            do="evaluate masks as segment wrote them for this very cohort; run segment again if one is damaged",
+            do="evaluate the unmodified masks that segment wrote for this cohort; run segment again if a mask is corrupt",
         ) from error
     predicted: BoolArray = np.ascontiguousarray(labels) > 0
     others = [int(value) for value in np.unique(labels[(labels != label.value) & (labels != 0)])]
     if others and (others != [1] or (labels == label.value).any()):
         raise UserInputError(
-            f"the delivered mask of {entry.case_id} holds other labels than the ground truth.",
+            f"the delivered mask of {entry.case_id} contains labels that differ from the ground truth.",
             seen=f"the values {', '.join(map(str, sorted({*others, *np.unique(labels).tolist()} - {0})))}",
             expected=f"0, and {label.text}",
-            do="evaluate masks of this one label; labels are never merged silently",
+            do="evaluate masks with this label only; labels are never merged silently",
         )
     return predicted, mask_format
 

@@ -31,14 +31,16 @@ from medweave_steps.runtime.write import atomic_directory
 class ExportConfig:
     """Options of `export`."""
 
-    trained_model: Path = option("model folder with models/model.safetensors, as train and bundle write it")
-    output: Path = option("model folder to write: the same, with ONNX and OpenVINO IR (float32)")
-    parity_windows: int = option("windows on which torch, OpenVINO and ONNX Runtime are compared", default=3)
-    parity_seed: int = option("seed of these windows", default=0)
-    logit_tolerance: float = option(
-        "largest difference of two logits, as a share of the largest logit (at least 1)", default=1e-3
+    trained_model: Path = option("model folder of train or bundle, with models/model.safetensors")
+    output: Path = option("model folder to write: the input model with ONNX and OpenVINO IR (float32)")
+    parity_windows: int = option(
+        "number of windows on which the outputs of torch, OpenVINO and ONNX Runtime are compared", default=3
     )
-    decision_tolerance: float = option("largest share of voxels whose thresholded decision differs", default=1e-4)
+    parity_seed: int = option("random seed of these windows", default=0)
+    logit_tolerance: float = option(
+        "maximum difference of two logits, as a fraction of the largest logit (at least 1)", default=1e-3
+    )
+    decision_tolerance: float = option("maximum fraction of voxels whose thresholded prediction differs", default=1e-4)
 
     def __post_init__(self) -> None:
         if self.parity_windows < 1:
@@ -55,7 +57,7 @@ def run(config: ExportConfig, context: StepContext) -> Mapping[str, Any]:
     from medweave_steps.io.model.network import load_network
 
     card = read_card(config.trained_model)
-    check_float32(card, "be exported", expected=AS_TRAINED, do="give that folder as --trained-model")
+    check_float32(card, "be exported", expected=AS_TRAINED, do="set --trained-model to that folder")
     require("openvino", extra="export")
     require("torch", extra="export").set_num_threads(context.num_threads)
     progress = context.progress(unit="stage", total=4)
@@ -63,7 +65,7 @@ def run(config: ExportConfig, context: StepContext) -> Mapping[str, Any]:
     shape, channels = card.input.patch_shape, card.input.channels
     windows = list(parity_windows(shape, num_windows=config.parity_windows, seed=config.parity_seed, channels=channels))
     expected = reference_logits(network, windows)
-    progress.step(f"weights of '{card.name}' fit the card")
+    progress.step(f"weights of '{card.name}' match the model card")
     made = (ONNX_FILE, openvino_file("float32"), openvino_weights_file("float32"))
     with atomic_directory(config.output) as folder:
         copy_files(config.trained_model, card, folder, leave_out=made)
@@ -94,7 +96,9 @@ def _parity(
     results = []
     for backend, runner in runners.items():
         if runner is None:
-            context.notice(f"parity with {backend} was not checked: it is not installed here (extra segment-ort).")
+            context.notice(
+                f"parity with {backend} was not checked: it is not installed on this machine (extra segment-ort)."
+            )
             continue
         pairs = ((logits, runner(window)) for logits, window in logits_and_windows)
         result = parity.compare(backend, pairs, threshold=card.postprocessing.threshold)
@@ -106,20 +110,18 @@ def _parity(
 def _differences(results: Sequence[Mapping[str, Any]]) -> str:
     return "parity with torch: " + "; ".join(
         f"{result['backend']} logits within {result['max_logit_difference']:.1e}, "
-        f"{result['decision_share']:.1e} of the voxels decided otherwise"
+        f"{result['decision_share']:.1e} of the voxels with a different prediction"
         for result in results
     )
 
 
-VERB = Verb(
-    name="export",
-    description=(
-        "Writes a trained model as ONNX (models/model.onnx, free batch axis) and OpenVINO IR\n"
-        "(models/float32.xml and .bin, uncompressed float32, one window at a time) beside its weights.\n"
-        "Input: float32 [batch, channels, I, J, K], HU clipped to the card's window and scaled to 0..1, or MR as preprocess\n"
-        "writes it; output: one logit per voxel.\n"
-        "Refuses weights that do not fit the card's architecture, and an export whose logits leave those of torch."
-    ),
-    config=ExportConfig,
-    run=run,
-)
+DESCRIPTION = """\
+Exports a trained model to ONNX (models/model.onnx, dynamic batch axis) and OpenVINO IR (models/float32.xml and .bin,
+uncompressed float32, batch size 1), and adds both to a copy of the model folder.
+Network input: float32 [batch, channels, I, J, K]; CT in HU clipped to the window of the model card and scaled to 0..1, or MR as
+preprocess writes it. Network output: one logit per voxel.
+Errors: weights that do not match the architecture in the model card; exported logits that differ from torch's by more than
+the tolerances."""
+EXAMPLE = "medweave-step export --trained-model trained_model --output exported_model"
+
+VERB = Verb(name="export", description=DESCRIPTION, example=EXAMPLE, config=ExportConfig, run=run)

@@ -43,10 +43,10 @@ def reference_logits(network: Any, windows: Sequence[FloatArray]) -> list[FloatA
             seen, fits = f"{type(error).__name__}: {' '.join(str(error).split())[:160]}", False
         if not fits:
             raise UserInputError(
-                "the network does not fit the input contract of its model card.",
+                "the network does not match the input definition of its model card.",
                 seen=f"for an input of shape {window.shape}: {seen}",
-                expected="one logit per voxel: an output of the input's shape, with one channel",
-                do="give the model card the patch_shape and the architecture that the model was trained with",
+                expected="one logit per voxel: an output of the input shape, with one channel",
+                do="correct patch_shape and architecture in the model card to the values of the training",
             )
     return logits
 

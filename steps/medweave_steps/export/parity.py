@@ -142,15 +142,15 @@ def judge(parity: Parity, *, logit_tolerance: float, decision_tolerance: float) 
     bound = logit_tolerance * max(1.0, parity.max_logit)
     if parity.max_logit_difference <= bound and parity.decision_share <= decision_tolerance:
         return
-    seen = "logits that are not finite numbers"
+    seen = "logits that are NaN or infinite"
     if math.isfinite(parity.max_logit_difference):
         seen = (
-            f"logits up to {parity.max_logit_difference:.2e} apart (largest logit {parity.max_logit:.1f}), "
-            f"decision differing in {parity.decision_share:.2e} of {parity.num_voxels} voxels"
+            f"logits differ by up to {parity.max_logit_difference:.2e} (largest logit {parity.max_logit:.1f}), "
+            f"predictions differ in {parity.decision_share:.2e} of {parity.num_voxels} voxels"
         )
     raise InternalError(
-        f"the exported model does not compute what torch computes, in {parity.backend}.",
+        f"the exported model does not reproduce the outputs of torch, in {parity.backend}.",
         seen=seen,
         expected=f"at most {bound:.2e} and {decision_tolerance:.2e}",
-        do="train and export with the library versions of constraints.txt; if it stays, please report it",
+        do="train and export with the library versions of constraints.txt; if the error persists, report it",
     )

@@ -43,29 +43,25 @@ if TYPE_CHECKING:
 class GateConfig:
     """Options of `gate`."""
 
-    exported_model: Path = option("the float32 model, as export writes it; accepted when no candidate is")
+    exported_model: Path = option("float32 model folder of export; the fallback if no candidate is accepted")
     candidates: tuple[Path, ...] = option(
-        "model folders derived from it, as quantize writes them", default=(), metavar="PATH"
+        "candidate model folders of quantize, derived from the exported model", default=(), metavar="PATH"
     )
-    training_set: Path = option("prepared cases with labels; their validation split decides")
-    test_batches: tuple[Path, ...] = option(
-        "prepared test cases; reported, they decide nothing", default=(), metavar="PATH"
-    )
-    output: Path = option("model folder to write: the exported model, its card pinning what segment computes in")
+    training_set: Path = option("preprocessed cases with labels; the validation split decides")
+    test_batches: tuple[Path, ...] = option("preprocessed test cases; reported only", default=(), metavar="PATH")
+    output: Path = option("model folder to write: the exported model, with the precision for segment fixed in its card")
     decision: Path = option(
-        "JSON file to write: what was measured, and why it was decided", default=Path("gate_decision.json")
+        "JSON file to write: measurements, decision and reasons", default=Path("gate_decision.json")
     )
     dice_tolerance: float = option(
-        "the 95 % interval of the paired Dice difference must lie above minus this", default=0.01
+        "maximum loss of Dice: the 95 % interval of the paired difference must lie above minus this value", default=0.01
     )
-    sensitivity_tolerance: float = option("lesion sensitivity may fall by this much (0 to 1)", default=0.02)
-    false_positive_tolerance: float = option("false positives per scan may rise by this much", default=0.1)
-    min_speedup: float = option("from this many times float32's speed on, a candidate counts as faster", default=1.1)
-    max_slowdown: float = option(
-        "a candidate that is only smaller may take this many times float32's seconds", default=1.1
-    )
-    pairs: int = option("timed rounds; at least one per validation case is done", default=7)
-    seed: int = option("seed of the bootstrap", default=0)
+    sensitivity_tolerance: float = option("maximum loss of lesion sensitivity (0 to 1)", default=0.02)
+    false_positive_tolerance: float = option("maximum increase of false positives per scan", default=0.1)
+    min_speedup: float = option("minimum speedup over float32 for a candidate to count as faster", default=1.1)
+    max_slowdown: float = option("maximum time relative to float32 for a candidate that is only smaller", default=1.1)
+    pairs: int = option("number of timed rounds; at least one per validation case", default=7)
+    seed: int = option("random seed of the bootstrap", default=0)
 
     def __post_init__(self) -> None:
         for name in ("dice_tolerance", "sensitivity_tolerance", "false_positive_tolerance"):
@@ -158,7 +154,7 @@ def _in_one_line(judged: Sequence[GateCandidate], accepted: GateCandidate | None
     if accepted is not None:
         return f"{accepted.precision} accepted: {'; '.join(accepted.reasons)}."
     if not judged:
-        return "float32 kept: there was no candidate."
+        return "float32 selected: there is no candidate."
     return "float32 kept. " + " ".join(
         f"{candidate.precision} {'; '.join(r for r in candidate.reasons if r.startswith('refused'))}."
         for candidate in judged
@@ -188,8 +184,8 @@ def _with_test(
 
 def _read_models(config: GateConfig) -> tuple[ModelCard, list[ModelCard]]:
     card = read_card(config.exported_model)
-    do = "give the folder that export wrote as --exported-model"
-    check_float32(card, "be what candidates are compared with", do=do)
+    do = "set --exported-model to the output folder of export"
+    check_float32(card, "be the reference of the candidates", do=do)
     # A card of an older version has another digest once it is read; its children name the digest of the file.
     parents = (card_sha256(card), sha256_of_file(config.exported_model / CARD_FILE))
     candidates = []
@@ -197,17 +193,17 @@ def _read_models(config: GateConfig) -> tuple[ModelCard, list[ModelCard]]:
         candidate = read_card(folder)
         if candidate.parent_sha256 not in parents:
             raise UserInputError(
-                f"the candidate '{candidate.name}' was not made from this exported model.",
+                f"the candidate '{candidate.name}' was not derived from this exported model.",
                 seen=f"parent {str(candidate.parent_sha256)[:16]}… (model_card.json of the candidate)",
-                expected=f"parent {parents[0][:16]}…, the digest of the exported model's card",
+                expected=f"parent {parents[0][:16]}…, the digest of the card of the exported model",
                 do="run `medweave-step quantize` on this exported model",
             )
         same = all(getattr(candidate, name) == getattr(card, name) for name in ("input", "postprocessing", "labels"))
         if candidate.precision != "int8" or not same:
             raise UserInputError(
-                f"the candidate '{candidate.name}' cannot take the exported model's place.",
-                seen=f"precision {candidate.precision}, {'the same' if same else 'another'} input, postprocessing or labels",
-                expected="precision int8, and input, postprocessing and labels as the exported model has them",
+                f"the candidate '{candidate.name}' cannot replace the exported model.",
+                seen=f"precision {candidate.precision}, {'the same' if same else 'different'} input, postprocessing or labels",
+                expected="precision int8, and the input, postprocessing and labels of the exported model",
                 do="run `medweave-step quantize` on this exported model",
             )
         candidates.append(candidate)
@@ -224,13 +220,13 @@ def _labelled(
     cases = [folder for folder in prepared.cases() if folder.case.split == split]
     labelled = [folder for folder in cases if folder.case.has_label]
     if len(labelled) < len(cases):
-        context.notice(f"{len(cases) - len(labelled)} of {len(cases)} {split} cases have no label and are left out.")
+        context.notice(f"{len(cases) - len(labelled)} of {len(cases)} {split} cases have no label and are excluded.")
     if split == "validation" and not labelled:
         raise UserInputError(
-            "there is nothing to decide on.",
+            "there is no validation case for the decision.",
             seen="no validation case with a label in the training set",
             expected="at least one case of split 'validation' with label.npy (two patients, for an interval)",
-            do="give preprocess more patients, or a larger validation share in --fractions",
+            do="run preprocess with more patients, or with a larger validation fraction in --fractions",
         )
     return labelled
 
@@ -271,15 +267,14 @@ def _others(decision: GateDecision, case_id: str) -> dict[str, Any]:
     return shown
 
 
-VERB = Verb(
-    name="gate",
-    description=(
-        "Decides which model segment shall use; run it where segment will run.\n"
-        "Float32 and each candidate segment the validation cases in alternating pairs. A candidate is accepted only if it is\n"
-        "faster (--min-speedup), or smaller on disk and not slower than --max-slowdown allows, and Dice, lesion sensitivity\n"
-        "and false positives per scan stay within the tolerances. Test cases are reported and decide nothing.\n"
-        "Writes a model folder whose card pins the precision, and gate_decision.json with every figure and reason."
-    ),
-    config=GateConfig,
-    run=run,
-)
+DESCRIPTION = """\
+Selects the model that segment uses: float32 or a quantized candidate. Run it on the machine type that runs segment.
+The float32 model and each candidate segment the validation cases in alternating pairs. A candidate is accepted only if it is
+faster (--min-speedup), or smaller on disk and within --max-slowdown, and if Dice, lesion sensitivity and false positives per
+scan stay within the tolerances. Test cases are reported but do not affect the decision.
+Writes a model folder whose card fixes the precision, and gate_decision.json with all measurements and reasons."""
+EXAMPLE = """\
+medweave-step gate --exported-model exported_model --candidates int8_candidate \\
+      --training-set prepared/training_set --output accepted_model"""
+
+VERB = Verb(name="gate", description=DESCRIPTION, example=EXAMPLE, config=GateConfig, run=run)

@@ -114,7 +114,7 @@ class _OnnxRuntime:
         self, model_folder: Path, card: ModelCard, shape: tuple[int, int, int, int, int], num_threads: int
     ) -> None:
         runtime = require("onnxruntime", extra="segment-ort")
-        do = "use --backend openvino, or the float32 model it was made from"
+        do = "use --backend openvino, or the float32 model that it was derived from"
         check_float32(card, "run with ONNX Runtime", do=do)
         path = listed_file(model_folder, card, ONNX_FILE, made_by="export")
         options = runtime.SessionOptions()
@@ -151,9 +151,9 @@ def _check_output(card: ModelCard, name: str, seen: tuple[int, ...], shape: tupl
 
 def _unusable(card: ModelCard, name: str, seen: str) -> UserInputError:
     return UserInputError(
-        f"{name} of the model '{card.name}' cannot be used.",
+        f"{name} of the model '{card.name}' is not usable.",
         seen=seen,
-        expected="a network with one input and one output of one channel (a logit), for the card's patch shape "
+        expected="a network with one input and one output of one channel (a logit), for the patch shape of the model card, "
         f"{card.input.patch_shape}",
         do="run `medweave-step export` again",
     )

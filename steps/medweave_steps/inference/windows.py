@@ -102,10 +102,10 @@ def predict_probability(engine: Engine, volume_CIJK: npt.NDArray[np.floating], c
     # One pass over the sum instead of one per window: NaN and infinity survive additions.
     if not np.isfinite(logits).all():
         raise InternalError(
-            f"the network of model '{card.name}' gave values that are not finite.",
+            f"the network of model '{card.name}' returned values that are NaN or infinite.",
             seen=f"{int((~np.isfinite(logits)).sum())} of {logits.size} voxels are NaN or infinite",
             expected="finite logits",
-            do="do not use this model; if it is int8, take the float32 model it was made from",
+            do="do not use this model; if it is int8, use the float32 model that it was derived from",
         )
     return _logistic(logits)
 

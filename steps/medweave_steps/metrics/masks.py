@@ -25,9 +25,9 @@ def check_pair(predicted: npt.NDArray[Any], reference: npt.NDArray[Any]) -> None
     if predicted.dtype == np.bool_ == reference.dtype and predicted.shape == reference.shape:
         return
     raise UserInputError(
-        "two masks cannot be compared.",
+        "the masks cannot be compared.",
         seen=f"{predicted.dtype} of shape {predicted.shape} and {reference.dtype} of shape {reference.shape}",
-        expected="two bool masks of one shape, on the same grid",
+        expected="two boolean masks of the same shape, on the same grid",
         do="restore the predicted mask to the source grid, and compare `mask > 0`",
     )
 

@@ -149,10 +149,10 @@ def network_type(name: str) -> NetworkType:
         return found
     close = difflib.get_close_matches(name, names, n=1)
     raise UsageError(
-        f"there is no network '{name}'.",
+        f"unknown network '{name}'.",
         seen=f"--network {name}",
         expected=f"one of {', '.join(names)}",
-        do=f"write --network {close[0]} (closest name)" if close else "choose one of these",
+        do=f"write --network {close[0]} (closest name)" if close else "choose one of the listed networks",
     )
 
 

@@ -57,7 +57,7 @@ class DistMisUnet(torch.nn.Module):  # type: ignore[misc]  # torch is not import
                 torch.nn.init.trunc_normal_(layer.weight, std=INITIAL_DEVIATION)
                 torch.nn.init.zeros_(layer.bias)
         if wide and norm == "batch" and in_channels == 4 and depth == PUBLISHED_DEPTH:
-            assert num_parameters(self) == PUBLISHED_PARAMETERS, "the network is not the one that was published"
+            assert num_parameters(self) == PUBLISHED_PARAMETERS, "the network differs from the published one"
 
     def forward(self, image_BCIJK: Any) -> Any:
         """Return the logits [B, 1, I, J, K] of images whose sides are multiples of 8."""
@@ -114,8 +114,8 @@ def _doubled(before: int, after: int, *, wide: bool) -> ConvTranspose3d:
 def _check_depth(variant: Variant, norm: Norm, depth: int | None) -> None:
     if variant == "as_described":
         if depth is not None:
-            raise ValueError("as_described takes no depth: it fits images of any size")
+            raise ValueError("as_described takes no depth: it accepts images of any size")
         return
     multiple = 2**POOLINGS * (GROUPS[variant] if norm == "group" else 1)
     if depth is None or depth < multiple or depth % multiple:
-        raise ValueError(f"as_published with {norm} normalisation needs a depth that is a multiple of {multiple}")
+        raise ValueError(f"as_published with {norm} normalization needs a depth that is a multiple of {multiple}")

@@ -52,7 +52,7 @@ class BrainSpec:
     def __post_init__(self) -> None:
         if not 16 <= self.matrix_size <= 240 or self.seed < 0:
             raise UsageError(
-                "phantom brain: the brain cannot be drawn.",
+                "phantom brain: invalid geometry or seed.",
                 seen=f"matrix_size {self.matrix_size}, seed {self.seed}",
                 expected="16 to 240 rows, and a seed of 0 or more",
             )

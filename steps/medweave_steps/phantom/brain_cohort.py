@@ -58,7 +58,7 @@ def write_brains(config: PhantomConfig, context: StepContext) -> Mapping[str, An
             voxels = {key: voxels[key] + number for key, number in zip(LABELS, counts, strict=True)}
             enhancing += counts[-1] > 0
             context.add_case(patient.name, num_tumour_voxels=sum(counts[1:]), held_out=patient.held_out)
-            progress.step(f"{patient.name}: {sum(counts[1:])} voxels of tumour")
+            progress.step(f"{patient.name}: {sum(counts[1:])} tumor voxels")
         write_dataset(folder, [patient.name for patient in patients], DATA_SET)
         describe(folder, config, [one.name for one in patients if one.held_out], LABELS)
     return {"patients": len(patients), "enhancing": enhancing, "voxels_by_label": voxels, "synthetic": True}

@@ -106,7 +106,7 @@ class ChestPhantom:
 
 def _require(holds: bool, name: str, seen: object, expected: str) -> None:
     if not holds:
-        raise UsageError(f"phantom lung: {name} cannot be used.", seen=f"{seen!r}", expected=expected)
+        raise UsageError(f"phantom lung: invalid value of {name}.", seen=f"{seen!r}", expected=expected)
 
 
 def _require_range(ends: tuple[float, float], name: str, lowest: float, highest: float) -> None:

@@ -8,20 +8,21 @@ from typing import Any
 from medweave_steps.phantom.config import PhantomConfig
 from medweave_steps.runtime.verb import StepContext, Verb
 
-DESCRIPTION = """lung writes a cohort of synthetic chest CT: body, lungs, airways, vessels, bones, heart, and nodules of 4 to 30 mm
-with their ground truth. Everything follows from the seeds. Synthetic data is good for trying the pipeline and for
-comparing methods; it says nothing about patients.
+DESCRIPTION = """\
+Generates a synthetic cohort with ground truth, to try the pipeline and to compare methods. The output depends only on the
+seeds. Results on synthetic data say nothing about performance on patients.
 
+lung: chest CT with body, lungs, airways, vessels, bones, heart, and nodules of 4 to 30 mm.
 --format dicom writes series-0001/*.dcm, ground-truth/*.dcm (DICOM SEG), splits.json and cohort_card.json;
---format msd writes the same as an MSD Task06 folder (imagesTr, labelsTr, dataset.json);
+--format msd writes the same cohort as an MSD Task06 folder (imagesTr, labelsTr, dataset.json);
 --format both writes dicom/ and Task06_Lung/.
+--grid scanner: 512 x 512 pixels of 0.6 to 0.9 mm, a slice every 1 to 2.5 mm;
+--grid demo: 256 x 256 pixels of 1.4 to 1.6 mm, a slice every 2 to 2.5 mm.
 
---grid scanner draws 512 x 512 pixels of 0.6 to 0.9 mm and slices every 1 to 2.5 mm;
---grid demo draws 256 x 256 pixels of 1.4 to 1.6 mm and slices every 2 to 2.5 mm.
-
-brain writes an MSD Task01 folder (--format msd only): skull-stripped brains in four MR contrasts (FLAIR, T1w, T1gd, T2w;
-arbitrary units), each with a tumour: oedema, a core that does not enhance and, in most, a rim that does.
---grid scanner draws 240 x 240 x 155 voxels of 1 mm, as the public set has; --grid demo 64 x 64 x 41 of 3.75 mm."""
+brain: an MSD Task01 folder (--format msd only) of skull-stripped brains in four MR contrasts (FLAIR, T1w, T1gd, T2w;
+arbitrary units), each with a tumor: edema, a non-enhancing core and, in most cases, an enhancing rim.
+--grid scanner: 240 x 240 x 155 voxels of 1 mm, as in the public data set; --grid demo: 64 x 64 x 41 voxels of 3.75 mm."""
+EXAMPLE = "medweave-step phantom lung --output cohort --cases 8 --held-out-cases 2 --grid demo"
 
 
 def run(config: PhantomConfig, context: StepContext) -> Mapping[str, Any]:
@@ -32,4 +33,4 @@ def run(config: PhantomConfig, context: StepContext) -> Mapping[str, Any]:
     return write_brains(config, context) if config.kind == "brain" else write_cohort(config, context)
 
 
-VERB = Verb(name="phantom", description=DESCRIPTION, config=PhantomConfig, run=run)
+VERB = Verb(name="phantom", description=DESCRIPTION, example=EXAMPLE, config=PhantomConfig, run=run)

@@ -14,47 +14,47 @@ from medweave_steps.runtime.options import option
 class PhantomConfig:
     """Options of `phantom`."""
 
-    kind: Literal["lung", "brain"] = option("what the scans show", positional=True)
+    kind: Literal["lung", "brain"] = option("anatomy: chest CT with nodules, or brain MR with tumors", positional=True)
     output: Path = option("folder to write; must not exist", metavar="DIR")
-    cases: int = option("patients to develop on; one series each", default=8)
-    held_out_cases: int = option("more patients, fixed as the test split in splits.json", default=0)
-    seed: int = option("seed of the patients to develop on", default=1)
-    held_out_seed: int = option("seed of the held-out patients; must differ from --seed", default=7919)
+    cases: int = option("number of patients for training and validation; one series each", default=8)
+    held_out_cases: int = option("number of additional patients, assigned to the test split in splits.json", default=0)
+    seed: int = option("random seed of the --cases patients", default=1)
+    held_out_seed: int = option("random seed of the held-out patients; must differ from --seed", default=7919)
     nodules: tuple[int, int] = option(
-        "fewest and most nodules of a patient to develop on (lung); held-out patients always have 2 to 6",
+        "minimum and maximum number of nodules per patient (lung); held-out patients always have 2 to 6",
         default=(2, 6),
         metavar="LOW HIGH",
     )
     format: Literal["dicom", "msd", "both"] | None = option(
-        "what to write (default: dicom for lung, msd for brain)", default=None
+        "output format (default: dicom for lung, msd for brain)", default=None
     )
     transfer_syntax: Literal["explicit", "rle", "jpeg2000"] = option(
         "DICOM pixel encoding: explicit little endian, RLE lossless, or JPEG 2000 lossless", default="explicit"
     )
-    grid: Literal["scanner", "demo"] = option("matrix and spacing", default="scanner")
+    grid: Literal["scanner", "demo"] = option("matrix size and voxel spacing", default="scanner")
 
     def __post_init__(self) -> None:
         if self.kind == "brain" and self.format not in (None, "msd"):
             raise UsageError(
-                "phantom brain: --format cannot be used.",
+                "phantom brain: invalid value of --format.",
                 seen=str(self.format),
-                expected="msd, the only format of brains",
+                expected="msd, the only format for brain",
             )
         if self.cases < 0 or self.held_out_cases < 0 or self.cases + self.held_out_cases == 0:
             raise UsageError(
-                "the number of patients cannot be used.",
+                "invalid number of patients.",
                 seen=f"--cases {self.cases} --held-out-cases {self.held_out_cases}",
-                expected="0 or more each, at least 1 in all",
+                expected="0 or more each, at least 1 in total",
             )
         if not 0 <= self.nodules[0] <= self.nodules[1] <= 12:
             raise UsageError(
-                "--nodules cannot be used.",
+                "invalid value of --nodules.",
                 seen=" ".join(map(str, self.nodules)),
-                expected="two numbers from 0 to 12, the smaller one first",
+                expected="two integers from 0 to 12, in ascending order",
             )
         if min(self.seed, self.held_out_seed) < 0 or (self.held_out_cases and self.seed == self.held_out_seed):
             raise UsageError(
-                "the seeds cannot be used.",
+                "invalid seeds.",
                 seen=f"--seed {self.seed} --held-out-seed {self.held_out_seed}",
-                expected="two different numbers, 0 or more: held-out patients must be other patients",
+                expected="two different integers, 0 or more, so that held-out patients differ from the others",
             )

@@ -242,10 +242,10 @@ def place_nodules(
                 break
         else:
             raise InternalError(
-                "phantom lung: no room in the lungs for a nodule.",
-                seen=f"{diameter:.1f} mm beside {len(placed)} others",
-                expected="room for every nodule",
-                do="ask for fewer or smaller nodules, or take another seed",
+                "phantom lung: no space in the lungs for a nodule.",
+                seen=f"{diameter:.1f} mm nodule, with {len(placed)} nodules placed",
+                expected="space for every nodule",
+                do="reduce the number or size of nodules, or use another seed",
             )
     return placed
 

@@ -31,10 +31,10 @@ from medweave_steps.preprocess.lungs import Box, LungField, crop_box, find_lungs
 from medweave_steps.preprocess.resample import Resampling, needed_planes, plan_resampling, resample_planes
 
 _NO_LUNGS = {
-    "one-lung": "air was found on one side of the chest only; the crop is as wide as the body, in case the other lung is collapsed "
-    "or cut off by the field of view",
-    "body": "no lungs were found; the field of view is the whole body",
-    "everything": "neither lungs nor a body were found; the field of view is the whole volume",
+    "one-lung": "air was found on one side of the chest only; the crop has the full body width, in case the other lung is "
+    "collapsed or outside the field of view",
+    "body": "no lungs were found; the crop is the whole body",
+    "everything": "neither lungs nor a body were found; the volume is not cropped",
 }
 
 
@@ -218,10 +218,10 @@ def check_files(cohort: Path, entry: CaseEntry) -> None:
     missing = sum(not (cohort / name).is_file() for name in names)
     if missing:
         raise UserInputError(
-            f"{entry.case_id} (series {entry.series_ordinal}): the cohort is not the one that `check` saw.",
+            f"{entry.case_id} (series {entry.series_ordinal}): the cohort has changed since `check` ran.",
             seen=f"{missing} of {len(names)} files missing",
-            expected="the files that cohort_index.json lists, below --cohort",
-            do="give the folder that check was given, or run check again and use its new cohort_index.json",
+            expected="all files that cohort_index.json lists, inside --cohort",
+            do="set --cohort to the folder that check validated, or run check again and use the new cohort_index.json",
         )
 
 
@@ -286,12 +286,12 @@ def _notices(job: CaseJob, field: LungField | None, num_widened: int, num_outsid
     if field and job.settings.crop == "lungs" and field.kind in _NO_LUNGS:
         found.append(f"{case_id}: {_NO_LUNGS[field.kind]}.")
     if num_widened:
-        lesions = "1 lesion that reaches" if num_widened == 1 else f"{num_widened} lesions that reach"
-        found.append(f"{case_id}: the crop was widened for {lesions} out of the lungs' box.")
+        lesions = "1 lesion that extends" if num_widened == 1 else f"{num_widened} lesions that extend"
+        found.append(f"{case_id}: the crop was widened for {lesions} beyond the bounding box of the lungs.")
     if num_outside:
         lesions = "1 lesion" if num_outside == 1 else f"{num_outside} lesions"
         found.append(
-            f"{case_id}: {lesions} of the ground truth outside the crop; a larger --margin-mm or --crop none would keep them."
+            f"{case_id}: {lesions} of the ground truth outside the crop; a larger --margin-mm or --crop none includes them."
         )
     return found
 

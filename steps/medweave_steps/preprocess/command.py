@@ -16,20 +16,24 @@ if TYPE_CHECKING:
     from medweave_steps.preprocess.case import CaseDone, CaseFailed, CaseJob
 
 DESCRIPTION = """\
-Turns every case of a checked cohort to the axes Right, Anterior, Superior, resamples it linearly to --spacing-mm, clips it
-to --window-hu, crops it to the lungs, and splits the cohort by patient. Of MR, each contrast gets mean 0 and standard
-deviation 1 instead, and the volume is cut to multiples of 8 voxels.
+Reorients each case of a checked cohort to RAS (Right, Anterior, Superior), resamples it linearly to --spacing-mm, clips CT to
+--window-hu, crops it to the lungs, and splits the cohort by patient. MR contrasts are normalized to mean 0 and standard
+deviation 1 instead, and MR volumes are cropped to multiples of 8 voxels.
 
-Reads: the folder that `check` was given, and its cohort_index.json.
-Writes: OUTPUT/training_set/ (training and validation cases) and OUTPUT/inference_batches/batch-000/ ... (test cases; every
-case with --purpose inference), each with cohort.json and, per case, volume.npy (float32, HU; MR: a channel per contrast),
-lung.npy (CT), label.npy, volume_info.json (geometry in mm, inverse transform). In batches, CT cases also have
-source_hu.npy (HU of the source inside the crop, on which segment measures lesions), and cases from DICOM source_headers.zip,
-by which results name their source; it holds patient data. The training set has neither.
-OUTPUT appears only when it is complete; later steps memory-map its arrays.
-A case whose data turn out to be unusable, such as a slice that cannot be decoded, is left out with a notice.
-Refuses: an index with errors or of another cohort, the same patient in two splits, too few patients, a full disk.
-Memory: a series of 512 x 512 x 600 takes less than 4 GB; cases are prepared on --num-threads processes."""
+Input: the cohort folder and the cohort_index.json that `check` wrote for it.
+
+Output: training_set/ (training and validation cases) and inference_batches/batch-000/ ... (test cases; all cases with
+--purpose inference). Each has cohort.json and, per case, volume.npy (float32, HU; MR: one channel per contrast), lung.npy
+(CT), label.npy and volume_info.json (geometry in mm, inverse transform). Inference batches also hold source_hu.npy for CT
+(source HU inside the crop, for lesion measurements) and source_headers.zip for DICOM sources. source_headers.zip contains
+patient data. The training set contains neither. The --output folder appears only when it is complete.
+
+A case with unusable data, such as a slice that cannot be decoded, is skipped with a notice.
+Errors: an index with errors or of another cohort, a patient in two splits, too few patients, a full disk.
+Memory: less than 4 GB for a series of 512 x 512 x 600. Cases are processed in parallel by --num-threads processes."""
+EXAMPLE = (
+    "medweave-step preprocess --cohort cohort --cohort-index cohort_index.json --output prepared --spacing-mm 2 2 2"
+)
 
 
 def run(config: PreprocessConfig, context: StepContext) -> Mapping[str, Any]:
@@ -69,7 +73,7 @@ def run(config: PreprocessConfig, context: StepContext) -> Mapping[str, Any]:
             )
     for failure in sorted(failed, key=lambda failure: failure.case_id):
         error = failure.error
-        context.notice(f"left out: {error.what} (seen: {error.seen}) Do: {error.do}.")
+        context.notice(f"skipped: {error.what} (seen: {error.seen}) Do: {error.do}.")
     entries = [entry for entry in entries if entry.case_id in done]
     for entry in sorted(entries, key=lambda entry: entry.case_id):
         case = done[entry.case_id]
@@ -95,7 +99,7 @@ def _prepare_all(jobs: Sequence[CaseJob], context: StepContext) -> tuple[dict[st
     for result in finished_cases(attempt_case, jobs, num_processes=context.num_threads):
         if isinstance(result, CaseFailed):
             failed.append(result)
-            progress.step(f"{result.case_id}, left out")
+            progress.step(f"{result.case_id}, skipped")
             continue
         done[result.case_id] = result
         shape = " x ".join(map(str, result.figures["shape"]))
@@ -109,7 +113,7 @@ def _all_failed(failed: Sequence[CaseFailed]) -> UserInputError:
     if len(failed) == 1:
         return failed[0].error
     return UserInputError(
-        "\n".join([f"none of {len(failed)} cases can be prepared.", *(str(failure.error) for failure in failed)])
+        "\n".join([f"none of {len(failed)} cases can be preprocessed.", *(str(failure.error) for failure in failed)])
     )
 
 
@@ -130,7 +134,9 @@ def _inputs(config: PreprocessConfig) -> tuple[CohortIndex, CaseSettings]:
 
     if not config.cohort.is_dir():
         raise UsageError(
-            "--cohort is not a folder.", expected="the folder that `check` was given", do="correct the path"
+            "--cohort is not an existing folder.",
+            expected="the cohort folder that `check` validated",
+            do="correct the path",
         )
     index = read_index(config.cohort_index)
     errors = [finding for finding in index.findings if finding.severity == "error"]
@@ -138,17 +144,17 @@ def _inputs(config: PreprocessConfig) -> tuple[CohortIndex, CaseSettings]:
         first = errors[0]
         more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
         raise UserInputError(
-            "the cohort index lists errors.",
+            "the cohort index contains errors.",
             seen=f"{first.what} {first.seen}".strip() + more,
             expected="an index without errors",
-            do="correct the cohort and run check again, or let check leave bad cases out: --on-error skip",
+            do="correct the cohort and run check again, or run check with --on-error skip to skip invalid cases",
         )
     if not index.cases:
         raise UserInputError(
-            "the cohort index lists no case.",
+            "the cohort index contains no case.",
             seen="0 cases",
             expected="at least one CT volume",
-            do="run check on a folder that holds DICOM series or NIfTI volumes",
+            do="run check on a folder with DICOM series or NIfTI volumes",
         )
     card = None if config.segmentation_model is None else read_card(config.segmentation_model, verify=False)
     return index, settings_of(config, card, index.channels)
@@ -160,21 +166,21 @@ def _splits(index: CohortIndex, config: PreprocessConfig, context: StepContext) 
 
     if config.purpose == "inference":
         if config.fractions is not None:
-            context.notice("--fractions has no effect with --purpose inference: every case is segmented.")
+            context.notice("--fractions has no effect with --purpose inference: all cases are segmented.")
         return {entry.case_id: "test" for entry in index.cases}
     labelled = [entry for entry in index.cases if entry.ground_truth is not None]
     if not labelled:
         raise UserInputError(
-            "no case of the cohort has a ground truth, so there is nothing to train on.",
-            seen=f"{len(index.cases)} cases without a mask",
+            "no case of the cohort has a ground truth, so training is not possible.",
+            seen=f"{len(index.cases)} cases without mask",
             expected="a mask (DICOM SEG or NIfTI) for the training cases",
-            do="add the masks and run check again; to segment without training use --purpose inference",
+            do="add the masks and run check again; to segment without training, use --purpose inference",
         )
     without = len(index.cases) - len(labelled)
     if without:
         context.notice(
-            f"{without} {'case has' if without == 1 else 'cases have'} no ground truth and {'is' if without == 1 else 'are'} left "
-            "out; to segment such cases use --purpose inference."
+            f"{without} {'case has' if without == 1 else 'cases have'} no ground truth and {'is' if without == 1 else 'are'} "
+            "skipped; to segment such cases, use --purpose inference."
         )
     return assign_splits(labelled, fractions=config.fractions or DEFAULT_FRACTIONS, seed=config.split_seed)
 
@@ -207,4 +213,4 @@ def _results(
     }
 
 
-VERB = Verb(name="preprocess", description=DESCRIPTION, config=PreprocessConfig, run=run)
+VERB = Verb(name="preprocess", description=DESCRIPTION, example=EXAMPLE, config=PreprocessConfig, run=run)

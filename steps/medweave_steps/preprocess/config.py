@@ -25,39 +25,39 @@ DEFAULT_SEED = 0
 class PreprocessConfig:
     """Options of `preprocess`; None means the default, or the value of the model's card."""
 
-    cohort: Path = option("folder that `check` was given")
-    cohort_index: Path = option("cohort_index.json as `check` wrote it")
+    cohort: Path = option("cohort folder that `check` validated")
+    cohort_index: Path = option("cohort_index.json that `check` wrote")
     output: Path = option("folder to write; must not exist yet")
     spacing_mm: Triple_mm | None = option(
-        "voxel size of the prepared volumes along Right, Anterior, Superior, mm (default: 2 2 2, for MR 1 1 1, or "
+        "voxel size after resampling along Right, Anterior, Superior, mm (default: 2 2 2, for MR 1 1 1, or "
         "the model's)",
         default=None, metavar="R A S",
     )  # fmt: skip
     window_hu: tuple[float, float] | None = option(
-        "values are clipped to this range after resampling, HU (default: -1000 400, or the model's); not for MR, whose contrasts "
+        "intensity window after resampling, HU (default: -1000 400, or the model's); not for MR, whose contrasts "
         "get mean 0 and standard deviation 1 each",
         default=None, metavar="LOW HIGH",
     )  # fmt: skip
     crop: Crop | None = option(
-        "field of view: the box around the lungs, the whole volume, or as much of it as has sides of multiples of 8 voxels "
+        "field of view: the box around the lungs, the whole volume, or the volume cropped to multiples of 8 voxels "
         "(default: lungs, for MR multiple-of-8, or the model's)",
         default=None,
     )
-    margin_mm: float = option("distance kept around the lungs when cropping, mm", default=10.0)
+    margin_mm: float = option("margin around the lungs when cropping, mm", default=10.0)
     fractions: Fractions | None = option(
-        "shares of patients for training, validation and test, with sum 1 (default: 0.7 0.15 0.15); splits that the "
-        "cohort's splits.json fixes stay as they are; for --purpose training only",
+        "fractions of patients for training, validation and test, with sum 1 (default: 0.7 0.15 0.15); patients assigned in the "
+        "cohort's splits.json keep their split; for --purpose training only",
         default=None, metavar="TRAIN VALIDATION TEST",
     )  # fmt: skip
-    split_seed: int = option("seed of the draw of patients into splits", default=DEFAULT_SEED)
-    cases_per_batch: int = option("most cases in one inference batch", default=8)
+    split_seed: int = option("random seed of the assignment of patients to splits", default=DEFAULT_SEED)
+    cases_per_batch: int = option("maximum number of cases in one inference batch", default=8)
     purpose: Literal["training", "inference"] = option(
         "training: train and validation cases into training_set/, test cases into inference_batches/; "
         "inference: every case into inference_batches/, no mask needed",
         default="training",
     )  # fmt: skip
     segmentation_model: Path | None = option(
-        "model folder that will segment the cases: spacing, window and crop are those of its card", default=None
+        "model folder that will segment the cases; spacing, window and crop are taken from its card", default=None
     )
 
     def __post_init__(self) -> None:
@@ -67,13 +67,13 @@ class PreprocessConfig:
         if self.window_hu is not None and not (
             all(map(math.isfinite, self.window_hu)) and self.window_hu[0] < self.window_hu[1]
         ):
-            raise _unusable("window-hu", self.window_hu, "two numbers in HU, the lower one first")
+            raise _unusable("window-hu", self.window_hu, "two numbers in HU, in ascending order")
         if not (math.isfinite(self.margin_mm) and 0 <= self.margin_mm <= 200):
             raise _unusable("margin-mm", self.margin_mm, "a number from 0 to 200 mm")
         if self.split_seed < 0:
-            raise _unusable("split-seed", self.split_seed, "a whole number from 0")
+            raise _unusable("split-seed", self.split_seed, "an integer of 0 or more")
         if self.cases_per_batch < 1:
-            raise _unusable("cases-per-batch", self.cases_per_batch, "a whole number from 1")
+            raise _unusable("cases-per-batch", self.cases_per_batch, "an integer of 1 or more")
         if self.fractions is not None:
             _check_fractions(self.fractions)
 
@@ -139,25 +139,25 @@ def _check_card(config: PreprocessConfig, card: ModelCard, channels: tuple[str, 
     ):
         if value is not None and value != of_card:
             raise UsageError(
-                f"--{name} contradicts the card of the model '{card.name}'.",
+                f"--{name} contradicts the model card of '{card.name}'.",
                 seen=f"--{name} {_show(value)}",
-                expected=f"{_show(of_card)}, as its card says",
-                do=f"leave --{name} out with --segmentation-model",
+                expected=f"{_show(of_card)}, as in the model card",
+                do=f"omit --{name} with --segmentation-model",
             )
     # The contract's literals hold modality, unit and orientation; these are the values that a card may still get wrong.
     names = ", ".join(channels)
     for what, seen, expected, fits in (
-        ("channels", wanted.channels, f"{len(channels)}: {names}, as the cohort has", wanted.channels == len(channels)),
-        ("channel_names", ", ".join(wanted.channel_names), f"{names}, as the cohort has", wanted.channel_names == channels),
+        ("channels", wanted.channels, f"{len(channels)}: {names}, as in the cohort", wanted.channels == len(channels)),
+        ("channel_names", ", ".join(wanted.channel_names), f"{names}, as in the cohort", wanted.channel_names == channels),
         ("spacing_mm", _show(wanted.spacing_mm), "three numbers from 0.2 to 10 mm", all(0.2 <= x <= 10 for x in wanted.spacing_mm)),
-        ("window_hu", _show(wanted.window_hu or ()), "for CT the lower number first", _window_fits(wanted.window_hu, channels)),
+        ("window_hu", _show(wanted.window_hu or ()), "for CT in ascending order", _window_fits(wanted.window_hu, channels)),
     ):  # fmt: skip
         if not fits:
             raise UserInputError(
-                f"the model '{card.name}' takes an input that preprocess does not make.",
+                f"the model '{card.name}' requires an input that preprocess cannot produce.",
                 seen=f"input.{what} {seen} (model_card.json)",
                 expected=expected,
-                do="use a model whose card asks for what the cohort holds, on a regular grid in mm",
+                do="use a model whose card matches the modality and contrasts of the cohort",
             )
 
 
@@ -176,11 +176,11 @@ def _check_fractions(fractions: Fractions) -> None:
         and test >= 0
         and abs(sum(fractions) - 1) < 1e-6
     ):
-        raise _unusable("fractions", fractions, "three shares with sum 1; training and validation above 0")
+        raise _unusable("fractions", fractions, "three fractions with sum 1; training and validation above 0")
 
 
 def _unusable(name: str, seen: object, expected: str) -> UsageError:
-    return UsageError(f"--{name} cannot be used.", seen=_show(seen), expected=expected)
+    return UsageError(f"invalid value of --{name}.", seen=_show(seen), expected=expected)
 
 
 def _show(value: object) -> str:

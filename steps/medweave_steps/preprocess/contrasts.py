@@ -48,7 +48,7 @@ def box_of_multiples(shape: Triple, *, case_id: str) -> Box:
     if min(shape) < MULTIPLE:
         raise refuse(
             "too-small",
-            f"{case_id}: the volume is too small to be cut to multiples of 8 voxels.",
+            f"{case_id}: the volume is too small to be cropped to multiples of 8 voxels.",
             seen=" x ".join(map(str, shape)) + " voxels",
             expected=f"{MULTIPLE} or more on each side",
             do="choose a smaller --spacing-mm, or --crop none",
@@ -78,8 +78,8 @@ def standardised(
                 "empty-contrast",
                 f"{case_id}: a contrast is empty.",
                 seen=f"{name} has the value {mean:g} everywhere",
-                expected="an image in every contrast",
-                do="export the case again with all contrasts, or run check with the case left out",
+                expected="a non-constant image in every contrast",
+                do="export the case again with all contrasts, or remove it and run check again",
                 case_id=case_id,
             )
         channel -= np.float32(mean)

@@ -73,8 +73,8 @@ def _fixed_split(members: Sequence[CaseEntry]) -> Split | None:
             "the same patient is in two splits.",
             seen=", ".join(f"{case_id} in {split}" for split, case_id in named.items())
             + " (splits.json of the cohort)",
-            expected="all scans of one patient, and copies of one scan, in one split",
-            do="correct splits.json; a patient seen in training makes the test figures worthless",
+            expected="all scans of a patient, and all copies of a scan, in one split",
+            do="correct splits.json; test metrics are invalid if a test patient is in the training split",
         )
     return next(iter(named), None)
 
@@ -95,10 +95,10 @@ def _counts(number: int, shares: Sequence[float]) -> list[int]:
 
 
 def _too_few(number: int, free: int, wanted: Sequence[Split], fixed: Mapping[str, Split]) -> UserInputError:
-    fixed_text = f", of whom {len(fixed)} have a split fixed by the cohort" if fixed else ""
+    fixed_text = f", of whom {len(fixed)} have a split fixed by splits.json" if fixed else ""
     return UserInputError(
-        "there are too few patients to split.",
+        "the cohort has too few patients to split.",
         seen=f"{number} {'patient' if number == 1 else 'patients'}{fixed_text}; {free} left for {', '.join(wanted)}",
         expected=f"at least {len(wanted)}: one each for {', '.join(wanted)}",
-        do="add patients; to segment without training use --purpose inference",
+        do="add patients; to segment without training, use --purpose inference",
     )

@@ -32,18 +32,21 @@ from medweave_steps.runtime.write import atomic_directory
 class QuantizeConfig:
     """Options of `quantize`."""
 
-    exported_model: Path = option("model folder with OpenVINO IR in float32, as export writes it")
-    training_set: Path = option("prepared cases; windows are taken of the training split only")
-    output: Path = option("model folder to write: models/int8.xml and .bin, with a card that says int8")
-    windows: int = option("calibration windows of the card's patch shape", default=16)
+    exported_model: Path = option("model folder of export, with OpenVINO IR in float32")
+    training_set: Path = option("preprocessed cases; calibration windows come from the training split only")
+    output: Path = option("model folder to write: models/int8.xml and .bin, and a card with precision int8")
+    windows: int = option("number of calibration windows, each of the patch shape in the model card", default=16)
     preset: Literal["mixed", "performance"] = option(
-        "mixed gives activations that may be negative their own zero point; performance never does", default="mixed"
+        "quantization of activations: mixed is asymmetric for activations that may be negative; performance is always symmetric",
+        default="mixed",
     )
     # On a trained lung model, 14 cases and 73 lesions, both defaults together changed the false positives per scan by +0.07;
     # bias correction with all layers in int8, as NNCF would do it, by +0.93. The time per window was the same.
-    float_input_layer: bool = option("the first convolution, which sees HU, stays in float32", default=True)
-    bias_correction: bool = option("shift each layer's mean output back to float32's, on the windows", default=False)
-    seed: int = option("seed of the places of the windows", default=0)
+    float_input_layer: bool = option("keep the first convolution, whose input is HU, in float32", default=True)
+    bias_correction: bool = option(
+        "correct the bias of each layer to the mean float32 output on the calibration windows", default=False
+    )
+    seed: int = option("random seed of the window positions", default=0)
 
     def __post_init__(self) -> None:
         if self.windows < 1:
@@ -59,7 +62,7 @@ def run(config: QuantizeConfig, context: StepContext) -> Mapping[str, Any]:
 
     require("openvino", extra="quantize")
     card = read_card(config.exported_model)
-    check_float32(card, "be quantized", do="give the folder that export wrote")
+    check_float32(card, "be quantized", do="set --exported-model to the output folder of export")
     float32_xml = listed_file(config.exported_model, card, openvino_file("float32"), made_by="export")
     listed_file(config.exported_model, card, openvino_weights_file("float32"), made_by="export")
     prepared = open_prepared(config.training_set)
@@ -109,13 +112,10 @@ def run(config: QuantizeConfig, context: StepContext) -> Mapping[str, Any]:
     }
 
 
-VERB = Verb(
-    name="quantize",
-    description=(
-        "Makes an int8 candidate of an exported model by post-training quantization (NNCF), for OpenVINO on CPUs.\n"
-        "The ranges of the activations come from windows of the training cases: half around lesions, half in the lungs.\n"
-        "A candidate is not a better model: gate measures it where segment will run, and accepts or refuses it."
-    ),
-    config=QuantizeConfig,
-    run=run,
-)
+DESCRIPTION = """\
+Quantizes an exported model to int8 by post-training quantization (NNCF), for OpenVINO on CPUs.
+Activation ranges are calibrated on windows of the training cases: half around lesions, half anywhere in the lungs.
+The result is only a candidate: run gate on the machine type that runs segment, to accept or refuse it."""
+EXAMPLE = "medweave-step quantize --exported-model exported_model --training-set prepared/training_set --output int8_candidate"
+
+VERB = Verb(name="quantize", description=DESCRIPTION, example=EXAMPLE, config=QuantizeConfig, run=run)

@@ -109,8 +109,8 @@ def _count_quantizers(model: Any) -> int:
     num_quantizers: int = sum(operation.get_type_name() == "FakeQuantize" for operation in model.get_ops())
     if not num_quantizers:
         raise InternalError(
-            "quantization changed nothing.",
-            seen="a graph without quantizers",
+            "quantization had no effect.",
+            seen="a graph without quantized layers",
             expected="convolutions that NNCF can quantize",
             do="use the float32 model",
         )

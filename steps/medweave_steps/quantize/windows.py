@@ -54,10 +54,10 @@ def choose_windows(
     """
     if not cases:
         raise UserInputError(
-            "there is nothing to calibrate on.",
+            "there is no training case for calibration.",
             seen="no training case in the training set",
             expected="at least one case of split 'train'",
-            do="give the training_set folder that preprocess wrote with --purpose training",
+            do="use the training_set folder of preprocess with --purpose training",
         )
     ordered = sorted(cases, key=lambda folder: folder.case.case_id)
     windows = []

@@ -44,14 +44,14 @@ def loss_chart(curves: Curves) -> Chart:
     def draw(axes: Any) -> None:
         axes.plot(steps, values, color=FIRST, linewidth=1.6)
         axes.set(
-            xlabel="optimiser step",
+            xlabel="optimizer step",
             ylabel="training loss",
             ylim=(0, max(values) * 1.05 or 1),
             xlim=(0, steps[-1] * 1.02),
         )
 
     alt = f"Training loss falls from {values[0]:.3f} at step {steps[0]} to {values[-1]:.3f} at step {steps[-1]}."
-    return Chart(svg=_svg(draw, "loss"), alt=alt, caption="Training loss (mean since the point before).")
+    return Chart(svg=_svg(draw, "loss"), alt=alt, caption="Training loss (mean since the previous point).")
 
 
 def validation_chart(curves: Curves) -> Chart:
@@ -65,11 +65,11 @@ def validation_chart(curves: Curves) -> Chart:
             steps, values = zip(*points, strict=True)
             axes.plot(steps, values, style, color=colour, linewidth=1.6, marker="o", markersize=3, label=label)
         last = max(points[-1][0] for points in curves.validation.values())
-        axes.set(xlabel="optimiser step", ylabel="validation split", ylim=(0, 1.02), xlim=(0, last * 1.02))
+        axes.set(xlabel="optimizer step", ylabel="validation split", ylim=(0, 1.02), xlim=(0, last * 1.02))
         axes.legend(loc="lower right", frameon=False, labelcolor=INK)
 
-    alt = f"Validation Dice over optimiser steps; the best is {best:.3f} at step {best_step}."
-    caption = f"Validation split by sliding window. Best Dice {best:.3f}, at step {best_step}."
+    alt = f"Validation Dice over optimizer steps; the best is {best:.3f} at step {best_step}."
+    caption = f"Validation split, sliding-window inference. Best Dice {best:.3f}, at step {best_step}."
     return Chart(svg=_svg(draw, "validation"), alt=alt, caption=caption)
 
 
@@ -91,13 +91,13 @@ def dice_chart(evaluation: Evaluation) -> Chart:
         axes.scatter(
             places, baseline, s=22, marker="x", linewidths=1.4, color=SECOND, label="HU threshold baseline", zorder=2
         )
-        axes.set(
-            xlabel="case, from the worst to the best", ylabel="Dice", ylim=(-0.02, 1.02), xlim=(0.3, len(ranked) + 0.7)
-        )
+        axes.set(xlabel="case, from worst to best", ylabel="Dice", ylim=(-0.02, 1.02), xlim=(0.3, len(ranked) + 0.7))
         axes.xaxis.get_major_locator().set_params(integer=True)
         axes.legend(loc="lower right", bbox_to_anchor=(1.0, 0.98), ncols=2, frameon=False, labelcolor=INK)
 
-    alt = f"Dice of {len(ranked)} cases, from {_two(dices, 0)} to {_two(dices, -1)}, each beside the baseline's."
+    alt = (
+        f"Dice of {len(ranked)} cases, from {_two(dices, 0)} to {_two(dices, -1)}, each with the Dice of the baseline."
+    )
     caption = "Dice of each case. Line and band: mean over cases and its 95 % interval."
     return Chart(svg=_svg(draw, "dice"), alt=alt, caption=caption)
 
@@ -115,7 +115,7 @@ def size_chart(lesions: Sequence[LesionRow]) -> Chart:
 
     def draw(axes: Any) -> None:
         missed = [n - hit for n, hit in zip(total, found, strict=True)]
-        axes.bar(names, found, color=FIRST, width=0.72, label="found")
+        axes.bar(names, found, color=FIRST, width=0.72, label="detected")
         axes.bar(names, missed, bottom=found, color=PAPER, edgecolor=SECOND, hatch="////", width=0.72, label="missed")
         top = max([*total, 1])
         for place, (n, hit) in enumerate(zip(total, found, strict=True)):
@@ -127,7 +127,7 @@ def size_chart(lesions: Sequence[LesionRow]) -> Chart:
 
     counts = "; ".join(f"{name} mm: {hit} of {n}" for name, hit, n in zip(names, found, total, strict=True) if n)
     return Chart(
-        svg=_svg(draw, "sizes"), alt=f"Lesions found by diameter. {counts}.", caption="Lesions found, by size."
+        svg=_svg(draw, "sizes"), alt=f"Detected lesions by diameter. {counts}.", caption="Detected lesions by size."
     )
 
 

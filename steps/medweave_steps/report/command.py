@@ -27,20 +27,22 @@ if TYPE_CHECKING:
 class ReportConfig:
     """Options of `report`."""
 
-    evaluation: Path = option("folder that evaluate wrote", metavar="DIR")
-    segmentations: tuple[Path, ...] = option("folders that segment wrote, one or more", metavar="DIR")
-    case_batches: tuple[Path, ...] = option("prepared batches that were segmented, for the pictures", metavar="DIR")
-    training_log: Path | None = option(
-        "folder that train wrote beside the model (curves.json)", default=None, metavar="DIR"
+    evaluation: Path = option("output folder of evaluate", metavar="DIR")
+    segmentations: tuple[Path, ...] = option("one or more output folders of segment", metavar="DIR")
+    case_batches: tuple[Path, ...] = option("preprocessed batches that were segmented, for the overlays", metavar="DIR")
+    training_log: Path | None = option("training log of train (folder with curves.json)", default=None, metavar="DIR")
+    run_reports: tuple[Path, ...] = option("run_report.json of the previous steps", metavar="FILE")
+    output: Path = option("folder to write: fragment.html (self-contained) and summary.json", metavar="DIR")
+    title: str | None = option(
+        "title of the report (default: derived from the label of the preprocessed cases)", default=None
     )
-    run_reports: tuple[Path, ...] = option("run_report.json of the steps before", metavar="FILE")
-    output: Path = option("folder to write: fragment.html, which needs no other file, and summary.json", metavar="DIR")
-    title: str | None = option("heading of the report (default: from the label of the prepared cases)", default=None)
-    max_overlays: int = option("cases shown with pictures: best, median, worst and others between", default=6)
+    max_overlays: int = option(
+        "maximum number of cases shown as overlays: best, median, worst and cases between them", default=6
+    )
 
     def __post_init__(self) -> None:
         if self.max_overlays < 1:
-            raise UsageError("report: --max-overlays is too small.", seen=str(self.max_overlays), expected="1 or more")
+            raise UsageError("invalid value of --max-overlays.", seen=str(self.max_overlays), expected="1 or more")
 
 
 def run(config: ReportConfig, context: StepContext) -> Mapping[str, Any]:
@@ -53,7 +55,7 @@ def run(config: ReportConfig, context: StepContext) -> Mapping[str, Any]:
     evaluation, lesions = gather.read_evaluation(config.evaluation)
     reports = gather.read_reports(config.run_reports)
     cohort = gather.prepared_cohort(config.case_batches)
-    label = only_label(cohort.labels, "the prepared cohort")
+    label = only_label(cohort.labels, "the preprocessed cohort")
     material = gather.Material(
         evaluation=evaluation,
         lesions=lesions,
@@ -89,10 +91,10 @@ def _overlays(material: Material, most: int, context: StepContext) -> list[dict[
     for case in chosen:
         if case.case_id not in material.cases or case.case_id not in material.masks:
             raise UserInputError(
-                "evaluation, case batches and segmentations do not belong together.",
-                seen=f"{case.case_id} was evaluated, but its prepared case or its mask is not among those given",
-                expected="every evaluated case in one of --case-batches and of --segmentations",
-                do="give the folders of one run, and all of them",
+                "evaluation, case batches and segmentations do not match.",
+                seen=f"{case.case_id} was evaluated, but its preprocessed case or its mask is missing",
+                expected="every evaluated case in --case-batches and in --segmentations",
+                do="use all folders of the same run",
             )
     progress = context.progress(unit="overlay", total=len(chosen))
     drawn = {}
@@ -183,13 +185,12 @@ def _fragment(material: Material, summary: ReportSummary, overlays: list[dict[st
     return text
 
 
-VERB = Verb(
-    name="report",
-    description=(
-        "Puts metrics with their intervals, the table of cases, overlays in three planes, training curves and the gate's\n"
-        "decision into one HTML fragment that needs no other file and no network. Equal inputs give equal bytes: where and\n"
-        "when the steps ran is added by `medweave report`, from the run's event log."
-    ),
-    config=ReportConfig,
-    run=run,
-)
+DESCRIPTION = """\
+Writes metrics with their intervals, the table of cases, overlays in three planes, training curves and the gate decision to one
+self-contained HTML fragment. Equal inputs give identical bytes. `medweave report` adds where and when the steps ran, from the
+event log of the run."""
+EXAMPLE = """\
+medweave-step report --evaluation evaluation --segmentations segmentations \\
+      --case-batches prepared/inference_batches/batch-000 --run-reports run_report.json --output report"""
+
+VERB = Verb(name="report", description=DESCRIPTION, example=EXAMPLE, config=ReportConfig, run=run)

@@ -151,6 +151,6 @@ def _unreadable(what: str, error: Exception, verb: str) -> UserInputError:
     return UserInputError(
         f"{what} cannot be read.",
         seen=type(error).__name__,
-        expected=f"the file as {verb} writes it",
+        expected=f"the file written by {verb}",
         do=f"run {verb} again",
     )

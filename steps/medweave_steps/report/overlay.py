@@ -166,17 +166,17 @@ def choose_foci(found: BoolArray, truth: BoolArray, info: VolumeInfo) -> list[Fo
     lesions = sorted(zip(*columns, strict=True), key=lambda lesion: -lesion[0])
     if lesions:
         _, centre, is_hit = lesions[0]
-        what = "through its largest lesion" + ("" if is_hit else ", which was missed")
+        what = "through the largest lesion" + ("" if is_hit else ", which was missed")
         missed = [other for _, other, other_is_hit in lesions[1:] if not other_is_hit]
-        second = [Focus(voxel=_voxel(place), what="through the largest lesion that was missed") for place in missed[:1]]
+        second = [Focus(voxel=_voxel(place), what="through the largest missed lesion") for place in missed[:1]]
         return [Focus(voxel=_voxel(centre), what=what), *(second if is_hit else [])]
     parts = connected_components(found)
     if parts.num:
         largest = parts.voxels[parts.labels == int(np.argmax(parts.num_voxels()))]
         middle = np.stack(np.unravel_index(largest, found.shape)).mean(axis=1)
-        return [Focus(voxel=_voxel(middle), what="through the largest false positive; there is no lesion")]
+        return [Focus(voxel=_voxel(middle), what="through the largest false positive; the case has no lesion")]
     centre = tuple((n - 1) / 2 for n in found.shape)
-    return [Focus(voxel=_voxel(centre), what="through the middle; there is no lesion in either mask")]
+    return [Focus(voxel=_voxel(centre), what="through the center; no lesion in either mask")]
 
 
 def pictures(case: CaseFolder, mask_path: Path, display: Display) -> tuple[list[Picture], Focus]:
@@ -310,7 +310,7 @@ def _lens(view: View, shape: tuple[int, ...], info: VolumeInfo, focus: Focus) ->
 
 def _outlines(truth: FloatArray, found: FloatArray) -> str:
     parts = [name for name, mask in (("the ground truth", truth), ("the prediction", found)) if (mask >= 0.5).any()]
-    return f"the outline of {' and of '.join(parts)}" if parts else "no lesion outlined"
+    return f"the outlines of {' and '.join(parts)}" if parts else "no lesion outlined"
 
 
 def _png(image: FloatArray, window: tuple[float, float]) -> str:
@@ -350,5 +350,5 @@ def _bad_mask(info: VolumeInfo, seen: str) -> UserInputError:
         f"the mask of {info.case_id} cannot be drawn.",
         seen=seen,
         expected=f"lesion_mask.nii.gz on the source's grid, {' x '.join(map(str, info.source_grid.shape))} voxels",
-        do="give the segmentations and case batches of one run",
+        do="use the segmentations and case batches of the same run",
     )

@@ -82,10 +82,10 @@ def table_of(reports: Sequence[RunReport]) -> Table | None:
         *(_of_mode("Measured, grid data parallel", searches, alone, wants_alone=False),),
         *(_of_mode("Measured, grid experiment parallel", searches, alone, wants_alone=True),),
         Column(
-            heading="Modelled, grid data parallel", seconds={n: x * (alone or 0) for n, x in share.items()}, one=alone
+            heading="Modeled, grid data parallel", seconds={n: x * (alone or 0) for n, x in share.items()}, one=alone
         ),
         Column(
-            heading="Modelled, grid experiment parallel",
+            heading="Modeled, grid experiment parallel",
             seconds={n: makespan(durations, n) for n in numbers} if durations else {},
             one=alone,
         ),
@@ -179,6 +179,6 @@ def _where(trainings: Mapping[int, Mapping[str, Any]], searches: Sequence[Search
     cpus = sorted({str(known.get("host_cpu", "an unknown processor")) for known in trainings.values()})
     on = f" On {', '.join(cpus)}." if cpus else ""
     return (
-        f"Measured: {'; '.join(parts)}.{on} Of one training the time of all its steps is told, without start-up and validation; "
-        "of a grid the time from the first trial’s start to the last one’s end, with both."
+        f"Measured: {'; '.join(parts)}.{on} The time of a single training is the sum of its steps, without start-up and "
+        "validation; the time of a grid is from the start of the first trial to the end of the last, including both."
     )

@@ -87,27 +87,27 @@ def remarks(evaluation: Evaluation) -> list[str]:
     """Return remarks that a reader needs to interpret the figures."""
     draws = evaluation.bootstrap
     sentences = [
-        "Figures are computed on the grid of the source series, from the masks as delivered "
-        f"({_formats(evaluation.per_case)}). A lesion is a connected component (26 neighbours) of the ground truth; it counts "
-        "as found if one predicted component overlaps it. A false positive is a predicted component that overlaps no lesion.",
-        f"Intervals: {draws['level']:.0%} percentile bootstrap over patients, {draws['num_resamples']:g} draws, seed "
-        f"{draws['seed']:g}. Where every lesion was found the interval has no width; that is not certainty.",
+        "Metrics are computed on the grid of the source series, from the delivered masks "
+        f"({_formats(evaluation.per_case)}). A lesion is a connected component (26 neighbors) of the ground truth; it counts "
+        "as detected if a predicted component overlaps it. A false positive is a predicted component that overlaps no lesion.",
+        f"Intervals: {draws['level']:.0%} percentile bootstrap over patients, {draws['num_resamples']:g} resamples, seed "
+        f"{draws['seed']:g}. If every lesion is detected, the interval has zero width, which does not mean certainty.",
         f"Baseline: voxels of {_threshold(evaluation)}, in components of "
-        f"{evaluation.baseline.volume_mm3[0]:g} to {evaluation.baseline.volume_mm3[1]:g} mm³; nothing in it is learned.",
+        f"{evaluation.baseline.volume_mm3[0]:g} to {evaluation.baseline.volume_mm3[1]:g} mm³; the baseline is not trained.",
     ]
     if evaluation.cases_both_empty:
         count = plural(evaluation.cases_both_empty, "case")
         sentences.append(
-            f"{count} without a lesion in either mask: no Dice, NSD and HD95; counted in false positives only."
+            f"{count} without a lesion in either mask: no Dice, NSD and HD95; included in false positives per scan only."
         )
     if evaluation.cases_one_empty:
         count = plural(evaluation.cases_one_empty, "case")
         sentences.append(
-            f"{count} with exactly one empty mask: Dice and NSD 0; HD95 counts as the worst in the median."
+            f"{count} with exactly one empty mask: Dice and NSD are 0; HD95 is the worst value in the median."
         )
     if evaluation.cases_without_ground_truth:
         names = ", ".join(evaluation.cases_without_ground_truth)
-        sentences.append(f"Segmented but in no figure, for lack of a ground truth: {names}.")
+        sentences.append(f"Segmented, but excluded from all metrics because there is no ground truth: {names}.")
     return sentences
 
 
@@ -117,7 +117,7 @@ def _threshold(evaluation: Evaluation) -> str:
         return f"{minus(baseline.threshold_hu)} HU or more" + (
             " inside the filled lungs" if baseline.inside_lungs else ""
         )
-    return f"the first contrast of {baseline.threshold_sd:g} standard deviations or more above its mean"
+    return f"the first contrast at {baseline.threshold_sd:g} standard deviations or more above its mean"
 
 
 def _formats(cases: Sequence[CaseFigures]) -> str:
@@ -166,18 +166,18 @@ def training_facts(material: Material) -> list[tuple[str, str]]:
         ("Cases", _cases_of(known)),
         ("Steps", _steps_of(known)),
         ("Time", f"{duration(known['seconds'])} on {known.get('num_threads')} threads" if "seconds" in known else None),
-        ("Pace", _pace_of(known)),
+        ("Throughput", _pace_of(known)),
         ("Energy", _energy_of(known)),
-        ("Trained further", _rounds_of(further.get("training", {}))),
-        ("Pace of that", _pace_of(further.get("training", {}))),
-        ("Energy of that", _energy_of(further.get("training", {}))),
+        ("Continued training", _rounds_of(further.get("training", {}))),
+        ("Throughput of continued training", _pace_of(further.get("training", {}))),
+        ("Energy of continued training", _energy_of(further.get("training", {}))),
         ("Validation Dice", _known(metrics.get("validation_dice"), 3)),
         ("Validation sensitivity", _known(metrics.get("validation_sensitivity"), 3)),
         ("Validation false positives", _known(metrics.get("validation_false_positives_per_scan"), 2, " per scan")),
         (
-            "Chosen on the validation split",
-            f"outline at a probability of {chosen['threshold']:g}; a lesion reaches {chosen.get('min_peak', 0):g} "
-            f"and {chosen['min_volume_mm3']:g} mm³"
+            "Thresholds selected on the validation split",
+            f"voxel probability {chosen['threshold']:g}; lesion peak probability {chosen.get('min_peak', 0):g} "
+            f"and volume {chosen['min_volume_mm3']:g} mm³"
             if chosen
             else None,
         ),
@@ -203,7 +203,7 @@ def _pace_of(known: Mapping[str, Any]) -> str | None:
         return None
     waited = known["data_wait_seconds"] / known["step_seconds"]
     exchanged = known.get("synchronised_bytes", 0)
-    sent = f"; {exchanged / 2**20:,.1f} MiB given to be averaged by all ranks" if exchanged else ""
+    sent = f"; {exchanged / 2**20:,.1f} MiB exchanged for averaging by all ranks" if exchanged else ""
     return f"{known['patches_per_second']:,.1f} patches per second; {waited:.1%} of the time waiting for data{sent}"
 
 
@@ -217,7 +217,7 @@ def _rounds_of(known: Mapping[str, Any]) -> str | None:
     if "rounds" not in known:
         return None
     rounds = f"{known['rounds']} rounds of {known['steps_per_round']} steps by {known['replicas']} replicas"
-    best = f"best after round {known['best_round']}" if known["best_round"] else "no round was better"
+    best = f"best after round {known['best_round']}" if known["best_round"] else "no round improved on the input model"
     return f"{rounds}, engine {known['engine']}; {best}; {duration(known['seconds'])}"
 
 
@@ -239,14 +239,14 @@ def model_facts(material: Material) -> list[tuple[str, str]]:
     facts = [
         ("Model", segmented.get("model_name")),
         ("Model card, SHA-256", segmented.get("model_sha256")),
-        ("Computed in", _precision(segmented)),
+        ("Precision and library", _precision(segmented)),
         ("Input", _input_of(prepared)),
         ("HU window", "{} to {} HU".format(*map(minus, prepared["window_hu"])) if "window_hu" in prepared else None),
         ("Label", _label_text(material.label)),
         ("Merged labels", "; ".join(f"values {merge.text}" for merge in material.merges)),
         ("Field of view", _FIELDS_OF_VIEW.get(prepared.get("crop", ""))),
         ("Patients", ", ".join(f"{count} {split}" for split, count in splits.items()) or None),
-        ("Data", "synthetic, from a generator" if material.evaluation.synthetic else "as given by the user"),
+        ("Data", "synthetic (medweave-step phantom)" if material.evaluation.synthetic else "provided by the user"),
         ("Intended use", segmented.get("intended_use", "research use only; not a medical device")),
     ]
     return [(name, str(value)) for name, value in facts if value]
@@ -267,14 +267,15 @@ def case_findings(material: Material) -> list[str]:
         for finding in case.get("findings", ())
     ]
     return [
-        f"{finding['what']} Seen: {finding['seen']}. The label lies in: {finding['expected']}." for finding in findings
+        f"{finding['what']} Seen: {finding['seen']}. Body part of the label: {finding['expected']}."
+        for finding in findings
     ]
 
 
 _FIELDS_OF_VIEW = {
     "lungs": "cropped to the lungs",
     "none": "whole scan",
-    "multiple-of-8": "whole scan but for the voxels above a multiple of 8",
+    "multiple-of-8": "whole scan, cropped to multiples of 8 voxels",
 }
 
 

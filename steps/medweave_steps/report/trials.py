@@ -39,7 +39,7 @@ def _of(table: SearchTable) -> Trials:
     ranks = max(row.ranks for row in table.rows)
     mode = "Experiment parallel" if ranks == 1 else f"Data parallel, {plural(ranks, 'rank')} each"
     return Trials(
-        caption=f"{mode}: {plural(len(table.rows), 'trial')}, {table.most_at_once} at the same time at the most, "
+        caption=f"{mode}: {plural(len(table.rows), 'trial')}, at most {table.most_at_once} at the same time, "
         f"{duration(table.seconds)} from the first start to the last end.",
         metric=table.metric,
         rows=tuple(_texts(row) for row in table.rows),

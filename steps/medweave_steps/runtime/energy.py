@@ -57,10 +57,10 @@ def package_counters(powercap: Path) -> tuple[list[Counter], str]:
         for counter in counters:
             counter.read()
     except PermissionError:
-        return [], "RAPL (only root may read this machine's counters, energy_uj)"
+        return [], "RAPL (only root can read the counters of this machine, energy_uj)"
     except (OSError, ValueError):
-        return [], "RAPL (this machine's counters cannot be read)"
-    return counters, "" if counters else "RAPL (this machine shows no counter of its processors)"
+        return [], "RAPL (the counters of this machine cannot be read)"
+    return counters, "" if counters else "RAPL (this machine has no processor energy counter)"
 
 
 def _package(zone: Path) -> Counter:
@@ -141,7 +141,7 @@ class EnergyMeter:
         try:
             now_j = [counter.read() for counter in self._counters]
         except (OSError, ValueError):
-            self.missing.append(f"{self._counters[0].kind} and others (cannot be read any more)")
+            self.missing.append(f"{self._counters[0].kind} and others (became unreadable during the run)")
             self._counters, self._last_j = [], []
             self.close()
             return

@@ -90,10 +90,10 @@ def node_group() -> NodeGroup:
         address = (host.strip("[]"), int(port)) if reachable else None
         return NodeGroup(node_rank=int(rank), num_nodes=int(number), rendezvous=address)
     raise UsageError(
-        "the variables of the node group cannot be used.",
+        "invalid node-group environment variables.",
         seen=", ".join(f"{name}={os.environ.get(name)!r}" for name in names),
-        expected="a node rank from 0, below the number of nodes, and the host:port of node 0",
-        do="start the step by one of medweave's connectors, or set all three variables, or none for a single node",
+        expected="a node rank from 0 to the number of nodes - 1, and the host:port of node 0",
+        do="start the step through a medweave connector, set all three variables, or set none for a single node",
     )
 
 

@@ -59,7 +59,7 @@ def require(module: str, *, extra: str) -> Any:
         return importlib.import_module(module)
     except ImportError as error:
         raise BackendMissingError(
-            f"the library '{module.partition('.')[0]}' cannot be used on this machine.",
+            f"the library '{module.partition('.')[0]}' cannot be imported on this machine.",
             seen=str(error),
             expected=f"medweave installed with its extra '{extra}'",
             do=f"pip install 'medweave[{extra}]'",

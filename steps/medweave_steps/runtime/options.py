@@ -92,7 +92,7 @@ class Variants:
         if field.metadata["expected"]:
             return str(field.metadata["expected"])
         names = [name for name, options in self.built_in().items() if field.name in _names(options)]
-        return f"no value: it is an option of --{self.selector.replace('_', '-')} {' and '.join(names)} only"
+        return f"no value: the option applies only to --{self.selector.replace('_', '-')} {' and '.join(names)}"
 
 
 def variant_options(variants: Variants, *, default: Any) -> Any:
@@ -163,9 +163,9 @@ def add_options(parser: argparse.ArgumentParser, config: type, words: Sequence[s
             parser.add_argument(f"--{field.name.replace('_', '-')}", **keywords)
         except argparse.ArgumentError as error:
             raise UsageError(
-                f"two options have the name --{field.name.replace('_', '-')}.",
+                f"two options are named --{field.name.replace('_', '-')}.",
                 seen=" and ".join(f"--{name.replace('_', '-')} {value}" for name, value in chosen.items()),
-                expected="other names than those of medweave's options in the options class of a package",
+                expected="option names that differ from medweave's, in the options class of a package",
                 do="rename the option in the package that defines it",
             ) from error
 
@@ -227,7 +227,7 @@ def check_option(holds: bool, name: str, seen: Any, expected: str) -> None:
     """
     if not holds:
         shown = " ".join(map(str, seen)) if isinstance(seen, tuple) else str(seen)
-        raise UsageError(f"--{name.replace('_', '-')} cannot be used.", seen=shown, expected=expected)
+        raise UsageError(f"invalid value of --{name.replace('_', '-')}.", seen=shown, expected=expected)
 
 
 def _holds_path(value: Any) -> bool:

@@ -34,9 +34,9 @@ def load(group: Group, name: str, *, expected: str, is_valid: Callable[[Any], bo
     packages = ", ".join(dict.fromkeys(_package(point) for point in points))
     if len({point.value for point in points}) > 1:
         raise BackendMissingError(
-            f"several packages define '{name}' in the entry points {group}.",
+            f"several packages define '{name}' in the entry-point group {group}.",
             seen=packages,
-            expected="one package for each name",
+            expected="one package per name",
             do="uninstall all but one of these packages",
         )
     point = points[0]
@@ -55,7 +55,7 @@ def _package(point: metadata.EntryPoint) -> str:
 
 def _broken(group: Group, point: metadata.EntryPoint, seen: str, expected: str) -> BackendMissingError:
     return BackendMissingError(
-        f"'{point.name}' of the package {_package(point)} cannot be used (entry point in {group}: {point.value}).",
+        f"'{point.name}' of the package {_package(point)} cannot be loaded (entry point in {group}: {point.value}).",
         seen=" ".join(seen.split()),
         expected=expected,
         do=f"correct or update the package {point.dist.name if point.dist else point.module}, or choose another name",

@@ -84,10 +84,10 @@ def _result(future: Future[R | StepError]) -> R:
         result = future.result()
     except BrokenProcessPool as error:
         raise TryAgainError(
-            "a process ended before its work was done.",
-            seen="it was killed; the usual reason is too little memory",
-            expected="every process to finish",
-            do="give the step more memory (ramMin in the workflow) or a smaller --num-threads, and run it again",
+            "a worker process ended before it finished.",
+            seen="the process was killed; the usual cause is insufficient memory",
+            expected="every worker process to finish",
+            do="increase the memory of the step (ramMin in the workflow) or reduce --num-threads, and run the step again",
         ) from error
     if isinstance(result, StepError):
         raise result

@@ -99,7 +99,7 @@ def _leave(exit_code: int) -> None:
         with contextlib.suppress(Exception):
             clean_up()
     partials.remove_all()
-    sys.stderr.write("interrupted; partial outputs were removed\n")
+    sys.stderr.write("interrupted; removed partial outputs\n")
     sys.stderr.flush()
     os._exit(exit_code)
 

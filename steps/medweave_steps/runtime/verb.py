@@ -70,12 +70,14 @@ class Verb:
     Attributes:
         name: the word after `medweave-step`.
         description: for `--help`: its inputs, outputs and checks, with units.
+        example: one command line, for `--help` and the reference.
         config: the dataclass whose fields are the options.
         run: does the work and returns the `results` of the run report; heavy imports belong inside it.
     """
 
     name: str
     description: str
+    example: str
     config: type
     run: Callable[[Any, StepContext], Mapping[str, Any]]
 
@@ -89,11 +91,11 @@ def add_verb_options(parser: argparse.ArgumentParser, verb: Verb, words: Sequenc
     options.add_options(parser, verb.config, words)
     parser.add_argument(
         "--num-threads", type=int, default=environment.available_cpus(), metavar="N",
-        help="compute threads (default: all processors this process may use, %(default)s here)",
+        help="number of compute threads (default: all CPUs available to this process; %(default)s on this machine)",
     )  # fmt: skip
     parser.add_argument(
         "--run-report", type=Path, default=Path(REPORT_NAME), metavar="PATH",
-        help="where to write the JSON report of this run (default: %(default)s)",
+        help="file for the JSON report of this run (default: %(default)s)",
     )  # fmt: skip
 
 
@@ -114,7 +116,7 @@ def _end(verb: Verb, error: BaseException) -> int:
     signalled = signals.exit_code_of(error)
     if signalled is not None:
         partials.remove_all()
-        print(f"{verb.name}: interrupted; partial outputs were removed", file=sys.stderr)
+        print(f"{verb.name}: interrupted; removed partial outputs", file=sys.stderr)
         return signalled
     step_error = as_step_error(error)
     return _fail(verb, str(step_error), step_error.exit_code, error)
@@ -127,8 +129,10 @@ def as_step_error(error: BaseException) -> StepError:
     if isinstance(error, OSError):
         return _storage_error(error)
     if isinstance(error, MemoryError):
-        return TryAgainError("out of memory: give the step more (ramMin in the workflow)")
-    return InternalError(f"internal error: {type(error).__name__}. Run again with MEDWEAVE_DEBUG=1 for the traceback.")
+        return TryAgainError("out of memory: increase the memory of the step (ramMin in the workflow)")
+    return InternalError(
+        f"internal error (bug in medweave): {type(error).__name__}. Run again with MEDWEAVE_DEBUG=1 to see the traceback."
+    )
 
 
 def _run_and_report(verb: Verb, namespace: argparse.Namespace) -> None:
@@ -182,11 +186,11 @@ def _storage_error(error: OSError) -> StorageError:
     do = (
         "free space on the disk or choose another output folder"
         if error.errno == errno.ENOSPC
-        else "check the folder and its rights"
+        else "check the folder and its permissions"
     )
     return StorageError(
         "a file could not be read or written.",
         seen=f"{reason}: {text}{f' ({suffix} file)' if suffix else ''}",
-        expected="a readable input, and a writable output folder with enough free space",
+        expected="a readable input, and a writable output folder with enough free disk space",
         do=do,
     )

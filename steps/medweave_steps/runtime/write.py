@@ -66,7 +66,7 @@ def atomic_directory(path: Path) -> Iterator[Path]:
     if path.exists() and not (path.is_dir() and not any(path.iterdir())):
         raise UsageError(
             f"the output '{path.name}' exists already.",
-            expected="a name that is free: nothing is overwritten",
+            expected="a path that does not exist: nothing is overwritten",
             do="remove it or choose another --output",
         )
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -142,22 +142,21 @@ def _read(cls: type[C], path: Path | None, what: str) -> C:
         document = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
         raise UserInputError(
-            f"the file of the {what} is no JSON.", seen=str(error), expected="a JSON object", do="mend the file"
+            f"the file of the {what} is not valid JSON.", seen=str(error), expected="a JSON object", do="mend the file"
         ) from error
     return codec.from_json(cls, document, where=f"the file of the {what}")
 
 
-VERB = Verb(
-    name="search",
-    description=(
-        "Trains every trial of a grid of options, side by side, and chooses the model with the best validation metric. A trial is\n"
-        "`train` with options, in a process of its own; it shares nothing with the others, and its seed comes from its options.\n"
-        'Grid: {"options": {"steps": 2000}, "product": {"learning-rate": [0.001, 0.005], …}} or with "trials": [{…}, …].\n'
-        "A trial that fails is a row of the table with its cause, and the others go on. Times are UTC, durations in s.\n"
-        "--part all needs the library Ray, uses this machine only and leaves no process behind; plan, trial and collect are the\n"
-        "same search as jobs of a workflow engine. Refuses grids with unknown keys or the same trial twice, and ends with an\n"
-        "error if no trial was completed."
-    ),
-    config=SearchConfig,
-    run=run,
-)
+DESCRIPTION = """\
+Runs a hyperparameter search: trains each trial of a grid of `train` options and selects the model with the best validation
+metric. Each trial is an independent `train` process; its seed depends only on its options.
+
+Grid file: {"options": {"steps": 2000}, "product": {"learning-rate": [0.001, 0.005], …}} or with "trials": [{…}, …].
+
+A failed trial becomes a row of the result table with its cause; the other trials continue. Times are UTC, durations in s.
+--part all needs the library Ray, uses only this machine and leaves no process running. --part plan, trial and collect split
+the same search into jobs for a workflow engine.
+Errors: a grid with unknown keys or with the same trial twice; a search in which no trial completes."""
+EXAMPLE = "medweave-step search --grid grid.json --training-set prepared/training_set --slots 4 --output search"
+
+VERB = Verb(name="search", description=DESCRIPTION, example=EXAMPLE, config=SearchConfig, run=run)

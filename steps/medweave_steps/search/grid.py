@@ -28,12 +28,14 @@ def trials_of(grid: SearchGrid) -> list[Trial]:
     """
     varied = list(_varied(grid))
     if not varied:
-        raise _wrong("no trial", "`product` with at least one value for each option, or `trials`, and not both")
+        raise _wrong("no trial", "either `product` with at least one value per option, or `trials`")
     trials = [_trial(grid.options, options) for options in varied]
     ids = [trial.trial_id for trial in trials]
     for place, name in enumerate(ids):
         if name in ids[:place]:
-            raise _wrong(f"the same trial at places {ids.index(name)} and {place}, from 0", "each trial once")
+            raise _wrong(
+                f"the same trial at positions {ids.index(name)} and {place} (counted from 0)", "each trial once"
+            )
     return trials
 
 
@@ -48,7 +50,9 @@ def _varied(grid: SearchGrid) -> Iterator[dict[str, Any]]:
 def _trial(common: Mapping[str, Any], varied: Mapping[str, Any]) -> Trial:
     for name in varied:
         if name in common:
-            raise _wrong(f"option {name!r} in `options` and for single trials", "each option in one of them")
+            raise _wrong(
+                f"option {name!r} both in `options` and in `product` or `trials`", "each option in one of them only"
+            )
     options = {name: _plain(name, value) for name, value in {**common, **varied}.items()}
     content = json.dumps(options, sort_keys=True, separators=(",", ":"), allow_nan=False)
     digest = hashlib.sha256(content.encode()).hexdigest()
@@ -61,12 +65,12 @@ def _plain(name: str, value: Any) -> Any:
     if not _NAME.fullmatch(name):
         raise _wrong(f"option {name!r}", "the name of an option of `train` without the dashes, such as learning-rate")
     if name in RESERVED:
-        raise _wrong(f"option {name!r}", f"options of a training; the search itself gives {', '.join(RESERVED)}")
+        raise _wrong(f"option {name!r}", f"options of train, except {', '.join(RESERVED)}, which the search sets")
     if isinstance(value, list | tuple) and value and all(_is_scalar(item) for item in value):
         return [_number(item) for item in value]
     if not _is_scalar(value):
         raise _wrong(
-            f"{name}: {json.dumps(value, default=str)[:60]}", "a number, a word, true or false, or a list of these"
+            f"{name}: {json.dumps(value, default=str)[:60]}", "a number, a string, true or false, or a list of these"
         )
     return _number(value)
 
@@ -95,8 +99,8 @@ def words_of(options: Mapping[str, Any]) -> list[str]:
 
 def _wrong(seen: str, expected: str) -> UserInputError:
     return UserInputError(
-        "the grid of the search cannot be used.",
+        "the grid of the search is invalid.",
         seen=seen,
         expected=expected,
-        do="mend the grid file; `medweave-step train --help` lists the options",
+        do="correct the grid file; `medweave-step train --help` lists the options",
     )

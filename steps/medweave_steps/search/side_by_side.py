@@ -28,7 +28,7 @@ from medweave_steps.runtime.signals import before_leaving
 from medweave_steps.search.trial import ROW, Training, TrialSettings
 
 Scheduler = Literal["all", "asha"]
-LOST = "the process that followed this training was lost: perhaps the machine was out of memory"
+LOST = "the process that monitored this training was lost: perhaps the machine was out of memory"
 _EXTRA = "search"
 _STORE_BYTES = 80 * 2**20  # the least that Ray takes; trials share files, not objects
 _ENDLESS = 10**6  # epochs: the search ends no trial for its length

@@ -15,7 +15,7 @@ from medweave_core.contracts.search import SearchTable, Trial, TrialRow
 from medweave_core.errors import UserInputError
 
 TABLE, SHEET, TRIALS = "search.json", "trials.csv", "trials"
-NO_RESULT = "no result: the job that trained it failed, as the report of the run tells"
+NO_RESULT = "no result: the job of this trial failed; see the report of the run"
 
 
 def table_of(rows: Sequence[TrialRow], metric: str, *, choose: bool) -> SearchTable:
@@ -29,10 +29,10 @@ def table_of(rows: Sequence[TrialRow], metric: str, *, choose: bool) -> SearchTa
     done = [row for row in rows if row.state == "completed" and row.score is not None]
     if choose and not done:
         raise UserInputError(
-            "no trial of the search was completed.",
+            "no trial of the search completed.",
             seen="; ".join(dict.fromkeys(row.cause or row.state for row in rows)),
             expected="at least one trained model",
-            do="mend what the trials say, or look at one alone: `medweave-step search --part trial`",
+            do="fix the causes listed for the trials, or run a single trial: `medweave-step search --part trial`",
         )
     best = max(done, key=lambda row: row.score or 0.0).trial_id if choose else ""
     times = [(_time(row.started_at), _time(row.ended_at)) for row in rows if row.started_at]
@@ -68,15 +68,15 @@ def read_rows(folders: Iterable[Path]) -> dict[str, tuple[TrialRow, Path]]:
             document = json.loads((folder / TABLE).read_text(encoding="utf-8"))
         except (FileNotFoundError, NotADirectoryError, ValueError) as error:
             raise UserInputError(
-                "one of --results is no result of a search.",
+                "a folder of --results is not the result of a search.",
                 seen=f"{type(error).__name__} while reading {TABLE}",
-                expected=f"a folder with {TABLE}, as --part trial writes it",
-                do="give the outputs of the trials",
+                expected=f"a folder with {TABLE}, written by --part trial",
+                do="use the output folders of --part trial",
             ) from error
         for row in codec.from_json(SearchTable, document, where=f"{TABLE} of a result").rows:
             if row.trial_id in found:
                 raise UserInputError(
-                    "two of --results are of the same trial.", seen=row.trial_id, expected="each trial once"
+                    "two folders of --results belong to the same trial.", seen=row.trial_id, expected="each trial once"
                 )
             found[row.trial_id] = row, folder / TRIALS / row.trial_id
     return found
@@ -91,10 +91,10 @@ def in_order(trials: Sequence[Trial], found: Mapping[str, tuple[TrialRow, Path]]
     strange = sorted(found.keys() - {trial.trial_id for trial in trials})
     if strange:
         raise UserInputError(
-            "a result is of no trial of this grid.",
+            "a result does not belong to a trial of this grid.",
             seen=", ".join(strange),
-            expected="results of this grid's trials, with the same options",
-            do="give the grid that the trials were planned from",
+            expected="results of the trials of this grid, with the same options",
+            do="use the grid that the trials were planned from",
         )
     return [
         found[trial.trial_id][0]

@@ -128,7 +128,7 @@ class Training:
             if score is None:
                 state, cause = (
                     "failed",
-                    f"no metric {self.settings.metric}; it has {', '.join(sorted(metrics)) or 'none'}",
+                    f"no metric {self.settings.metric}; the metrics are {', '.join(sorted(metrics)) or 'none'}",
                 )
         elif not stopped:
             score, cause = None, self._cause(code)

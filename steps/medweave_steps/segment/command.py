@@ -40,19 +40,17 @@ STAGES = ("load", "network", "restore", "write")
 class SegmentConfig:
     """Options of `segment`."""
 
-    segmentation_model: Path = option("model folder with model_card.json, as export or gate writes it")
-    case_batch: Path = option(
-        "folder of prepared cases, as preprocess writes it (prepared/inference_batches/batch-000)"
-    )
+    segmentation_model: Path = option("model folder of export or gate, with model_card.json")
+    case_batch: Path = option("batch folder of preprocess, such as prepared/inference_batches/batch-000")
     output: Path = option(
-        "new folder: <case_id>/lesion_mask.nii.gz, lesions.csv and, for DICOM, lesion_mask.dcm, lesions_sr.dcm"
+        "folder to write: <case_id>/lesion_mask.nii.gz, lesions.csv and, for DICOM, lesion_mask.dcm, lesions_sr.dcm"
     )
     backend: Literal["openvino", "onnxruntime"] = option(
-        "library that runs the network on the CPU; onnxruntime (extra segment-ort) computes float32 only",
+        "inference library (CPU); onnxruntime (extra segment-ort) supports float32 only",
         default="openvino",
     )
     threshold: float | None = option(
-        "probability from which a voxel belongs to a lesion, between 0 and 1; without it the one on the model's card",
+        "probability threshold for a lesion voxel, between 0 and 1 (default: the threshold in the model card)",
         default=None,
     )
 
@@ -70,11 +68,11 @@ def run(config: SegmentConfig, context: StepContext) -> Mapping[str, Any]:
     without_hu = sum(info.window_hu is not None and info.source_hu_start is None for info in infos.values())
     if without_hu:
         context.notice(
-            f"{without_hu} of {len(infos)} cases were prepared without their source HU: mean HU is left out. "
-            "Run preprocess again to measure it."
+            f"{without_hu} of {len(infos)} cases were preprocessed without source HU: mean HU is omitted. "
+            "Run preprocess again to measure mean HU."
         )
     if not cases:
-        context.notice("the batch holds no case: the output holds none either")
+        context.notice("the batch contains no case, so the output is empty")
     if not card.label.has_codes and any(info.source_format == "dicom" for info in infos.values()):
         context.notice(
             f"NIfTI masks and tables only, no DICOM SEG and SR: the label {card.label.text} of the model card has no DICOM codes "
@@ -89,7 +87,7 @@ def run(config: SegmentConfig, context: StepContext) -> Mapping[str, Any]:
             info = infos[case.case.case_id]
             delivery, seconds = segment_case(folder / info.case_id, case, info, engine, card, model_sha256=model_sha256)
             for finding in delivery.record.findings:
-                shown = f"(seen: {finding.seen}; the label lies in: {finding.expected})"
+                shown = f"(seen: {finding.seen}; body part of the label: {finding.expected})"
                 context.notice(f"{finding.what} {shown} Do: {finding.do}.")
             if delivery.no_dicom_reason:
                 context.notice(
@@ -129,11 +127,9 @@ def _at(threshold: float | None, card: ModelCard, context: StepContext) -> Model
     if threshold is None or threshold == card.postprocessing.threshold:
         return card
     if not 0 < threshold < 1:
-        raise UsageError("--threshold cannot be used.", seen=str(threshold), expected="a probability between 0 and 1")
+        raise UsageError("invalid value of --threshold.", seen=str(threshold), expected="a probability between 0 and 1")
     own = card.postprocessing.threshold
-    context.notice(
-        f"threshold {threshold:g} instead of {own:g}, at which the figures on the model's card were measured"
-    )
+    context.notice(f"threshold {threshold:g} instead of {own:g}, the threshold of the metrics in the model card")
     return dataclasses.replace(card, postprocessing=dataclasses.replace(card.postprocessing, threshold=threshold))
 
 
@@ -156,7 +152,7 @@ def segment_case(
     volume_CIJK, source_hu = case.volume_CIJK(), open_source_hu(case.folder, info)
     if volume_CIJK.shape[1:] != info.grid.shape:
         raise UserInputError(
-            f"volume.npy of {info.case_id} does not belong to its volume_info.json.",
+            f"volume.npy of {info.case_id} does not match its volume_info.json.",
             seen=f"shape {volume_CIJK.shape[1:]}",
             expected=f"shape {info.grid.shape}",
             do="run preprocess again",
@@ -194,15 +190,15 @@ def _results(record: Segmentations, stages: list[Mapping[str, float]], compile_s
     }
 
 
-VERB = Verb(
-    name="segment",
-    description=(
-        "Finds lesions in prepared cases and brings them back to the grid of the source. Per case: lesion_mask.nii.gz,\n"
-        "lesions.csv (volume mm³, longest diameter mm, mean HU of CT, slice) and, for DICOM sources, lesion_mask.dcm (DICOM SEG)\n"
-        "and lesions_sr.dcm (DICOM SR, TID 1500), coded as the labels of the model card; NIfTI and table only where the card\n"
-        "has no codes or the case shows another part of the body. Refuses a model whose card does not fit the cases (spacing in\n"
-        "mm, HU window, crop) or whose files were changed. Computes on the CPU in the precision that the card pins."
-    ),
-    config=SegmentConfig,
-    run=run,
-)
+DESCRIPTION = """\
+Segments lesions in preprocessed cases and resamples the masks to the source grid. Per case, it writes lesion_mask.nii.gz and
+lesions.csv (volume in mm³, longest diameter in mm, mean HU for CT, slice). DICOM sources also get lesion_mask.dcm (DICOM SEG)
+and lesions_sr.dcm (DICOM SR, TID 1500), with the label codes of the model card. If the card has no codes, or the case shows
+another body part, only NIfTI and the table are written.
+Inference runs on the CPU, in the precision that the model card fixes.
+Errors: a model whose card does not match the cases (spacing in mm, HU window, crop); model files that were modified."""
+EXAMPLE = """\
+medweave-step segment --segmentation-model accepted_model \\
+      --case-batch prepared/inference_batches/batch-000 --output segmentations"""
+
+VERB = Verb(name="segment", description=DESCRIPTION, example=EXAMPLE, config=SegmentConfig, run=run)

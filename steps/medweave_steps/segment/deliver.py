@@ -81,13 +81,13 @@ def draft_dicom(case: CaseFolder, info: VolumeInfo, card: ModelCard, *, model_sh
     if info.source_format != "dicom" or not card.label.has_codes:
         return NoDicom()
     if body_part_finding(info, card):
-        return NoDicom(reason="its codes may name another part of the body than the one that was scanned")
+        return NoDicom(reason="the label codes may not match the scanned body part")
     path = case.folder / HEADERS_FILE
     if not path.is_file():
         raise UserInputError(
             f"the source headers of {info.case_id} are missing.",
             seen=f"no {HEADERS_FILE} in the folder of its volume.npy",
-            expected=f"{HEADERS_FILE}, from which the DICOM SEG takes the names of the source images",
+            expected=f"{HEADERS_FILE}, which contains the source image references for the DICOM SEG",
             do="run preprocess again",
         )
     try:
@@ -113,10 +113,10 @@ def body_part_finding(info: VolumeInfo, card: ModelCard) -> Finding | None:
     return Finding(
         severity="notice",
         code="body-part-differs",
-        what=f"{info.case_id}: the case may show another part of the body than the model '{card.name}' is for.",
+        what=f"{info.case_id}: the body part of the case may differ from that of the model '{card.name}'.",
         seen=seen,
         expected=expected,
-        do="do not use the result if this is another examination",
+        do="do not use the result if the examination does not match the model",
         case_id=info.case_id,
     )
 
@@ -128,7 +128,7 @@ def _header_fault(error: Exception) -> str:
     """
     if has_other_cause(error):
         raise error
-    return f"a DICOM object cannot take over the header of its series ({type(error).__name__})"
+    return f"the header of the series cannot be copied to a DICOM object ({type(error).__name__})"
 
 
 def deliver_case(

@@ -189,12 +189,14 @@ def _check_place(position_mm: npt.NDArray[np.float64], info: VolumeInfo, index: 
     sideways_mm = float(np.linalg.norm(apart - (apart @ normal) * normal))
     if along_mm > _SAME_MM or sideways_mm > _SAME_MM + SIDEWAYS_TOLERANCE * min(spacing_mm[1:]):
         off_mm = float(np.linalg.norm(apart))
-        raise _foreign(info, f"slice {index + 1} is {off_mm:.2f} mm from its place", f"within {_SAME_MM} mm of it")
+        raise _foreign(
+            info, f"slice {index + 1} is {off_mm:.2f} mm from its position", f"within {_SAME_MM} mm of its position"
+        )
 
 
 def _foreign(info: VolumeInfo, seen: str, expected: str) -> UserInputError:
     return UserInputError(
-        f"the source headers of {info.case_id} do not belong to its volume.",
+        f"the source headers of {info.case_id} do not match its volume.",
         seen=f"{seen} (source_headers.zip)",
         expected=f"{expected} (volume_info.json)",
         do="run preprocess again",

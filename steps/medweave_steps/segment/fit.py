@@ -32,7 +32,10 @@ def check_fits(card: ModelCard, cohort: PreparedCohort, infos: Sequence[VolumeIn
     sides, multiple = card.input.patch_shape, card.input.patch_multiple
     if any(side < 1 or side % multiple for side in sides):
         raise _misfit(
-            card, "itself", f"patch shape {sides} (model_card.json, input)", f"sides that are multiples of {multiple}"
+            card,
+            "its own architecture",
+            f"patch shape {sides} (model_card.json, input)",
+            f"sizes that are multiples of {multiple}",
         )
     for info in infos:
         for seen, expected, file, is_same in _compared(card, cohort, info):
@@ -67,7 +70,7 @@ def _compared(card: ModelCard, cohort: PreparedCohort, info: VolumeInfo) -> Iter
 
 def _misfit(card: ModelCard, case: str, seen: str, expected: str) -> UserInputError:
     return UserInputError(
-        f"the model '{card.name}' does not fit {case}.",
+        f"the model '{card.name}' does not match {case}.",
         seen=seen,
         expected=expected,
         do="run preprocess on the cohort with --segmentation-model and this model; do not edit volume_info.json by hand",

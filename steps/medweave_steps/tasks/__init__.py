@@ -26,10 +26,10 @@ def check_task(name: str) -> None:
     if name in BUILT_IN:
         return
     raise UsageError(
-        f"the task '{name}' cannot be used.",
+        f"unsupported task '{name}'.",
         seen="a task of another package"
         if name in task_names()
-        else f"no task of this name among {', '.join(task_names())}",
+        else f"not in the list of tasks: {', '.join(task_names())}",
         expected=f"a task of this version of medweave: {', '.join(BUILT_IN)}",
-        do="choose one of these tasks",
+        do="choose one of the supported tasks",
     )

@@ -21,7 +21,7 @@ from medweave_steps import __version__
 from medweave_steps.io.cohort.prepared import CaseFolder, PreparedFolder, open_prepared
 from medweave_steps.runtime.energy import POWERCAP
 from medweave_steps.runtime.verb import StepContext, Verb
-from medweave_steps.train.config import TrainConfig
+from medweave_steps.train.config import RECIPE_OPTIONS, TrainConfig
 from medweave_steps.training.data.cases import open_sampler, usable_cases
 from medweave_steps.training.distributed.group import Group
 from medweave_steps.training.loop.validate import open_validator
@@ -39,15 +39,17 @@ def run(config: TrainConfig, context: StepContext) -> Mapping[str, Any]:
 
     if config.resume_from is None:
         config = dataclasses.replace(config, resume_from=checkpoint_of_earlier_attempt(context))
-    config = _scaled(config, context)
+    node_group = environment.node_group()
     prepared = open_prepared(config.training_set)
+    if config.has_demo_recipe and not prepared.cohort.synthetic and node_group.node_rank == 0:
+        context.notice(_describe_demo_recipe(config))
+    config = _scaled(config, context)
     training, _ = usable_cases(prepared)  # before any process is started
     config = config.for_cases(len(training), num_channels=len(prepared.cohort.channels))
-    node_group = environment.node_group()
     uses_ranks = strategy_class(config.strategy).uses_ranks
     if not uses_ranks and node_group.num_nodes > 1:
         context.notice(
-            f"{node_group.num_nodes} nodes were started, but --strategy {config.strategy} computes on the first one only."
+            f"{node_group.num_nodes} nodes were started, but --strategy {config.strategy} uses only the first node."
         )
         if node_group.node_rank > 0:
             return {}
@@ -67,6 +69,16 @@ def run(config: TrainConfig, context: StepContext) -> Mapping[str, Any]:
     context.take(outcome[1])
     results: Mapping[str, Any] = outcome[0]
     return results
+
+
+def _describe_demo_recipe(config: TrainConfig) -> str:
+    patch = " x ".join(map(str, config.patch_shape))
+    options = " ".join(f"--{name.replace('_', '-')}" for name in RECIPE_OPTIONS)
+    return (
+        f"the training options have their defaults, which were chosen for the synthetic scans of the demo ({config.steps} steps of "
+        f"{config.batch_size} patches of {patch} voxels, network {config.network}), and these scans are not synthetic. "
+        f"Choose options for your data: {options}."
+    )
 
 
 def _scaled(config: TrainConfig, context: StepContext) -> TrainConfig:
@@ -162,14 +174,14 @@ def _train(
         if content is not None:
             names = resumable_options([config.strategy, strategy_of(content)])
             spread = spread_before(content, trainer.identity(), names=names)
-            context.notice(f"continued from a checkpoint at step {trainer.state.step} of {config.steps}{spread}.")
+            context.notice(f"resumed from a checkpoint at step {trainer.state.step} of {config.steps}{spread}.")
         history = History(job.log_folder if group.rank == 0 else None, points)
         trainer.run(history, lambda total, done: context.progress(unit="epoch", total=total, done=done))
         history.close()
     if trainer.state.stopped_early:
         context.notice(
             f"stopped early at step {trainer.state.step} of {config.steps}: "
-            f"{config.patience} validations were no better than that at step {trainer.state.best_step}."
+            f"{config.patience} validations without a better validation score than at step {trainer.state.best_step}."
         )
     return trainer
 
@@ -260,17 +272,19 @@ def _card(
     )
 
 
-VERB = Verb(
-    name="train",
-    description=(
-        "Trains a 3-D U-Net on prepared cases (training and validation split, labelled) and writes a model folder, which is\n"
-        "also a MONAI Bundle, and a training log (TensorBoard events, curves.json).\n"
-        "Patches are placed on lesions with equal chance per lesion; loss Dice + cross-entropy; Adam, one-cycle learning rate.\n"
-        "The best weights by sliding-window validation are kept. The probability at a lesion's outline, and the peak probability\n"
-        "and volume (mm³) from which it counts, are chosen on the validation split.\n"
-        "Deterministic on the CPU: same seed, options, data and threads give the same weights, also through a checkpoint.\n"
-        "Refuses empty splits, unlabelled cases, and checkpoints of another training."
-    ),
-    config=TrainConfig,
-    run=run,
-)
+DESCRIPTION = """\
+Trains a 3-D U-Net on preprocessed cases with labels (training and validation split). Writes a model folder, which is also a
+MONAI Bundle, and a training log (TensorBoard events, curves.json).
+
+Patches are sampled on lesions with equal probability per lesion. The loss is Dice + cross-entropy, the optimizer Adam with a
+one-cycle learning-rate schedule. The weights with the best validation score (sliding-window inference) are kept. The
+probability threshold, and the minimum peak probability and volume (mm³) of a lesion, are selected on the validation split.
+
+Training on the CPU is deterministic: the same seed, options, data and number of threads give the same weights, also after
+resuming from a checkpoint.
+The default options are a recipe for the synthetic scans of the demo. With other scans, the step prints a notice until you set an
+option of the recipe (--steps, --patch-shape, --network, ...).
+Errors: an empty split, cases without labels, a checkpoint of another training."""
+EXAMPLE = "medweave-step train --training-set prepared/training_set --output trained_model --steps 2000"
+
+VERB = Verb(name="train", description=DESCRIPTION, example=EXAMPLE, config=TrainConfig, run=run)

@@ -52,83 +52,90 @@ _NAMED_IF_USED = (
     "scale_by_ranks",
 )
 
+RECIPE_OPTIONS = ("steps", "epochs", "batch_size", "patch_shape", "learning_rate", "network", "channels")
+"""Options that fit a training to its data; their defaults are the recipe of the demo."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainConfig(Recipe):
     """Options of `train`."""
 
     name: str | None = option(
-        "the model's name in its card (default: anatomic region and name of the label)", default=None
+        "model name in the model card (default: anatomic region and name of the label)", default=None
     )
 
-    steps: int = option("optimiser steps", default=2000)
+    steps: int = option("number of optimizer steps", default=2000)
     epochs: int | None = option(
-        "passes over the training cases, in the place of --steps and --epoch-steps: patches are whole cases then, each exactly "
-        "once a pass, and --patch-shape holds the largest",
+        "number of passes over the training cases, instead of --steps and --epoch-steps; patches are then whole cases, each used "
+        "exactly once per epoch, and --patch-shape must fit the largest case",
         default=None,
     )
     network: str = option(
-        "unet is MONAI's, as the next three options say; the others are DistMIS' 3-D U-Net, whose text describes another than its "
-        "406,793 parameters belong to: that one is tied to the depth of --patch-shape",
+        "unet is the MONAI U-Net with the next three options; the others are the 3-D U-Net of DistMIS, as described in the paper, "
+        "and as implied by its 406,793 parameters (its layers depend on the depth of --patch-shape)",
         default="unet",
         choices=network_names,
     )
     channels: tuple[int, ...] = option(
-        "channels per level of the U-Net, finest first", default=(8, 16, 32, 64, 128), metavar="N"
+        "channels per level of the U-Net, from the highest resolution down", default=(8, 16, 32, 64, 128), metavar="N"
     )
     strides: tuple[int, ...] = option(
-        "down-sampling on entering each level but the last (1 keeps full resolution)", default=(1, 2, 2, 2), metavar="N"
+        "stride between two levels of the U-Net (1 keeps the resolution)", default=(1, 2, 2, 2), metavar="N"
     )
-    residual_units: int = option("residual convolutions per level; 0 for plain convolutions", default=0)
+    residual_units: int = option("residual units per level; 0 for plain convolutions", default=0)
     norm: Literal["batch", "group", "instance"] = option(
-        "normalisation of the network: batch is by the patches of a rank, group by up to 8 groups of channels, instance by channel",
+        "normalization layers: batch (over the patches of a rank), group (up to 8 groups of channels) or instance (per channel)",
         default="batch",
     )
     network_options: NetworkOptions = variant_options(NETWORK_OPTIONS, default=NetworkOptions())
-    learning_rate: float = option("of Adam: the peak of the schedule", default=5e-3)
+    learning_rate: float = option("learning rate of Adam (peak of the schedule)", default=5e-3)
     scale_by_ranks: bool = option(
-        "--batch-size and --learning-rate are those of one rank: both are multiplied by --ranks", default=False
+        "--batch-size and --learning-rate apply to one rank: multiply both by --ranks", default=False
     )
 
-    epoch_steps: int = option("steps per epoch, the unit of progress", default=100)
-    validation_interval: int = option("epochs between two validations", default=10)
-    patience: int = option("validations without a better score after which training stops; 0 never stops", default=0)
-    window_shape: tuple[int, int, int] = option(
-        "voxels of a sliding window along I J K, kept in the model card", default=(88, 104, 88), metavar="I J K"
+    epoch_steps: int = option("optimizer steps per epoch", default=100)
+    validation_interval: int = option("validation interval, in epochs", default=10)
+    patience: int = option(
+        "early stopping: number of validations without a better validation score; 0 disables it", default=0
     )
-    overlap: float = option("share of a window that neighbouring windows have in common", default=0.25)
+    window_shape: tuple[int, int, int] = option(
+        "sliding-window size along I J K, in voxels; stored in the model card", default=(88, 104, 88), metavar="I J K"
+    )
+    overlap: float = option("overlap of neighboring windows, as a fraction of the window size", default=0.25)
     strategy: str = option(
-        "how training is spread over processes: single is one, ddp averages gradients over --ranks at every step, local-sgd "
-        "averages their weights at every epoch's end and every --sync-interval steps",
+        "distribution strategy: single uses one process; ddp averages gradients over --ranks at every step; local-sgd averages "
+        "weights at the end of every epoch and every --sync-interval steps",
         default="single",
         choices=strategy_names,
     )
     ranks: int = option(
-        "processes of a strategy that has several, over all nodes together; a multiple of the nodes", default=1
+        "number of ranks (processes) of a multi-process strategy, over all nodes; a multiple of the number of nodes",
+        default=1,
     )
     strategy_options: StrategyOptions = variant_options(STRATEGY_OPTIONS, default=StrategyOptions())
     accumulate: int = option(
-        "parts that a rank cuts its patches of a step into, to need less memory; gradients are synchronised once for all of them",
+        "gradient accumulation: number of parts of a rank's patches per step, to save memory; gradients synchronize once per step",
         default=1,
     )
     recompute: bool = option(
-        "computes activations again in the backward pass and does not keep them: less memory, more time",
+        "activation checkpointing: recompute activations in the backward pass; needs less memory and more time",
         default=False,
     )
     cache_mib: int | None = option(
-        "MiB of cases that a rank keeps in memory ready to use, with --epochs; else it cuts them from their files in each epoch",
+        "case cache of each rank, MiB, with --epochs (default: no cache; cases are read from their files in each epoch)",
         default=None,
     )
     threads_per_rank: int | None = option(
-        "compute threads of each rank; else --num-threads is shared by the ranks of the node", default=None
+        "compute threads of each rank (default: --num-threads divided among the ranks of a node)", default=None
     )
     checkpoint_folder: Path | None = option(
-        "folder for checkpoint.pt: every --checkpoint-interval steps, on INT, TERM and USR1", default=None
+        "folder for checkpoint.pt, written every --checkpoint-interval steps and on SIGINT, SIGTERM and SIGUSR1",
+        default=None,
     )
-    checkpoint_interval: int = option("steps between two checkpoints", default=500)
+    checkpoint_interval: int = option("checkpoint interval, in optimizer steps", default=500)
     resume_from: Path | None = option(
-        "checkpoint, or folder with checkpoint.pt, to continue exactly, or under another --strategy or number of --ranks; else "
-        "the newest whole one that MEDWEAVE_RESUME_FROM has",
+        "checkpoint, or folder with checkpoint.pt, to resume from, exactly or with another --strategy or number of --ranks "
+        "(default: the newest complete checkpoint of MEDWEAVE_RESUME_FROM)",
         default=None,
     )
 
@@ -140,10 +147,14 @@ class TrainConfig(Recipe):
             check_option(getattr(self, name) >= 0, name, getattr(self, name), "0 or more")
         check_option(self.epochs is None or self.epochs >= 1, "epochs", self.epochs, "at least 1")
         check_option(0 < self.learning_rate < math.inf, "learning_rate", self.learning_rate, "more than 0")
-        check_option(0 <= self.overlap < 1, "overlap", self.overlap, "0 or more, below 1")
+        check_option(0 <= self.overlap < 1, "overlap", self.overlap, "0 or more, and less than 1")
         uses_ranks = strategy_class(self.strategy).uses_ranks
         most = (math.inf if self.scale_by_ranks else self.batch_size) if uses_ranks else 1
-        expected = "1, or choose --strategy ddp" if most == 1 else f"1 to {most}: every rank takes part in --batch-size"
+        expected = (
+            "1, or choose --strategy ddp"
+            if most == 1
+            else f"1 to {most}: every rank needs at least one patch of --batch-size"
+        )
         check_option(1 <= self.ranks <= most, "ranks", self.ranks, expected)
         threads = self.threads_per_rank
         check_option(threads is None or threads >= 1, "threads_per_rank", threads, "at least 1")
@@ -151,9 +162,7 @@ class TrainConfig(Recipe):
         self.strategy_options.check(self.facts())
         self._check_cache()
         parts, least = self.accumulate, self.batch_size // (1 if self.scale_by_ranks else self.ranks)
-        check_option(
-            1 <= parts <= least, "accumulate", parts, f"1 to {least}, the patches that each rank has in a step"
-        )
+        check_option(1 <= parts <= least, "accumulate", parts, f"1 to {least}, the number of patches per rank and step")
         self._check_network()
 
     def _check_variants(self) -> None:
@@ -163,7 +172,7 @@ class TrainConfig(Recipe):
     def _check_cache(self) -> None:
         mib, decided = self.cache_mib, self.strategy_options.cache_mib is not None
         fits = mib is None or (mib >= 1 and self.epochs is not None and not decided)
-        check_option(fits, "cache_mib", mib, "at least 1, with --epochs, and without --chunk-mib, which keeps a chunk")
+        check_option(fits, "cache_mib", mib, "at least 1, with --epochs and without --chunk-mib, which caches a chunk")
 
     def _check_network(self) -> None:
         network_type(self.network).check(self)
@@ -177,6 +186,12 @@ class TrainConfig(Recipe):
             shape, multiple = getattr(self, name), self.patch_multiple
             fits = min(shape) >= 1 and not any(side % multiple for side in shape)
             check_option(fits, name, shape, f"multiples of {multiple}, the product of --strides")
+
+    @property
+    def has_demo_recipe(self) -> bool:
+        """Whether every option of the recipe has its default."""
+        defaults = {field.name: field.default for field in dataclasses.fields(self)}
+        return all(getattr(self, name) == defaults[name] for name in RECIPE_OPTIONS)
 
     @property
     def augments(self) -> bool:
@@ -238,8 +253,8 @@ class TrainConfig(Recipe):
             raise UserInputError(
                 "there are more ranks than training cases.",
                 seen=f"{self.ranks} ranks, {num_cases} training cases",
-                expected=f"at most {num_cases} ranks: with --epochs each takes whole cases",
-                do="give fewer --ranks, or preprocess more cases",
+                expected=f"at most {num_cases} ranks: with --epochs, each rank trains on whole cases",
+                do="reduce --ranks, or preprocess more cases",
             )
         self.strategy_options.check_cases(self.facts(num_cases=num_cases, num_channels=num_channels))
         in_epoch = steps_of_epoch(num_cases, self.batch_size)

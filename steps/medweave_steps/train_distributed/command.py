@@ -32,7 +32,7 @@ from medweave_steps.train_distributed.config import DistributedConfig
 from medweave_steps.training.data.cases import usable_cases
 from medweave_steps.training.distributed.group import Alone, Group
 
-WORKERS = "COMPSs' workers compute, and their counters are not read"
+WORKERS = "the work runs on COMPSs workers, whose counters are not read"
 
 
 def run(config: DistributedConfig, context: StepContext) -> Mapping[str, Any]:
@@ -55,9 +55,7 @@ def run(config: DistributedConfig, context: StepContext) -> Mapping[str, Any]:
 
         require_pycompss()
     if engine != "ddp" and node_group.num_nodes > 1:
-        context.notice(
-            f"{node_group.num_nodes} nodes were started, but --engine {engine} works from the first one only."
-        )
+        context.notice(f"{node_group.num_nodes} nodes were started, but --engine {engine} runs on the first node only.")
         if node_group.node_rank > 0:
             return {}
     num_here = ranks_here(config.replicas, node_group, option="replicas") if engine == "ddp" else 1
@@ -93,12 +91,12 @@ def usable_model(config: DistributedConfig, prepared: PreparedFolder) -> ModelCa
         UsageError: the network cannot take patches of this shape.
     """
     card = read_card(config.trained_model)
-    check_float32(card, "be trained further", expected=AS_TRAINED, do="give that folder as --trained-model")
+    check_float32(card, "be trained further", expected=AS_TRAINED, do="set --trained-model to that folder")
     check_cohort_fits(card, prepared.cohort)
     usable_cases(prepared)
     multiple = card.input.patch_multiple
     fits = not any(side % multiple for side in config.patch_shape)
-    check_option(fits, "patch_shape", config.patch_shape, f"multiples of {multiple}, as the model card says")
+    check_option(fits, "patch_shape", config.patch_shape, f"multiples of {multiple}, as in the model card")
     return card
 
 
@@ -151,7 +149,7 @@ def continue_on_rank(job: DistributedJob, group: Group) -> tuple[Mapping[str, An
     engine = open_engine(job.engine, task, group)
     course, checkpoints = course_of(job, group, engine, network, prepared, content)
     if content is not None:
-        context.notice(f"continued from a checkpoint after round {len(course.rounds)} of {config.rounds}.")
+        context.notice(f"resumed from a checkpoint after round {len(course.rounds)} of {config.rounds}.")
     points = job.points if content is None else content["points"]
     history = History(job.log_folder if group.rank == 0 else None, [dict(point) for point in points])
     elsewhere = WORKERS if job.engine == "compss" else ""
@@ -172,9 +170,7 @@ def continue_on_rank(job: DistributedJob, group: Group) -> tuple[Mapping[str, An
         context, validation, choices, per_case, max_false_positives=config.max_false_positives
     )
     if course.best_round == 0:
-        context.notice(
-            "no round improved the Dice of the trained model on the validation split: its weights are unchanged."
-        )
+        context.notice("no round improved the validation score of the input model: its weights are unchanged.")
     context.ranks += facts_of(task, course)
     network.load_state_dict(course.best_weights)
     seconds = time.monotonic() - started
@@ -303,18 +299,19 @@ def child_card(
     )
 
 
-VERB = Verb(
-    name="train-distributed",
-    description=(
-        "Trains a model further on prepared cases (training and validation split, labelled), in rounds: each replica takes K\n"
-        "optimiser steps from the same weights, on its own share of the patches and with its own optimiser; then weights and\n"
-        "running statistics are averaged, weighted by samples, in a fixed order. Writes a model folder that names its parent, and\n"
-        "a training log. The best average by sliding-window validation is kept, the given model where none was better.\n"
-        "The engine spreads the replicas over processes, nodes or COMPSs workers; the weights do not depend on it: same seed,\n"
-        "options, data, threads per replica and type of processor give the same bits, also through a checkpoint.\n"
-        "Refuses compressed models, cases of another spacing or window than the model's, empty splits, unlabelled cases, and\n"
-        "checkpoints of another training."
-    ),
-    config=DistributedConfig,
-    run=run,
-)
+DESCRIPTION = """\
+Continues training a model on preprocessed cases with labels (training and validation split), in rounds of local SGD. In each
+round, every replica takes K optimizer steps from the same weights, on its own share of the patches and with its own
+optimizer. Then weights and running statistics are averaged in a fixed order, weighted by the number of samples. The step
+writes a model folder that names its parent model, and a training log. The average with the best validation score
+(sliding-window inference) is kept; if no round improves on the input model, its weights are kept.
+
+The engine distributes the replicas over processes, nodes or COMPSs workers. It does not affect the weights: the same seed,
+options, data, threads per replica and processor type give bit-identical weights, also after resuming from a checkpoint.
+Errors: a compressed model, cases whose spacing or window differs from the model's, an empty split, cases without labels, a
+checkpoint of another training."""
+EXAMPLE = """\
+medweave-step train-distributed --training-set prepared/training_set --trained-model trained_model \\
+      --output continued_model --replicas 4"""
+
+VERB = Verb(name="train-distributed", description=DESCRIPTION, example=EXAMPLE, config=DistributedConfig, run=run)

@@ -28,26 +28,26 @@ _NOT_NUMERIC = (
 class DistributedConfig(Recipe):
     """Options of `train-distributed`."""
 
-    trained_model: Path = option("model folder whose weights are continued, as train and bundle write it")
-    continues_log: Path | None = option("training log of that model; its curves are continued", default=None)
+    trained_model: Path = option("model folder of train or bundle to continue training from")
+    continues_log: Path | None = option("training log of that model; its curves are extended", default=None)
 
-    rounds: int = option("times that the replicas are trained apart and averaged", default=5)
-    steps_per_round: int = option("optimiser steps of each replica between two averages", default=20)
-    replicas: int = option("copies of the network, each with its share of the patches of a step", default=2)
-    learning_rate: float = option("peak of the one-cycle schedule over all rounds (Adam)", default=1e-3)
+    rounds: int = option("number of rounds (local training, then weight averaging)", default=5)
+    steps_per_round: int = option("optimizer steps of each replica per round", default=20)
+    replicas: int = option("number of replicas; each takes a share of the patches of a step", default=2)
+    learning_rate: float = option("peak learning rate of the one-cycle schedule over all rounds (Adam)", default=1e-3)
     engine: Literal["auto", "in-order", "ddp", "compss"] = option(
-        "what spreads the replicas: in-order is one process, one after the other; ddp is processes on the nodes of the gang; "
-        "compss is tasks of the COMPSs runtime; auto is what the deployment says (MEDWEAVE_ENGINE), else in-order",
+        "how replicas are distributed: in-order trains them one after another in one process; ddp uses processes on the nodes of "
+        "the node group; compss uses COMPSs tasks; auto uses the engine of the deployment (MEDWEAVE_ENGINE), else in-order",
         default="auto",
     )
     threads_per_replica: int | None = option(
-        "compute threads of each replica; else --num-threads, shared by the replicas that run at once on a node",
+        "compute threads of each replica (default: --num-threads divided among the replicas that run at once on a node)",
         default=None,
     )
     checkpoint_folder: Path | None = option("folder for checkpoint.pt, written after every round", default=None)
     resume_from: Path | None = option(
-        "checkpoint, or folder with checkpoint.pt, to continue exactly, under whatever --engine; else the newest whole one that "
-        "MEDWEAVE_RESUME_FROM has",
+        "checkpoint, or folder with checkpoint.pt, to resume from exactly, with any --engine (default: the newest complete "
+        "checkpoint of MEDWEAVE_RESUME_FROM)",
         default=None,
     )
 
@@ -55,7 +55,7 @@ class DistributedConfig(Recipe):
         Recipe.__post_init__(self)  # `super()` does not find its class in a dataclass with slots
         for name in ("rounds", "steps_per_round"):
             check_option(getattr(self, name) >= 1, name, getattr(self, name), "at least 1")
-        expected = f"1 to {self.batch_size}: every replica takes part in --batch-size"
+        expected = f"1 to {self.batch_size}: every replica needs at least one patch of --batch-size"
         check_option(1 <= self.replicas <= self.batch_size, "replicas", self.replicas, expected)
         check_option(0 < self.learning_rate < math.inf, "learning_rate", self.learning_rate, "more than 0")
         threads = self.threads_per_replica

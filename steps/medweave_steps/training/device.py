@@ -18,10 +18,10 @@ def choose_device(wanted: Literal["auto", "cpu", "cuda"], *, local_rank: int = 0
     number = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if wanted == "cuda" and not number:
         raise UsageError(
-            "--device cuda cannot be used.",
+            "--device cuda is not available on this machine.",
             seen="no CUDA device that torch can use",
             expected="an NVIDIA GPU, its driver and a CUDA build of torch",
-            do="leave --device at auto, or choose cpu",
+            do="use --device auto or --device cpu",
         )
     if not number or wanted == "cpu":
         return torch.device("cpu")

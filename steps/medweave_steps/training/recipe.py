@@ -18,57 +18,62 @@ MOST_DATA_WORKERS = 4
 class Recipe:
     """Options shared by the verbs that train; the defaults are those of the demo (docs/benchmarks.md)."""
 
-    training_set: Path = option("folder of prepared training and validation cases with labels, as preprocess writes it")
+    training_set: Path = option("training_set folder of preprocess, with labels")
     output: Path = option("model folder to write")
     training_log: Path = option("folder to write: TensorBoard events and curves.json", default=Path("training_log"))
 
-    batch_size: int = option("patches per step, over all ranks together", default=10)
+    batch_size: int = option("patches per optimizer step, summed over all ranks", default=10)
     patch_shape: tuple[int, int, int] = option(
-        "voxels of a training patch along I J K", default=(32, 32, 32), metavar="I J K"
+        "patch size along I J K, in voxels", default=(32, 32, 32), metavar="I J K"
     )
     weight_decay: float = option("decoupled weight decay (AdamW); 0 is plain Adam", default=0.0)
-    beta2: float = option("decay of Adam's mean of squared gradients", default=0.999)
-    amsgrad: bool = option("Adam that divides by the largest such mean so far (AMSGrad)", default=False)
+    beta2: float = option("beta2 of Adam: decay rate of the second moment", default=0.999)
+    amsgrad: bool = option("use the AMSGrad variant of Adam", default=False)
     schedule: Literal["one-cycle", "constant"] = option(
-        "course of the learning rate: one-cycle rises and falls once, constant is --learning-rate at every step",
+        "learning-rate schedule: one-cycle (rises, then falls), or constant",
         default="one-cycle",
     )
-    warm_up: float = option("share of the steps in which the learning rate rises (one-cycle)", default=0.1)
+    warm_up: float = option("fraction of the steps in which the learning rate rises (one-cycle)", default=0.1)
     dice_weight: float = option("weight of the Dice loss", default=1.0)
     dice: Literal["batch", "sample"] = option(
-        "what a Dice is taken over: batch is all patches of a rank together; sample is each patch, of which the mean is taken",
+        "Dice reduction: batch is one Dice over all patches of a rank; sample is the mean of the Dice of each patch",
         default="batch",
     )
-    dice_smoothing: float = option("voxels added to both sides of the Dice's fraction", default=1.0)
+    dice_smoothing: float = option(
+        "smoothing term of the Dice loss, added to numerator and denominator, in voxels", default=1.0
+    )
     cross_entropy_weight: float = option("weight of the cross-entropy loss", default=1.0)
-    lesion_share: float = option("share of patches placed on a lesion, each lesion with equal chance", default=0.6)
+    lesion_share: float = option(
+        "fraction of patches sampled on lesions, with equal probability per lesion", default=0.6
+    )
     bright_share: float = option(
-        "share of the other patches placed on bright structures (vessels) of cases that were cropped to the lungs",
+        "fraction of the other patches sampled on bright structures (vessels) in cases cropped to the lungs",
         default=0.3,
     )
-    thick_share: float = option("share of the other patches placed on thick bright structures (hila)", default=0.4)
+    thick_share: float = option("fraction of the other patches sampled on thick bright structures (hila)", default=0.4)
     augment: bool | None = option(
-        "flip, rotate and change the intensity of patches (default: yes; no with --epochs)", default=None
+        "augment patches: flips, rotations, intensity changes (default: yes; no with --epochs)", default=None
     )
-    seed: int = option("seed of weights, patches and augmentation", default=0)
+    seed: int = option("random seed of weight initialization, patches and augmentation", default=0)
 
     data_workers: int | None = option(
-        "processes of each rank or replica that cut patches; 0 is a thread; else one for each compute thread, up to 4, where the "
-        "network is on a GPU, and a thread elsewhere",
+        "data-loading processes of each rank or replica; 0 uses a thread (default: on a GPU one per compute thread, up to 4; "
+        "on the CPU a thread)",
         default=None,
     )
 
     validation_cases: int = option(
-        "validation cases looked at during training; 0 for all; all are at the end", default=0
+        "number of validation cases during training; 0 means all; the final validation uses all", default=0
     )
     max_false_positives: float = option(
-        "most false positives per validation scan that the choice of postprocessing may allow", default=0.5
+        "maximum number of false positives per validation scan when the postprocessing thresholds are selected",
+        default=0.5,
     )
     precision: Literal["auto", "float32", "bfloat16"] = option(
-        "arithmetic of the network: auto is bfloat16 (mixed) where all machines compute in it, else float32",
+        "precision of training: auto uses bfloat16 (mixed precision) if all machines support it, else float32",
         default="auto",
     )
-    device: Literal["auto", "cpu", "cuda"] = option("auto is a GPU where there is one", default="auto")
+    device: Literal["auto", "cpu", "cuda"] = option("auto uses a GPU if available", default="auto")
 
     @property
     def augments(self) -> bool:
@@ -92,12 +97,17 @@ class Recipe:
         for name in ("lesion_share", "bright_share", "thick_share"):
             check_option(0 <= getattr(self, name) <= 1, name, getattr(self, name), "0 to 1")
         together = self.bright_share + self.thick_share
-        check_option(together <= 1 + 1e-9, "bright_share", f"{together:g} with --thick-share", "at most 1 together")
-        check_option(0 <= self.beta2 < 1, "beta2", self.beta2, "0 or more, below 1")
+        check_option(together <= 1 + 1e-9, "bright_share", f"{together:g} with --thick-share", "a sum of at most 1")
+        check_option(0 <= self.beta2 < 1, "beta2", self.beta2, "0 or more, and less than 1")
         check_option(0 < self.dice_smoothing < math.inf, "dice_smoothing", self.dice_smoothing, "more than 0")
         check_option(0 < self.warm_up < 1, "warm_up", self.warm_up, "between 0 and 1")
-        check_option(self.dice_weight + self.cross_entropy_weight > 0, "dice_weight", 0, "a loss with some weight")
-        check_option(min(self.patch_shape) >= 1, "patch_shape", self.patch_shape, "voxels, each >= 1")
+        check_option(
+            self.dice_weight + self.cross_entropy_weight > 0,
+            "dice_weight",
+            0,
+            "a positive weight of at least one loss term",
+        )
+        check_option(min(self.patch_shape) >= 1, "patch_shape", self.patch_shape, "numbers of voxels, each >= 1")
 
 
 def options_of(recipe: Recipe, *, leave_out: Collection[str]) -> dict[str, Any]:

@@ -31,7 +31,7 @@ def test_the_history_of_a_completed_run(tmp_path: Path) -> None:
     assert train.requested == {"cores": 2, "memory_mib": 1024}
     assert train.report is not None
     assert train.report.verb == "train"
-    assert run.notices == (("segment.1", "the batch holds no case: the output holds none either"),)
+    assert run.notices == (("segment.1", "the batch contains no case, so the output is empty"),)
     assert run.failures() == []
 
 

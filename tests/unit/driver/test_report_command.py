@@ -51,7 +51,7 @@ def test_a_completed_run_becomes_one_page(tmp_path: Path, fragment: Path, capsys
         "Synthetic data",
         f"{summary['figures'][0]['value']:.2f}",
         "int8 refused",
-        "the batch holds no case",
+        "the batch contains no case",
         "streamflow0.2.0rc3",
         "A processor, up to 2 threads per step",
     ):

@@ -112,10 +112,10 @@ def patient_in_two_splits(folder: Path) -> None:
     [
         (empty_folder, ["no usable CT or MR volume", "an empty folder"]),
         (not_dicom, ["1 of 1 files is not readable as DICOM"]),
-        (truncated_file, ["the slice at -288.00 mm", "cut off"]),
+        (truncated_file, ["the slice at -288.00 mm", "truncated"]),
         (missing_slice, ["1 slice is missing", "-296.00 and -292.00 mm"]),
         (duplicate_slice, ["-296.00 mm"]),
-        (two_series_mixed, ["every position holds 2 slices"]),
+        (two_series_mixed, ["every position has 2 slices"]),
         (non_uniform_spacing, ["2.60 mm between -294.00 and -291.40 mm"]),
         (wrong_modality, ["modality MR", "modality CT"]),
         (no_pixel_data, ["the slice at -288.00 mm"]),

@@ -121,9 +121,9 @@ def test_a_value_that_needs_code_is_not_run(tmp_path: Path, capfd: pytest.Captur
     [
         ({"_target_": "scripts.my_network.Net"}, "_target_ 'scripts.my_network.Net'"),
         ({"_target_": "monai.bundle.run"}, "_target_ 'monai.bundle.run'"),
-        (dict(UNET) | {"strides": "$[2, 2]"}, "only running code could resolve"),
-        (dict(UNET) | {"out_channels": "@nothing"}, "not in the configuration"),
-        (dict(UNET) | {"act": {"_target_": "torch.nn.ReLU"}}, "itself a configured object"),
+        (dict(UNET) | {"strides": "$[2, 2]"}, "which requires code execution"),
+        (dict(UNET) | {"out_channels": "@nothing"}, "missing in the configuration"),
+        (dict(UNET) | {"act": {"_target_": "torch.nn.ReLU"}}, "an argument that is a configured object"),
         (dict(UNET) | {"_requires_": "@classes"}, "_requires_"),
         ("@elsewhere", "network_def: @elsewhere"),
     ],
@@ -153,7 +153,7 @@ def test_a_network_of_another_kind_is_refused(
     write_bundle(tmp_path / "bundle", network_def=dict(UNET) | change)
     assert take(tmp_path) == 65
     error = capfd.readouterr().err
-    assert "segment cannot run" in error
+    assert "is not supported by segment" in error
     assert message in error
 
 
@@ -179,9 +179,9 @@ def test_preprocessing_that_a_card_cannot_say_is_refused_unless_the_user_answers
 ) -> None:
     write_bundle(tmp_path / "bundle", preprocessing=[*PREPROCESSING, transform])
     assert take(tmp_path) == 65
-    assert "a model card cannot say" in capfd.readouterr().err
+    assert "a model card cannot describe" in capfd.readouterr().err
     assert take(tmp_path, "--spacing-mm", "1", "1", "1", "--window-hu", "-1000", "400") == 0
-    assert "not done by medweave" in capfd.readouterr().err
+    assert "is not supported and not applied" in capfd.readouterr().err
 
 
 def test_weights_of_another_network_are_refused(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -191,7 +191,7 @@ def test_weights_of_another_network_are_refused(tmp_path: Path, capfd: pytest.Ca
     document["network_def"]["channels"] = [4, 8, 16]
     path.write_text(json.dumps(document))
     assert take(tmp_path) == 65
-    assert "belong to another architecture" in capfd.readouterr().err
+    assert "do not match its architecture" in capfd.readouterr().err
 
 
 @pytest.mark.parametrize("content", [None, b"version https://git-lfs.github.com/spec/v1", "truncated"])
@@ -206,7 +206,7 @@ def test_weights_that_cannot_be_read_are_refused(
         path.write_bytes(whole[:-200] if isinstance(content, str) else content)
     assert take(tmp_path) == 65
     error = capfd.readouterr().err
-    assert "the Bundle's weights cannot be read" in error
+    assert "the weights of the Bundle cannot be read" in error
     assert str(tmp_path) not in error
 
 
@@ -232,7 +232,7 @@ def test_a_folder_that_is_no_bundle_is_refused(
         (tmp_path / "bundle/configs/inference.json").write_text(text)
     assert take(tmp_path) == 65
     error = capfd.readouterr().err
-    assert "no MONAI Bundle" in error or "cannot be parsed" in error
+    assert "not an importable MONAI Bundle" in error or "cannot be parsed" in error
     assert str(tmp_path) not in error
 
 

@@ -109,7 +109,7 @@ def test_what_check_wrote_into_the_cohort_is_no_stranger(tmp_path: Path) -> None
     (folder / "notes.txt").write_text("somebody's own")
     _, output, _ = run(folder)
     message = [finding.what for finding in read_index(output).findings if finding.code == "other-files"]
-    assert message == ["1 file is not DICOM and left aside."]
+    assert message == ["1 file is not DICOM and ignored."]
 
 
 def test_all_errors_are_reported_at_once_and_nothing_is_written(
@@ -125,7 +125,7 @@ def test_all_errors_are_reported_at_once_and_nothing_is_written(
     message = capsys.readouterr().err
     assert "the cohort has 2 errors" in message
     assert "1 slice is missing" in message
-    assert "its file is cut off" in message
+    assert "the file is truncated" in message
     assert message.count("  seen:") == message.count("  expected:") == message.count("  do:") == 2
 
 
@@ -136,7 +136,7 @@ def test_bad_cases_can_be_left_out(tmp_path: Path, capsys: pytest.CaptureFixture
     code, output, report = run(folder, "--on-error", "skip")
     assert code == 0
     assert len(read_index(output).cases) == 2
-    assert "left out: case-" in capsys.readouterr().err
+    assert "skipped: case-" in capsys.readouterr().err
     codes = {finding["code"] for finding in json.loads(report.read_text())["results"]["findings"]}
     assert {"missing-slice", "unreadable-file"} <= codes
 

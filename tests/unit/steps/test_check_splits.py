@@ -121,7 +121,7 @@ def test_series_without_patient(tmp_path: Path) -> None:
 
 def test_one_patient_for_all_is_said(tmp_path: Path) -> None:
     write(tmp_path, a="anonymous", b="anonymous")
-    assert "no split can be drawn" in notices_of(tmp_path)["one-patient"].what
+    assert "cannot be split by patient" in notices_of(tmp_path)["one-patient"].what
 
 
 def test_patient_keys_do_not_show_the_patient(tmp_path: Path) -> None:

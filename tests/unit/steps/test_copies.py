@@ -27,7 +27,7 @@ def cohort(tmp_path: Path) -> Path:
 @pytest.mark.slow
 def test_a_copied_folder_is_left_aside_and_counted(cohort):
     shutil.copytree(cohort / "a", cohort / "copy")
-    assert notices_of(cohort)["copies"].what == "7 DICOM files are copies of another file: left aside."
+    assert notices_of(cohort)["copies"].what == "7 DICOM files are copies of another file and ignored."
     (case,) = cases_of(cohort)
     assert len(case.files) == 6
     assert case.ground_truth == "a/seg/000.dcm"
@@ -35,7 +35,7 @@ def test_a_copied_folder_is_left_aside_and_counted(cohort):
 
 def test_one_copied_slice_is_left_aside(cohort):
     shutil.copy(cohort / "a" / "002.dcm", cohort / "Doe copy")
-    assert notices_of(cohort)["copies"].what == "1 DICOM file is a copy of another file: left aside."
+    assert notices_of(cohort)["copies"].what == "1 DICOM file is a copy of another file and ignored."
     assert len(cases_of(cohort)) == 1
 
 

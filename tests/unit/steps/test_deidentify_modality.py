@@ -69,7 +69,7 @@ def test_a_description_in_another_form_is_refused(
 ) -> None:
     assert deidentify(data_set(tmp_path / "cohort", **description)) == 65
     message = capsys.readouterr().err
-    assert "dataset.json cannot be used" in message
+    assert "dataset.json is invalid" in message
     assert "Rosamund" not in message
 
 

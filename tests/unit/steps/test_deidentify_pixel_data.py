@@ -187,7 +187,7 @@ def test_a_native_frame_more_than_stated_is_refused(tmp_path: Path, capsys: pyte
     datasets[1].PixelData *= 2
     write_datasets(datasets, tmp_path / "cohort")
     assert deidentify(tmp_path / "cohort") == 65
-    assert "more bytes of pixel data than the header says" in capsys.readouterr().err
+    assert "at least one row more of pixel data than declared in the header" in capsys.readouterr().err
 
 
 def test_a_header_with_fewer_columns_than_the_pixels_have_is_refused(
@@ -198,7 +198,7 @@ def test_a_header_with_fewer_columns_than_the_pixels_have_is_refused(
         dataset.Columns -= 1
     write_datasets(datasets, tmp_path / "cohort")
     assert deidentify(tmp_path / "cohort") == 65
-    assert "more bytes of pixel data than the header says" in capsys.readouterr().err
+    assert "at least one row more of pixel data than declared in the header" in capsys.readouterr().err
 
 
 def test_elements_and_bytes_behind_the_pixels_are_removed(tmp_path: Path) -> None:

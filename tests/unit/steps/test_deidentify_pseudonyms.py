@@ -48,13 +48,13 @@ def test_a_key_is_read_back(tmp_path: Path) -> None:
 @pytest.mark.parametrize("content", [b"", b"short", bytes(32), bytes(range(32)) * 200])
 def test_what_is_no_key(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "key").write_bytes(content)
-    with pytest.raises(UserInputError, match="does not hold a key"):
+    with pytest.raises(UserInputError, match="is not a valid key file"):
         read_key(tmp_path / "key")
 
 
 def test_a_folder_or_a_pipe_is_no_key(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(UserInputError, match="does not hold a key"):
+    with pytest.raises(UserInputError, match="is not a valid key file"):
         read_key(tmp_path / "pipe")
     with pytest.raises((UserInputError, OSError)):
         read_key(tmp_path)

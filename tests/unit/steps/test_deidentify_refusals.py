@@ -116,7 +116,7 @@ def test_a_bad_series_is_left_out_on_demand(tmp_path: Path, capsys: pytest.Captu
     folder = cohort_with(tmp_path / "cohort", REFUSED[code])
     assert deidentify(folder, "--on-error", "skip") == 0
     message = capsys.readouterr().err
-    assert "left out: series 1" in message
+    assert "skipped: series 1" in message
     assert names_nobody(message + (tmp_path / "out.json").read_text(), folder)
     assert results(folder)["left_out"] == {code: 1}
     assert len(data(tmp_path / "out")) == 4
@@ -131,8 +131,8 @@ def test_all_errors_are_reported_at_once(tmp_path: Path, capsys: pytest.CaptureF
     assert deidentify(folder) == 65
     message = capsys.readouterr().err
     assert "the cohort has 2 errors" in message
-    assert "text is burned into its pixels" in message
-    assert "look as if text were burned into them" in message
+    assert "the header declares burned-in text" in message
+    assert "the pixels appear to contain burned-in text" in message
 
 
 def test_text_in_compressed_pixels_is_seen(tmp_path: Path) -> None:
@@ -154,7 +154,7 @@ def test_secondary_captures_and_other_objects_stay_at_home(tmp_path: Path, capsy
         write_datasets([dataset], folder, names=[f"{name}.dcm" if name != "e" else "DICOMDIR"])
     assert deidentify(folder) == 0
     assert results(folder)["left_aside"] == {"not-dicom": 1, "other-object": 1, "secondary-capture": 2}
-    assert "2 files left aside and not written: secondary-capture." in capsys.readouterr().err
+    assert "2 files skipped and not written: secondary-capture." in capsys.readouterr().err
     assert len(data(tmp_path / "out")) == 4
 
 
@@ -185,14 +185,14 @@ def test_nothing_to_do(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> No
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"--cohort": "nowhere"}, "--cohort is not a folder"),
-        ({"--output": "cohort/out"}, "--output lies in --cohort"),
-        ({"--output": "home/out"}, "--home lies in --output, or --output in --home"),
-        ({"--home": "out/home"}, "--home lies in --output"),
-        ({"--home": "cohort/home"}, "--home lies in --cohort"),
-        ({"--key": "out/key"}, "--key lies in --output"),
-        ({"--key": "cohort/key"}, "--key lies in --cohort"),
-        ({"--key": "short"}, "--key does not hold a key"),
+        ({"--cohort": "nowhere"}, "--cohort is not an existing folder"),
+        ({"--output": "cohort/out"}, "--output and --cohort overlap"),
+        ({"--output": "home/out"}, "--home and --output overlap"),
+        ({"--home": "out/home"}, "--home and --output overlap"),
+        ({"--home": "cohort/home"}, "--home and --cohort overlap"),
+        ({"--key": "out/key"}, "--key is inside --output"),
+        ({"--key": "cohort/key"}, "--key is inside --cohort"),
+        ({"--key": "short"}, "--key is not a valid key file"),
         ({"--output": "full"}, "exists already"),
         ({"--home": "full"}, "exists already"),
     ],
@@ -206,7 +206,7 @@ def test_wrong_usage(tmp_path: Path, capsys: pytest.CaptureFixture[str], change:
     words = [word for option, value in options.items() for word in (option, str(tmp_path / value))]
     before = names_below(tmp_path)
     code = main(["deidentify", *words, "--run-report", str(tmp_path / "report.json")])
-    assert code == (65 if message.startswith("--key does") else 2)
+    assert code == (65 if message.startswith("--key is not") else 2)
     assert message in capsys.readouterr().err
     assert names_below(tmp_path) == before
 
@@ -233,12 +233,12 @@ def test_without_a_key_one_is_made_at_home(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("file", "content", "message"),
     [
-        ("splits.json", "{", "splits.json cannot be used"),
+        ("splits.json", "{", "splits.json is invalid"),
         ("splits.json", '{"test": "case"}', "lists of case ids"),
         ("splits.json", f'{{"{NAME}": []}}', "a split that is not train"),
-        ("splits.json", f'{{"test": ["{NAME}"]}}', "names cases that the cohort does not hold"),
-        ("cohort_card.json", "[]", "cohort_card.json cannot be used"),
-        ("dataset.json", '{"training": [{"image": "../x.nii"}]}', "dataset.json cannot be used"),
+        ("splits.json", f'{{"test": ["{NAME}"]}}', "contains cases that are not in the cohort"),
+        ("cohort_card.json", "[]", "cohort_card.json is invalid"),
+        ("dataset.json", '{"training": [{"image": "../x.nii"}]}', "dataset.json is invalid"),
     ],
 )
 def test_descriptions_that_cannot_be_used(
@@ -262,8 +262,8 @@ def test_bad_nifti_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     second.unlink()
     assert deidentify(folder) == 65
     message = capsys.readouterr().err
-    assert "is cut off or damaged" in message
-    assert "the mask is listed, and not there" in message
+    assert "is truncated or corrupt" in message
+    assert "the mask is listed in dataset.json but missing" in message
     assert "lung_00" not in message
     assert deidentify(folder, "--on-error", "skip") == 0
     assert results(folder)["left_out"] == {"missing-file": 1, "truncated-file": 1}

@@ -129,7 +129,7 @@ def test_a_file_left_out_of_an_older_index_is_noticed(tmp_path: Path) -> None:
     from medweave_core.errors import UserInputError
     from medweave_steps.io.cohort.source import open_source
 
-    with pytest.raises(UserInputError, match="not the one that `check` saw"):
+    with pytest.raises(UserInputError, match="has changed since `check` ran"):
         open_source(tmp_path, case)
     assert path.is_file()
 

@@ -220,7 +220,7 @@ def test_mask_with_other_orientation(tmp_path: Path) -> None:
     series = CtSeries(shape=SHAPE)
     seg = segmentation(series.datasets(), two_lesions())
     seg.SharedFunctionalGroupsSequence[0].PlaneOrientationSequence[0].ImageOrientationPatient = [1, 0, 0, 0, -1, 0]
-    assert "turned" in refused(tmp_path, series, seg).seen
+    assert "rotated" in refused(tmp_path, series, seg).seen
 
 
 def test_mask_drawn_on_a_slice_that_is_missing_at_the_end(tmp_path: Path) -> None:
@@ -261,7 +261,7 @@ def test_an_undescribed_segment_fails_that_case_only(tmp_path: Path, kind: str) 
         write(tmp_path / key, series, seg)
     error = only_error(tmp_path)
     assert error.code == "unreadable-mask"
-    assert error.seen == "segment 1 is used; the SegmentSequence describes only 2"
+    assert error.seen == "segment 1 is used, but the SegmentSequence describes only 2"
     index = check(tmp_path, skip=True).index
     assert [label.value for label in index.labels] == [1]
     assert len(index.cases) == 1

@@ -78,7 +78,7 @@ def test_two_phases_in_one_series(tmp_path: Path) -> None:
     for number, dataset in enumerate(second):
         dataset.SOPInstanceUID = f"2.25.6{number}"
     text = refused(tmp_path, SERIES.datasets() + second, "two-series-mixed")
-    assert "every position holds 2 slices" in text
+    assert "every position has 2 slices" in text
 
 
 @pytest.mark.parametrize("shift_mm", [0.6, -0.5, 1.0])
@@ -154,7 +154,7 @@ def test_tilted_gantry(tmp_path: Path) -> None:
 def test_a_slice_next_to_the_others(tmp_path: Path) -> None:
     datasets = SERIES.datasets()
     datasets[4].ImagePositionPatient[0] += 5
-    assert "-292.00 mm is 5.00 mm beside" in refused(tmp_path, datasets, "slices-not-in-line")
+    assert "-292.00 mm is 5.00 mm off the line" in refused(tmp_path, datasets, "slices-not-in-line")
 
 
 @pytest.mark.parametrize("keyword", ["ImagePositionPatient", "ImageOrientationPatient", "PixelSpacing"])
@@ -313,6 +313,6 @@ def test_a_cohort_that_changed_after_check(tmp_path: Path, change: Callable[[Pat
     SERIES.write(tmp_path)
     (case,) = check(tmp_path).index.cases
     change(tmp_path)
-    with pytest.raises(UserInputError, match="not the one that `check` saw") as caught:
+    with pytest.raises(UserInputError, match="has changed since `check` ran") as caught:
         open_source(tmp_path, case)
     assert_nothing_private(str(caught.value), tmp_path)

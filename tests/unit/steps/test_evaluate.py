@@ -193,7 +193,7 @@ def test_a_case_without_a_mask_is_an_error(tmp_path: Path, capsys: pytest.Captur
     specs = [spec("case-a", cube((2, 6)), cube((2, 6))), spec("case-b", cube((2, 6)), None)]
     code, text = failure(write_run(tmp_path, specs), capsys)
     assert code == 65
-    assert "case-b: prepared, but without a mask" in text
+    assert "case-b: preprocessed, but without mask" in text
     assert "case-a" not in text
 
 
@@ -203,7 +203,7 @@ def test_a_mask_without_its_prepared_case_is_an_error(tmp_path: Path, capsys: py
     made.batches.pop()
     code, text = failure(made, capsys)
     assert code == 65
-    assert "case-b: segmented, but in no case batch" in text
+    assert "case-b: segmented, but not in any case batch" in text
 
 
 def test_a_prepared_case_of_another_cohort_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -212,7 +212,7 @@ def test_a_prepared_case_of_another_cohort_is_an_error(tmp_path: Path, capsys: p
     made.index = other.index
     code, text = failure(made, capsys)
     assert code == 65
-    assert "case-a: prepared, but not in the cohort index" in text
+    assert "case-a: preprocessed, but not in the cohort index" in text
 
 
 def test_a_case_that_was_segmented_twice_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -226,7 +226,7 @@ def test_a_case_that_was_segmented_twice_is_an_error(tmp_path: Path, capsys: pyt
 def test_no_ground_truth_at_all_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, text = failure(write_run(tmp_path, [spec("case-a", None, cube((2, 6)))]), capsys)
     assert code == 65
-    assert "none of them with a ground truth" in text
+    assert "none with a ground truth" in text
 
 
 def test_a_nifti_mask_on_another_grid_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -249,7 +249,7 @@ def test_a_dicom_mask_of_another_series_is_an_error(tmp_path: Path, capsys: pyte
     write_seg(made.segmentations[0] / "case-00000001" / "lesion_mask.dcm", reference, images)
     code, text = failure(made, capsys)
     assert code == 65
-    assert "the delivered mask cannot be compared" in text
+    assert "the delivered mask cannot be compared with the ground truth" in text
     assert "1.2.826" not in text  # no UID
 
 
@@ -268,7 +268,7 @@ def test_a_truncated_mask_is_an_error(tmp_path: Path, name: str, capsys: pytest.
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        (("--baseline-volume-mm3", "100", "50"), "not a range"),
+        (("--baseline-volume-mm3", "100", "50"), "invalid value of --baseline-volume-mm3"),
         (("--bootstrap-resamples", "10"), "too small for an interval"),
     ],
 )
@@ -286,7 +286,7 @@ def test_prepared_volumes_of_another_grid_are_an_error(tmp_path: Path, capsys: p
     made.batches = write_run(tmp_path / "other", other).batches
     code, text = failure(made, capsys)
     assert code == 65
-    assert "the prepared volume of case-a was made from another source" in text
+    assert "the preprocessed volume of case-a has another source" in text
 
 
 @pytest.mark.slow

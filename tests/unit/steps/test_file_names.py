@@ -44,7 +44,7 @@ def test_paths_that_no_file_can_have(tmp_path: Path, capsys: pytest.CaptureFixtu
     cohort.mkdir()
     (cohort / "dataset.json").write_text(json.dumps({"training": [{"image": image, "label": "b.nii"}], "test": []}))
     assert deidentify(cohort) == 65
-    assert "dataset.json cannot be used" in capsys.readouterr().err
+    assert "dataset.json is invalid" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("name", ["dataset.json", "cohort_card.json", "splits.json"])

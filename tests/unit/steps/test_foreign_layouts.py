@@ -69,16 +69,16 @@ def test_a_label_without_its_volume_is_an_error(tmp_path):
         ({"channel_names": None}, "no usable channels"),
         ({"file_ending": ".nrrd"}, "file_ending .nrrd"),
         ({"labels": {"background": 0, "whole": [1, 2], "core": 2}}, "labels that are regions"),
-        ({"labels": {"background": 0, "lesion": 1, "ignore": 2}}, "are to be ignored"),
-        ({"labels": ["background", "lesion"]}, "have no number"),
+        ({"labels": {"background": 0, "lesion": 1, "ignore": 2}}, "ignore labels"),
+        ({"labels": ["background", "lesion"]}, "labels without a number"),
         ({"dataset": {"case_000": {"images": [], "label": ""}}}, "a list 'dataset'"),
     ],
 )
 def test_other_nnunet_data_sets_are_named(tmp_path, changes, seen):
     error = refusal_of(nnunet(tmp_path / "cohort", **changes))
-    assert "layout of nnU-Net" in error.what
+    assert "the nnU-Net data set has an unsupported layout" in error.what
     assert seen in error.seen
-    assert "dataset.json in the form of MSD" in error.do
+    assert "dataset.json in the MSD format" in error.do
 
 
 def test_an_undeclared_second_channel_is_named(tmp_path):
@@ -112,7 +112,7 @@ def test_an_nnunet_1_data_set_is_read(tmp_path):
 
 def test_several_channels_of_nnunet_1_are_named(tmp_path):
     error = refusal_of(nnunet_1(tmp_path / "cohort", channels=2))
-    assert "layout of nnU-Net" in error.what
+    assert "the nnU-Net data set has an unsupported layout" in error.what
     assert "_0001" in error.seen
 
 
@@ -192,7 +192,7 @@ def nnunet_raw(folder: Path) -> Path:
         (bids, "BIDS", "MSD"),
         (bids_root, "BIDS", "MSD"),
         (brats, "BraTS", "fourth axis"),
-        (total_segmentator, "TotalSegmentator", "one label map for each volume"),
+        (total_segmentator, "TotalSegmentator", "one label map per volume"),
         (nnunet_without_dataset, "nnU-Net, without its dataset.json", "copy dataset.json"),
         (nnunet_raw, "data sets in subfolders", "one data set at a time"),
     ],
@@ -203,7 +203,7 @@ def test_a_layout_that_is_not_read_is_named(tmp_path, capsys, verb, write, layou
     outputs = ["--output", str(tmp_path / "out"), *(["--home", str(tmp_path / "home")] if verb == "deidentify" else [])]
     assert main([verb, "--cohort", str(cohort), *outputs, "--run-report", str(tmp_path / "r.json")]) == 65
     printed = capsys.readouterr().err
-    assert "a layout that is not read: " in printed
+    assert "an unsupported layout: " in printed
     assert layout in printed
     assert do in printed
     assert not (tmp_path / "out").exists()
@@ -231,7 +231,7 @@ def test_archives_and_other_formats_are_named_in_every_layout(tmp_path, write):
     (folder / "b.tar.gz").write_bytes(b"x")
     (folder / "c.mhd").write_text("ObjectType = Image")
     notices = notices_of(folder)
-    assert notices["archive"].what == "2 archives are left aside: archives are not opened."
+    assert notices["archive"].what == "2 archives are ignored: archives are not opened."
     assert notices["archive"].seen == ".gz, .zip"
     assert notices["unread-format"].seen == "MetaImage"
     assert "other-files" not in notices
@@ -242,8 +242,8 @@ def test_a_folder_of_archives_is_an_error_that_says_to_unpack(tmp_path, capsys):
     words = ["check", "--cohort", str(tmp_path / "cohort"), "--output", str(tmp_path / "i.json")]
     assert main([*words, "--run-report", str(tmp_path / "r.json")]) == 65
     printed = capsys.readouterr().err
-    assert "1 archive is left aside" in printed
-    assert "do:       unpack what belongs to the cohort" in printed
+    assert "1 archive is ignored" in printed
+    assert "do:       unpack the archives that belong to the cohort" in printed
     assert "Doe" not in printed
 
 
@@ -277,7 +277,7 @@ def test_color_pictures_are_named_and_never_read_as_hu(tmp_path, capsys, photome
     words = ["--cohort", str(folder), "--output", str(tmp_path / "i.json"), "--run-report", str(tmp_path / "r.json")]
     assert main(["check", *words]) == 65
     printed = capsys.readouterr().err
-    assert "6 CT pictures are in color (RGB or PALETTE COLOR)" in printed
+    assert "6 CT images are in color (RGB or PALETTE COLOR)" in printed
     assert "do:       export the original images" in printed
     CtSeries(key="b").write(folder / "ct")
     assert "color-pictures" in notices_of(folder)

@@ -162,7 +162,7 @@ def test_without_candidates_float32_is_kept(tmp_path: Path) -> None:
     make(tmp_path)
     assert gate(tmp_path, candidates=()) == 0
     assert decision_of(tmp_path)["precision"] == "float32"
-    assert "there was no candidate" in decision_of(tmp_path)["reason"]
+    assert "there is no candidate" in decision_of(tmp_path)["reason"]
 
 
 def test_a_candidate_that_is_neither_faster_nor_smaller_is_refused(tmp_path: Path) -> None:
@@ -226,7 +226,7 @@ def test_test_cases_are_reported_and_cannot_change_the_decision(
 def test_a_candidate_of_another_model_is_refused(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     make(tmp_path, parent_sha256="0" * 64)
     assert gate(tmp_path) == 65
-    assert "was not made from this exported model" in capfd.readouterr().err
+    assert "was not derived from this exported model" in capfd.readouterr().err
     assert not (tmp_path / "accepted").exists()
     assert not (tmp_path / "accepted.json").exists()
 
@@ -238,7 +238,7 @@ def test_a_candidate_with_another_threshold_is_refused(tmp_path: Path, capfd: py
     (tmp_path / "int8/model_card.json").write_text(text)
     assert card.postprocessing.threshold == 0.5
     assert gate(tmp_path) == 65
-    assert "cannot take the exported model's place" in capfd.readouterr().err
+    assert "cannot replace the exported model" in capfd.readouterr().err
 
 
 def test_a_candidate_in_the_place_of_the_exported_model_is_refused(
@@ -257,7 +257,7 @@ def test_a_flipped_byte_is_refused(tmp_path: Path, capfd: pytest.CaptureFixture[
     content[-1] ^= 1
     path.write_bytes(content)
     assert gate(tmp_path) == 65
-    assert "was changed after its card was written" in capfd.readouterr().err
+    assert "was modified after its model card was written" in capfd.readouterr().err
 
 
 def test_a_graph_that_cannot_be_read_is_refused(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -275,7 +275,7 @@ def test_an_empty_validation_split_is_refused(tmp_path: Path, capfd: pytest.Capt
     shutil.rmtree(tmp_path / "data")
     training_set(tmp_path / "data", ("train", "validation"), unlabelled=(1,))
     assert gate(tmp_path) == 65
-    assert "nothing to decide on" in capfd.readouterr().err
+    assert "no validation case for the decision" in capfd.readouterr().err
 
 
 def test_one_patient_is_too_few_to_accept_anything(tmp_path: Path) -> None:
@@ -293,7 +293,7 @@ def test_cases_of_another_spacing_are_refused(tmp_path: Path, capfd: pytest.Capt
     path = tmp_path / "data/cohort.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"spacing_mm": [1.0, 1.0, 1.0]}))
     assert gate(tmp_path) == 65
-    assert "do not fit the model" in capfd.readouterr().err
+    assert "do not match the model" in capfd.readouterr().err
 
 
 def test_a_machine_without_openvino_is_reported_the_extra(

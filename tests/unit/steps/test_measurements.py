@@ -215,7 +215,7 @@ def test_a_batch_without_source_hu_has_no_mean_hu_and_a_notice(tmp_path, sphere_
     assert (
         step(tmp_path, "segment", "--segmentation-model", sphere_model, "--case-batch", batch, "--output", output) == 0
     )
-    assert "1 of 1 cases were prepared without their source HU: mean HU is left out." in capsys.readouterr().err
+    assert "1 of 1 cases were preprocessed without source HU: mean HU is omitted." in capsys.readouterr().err
     again = read_results(output, first.prepared, hu, first.affine)
     assert [row["mean_hu"] for row in again.rows] == ["", "", ""]
     assert [row["volume_mm3"] for row in again.rows] == [row["volume_mm3"] for row in first.rows]

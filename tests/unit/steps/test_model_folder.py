@@ -43,7 +43,7 @@ def test_the_card_lists_every_file_with_its_digest(tmp_path: Path) -> None:
 def test_a_flipped_byte_is_refused(tmp_path: Path) -> None:
     small_folder(tmp_path)
     (tmp_path / "models/a.bin").write_bytes(b"Weights")
-    with pytest.raises(UserInputError, match="was changed after its card was written") as caught:
+    with pytest.raises(UserInputError, match="was modified after its model card was written") as caught:
         read_card(tmp_path)
     assert "models/a.bin" in caught.value.seen
     assert read_card(tmp_path, verify=False).name == "tiny"
@@ -52,7 +52,7 @@ def test_a_flipped_byte_is_refused(tmp_path: Path) -> None:
 def test_a_missing_file_is_refused(tmp_path: Path) -> None:
     small_folder(tmp_path)
     (tmp_path / "note.txt").unlink()
-    with pytest.raises(UserInputError, match="is not complete") as caught:
+    with pytest.raises(UserInputError, match="is incomplete") as caught:
         read_card(tmp_path)
     assert "note.txt" in caught.value.seen
 
@@ -111,7 +111,7 @@ def test_weights_come_back_as_they_were_written(tmp_path: Path) -> None:
 def test_weights_of_another_architecture_name_the_first_key_that_differs(tmp_path: Path) -> None:
     card = trained_model(tmp_path)
     wider = {**TINY_UNET, "arguments": {**TINY_UNET["arguments"], "channels": [6, 8]}}
-    with pytest.raises(UserInputError, match="another architecture") as caught:
+    with pytest.raises(UserInputError, match="do not match its architecture") as caught:
         load_network(tmp_path, dataclasses.replace(card, architecture=wider))
     # In order of name the one PReLU weight comes first; it has the same shape in both.
     first = "model.0.conv.unit0.adn.N.bias"
@@ -140,5 +140,5 @@ def test_truncated_weights_are_refused(tmp_path: Path) -> None:
     ],
 )
 def test_a_card_names_only_networks_of_monai(name: Any, arguments: Any) -> None:
-    with pytest.raises(UserInputError, match="network that cannot be built"):
+    with pytest.raises(UserInputError, match="network of the model card cannot be built"):
         build_network({"class": name, "arguments": arguments})

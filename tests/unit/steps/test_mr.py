@@ -139,7 +139,7 @@ def test_a_case_with_an_empty_contrast_is_left_out(one: Path, capsys: pytest.Cap
     changed(one, without_t1gd)
     assert checked(one) == 0
     assert preprocess(one, "--spacing-mm", "7.5", "7.5", "7.5") == 0
-    message(capsys, "left out: BRATS_002: a contrast is empty", "T1gd has the value 7 everywhere")
+    message(capsys, "skipped: BRATS_002: a contrast is empty", "T1gd has the value 7 everywhere")
     assert json.loads((one / "preprocess.json").read_text())["results"]["num_failed_cases"] == 1
 
 
@@ -159,7 +159,7 @@ def test_a_cohort_that_changed_after_check_is_refused(one: Path, capsys: pytest.
 
     changed(one, other_t2w)
     assert preprocess(one, "--spacing-mm", "7.5", "7.5", "7.5") == 65
-    message(capsys, "BRATS_002", "the cohort is not the one that `check` saw")
+    message(capsys, "BRATS_002", "the cohort has changed since `check` ran")
 
 
 def card_for(folder: Path, **changes: Any) -> ModelCard:
@@ -204,7 +204,7 @@ def test_a_cohort_is_prepared_as_the_model_takes_it_or_not_at_all(
     batch = open_prepared(brains / "inference" / "inference_batches" / "batch-000")
     assert (batch.cohort.channels, batch.cohort.spacing_mm) == (("FLAIR", "T1w", "T1gd", "T2w"), (SPACING_MM,) * 3)
     assert preprocess(brains, *options, str(tmp_path / "ct"), output="none") == 65
-    message(capsys, "input.channels 1", "4: FLAIR, T1w, T1gd, T2w, as the cohort has")
+    message(capsys, "input.channels 1", "4: FLAIR, T1w, T1gd, T2w, as in the cohort")
 
 
 def test_a_bundle_of_it_makes_contrasts_standard_too(brains: Path) -> None:

@@ -60,7 +60,7 @@ REFUSED = {
     "infinite pixdim": (only_qform(pixdim__1=np.inf), "bad-affine", "no sform, pixdim inf x 2 x 3"),
     "no form and zero pixdim": (only_qform(qform_code=0, pixdim__1=0), "bad-affine", "no sform, pixdim 0 x 2 x 3"),
     "qfac": (only_qform(pixdim__0=3), "bad-affine", "qfac (pixdim[0]) 3"),
-    "quaternion": (only_qform(quatern_b=0.9, quatern_c=0.9), "bad-affine", "no rotation"),
+    "quaternion": (only_qform(quatern_b=0.9, quatern_c=0.9), "bad-affine", "not a rotation"),
     "another rotation": (set_fields(quatern_b=0, quatern_c=0, quatern_d=0), "contradictory-orientation", "qform RAS"),
     "singular sform": (set_fields(srow_x=[0, 0, 0, 0]), "bad-affine", "voxel sizes"),
     "sform that is no number": (set_fields(srow_x=[np.nan, 0, 0, 0]), "bad-affine", "voxel sizes"),
@@ -81,7 +81,7 @@ def test_fields_that_are_refused(tmp_path: Path, name: str, kind: type) -> None:
 
 REPORTED = {
     "zero pixdim with an sform": (set_fields(pixdim__1=0), "pixdim 0 x 2 x 3"),
-    "quaternion with an sform": (set_fields(quatern_b=0.9, quatern_c=0.9), "no rotation"),
+    "quaternion with an sform": (set_fields(quatern_b=0.9, quatern_c=0.9), "not a rotation"),
     "another origin": (set_fields(qoffset_x=35), "qform LPS, first voxel at 35.0, 40.0, -50.0 mm"),
     "intercept without slope": (set_fields(scl_slope=0, scl_inter=-1024), "ignores"),
 }

@@ -97,7 +97,7 @@ def test_an_undecodable_slice_ends_its_own_case_only(tmp_path: Path, model_witho
     damage(ODD.write(tmp_path / "cohort" / "odd", syntax="jpeg2000")[0])  # check decodes the middle slice
     ends = run_verbs(tmp_path / "cohort", tmp_path, model_without_anatomy)
     assert [ends.codes[verb] for verb in ("check", "preprocess", "segment")] == [0, 0, 0]
-    assert "left out: case-" in ends.text
+    assert "skipped: case-" in ends.text
     assert json.loads((tmp_path / "preprocess.json").read_text())["results"]["num_failed_cases"] == 1
     assert [path.name for path in (tmp_path / "segmented").iterdir() if path.is_dir()] == [GOOD_CASE]
 

@@ -117,7 +117,7 @@ def test_deidentify_refuses_an_ambiguous_mask(tmp_path, capsys):
     code = main([*words, "--home", str(tmp_path / "home"), "--run-report", str(tmp_path / "r.json")])
     printed = capsys.readouterr().err
     assert code == 65, printed
-    assert "it is not certain which mask belongs to it" in printed
+    assert "the mask of the volume is ambiguous" in printed
     assert "Doe" not in printed
 
 
@@ -136,7 +136,7 @@ def test_check_prints_pairs_by_number(tmp_path, capsys):
         str(tmp_path / "r.json"),
     ]
     assert main(words) == 0
-    (line,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("check: pairs")]
+    (line,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("check: volume and mask pairs")]
     assert line.count("with mask") == 10
     assert line.endswith(", and 2 more in the run report")
     cases = json.loads((tmp_path / "r.json").read_text())["cases"]
@@ -149,4 +149,4 @@ def test_a_mask_under_another_name_is_no_volume(tmp_path):
     save(tmp_path / "cohort" / "p1" / "tumor.nii.gz", mask())
     (error,) = errors_of(tmp_path / "cohort")
     assert error.code == "mask-as-volume"
-    assert "2 different values, whole numbers from 0 to 1" in error.seen
+    assert "2 different integers from 0 to 1" in error.seen

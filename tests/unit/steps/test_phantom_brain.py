@@ -90,4 +90,4 @@ def test_the_folder_is_task01(tmp_path: Path) -> None:
 
 def test_brains_are_no_dicom(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["phantom", "brain", "--format", "dicom", "--output", str(tmp_path / "c")]) == 2
-    assert "msd, the only format of brains" in capsys.readouterr().err
+    assert "msd, the only format for brain" in capsys.readouterr().err

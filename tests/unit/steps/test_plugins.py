@@ -187,7 +187,9 @@ def test_a_broken_entry_point_is_named_with_its_package(
 ) -> None:
     ended = train(tmp_path, site, data, "--strategy", name)
     assert ended.returncode == 69
-    assert f"'{name}' of the package thirdparty 1.0 cannot be used (entry point in medweave.strategies" in ended.stderr
+    assert (
+        f"'{name}' of the package thirdparty 1.0 cannot be loaded (entry point in medweave.strategies" in ended.stderr
+    )
     assert seen in ended.stderr
     assert "a class derived from medweave_steps.training.strategies.Strategy" in ended.stderr
     assert "Traceback" not in ended.stderr
@@ -226,7 +228,7 @@ def test_a_network_of_another_package_trains_and_is_continued(site: Path, data: 
     )  # fmt: skip
     without = step(tmp_path, tmp_path / "none", *words)
     assert without.returncode == 65
-    assert "describes a network that cannot be built" in without.stderr
+    assert "the network of the model card cannot be built" in without.stderr
     further = step(tmp_path, site, *words)
     assert further.returncode == 0, further.stderr
 

@@ -286,7 +286,7 @@ def test_a_scan_without_lungs_is_kept_whole_with_a_notice(tmp_path, capsys):
     nibabel.Nifti1Image(body, image.affine, image.header).to_filename(path)
     write_index(cohort)
     assert preprocess(cohort, tmp_path / "out", "--purpose", "inference") == 0
-    assert "lung_000: no lungs were found; the field of view is the whole body." in capsys.readouterr().err
+    assert "lung_000: no lungs were found; the crop is the whole body." in capsys.readouterr().err
     report = report_of(tmp_path / "out")
     assert report["cases"][0]["field_of_view"] == "body"
     assert report["cases"][0]["lung_volume_ml"] is None

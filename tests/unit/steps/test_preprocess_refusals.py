@@ -130,7 +130,7 @@ def test_notices_in_the_index_stop_nothing(source, tmp_path):
 
 
 def test_an_index_without_cases(source, tmp_path, capsys):
-    assert "lists no case" in refused(changed(source, tmp_path, cases=()), tmp_path, capsys, code=65)
+    assert "contains no case" in refused(changed(source, tmp_path, cases=()), tmp_path, capsys, code=65)
 
 
 def test_missing_files_are_reported_by_case(source, tmp_path, capsys):
@@ -173,7 +173,7 @@ def test_a_slice_cut_off_after_the_check(tmp_path, capsys):
     path.write_bytes(path.read_bytes()[:3000])
     text = refused(tmp_path / "cohort", tmp_path, capsys, "--purpose", "inference", code=65)
     assert "case-" in text
-    assert "cut off" in text
+    assert "truncated" in text
 
 
 @pytest.mark.slow
@@ -198,7 +198,7 @@ def test_other_voxels_under_the_same_names(tmp_path, capsys, kind):
         dataset.save_as(path)
     index_of(cohort).rename(index_of(tmp_path))
     text = refused(cohort, tmp_path, capsys, "--purpose", "inference", code=65)
-    assert "other voxels under the same names" in text
+    assert "different voxels under the same file names" in text
     assert ("lung_001" if kind == "nifti" else "case-") in text
 
 
@@ -221,7 +221,7 @@ def test_one_patient_in_two_splits(source, tmp_path, capsys):
 def test_nothing_to_train_on(source, tmp_path, capsys):
     cases = tuple(dataclasses.replace(entry, ground_truth=None) for entry in source[1].cases)
     text = refused(changed(source, tmp_path, cases=cases), tmp_path, capsys, code=65)
-    assert "nothing to train on" in text
+    assert "training is not possible" in text
     assert main(words_for(source[0], tmp_path, "--spacing-mm", "8", "8", "8", "--purpose", "inference")) == 0
 
 
@@ -389,6 +389,6 @@ def test_a_worker_that_was_killed_is_a_passing_fault(source, tmp_path):
     os.kill(worker, signal.SIGKILL)
     _, text = child.communicate(timeout=CHILD_ENDS_S)
     assert child.returncode == 75
-    assert "too little memory" in text
+    assert "insufficient memory" in text
     assert gone(child.pid)
     assert [path for path in tmp_path.iterdir() if path != index_of(tmp_path)] == []

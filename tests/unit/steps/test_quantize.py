@@ -183,7 +183,7 @@ def test_a_training_set_without_training_cases_is_refused(
     training_set(tmp_path / "data", ("validation",))
     (tmp_path / "exported").symlink_to(made / "exported")
     assert quantize(tmp_path) == 65
-    assert "nothing to calibrate on" in capfd.readouterr().err
+    assert "no training case for calibration" in capfd.readouterr().err
     assert not (tmp_path / "int8").exists()
 
 
@@ -196,7 +196,7 @@ def test_a_training_set_on_another_grid_is_refused(
     (tmp_path / "exported").symlink_to(made / "exported")
     assert quantize(tmp_path) == 65
     error = capfd.readouterr().err
-    assert "do not fit the model" in error
+    assert "do not match the model" in error
     assert "(1.0, 1.0, 1.0) mm" in error
 
 

@@ -41,9 +41,9 @@ def test_fragment_stands_alone_and_says_what_was_measured(tmp_path: Path) -> Non
         "float32 kept. int8 refused: Dice may fall by 0.031.",
         "0.790−0.010 (−0.031 to 0.004)",
         "1.80 ×1.62 to 1.98",
-        "outline at a probability of 0.6; a lesion reaches 0.9 and 20 mm³",
+        "voxel probability 0.6; lesion peak probability 0.9 and volume 20 mm³",
         "400, best weights at step 350",
-        "100.0 patches per second; 2.5% of the time waiting for data; 3.0 MiB given to be averaged by all ranks",
+        "100.0 patches per second; 2.5% of the time waiting for data; 3.0 MiB exchanged for averaging by all ranks",
         "1.5 Wh, 0.75 Wh an epoch, measured by RAPL of a processor package (1): of all that ran on the machine meanwhile",
         "−1000 to 400 HU",
         "2 × 2 × 2 mm",
@@ -82,7 +82,7 @@ def test_a_model_that_was_trained_further_is_reported_with_its_last_figures(tmp_
     html, _ = report(tmp_path, [*options[:place], str(path), *options[place:]])
     page = check(html)
     assert "4 rounds of 50 steps by 2 replicas, engine ddp; best after round 3; 12 s" in page.text
-    assert "outline at a probability of 0.35; a lesion reaches 0.5 and 10 mm³" in page.text
+    assert "voxel probability 0.35; lesion peak probability 0.5 and volume 10 mm³" in page.text
     assert "0.834" in page.text
     assert "0.812" not in page.text
     assert "400, best weights at step 350" in page.text
@@ -141,12 +141,12 @@ def test_a_missed_lesion_gets_a_picture_of_its_own(tmp_path: Path) -> None:
     _, options = evaluated(tmp_path)
     html, _ = report(tmp_path, options)
     page = check(html)
-    assert "1 of 2 lesions found, false positives: 1. Planes through its largest lesion." in page.text
-    assert "Planes through the middle; there is no lesion in either mask." in page.text
-    missed = [image["alt"] for image in page.images if "that was missed" in image["alt"]]
+    assert "1 of 2 lesions detected, false positives: 1. Planes through the largest lesion." in page.text
+    assert "Planes through the center; no lesion in either mask." in page.text
+    missed = [image["alt"] for image in page.images if "largest missed lesion" in image["alt"]]
     assert len(missed) == 1
     assert "case-00000001" in missed[0]
-    assert "with the outline of the ground truth." in missed[0]
+    assert "with the outlines of the ground truth." in missed[0]
 
 
 def test_best_median_and_worst_are_always_among_the_cases_shown(tmp_path: Path) -> None:
@@ -183,7 +183,7 @@ def test_without_gate_and_curves_of_validation_the_rest_is_there(tmp_path: Path)
     (tmp_path / "training_log" / "curves.json").write_text(json.dumps([{"step": 5, "loss": 0.5}]))
     html, summary = report(tmp_path, [word for word in options if word != gate])
     assert summary.gate is None
-    assert "No report of the gate was given" in check(html).text
+    assert "No run report of gate is available" in check(html).text
 
 
 def failure(root: Path, options: list[str], capsys: pytest.CaptureFixture[str], *more: str) -> tuple[int, str]:

@@ -42,6 +42,6 @@ def test_equal_figures_give_equal_bytes() -> None:
 
 
 def test_words_say_what_the_picture_shows() -> None:
-    assert validation_chart(CURVES).alt == "Validation Dice over optimiser steps; the best is 0.800 at step 60."
+    assert validation_chart(CURVES).alt == "Validation Dice over optimizer steps; the best is 0.800 at step 60."
     expected = "below 6 mm: 0 of 1; 6 to 8 mm: 1 of 2; 8 to 10 mm: 1 of 1; 10 to 15 mm: 1 of 1; from 20 mm: 1 of 1."
-    assert size_chart(LESIONS).alt == f"Lesions found by diameter. {expected}"
+    assert size_chart(LESIONS).alt == f"Detected lesions by diameter. {expected}"

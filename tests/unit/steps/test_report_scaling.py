@@ -63,7 +63,7 @@ def test_the_papers_speed_ups_follow_from_its_times() -> None:
 def test_modelled_speed_ups_grow_stay_below_the_ranks_and_favour_experiments(seconds: dict[int, float]) -> None:
     result = table(*(training(ranks, item) for ranks, item in seconds.items()))
     data, experiments = (
-        [column(result, f"Modelled, grid {mode} parallel").speed_up(ranks) or 0 for ranks in result.ranks]
+        [column(result, f"Modeled, grid {mode} parallel").speed_up(ranks) or 0 for ranks in result.ranks]
         for mode in ("data", "experiment")
     )
     for speeds in (data, experiments):
@@ -71,7 +71,7 @@ def test_modelled_speed_ups_grow_stay_below_the_ranks_and_favour_experiments(sec
         assert all(speed <= ranks + 1e-9 for speed, ranks in zip(speeds, result.ranks, strict=True))
     assert all(e >= d for e, d in zip(experiments, data, strict=True))
     assert result.num_trials == 32
-    assert [column(result, "Modelled, grid experiment parallel").seconds[n] for n in (1, 8, 12, 32)] == [
+    assert [column(result, "Modeled, grid experiment parallel").seconds[n] for n in (1, 8, 12, 32)] == [
         3200,
         400,
         300,
@@ -100,8 +100,8 @@ def test_both_modes_of_a_search_are_measured_next_to_each_other() -> None:
     assert result.num_trials == 3
     assert column(result, "Measured, grid experiment parallel").texts(2) == ("19 s", "1.58 (0.79)")
     assert column(result, "Measured, grid data parallel").texts(2) == ("20 s", "1.50 (0.75)")
-    assert column(result, "Modelled, grid experiment parallel").seconds[32] == 12.0
-    assert column(result, "Modelled, grid data parallel").seconds[2] == pytest.approx(18.0), "the trials' own times"
+    assert column(result, "Modeled, grid experiment parallel").seconds[32] == 12.0
+    assert column(result, "Modeled, grid data parallel").seconds[2] == pytest.approx(18.0), "the trials' own times"
     assert "a grid of 4 trials, 3 completed, 2 ranks each, 1 at once, on 1 machine" in result.where
 
 

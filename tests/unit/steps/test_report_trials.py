@@ -40,7 +40,7 @@ def test_each_trial_has_its_start_and_its_end() -> None:
         ("norm c", "failed: the node was lost", "–", "1", "–", "–", "–", "–"),
     )
     assert (result.metric, result.best) == ("validation_dice", 1)
-    assert result.caption.startswith("Data parallel, 2 ranks each: 3 trials, 2 at the same time at the most, ")
+    assert result.caption.startswith("Data parallel, 2 ranks each: 3 trials, at most 2 at the same time, ")
 
 
 def test_every_search_has_a_table_and_a_single_trial_none() -> None:

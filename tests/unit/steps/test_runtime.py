@@ -6,6 +6,7 @@ import errno
 import io
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -42,7 +43,7 @@ class Config:
 
 
 def run_verb(tmp_path: Path, run: Any, *words: str) -> tuple[int, Path]:
-    verb = Verb(name="demo", description="A verb for tests.", config=Config, run=run)
+    verb = Verb(name="demo", description="A verb for tests.", example="medweave-step demo", config=Config, run=run)
     import argparse
 
     parser = argparse.ArgumentParser()
@@ -83,7 +84,7 @@ def test_options_reach_the_configuration_and_paths_stay_out_of_the_report(tmp_pa
     [
         (UsageError("no"), 2),
         (UserInputError("the mask is on another grid", seen="3", expected="4", do="fix it"), 65),
-        (InternalError("the loss is not a number"), 70),
+        (InternalError("the loss is NaN or infinite"), 70),
         (OSError(errno.ENOSPC, "No space left on device", "/somewhere/jane-doe.npy"), 74),
         (ZeroDivisionError("a bug"), 70),
         (MemoryError(), 75),
@@ -159,6 +160,16 @@ def test_the_bare_command_lists_the_verbs(capsys: pytest.CaptureFixture[str]) ->
     assert all(verb in shown for verb in cli.VERBS)
 
 
+@pytest.mark.parametrize("name", cli.VERBS)
+def test_the_help_of_a_verb_ends_with_an_example_that_its_parser_accepts(name: str) -> None:
+    verb = cli.load_verb(name)
+    parser = cli.build_parser(verb)
+    assert parser.format_help().rstrip().endswith(f"example:\n  {verb.example}")
+    command, named, *arguments = shlex.split(verb.example.replace("\\\n", ""))
+    assert (command, named) == ("medweave-step", name)
+    parser.parse_args(arguments)
+
+
 def test_a_file_is_complete_or_absent(tmp_path: Path) -> None:
     def write_half() -> None:
         with atomic_file(tmp_path / "a.txt") as aside:
@@ -213,7 +224,7 @@ def run(config, context):
         WORK
     return {}
 
-verb = Verb(name="x", description="", config=Config, run=run)
+verb = Verb(name="x", description="", example="", config=Config, run=run)
 parser = argparse.ArgumentParser()
 add_verb_options(parser, verb)
 sys.exit(execute(verb, parser.parse_args(["--output", sys.argv[1]])))

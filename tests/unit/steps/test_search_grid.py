@@ -59,8 +59,8 @@ def test_a_seed_that_is_named_counts() -> None:
         (SearchGrid(), "no trial"),
         (SearchGrid(product={"steps": ()}), "no trial"),
         (SearchGrid(product={"steps": (1,)}, trials=({"seed": 1},)), "no trial"),
-        (SearchGrid(trials=({"steps": 1}, {"seed": 2}, {"steps": 1.0})), "the same trial at places 0 and 2"),
-        (SearchGrid(options={"steps": 1}, product={"steps": (2,)}), "option 'steps' in `options`"),
+        (SearchGrid(trials=({"steps": 1}, {"seed": 2}, {"steps": 1.0})), "the same trial at positions 0 and 2"),
+        (SearchGrid(options={"steps": 1}, product={"steps": (2,)}), "option 'steps' both in `options`"),
         (SearchGrid(product={"learning_rate": (1,)}), "option 'learning_rate'"),
         (SearchGrid(product={"--steps": (1,)}), "option '--steps'"),
         *((SearchGrid(product={name: ("x",)}), f"option '{name}'") for name in RESERVED),
@@ -120,7 +120,7 @@ def test_the_best_is_the_highest_of_those_that_have_a_model_and_the_first_of_equ
     assert lines[0].startswith("trial,learning-rate,state,validation_dice,seed,")
     assert lines[1].startswith("a,0.1,completed,0.5,1,")
     assert lines[5].endswith(",no")
-    with pytest.raises(UserInputError, match="no trial of the search was completed") as message:
+    with pytest.raises(UserInputError, match="no trial of the search completed") as message:
         table_of(rows[4:], "validation_dice", choose=True)
     assert message.value.seen == "no"
 
@@ -132,20 +132,23 @@ def test_a_trial_whose_job_left_nothing_is_a_failed_row(tmp_path: Path) -> None:
     assert [item.state for item in rows] == ["failed", "completed", "completed", "completed"]
     assert rows[0].cause.startswith("no result")
     assert _row(tmp_path, trials[0]).cause == LOST
-    with pytest.raises(UserInputError, match="no trial of this grid"):
+    with pytest.raises(UserInputError, match="does not belong to a trial of this grid"):
         in_order(trials[:1], result)
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"part": "all", "training_set": Path("t")}, "--grid is missing for --part all"),
-        ({"part": "plan", "grid": Path("g"), "training_set": Path("t")}, "--training-set has no use in --part plan"),
-        ({"part": "trial", "training_set": Path("t")}, "--trial is missing"),
-        ({"part": "collect", "grid": Path("g")}, "--results is missing"),
-        ({"part": "plan", "grid": Path("g"), "slots": 0}, "--slots cannot be used"),
-        ({"part": "plan", "grid": Path("g"), "scheduler": "asha"}, "--scheduler asha has no use"),
-        ({"part": "plan", "grid": Path("g"), "reduction_factor": 1}, "--reduction-factor cannot be used"),
+        ({"part": "all", "training_set": Path("t")}, "--grid is required with --part all"),
+        (
+            {"part": "plan", "grid": Path("g"), "training_set": Path("t")},
+            "--training-set is not allowed with --part plan",
+        ),
+        ({"part": "trial", "training_set": Path("t")}, "--trial is required"),
+        ({"part": "collect", "grid": Path("g")}, "--results is required"),
+        ({"part": "plan", "grid": Path("g"), "slots": 0}, "invalid value of --slots"),
+        ({"part": "plan", "grid": Path("g"), "scheduler": "asha"}, "--scheduler asha is not allowed"),
+        ({"part": "plan", "grid": Path("g"), "reduction_factor": 1}, "invalid value of --reduction-factor"),
         ({"part": "plan", "grid": Path("g"), "best_model": Path("o")}, "the same folder"),
     ],
 )
@@ -155,7 +158,7 @@ def test_options_that_do_not_belong_together_are_refused(changes: dict[str, Any]
 
 
 @pytest.mark.parametrize(
-    ("text", "message"), [("{", "is no JSON"), ('{"produkt": {}}', "produkt"), ("[]", "an object")]
+    ("text", "message"), [("{", "is not valid JSON"), ('{"produkt": {}}', "produkt"), ("[]", "an object")]
 )
 def test_a_grid_file_that_is_none_is_reported(
     tmp_path: Path, text: str, message: str, capsys: pytest.CaptureFixture[str]

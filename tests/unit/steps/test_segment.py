@@ -183,7 +183,7 @@ def test_an_empty_batch_is_reported(tmp_path, model, capsys):
     run = segment(tmp_path, model, prepare(tmp_path / "batch", []))
     assert run.exit_code == 0
     assert json.loads((run.output / "segmentations.json").read_text())["cases"] == []
-    assert "the batch holds no case" in capsys.readouterr().err
+    assert "the batch contains no case" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -97,7 +97,9 @@ def test_a_flipped_byte_in_the_weights(tmp_path, model, batch, capsys):
     data = bytearray(weights.read_bytes())
     data[5] ^= 1
     weights.write_bytes(data)
-    refused(tmp_path, tmp_path / "model", batch, capsys, "changed after its card was written", "models/float32.bin")
+    refused(
+        tmp_path, tmp_path / "model", batch, capsys, "modified after its model card was written", "models/float32.bin"
+    )
 
 
 def test_a_folder_that_is_no_model(tmp_path, batch, capsys):
@@ -105,7 +107,7 @@ def test_a_folder_that_is_no_model(tmp_path, batch, capsys):
 
 
 def test_a_folder_that_holds_no_cases(tmp_path, model, capsys):
-    refused(tmp_path, model, model, capsys, "the prepared cohort (cohort.json) is missing")
+    refused(tmp_path, model, model, capsys, "the preprocessed cohort (cohort.json) is missing")
 
 
 def test_a_volume_that_was_cut_off(tmp_path, model, batch, capsys):
@@ -134,7 +136,7 @@ def test_headers_that_lack_a_slice(tmp_path, model, capsys):
 def test_headers_of_another_order(tmp_path, model, capsys):
     series = series_with()
     batch = prepare(tmp_path / "batch", [scan_of(series, headers=series.datasets()[::-1])])
-    refused(tmp_path, model, batch, capsys, f"the source headers of {CASE} do not belong to its volume")
+    refused(tmp_path, model, batch, capsys, f"the source headers of {CASE} do not match its volume")
 
 
 def test_an_output_that_exists(tmp_path, model, batch, capsys):
@@ -163,7 +165,9 @@ def test_a_machine_without_the_library(tmp_path, model, batch, capsys, monkeypat
 @pytest.mark.parametrize("bias", [float("nan"), float("inf")])
 def test_a_network_that_gives_no_numbers(tmp_path, batch, capsys, bias):
     write_tiny_model(tmp_path / "model", bias=bias)
-    refused(tmp_path, tmp_path / "model", batch, capsys, "not finite", "NaN or infinite", exit_code=70)
+    refused(
+        tmp_path, tmp_path / "model", batch, capsys, "returned values that are NaN", "NaN or infinite", exit_code=70
+    )
 
 
 def test_a_full_disk(tmp_path, model, batch, capsys, monkeypatch):

@@ -164,7 +164,7 @@ def test_file_that_broke_after_check(tmp_path: Path) -> None:
     save(tmp_path / "a.nii", hu())
     (case,) = cases_of(tmp_path)
     (tmp_path / "a.nii").write_bytes((tmp_path / "a.nii").read_bytes()[:-10])
-    with pytest.raises(UserInputError, match="cut off"):
+    with pytest.raises(UserInputError, match="truncated"):
         open_source(tmp_path, case).volume()
 
 

@@ -48,7 +48,7 @@ def test_a_changed_scan_is_refused_once_it_was_read(tmp_path, kind, wanted):
     with pytest.raises(UserInputError) as caught:
         list(changed.planes(num_workers=2, verify=True, wanted=wanted))
     assert entry.case_id in caught.value.what
-    assert "other voxels" in caught.value.seen
+    assert "different voxels" in caught.value.seen
 
 
 @pytest.mark.parametrize("kind", ["explicit", "nifti"])

@@ -72,7 +72,7 @@ def test_more_parts_than_a_rank_has_patches_are_refused(data: Path) -> None:
     for changes in ({"accumulate": 0}, {"accumulate": 3, "strategy": "ddp", "ranks": 2}):
         with pytest.raises(UsageError) as caught:
             options(data, **changes)
-        assert "the patches that each rank has in a step" in caught.value.expected
+        assert "the number of patches per rank and step" in caught.value.expected
 
 
 def test_only_what_is_used_is_part_of_the_identity(data: Path) -> None:

@@ -45,7 +45,7 @@ def reported_of(stepper: Stepper, batch: Batch) -> str:
 def test_of_two_patches_the_bad_one_is_named(stepper: Stepper) -> None:
     seen = reported_of(stepper, batch_of(0.0, math.nan))
     assert seen == (
-        "loss nan on patches of case-1 (1 of 2 patches); the volume of case-1 holds values that are not finite"
+        "loss nan on patches of case-1 (1 of 2 patches); the volume of case-1 contains NaN or infinite values"
     )
 
 
@@ -57,5 +57,5 @@ def test_where_each_patch_alone_is_finite_the_largest_is_named(
 
     monkeypatch.setattr(Stepper, "_loss", loss)
     assert reported_of(stepper, batch_of(1.0, 5.0)).startswith(
-        "loss inf on patches of case-1, whose loss is the largest: "
+        "loss inf on patches of case-1, which has the largest loss: "
     )

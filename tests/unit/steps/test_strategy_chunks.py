@@ -320,13 +320,13 @@ def test_values_that_cannot_be_used_are_refused(data: Path, changes: dict[str, A
 def test_a_cache_that_cannot_be_used_is_refused(data: Path, changes: dict[str, Any]) -> None:
     with pytest.raises(UsageError, match="cache-mib") as caught:
         volumes(data, **{"cache_mib": 1} | changes)
-    assert "with --epochs, and without --chunk-mib" in caught.value.expected
+    assert "with --epochs and without --chunk-mib" in caught.value.expected
 
 
 def test_too_little_memory_for_the_cases_of_a_step_is_refused(data: Path) -> None:
     with pytest.raises(UserInputError) as caught:
         volumes(data, batch_size=5, ranks=2, **ONE_MIB)
     error = caught.value
-    assert error.seen == "1 MiB hold 2 cases; a rank takes 3 in a step"
+    assert error.seen == "1 MiB fit 2 cases; a rank needs 3 per step"
     assert error.expected.startswith("at least 2 MiB: 3 × (1 + 1) arrays of 32 x 32 x 64 voxels")
-    assert "smaller --batch-size or more --ranks" in error.do
+    assert "increase --chunk-mib or --ranks, or reduce --batch-size" in error.do

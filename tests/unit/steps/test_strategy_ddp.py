@@ -172,7 +172,7 @@ def test_ranks_that_were_given_other_things_say_so_before_the_first_step(
         assert message[0] == message[1], "every rank ends with the same words"
         assert message[0]["what"] == "the ranks have different options or data."
     assert refusals["options"][0]["seen"] == "rank 1 has --learning-rate = 0.25; --seed = 3"
-    assert refusals["options"][0]["expected"] == "--learning-rate = 0.005; --seed = 0, as rank 0 has"
+    assert refusals["options"][0]["expected"] == "--learning-rate = 0.005; --seed = 0, as on rank 0"
     for name, (case_id, _) in OTHER_ARRAYS.items():
         seen = refusals[name][0]["seen"]
         assert re.fullmatch(rf'rank 1 has digest of the arrays of {case_id} = "\w{{16}}"', seen), f"{name}: {seen}"
@@ -182,9 +182,9 @@ def test_ranks_that_were_given_other_things_say_so_before_the_first_step(
 def test_a_loss_that_is_not_a_number_names_the_cases_of_all_ranks(by_ranks: ByRanks) -> None:
     first, second = by_ranks.not_a_number
     assert first == second, "every rank ends with the same words"
-    assert "the loss is not a number at step 1." in first["what"]
+    assert "the loss is NaN or infinite at step 1." in first["what"]
     assert re.search(
-        r"on patches of case-0 \(\d of 8 patches\); the volume of case-0 holds values that are not finite",
+        r"on patches of case-0 \(\d of 8 patches\); the volume of case-0 contains NaN or infinite values",
         first["seen"],
     ), first["seen"]
 
@@ -217,7 +217,7 @@ def test_a_checkpoint_that_one_rank_lacks_is_reported() -> None:
     with pytest.raises(UserInputError) as caught:
         check_agreement(Scripted({"step of the checkpoint": None, "a": [1]}), {"step of the checkpoint": 40, "a": [1]})
     assert caught.value.seen == "rank 1 has step of the checkpoint = nothing"
-    assert caught.value.expected == "step of the checkpoint = 40, as rank 0 has"
+    assert caught.value.expected == "step of the checkpoint = 40, as on rank 0"
 
 
 def test_replicas_that_were_given_another_model_say_so(tmp_path: Path) -> None:

@@ -148,7 +148,7 @@ def test_a_node_that_is_killed_ends_the_other_within_a_minute_with_its_error(tra
     assert time.monotonic() - killed < 60
     assert nodes[0].returncode == 75
     assert "medweave-step train: rank 0 on " in outputs
-    assert "lost the other ranks" in outputs
+    assert "lost the connection to the other ranks" in outputs
     assert [path.name for path in tmp_path.iterdir()] == ["model_log"], "the curves so far"
 
 
@@ -161,9 +161,9 @@ def test_a_loss_that_is_not_a_number_ends_all_ranks_and_leaves_nothing(
     np.save(tmp_path / "data/cases/case-0/volume.npy", volume)
     assert main(words(tmp_path, "--batch-size", "8", "--strategy", "ddp", "--ranks", "2")) == 70
     message = capfd.readouterr().err
-    assert "the loss is not a number at step 1." in message
+    assert "the loss is NaN or infinite at step 1." in message
     assert re.search(
-        r"on patches of case-0 \(\d of 8 patches\); the volume of case-0 holds values that are not finite", message
+        r"on patches of case-0 \(\d of 8 patches\); the volume of case-0 contains NaN or infinite values", message
     ), message
     assert sorted(path.name for path in tmp_path.iterdir()) == ["data"]
 
@@ -172,7 +172,7 @@ def test_a_loss_that_is_not_a_number_ends_all_ranks_and_leaves_nothing(
     ("options", "expected"),
     [
         (("--ranks", "2"), "1, or choose --strategy ddp"),
-        (("--strategy", "ddp", "--ranks", "3"), "1 to 2: every rank takes part in --batch-size"),
+        (("--strategy", "ddp", "--ranks", "3"), "1 to 2: every rank needs at least one patch of --batch-size"),
         (("--strategy", "ddp", "--ranks", "0"), "1 to 2"),
         (("--threads-per-rank", "0"), "at least 1"),
     ],
@@ -194,6 +194,6 @@ def test_single_on_several_nodes_computes_on_the_first_one(
     assert list(tmp_path.iterdir()) == []
     monkeypatch.setenv("MEDWEAVE_NODE_RANK", "0")
     assert main(words(tmp_path, data=trained / "data")) == 0
-    assert "2 nodes were started, but --strategy single computes on the first one only" in capfd.readouterr().err
+    assert "2 nodes were started, but --strategy single uses only the first node" in capfd.readouterr().err
     report = json.loads((tmp_path / "model_report.json").read_text())
     assert [facts["samples"] for facts in report["ranks"]] == [12]

@@ -32,7 +32,7 @@ from support.strategy_work import options
 from support.training_set import training_set
 
 RANGE_UJ = 5_000_000
-NO_PACKAGE = "RAPL (this machine shows no counter of its processors)"
+NO_PACKAGE = "RAPL (this machine has no processor energy counter)"
 
 
 @pytest.mark.parametrize(
@@ -61,7 +61,7 @@ def test_why_a_machine_is_not_measured(tmp_path: Path) -> None:
     assert package_counters(tmp_path / "none") == ([], NO_PACKAGE)
     zone(tmp_path, "intel-rapl:0", "package-0", energy_uj=1)
     (tmp_path / "intel-rapl:0" / "energy_uj").write_text("?")
-    assert package_counters(tmp_path) == ([], "RAPL (this machine's counters cannot be read)")
+    assert package_counters(tmp_path) == ([], "RAPL (the counters of this machine cannot be read)")
 
 
 def test_what_is_for_root_only_is_reported_as_such(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -76,7 +76,7 @@ def test_what_is_for_root_only_is_reported_as_such(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(Path, "read_text", guarded)
     counters, missing = package_counters(tmp_path)
     assert not counters
-    assert missing.startswith("RAPL (only root may read")
+    assert missing.startswith("RAPL (only root can read")
 
 
 class Nvml:
@@ -107,7 +107,7 @@ def test_a_gpu_is_read_by_its_uuid_in_millijoules() -> None:
     meter = EnergyMeter([counter], [])
     assert (meter.joules(), meter.kinds, missing) == (1.5, [GPU], "")
     assert meter.joules() is None  # it has no more to say
-    assert meter.missing == [f"{GPU} and others (cannot be read any more)"]
+    assert meter.missing == [f"{GPU} and others (became unreadable during the run)"]
     assert gpu_counters("cd", Nvml(1)) == ([], "NVML (Not Found)")
     assert gpu_counters("ab", Nvml()) == ([], "NVML (Not Supported)")
 

@@ -117,9 +117,9 @@ def test_a_loss_that_is_not_a_number_names_step_and_cases(tmp_path: Path) -> Non
     trainer = strategy_work.trainer_of(Case(config=options(data, strategy="local-sgd", batch_size=8)), Alone())
     for case in trainer.sampler.cases:
         object.__setattr__(case, "volume_CIJK", np.full(case.volume_CIJK.shape, math.nan, np.float32))
-    with pytest.raises(InternalError, match=r"the loss is not a number at step 1\.") as caught:
+    with pytest.raises(InternalError, match=r"the loss is NaN or infinite at step 1\.") as caught:
         run_to_its_end(trainer)
-    assert "the volume of case-0, case-1 holds values that are not finite" in caught.value.seen
+    assert "the volume of case-0, case-1 contains NaN or infinite values" in caught.value.seen
 
 
 def test_the_verb_reports_what_was_synchronised(
@@ -144,7 +144,7 @@ def saved_weights(folder: Path) -> dict[str, torch.Tensor]:
     [
         ({"strategy": "ddp", "sync_interval": 2}, "with --strategy local-sgd only"),
         ({"strategy": "local-sgd", "sync_interval": 0}, "at least 1"),
-        ({"strategy": "local-sgd", "ranks": 5}, "1 to 4: every rank takes part in --batch-size"),
+        ({"strategy": "local-sgd", "ranks": 5}, "1 to 4: every rank needs at least one patch of --batch-size"),
     ],
 )
 def test_values_that_cannot_be_used_are_refused(data: Path, changes: dict[str, Any], message: str) -> None:
@@ -162,7 +162,7 @@ def test_the_interval_is_part_of_what_the_weights_depend_on_where_there_is_one(d
 
 @pytest.mark.parametrize(
     ("name", "message"),
-    [("local_sgd", "write --strategy local-sgd (closest name)"), ("horovod", "choose one of these")],
+    [("local_sgd", "write --strategy local-sgd (closest name)"), ("horovod", "choose one of the listed strategies")],
 )
 def test_a_name_that_no_strategy_has_is_refused_with_the_closest_one(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, message: str
@@ -170,7 +170,7 @@ def test_a_name_that_no_strategy_has_is_refused_with_the_closest_one(
     words = ["--training-set", str(tmp_path / "none"), "--output", str(tmp_path / "m"), "--strategy", name]
     assert main(["train", *words]) == UsageError.exit_code, "before the data are looked at"
     shown = capsys.readouterr().err
-    assert f"there is no strategy '{name}'" in shown
+    assert f"unknown strategy '{name}'" in shown
     assert f"one of {', '.join(STRATEGIES)}" in shown
     assert message in shown
 

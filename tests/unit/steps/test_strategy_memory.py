@@ -118,7 +118,7 @@ def test_a_step_that_does_not_fit_says_which_setting_makes_it_smaller(
         run_to_its_end(trainer, [])
     assert "train ran out of memory." in str(raised.value)
     assert "seen:     4 patches at a time\n" in str(raised.value)
-    assert "--accumulate 2, which keeps 50% less of activations at a time; " in str(raised.value)
+    assert "--accumulate 2, which reduces the activations in memory by 50%; " in str(raised.value)
     assert "--recompute" in str(raised.value)
 
 
@@ -132,9 +132,9 @@ def test_torchs_own_error_in_a_step_is_reported_with_amounts(data: Path, monkeyp
     with pytest.raises(TryAgainError, match=r"^train ran out of memory\.") as raised:
         run_to_its_end(trainer, [])
     message = raised.value.do
-    assert "--accumulate 2, which keeps 50% less of activations at a time" in message
-    assert "50% to 65% less of activations" in message
-    assert "--precision bfloat16, which keeps activations of half the bytes" in message
+    assert "--accumulate 2, which reduces the activations in memory by 50%" in message
+    assert "the activations in memory by 50% to 65%" in message
+    assert "--precision bfloat16, which halves the bytes of activations" in message
 
 
 def test_a_validation_that_does_not_fit_says_which_setting_makes_it_smaller(
@@ -144,10 +144,10 @@ def test_a_validation_that_does_not_fit_says_which_setting_makes_it_smaller(
     trainer = trainer_of(
         Case(config=options(data, steps=2, epoch_steps=2, validation_interval=1), recipe=True), Alone()
     )
-    with pytest.raises(TryAgainError, match=r"^train ran out of memory in a validation\.") as raised:
+    with pytest.raises(TryAgainError, match=r"^train ran out of memory during validation\.") as raised:
         run_to_its_end(trainer, [])
     assert raised.value.seen == "a window of 24 x 20 x 16 voxels at a time, in addition to a whole case and its result"
-    assert "smaller --window-shape: half of a side is half of a window's activations" in raised.value.do
+    assert "smaller --window-shape: half the size along one axis halves the activations of a window" in raised.value.do
     assert "--accumulate" not in raised.value.do
 
 
@@ -155,9 +155,9 @@ def test_a_network_that_does_not_fit_is_reported_before_the_first_step(
     data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(torch.nn.Module, "to", out_of_memory)
-    with pytest.raises(TryAgainError, match=r"^train ran out of memory before its first step\.") as raised:
+    with pytest.raises(TryAgainError, match=r"^train ran out of memory before the first step\.") as raised:
         trainer_of(Case(config=options(data), recipe=True), Alone())
-    assert "half of --channels, which has a quarter of the weights" in raised.value.do
+    assert "half of --channels, which needs a quarter of the weights" in raised.value.do
 
 
 def test_another_error_of_torch_is_another_error(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -177,8 +177,8 @@ def test_on_a_gpu_it_says_by_how_much() -> None:
     message = str(memory.exhausted(**FACTS))
     assert "train ran out of GPU memory." in message
     assert "8 patches at a time; 20.0 GiB were in use" in message
-    assert "with 4.00 GiB of weights, gradients and Adam's means" in message
-    assert "--accumulate 2, which keeps 50% less of activations at a time, about 8.0 GiB" in message
+    assert "with 4.00 GiB of weights, gradients and Adam moments" in message
+    assert "--accumulate 2, which reduces the activations in memory by 50%, about 8.0 GiB" in message
 
 
 def test_what_is_at_its_least_is_not_proposed() -> None:

@@ -95,7 +95,7 @@ def test_ranks_are_spread_evenly(ranks: int, nodes: int, here: int) -> None:
 
 
 def test_ranks_that_cannot_be_spread_evenly_are_refused() -> None:
-    with pytest.raises(UsageError, match="--replicas cannot be spread over the nodes") as caught:
+    with pytest.raises(UsageError, match="--replicas is not divisible by the number of nodes") as caught:
         ranks_here(3, NodeGroup(num_nodes=2), option="replicas")
     assert caught.value.seen == "3 for 2 nodes"
 
@@ -136,7 +136,7 @@ def test_the_place_in_the_gang_is_read_from_the_environment(
 def test_a_place_that_makes_no_sense_is_refused(monkeypatch: pytest.MonkeyPatch, values: tuple[str, ...]) -> None:
     for name, value in zip(GANG, values, strict=True):
         monkeypatch.setenv(name, value)
-    with pytest.raises(UsageError, match="the variables of the node group") as caught:
+    with pytest.raises(UsageError, match="invalid node-group environment variables") as caught:
         environment.node_group()
     assert f"MEDWEAVE_NUM_NODES={values[1]!r}" in caught.value.seen
 
@@ -175,8 +175,8 @@ def test_a_rank_that_falls_silent_or_never_comes_is_reported(
     started = time.monotonic()
     watched(store, seen)._thread.join(10)
     assert (time.monotonic() - started > 0.9) is not beats
-    assert [failure.what for failure in seen] == ["rank 1 was lost."]
-    assert seen[0].seen == f"no sign of life {message}, as rank 0 on here saw it"
+    assert [failure.what for failure in seen] == ["rank 1 is unresponsive."]
+    assert seen[0].seen == f"no heartbeat {message}, reported by rank 0 on here"
     assert seen[0].is_cause
 
 
@@ -228,6 +228,6 @@ def test_a_node_that_meets_nobody_says_so(monkeypatch: pytest.MonkeyPatch) -> No
         free.bind(("127.0.0.1", 0))
         address = free.getsockname()
     gang = NodeGroup(node_rank=1, num_nodes=2, rendezvous=address)
-    with pytest.raises(TryAgainError, match="the nodes of the training did not meet") as caught:
+    with pytest.raises(TryAgainError, match="the nodes of the training could not connect") as caught:
         run_ranks(rank_work.talk, "", num_here=1, num_threads=1, device="cpu", node_group=gang)
     assert f"2 nodes at 127.0.0.1:{address[1]}" in caught.value.expected

@@ -163,7 +163,7 @@ def test_compss_submits_a_round_before_it_waits_and_gives_the_same_weights(
     assert_equal_weights(continued / "model", tmp_path / "model")
     results = report_of(tmp_path)["results"]
     assert (results["engine"], results["compss_runtime"]) == ("compss", True)
-    assert results["training"]["energy"]["missing"] == ["COMPSs' workers compute, and their counters are not read"]
+    assert results["training"]["energy"]["missing"] == ["the work runs on COMPSs workers, whose counters are not read"]
     assert read_card(tmp_path / "model").training["engine"] == "compss"
 
 
@@ -187,7 +187,7 @@ def test_the_error_of_a_task_is_raised_on_the_master_and_not_tried_again(
     np.save(folder / "data/cases/case-0/volume.npy", volume)
     assert main(words(folder, "--engine", "compss", "--batch-size", "16")) == 70
     message = capfd.readouterr().err
-    assert "the loss is not a number at step 41." in message
+    assert "the loss is NaN or infinite at step 41." in message
     assert "do:       run preprocess again on these cases" in message, "the message comes from the task's process"
     assert calls.count("task train_task") == 2
     assert sorted(path.name for path in tmp_path.iterdir()) == ["data", "parent"]
@@ -199,7 +199,7 @@ def test_compss_that_is_not_installed_is_never_replaced(
     monkeypatch.setitem(sys.modules, "pycompss", None)
     assert main(words(tmp_path, "--engine", "compss", data=continued)) == 69
     message = capfd.readouterr().err
-    assert "--engine compss cannot be used on this machine" in message
+    assert "--engine compss is not available on this machine" in message
     assert "choose --engine ddp or in-order" in message
     assert list(tmp_path.iterdir()) == []
 
@@ -215,7 +215,7 @@ def test_the_model_that_was_given_is_kept_where_no_round_was_better(
     assert_equal_weights(continued / "parent", tmp_path / "model")
     card = read_card(tmp_path / "model")
     assert (card.training["best_round"], card.training["steps_done"]) == (0, 40)
-    assert any("no round improved the Dice" in notice for notice in report_of(tmp_path)["notices"])
+    assert any("no round improved the validation score" in notice for notice in report_of(tmp_path)["notices"])
 
 
 def test_other_engines_on_several_nodes_work_from_the_first_one(
@@ -226,19 +226,19 @@ def test_other_engines_on_several_nodes_work_from_the_first_one(
     monkeypatch.setenv("MEDWEAVE_NODE_RANK", "1")
     assert main(words(tmp_path, data=continued)) == 0
     assert list(tmp_path.iterdir()) == []
-    assert "--engine in-order works from the first one only" in capfd.readouterr().err
+    assert "--engine in-order runs on the first node only" in capfd.readouterr().err
 
 
 @pytest.mark.parametrize(
     ("options", "code", "message"),
     [
-        (("--rounds", "0"), 2, "--rounds cannot be used"),
-        (("--steps-per-round", "0"), 2, "--steps-per-round cannot be used"),
-        (("--replicas", "4"), 2, "1 to 3: every replica takes part in --batch-size"),
-        (("--threads-per-replica", "0"), 2, "--threads-per-replica cannot be used"),
-        (("--learning-rate", "0"), 2, "--learning-rate cannot be used"),
-        (("--patch-shape", "9", "8", "8"), 2, "multiples of 2, as the model card says"),
-        (("--continues-log", "none"), 65, "the training log to continue (curves.json) cannot be read"),
+        (("--rounds", "0"), 2, "invalid value of --rounds"),
+        (("--steps-per-round", "0"), 2, "invalid value of --steps-per-round"),
+        (("--replicas", "4"), 2, "1 to 3: every replica needs at least one patch of --batch-size"),
+        (("--threads-per-replica", "0"), 2, "invalid value of --threads-per-replica"),
+        (("--learning-rate", "0"), 2, "invalid value of --learning-rate"),
+        (("--patch-shape", "9", "8", "8"), 2, "multiples of 2, as in the model card"),
+        (("--continues-log", "none"), 65, "the training log to extend (curves.json) cannot be read"),
     ],
 )
 def test_values_that_cannot_be_used_are_refused(
@@ -286,7 +286,7 @@ def test_a_changed_file_of_the_model_is_refused(tmp_path: Path, capfd: pytest.Ca
     with (folder / "parent/models/model.safetensors").open("ab") as file:
         file.write(b"x")
     assert main(words(folder)) == 65
-    assert "was changed after its card was written" in capfd.readouterr().err
+    assert "was modified after its model card was written" in capfd.readouterr().err
 
 
 def test_a_network_with_two_channels_is_continued_with_both(tmp_path: Path) -> None:
@@ -331,7 +331,7 @@ def test_help_needs_no_torch() -> None:
         env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    assert "averaged, weighted by samples" in done.stdout
+    assert "weighted by the number of samples" in done.stdout
 
 
 def test_what_runcompss_starts_can_be_imported_without_running(tmp_path: Path) -> None:

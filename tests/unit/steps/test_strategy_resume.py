@@ -277,7 +277,7 @@ def test_ranks_that_a_signal_stops_in_any_step_continue_to_the_same_bits(
     between = STEPS_BETWEEN[strategy]
     if stop.number == signal.SIGKILL:
         assert isinstance(error, TryAgainError), message
-        assert re.match(rf"rank {stop.rank} on .* ended before its work was done", str(error)), message
+        assert re.match(rf"rank {stop.rank} on .* ended before training finished", str(error)), message
         assert "killed by signal 9" in error.seen, message
         assert done == (stop.step - 1) // between * between, message
     else:

@@ -106,8 +106,8 @@ def test_the_round_before_the_newest_is_kept(whole: Path) -> None:
 @pytest.mark.parametrize(
     ("cut", "message"),
     [
-        (("checkpoint.pt",), f"continued from a checkpoint after round {ROUNDS - 1} of {ROUNDS}"),
-        (("checkpoint.pt", "checkpoint-before.pt"), "no complete checkpoint; the training starts from the beginning"),
+        (("checkpoint.pt",), f"resumed from a checkpoint after round {ROUNDS - 1} of {ROUNDS}"),
+        (("checkpoint.pt", "checkpoint-before.pt"), "no complete checkpoint; training starts from the beginning"),
     ],
 )
 def test_a_checkpoint_that_was_cut_is_passed_over(

@@ -141,7 +141,7 @@ def test_a_trial_without_the_metric_has_failed_and_says_which_there_are(data: Pa
 def test_the_cause_is_what_train_says(data: Path, tmp_path: Path) -> None:
     wrong = train_to_its_end(trial(strides=[2, 2]), settings(data), tmp_path / "t")
     assert wrong.exit_code == 2
-    assert wrong.cause.startswith("--strides cannot be used. seen: 2 2 expected: 1 numbers")
+    assert wrong.cause.startswith("invalid value of --strides. seen: 2 2 expected: 1 numbers")
     unknown = train_to_its_end(trial(learnig=1), settings(data), tmp_path / "u")
     assert "unrecognized arguments: --learnig=1" in unknown.cause
     absent = train_to_its_end(trial(), settings(tmp_path / "none"), tmp_path / "v")
@@ -160,7 +160,8 @@ def test_collect_refuses_what_is_no_result_and_the_same_trial_twice(
     assert "note: trial" in capsys.readouterr().err
     collect = ["search", "--part", "collect", "--grid", grid, "--output", "all", "--results"]
     for results, message in (
-        (["planned"], "no result of a search"), (["one", "one"], "the same trial"), (["one"], "no trial of the search was"),
+        (["planned"], "is not the result of a search"), (["one", "one"], "belong to the same trial"),
+        (["one"], "no trial of the search completed"),
     ):  # fmt: skip
         assert main([*collect, *results]) == UserInputError.exit_code
         assert message in capsys.readouterr().err
@@ -229,7 +230,7 @@ def test_ray_is_heard_on_this_machine_only_keeps_the_priority_and_ctrl_c_leaves_
     assert os.getpriority(os.PRIO_PROCESS, worker) == os.getpriority(os.PRIO_PROCESS, 0)
     code, message = interrupted(process)
     assert code == 130, message
-    assert "interrupted; partial outputs were removed" in message
+    assert "interrupted; removed partial outputs" in message
     assert heard
     assert all(ipaddress.ip_address(address).is_loopback for address in map(plain, heard)), heard
     wait_until(lambda: not any(map(lives, family)), timeout_s=30)  # a killed process takes a moment to end

@@ -213,10 +213,10 @@ def other_archive() -> bytes:
 @pytest.mark.parametrize(
     ("broken", "message"),
     [
-        (lambda whole: b"", "damaged or cut off"),
-        (lambda whole: b"no zip", "damaged or cut off"),
-        (lambda whole: whole[:-100], "damaged or cut off"),
-        (with_a_flipped_bit, "damaged or cut off"),
+        (lambda whole: b"", "corrupt or truncated"),
+        (lambda whole: b"no zip", "corrupt or truncated"),
+        (lambda whole: whole[:-100], "corrupt or truncated"),
+        (with_a_flipped_bit, "corrupt or truncated"),
         (lambda whole: other_archive(), "while reading it"),
     ],
     ids=["empty", "no zip", "cut off", "damaged", "another archive"],
@@ -268,9 +268,9 @@ def test_a_loss_that_is_not_a_number_names_step_and_cases(tmp_path: Path, capfd:
     np.save(tmp_path / "data/cases/case-0/volume.npy", volume)
     assert train(tmp_path, "--batch-size", "8") == 70
     message = capfd.readouterr().err
-    assert "the loss is not a number at step 1." in message
+    assert "the loss is NaN or infinite at step 1." in message
     assert re.search(
-        r"on patches of case-0 \(\d of 8 patches\); the volume of case-0 holds values that are not finite", message
+        r"on patches of case-0 \(\d of 8 patches\); the volume of case-0 contains NaN or infinite values", message
     ), message
     assert sorted(path.name for path in tmp_path.iterdir()) == ["data"]
 
@@ -290,18 +290,18 @@ def test_arrays_of_different_shapes_are_refused(tmp_path: Path, capfd: pytest.Ca
     training_set(tmp_path / "data")
     np.save(tmp_path / "data/cases/case-1/label.npy", np.zeros((3, 3, 3), np.uint8))
     assert train(tmp_path) == 65
-    assert "the arrays of case-1 do not lie on one grid" in capfd.readouterr().err
+    assert "the arrays of case-1 have different shapes" in capfd.readouterr().err
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (("--steps", "0"), "--steps cannot be used"),
-        (("--patch-shape", "9", "8", "8"), "--patch-shape cannot be used"),
-        (("--strides", "2", "2"), "--strides cannot be used"),
-        (("--learning-rate", "nan"), "--learning-rate cannot be used"),
-        (("--lesion-share", "1.5"), "--lesion-share cannot be used"),
-        (("--device", "cuda"), "--device cuda cannot be used"),
+        (("--steps", "0"), "invalid value of --steps"),
+        (("--patch-shape", "9", "8", "8"), "invalid value of --patch-shape"),
+        (("--strides", "2", "2"), "invalid value of --strides"),
+        (("--learning-rate", "nan"), "invalid value of --learning-rate"),
+        (("--lesion-share", "1.5"), "invalid value of --lesion-share"),
+        (("--device", "cuda"), "--device cuda is not available"),
     ],
 )
 def test_values_that_cannot_be_used_are_refused(

@@ -59,8 +59,8 @@ def test_another_attempt_continues_from_the_newest_whole_checkpoint(
     assert main(words(tmp_path, trained / "data", "--num-threads", "1")) == 0
     assert_equal_weights(trained / "model", tmp_path / "model")
     message = capfd.readouterr().err
-    assert (f"continued from a checkpoint at step {step} of 6" in message) is (step is not None)
-    assert ("the training starts from the beginning" in message) is (step is None)
+    assert (f"resumed from a checkpoint at step {step} of 6" in message) is (step is not None)
+    assert ("; training starts from the beginning" in message) is (step is None)
 
 
 def test_what_the_command_line_says_comes_first(
@@ -69,7 +69,7 @@ def test_what_the_command_line_says_comes_first(
     monkeypatch.setenv("MEDWEAVE_RESUME_FROM", str(trained / "saved"))
     values = ("--resume-from", str(trained / "saved" / "checkpoint-before.pt"), "--num-threads", "1")
     assert main(words(tmp_path, trained / "data", *values)) == 0
-    assert "continued from a checkpoint at step 3" in capfd.readouterr().err
+    assert "resumed from a checkpoint at step 3" in capfd.readouterr().err
 
 
 def test_a_checkpoint_that_cannot_be_written_leaves_the_one_before(

@@ -102,7 +102,7 @@ def test_values_that_are_not_finite_are_an_internal_error(bad):
         return out
 
     engine = FunctionEngine(function, (1, 1, 16, 16, 16))
-    with pytest.raises(InternalError, match="not finite") as caught:
+    with pytest.raises(InternalError, match="NaN or infinite") as caught:
         predict_probability(engine, np.zeros((1, 20, 16, 16), np.float32), tiny_card())
     assert caught.value.exit_code == 70
 

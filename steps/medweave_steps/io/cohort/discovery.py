@@ -183,7 +183,7 @@ def discover_dicom(folder: Path, names: list[str], *, tick: Callable[[int], None
             continue
         if file is None:
             if name.lower().endswith(_DICOM_SUFFIXES):
-                unreadable.setdefault("no DICOM mark at byte 128", []).append(number)
+                unreadable.setdefault("no DICOM prefix (DICM) at byte 128", []).append(number)
             else:
                 stray += 1
         elif file.sop_class in SEGMENTATION or _is_ct(file):
@@ -204,7 +204,7 @@ def discover_dicom(folder: Path, names: list[str], *, tick: Callable[[int], None
     _attach_masks(found, [file for file in files if file.sop_class in SEGMENTATION])
     _judge_others(found, others, {file.study_uid for s in found.series for file in s.files})
     if stray:
-        found.findings.append(notice("other-files", f"{stray} {_files(stray)} not DICOM and left aside."))
+        found.findings.append(notice("other-files", f"{stray} {_files(stray)} not DICOM and ignored."))
     return found
 
 
@@ -218,9 +218,9 @@ def _without_same_uids(
         findings.append(
             notice(
                 "copies",
-                f"{count} DICOM {'file is a copy' if count == 1 else 'files are copies'} of another file: left aside.",
+                f"{count} DICOM {'file is a copy' if count == 1 else 'files are copies'} of another file and ignored.",
                 seen="the same SOPInstanceUID and the same bytes",
-                do="remove the copies, so that the cohort takes less space",
+                do="remove the copies to save space",
             )
         )
     conflicts: dict[str, list[int]] = {}
@@ -237,10 +237,10 @@ def _conflict(series_uid: str, numbers: list[int]) -> Finding:
     shown = first_of(numbers)
     return refuse(
         "same-uid",
-        f"{case_id}: two files are the same slice under one SOPInstanceUID, with different contents.",
+        f"{case_id}: two files have the same SOPInstanceUID but different contents.",
         seen=f"number {shown} of the files sorted by path",
-        expected="one content for each SOPInstanceUID",
-        do="find out which of the files is the original, and remove the others",
+        expected="one content per SOPInstanceUID",
+        do="keep the original file and remove the others",
         case_id=case_id,
     ).finding
 
@@ -270,12 +270,12 @@ def _scans(candidates: list[FoundSeries], findings: list[Finding]) -> list[Found
             scans.append(series)
             series.name = SeriesName(case_id=series.name.case_id, ordinal=len(scans))
     if left_out:
-        findings.append(notice("localizer", f"{left_out} localizer or projection {_pictures(left_out)} left aside."))
+        findings.append(notice("localizer", f"{left_out} localizer or projection {_pictures(left_out)} ignored."))
     if colors:
         findings.append(
             notice(
                 "color-pictures",
-                f"{colors} CT {_pictures(colors)} in color (RGB or PALETTE COLOR): left aside, since colors are not HU.",
+                f"{colors} CT {_pictures(colors)} in color (RGB or PALETTE COLOR): ignored, since colors are not HU.",
                 do="export the original images of the scan (MONOCHROME2, with RescaleSlope and RescaleIntercept)",
             )
         )
@@ -300,9 +300,9 @@ def _notice_shared_instances(all_series: list[FoundSeries]) -> list[Finding]:
     return [
         notice(
             "shared-instance-uid",
-            f"{len(shared)} SOPInstanceUIDs (0008,0018) name images of several series; references to them are ambiguous.",
+            f"{len(shared)} SOPInstanceUIDs (0008,0018) occur in several series; references to them are ambiguous.",
             seen=first_of(names, 6),
-            do="give each image its own SOPInstanceUID, or keep one of the series",
+            do="assign a unique SOPInstanceUID to each image, or keep one of the series",
         )
     ]
 
@@ -329,8 +329,8 @@ def _attach_masks(found: FoundDicom, masks: list[DicomFile]) -> None:
         found.findings.append(
             notice(
                 "orphan-mask",
-                f"{orphans} DICOM {'segmentation belongs' if orphans == 1 else 'segmentations belong'} to no CT series of the "
-                "cohort: left aside.",
+                f"{orphans} DICOM {'segmentation references' if orphans == 1 else 'segmentations reference'} no CT series of the "
+                "cohort and {'was' if orphans == 1 else 'were'} ignored.",
                 do="add the series, or remove the segmentation",
             )
         )
@@ -339,17 +339,17 @@ def _attach_masks(found: FoundDicom, masks: list[DicomFile]) -> None:
 def _several_series(name: SeriesName) -> Finding:
     return name.refuse(
         "ambiguous-mask",
-        "a DICOM segmentation references this series and another one of the cohort.",
+        "a DICOM segmentation references this series and another series of the cohort.",
         seen="more than one SeriesInstanceUID under ReferencedSeriesSequence",
-        expected="a segmentation that references the one series on which it was drawn",
-        do="export the segmentation again, on one series, or remove it",
+        expected="a segmentation that references only the series it was drawn on",
+        do="export the segmentation again for one series, or remove it",
     ).finding
 
 
 def _judge_others(found: FoundDicom, others: list[DicomFile], ct_studies: set[str]) -> None:
     captures = sum(file.sop_class.startswith(SECONDARY_CAPTURE) for file in others)
     if captures:
-        found.findings.append(notice("secondary-capture", f"{captures} secondary {_pictures(captures)} left aside."))
+        found.findings.append(notice("secondary-capture", f"{captures} secondary {_pictures(captures)} ignored."))
     rest = [file for file in others if not file.sop_class.startswith(SECONDARY_CAPTURE)]
     images: dict[str, list[DicomFile]] = {}
     aside = 0
@@ -362,7 +362,7 @@ def _judge_others(found: FoundDicom, others: list[DicomFile], ct_studies: set[st
         found.findings.append(
             notice(
                 "other-objects",
-                f"{aside} DICOM {_files(aside)} not CT images (other modalities, reports) and left aside.",
+                f"{aside} DICOM {_files(aside)} not CT images (other modalities, reports) and ignored.",
             )
         )
     for uid, files in images.items():
@@ -370,10 +370,10 @@ def _judge_others(found: FoundDicom, others: list[DicomFile], ct_studies: set[st
         found.findings.append(
             refuse(
                 "wrong-modality",
-                f"{case_id}: a series of another modality.",
+                f"{case_id}: the series has an unsupported modality.",
                 seen=f"modality {files[0].modality or 'unknown'}, {len(files)} {'file' if len(files) == 1 else 'files'}",
                 expected="modality CT (stored as CT Image or Enhanced CT Image)",
-                do="remove the series from the cohort, or run check with --on-error skip",
+                do="remove the series from the cohort, or skip it with --on-error skip",
                 case_id=case_id,
             ).finding
         )
@@ -395,4 +395,4 @@ def _files(count: int) -> str:
 
 
 def _pictures(count: int) -> str:
-    return "picture is" if count == 1 else "pictures are"
+    return "image is" if count == 1 else "images are"

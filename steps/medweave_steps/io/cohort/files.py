@@ -45,7 +45,7 @@ def declared_channels(dataset: Mapping[str, Any]) -> tuple[str, ...]:
     by_number = {"0": declared} if isinstance(declared, str) else dict(declared)
     names = tuple(str(by_number[key]) for key in sorted(by_number, key=int)) or CT_CHANNELS
     if not all(_CHANNEL_NAME.fullmatch(name) for name in names):
-        raise ValueError("a channel name that is not a short plain word")
+        raise ValueError("a channel name that is not a short plain name")
     return CT_CHANNELS if len(names) == 1 and names[0].upper() == "CT" else names
 
 
@@ -58,7 +58,7 @@ def _inside(path: str) -> str:
     """Return a path of dataset.json, which may begin with `./` and must not leave the cohort."""
     relative = PurePosixPath(path)
     if relative.is_absolute() or ".." in relative.parts:
-        raise ValueError("a path that leaves the data set")
+        raise ValueError("a path outside the data set")
     if b"\0" in os.fsencode(path):  # also raises for text that no file name can have
-        raise ValueError("a path with a zero byte")
+        raise ValueError("a path with a NUL byte")
     return relative.as_posix()

@@ -65,13 +65,13 @@ def refuse_foreign_layout(names: Sequence[str], all_names: Sequence[str], pairin
         raise _foreign(
             "data sets in subfolders",
             seen=f"{below} dataset.json in subfolders of --cohort",
-            do="give the folder that holds dataset.json as --cohort, one data set at a time",
+            do="set --cohort to the folder that contains dataset.json, one data set at a time",
         )
     if any(PurePosixPath(name).name == _BIDS_FILE for name in all_names) or any(map(_is_bids, names)):
         raise _foreign(
             "BIDS",
             seen="dataset_description.json, or NIfTI files below sub-<label>/",
-            do="write the volumes that you need as a data set with dataset.json (MSD): " + _MSD_FORM,
+            do="convert the volumes to a data set with dataset.json (MSD): " + _MSD_FORM,
         )
     volumes = [image for image in pairing.masks if stem(image).endswith(_FIRST_CHANNEL)]
     mask_stems = {stem(mask) for mask in pairing.volumes}
@@ -79,22 +79,22 @@ def refuse_foreign_layout(names: Sequence[str], all_names: Sequence[str], pairin
         raise _foreign(
             "nnU-Net, without its dataset.json",
             seen=f"{len(volumes)} volumes whose names end with {_FIRST_CHANNEL}",
-            do="copy dataset.json of the data set into the folder that holds imagesTr/ and labelsTr/",
+            do="copy dataset.json of the data set to the folder that contains imagesTr/ and labelsTr/",
         )
     contrasts = sum(re.split(r"[^a-z0-9]+", stem(image).lower())[-1] in _MR_WORDS for image in pairing.masks)
     if contrasts:
         raise _foreign(
             "one file for each MR contrast (BraTS and others)",
-            seen=f"{contrasts} files named after MR contrasts; a plain NIfTI file does not say its modality and is read as CT",
-            do="write the contrasts of each case into one file, as a data set with dataset.json (MSD): " + _MSD_FORM,
+            seen=f"{contrasts} files named after MR contrasts; plain NIfTI files have no modality and are read as CT",
+            do="merge the contrasts of each case into one file, as a data set with dataset.json (MSD): " + _MSD_FORM,
         )
     structures = _structure_folders(pairing)
     if structures:
         raise _foreign(
             "one mask file for each structure (TotalSegmentator and others)",
-            seen=f"{structures} volumes with several masks of other names",
-            do="write one label map for each volume (0 background, 1, 2, ... the structures) to labels/<name of the volume>, "
-            "and name the labels in cohort_card.json",
+            seen=f"{structures} volumes with several masks that have other names",
+            do="write one label map per volume (0 background, 1, 2, ... structures) to labels/<name of the volume>, "
+            "and declare the labels in cohort_card.json",
         )
 
 
@@ -107,16 +107,16 @@ def find_unread_files(names: Sequence[str]) -> tuple[set[str], list[Finding]]:
         findings.append(
             notice(
                 "archive",
-                f"{len(archives)} {'archive is' if len(archives) == 1 else 'archives are'} left aside: archives are not opened.",
+                f"{len(archives)} {'archive is' if len(archives) == 1 else 'archives are'} ignored: archives are not opened.",
                 seen=", ".join(sorted({_suffix(name) for name in archives})),
-                do="unpack what belongs to the cohort and run check again, or remove it",
+                do="unpack the archives that belong to the cohort and run check again, or remove them",
             )
         )
     if others:
         findings.append(
             notice(
                 "unread-format",
-                f"{len(others)} {'file' if len(others) == 1 else 'files'} of an image format that is not read: left aside.",
+                f"{len(others)} {'file' if len(others) == 1 else 'files'} of an unsupported image format ignored.",
                 seen=", ".join(sorted({_OTHER_FORMATS[_suffix(name)] for name in others})),
                 do="convert volumes and masks to NIfTI, or remove the files",
             )
@@ -144,7 +144,7 @@ def _nnunet_2(dataset: Mapping[str, Any], names: Sequence[str]) -> Mapping[str, 
         )
     if not isinstance(labels, Mapping) or not all(_is_number(value) for value in labels.values()) or "ignore" in labels:
         raise _nnunet_refusal(
-            "labels that are regions, are to be ignored, or have no number", "one number for each label"
+            "labels that are regions, ignore labels, or labels without a number", "one number per label"
         )
     if any(name.startswith("images") and stem(name).endswith("_0001") for name in names):
         raise _nnunet_refusal("a second channel (_0001) that dataset.json does not declare", "one channel")
@@ -187,19 +187,19 @@ def _first_channel(item: Any, present: set[str]) -> Any:
 def _nnunet_refusal(seen: str, expected: str) -> FindingError:
     return refuse(
         "foreign-layout",
-        "the data set has the layout of nnU-Net, and this one cannot be read.",
+        "the nnU-Net data set has an unsupported layout.",
         seen=f"{seen} (dataset.json)",
-        expected=f"{expected}, or the form of the Medical Segmentation Decathlon",
-        do="write dataset.json in the form of MSD: " + _MSD_FORM,
+        expected=f"{expected}, or the format of the Medical Segmentation Decathlon",
+        do="write dataset.json in the MSD format: " + _MSD_FORM,
     )
 
 
 def _foreign(layout: str, *, seen: str, do: str) -> FindingError:
     return refuse(
         "foreign-layout",
-        f"the folder has a layout that is not read: {layout}.",
+        f"the folder has an unsupported layout: {layout}.",
         seen=seen,
-        expected="volumes with masks below labels/, or a data set with dataset.json",
+        expected="volumes with masks in labels/, or a data set with dataset.json",
         do=do,
     )
 

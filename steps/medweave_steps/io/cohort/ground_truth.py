@@ -52,10 +52,10 @@ def read_nifti_mask(path: Path, grid: Grid, name: SeriesName, merges: Sequence[L
             worst = float(values[whole != values].flat[0])
             raise name.refuse(
                 "labels-outside-declared-set",
-                "the mask holds values that are no labels.",
-                seen=f"the value {worst:g}",
-                expected="whole numbers from 0 to 255",
-                do="write the mask as label numbers (0 is background)",
+                "the mask contains values that are not labels.",
+                seen=f"value {worst:g}",
+                expected="integers from 0 to 255",
+                do="write the mask as integer labels (0 is background)",
             )
         labels[:, :, index] = merge_values(whole, merges)
     return labels
@@ -71,7 +71,7 @@ def check_same_grid(mask: Grid, grid: Grid, name: SeriesName) -> None:
         raise _another_grid(
             name,
             seen=f"a mask of {_times(mask.shape)} voxels",
-            expected=f"{_times(grid.shape)} voxels, as the volume has",
+            expected=f"{_times(grid.shape)} voxels, as in the volume",
         )
     corners = np.asarray([[i, j, k, 1] for i in (0, 1) for j in (0, 1) for k in (0, 1)], dtype=np.float64)
     corners[:, :3] *= np.asarray(grid.shape) - 1
@@ -80,8 +80,8 @@ def check_same_grid(mask: Grid, grid: Grid, name: SeriesName) -> None:
     if worst_mm > SAME_PLACE_VOXELS * min(grid.spacing_mm):
         raise _another_grid(
             name,
-            seen=f"a corner of the mask {worst_mm:.2f} mm from that of the volume",
-            expected=f"less than {SAME_PLACE_VOXELS:g} voxel apart",
+            seen=f"a corner of the mask is {worst_mm:.2f} mm from that of the volume",
+            expected=f"less than {SAME_PLACE_VOXELS:g} voxel of distance",
         )
 
 
@@ -96,7 +96,7 @@ def _refuses_odd_headers(read: Callable[_P, LabelArray]) -> Callable[_P, LabelAr
             if has_other_cause(error):
                 raise
             name = next(value for value in (*args, *options.values()) if isinstance(value, SeriesName))
-            raise _damaged(name, f"a header that cannot be used ({type(error).__name__})") from error
+            raise _damaged(name, f"an unusable header ({type(error).__name__})") from error
 
     return guarded
 
@@ -122,7 +122,7 @@ def read_dicom_segmentation(
         raise _another_grid(
             name,
             seen=f"a mask of {dataset.get('Rows')} x {dataset.get('Columns')} pixels",
-            expected=f"{grid.shape[1]} x {grid.shape[2]} pixels, as the series has",
+            expected=f"{grid.shape[1]} x {grid.shape[2]} pixels, as in the series",
         )
     described = {number for number, _ in described_segments(dataset)}
     places = _frame_places(dataset, slices, grid, name, described)
@@ -199,13 +199,15 @@ def _frame_places(
         if by_position is not None and by_reference is not None and by_position != by_reference:
             raise _another_grid(
                 name,
-                seen="a frame that names one image and lies at the place of another",
-                expected="positions as in the images that the mask names",
+                seen="a frame that references one image but has the position of another",
+                expected="positions as in the referenced images",
             )
         index = by_position if by_position is not None else by_reference
         if index is None:
             raise _another_grid(
-                name, seen="a frame without position and without source image", expected="one of both in each frame"
+                name,
+                seen="a frame without position and source image",
+                expected="a position or a source image in each frame",
             )
         segment = _item(group, shared, "SegmentIdentificationSequence")
         number = 0 if segment is None else int(segment.ReferencedSegmentNumber)
@@ -221,7 +223,7 @@ def _check_described(number: int, described: Collection[int], name: SeriesName) 
     """Refuse a segment that the pixels or frames of a file use and its SegmentSequence does not describe."""
     if described and number not in described:
         numbers = ", ".join(str(one) for one in sorted(described) if one > 0) or "the background"
-        raise _damaged(name, f"segment {number} is used; the SegmentSequence describes only {numbers}")
+        raise _damaged(name, f"segment {number} is used, but the SegmentSequence describes only {numbers}")
 
 
 def _item(group: Any, shared: Any, keyword: str) -> Any:
@@ -243,7 +245,7 @@ def _check_orientation(shared: Any, groups: Sequence[Any], grid: Grid, name: Ser
         if apart > COSINE_TOLERANCE:
             raise _another_grid(
                 name,
-                seen=f"rows or columns of the mask turned against those of the series (cosines differ by {apart:.3f})",
+                seen=f"rows or columns of the mask are rotated relative to the series (cosines differ by {apart:.3f})",
                 expected="the orientation of the series",
             )
     measures = _item(first, shared, "PixelMeasuresSequence")
@@ -254,7 +256,7 @@ def _check_orientation(shared: Any, groups: Sequence[Any], grid: Grid, name: Ser
             raise _another_grid(
                 name,
                 seen=f"pixels of {spacing[0]:.4f} x {spacing[1]:.4f} mm",
-                expected=f"{wanted[0]:.4f} x {wanted[1]:.4f} mm, as the series has",
+                expected=f"{wanted[0]:.4f} x {wanted[1]:.4f} mm, as in the series",
             )
 
 
@@ -266,8 +268,8 @@ def _index_of_position(item: Any, to_index: npt.NDArray[np.float64], grid: Grid,
     if is_beside or not 0 <= nearest < grid.shape[0]:
         raise _another_grid(
             name,
-            seen=f"a frame at slice {index:.2f}, row {row:.2f}, column {column:.2f} of the series' grid",
-            expected=f"a whole slice number from 0 to {grid.shape[0] - 1}, row 0, column 0",
+            seen=f"a frame at slice {index:.2f}, row {row:.2f}, column {column:.2f} of the series grid",
+            expected=f"an integer slice number from 0 to {grid.shape[0] - 1}, row 0, column 0",
         )
     return nearest
 
@@ -283,8 +285,8 @@ def _index_of_reference(group: Any, by_image: dict[tuple[str, int], int | None],
         if key not in by_image:
             raise _another_grid(
                 name,
-                seen="a frame drawn on an image that the series here does not hold",
-                expected="all images that the mask names (a slice is missing, or the mask belongs to another series)",
+                seen="a frame that references an image missing in the series",
+                expected="all images that the mask references (a slice is missing, or the mask belongs to another series)",
             )
         return by_image[key]
     return None
@@ -320,10 +322,10 @@ def _times(shape: Sequence[int]) -> str:
 def _another_grid(name: SeriesName, *, seen: str, expected: str) -> FindingError:
     return name.refuse(
         "mask-on-another-grid",
-        "the mask does not lie on the grid of its volume.",
+        "the mask is not on the grid of its volume.",
         seen=seen,
         expected=expected,
-        do="give the mask that was drawn on this very volume, or resample it there",
+        do="use the mask drawn on this volume, or resample the mask to the grid of the volume",
     )
 
 
@@ -347,10 +349,10 @@ def _overlapping(name: SeriesName, overlaps: dict[tuple[int, int], int], dataset
     numbers = sorted({number for pair in overlaps for number in pair})
     return name.refuse(
         "overlapping-segments",
-        "segments of its DICOM segmentation overlap, and a voxel can have one label only.",
+        "segments of the DICOM segmentation overlap, but a voxel can have only one label.",
         seen="; ".join(pairs),
-        expected="segments that do not overlap, or that are merged into one label",
-        do=f"merge them with --merge-labels {','.join(map(str, numbers))}:NAME, or leave one out with "
+        expected="segments that do not overlap, or overlapping segments merged into one label",
+        do=f"merge them with --merge-labels {','.join(map(str, numbers))}:NAME, or drop one with "
         f"--merge-labels 0,{numbers[-1]}:background",
     )
 
@@ -358,8 +360,8 @@ def _overlapping(name: SeriesName, overlaps: dict[tuple[int, int], int], dataset
 def _too_many_labels(name: SeriesName, number: int) -> FindingError:
     return name.refuse(
         "labels-outside-declared-set",
-        "the mask holds a segment number that is too high.",
+        "the mask contains a segment number that is too high.",
         seen=f"segment {number}",
         expected="segments 1 to 255",
-        do="number the segments anew",
+        do="renumber the segments",
     )

@@ -32,7 +32,7 @@ def parse_labels(declared: Any, *, where: str) -> tuple[Label, ...]:
     if isinstance(declared, Mapping) and "labels" in declared:
         declared = declared["labels"]
     if isinstance(declared, Mapping) and not all(str(key).isdecimal() for key in declared):
-        raise _bad_labels(where, "an object whose keys are not numbers")
+        raise _bad_labels(where, "an object with keys that are not numbers")
     items = declared_as_mapping(declared)
     if not isinstance(items, list):
         raise _bad_labels(where, f"a {type(items).__name__}")
@@ -40,7 +40,7 @@ def parse_labels(declared: Any, *, where: str) -> tuple[Label, ...]:
     labels = [codec.from_json(Label, item, where=where) for item in items]
     values = [label.value for label in labels]
     if len(set(values)) < len(values):
-        raise _bad_labels(where, f"the values {', '.join(map(str, values))}")
+        raise _bad_labels(where, f"values {', '.join(map(str, values))}")
     return tuple(sorted(labels, key=lambda label: label.value))
 
 
@@ -57,7 +57,7 @@ def read_labels(declared: Path) -> tuple[Label, ...]:
         return PRESETS[str(declared)]
     if not declared.is_file():
         raise UsageError(
-            "--labels names neither a preset nor a file.",
+            "--labels is neither a preset nor a file.",
             expected=f"one of {', '.join(PRESETS)}, or a JSON or YAML file with a list of labels",
             do="correct the name or the path",
         )
@@ -135,12 +135,12 @@ def renamed(labels: Sequence[Label], own: Sequence[Label]) -> list[tuple[Label, 
 
 def _bad_labels(where: str, seen: str) -> UserInputError:
     return UserInputError(
-        f"{where} does not hold labels.",
+        f"{where} contains no valid labels.",
         seen=seen,
-        expected="a list of {value, name, category, type, anatomy, laterality}; each value once, codes optional",
+        expected="a list of {value, name, category, type, anatomy, laterality}; unique values, codes optional",
         do="correct the labels",
     )
 
 
 def _bad_merge(seen: str, expected: str) -> UsageError:
-    return UsageError("--merge-labels cannot be used.", seen=seen, expected=expected)
+    return UsageError("invalid value of --merge-labels.", seen=seen, expected=expected)

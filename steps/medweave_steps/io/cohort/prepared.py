@@ -87,7 +87,7 @@ class CaseFolder:
             raise UserInputError(
                 f"{name} of {self.case.case_id} cannot be read.",
                 seen=type(error).__name__,
-                expected="a complete array as preprocess writes it",
+                expected="a complete array written by preprocess",
                 do="run preprocess again",
             ) from error
 
@@ -118,5 +118,5 @@ def open_prepared(folder: Path) -> PreparedFolder:
     Raises:
         UserInputError: there is no cohort file in it, or it does not fit.
     """
-    cohort = read_contract(PreparedCohort, folder / COHORT_FILE, where="the prepared cohort (cohort.json)")
+    cohort = read_contract(PreparedCohort, folder / COHORT_FILE, where="the preprocessed cohort (cohort.json)")
     return PreparedFolder(cohort=cohort, folder=folder)

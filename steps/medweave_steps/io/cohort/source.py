@@ -173,7 +173,7 @@ def pixel_refusal(name: SeriesName, error: pixels.PixelError) -> FindingError:
 
 def _check_content(entry: CaseEntry, digest: str) -> None:
     if digest != entry.content_sha256:
-        raise _changed(name_of(entry), "other voxels under the same names")
+        raise _changed(name_of(entry), "different voxels under the same file names")
 
 
 def name_of(entry: CaseEntry) -> SeriesName:
@@ -233,7 +233,7 @@ def read_ground_truth(
         mask = ground_truth.read_dicom_segmentation(path, source.slices, source.grid, name, merges)
     if np.any((mask != label.value) & (mask != 0)):
         values = np.unique(mask)
-        raise _changed(name, f"a mask with the values {', '.join(map(str, values[values > 0]))} after merging")
+        raise _changed(name, f"a mask with values {', '.join(map(str, values[values > 0]))} after merging")
     return mask
 
 
@@ -247,7 +247,7 @@ def _open_dicom(cohort: Path, entry: CaseEntry, name: SeriesName) -> DicomSource
         if header is None:
             raise _changed(name, "a file that is not DICOM")
         if header.defect is not None:
-            raise _changed(name, "a file with another header")
+            raise _changed(name, "a file with a different header")
         planes += [plane for plane in header.planes if is_scan_plane(plane)]
     if not planes:
         raise _changed(name, "no CT image")
@@ -258,8 +258,8 @@ def _open_dicom(cohort: Path, entry: CaseEntry, name: SeriesName) -> DicomSource
 def _changed(name: SeriesName, seen: str) -> Exception:
     return name.refuse(
         "cohort-changed",
-        "the cohort is not the one that `check` saw.",
+        "the cohort has changed since `check` ran.",
         seen=seen,
-        expected="the files as listed in cohort_index.json",
-        do="run check again and use its new cohort_index.json",
+        expected="the files listed in cohort_index.json, unchanged",
+        do="run check again and use the new cohort_index.json",
     )

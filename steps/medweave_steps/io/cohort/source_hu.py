@@ -114,9 +114,9 @@ def open_source_hu(folder: Path, info: VolumeInfo) -> SourceHu | None:
         seen, is_right = type(error).__name__, False
     if not is_right:
         raise UserInputError(
-            f"{SOURCE_HU_FILE} of {info.case_id} cannot be used.",
+            f"{SOURCE_HU_FILE} of {info.case_id} is invalid.",
             seen=seen,
-            expected=f"int16 or float32 of shape {expected}, as preprocess writes it",
+            expected=f"int16 or float32 of shape {expected}, written by preprocess",
             do="run preprocess again",
         )
     return SourceHu(values=values, start=info.source_hu_start)

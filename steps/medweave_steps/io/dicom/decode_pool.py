@@ -94,8 +94,8 @@ def _answer(worker: subprocess.Popen[bytes]) -> decode_worker.Decoded:
 
 def _worker_lost() -> TryAgainError:
     return TryAgainError(
-        "a process that decodes images ended before its work was done.",
+        "an image decoding process ended before it finished.",
         seen="its pipe closed",
-        expected="it to live as long as the step",
-        do="give the step more memory (ramMin in the workflow) if this happens again",
+        expected="a decoding process that runs until the step ends",
+        do="run the step again; if the error persists, increase its memory (ramMin in the workflow)",
     )

@@ -35,7 +35,7 @@ def read_ranges(path: str, ranges: Sequence[tuple[int, int]]) -> bytes:
             while len(part) < length:
                 more = os.pread(descriptor, length - len(part), offset + len(part))
                 if not more:
-                    raise EOFError("the file ends inside its pixel data")
+                    raise EOFError("the file ends within its pixel data")
                 part += more
             parts.append(part)
         return parts[0] if len(parts) == 1 else b"".join(parts)
@@ -69,7 +69,7 @@ def _decode_jpeg_2000(frame: bytes, options: Mapping[str, Any]) -> Decoded:
     about = get_parameters(frame)
     found = about["rows"], about["columns"], about["samples_per_pixel"]
     if found != (options["rows"], options["columns"], 1):
-        raise ValueError("the code stream has another size than its header")
+        raise ValueError("the image size in the codestream differs from the header")
     precision = int(about["precision"])
     size = 1 if precision <= 8 else 2 if precision <= 16 else 4
     return (
@@ -84,13 +84,13 @@ def _decode_rle(frame: bytes, options: Mapping[str, Any]) -> bytearray:
     num_pixels, size = options["rows"] * options["columns"], options["bits_allocated"] // 8
     num_segments, *offsets = struct.unpack("<16L", frame[:64])
     if num_segments != size:
-        raise ValueError("another number of segments than bytes in a pixel")
+        raise ValueError("the number of segments differs from the number of bytes per pixel")
     pixels = bytearray(num_pixels * size)
     for index in range(size):
         end = offsets[index + 1] if index + 1 < size else len(frame)
         segment = _unpack_bits(frame[offsets[index] : end])
         if len(segment) < num_pixels:
-            raise ValueError("a segment ends too early")
+            raise ValueError("a segment is truncated")
         pixels[size - 1 - index :: size] = segment[:num_pixels]
     return pixels
 
@@ -115,7 +115,7 @@ def _decode_other(frame: bytes, syntax: str, options: Mapping[str, Any]) -> Deco
 
     array, _ = get_decoder(syntax).as_array(encapsulate([frame], has_bot=False), index=0, raw=True, **options)
     if array.shape != (options["rows"], options["columns"]):
-        raise ValueError("the code stream has another size than its header")
+        raise ValueError("the image size in the codestream differs from the header")
     return array.dtype.str, options["bits_stored"], array.tobytes()
 
 

@@ -94,7 +94,7 @@ def frames_of(values: HeaderValues) -> list[Frame]:
     if num_frames == 1 and not groups:
         return [Frame(values, 0, shared, None)]
     if len(groups) != num_frames:
-        raise FrameCountError(f"{len(groups)} items of per-frame functional groups for {num_frames} frames")
+        raise FrameCountError(f"{len(groups)} items in the per-frame functional groups for {num_frames} frames")
     return [Frame(values, index, shared, group) for index, group in enumerate(groups)]
 
 

@@ -135,7 +135,7 @@ def read_file(folder: Path, name: str) -> DicomFile | None:
         except Exception as error:  # pydicom raises many kinds for a damaged header; their texts may quote values
             if has_other_cause(error):
                 raise
-            raise ValueError("its header is cut off or not to the standard") from error
+            raise ValueError("the header is truncated or violates the DICOM standard") from error
 
 
 def _check_named(dataset: Any) -> None:
@@ -143,7 +143,7 @@ def _check_named(dataset: Any) -> None:
     for keyword, tag in (("SOPClassUID", "(0008,0016)"), ("SeriesInstanceUID", "(0020,000E)")):
         if not str(dataset.get(keyword) or "").strip(" \0"):
             if keyword not in dataset and "Rows" not in dataset:  # neither its identity nor its image
-                raise ValueError("the header ends before it says what the file is")
+                raise ValueError("the header ends before the attributes that identify the file")
             raise UnnamedFileError(f"{keyword} {tag} is empty or missing")
 
 

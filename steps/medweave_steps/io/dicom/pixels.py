@@ -36,7 +36,7 @@ class PixelError(Exception):
 
 def _cut_off(seen: str, expected: str, plane: Plane | None = None) -> PixelError:
     error = PixelError(
-        "truncated-file", "its file is cut off.", seen=seen, expected=expected, do="copy or export the file again"
+        "truncated-file", "the file is truncated.", seen=seen, expected=expected, do="copy or export the file again"
     )
     error.plane = plane
     return error
@@ -62,8 +62,8 @@ def locate(folder: Path, planes: Sequence[Plane]) -> list[Ranges]:
 def _locate_one(folder: Path, plane: Plane, tables: dict[str, list[Ranges]]) -> Ranges:
     if plane.pixel_offset is None or plane.pixel_bytes == 0:
         raise PixelError(
-            "no-pixel-data", "it holds no pixel data.", seen="a header without PixelData",
-            expected="PixelData (7FE0,0010)", do="export the images again, with their pixels",
+            "no-pixel-data", "the file contains no pixel data.", seen="a header without PixelData",
+            expected="PixelData (7FE0,0010)", do="export the images again with pixel data",
         )  # fmt: skip
     if plane.layout.transfer_syntax == DEFLATED:
         return ((plane.frame * plane.layout.plane_bytes, plane.layout.plane_bytes),)
@@ -78,7 +78,7 @@ def _native_range(plane: Plane, offset: int) -> Ranges:
     size = plane.layout.plane_bytes
     promised = plane.pixel_bytes or 0
     if offset + promised > plane.file_bytes:
-        raise _cut_off(f"{plane.file_bytes:,} bytes", f"{offset + promised:,} bytes, as its header says")
+        raise _cut_off(f"{plane.file_bytes:,} bytes", f"{offset + promised:,} bytes, as declared in the header")
     _check_length(plane, promised)
     if promised < size * plane.num_frames:
         raise _cut_off(
@@ -95,7 +95,7 @@ def _check_length(plane: Plane, num_bytes: int) -> None:
     expected = layout.plane_bytes * plane.num_frames
     if num_bytes >= expected + layout.plane_bytes // layout.rows:
         raise PixelError(
-            "pixels-disagree", "its pixel data do not agree with its header.",
+            "pixels-disagree", "the pixel data do not match the header.",
             seen=f"{num_bytes:,} bytes of pixel data",
             expected=f"{expected:,} bytes for {plane.num_frames} x {layout.rows} x {layout.columns} pixels of "
             f"{layout.bits_allocated} bits",
@@ -106,7 +106,7 @@ def _check_length(plane: Plane, num_bytes: int) -> None:
 def _frame_table(path: Path, plane: Plane, offset: int) -> list[Ranges]:
     """Return the fragments of every frame of a compressed file (DICOM PS3.5, A.4)."""
     if plane.pixel_bytes is not None:
-        raise _cut_off("compressed pixel data of a stated length", "compressed pixel data in fragments")
+        raise _cut_off("compressed pixel data with a defined length", "compressed pixel data in fragments")
     items: list[tuple[int, int, int]] = []  # offset of the item, offset and length of its value
     with path.open("rb") as stream:
         stream.seek(offset)
@@ -114,18 +114,20 @@ def _frame_table(path: Path, plane: Plane, offset: int) -> list[Ranges]:
             head = stream.read(8)
             if len(head) < 8:
                 raise _cut_off(
-                    "compressed pixel data without their end mark", "a sequence delimiter after the last fragment"
+                    "compressed pixel data without a sequence delimiter", "a sequence delimiter after the last fragment"
                 )
             group, element, length = struct.unpack("<HHL", head)
             if (group, element) != (0xFFFE, 0xE000):
                 break
             here = stream.tell()
             if here + length > plane.file_bytes:
-                raise _cut_off(f"{plane.file_bytes:,} bytes", f"at least {here + length:,} bytes, as its fragments say")
+                raise _cut_off(
+                    f"{plane.file_bytes:,} bytes", f"at least {here + length:,} bytes, as declared in its fragments"
+                )
             items.append((here - 8, here, length))
             stream.seek(length, 1)
         if not items:
-            raise _cut_off("compressed pixel data without fragments", "a basic offset table and one fragment or more")
+            raise _cut_off("compressed pixel data without fragments", "a basic offset table and at least one fragment")
         stream.seek(items[0][1])
         offsets = struct.unpack(f"<{items[0][2] // 4}L", stream.read(items[0][2] // 4 * 4))
     fragments = items[1:]
@@ -160,9 +162,9 @@ def check_decodable(layout: PixelLayout) -> None:
         or (shift and not is_packed)
     ):
         raise PixelError(
-            "unsupported-pixels", "its pixels are stored in a way that cannot be read.",
-            seen=f"{layout.bits_stored} of {layout.bits_allocated} bits, the highest in position {layout.high_bit}",
-            expected="8, 16 or 32 bits allocated, the highest stored bit in position BitsStored - 1",
+            "unsupported-pixels", "the pixel format is not supported.",
+            seen=f"{layout.bits_stored} of {layout.bits_allocated} bits, HighBit {layout.high_bit}",
+            expected="8, 16 or 32 BitsAllocated, HighBit equal to BitsStored - 1",
             do="convert the series to 16 bits",
         )  # fmt: skip
     if layout.native:
@@ -187,7 +189,7 @@ def unsupported_syntax(uid: Any) -> PixelError:
     package = "pyjpegls" if "JPEG-LS" in words else "pylibjpeg-libjpeg" if words.startswith("JPEG ") else None
     return PixelError(
         "unsupported-transfer-syntax",
-        "its pixels are compressed in a way that cannot be read on this machine.",
+        "the pixel compression is not supported on this machine.",
         seen=f"transfer syntax '{words}'",
         expected="uncompressed, RLE, JPEG 2000, HTJ2K or JPEG-LS, or an installed decoder",
         do=f"pip install {package}, {convert}" if package else convert.removeprefix("or "),
@@ -269,7 +271,7 @@ def iterate(
             try:
                 values = next(stored)
             except EOFError as error:
-                raise _cut_off("fewer bytes than its header promises", "a complete file", plane) from error
+                raise _cut_off("fewer bytes than declared in the header", "a complete file", plane) from error
             except DecodeError as error:
                 raise _undecodable(plane) from error
             yield to_hu(values, plane, padding_hu=padding_hu)
@@ -300,10 +302,10 @@ def _undecodable(plane: Plane) -> PixelError:
 
     layout = plane.layout
     error = PixelError(
-        "undecodable-pixels", "its compressed pixels cannot be decoded.",
-        seen=f"the decoder for '{UID(layout.transfer_syntax).name}' gave up",
-        expected=f"a code stream of {layout.rows} x {layout.columns} pixels",
-        do="export the series again, or convert it to Explicit VR Little Endian where it can be opened",
+        "undecodable-pixels", "the compressed pixels cannot be decoded.",
+        seen=f"the decoder for '{UID(layout.transfer_syntax).name}' failed",
+        expected=f"a codestream of {layout.rows} x {layout.columns} pixels",
+        do="export the series again, or convert it to Explicit VR Little Endian with software that can open it",
     )  # fmt: skip
     error.plane = plane
     return error
@@ -350,7 +352,7 @@ def stored_bytes(folder: Path, plane: Plane, ranges: Ranges) -> bytes:
     data = _inflated(str(folder / plane.file))
     _check_length(plane, len(data))
     if len(data) < start + length:
-        raise EOFError("the inflated file ends inside its pixel data")
+        raise EOFError("the inflated file ends within its pixel data")
     return data[start : start + length]
 
 

@@ -188,8 +188,8 @@ def read_planes(
 def frames_disagree(error: FrameCountError) -> HeaderDefect:
     """Return the defect of an object whose functional groups do not agree with its number of frames."""
     return HeaderDefect(
-        code="frames-disagree", what="the functional groups do not agree with the number of frames", seen=str(error),
-        expected="one item of PerFrameFunctionalGroupsSequence (5200,9230) for each of NumberOfFrames (0028,0008)",
+        code="frames-disagree", what="the functional groups do not match the number of frames", seen=str(error),
+        expected="one item in PerFrameFunctionalGroupsSequence (5200,9230) per frame of NumberOfFrames (0028,0008)",
     )  # fmt: skip
 
 
@@ -207,8 +207,8 @@ def _defect(values: HeaderValues, layout: PixelLayout) -> HeaderDefect | None:
     if not unusable:
         return None
     return HeaderDefect(
-        code="unusable-header", what="attributes that the pixels depend on cannot be used",
-        seen=", ".join(dict.fromkeys(unusable)), expected="values as the DICOM standard defines them",
+        code="unusable-header", what="attributes that define the pixels are invalid",
+        seen=", ".join(dict.fromkeys(unusable)), expected="values that conform to the DICOM standard",
     )  # fmt: skip
 
 
@@ -270,12 +270,12 @@ def _real_world(frame: Frame, slope: float | None, intercept: float | None) -> s
     if not maps and not units:
         return ""
     if any(values.text("CodeValue", code) not in _HOUNSFIELD_CODES for code in units) or not units:
-        return "other measurement units than Hounsfield units"
+        return "measurement units that differ from Hounsfield units"
     for item in maps:
         other = values.number("RealWorldValueSlope", item), values.number("RealWorldValueIntercept", item)
         pairs = zip(other, (slope, intercept), strict=True)
         if any(a is None or b is None or abs(a - b) > _SAME_CONVERSION * max(1, abs(b)) for a, b in pairs):
-            return "another conversion to Hounsfield units than RescaleSlope and RescaleIntercept"
+            return "a conversion to Hounsfield units that differs from RescaleSlope and RescaleIntercept"
     return "HU"
 
 

@@ -43,10 +43,10 @@ def assemble(planes: Sequence[Plane], name: SeriesName) -> DicomVolume:
     if len(planes) < 2:
         raise name.refuse(
             "too-few-slices",
-            "it is a single image.",
+            "the series is a single image.",
             seen="1 slice",
-            expected="2 slices or more at different positions",
-            do="export or copy the series again, complete",
+            expected="at least 2 slices at different positions",
+            do="export or copy the complete series again",
         )
     _check_complete(planes, name)
     _check_alike(planes, name)
@@ -75,7 +75,7 @@ def assemble(planes: Sequence[Plane], name: SeriesName) -> DicomVolume:
 def place_text(plane: Plane) -> str:
     """Return the position of a slice along its normal, as text for messages."""
     height_mm = _height_mm(plane)
-    return "a slice of unknown place" if height_mm is None else f"the slice at {height_mm:.2f} mm"
+    return "a slice at an unknown position" if height_mm is None else f"the slice at {height_mm:.2f} mm"
 
 
 def _height_mm(plane: Plane) -> float | None:
@@ -103,7 +103,7 @@ def _check_complete(planes: Sequence[Plane], name: SeriesName) -> None:
         if lacking:
             raise name.refuse(
                 "no-geometry",
-                f"{len(lacking)} of {len(planes)} slices do not say where they lie.",
+                f"{len(lacking)} of {len(planes)} slices have no usable geometry.",
                 seen=f"no usable {words}",
                 expected=f"{words} in every slice",
                 do="export the series again from the archive or the scanner, as the original images",
@@ -118,7 +118,7 @@ def _check_size(grid: Grid, name: SeriesName) -> None:
     if min(spacing_mm) < low or max(spacing_mm) > high or max(extent_mm) > MAX_EXTENT_MM:
         raise name.refuse(
             "unusable-geometry",
-            "its voxels or its extent have a size that no scanner makes.",
+            "the voxel size or extent of the series is not plausible.",
             seen=f"voxels of {' x '.join(f'{x:g}' for x in spacing_mm)} mm, "
             f"a volume of {' x '.join(f'{x:.0f}' for x in extent_mm)} mm",
             expected=f"voxels of {low:g} to {high:g} mm and at most {MAX_EXTENT_MM:.0f} mm along each axis",
@@ -134,22 +134,22 @@ def _check_alike(planes: Sequence[Plane], name: SeriesName) -> None:
     spacings = Counter(" x ".join(f"{x:.4f}" for x in p.pixel_spacing_mm or ()) + " mm" for p in planes)
     frames = Counter(p.frame_of_reference for p in planes)
     for code, what, found in (
-        ("mixed-sizes", "it holds slices of different sizes: two series are mixed.", sizes),
-        ("mixed-pixel-spacings", "it holds slices of different pixel spacings: two series are mixed.", spacings),
+        ("mixed-sizes", "the slices have different matrix sizes: two series are mixed.", sizes),
+        ("mixed-pixel-spacings", "the slices have different pixel spacings: two series are mixed.", spacings),
     ):
         if len(found) > 1:
             raise name.refuse(
                 code,
                 what,
                 seen=", ".join(f"{count} slices of {text}" for text, count in found.most_common(4)),
-                expected="the same size and pixel spacing in all slices of a series",
+                expected="the same matrix size and pixel spacing in all slices of a series",
                 do="separate the reconstructions, each under its own SeriesInstanceUID",
             )
     if len(frames) > 1:
         positions = [_span_text([p for p in planes if p.frame_of_reference == frame]) for frame in frames]
         raise name.refuse(
             "mixed-frames-of-reference",
-            "its slices belong to different frames of reference, so their positions cannot be compared.",
+            "the slices have different frames of reference, so their positions cannot be compared.",
             seen=f"{len(frames)} frames of reference: slices at {'; '.join(positions[:4])}",
             expected="one FrameOfReferenceUID in all slices of a series",
             do="separate the acquisitions, each under its own SeriesInstanceUID",
@@ -167,9 +167,9 @@ def _check_orientations(planes: Sequence[Plane], name: SeriesName) -> None:
     if differing:
         raise name.refuse(
             "mixed-orientations",
-            "its slices do not lie parallel: two series are mixed.",
-            seen=f"{differing} of {len(planes)} slices have another orientation than the others",
-            expected="one ImageOrientationPatient in all slices of a series",
+            "the slices are not parallel: two series are mixed.",
+            seen=f"{differing} of {len(planes)} slices have a different orientation",
+            expected="the same ImageOrientationPatient in all slices of a series",
             do="separate the reconstructions, each under its own SeriesInstanceUID",
         )
 
@@ -181,7 +181,7 @@ def _directions(planes: Sequence[Plane], name: SeriesName) -> tuple[FloatVector,
     if not np.isfinite(cosines).all() or max(abs(x - 1) for x in lengths) > 0.01 or abs(row @ column) > 0.01:
         raise name.refuse(
             "bad-orientation",
-            "the orientation in its headers is not a pair of perpendicular unit vectors.",
+            "ImageOrientationPatient is not a pair of perpendicular unit vectors.",
             seen=f"lengths {lengths[0]:.3f} and {lengths[1]:.3f}, cosine of the angle {row @ column:.3f}",
             expected="lengths 1 and 1, cosine 0",
             do="export the series again from the archive or the scanner",
@@ -202,17 +202,17 @@ def _check_duplicates(along: FloatVector, name: SeriesName) -> None:
     if len(counts) > 1 and counts.min() == counts.max():
         raise name.refuse(
             "two-series-mixed",
-            f"every position holds {counts[0]} slices: two reconstructions or phases are mixed in a single series.",
+            f"every position has {counts[0]} slices: two reconstructions or phases are mixed in one series.",
             seen=f"{len(along)} slices at {len(counts)} positions from {along[0]:.2f} to {along[-1]:.2f} mm",
-            expected="one slice at each position",
+            expected="one slice per position",
             do="separate the reconstructions or phases, each under its own SeriesInstanceUID",
         )
     raise name.refuse(
         "duplicate-slice",
-        f"{len(doubled)} {'position holds' if len(doubled) == 1 else 'positions hold'} more than one slice.",
+        f"{len(doubled)} {'position has' if len(doubled) == 1 else 'positions have'} more than one slice.",
         seen=f"several slices at {_positions_text(doubled)} along the slice normal",
-        expected="one slice at each position",
-        do="remove the copies, or separate the phases if two acquisitions share the series",
+        expected="one slice per position",
+        do="remove the copies, or separate the phases if the series contains two acquisitions",
     )
 
 
@@ -230,16 +230,16 @@ def _check_sideways(
     if straight.max() <= SIDEWAYS_TOLERANCE * min(first.pixel_spacing_mm):
         raise name.refuse(
             "gantry-tilt",
-            f"the gantry was tilted: the slices are shifted against each other, by {tilt:.1f} degrees.",
+            f"the gantry was tilted: the slices are sheared by {tilt:.1f} degrees.",
             seen=f"{distance[-1]:.2f} mm sideways between the slices at {along[0]:.2f} and {along[-1]:.2f} mm",
             expected="slice positions along the slice normal",
-            do="resample the series to an untilted grid first (for instance with dcm2niix), or leave it out",
+            do="resample the series to an untilted grid (for instance with dcm2niix), or skip it with --on-error skip",
         )
     worst = int(np.argmax(straight))
     raise name.refuse(
         "slices-not-in-line",
-        "its slices do not lie behind one another.",
-        seen=f"the slice at {along[worst]:.2f} mm is {straight[worst]:.2f} mm beside the line through the others",
+        "the slices are not stacked along one line.",
+        seen=f"the slice at {along[worst]:.2f} mm is {straight[worst]:.2f} mm off the line through the other slices",
         expected="slice positions on a line along the slice normal",
         do="separate the acquisitions, each under its own SeriesInstanceUID",
     )
@@ -254,7 +254,7 @@ def _check_gaps(along: FloatVector, name: SeriesName) -> float:
     if len(odd):
         times = np.round(gaps[odd] / usual)
         places = [f"{along[i]:.2f} and {along[i + 1]:.2f} mm" for i in odd[:4]]
-        more = f" and {len(odd) - 4} more places" if len(odd) > 4 else ""
+        more = f" and {len(odd) - 4} more positions" if len(odd) > 4 else ""
         if (times >= 2).all() and (np.abs(gaps[odd] - times * usual) <= tolerance * times).all():
             missing = int((times - 1).sum())
             raise name.refuse(
@@ -262,14 +262,14 @@ def _check_gaps(along: FloatVector, name: SeriesName) -> float:
                 f"{missing} {'slice is' if missing == 1 else 'slices are'} missing.",
                 seen=f"a gap between {', between '.join(places)}{more}",
                 expected=f"a slice every {usual:.2f} mm",
-                do="export or copy the series again, complete",
+                do="export or copy the complete series again",
             )
         raise name.refuse(
             "non-uniform-spacing",
-            "its slices are not evenly spaced.",
+            "the slices are not evenly spaced.",
             seen=f"gaps of {', '.join(f'{gaps[i]:.2f} mm between {p}' for i, p in zip(odd, places, strict=False))}{more}",
-            expected=f"a slice every {usual:.2f} mm, as most are",
-            do="export the series again, or resample it to an even spacing outside medweave",
+            expected=f"a slice every {usual:.2f} mm, as for most slices",
+            do="export the series again, or resample it to even spacing with another tool",
         )
     mean = float(along[-1] - along[0]) / len(gaps)
     deviation = along - (along[0] + mean * np.arange(len(along)))
@@ -277,11 +277,11 @@ def _check_gaps(along: FloatVector, name: SeriesName) -> float:
     if abs(deviation[worst]) > max(2 * SAME_PLACE_MM, LATTICE_TOLERANCE * mean):
         raise name.refuse(
             "non-uniform-spacing",
-            "its slices are not evenly spaced: the distance drifts along the series.",
+            "the slices are not evenly spaced: the slice distance drifts along the series.",
             seen=f"gaps from {gaps.min():.3f} to {gaps.max():.3f} mm; "
             f"the slice at {along[worst]:.2f} mm is {deviation[worst]:+.2f} mm off",
             expected=f"a slice every {mean:.3f} mm",
-            do="export the series again, or resample it to an even spacing outside medweave",
+            do="export the series again, or resample it to even spacing with another tool",
         )
     return mean
 

@@ -116,8 +116,8 @@ def read_headers(path: Path) -> list[Any]:
     except (zipfile.BadZipFile, zlib.error, EOFError) as error:
         raise UserInputError(
             "the source headers of a case cannot be read.",
-            seen="source_headers.zip is not a complete zip file",
-            expected="the file that preprocess wrote",
+            seen="an incomplete or corrupt source_headers.zip",
+            expected="the source_headers.zip that preprocess wrote",
             do="run preprocess again",
         ) from error
     return [fill_from_file_meta(pydicom.dcmread(io.BytesIO(header))) for header in headers]
@@ -166,7 +166,7 @@ def slice_position_lps(dataset: Any, number: int) -> tuple[float, ...]:
 
 def _unusable_headers(seen: str) -> UserInputError:
     return UserInputError(
-        "the source headers of a case cannot be used.",
+        "the source headers of a case are invalid.",
         seen=f"{seen} (source_headers.zip)",
         expected="the headers of a series that check accepted",
         do="run check and preprocess again",

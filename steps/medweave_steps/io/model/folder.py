@@ -22,7 +22,7 @@ INFERENCE_FILE = "configs/inference.json"
 WEIGHTS_FILE = "models/model.safetensors"
 BUNDLE_WEIGHTS_FILE = "models/model.pt"
 ONNX_FILE = "models/model.onnx"
-AS_TRAINED = "precision float32: the model as train or bundle wrote it"
+AS_TRAINED = "precision float32: a model folder of train or bundle"
 
 
 def openvino_file(precision: Precision) -> str:
@@ -60,18 +60,18 @@ def verify_files(folder: Path, card: ModelCard) -> None:
         path = _inside(folder, name)
         if not path.is_file():
             raise UserInputError(
-                f"the model '{card.name}' is not complete.",
+                f"the model '{card.name}' is incomplete.",
                 seen=f"no file {name}",
-                expected=f"{len(card.files)} files, as its model card lists them",
-                do="copy the whole model folder again, or make it again",
+                expected=f"{len(card.files)} files, as listed in its model card",
+                do="copy the complete model folder again, or create it again",
             )
         seen = sha256_of_file(path)
         if seen != expected:
             raise UserInputError(
-                f"a file of the model '{card.name}' was changed after its card was written.",
+                f"a file of the model '{card.name}' was modified after its model card was written.",
                 seen=f"{name} with SHA-256 {seen[:16]}…, {path.stat().st_size} bytes",
-                expected=f"SHA-256 {expected[:16]}…, as its model card says",
-                do="copy the whole model folder again, or make it again; do not edit files of a model folder",
+                expected=f"SHA-256 {expected[:16]}…, as in its model card",
+                do="copy the complete model folder again, or create it again; do not edit files of a model folder",
             )
 
 
@@ -89,7 +89,7 @@ def listed_file(folder: Path, card: ModelCard, name: str, *, made_by: str) -> Pa
             f"the model '{card.name}' has no {name}.",
             seen=f"a model folder with {', '.join(sorted(card.files)) or 'no file'}",
             expected=f"{name}, listed in its model card",
-            do=f"run `medweave-step {made_by}` first and use the folder that it writes",
+            do=f"run `medweave-step {made_by}` first and use its output folder",
         )
     return _inside(folder, name)
 
@@ -106,7 +106,7 @@ def check_cohort_fits(card: ModelCard, cohort: PreparedCohort) -> None:
     if same_spacing and wanted.window_hu == cohort.window_hu and same_channels:
         return
     raise UserInputError(
-        f"the prepared cases do not fit the model '{card.name}'.",
+        f"the preprocessed cases do not match the model '{card.name}'.",
         seen=f"{_shown(cohort.spacing_mm, cohort.window_hu, cohort.crop, cohort.channels)} (cohort.json)",
         expected=f"{_shown(wanted.spacing_mm, wanted.window_hu, wanted.crop, wanted.channel_names)} (model_card.json)",
         do="run preprocess on the cohort with the spacing, window and crop of this model card",
@@ -177,6 +177,6 @@ def _inside(folder: Path, name: str) -> Path:
             "the model card lists a file outside its folder.",
             seen=repr(name),
             expected="paths relative to the model folder",
-            do="do not use this model; ask its maker for a sound one",
+            do="do not use this model; get an intact model from its provider",
         )
     return folder / pure

@@ -139,19 +139,19 @@ def check_weights(weights: Mapping[str, Any], network: Any, *, model: str) -> No
         for name, shapes in (("seen", seen), ("expected", expected))
     }
     raise UserInputError(
-        f"the weights of '{model}' belong to another architecture.",
+        f"the weights of '{model}' do not match its architecture.",
         seen=f"{say['seen']} (first difference of {sum(expected.get(k) != seen.get(k) for k in expected | seen)})",
-        expected=f"{say['expected']}, as {type(network).__name__} with the arguments of the model card has",
-        do="use weights and card of the same training run",
+        expected=f"{say['expected']}, as {type(network).__name__} with the arguments of the model card",
+        do="use weights and model card of the same training run",
     )
 
 
 def _bad_architecture(seen: str) -> UserInputError:
     return UserInputError(
-        "the model card describes a network that cannot be built.",
+        "the network of the model card cannot be built.",
         seen=seen,
-        expected="a class of monai.networks.nets or medweave_steps.networks, and arguments that it takes",
-        do="correct the model's `architecture`, or train the model with this version of medweave",
+        expected="a class of monai.networks.nets or medweave_steps.networks, with valid arguments",
+        do="correct `architecture` in the model card, or train the model with this version of medweave",
     )
 
 
@@ -160,5 +160,5 @@ def _bad_weights(card: ModelCard, seen: str) -> UserInputError:
         f"the weights of the model '{card.name}' cannot be read.",
         seen=seen,
         expected=f"a complete {WEIGHTS_FILE}",
-        do="copy the whole model folder again, or make it again",
+        do="copy the complete model folder again, or create it again",
     )

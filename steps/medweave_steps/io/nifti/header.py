@@ -56,7 +56,7 @@ def check_fields(header: Any, name: SeriesName, role: str) -> list[Finding]:
     unit = UNITS.get(unit_code, f"code {unit_code}")
     if unit not in ("mm", "unknown"):
         raise name.refuse(
-            "wrong-unit", f"the {role} does not give its voxel size in mm.", seen=f"unit '{unit}'", expected="mm",
+            "wrong-unit", f"the voxel size of the {role} is not in mm.", seen=f"unit '{unit}'", expected="mm",
             do="write the file again with lengths in mm",
         )  # fmt: skip
     for field in ("sform_code", "qform_code"):
@@ -84,14 +84,14 @@ def compare_forms(header: Any, affine: Affine, shape: tuple[int, ...], name: Ser
     sizes = np.abs(np.asarray(header["pixdim"][1:4], dtype=np.float64))
     if not (np.isfinite(sizes).all() and (sizes > 0).all()):
         seen = f"pixdim {_times(header['pixdim'][1:4])}; sform {_times(lengths)} mm"
-        return [_differing(name, role, "voxel sizes of its sform are used; pixdim is not usable.", seen)]
+        return [_differing(name, role, "pixdim is unusable; the voxel sizes of the sform are used.", seen)]
     if (np.abs(sizes - lengths) > SIZE_TOLERANCE * lengths).any():
         raise name.refuse(
             "contradictory-voxel-sizes",
-            f"the header of the {role} gives two different voxel sizes.",
+            f"the header of the {role} has two different voxel sizes.",
             seen=f"sform {_times(lengths)} mm, pixdim {_times(sizes)} mm",
             expected="the same voxel sizes in sform and pixdim",
-            do="find out which one is right, and write the file again from its source",
+            do="determine which one is correct, and write the file again from its source",
         )
     return _compare_qform(header, affine, shape, name, role) if int(header["qform_code"]) else []
 
@@ -100,7 +100,7 @@ def _compare_qform(header: Any, affine: Affine, shape: tuple[int, ...], name: Se
     other = _qform(header)
     if other is None:
         return [
-            _differing(name, role, "its sform is used; its qform is not usable.", "a quaternion that is no rotation")
+            _differing(name, role, "the qform is unusable; the sform is used.", "a quaternion that is not a rotation")
         ]
     codes = require("nibabel", extra="dicom").aff2axcodes
     forms = {"sform": affine, "qform": other}
@@ -111,17 +111,17 @@ def _compare_qform(header: Any, affine: Affine, shape: tuple[int, ...], name: Se
     if codes(affine) != codes(other):
         raise name.refuse(
             "contradictory-orientation",
-            f"the header of the {role} gives two different directions of its axes, such as left and right exchanged.",
+            f"the header of the {role} has two different axis directions, for example left and right swapped.",
             seen=seen,
             expected="sform and qform with the same directions",
-            do="find out which one is right, and write the file again from its source",
+            do="determine which one is correct, and write the file again from its source",
         )
     corners = np.asarray([[i, j, k, 1] for i in (0, 1) for j in (0, 1) for k in (0, 1)], dtype=np.float64)
     corners[:, :3] *= np.asarray(shape) - 1
     apart_mm = np.linalg.norm((corners @ (affine - other).T)[:, :3], axis=1).max()
     if apart_mm <= SAME_PLACE_VOXELS * np.linalg.norm(affine[:3, :3], axis=0).min():
         return []
-    return [_differing(name, role, f"its sform is used; its qform places a corner {apart_mm:.1f} mm away.", seen)]
+    return [_differing(name, role, f"the sform is used; a corner of the qform is {apart_mm:.1f} mm away.", seen)]
 
 
 def _qform(header: Any) -> Affine | None:
@@ -149,7 +149,7 @@ def _check_sizes_are_usable(header: Any, name: SeriesName, role: str) -> None:
         raise _bad_affine(name, role, f"no sform, qfac (pixdim[0]) {qfac:g}", "qfac 1 or -1")
     if _qform(header) is None:
         raise _bad_affine(
-            name, role, "no sform, and a qform whose quaternion is no rotation", "a quaternion of length 1"
+            name, role, "no sform, and a qform quaternion that is not a rotation", "a quaternion of length 1"
         )
 
 
@@ -157,13 +157,13 @@ def _check_scaling(header: Any, name: SeriesName, role: str) -> list[Finding]:
     slope, intercept = float(header["scl_slope"]), float(header["scl_inter"])
     if slope == 0 or math.isnan(slope):  # the standard: no scaling; nibabel writes NaN for it
         if math.isfinite(intercept) and intercept != 0:
-            what = f"its scl_inter {intercept:g} is not applied, since scl_slope is {slope:g}."
+            what = f"scl_inter {intercept:g} is not applied, because scl_slope is {slope:g}."
             return [_differing(name, role, what, "a scaling that the NIfTI standard ignores")]
         return []
     if abs(slope) > _MAX_NUMBER or not abs(intercept) <= _MAX_NUMBER:
         raise name.refuse(
             "bad-scaling",
-            f"the scaling of the {role} is not usable.",
+            f"the intensity scaling of the {role} is unusable.",
             seen=f"scl_slope {slope:g}, scl_inter {intercept:g}",
             expected=f"numbers up to {_MAX_NUMBER:g}",
             do="write the file again from its source",
@@ -177,9 +177,9 @@ def _check_plausible(lengths: npt.NDArray[np.float64], shape: tuple[int, ...], n
         return
     raise name.refuse(
         "implausible-voxel-size",
-        f"the voxel size of the {role} is not one of a patient in mm.",
-        seen=f"{_times(lengths)} mm, {_times(extents)} mm in all",
-        expected=f"voxels of {SMALLEST_VOXEL_MM:g} to {LARGEST_VOXEL_MM:g} mm, at most {LARGEST_EXTENT_MM:g} mm in all",
+        f"the voxel size of the {role} is not plausible in mm.",
+        seen=f"{_times(lengths)} mm, extent {_times(extents)} mm",
+        expected=f"voxels of {SMALLEST_VOXEL_MM:g} to {LARGEST_VOXEL_MM:g} mm, extent at most {LARGEST_EXTENT_MM:g} mm",
         do="write the file again with lengths in mm (the numbers may be micrometres or meters)",
     )
 
@@ -190,7 +190,7 @@ def _differing(name: SeriesName, role: str, what: str, seen: str) -> Finding:
 
 def _bad_affine(name: SeriesName, role: str, seen: str, expected: str) -> FindingError:
     return name.refuse(
-        "bad-affine", f"the affine of the {role} is not usable.", seen=seen, expected=expected,
+        "bad-affine", f"the affine of the {role} is unusable.", seen=seen, expected=expected,
         do="write the file again from its source",
     )  # fmt: skip
 

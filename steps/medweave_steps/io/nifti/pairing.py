@@ -49,10 +49,10 @@ class Pairing:
             image: name_of(image)
             .refuse(
                 "ambiguous-mask",
-                "it is not certain which mask belongs to it.",
+                "the mask of the volume is ambiguous.",
                 seen=seen,
-                expected="one mask that fits one volume (numbers count the files of the cohort, sorted by path)",
-                do="keep one mask, in a folder labels/ next to its volume, or list the pairs in a dataset.json",
+                expected="one mask per volume (numbers are those of the files sorted by path)",
+                do="keep one mask, in a folder labels/ next to its volume, or list the pairs in dataset.json",
             )
             .finding
             for image in self.masks

@@ -95,18 +95,18 @@ class NiftiVolume:
         while left > 0:
             chunk = stream.read(min(left, 1 << 20))
             if not chunk:
-                raise self._cut_off("its header only")
+                raise self._cut_off("the header only")
             left -= len(chunk)
 
     def _plane(self, data: bytes, size: int) -> npt.NDArray[Any]:
         if len(data) < size:
-            raise self._cut_off("fewer voxels than its header says")
+            raise self._cut_off("fewer voxels than declared in the header")
         return np.frombuffer(data, dtype=self.dtype).reshape(self.grid.shape[:2], order="F")
 
     def _cut_off(self, seen: str) -> Exception:
         return self.name.refuse(
             "truncated-file",
-            "its NIfTI file is cut off or damaged.",
+            "the NIfTI file is truncated or corrupt.",
             seen=seen,
             expected=f"{' x '.join(map(str, self.grid.shape))} voxels",
             do="copy or download the file again",
@@ -171,10 +171,10 @@ def open_nifti(
     if len(shape) != 3 or min(shape) < 2 or np.dtype(dtype).kind not in "iuf":
         raise name.refuse(
             "not-a-3d-volume",
-            f"the {role} is not a three-dimensional volume of numbers.",
+            f"the {role} is not a three-dimensional numeric volume.",
             seen=f"{' x '.join(map(str, shape))} voxels of type {np.dtype(dtype)}",
-            expected="three axes of two voxels or more, integers or floats",
-            do="give one NIfTI file for each volume",
+            expected="three axes with at least two voxels each, integers or floats",
+            do="store each volume in one NIfTI file",
         )
     _check_affine(affine, name, role)
     findings += compare_forms(raw, affine, shape, name, role)
@@ -191,10 +191,10 @@ def _one_channel(shape: tuple[int, ...], channels: Sequence[str], name: SeriesNa
     if len(shape) != 4 or shape[3] != len(channels):
         raise name.refuse(
             "wrong-channels",
-            "the volume does not hold the contrasts that its data set declares.",
+            "the volume does not contain the contrasts that the data set declares.",
             seen=f"{' x '.join(map(str, shape))} voxels",
             expected=f"a fourth axis of {len(channels)}: {', '.join(channels)}",
-            do="write all contrasts into one file, on one grid, or correct 'modality' in dataset.json",
+            do="store all contrasts in one file, on one grid, or correct 'modality' in dataset.json",
         )
     return shape[:3]
 
@@ -203,7 +203,7 @@ def _not_nifti(name: SeriesName, role: str) -> FindingError:
     return name.refuse(
         "not-nifti",
         f"the {role} cannot be read as NIfTI.",
-        seen="a damaged header, or another format under the name .nii or .nii.gz",
+        seen="a corrupt header, or another format with the suffix .nii or .nii.gz",
         expected="a NIfTI-1 or NIfTI-2 file",
         do="copy or download the file again",
     )
@@ -212,8 +212,8 @@ def _not_nifti(name: SeriesName, role: str) -> FindingError:
 def _unoriented(name: SeriesName) -> Finding:
     return notice(
         "no-orientation",
-        f"{name}: the NIfTI header does not say how the volume lies in the patient; the order of the voxels is "
-        "taken as right to left, back to front, feet to head.",
+        f"{name}: the NIfTI header has no orientation; the voxel order is assumed to be "
+        "right to left, back to front, feet to head.",
         seen="sform_code and qform_code 0",
         case_id=name.case_id,
     )
@@ -225,7 +225,7 @@ def _check_affine(affine: npt.NDArray[np.float64], name: SeriesName, role: str) 
     if not np.isfinite(affine).all() or lengths.min() <= 0 or abs(np.linalg.det(columns / lengths)) < 0.5:
         raise name.refuse(
             "bad-affine",
-            f"the affine of the {role} is not usable.",
+            f"the affine of the {role} is unusable.",
             seen=f"voxel sizes {' x '.join(f'{x:.3g}' for x in lengths)}",
             expected="three independent axes, sizes above 0 mm",
             do="write the file again from its source",
@@ -234,8 +234,8 @@ def _check_affine(affine: npt.NDArray[np.float64], name: SeriesName, role: str) 
     if np.abs(cosines).max() > SHEAR_TOLERANCE:
         raise name.refuse(
             "sheared-affine",
-            f"the axes of the {role} are not perpendicular (a tilted gantry that was not corrected?).",
+            f"the axes of the {role} are not perpendicular (possibly an uncorrected gantry tilt).",
             seen=f"cosine {np.abs(cosines).max():.4f} between two axes",
             expected=f"below {SHEAR_TOLERANCE}",
-            do="resample the volume to perpendicular axes first (for instance with dcm2niix)",
+            do="resample the volume to perpendicular axes (for instance with dcm2niix)",
         )

@@ -52,8 +52,8 @@ def engine_named(option: str, *, by_deployment: str | None) -> EngineName:
         if chosen == name:
             return name
     raise UsageError(
-        "the deployment asks for an engine that does not exist.",
+        "the deployment requests an unknown engine.",
         seen=f"MEDWEAVE_ENGINE={chosen!r}",
         expected=f"one of {', '.join(ENGINES)}",
-        do="correct `engine` of the deployment, or choose with --engine",
+        do="correct `engine` of the deployment, or set --engine",
     )

@@ -26,10 +26,10 @@ def require_pycompss() -> None:
         importlib.import_module("pycompss.api.task")
     except ImportError as error:
         raise BackendMissingError(
-            "--engine compss cannot be used on this machine.",
+            "--engine compss is not available on this machine.",
             seen=str(error),
-            expected="an installation of COMPSs whose Python binding, pycompss, can be imported",
-            do="run the step where COMPSs is installed (`engine: compss` of a medweave.compss deployment), "
+            expected="a COMPSs installation with an importable Python binding (pycompss)",
+            do="run the step at a site with COMPSs (`engine: compss` of a medweave.compss deployment), "
             "or choose --engine ddp or in-order",
         ) from error
 

@@ -29,23 +29,23 @@ def usable_cases(prepared: PreparedFolder) -> tuple[list[CaseFolder], list[CaseF
                 f"the training set has no {'training' if name == 'train' else name} case.",
                 seen=", ".join(f"{len(listed)} {split}" for split, listed in splits.items()),
                 expected="at least one case in each of train and validation",
-                do="give preprocess more cases, or larger --fractions for the split that is empty",
+                do="run preprocess with more cases, or with a larger fraction for the empty split in --fractions",
             )
     missing = [c.case.case_id for cases in splits.values() for c in cases if not c.case.has_label]
     if missing:
         shown = first_of(missing)
         raise UserInputError(
-            "training cases lack a ground truth.",
+            "training cases have no ground truth.",
             seen=f"no label for {shown}",
             expected="a label for every training and validation case",
-            do="add the masks and run check and preprocess again, or take these cases out of the cohort",
+            do="add the masks and run check and preprocess again, or remove these cases from the cohort",
         )
     if not any(c.case.num_lesions for c in splits["train"]):
         raise UserInputError(
             "no training case has a lesion.",
             seen=f"{len(splits['train'])} training cases, 0 lesions",
-            expected="at least one lesion to learn from",
-            do="add cases with lesions, or check the labels that the cohort declares",
+            expected="at least one lesion",
+            do="add cases with lesions, or correct the labels that the cohort declares",
         )
     return splits["train"], splits["validation"]
 

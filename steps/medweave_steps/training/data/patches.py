@@ -108,9 +108,9 @@ def open_training_case(case: CaseFolder, *, spacing_mm: Triple_mm, seed: int, ha
     lung = case.lung_IJK() if has_lungs else None
     if not volume.shape[1:] == label.shape == (label if lung is None else lung).shape:
         raise UserInputError(
-            f"the arrays of {case.case.case_id} do not lie on one grid.",
+            f"the arrays of {case.case.case_id} have different shapes.",
             seen=f"volume {volume.shape[1:]}, label {label.shape}" + ("" if lung is None else f", lung {lung.shape}"),
-            expected="arrays of one shape",
+            expected="arrays of the same shape",
             do="run preprocess again",
         )
     centres, extents = lesion_boxes(label)

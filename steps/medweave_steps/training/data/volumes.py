@@ -63,8 +63,8 @@ class VolumeSampler(PatchSampler):
                 raise UserInputError(
                     f"{case.case_id} is larger than --patch-shape.",
                     seen=f"{' x '.join(map(str, case.label_IJK.shape))} voxels",
-                    expected=f"at most {' x '.join(map(str, self.patch_shape))}: with --epochs a patch holds a whole case",
-                    do="give the sides of the largest case as --patch-shape",
+                    expected=f"at most {' x '.join(map(str, self.patch_shape))}: with --epochs, a patch contains a whole case",
+                    do="set --patch-shape to the size of the largest case",
                 )
 
     def _cases_of(self, step: int) -> list[int]:

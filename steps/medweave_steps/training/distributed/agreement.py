@@ -38,8 +38,8 @@ def check_agreement(group: Group, facts: Mapping[str, Any]) -> None:
     raise UserInputError(
         "the ranks have different options or data.",
         seen=f"rank {other} has {_listed(names, values[other])}",
-        expected=f"{_listed(names, values[0])}, as rank 0 has",
-        do="give every node the same command line and the same files, and run the step again",
+        expected=f"{_listed(names, values[0])}, as on rank 0",
+        do="use the same command line and the same files on every node, and run the step again",
     )
 
 

@@ -70,7 +70,9 @@ def failure_of(error: BaseException, *, who: str) -> Failure:
         who: `rank 1 on node-b`.
     """
     if isinstance(error, Terminated):
-        return Failure(kind=_TERMINATED, what=f"{who} was asked to end.", signal_number=error.exit_code - 128)
+        return Failure(
+            kind=_TERMINATED, what=f"{who} received a termination signal.", signal_number=error.exit_code - 128
+        )
     cause = as_step_error(error)
     kind = next((name for name, cls in _KINDS.items() if isinstance(cause, cls)), InternalError.__name__)
     return Failure(kind=kind, what=f"{who}: {cause.what}", seen=cause.seen, expected=cause.expected, do=cause.do)
@@ -80,10 +82,10 @@ def lost_contact(who: str, seen: str) -> Failure:
     """Return the failure of a rank that lost its connection to the others for an unknown cause."""
     return Failure(
         kind=TryAgainError.__name__,
-        what=f"{who} lost the other ranks.",
+        what=f"{who} lost the connection to the other ranks.",
         seen=seen,
-        expected="all ranks until the end",
-        do="look at the other nodes' logs and memory, and run the step again",
+        expected="all ranks running until training ends",
+        do="check logs and memory of the other nodes, and run the step again",
         is_cause=False,
     )
 
@@ -92,10 +94,10 @@ def silent(who: str, rank: int, seconds: float) -> Failure:
     """Return the failure of a rank that another rank has received no heartbeat from."""
     return Failure(
         kind=TryAgainError.__name__,
-        what=f"rank {rank} was lost.",
-        seen=f"no sign of life for {seconds:.0f} s, as {who} saw it",
-        expected="all ranks until the end",
-        do="look at that rank's node, its network and its memory, and run the step again",
+        what=f"rank {rank} is unresponsive.",
+        seen=f"no heartbeat for {seconds:.0f} s, reported by {who}",
+        expected="all ranks running until training ends",
+        do="check node, network and memory of this rank, and run the step again",
     )
 
 
@@ -108,15 +110,17 @@ def first_line(error: BaseException) -> str:
 def died(who: str, exit_code: int | None) -> Failure:
     """Return the failure of a process that ended without reporting an error."""
     if exit_code is not None and exit_code < 0:
-        seen = f"killed by signal {-exit_code}" + ("; the usual reason is too little memory" if exit_code == -9 else "")
+        seen = f"killed by signal {-exit_code}" + (
+            "; the usual cause is insufficient memory" if exit_code == -9 else ""
+        )
     else:
         seen = f"exit code {exit_code}, without an error message"
     return Failure(
         kind=TryAgainError.__name__,
-        what=f"{who} ended before its work was done.",
+        what=f"{who} ended before training finished.",
         seen=seen,
-        expected="all ranks until the end",
-        do="give the step more memory (ramMin in the workflow) or fewer ranks per node, and run it again",
+        expected="all ranks running until training ends",
+        do="increase the memory of the step (ramMin in the workflow) or reduce the ranks per node, and run the step again",
     )
 
 

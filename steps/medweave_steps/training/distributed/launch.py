@@ -51,9 +51,9 @@ def ranks_here(num_ranks: int, node_group: NodeGroup, *, option: str) -> int:
     """
     if num_ranks % node_group.num_nodes:
         raise UsageError(
-            f"--{option} cannot be spread over the nodes.",
+            f"--{option} is not divisible by the number of nodes.",
             seen=f"{num_ranks} for {node_group.num_nodes} nodes",
-            expected=f"a multiple of {node_group.num_nodes}, as many on each node",
+            expected=f"a multiple of {node_group.num_nodes}, for an equal number per node",
             do=f"choose another --{option}, or bind the step to another number of nodes",
         )
     return num_ranks // node_group.num_nodes
@@ -249,10 +249,10 @@ def _is_taken(error: Exception | None) -> bool:
 
 def _did_not_meet(error: Exception, address: tuple[str, int], node_group: NodeGroup) -> BaseException:
     return TryAgainError(
-        "the nodes of the training did not meet.",
+        "the nodes of the training could not connect.",
         seen=first_line(error),
         expected=f"{node_group.num_nodes} nodes at {address[0]}:{address[1]} within {ARRIVAL_S:.0f} s",
-        do="look whether every node was started, and whether node 0 can be reached under this name and port",
+        do="check that every node was started, and that node 0 is reachable under this name and port",
     )
 
 

@@ -73,9 +73,7 @@ class Watch:
                 self.store.set(_beat(self._place.rank), str(number))
                 failure = failures.read(self.store) or self._silent(beats)
             except RuntimeError as error:  # whatever torch makes of a store that has gone
-                failure = failures.lost_contact(
-                    self._who, f"the node of rank 0 cannot be reached ({first_line(error)})"
-                )
+                failure = failures.lost_contact(self._who, f"the node of rank 0 is unreachable ({first_line(error)})")
             if failure is not None and not self._finished.is_set():
                 self._on_failure(failure)
                 return

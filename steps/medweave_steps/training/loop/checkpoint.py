@@ -68,7 +68,7 @@ def checkpoint_of_earlier_attempt(context: StepContext) -> Path | None:
         return None
     found = newest_complete(folder)
     if found is None:
-        context.notice("the earlier attempt left no complete checkpoint; the training starts from the beginning.")
+        context.notice("the previous attempt left no complete checkpoint; training starts from the beginning.")
     return found
 
 
@@ -84,15 +84,15 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
     try:
         written = file.read_bytes()
     except FileNotFoundError as error:
-        raise _unusable("no file", "write one with --checkpoint-folder, or leave out --resume-from") from error
+        raise _unusable("no file", "write a checkpoint with --checkpoint-folder, or omit --resume-from") from error
     if not _is_whole(written):
-        raise _unusable("a file that is damaged or cut off: its checksums do not fit", older)
+        raise _unusable("a corrupt or truncated file: its checksums do not match", older)
     try:
         content = torch.load(io.BytesIO(written), map_location="cpu", weights_only=True)
     except Exception as error:  # whatever another archive makes torch raise
         raise _unusable(f"{type(error).__name__} while reading it", older) from error
     if not isinstance(content, dict) or content.get("version") != VERSION:
-        raise _unusable("a file of another kind or version", "use a checkpoint written by this version of medweave")
+        raise _unusable("a file of another type or version", "use a checkpoint written by this version of medweave")
     return content
 
 
@@ -146,9 +146,9 @@ def check_identity(
         )
     if content["data_sha256"] != data_sha256:
         raise UserInputError(
-            "the checkpoint belongs to a training on other data.",
+            "the checkpoint belongs to a training on different data.",
             seen=f"data digest {content['data_sha256'][:16]}…",
-            expected=f"data digest {data_sha256[:16]}…, as cohort.json says",
+            expected=f"data digest {data_sha256[:16]}…, as in cohort.json",
             do="resume with the training set of the checkpoint, or start from the beginning without --resume-from",
         )
 
@@ -158,8 +158,9 @@ def _options_to_go_on(before: Mapping[str, Any], identity: Mapping[str, Any]) ->
     if ranks[0] == ranks[1] or not sizes[0] or sizes[0] * ranks[1] != sizes[1] * ranks[0]:
         return "resume with the options that the checkpoint was written with"
     return (
-        f"the batch goes by the ranks here, and with {ranks[1]} it is another training than with {ranks[0]}: to continue "
-        f"that one, give --batch-size {sizes[0]} --learning-rate {before['learning_rate']!r} without --scale-by-ranks"
+        f"with --scale-by-ranks the batch size depends on --ranks, so {ranks[1]} ranks do not continue a training of "
+        f"{ranks[0]}: to resume it, use --batch-size {sizes[0]} --learning-rate {before['learning_rate']!r} "
+        "without --scale-by-ranks"
     )
 
 
@@ -186,6 +187,6 @@ def _unusable(seen: str, do: str) -> UserInputError:
     return UserInputError(
         "the checkpoint of --resume-from cannot be used.",
         seen=seen,
-        expected=f"a complete {CHECKPOINT_FILE}, or a folder that holds one",
+        expected=f"a complete {CHECKPOINT_FILE}, or a folder that contains one",
         do=do,
     )

@@ -42,8 +42,8 @@ def choose(
     false_positives = figures["false_positives_per_scan"] or 0.0
     if false_positives > max_false_positives:
         context.notice(
-            f"no choice of threshold, peak and size keeps false positives at {max_false_positives:g} per validation scan: "
-            f"{false_positives:.2f} with the best one."
+            f"no combination of threshold, peak probability and volume keeps false positives at {max_false_positives:g} per "
+            f"validation scan; the best combination has {false_positives:.2f}."
         )
     return chosen, figures
 

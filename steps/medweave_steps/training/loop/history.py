@@ -33,16 +33,16 @@ def read_points(folder: Path) -> list[dict[str, Any]]:
         points: list[dict[str, Any]] = json.loads((folder / CURVES_FILE).read_text(encoding="utf-8"))
         if all(isinstance(point["step"], int) for point in points):
             return points
-        seen = "a step that is no whole number"
+        seen = "a step that is not an integer"
     except FileNotFoundError:
         seen = f"no file {CURVES_FILE}"
     except (ValueError, TypeError, KeyError, NotADirectoryError) as error:
         seen = f"{type(error).__name__} while reading it"
     raise UserInputError(
-        f"the training log to continue ({CURVES_FILE}) cannot be read.",
+        f"the training log to extend ({CURVES_FILE}) cannot be read.",
         seen=seen,
-        expected="the folder that train wrote as its training log",
-        do="give that folder, or leave the option out",
+        expected="a training log folder of train",
+        do="use a training log of train, or omit the option",
     )
 
 

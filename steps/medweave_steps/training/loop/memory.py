@@ -75,17 +75,17 @@ def exhausted(
         share = 1 - parts / more
         saved = _saved(share, peak_bytes, num_weights)
         remedies.append(
-            f"--accumulate {more}, which keeps {share:.0%} less of activations at a time{saved}; the weights stay the same"
+            f"--accumulate {more}, which reduces the activations in memory by {share:.0%}{saved}; the weights do not change"
         )
     if not recomputes:
         least, most = (1 - share for share in reversed(RECOMPUTED_SHARE))
         remedies.append(
-            "--recompute, which keeps what goes into each block of the network and computes the rest twice: measured on the "
-            f"networks at their defaults, {least:.0%} to {most:.0%} less of activations"
+            "--recompute, which stores only the inputs of each block and recomputes its activations: measured on the default "
+            f"networks, this reduces the activations in memory by {least:.0%} to {most:.0%}"
         )
     if not uses_bfloat16:
         remedies.append(
-            "--precision bfloat16, which keeps activations of half the bytes, but for what torch computes in float32 all the same"
+            "--precision bfloat16, which halves the bytes of activations, except those that torch always computes in float32"
         )
     return _in_a_step("train", remedies, -(-patches // parts), num_weights, peak_bytes, on_a_gpu)
 
@@ -97,8 +97,8 @@ def exhausted_replica(*, patches: int, num_weights: int, peak_bytes: int | None,
         share = 1 - (patches // 2) / patches
         saved = _saved(share, peak_bytes, num_weights)
         remedies.append(
-            f"more --replicas, or a smaller --batch-size: with {patches // 2} instead of {patches} patches each replica "
-            f"keeps {share:.0%} less of activations{saved}"
+            f"more --replicas, or a smaller --batch-size: with {patches // 2} instead of {patches} patches per replica, "
+            f"the activations in memory are reduced by {share:.0%}{saved}"
         )
     return _in_a_step("train-distributed", remedies, patches, num_weights, peak_bytes, on_a_gpu)
 
@@ -114,8 +114,9 @@ def _in_a_step(
         verb,
         "",
         seen=f"{patches} patch{'es' if patches > 1 else ''} at a time",
-        expected=f"a step that fits, with {_COPIES * 4 * num_weights / _GIB:.2f} GiB of weights, gradients and Adam's means",
-        remedies=[*remedies, "smaller --patch-shape: half of a side is half of the activations"],
+        expected=f"a step that fits in memory, with {_COPIES * 4 * num_weights / _GIB:.2f} GiB of weights, gradients and "
+        "Adam moments",
+        remedies=[*remedies, "a smaller --patch-shape: half the size along one axis halves the activations"],
         peak_bytes=peak_bytes, on_a_gpu=on_a_gpu,
     )  # fmt: skip
 
@@ -129,17 +130,18 @@ def exhausted_in_validation(
         window_shape: voxels along I, J, K.
     """
     remedies = [
-        "smaller --window-shape: half of a side is half of a window's activations; the model card keeps it for segment"
+        "a smaller --window-shape: half the size along one axis halves the activations of a window; the model card stores "
+        "it for segment"
     ]
     if not uses_bfloat16:
         remedies.append(
-            "--precision bfloat16, which halves the bytes of what torch does not compute in float32 all the same"
+            "--precision bfloat16, which halves the bytes of activations, except those that torch always computes in float32"
         )
     return _error(
         "train",
-        " in a validation",
+        " during validation",
         seen=f"a window of {' x '.join(map(str, window_shape))} voxels at a time, in addition to a whole case and its result",
-        expected="a window that fits",
+        expected="a window that fits in memory",
         remedies=remedies, peak_bytes=peak_bytes, on_a_gpu=on_a_gpu,
     )  # fmt: skip
 
@@ -148,10 +150,10 @@ def exhausted_at_start(*, num_weights: int, on_a_gpu: bool, peak_bytes: int | No
     """Return the error for a network that does not fit on its device."""
     return _error(
         "train",
-        " before its first step",
-        seen=f"{4 * num_weights / _GIB:.2f} GiB of weights in float32, and as much for the gradients of several ranks",
-        expected=f"room for {_COPIES * 4 * num_weights / _GIB:.2f} GiB of weights, gradients and Adam's means",
-        remedies=["half of --channels, which has a quarter of the weights (of --network unet)"],
+        " before the first step",
+        seen=f"{4 * num_weights / _GIB:.2f} GiB of weights in float32, and the same for the gradients of several ranks",
+        expected=f"memory for {_COPIES * 4 * num_weights / _GIB:.2f} GiB of weights, gradients and Adam moments",
+        remedies=["half of --channels, which needs a quarter of the weights (with --network unet)"],
         peak_bytes=peak_bytes, on_a_gpu=on_a_gpu,
     )  # fmt: skip
 
@@ -160,7 +162,11 @@ def _error(
     verb: str, when: str, *, seen: str, expected: str, remedies: Sequence[str], peak_bytes: int | None, on_a_gpu: bool
 ) -> TryAgainError:
     had = "" if peak_bytes is None else f"; {peak_bytes / _GIB:.1f} GiB were in use"
-    more = "; or end what else computes on this GPU" if on_a_gpu else "; or give the step more (ramMin in the workflow)"
+    more = (
+        "; or stop other processes on this GPU"
+        if on_a_gpu
+        else "; or increase the memory of the step (ramMin in the workflow)"
+    )
     return TryAgainError(
         f"{verb} ran out of {'GPU memory' if on_a_gpu else 'memory'}{when}.",
         seen=f"{seen}{had}",

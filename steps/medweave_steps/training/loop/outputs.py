@@ -26,7 +26,7 @@ def open_outputs(recipe: Recipe, node_group: NodeGroup, *, log_stays: bool = Fal
         UsageError: both are the same folder, or one of them exists already.
     """
     if recipe.output.resolve() == recipe.training_log.resolve():
-        raise UsageError("--output and --training-log name the same folder.", expected="two folders")
+        raise UsageError("--output and --training-log are the same folder.", expected="two folders")
     if node_group.node_rank > 0:
         yield recipe.output, recipe.training_log
         return
@@ -41,7 +41,7 @@ def _open_log(path: Path) -> Iterator[Path]:
     if path.exists() and not (path.is_dir() and len(of_failed) == len(list(path.iterdir()))):
         raise UsageError(
             f"the training log '{path.name}' exists already.",
-            expected="a name that is free, or a log that a failed training has left: nothing else is overwritten",
+            expected="a path that does not exist, or the log of a failed training: nothing else is overwritten",
             do="remove it or choose another --training-log",
         )
     for events in of_failed:

@@ -268,12 +268,14 @@ def not_a_number(value: float, *, step: int, blames: Sequence[Blame], learning_r
     detail = f" ({len(worst)} of {len(losses)} patches)"
     if not worst and losses:
         worst = [max(losses, key=lambda pair: pair[1])]
-        detail = f", whose loss is the largest: {worst[0][1]:g} alone, as each other one's finite"
+        detail = f", which has the largest loss: {worst[0][1]:g} alone; the loss of each patch alone is finite"
     bad = sorted(frozenset().union(*(blame.bad_volumes for blame in blames)))
-    blame = f"; the volume of {', '.join(bad)} holds values that are not finite" if bad else ""
+    blame = f"; the volume of {', '.join(bad)} contains NaN or infinite values" if bad else ""
     return InternalError(
-        f"the loss is not a number at step {step + 1}.",
+        f"the loss is NaN or infinite at step {step + 1}.",
         seen=f"loss {value} on patches of {', '.join(sorted({name for name, _ in worst}))}{detail}{blame}",
         expected="a finite loss",
-        do="run preprocess again on these cases" if bad else f"lower --learning-rate ({learning_rate:.2e} here)",
+        do="run preprocess again on these cases"
+        if bad
+        else f"reduce --learning-rate (current value {learning_rate:.2e})",
     )

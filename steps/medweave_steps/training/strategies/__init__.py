@@ -206,10 +206,10 @@ def strategy_class(name: str) -> type[Strategy]:
         return found
     close = difflib.get_close_matches(name, names, n=1)
     raise UsageError(
-        f"there is no strategy '{name}'.",
+        f"unknown strategy '{name}'.",
         seen=f"--strategy {name}",
         expected=f"one of {', '.join(names)}",
-        do=f"write --strategy {close[0]} (closest name)" if close else "choose one of these",
+        do=f"write --strategy {close[0]} (closest name)" if close else "choose one of the listed strategies",
     )
 
 

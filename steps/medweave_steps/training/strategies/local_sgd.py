@@ -20,9 +20,7 @@ if TYPE_CHECKING:
     from medweave_steps.training.loop.stepper import Stepper
 
 _INTERVAL = "at least 1, with --strategy local-sgd only"
-_CHUNK_MIB = (
-    "at least 1, with --strategy local-sgd and --epochs, and without --sync-interval: the average is an epoch's"
-)
+_CHUNK_MIB = "at least 1, with --strategy local-sgd and --epochs, and without --sync-interval (weights are averaged once per epoch)"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,11 +28,14 @@ class LocalSgdOptions(StrategyOptions):
     """Options of `--strategy local-sgd`."""
 
     sync_interval: int | None = option(
-        "steps of local-sgd between two averages; else an epoch", default=None, expected=_INTERVAL
+        "optimizer steps of local-sgd between two synchronization points (default: one epoch)",
+        default=None,
+        expected=_INTERVAL,
     )
     chunk_mib: int | None = option(
-        "MiB of cases that a rank of local-sgd keeps in memory, with --epochs: its cases of an epoch are cut into as few chunks as "
-        "fit, each is trained from the last average, and the chunks of all ranks are averaged by their cases; else one chunk",
+        "with --epochs: MiB of cases that a rank of local-sgd keeps in memory. The cases of an epoch are divided into as few "
+        "chunks as possible. Each chunk is trained from the last average; the chunks of all ranks are averaged, weighted by their "
+        "numbers of cases (default: one chunk)",
         default=None,
         expected=_CHUNK_MIB,
     )
@@ -64,11 +65,11 @@ class LocalSgdOptions(StrategyOptions):
         if fitting < in_step:
             needed = sample_bytes(shape, channels) * in_step / MIB
             raise UserInputError(
-                "--chunk-mib is less than the cases of one step take.",
-                seen=f"{self.chunk_mib} MiB hold {fitting} case{'' if fitting == 1 else 's'}; a rank takes {in_step} in a step",
+                "--chunk-mib is too small for the cases of one step.",
+                seen=f"{self.chunk_mib} MiB fit {fitting} case{'' if fitting == 1 else 's'}; a rank needs {in_step} per step",
                 expected=f"at least {math.ceil(needed)} MiB: {in_step} × ({channels} + 1) arrays of "
                 f"{' x '.join(map(str, shape))} voxels in float32",
-                do="give more --chunk-mib, or a smaller --batch-size or more --ranks, so that a rank takes fewer cases in a step",
+                do="increase --chunk-mib or --ranks, or reduce --batch-size, so that a rank needs fewer cases per step",
             )
 
     @property

@@ -1,0 +1,134 @@
+"""The own-data commands of the workflows' READMEs, run as they are on the page, process the user's cohort."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import textwrap
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.both_engines import BIN_DIR
+from support.brain_cohort import PREPARED_SHAPE, SPACING_MM, write_brains
+from support.chest_cohort import write_dicom
+from support.cwl_files import ROOT, WORKFLOWS
+from support.searches import TINY as TINY_TRIAL
+from support.searches import table_in
+
+LAPTOP = Path("deployments/sites/laptop.yml")
+TINY_CHESTS = """
+spacing_mm: [8, 8, 10]
+training_batch_size: 2
+training_patch_shape: [8, 8, 8]
+training_channels: [4, 4, 8, 8, 8]
+training_threads: 1
+"""
+TINY_BRAINS = f"""
+spacing_mm: [{SPACING_MM}, {SPACING_MM}, {SPACING_MM}]
+volume_shape: {list(PREPARED_SHAPE)}
+training_threads: 1
+"""
+
+
+def commands(workflow: str) -> str:
+    """Return the bash blocks of a README as one script, in the order of the page."""
+    page = (WORKFLOWS / workflow / "README.md").read_text()
+    blocks = re.findall(r"^( *)```bash\n(.*?)^\1```", page, flags=re.DOTALL | re.MULTILINE)
+    return "".join(textwrap.dedent(block) for _, block in blocks)
+
+
+def run(folder: Path, workflow: str, changes: Mapping[str, str]) -> None:
+    """Run the commands of a README in `folder`, with a copy of what the repository has for it.
+
+    Args:
+        changes: text of the README -> text that replaces it: the user's paths, and sizes for a training of a second.
+    """
+    script = commands(workflow)
+    for text, replacement in changes.items():
+        assert text in script, f"the README does not have {text!r}"
+        script = script.replace(text, replacement)
+    shutil.copytree(WORKFLOWS, folder / "workflows")
+    (folder / LAPTOP).parent.mkdir(parents=True)
+    shutil.copy(ROOT / LAPTOP, folder / LAPTOP)
+    ended = subprocess.run(
+        ["bash", "-euxo", "pipefail", "-c", script],
+        cwd=folder,
+        env=os.environ | {"PATH": f"{BIN_DIR}{os.pathsep}{os.environ['PATH']}"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ended.returncode == 0, f"{ended.stdout[-2000:]}\n{ended.stderr[-4000:]}"
+
+
+def read(path: Path) -> Any:
+    return json.loads(path.read_text())
+
+
+def patients(home: Path) -> set[str]:
+    """Return whom a re-identification map names."""
+    return {patient["patient_id"] for patient in read(home / "way_back.json")["patients"]}
+
+
+@pytest.mark.pipeline
+def test_lung_commands_process_the_cohort_of_the_job_file(tmp_path: Path) -> None:
+    write_dicom(tmp_path / "own scans", 5, coarse=True)
+    write_dicom(tmp_path / "new-scans", 2, coarse=True)
+    shutil.rmtree(tmp_path / "new-scans" / "ground-truth")
+    own = {f"p{number}" for number in range(5)}
+    changes = {
+        "/data/chest-ct": str(tmp_path / "own scans"),
+        "/data/new-chest-ct": str(tmp_path / "new-scans"),
+        "training_steps: 4000\n": f"training_steps: 2\n{TINY_CHESTS}",
+    }
+    run(tmp_path, "lung-nodule-segmentation", changes)
+
+    assert patients(tmp_path / "results" / "home") == own
+    for name in ("nodules", "nodules-streamflow"):
+        assert patients(tmp_path / name / "home") == {"p0", "p1"}
+    card = read(tmp_path / "results" / "accepted_model" / "model_card.json")
+    assert (card["synthetic_data"], card["training"]["steps_done"]) == (False, 2)
+    trained = [read(path) for path in (tmp_path / "runs").glob("*/reports/train/run_report.json")]
+    assert trained
+    assert not [text for report in trained for text in report["notices"] if "defaults" in text], (
+        "the job sets the recipe"
+    )
+    delivered = {path.name for path in (tmp_path / "nodules").glob("segmentations-batch-*/case-*/*")}
+    assert delivered == {"lesion_mask.nii.gz", "lesion_mask.dcm", "lesions.csv", "lesions_sr.dcm"}
+
+
+@pytest.mark.pipeline
+def test_brain_commands_process_the_cohort_of_the_job_file(tmp_path: Path) -> None:
+    write_brains(tmp_path / "own-brains", 5, seed=4)
+    write_brains(tmp_path / "new-brains", 1, seed=5)
+    changes = {
+        "/data/Task01_BrainTumour": str(tmp_path / "own-brains"),
+        "/data/new-brains": str(tmp_path / "new-brains"),
+        "epochs: 250\n": f"epochs: 1\n{TINY_BRAINS}",
+        "training_ranks: 4 ": "training_ranks: 1 ",
+    }
+    run(tmp_path, "brain-tumour-segmentation", changes)
+    names = {path.name.removesuffix(".nii.gz") for path in (tmp_path / "own-brains" / "imagesTr").iterdir()}
+    segmented = {path.name for path in (tmp_path / "results").glob("segmentations-batch-*/*") if path.is_dir()}
+    assert segmented
+    assert segmented <= names
+    assert len(list((tmp_path / "tumors").glob("segmentations-batch-*/*/lesion_mask.nii.gz"))) == 1
+
+
+@pytest.mark.pipeline
+def test_search_commands_search_on_the_prepared_cohort(tmp_path: Path) -> None:
+    write_dicom(tmp_path / "own-scans", 5, coarse=True)
+    changes = {
+        "/data/chest-ct": str(tmp_path / "own-scans"),
+        "--output prepared\n": "--output prepared --spacing-mm 8 8 10\n",
+        '{"steps": 2000}': json.dumps(TINY_TRIAL),
+    }
+    run(tmp_path, "search", changes)
+    assert [row.state for row in table_in(tmp_path / "results" / "search").rows] == ["completed", "completed"]
+    assert (tmp_path / "results" / "best_model" / "model_card.json").is_file()
