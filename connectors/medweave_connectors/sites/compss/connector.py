@@ -17,9 +17,9 @@ from streamflow.core.deployment import Connector, ExecutionLocation
 from streamflow.core.scheduling import AvailableLocation
 
 from medweave_connectors.cache.lookup import with_cache_lookup
-from medweave_connectors.host.read_only_commands import is_marked_read_only
 from medweave_connectors.jobs import job_requests
 from medweave_connectors.jobs.node_group import ENGINE, node_environment
+from medweave_connectors.jobs.remote_environment import is_read_only
 from medweave_connectors.jobs.retries.policy import CLUSTER, FailureKind
 from medweave_connectors.jobs.run_abort import run_is_ending
 from medweave_connectors.jobs.worker_environment import RemoteWorker
@@ -39,8 +39,6 @@ from medweave_connectors.sites.pods.objects.pod_states import describe_loss, los
 MASTER, WORKER = "master", "worker"
 ASK_S = 60
 LOGS_KIB = 50 * 1024
-# Read-only commands of the engine: the first pod answers for the cluster. All other commands change files, on every pod.
-_READ_ONLY = frozenset({"test", "readlink", "find", "ls", "cat", "head", "sha1sum", "set", "["})
 
 
 class MedweaveCompssConnector(MedweaveHelmConnector):
@@ -133,7 +131,7 @@ class MedweaveCompssConnector(MedweaveHelmConnector):
     ) -> tuple[str, int]:
         """Run a read-only command in the first pod, any other command in all pods; return the first failure, if any."""
         first_result = await self.alone(location, command, environment, workdir, timeout)
-        if first_result[1] or location.name != self._places()[0] or _is_read_only(command):
+        if first_result[1] or location.name != self._places()[0] or is_read_only(command):
             return first_result
         others = await asyncio.gather(
             *(self.alone(other, command, environment, workdir, timeout) for other in self._others(location))
@@ -392,8 +390,3 @@ def _named(location: ExecutionLocation, name: str) -> ExecutionLocation:
     other = copy.copy(location)
     other.name = name
     return other
-
-
-def _is_read_only(command: Sequence[str]) -> bool:
-    first = command[0].split(maxsplit=1)  # names the program
-    return is_marked_read_only(command) or (bool(first) and first[0] in _READ_ONLY)
