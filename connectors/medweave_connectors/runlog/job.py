@@ -47,6 +47,20 @@ class CommandOutcome:
     site: Mapping[str, Any] = field(default_factory=dict)
     reused_from: str = ""
 
+    def event_data(self) -> dict[str, Any]:
+        """Return the outcome as the event `job.ended` has it."""
+        data: dict[str, Any] = {
+            "exit_code": self.exit_code,
+            "seconds": round(self.seconds, 3),
+            "cpu_seconds": self.cpu_seconds,
+            "peak_memory_mib": self.peak_memory_mib,
+        }
+        if self.reused_from:
+            data["reused_from"] = self.reused_from
+        if self.site:
+            data["site"] = dict(self.site)
+        return data
+
 
 @dataclass(slots=True, kw_only=True)
 class JobRecord:

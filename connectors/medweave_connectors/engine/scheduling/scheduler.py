@@ -23,6 +23,7 @@ from streamflow.scheduling.scheduler import DefaultScheduler
 
 from medweave_connectors.cache.session import KEEP_DAYS, CacheSession
 from medweave_connectors.engine import log_filter, shutdown
+from medweave_connectors.engine.scheduling.filter import TYPE as FILTER
 from medweave_connectors.engine.scheduling.filter import MedweaveFilter
 from medweave_connectors.engine.scheduling.policy import MedweavePolicy
 from medweave_connectors.engine.scheduling.run_folders import RunFolders
@@ -72,7 +73,7 @@ class MedweaveScheduler(DefaultScheduler):
         self._run.partial = partial
         self.pseudonyms = pseudonyms  # for the names of files and folders in the job file
         self.reuse = CacheSession(self._run, limit_gib=reuse_gib, keep_days=keep_days)
-        self._policy = MedweavePolicy()
+        self._policy, self._filters = MedweavePolicy(), dict[str, MedweaveFilter]()
         schemas = {
             name: json.loads(kind.get_schema())
             for name, kind in connector_classes.items()
@@ -180,10 +181,11 @@ class MedweaveScheduler(DefaultScheduler):
         )
 
     def _get_binding_filter(self, config: FilterConfig) -> BindingFilter:
-        binding_filter = super()._get_binding_filter(config)
-        if isinstance(binding_filter, MedweaveFilter):
-            binding_filter.context = self.context
-        return binding_filter
+        if config.type != FILTER:
+            return super()._get_binding_filter(config)
+        if config.name not in self._filters:
+            self._filters[config.name] = MedweaveFilter(config.name, context=self.context, **config.config)
+        return self._filters[config.name]
 
     def _get_policy(self, config: Config) -> Policy:
         """Return ours if the file names none: StreamFlow's fills the first location before it uses the next."""
