@@ -35,6 +35,7 @@ from medweave_connectors.sites.pods.connector import RENDEZVOUS_PORT
 from medweave_connectors.sites.pods.exec.member import Member
 from medweave_connectors.sites.pods.objects.pod import Pod, pod_facts
 from medweave_connectors.sites.pods.objects.pod_states import describe_loss, loss_kind
+from medweave_connectors.transfer.routes.via_driver import StreamOptions
 
 MASTER, WORKER = "master", "worker"
 ASK_S = 60
@@ -139,10 +140,15 @@ class MedweaveCompssConnector(MedweaveHelmConnector):
         return next((other for other in others if other[1]), first_result)
 
     async def copy_local_to_remote(
-        self, src: str, dst: str, locations: MutableSequence[ExecutionLocation], read_only: bool = False
+        self,
+        src: str,
+        dst: str,
+        locations: MutableSequence[ExecutionLocation],
+        read_only: bool = False,
+        options: StreamOptions | None = None,
     ) -> None:
         """Copy to every pod of the cluster."""
-        await super().copy_local_to_remote(src, dst, self._all(locations), read_only)
+        await super().copy_local_to_remote(src, dst, self._all(locations), read_only, options)
 
     async def copy_remote_to_remote(
         self,
@@ -152,10 +158,11 @@ class MedweaveCompssConnector(MedweaveHelmConnector):
         source_location: ExecutionLocation,
         source_connector: Connector | None = None,
         read_only: bool = False,
+        options: StreamOptions | None = None,
     ) -> None:
         """Copy to every pod of the cluster; outputs of an earlier step, which only the first pod has, go to the others too."""
         await super().copy_remote_to_remote(
-            src, dst, self._all(locations), source_location, source_connector, read_only
+            src, dst, self._all(locations), source_location, source_connector, read_only, options
         )
 
     def mirrors(self, location: ExecutionLocation) -> list[ExecutionLocation]:
