@@ -38,8 +38,8 @@ inputs:
     type: int
     default: 8
   network:
-    doc: the network of the paper's text, or the one that its number of parameters belongs to (distmis-as-described, distmis-as-published), or MONAI's
-    type: {type: enum, symbols: [unet, distmis-as-described, distmis-as-published]}
+    doc: the network of the paper's text (distmis-as-described), the one of its number of parameters (distmis-as-published), MONAI's (unet), or another that `medweave-step train --help` lists
+    type: string
     default: distmis-as-described
   norm:
     doc: normalisation of the network (batch, group, instance)

@@ -56,8 +56,10 @@ inputs:
     type: int[]?
     inputBinding: {prefix: --channels}
   network:
-    doc: unet is MONAI's, the others are the two that DistMIS' paper can mean (unet, distmis-as-described, distmis-as-published)
-    type: {type: enum, symbols: [unet, distmis-as-described, distmis-as-published]}
+    doc: >-
+      unet is MONAI's, distmis-as-described and distmis-as-published are the two that DistMIS' paper can mean; `medweave-step train --help`
+      lists those of other packages too; no enum, so a new one changes no workflow
+    type: string
     default: unet
     inputBinding: {prefix: --network}
   norm:
