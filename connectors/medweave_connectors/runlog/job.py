@@ -126,7 +126,7 @@ def end_text(job: JobRecord, state: JobEnd) -> str:
     """Return how the job ended, for the user."""
     outcome = job.outcome
     if outcome is not None and outcome.reused_from and state == "completed":
-        return f"not done again: run {outcome.reused_from} did it"
+        return f"cache hit: outputs of run {outcome.reused_from}"
     word = {"completed": "done in", "failed": "FAILED after", "cancelled": "stopped after"}[state]
     seconds = outcome.seconds if outcome else time.monotonic() - job.started if job.started is not None else 0.0
     facts: Sequence[str] = ()

@@ -46,7 +46,7 @@ class Shortfall:
         """
         if self.missing:
             return ImpossibleRequest(
-                f"{job_name} waited {waited_s:g} s for a place that did not come.\n"
+                f"{job_name} waited {waited_s:g} s for a location that did not become available.\n"
                 f"  seen:     {'; '.join(self.missing)}\n"
                 f"  expected: as many locations as the binding asks for\n"
                 f"  do:       look at the deployment, or correct `service` and `locations` of the binding"

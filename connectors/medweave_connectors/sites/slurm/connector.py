@@ -106,7 +106,7 @@ class MedweaveSlurmConnector(LoginNodeCopies, SlurmConnector):
             return  # the engine waits for the end of this before it closes anything
         if survey.missing or survey.error:
             raise SiteConfigError(
-                f"deployments.{self.deployment_name}: no Slurm that answers on {self._login.name}.",
+                f"deployments.{self.deployment_name}: Slurm does not respond on {self._login.name}.",
                 seen=f"no {', '.join(survey.missing)}" if survey.missing else survey.error,
                 expected="sbatch, squeue, scontrol, scancel and sinfo, and a controller that answers",
                 do="log in there and try `sinfo`",
@@ -163,7 +163,7 @@ class MedweaveSlurmConnector(LoginNodeCopies, SlurmConnector):
         known = ", ".join(self.services)
         if (service is None and self.services) or (service is not None and service not in self.services):
             raise SiteConfigError(
-                f"deployments.{self.deployment_name}: a binding names no service that it has.",
+                f"deployments.{self.deployment_name}: a binding names an unknown service.",
                 seen=f"service: {service}" if service else "no service",
                 expected=f"one of {known}" if known else "no service",
                 do="correct `service` of the binding's target",

@@ -209,11 +209,11 @@ class SlurmJob:
                 do=do,
             ) from None
         except submission.SubmissionLost as error:
-            raise SiteUnreachable(f"{site.label.name}: Slurm did not take the job of {self.name}: {error}") from None
+            raise SiteUnreachable(f"{site.label.name}: Slurm did not accept the job of {self.name}: {error}") from None
         except SiteUnresponsive as error:
-            known = "it may have the job" if self.sent else "nothing was submitted"
+            known = "the job may have been submitted" if self.sent else "nothing was submitted"
             raise SiteUnreachable(
-                f"{site.label.name}: Slurm has not answered for half an hour; {known} of {self.name}: {error}"
+                f"{site.label.name}: Slurm has not answered for half an hour; {known} for {self.name}: {error}"
             ) from None
 
     def _note_sent(self, sent: bool) -> None:
