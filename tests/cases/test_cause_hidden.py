@@ -115,4 +115,4 @@ def test_an_exit_code_among_success_codes_is_a_success(tmp_path: Path, seen: See
     assert (job["data"]["state"], job["data"]["exit_code"]) == ("completed", 3)
     assert "message" not in job["data"]
     assert not ended.of_type("job.reaction")
-    assert "not tried again" not in ended.stderr
+    assert "not retried" not in ended.stderr

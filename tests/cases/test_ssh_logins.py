@@ -179,7 +179,7 @@ def test_account_without_shell_commands_is_reported(
     site: Site, account: str, words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("medweave_connectors.sites.ssh.sessions.PAUSES_S", (0.0,))
-    with pytest.raises(SiteUnreachable, match="the login runs no commands") as caught:
+    with pytest.raises(SiteUnreachable, match="the login account runs no commands") as caught:
         using(site, account, lambda *_: None)
     assert words in str(caught.value)
     assert "ForceCommand" in str(caught.value)

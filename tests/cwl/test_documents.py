@@ -128,13 +128,10 @@ def check_type(parameter: str, described: dict[str, Any], hint: Any, field: data
     """Assert that a verb's option and a tool's input agree: number of values, choices, default."""
     literals = [h for h in (hint, *typing.get_args(hint)) if typing.get_origin(h) is typing.Literal]
     choices = field.metadata["choices"]
-    names = choices() if callable(choices) else choices
-    if parameter == "network":
-        # An enum of medweave's own networks: those of other packages are for `medweave-step train` alone.
-        assert tuple(described["type"]["symbols"]) == names
-    elif choices:
-        # The verb finds these names when it runs: a file in its package is all that a new strategy needs. Listed in an enum, each
-        # would be a change of the tool and of the workflows that have the input, and of their job files' schemas.
+    if choices:
+        # The verb finds these names when it runs: a file in its package, or another package, is all that a new strategy or network
+        # needs. Listed in an enum, each would be a change of the tool and of the workflows that have the input, and of their job
+        # files' schemas.
         assert described["type"] in ("string", "string?"), f"{parameter}: the verb alone knows its choices"
     elif isinstance(described["type"], dict):
         assert set(described["type"]["symbols"]) == set(typing.get_args(literals[0])), parameter

@@ -135,7 +135,7 @@ def test_c2_a_location_that_never_appears_ends_the_wait(stock: Path, ours: Path,
         ended = start(ours, preload=ours / "late.py").wait(30)
         assert ended.exit_code == 1
         assert "medweave: /waits/0 waits: here has 0 of 1 locations" in ended.stderr
-        assert "/waits/0 waited 1 s for a place that did not come." in ended.stderr
+        assert "/waits/0 waited 1 s for a location that did not become available." in ended.stderr
 
 
 def test_k1_a_late_location_is_used(stock: Path, ours: Path, stock_only: bool) -> None:

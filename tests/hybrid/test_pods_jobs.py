@@ -281,7 +281,7 @@ def test_job_of_a_killed_driver_is_re_attached(tmp_path: Path, tenant: Tenant) -
     going.wait()
     (tmp_path / "stderr.txt").unlink()
     second = begin(tmp_path, tenant)
-    second.wait_for_line(f"re-attaches to Job {job['metadata']['name']}", 120)
+    second.wait_for_line(f"re-attached to Job {job['metadata']['name']}", 120)
     (same,) = tenant.get("jobs", "medweave.dev/submission")
     assert same["metadata"]["uid"] == job["metadata"]["uid"]
     assert same["metadata"]["labels"]["medweave.dev/run"] != job["metadata"]["labels"]["medweave.dev/run"]

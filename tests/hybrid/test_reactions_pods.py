@@ -100,4 +100,4 @@ def test_a_standing_pod_gets_no_more_memory(tmp_path: Path, tenant: Tenant) -> N
     ended = go(tmp_path, tenant)
     assert ended.exit_code == 1
     assert decisions(ended) == [("OutOfMemory", False)]
-    assert "not tried again: the memory of a standing pod is fixed; raise resources.limits.memory" in ended.stderr
+    assert "not retried: the memory of a standing pod is fixed; raise resources.limits.memory" in ended.stderr

@@ -44,6 +44,6 @@ def test_a_module_that_the_site_lacks_is_named(tmp_path: Path, testbed: Sites, s
     write(tmp_path, {"first": "echo ran > result.txt"}, service=service)
     ended = go(tmp_path, testbed)
     assert ended.exit_code == 1
-    assert "environment.modules[1]: this is not there." in ended.stderr
+    assert "environment.modules[1]: not found at the site." in ended.stderr
     assert "`module load absent/9` failed on n" in ended.stderr
     assert not (tmp_path / "results" / "result.txt").exists()

@@ -38,8 +38,8 @@ inputs:
     type: int
     default: 8
   network:
-    doc: 3-D U-Net of DistMIS, as described in the paper (distmis-as-described) or as implied by its number of parameters (distmis-as-published), or the MONAI U-Net (unet)
-    type: {type: enum, symbols: [unet, distmis-as-described, distmis-as-published]}
+    doc: 3-D U-Net of DistMIS, as described in the paper (distmis-as-described) or as implied by its number of parameters (distmis-as-published), the MONAI U-Net (unet), or another that `medweave-step train --help` lists
+    type: string
     default: distmis-as-described
   norm:
     doc: normalization layers (batch, group, instance)

@@ -56,8 +56,8 @@ inputs:
     type: int[]?
     inputBinding: {prefix: --channels}
   network:
-    doc: MONAI U-Net (unet), or the 3-D U-Net of DistMIS, as described in the paper (distmis-as-described) or as implied by its number of parameters (distmis-as-published)
-    type: {type: enum, symbols: [unet, distmis-as-described, distmis-as-published]}
+    doc: MONAI U-Net (unet); 3-D U-Net of DistMIS, as described in the paper (distmis-as-described) or as implied by its number of parameters (distmis-as-published); or another that `medweave-step train --help` lists
+    type: string
     default: unet
     inputBinding: {prefix: --network}
   norm:

@@ -10,6 +10,7 @@ from typing import Any, TypeVar, cast
 from streamflow.core.deployment import ExecutionLocation
 
 from medweave_connectors.cache import session
+from medweave_connectors.jobs.connector_capabilities import RecordsOutputs
 from medweave_connectors.jobs.remote_environment import file_name
 from medweave_connectors.runlog import current
 from medweave_connectors.runlog.job import CommandOutcome
@@ -46,8 +47,8 @@ def with_cache_lookup(run: Run) -> Run:
             streams=(file_name(stdin), file_name(stdout), None if stderr == stdout else file_name(stderr)),
         )
         if origin := await lookup.look_up(job_command):
-            if (note := getattr(self, "has_outputs", None)) is not None:
-                note(location, workdir)
+            if isinstance(self, RecordsOutputs):
+                self.has_outputs(location, workdir)
             if (record := current()) is not None:
                 record.command_ended(job_name, cache_hit_outcome(origin, await lookup.report_folder()))
             return "", 0

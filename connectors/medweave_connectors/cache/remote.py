@@ -21,9 +21,11 @@ from medweave_connectors.cache.key import describe_value, key_parts
 from medweave_connectors.cache.remote_index import SiteIndex, SiteRecord
 from medweave_connectors.cache.session import UNREADABLE, CacheLookup, CacheSession, JobCommand, NotCacheable
 from medweave_connectors.host.errors import SiteUnreachable
+from medweave_connectors.jobs.connector_capabilities import DescribesWorkers
 from medweave_connectors.jobs.remote_environment import fetch_reports
 from medweave_connectors.jobs.worker_environment import RemoteWorker
 from medweave_connectors.policy.token_paths import paths_in
+from medweave_connectors.transfer.capabilities import run_only_at
 from medweave_connectors.transfer.manifest import manifest, remote_scan
 from medweave_connectors.transfer.manifest.manifest import ROOT, Manifest, ManifestError
 from medweave_connectors.transfer.manifest.site_inventory import Site, SiteInventory, content_digest, site_of
@@ -43,7 +45,7 @@ class CacheSite:
     """Where a remote job runs, and the store of its site.
 
     Attributes:
-        connector: of its deployment; has `worker_of`.
+        connector: of its deployment.
         location: the first location of the job; its outputs are there.
         inventory: known digests of files at the sites.
         store: the site's, for the classes of the step's outputs.
@@ -53,7 +55,7 @@ class CacheSite:
         sweeps: returns True at the first call of the run: the store's size was not checked yet.
     """
 
-    connector: Any
+    connector: DescribesWorkers
     location: ExecutionLocation
     inventory: SiteInventory
     store: Store
@@ -112,7 +114,7 @@ class RemoteCacheLookup(CacheLookup):
 
     async def _worker(self) -> RemoteWorker:
         try:
-            worker: RemoteWorker = await self._at.connector.worker_of(self._at.location, self.job_name)
+            worker = await self._at.connector.worker_of(self._at.location, self.job_name)
         except Exception as error:  # a job that cannot reach its site fails with its own message
             raise NotCacheable(UNRESPONSIVE) from error
         return worker
@@ -247,18 +249,12 @@ class RemoteCacheLookup(CacheLookup):
 
     async def _at_location(self, location: ExecutionLocation, words: list[str]) -> tuple[str, int]:
         """Run a command at one location only: a connector that runs commands on all pods has the outputs on one."""
-        connector = self._at.connector
-        alone = getattr(connector, "alone", None)
         try:
-            if alone is not None:
-                result = await alone(location, words)
-            else:
-                result = await connector.run(location=location, command=words, capture_output=True)
+            return await run_only_at(self._at.connector, location, words)
         except asyncio.CancelledError:
             raise
         except Exception as error:  # a job that cannot reach its site fails with its own message
             raise NotCacheable(UNRESPONSIVE) from error
-        return str(result[0]), int(result[1])
 
 
 def _contents(manifest: Manifest) -> dict[str, str]:

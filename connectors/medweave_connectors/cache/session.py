@@ -63,7 +63,7 @@ class CacheSession:
         self._secret: bytes | None = None
         self._used: set[str] = set()
         self._once: dict[tuple[str, ...], asyncio.Future[Any]] = {}
-        run.when_ended = self._settle
+        run.on_end(self._settle)
 
     def note_used(self, key: str) -> None:
         """Remember that this run stored or restored an entry."""

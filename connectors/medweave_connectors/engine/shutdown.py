@@ -62,7 +62,7 @@ def begin(run: RunRecord, config: Mapping[str, Any]) -> None:
         run.storage_failed(storage)
     if run.storage_error is not None:
         raise SiteConfigError.of(run.storage_error)
-    run.when_storage_fails = abort
+    run.on_storage_failure(abort)
     kill_orphans(run)
     loop = asyncio.get_running_loop()
     for number in SIGNALS:

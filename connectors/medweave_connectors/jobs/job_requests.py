@@ -179,7 +179,7 @@ def read_hints(hints: Mapping[str, Mapping[str, Any]], *, where: str) -> StepHin
         known = HINT_KEYS.get(name)
         if known is None or not keys <= known:
             raise UsageError(
-                f"the tool of step {where} has a hint that medweave does not know.",
+                f"the tool of step {where} has an unknown medweave hint.",
                 seen=f"medweave:{name} with {', '.join(sorted(keys)) or 'no keys'}",
                 expected="medweave:Gang: {}, medweave:GPURequest: {gpusMin: …, gpusMax or gpusTotal: …}, "
                 "medweave:Checkpoint: {folder: …} or medweave:Partial: {}",
@@ -191,7 +191,7 @@ def read_hints(hints: Mapping[str, Mapping[str, Any]], *, where: str) -> StepHin
     most = gpus.get("gpusMax", least)
     if not (isinstance(least, int) and isinstance(most, int) and 0 <= least <= most):
         raise UsageError(
-            f"the tool of step {where} asks for a number of GPUs that makes no sense.",
+            f"the tool of step {where} requests an invalid number of GPUs.",
             seen=f"gpusMin {least!r}, gpusMax {most!r}",
             expected="whole numbers, 0 ≤ gpusMin ≤ gpusMax",
             do="correct medweave:GPURequest (or cwltool:CUDARequirement) in the CWL document",
@@ -214,7 +214,7 @@ def _gpus_input(request: Mapping[str, Any], *, where: str) -> str:
     match = _INPUT.fullmatch(str(request["gpusTotal"]))
     if match is None or "gpusMax" in request:
         raise UsageError(
-            f"the tool of step {where} does not say which input is its number of GPUs.",
+            f"the tool of step {where} names no input for its number of GPUs.",
             seen=f"gpusTotal {request['gpusTotal']!r}" + (" with gpusMax" if "gpusMax" in request else ""),
             expected="gpusTotal: $(inputs.NAME), without gpusMax",
             do="write medweave:GPURequest: {gpusMin: 0, gpusTotal: $(inputs.ranks)} in the CWL document",

@@ -19,7 +19,7 @@ from medweave_connectors.runlog import current
 from medweave_connectors.runlog.reports import REPORT_FILE, REPORT_FOLDER
 
 SHELL_SIGNS = frozenset({"|", ">", "<", "&&", ";"})
-_LOOKS = frozenset(("test", "readlink", "sha1sum", "stat", "find", "ls", "cat", "head", "du", "set", "printf"))
+_LOOKS = frozenset(("test", "readlink", "sha1sum", "stat", "find", "ls", "cat", "head", "du", "set", "printf", "["))
 _CHANGES = frozenset(("rm", "mv", "cp", "ln", "mkdir", "chmod", "tee", "tar", "-delete"))
 
 
@@ -68,11 +68,20 @@ def stream_line(command: Sequence[str]) -> str:
 
 
 def is_read_only(command: Sequence[str]) -> bool:
-    """Return True if a command of the engine changes nothing, so that it may be sent again after a lost connection."""
+    """Return True if a command of the engine changes nothing: it may be repeated, and one of several copies can answer it."""
     if is_marked_read_only(command):
         return True
-    words = " ".join(command).replace("2>/dev/null", "").split()
-    return words[0] in _LOOKS and not _CHANGES.intersection(words) and not any(">" in word for word in words)
+    lexer = shlex.shlex(" ".join(command).replace("2>/dev/null", ""), posix=True, punctuation_chars="<>|&;")
+    lexer.commenters, lexer.whitespace_split = "", True
+    try:
+        words = list(lexer)
+    except ValueError:  # an unclosed quote
+        return False
+    return words[:1] != [] and words[0] in _LOOKS and not _CHANGES.intersection(words) and not _redirects(words)
+
+
+def _redirects(words: Sequence[str]) -> bool:
+    return any(">" in word and not word.strip("<>|&;") for word in words)
 
 
 def file_name(stream: int | str | None) -> str | None:

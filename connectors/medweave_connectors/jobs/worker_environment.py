@@ -117,7 +117,7 @@ def read_environment(keys: Mapping[str, Any], *, where: str) -> WorkerEnvironmen
         path = getattr(environment, name)
         if path and not path.startswith(_STARTS):
             raise UsageError(
-                f"{where}.{name}: this is no path at the site.",
+                f"{where}.{name}: not a path at the site.",
                 seen=path,
                 expected="an absolute path at the site, or one below the account's home folder there",
                 do=f"write {name}: /… or ~/…",
@@ -202,7 +202,7 @@ def _look_for_image(path: str, where: str) -> tuple[str, ...]:
 
 def _missing(where: str, *, seen: str, expected: str, do: str) -> tuple[str, ...]:
     error = BackendMissingError(
-        f"medweave: {where}: this is not there.", seen=f"{seen} on \0", expected=expected, do=do
+        f"medweave: {where}: not found at the site.", seen=f"{seen} on \0", expected=expected, do=do
     )
     before, _, after = str(error).partition("\0")
     words = f'{shlex.quote(before)} "$(hostname)" {shlex.quote(after)}'

@@ -102,15 +102,13 @@ class Rules:
         """
         classes = frozenset(classes)
         allowed, what, ordered = self.allowed(names, on_driver=on_driver), _name_of(port), most_sensitive_first(classes)
-        place = (
-            "this machine, which drives the run," if on_driver and names[0] not in self.may_hold else f"'{names[0]}'"
-        )
+        place = "the driver's machine" if on_driver and names[0] not in self.may_hold else f"'{names[0]}'"
         holds = ", ".join(most_sensitive_first(allowed)) or "nothing"
         if not ordered and DEFINITION in classes:
             return None
         if not ordered:
             return Fault(
-                what=f"{what} was not sent: nothing says which data it carries.",
+                what=f"{what} was not sent: its data class is not declared.",
                 seen=f"no class in {WHERE}.carries; {place} may hold {holds}",
                 expected=f"one of {', '.join(CLASSES)}",
                 do="give it a class in `holds` of the workflow's roles.yml, and run `medweave bind` again",
@@ -124,7 +122,7 @@ class Rules:
             else ""
         )
         return Fault(
-            what=f"{what} was not sent: it must not lie at {place.rstrip(',')}.",
+            what=f"{what} was not sent: it must not be stored at {place}.",
             seen=f"{', '.join(forbidden)} data; {place} may hold {holds} ({WHERE})",
             expected=f"a place that may hold {', '.join(ordered)}: {', '.join(deployments) or 'none'}",
             do=f"{step}correct `mayHold` of the site file if it is wrong, and run `medweave bind` again",

@@ -62,7 +62,7 @@ class DataRules:
         line = next((str(parent) for parent in (path, *path.parents) if str(parent) in self.holds), None)
         if line is None:
             return Fault(
-                what=f"{self.where}.holds: nothing says which data step {step} reads and writes.",
+                what=f"{self.where}.holds: the data classes of step {step} are not declared.",
                 seen=f"lines for {', '.join(self.holds) or 'no step'}",
                 expected=f"{step}: [{', '.join(CLASSES)}], or some of these",
                 do="write that line, or run `medweave bind` again",
@@ -71,7 +71,7 @@ class DataRules:
         forbidden = forbidden_classes(classes, deployment, self.may_hold)
         if not forbidden:
             return None
-        allowed = ", ".join(self.may_hold.get(deployment, ())) or "nothing, as no line names it"
+        allowed = ", ".join(self.may_hold.get(deployment, ())) or "nothing: it is not listed"
         deployments = allowed_deployments(classes, self.may_hold)
         return Fault(
             what=f"{self.where}.mayHold.{deployment}: step {step} must not run there, because of its data.",

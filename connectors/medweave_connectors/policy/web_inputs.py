@@ -30,7 +30,7 @@ def refuse_addresses(inputs: Mapping[str, Any], *, file: str) -> None:
                 f"{file}, {name}: medweave fetches nothing from the web.",
                 seen=f"a location that begins with {scheme}://",
                 expected="a file or folder of this machine or, with a binding of the port, of a site",
-                do="fetch it there, hold it against its published SHA-256, and write its path",
+                do="fetch it there, compare it with its published SHA-256, and write its path",
             )
 
 

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from medweave_connectors.runlog.current_run import current, plan
+from medweave_connectors.runlog.current_run import current, job_notice, plan
 
-__all__ = ["current", "plan"]
+__all__ = ["current", "job_notice", "plan"]

@@ -39,3 +39,9 @@ def plan(config: Mapping[str, Any]) -> RunRecord:
 def current() -> RunRecord | None:
     """Return the running run; None if streamflow.yml names no medweave manager."""
     return next((record for record in _runs.values() if record.running), None)
+
+
+def job_notice(job_name: str, text: str) -> None:
+    """Report a notice of a job; ignored outside of a run."""
+    if (run := current()) is not None:
+        run.job_notice(job_name, text)

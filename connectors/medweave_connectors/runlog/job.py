@@ -47,6 +47,20 @@ class CommandOutcome:
     site: Mapping[str, Any] = field(default_factory=dict)
     reused_from: str = ""
 
+    def event_data(self) -> dict[str, Any]:
+        """Return the outcome as the event `job.ended` has it."""
+        data: dict[str, Any] = {
+            "exit_code": self.exit_code,
+            "seconds": round(self.seconds, 3),
+            "cpu_seconds": self.cpu_seconds,
+            "peak_memory_mib": self.peak_memory_mib,
+        }
+        if self.reused_from:
+            data["reused_from"] = self.reused_from
+        if self.site:
+            data["site"] = dict(self.site)
+        return data
+
 
 @dataclass(slots=True, kw_only=True)
 class JobRecord:
@@ -112,7 +126,7 @@ def end_text(job: JobRecord, state: JobEnd) -> str:
     """Return how the job ended, for the user."""
     outcome = job.outcome
     if outcome is not None and outcome.reused_from and state == "completed":
-        return f"not done again: run {outcome.reused_from} did it"
+        return f"cache hit: outputs of run {outcome.reused_from}"
     word = {"completed": "done in", "failed": "FAILED after", "cancelled": "stopped after"}[state]
     seconds = outcome.seconds if outcome else time.monotonic() - job.started if job.started is not None else 0.0
     facts: Sequence[str] = ()

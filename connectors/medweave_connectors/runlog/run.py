@@ -45,13 +45,13 @@ class RunRecord:
         self.refused = False  # aborted for what the file says, before anything was done
         self.error = ""  # why the run ended, where that is the error of no job
         self.storage_error: StorageError | None = None  # the first one: a file of the run could not be written
-        self.when_storage_fails: Callable[[StorageError], None] = lambda error: None  # ends the run
         self.first_failure: JobRecord | None = None
         self.partial: PartialMode = "marked"  # scattered steps that may lose jobs; `marked`: those whose hint says so
         self.left_out: list[str] = []
-        self.when_ended: Callable[[], None] = lambda: None  # called last, when the scratch is gone
         self.documents: dict[str, str] = {}  # the workflow's: SHA-256 by path from its folder
         self._made: set[str] = set()
+        self._end_run: Callable[[StorageError], None] = lambda error: None
+        self._after_end: Callable[[], None] = lambda: None
         self._owner: run_ownership.RunOwner | None = None
         self._log: EventLog | None = None
         self._live = LiveText(self.work / STDERR)
@@ -98,6 +98,14 @@ class RunRecord:
             self.work.mkdir(mode=0o700, exist_ok=True)  # patient data of running steps, private to the owner
             self._write("run.started", data={"workflow": self.workflow, **facts})
             console.say(f"medweave: run {self.run_id}, folder {short_path(self.folder)}")
+
+    def on_storage_failure(self, end_run: Callable[[StorageError], None]) -> None:
+        """Call `end_run` when a file of the run cannot be written (`storage_failed`); without it the run continues."""
+        self._end_run = end_run
+
+    def on_end(self, callback: Callable[[], None]) -> None:
+        """Call this at the end of `finish`, when the scratch is gone."""
+        self._after_end = callback
 
     def job_scheduled(
         self, name: str, *, deployment: str, service: str | None, location: str, **resources: float
@@ -190,7 +198,7 @@ class RunRecord:
         if self.storage_error is None:
             self.storage_error, self.error = error, self.error or str(error)
             console.say(f"medweave: the run ends: {error}")
-            self.when_storage_fails(error)
+            self._end_run(error)
 
     def command_ended(self, name: str, outcome: CommandOutcome) -> None:
         """Record the end of the command; the job succeeds only once its outputs were collected."""
@@ -213,19 +221,9 @@ class RunRecord:
         job.ended = state
         if state == "completed":
             self._keep_report(job)
-        outcome = job.outcome
         data: dict[str, Any] = {"state": state, "attempt": job.attempt}
-        if outcome is not None:
-            data |= {
-                "exit_code": outcome.exit_code,
-                "seconds": round(outcome.seconds, 3),
-                "cpu_seconds": outcome.cpu_seconds,
-                "peak_memory_mib": outcome.peak_memory_mib,
-            }
-            if outcome.reused_from:
-                data["reused_from"] = outcome.reused_from
-            if outcome.site:
-                data["site"] = dict(outcome.site)
+        if job.outcome is not None:
+            data |= job.outcome.event_data()
         if state != "completed" and (message := job.message):  # a success code of the tool has a message too
             data["message"] = message
         self._append("job.ended", job, data)
@@ -334,7 +332,7 @@ class RunRecord:
         self._print_end(state, data["seconds"])
         if not self.keeps_work:
             shutil.rmtree(self.work, ignore_errors=True)
-        self.when_ended()
+        self._after_end()
         return state
 
     def _called(self, name: str) -> str:

@@ -78,7 +78,7 @@ def parse_limit(mib_per_s: float | None) -> float | None:
     if mib_per_s is None or mib_per_s >= LEAST_MIB_PER_S:
         return mib_per_s
     raise UsageError(
-        "dataManager.config.limitMiBps: this is no limit.",
+        "dataManager.config.limitMiBps: invalid bandwidth limit.",
         seen=str(mib_per_s),
         expected=f"MiB/s, {LEAST_MIB_PER_S} or more",
         do="write limitMiBps: 10, or leave it out",

@@ -61,6 +61,14 @@ class WatchesLocations(Protocol):
         """Return the result of the work; fail where one of the locations is lost before."""
 
 
+@runtime_checkable
+class RunsAtOneLocation(Protocol):
+    """A connector whose `run` may run a command at several locations, and that can run it at one of them only."""
+
+    async def alone(self, location: Location, command: Sequence[str]) -> tuple[str, int]:
+        """Run a command at this location only; return its output and exit status."""
+
+
 def underlying(connector: Any) -> Any:
     """Return the deployed connector of a deployment that StreamFlow brings up at its first use; others as they are."""
     return getattr(connector, "_connector", None) or connector
@@ -87,4 +95,13 @@ async def one_per_volume(connector: Any, locations: Sequence[Location], path: st
 async def run_at(connector_of: Callable[[str], Any], location: Location, words: list[str]) -> tuple[str, int]:
     """Run a command at a location; return its output and exit status."""
     text, code = await connector_of(location.deployment).run(location=location, command=words, capture_output=True)
+    return str(text), int(code)
+
+
+async def run_only_at(connector: Any, location: Location, words: list[str]) -> tuple[str, int]:
+    """Run a command at this location only, whatever `run` of its connector does; return its output and exit status."""
+    deployed = underlying(connector)
+    if isinstance(deployed, RunsAtOneLocation):
+        return await deployed.alone(location, words)
+    text, code = await connector.run(location=location, command=words, capture_output=True)
     return str(text), int(code)

@@ -67,7 +67,7 @@ class TransferErrors:
             return TransferFailed(self.source, self.target, str(error))
         reason = transfer_reasons.reason_in(error.error_output if isinstance(error, StreamBroke) else str(error))
         status = f" (exit status {error.exit_status})" if isinstance(error, StreamBroke) else ""
-        seen = f"the stream broke off: {reason or 'without a word that is known'}{status}"
+        seen = f"the stream broke off: {reason or 'no known reason'}{status}"
         if reason in transfer_reasons.NO_ROOM:
             return NoRoom(self.source, self.target, f"{needed_bytes} bytes are needed; {seen}")
         if reason in (*transfer_reasons.NOT_ALLOWED, *transfer_reasons.READ_ONLY):

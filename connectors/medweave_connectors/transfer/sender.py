@@ -247,7 +247,7 @@ class Sender:
         await self.prepare()
         if self.place.final != final:  # the final path has been registered already
             raise TransferFailed(
-                self._source.location.deployment, self._target, "a folder has come to its place"
+                self._source.location.deployment, self._target, "the destination became a folder during the copy"
             ) from None
 
     async def _attempt(self) -> Manifest:

@@ -70,7 +70,7 @@ def test_a_changed_piece_is_not_decrypted(change: str) -> None:
         changed[flipped[change]] ^= 1
         encrypted = bytes(changed)
     encrypted = {"cut": encrypted[:-1], "short": encrypted[:3]}.get(change, encrypted)
-    with pytest.raises(PeerFailed, match="not what was stored"):
+    with pytest.raises(PeerFailed, match="differs from the stored one"):
         PieceCipher(key).decrypt(number, last, encrypted)
 
 

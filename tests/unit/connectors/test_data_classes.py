@@ -117,7 +117,7 @@ def test_an_inner_step_has_the_classes_of_the_outer_one_unless_its_files_are_kno
 def test_data_without_a_known_class_stays_at_its_site() -> None:
     guard = TransferGuard(**GUARD)
     assert guard.admit([(LOGIN, "/x")], [QUEUE]) == frozenset()
-    with pytest.raises(TransferForbidden, match="a file or folder was not sent: nothing says which data it carries"):
+    with pytest.raises(TransferForbidden, match="a file or folder was not sent: its data class is not declared"):
         guard.admit([(LOGIN, "/x")], [HERE])
 
 

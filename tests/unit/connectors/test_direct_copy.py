@@ -92,8 +92,8 @@ def test_an_archive_is_checked_before_it_is_unpacked(blob: Path) -> None:
     for send, why in (
         (f"{pack} --transform s,^,../, blob", "an entry lies outside of the requested path"),
         (f"{pack} --transform s,link,blob, link", "neither a file nor a folder"),
-        (f"{pack} blob | head -c 5120", "ends too soon"),
-        ("true", "ends too soon"),
+        (f"{pack} blob | head -c 5120", "is truncated"),
+        ("true", "is truncated"),
     ):
         with pytest.raises(CopyBroke, match=why):
             copied_bytes(blob, send=send, get=unpack, guard=pieces.checker_settings("blob", None))
@@ -227,7 +227,7 @@ def test_a_site_without_python(blob: Path, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("script", "why"), [("echo hello; exit 3", "ended without a word"), ("sleep 60", "not heard of any more")]
+    ("script", "why"), [("echo hello; exit 3", "ended without a message"), ("sleep 60", "no longer responds")]
 )
 def test_a_python_that_fails(
     blob: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, why: str
@@ -247,11 +247,11 @@ def test_a_python_that_fails(
 @pytest.mark.parametrize(
     ("commands_of", "why", "tar_errors", "status"),
     [
-        ({"send": "head -c 2000000 {blob}; echo gone >&2; exit 3"}, "where the files are", "gone", 3),
-        ({"get": "head -c 1000 > {blob}.copy; echo full >&2; exit 4"}, "where they should go", "full", 4),
-        ({"get": "cat > {blob}.copy; echo full >&2; exit 4"}, "where they should go", "full", 4),
-        ({"send": "head -c 2000000 {blob}; kill -9 $PPID; sleep 1"}, "ended without a word", "", None),
-        ({"get": "head -c 2000000 > {blob}.copy; kill -9 $PPID; sleep 1"}, "ended without a word", "", None),
+        ({"send": "head -c 2000000 {blob}; echo gone >&2; exit 3"}, "tar failed at the source", "gone", 3),
+        ({"get": "head -c 1000 > {blob}.copy; echo full >&2; exit 4"}, "tar failed at the destination", "full", 4),
+        ({"get": "cat > {blob}.copy; echo full >&2; exit 4"}, "tar failed at the destination", "full", 4),
+        ({"send": "head -c 2000000 {blob}; kill -9 $PPID; sleep 1"}, "ended without a message", "", None),
+        ({"get": "head -c 2000000 > {blob}.copy; kill -9 $PPID; sleep 1"}, "ended without a message", "", None),
     ],
 )
 def test_a_failed_command_is_reported(

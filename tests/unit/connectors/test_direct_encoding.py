@@ -294,9 +294,12 @@ Encoder.blocks = _blocks
 @pytest.mark.parametrize(
     ("block", "why"),
     [
-        ("HEAD.pack(0x77, 10, 20), bytes(10), 20", "the stream is none"),
-        ("HEAD.pack(0, BLOCK + 1, BLOCK + 1), bytes(BLOCK + 1), BLOCK + 1", "the stream is none"),
-        ("HEAD.pack(0x12, 2**31, BLOCK), bytes(10), BLOCK", "the stream is none"),
+        ("HEAD.pack(0x77, 10, 20), bytes(10), 20", "the stream is not in the expected encoding"),
+        (
+            "HEAD.pack(0, BLOCK + 1, BLOCK + 1), bytes(BLOCK + 1), BLOCK + 1",
+            "the stream is not in the expected encoding",
+        ),
+        ("HEAD.pack(0x12, 2**31, BLOCK), bytes(10), BLOCK", "the stream is not in the expected encoding"),
         ("HEAD.pack(0x22, 1000, BLOCK), bytes(1000), BLOCK", "a block is damaged"),
         (BOMB, "a block is damaged"),
     ],

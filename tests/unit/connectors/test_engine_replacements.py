@@ -54,7 +54,8 @@ OVERRIDDEN = {
     "get_stream_reader get_stream_writer run undeploy",
     "deployment.connector.local.LocalConnector": "copy_local_to_remote copy_remote_to_local copy_remote_to_remote deploy "
     "get_schema run undeploy",
-    "deployment.connector.queue_manager.QueueManagerConnector": "copy_remote_to_remote get_available_locations run undeploy",
+    "deployment.connector.queue_manager.QueueManagerConnector": "copy_local_to_remote copy_remote_to_local copy_remote_to_remote "
+    "get_available_locations run undeploy",
     "deployment.connector.queue_manager.SlurmConnector": "get_schema",
     "deployment.connector.ssh.SSHConnector": "_get_available_location copy_remote_to_remote deploy get_schema "
     "get_stream_reader get_stream_writer run undeploy",

@@ -167,7 +167,7 @@ def test_the_end_of_a_wait_is_reported(tmp_path: Path, server: JobServer) -> Non
     ended = going.wait()
     assert ended.exit_code == 0, ended.stderr
     notices = [event["data"]["text"] for event in ended.of_type("notice")]
-    assert notices[-2:] == ["waits for up to 30 s: Unschedulable: 3 Insufficient cpu.", "its pod runs now"]
+    assert notices[-2:] == ["waits for up to 30 s: Unschedulable: 3 Insufficient cpu.", "runs now"]
 
 
 @pytest.mark.slow

@@ -21,7 +21,7 @@ from support.job_server import JobServer, job_cluster, standing_pod
 from support.small_cluster import DEPLOYMENT, write
 
 MODE = "selector: app=w, mode: job"
-REATTACHED = "re-attaches to Job works-0-"
+REATTACHED = "re-attached to Job works-0-"
 RUNS_AGAIN = "is ended, and the step runs again: "
 
 

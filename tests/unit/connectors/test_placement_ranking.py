@@ -157,4 +157,4 @@ def test_a_step_without_declared_classes_may_run_nowhere(step: str) -> None:
     rules = DataRules(where="here", holds={"/a": ["model"]}, may_hold={"desk": list(CLASSES)})
     fault = rules.fault(step, "desk")
     assert fault is not None
-    assert fault.what == f"here.holds: nothing says which data step {step} reads and writes."
+    assert fault.what == f"here.holds: the data classes of step {step} are not declared."

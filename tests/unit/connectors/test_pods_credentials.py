@@ -189,7 +189,7 @@ def test_a_program_that_never_ends_is_told_and_ended(tmp_path: Path, monkeypatch
     [
         ('"token": ""', "neither a token nor a certificate with its key"),
         ('"clientCertificateData": "x"', "neither a token nor a certificate with its key"),
-        ('"token": "hunter2", "expirationTimestamp": "soon"', "its expirationTimestamp is no time"),
+        ('"token": "hunter2", "expirationTimestamp": "soon"', "its expirationTimestamp is not a time"),
     ],
 )
 def test_what_is_no_credential_is_told_and_not_quoted(tmp_path: Path, status: str, words: str) -> None:

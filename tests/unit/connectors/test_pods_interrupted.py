@@ -157,6 +157,8 @@ def test_outputs_come_home_when_the_api_server_is_back(tmp_path: Path, server: A
         (["find -L \"/x\" -type f -exec ls -ln {} \\+ | awk '{sum+=$5}'; "], True),
         (["test -e /x"], True),
         (["test", "-d", "/x", "||", "mkdir", "/x"], False),
+        (["[", "-e", "'a > b rm c'", "]"], True),
+        (["test", "-e", "'unclosed"], False),
         (["cat", "/x", ">", "/y"], False),
         (["find", "/x", "-delete"], False),
         (["rm", "-rf", "/x"], False),

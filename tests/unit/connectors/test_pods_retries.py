@@ -158,7 +158,7 @@ def test_a_step_that_could_have_written_a_checkpoint_and_has_not_is_told_so(tmp_
     ended = run(tmp_path)
     assert ended.exit_code == 1
     (reaction,) = reactions(ended)
-    assert reaction["text"] == "not tried again: the attempt has written no checkpoint to continue from"
+    assert reaction["text"] == "not retried: the attempt has written no checkpoint to continue from"
 
 
 @pytest.mark.slow
@@ -188,7 +188,7 @@ def test_a_standing_pod_gets_no_more_memory_and_the_decision_says_why(tmp_path: 
     assert ended.exit_code == 1
     (reaction,) = reactions(ended)
     assert (reaction["failure"], reaction["again"]) == ("OutOfMemory", False)
-    assert "not tried again: the memory of a standing pod is fixed; raise resources.limits.memory" in ended.stderr
+    assert "not retried: the memory of a standing pod is fixed; raise resources.limits.memory" in ended.stderr
 
 
 @pytest.mark.slow

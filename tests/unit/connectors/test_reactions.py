@@ -68,7 +68,9 @@ def test_a_step_with_exit_code_75_is_retried() -> None:
     asks = failed(Kind.STEP_FAILED, exit_code=75)
     assert decide([asks], DEFAULTS) == Retry(after_s=30, memory_mib=1000, from_checkpoint=False)
     assert decide([asks] * 2, DEFAULTS) == Retry(after_s=60, memory_mib=1000, from_checkpoint=False)
-    assert decide([asks] * 3, DEFAULTS) == Stop(why="StepFailed came 3 times, 2 are tried again", by_limit=True)
+    assert decide([asks] * 3, DEFAULTS) == Stop(
+        why="StepFailed occurred 3 times, and the limit is 2 retries", by_limit=True
+    )
 
 
 @given(st.builds(FailedAttempt, kind=st.sampled_from([Kind.CANCELLED, Kind.UNKNOWN]), exit_code=st.integers(0, 255)))
@@ -84,7 +86,7 @@ def test_memory_grows_up_to_the_largest_node() -> None:
         memory_sizes.append(decision.memory_mib)
         history.append(failed(Kind.OUT_OF_MEMORY, memory_mib=decision.memory_mib))
     assert memory_sizes == [1500, 2000]
-    assert decision == Stop(why="it had 2000 MiB, and 2000 MiB is the most", by_limit=True)
+    assert decision == Stop(why="it had 2000 MiB, and 2000 MiB is the limit", by_limit=True)
     capped = read_table({"OutOfMemory": {"cap": 1200, "factor": 3.0}})
     assert decide(history[:1], capped, largest_mib=2000) == Retry(after_s=0, memory_mib=1200, from_checkpoint=False)
     assert decide(history[:1], DEFAULTS) == Retry(after_s=0, memory_mib=1500, from_checkpoint=False)

@@ -161,7 +161,7 @@ def test_a_wrong_hint_is_found_by_validation(tmp_path: Path) -> None:
     write_workflow(tmp_path, {"first": ("true", {"hints": {"urn:medweave:cwl#Gangs": {}}})})
     ended = run(tmp_path, "--validate")
     assert ended.exit_code == 1
-    assert "step /first has a hint that medweave does not know" in ended.stderr
+    assert "step /first has an unknown medweave hint" in ended.stderr
 
 
 def test_a_job_without_a_request_is_reported_with_its_deployment() -> None:

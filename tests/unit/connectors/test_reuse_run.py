@@ -59,7 +59,7 @@ def test_only_what_has_changed_is_run_again(tmp_path: Path, capsys: pytest.Captu
     first, second = (valid_events(log) for log in logs)
     reused = [event["data"].get("reused_from") for event in second if event["type"] == "job.ended"]
     assert reused == [first[0]["run_id"]] * 2
-    assert ended.stderr.count(f"not done again: run {first[0]['run_id']} did it") == 2
+    assert ended.stderr.count(f"cache hit: outputs of run {first[0]['run_id']}") == 2
     assert "nothing has changed since run" in explained(tmp_path, "mark", capsys)
 
     give(tmp_path, "blue")

@@ -78,7 +78,7 @@ def test_only_changed_steps_run_again(site: str, port: int, tmp_path: Path, caps
 
     ended = again(tmp_path)
     assert (counts(tmp_path), delivered(tmp_path)) == ((1, 1), result)
-    assert ended.stderr.count("not done again: run ") == 2
+    assert ended.stderr.count("cache hit: outputs of run ") == 2
     (report,) = [event for event in last_events(tmp_path) if event["type"] == "job.report"]
     assert report["data"]["files"] == ["run_report.json"]
 

@@ -242,7 +242,7 @@ def test_a_login_node_without_slurm_is_reported_at_the_start(cluster: Cluster) -
     cluster.server.environment["PATH"] = str(bare)
     ended = cluster.go({"first": GOOD})
     assert ended.exit_code == 1
-    assert "deployments.hpc: no Slurm that answers on 127.0.0.1" in ended.stderr
+    assert "deployments.hpc: Slurm does not respond on 127.0.0.1" in ended.stderr
     assert re.search(r"seen: +no sbatch, squeue, scontrol, scancel, sinfo", ended.stderr)
 
 

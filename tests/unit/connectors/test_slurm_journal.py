@@ -93,7 +93,11 @@ def test_unchanged_journals_are_read_once(tmp_path: Path, monkeypatch: pytest.Mo
 def test_a_job_of_a_running_driver_is_not_reattached(tmp_path: Path) -> None:
     with driver(tmp_path, "one", submission(job_id="7")):
         pass
-    with driver(tmp_path, "two", adopted(submission(job_id="7"), run_id="two", output="/s/new")):
+    with driver(
+        tmp_path,
+        "two",
+        adopted(submission(job_id="7"), dataclasses.replace(submission(), run_id="two", outputs=("/s/new",))),
+    ):
         assert unattended_jobs(tmp_path, SLURM) == []
     (earlier,) = unattended_jobs(tmp_path, SLURM)
     assert (earlier.run_id, earlier.outputs) == ("two", ("/s/out", "/s/new")), "the newer run counts"

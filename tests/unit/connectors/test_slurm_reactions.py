@@ -77,7 +77,7 @@ def test_a_job_without_memory_gets_more_until_the_largest_node(cluster: Cluster)
     *again, last = reactions(ended)
     assert [reaction["memory_mib"] for reaction in again] == [6000, 8000]
     assert not last["again"]
-    assert "not tried again: it had 8000 MiB, and 8000 MiB is the most" in ended.stderr
+    assert "not retried: it had 8000 MiB, and 8000 MiB is the limit" in ended.stderr
     (end,) = ended.of_type("run.ended")
     assert (end["data"]["state"], end["data"]["first_cause"]) == ("failed", "/first/0")
     assert ended.stderr.count("ran out of memory (8000 MiB on each node)") == 1

@@ -110,7 +110,7 @@ def test_the_survey_ends_after_half_an_hour_without_an_answer(cluster: Cluster) 
     cluster.knob("sinfo-fails", FOREVER)
     ended = cluster.go({"first": GOOD}, QUICK + "deadlines.GIVE_UP_AFTER_S = 1.0\n")
     assert ended.exit_code == 1
-    assert "deployments.hpc: no Slurm that answers on 127.0.0.1" in ended.stderr
+    assert "deployments.hpc: Slurm does not respond on 127.0.0.1" in ended.stderr
     assert "seen:     no answer for half an hour: sinfo: error: Unable to contact slurm controller" in ended.stderr
 
 
@@ -131,7 +131,7 @@ def test_the_submission_ends_after_half_an_hour_without_an_answer(cluster: Clust
     cluster.config = {}
     ended = cluster.go({"first": GOOD}, QUICK + "deadlines.GIVE_UP_AFTER_S = 1.0\n")
     assert ended.exit_code == 1
-    assert "Slurm has not answered for half an hour; nothing was submitted of /first/0: " in ended.stderr
+    assert "Slurm has not answered for half an hour; nothing was submitted for /first/0: " in ended.stderr
     assert "Unable to contact slurm controller" in ended.stderr
     assert "may still run" not in ended.stderr
 

@@ -165,7 +165,7 @@ def test_options_that_medweave_sets_are_refused_also_abbreviated(option: str, ow
 
 
 def test_a_time_limit_of_zero_is_refused() -> None:
-    with pytest.raises(UsageError, match=r"^s\.time: a limit of no time"):
+    with pytest.raises(UsageError, match=r"^s\.time: the time limit is zero"):
         check_service({"time": "00:00:00"}, where="s")
     check_service({"time": "00:00:01"}, where="s")
 

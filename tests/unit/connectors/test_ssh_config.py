@@ -300,7 +300,8 @@ def test_a_server_that_requires_more_than_a_key(site: Site, tmp_path: Path) -> N
         text = WITH_JUMP.replace("{inner.port}", str(guarded.port)).replace("ProxyJump gate", "")
         site.write(text)
         message = refused()
-        assert "in with no key alone: it asks for more" in message
+        assert "does not accept a key alone from user" in message
+        assert "it also requires a password or a code" in message
         assert "ControlPath ~/.ssh/master-%C" in message
         site.write(text.replace("Host gate", "    ControlPath ~/cm-%C\nHost gate", 1))
         assert "leave it open: ssh -M -N -f hpc" in refused()

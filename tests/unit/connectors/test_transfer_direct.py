@@ -81,7 +81,7 @@ def test_a_copy_between_two_sites_is_direct(at: TransferSites, run: Recorded) ->
     assert (at.target / folder.name / "tool").stat().st_mode & 0o777 == 0o750
     assert dict(at.calls) == DIRECT_CALLS
     (transfer,) = run.transfers
-    assert (transfer["route"], transfer["reason"]) == ("direct", "the two reach each other; the destination listens")
+    assert (transfer["route"], transfer["reason"]) == ("direct", "both sites reach each other; the destination listens")
     assert 3 * 2**20 < transfer["num_bytes"] < transfer["wire_bytes"], "random bytes are not compressed"
     assert run.notices == []
 
@@ -137,8 +137,8 @@ def test_no_direct_route_is_tried_from_or_to_the_driver(at: TransferSites, run: 
 
     at.run_connected(act)
     assert [(transfer["route"], transfer["reason"]) for transfer in run.transfers] == [
-        ("from-driver", "one of its ends is this machine"),
-        ("to-driver", "one of its ends is this machine"),
+        ("from-driver", "the driver is one end of the copy"),
+        ("to-driver", "the driver is one end of the copy"),
     ]
 
 
@@ -236,10 +236,10 @@ def test_refused_connections_fall_back_to_the_driver(
     refused_ports(monkeypatch)
     cohort(at), cohort(at, "second")
     sent(at, "cohort", "second")
-    why = "there is no direct way (at the destination: connection refused; at the source: connection refused)"
+    why = "there is no direct route (at the destination: connection refused; at the source: connection refused)"
     assert [(transfer["route"], transfer["reason"]) for transfer in run.transfers] == [("through-driver", why)] * 2
     (notice,) = run.notices
-    assert notice == f"what it gets from other goes through this machine: {why}"
+    assert notice == f"data from other goes through the driver: {why}"
     opened = sum("command -v python3" in command for command in at.server.commands)
     assert opened == 4, "both peers in both directions, once in a run"
 
@@ -250,7 +250,7 @@ def test_the_source_listens_if_the_destination_cannot_be_connected_to(
     refused_ports(monkeypatch, sending=(True,))
     cohort(at), cohort(at, "second")
     sent(at, "cohort", "second")
-    assert [transfer["reason"] for transfer in run.transfers] == ["the two reach each other; the source listens"] * 2
+    assert [transfer["reason"] for transfer in run.transfers] == ["both sites reach each other; the source listens"] * 2
     assert run.notices == []
     opened = sum("command -v python3" in command for command in at.server.commands)
     assert opened == 6, "the result of the probe is reused"
@@ -264,8 +264,8 @@ def test_a_site_with_a_broken_python_falls_back_to_the_driver(at: TransferSites,
     (transfer,) = run.transfers
     assert transfer["route"] == "through-driver"
     (notice,) = run.notices
-    assert "ended without a word" in notice
-    assert "ended without a word" in transfer["reason"]
+    assert "ended without a message" in notice
+    assert "ended without a message" in transfer["reason"]
 
 
 @pytest.mark.slow
@@ -318,7 +318,7 @@ def test_no_direct_stream_is_tried_after_two_broke_off(at: TransferSites, run: R
     sent(at, "one", "two", "three")
     assert at.target_names() == ["one", "three", "two"]
     assert ["2 direct streams broke off" in transfer["reason"] for transfer in run.transfers] == [True, True, True]
-    assert sum("goes through this machine" in notice for notice in run.notices) == 1
+    assert sum("goes through the driver" in notice for notice in run.notices) == 1
 
 
 def test_a_disk_that_fills_up_during_a_copy_is_reported_at_once(at: TransferSites, run: Recorded) -> None:

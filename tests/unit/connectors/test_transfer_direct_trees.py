@@ -68,7 +68,7 @@ def test_a_tree_stream_needs_no_tar_and_reads_each_file_once(at: TransferSites, 
     assert modes == {PATIENT: 0o640, "empty": 0o644, "sub": 0o750, "tool": 0o755}
     assert (target / PATIENT).stat().st_mtime == 10**9
     (transfer,) = run.transfers
-    assert (transfer["route"], transfer["reason"]) == ("direct", "the two reach each other; the destination listens")
+    assert (transfer["route"], transfer["reason"]) == ("direct", "both sites reach each other; the destination listens")
     assert NUM_BYTES < transfer["wire_bytes"] < 1.01 * NUM_BYTES
     assert dict(at.calls) == {"other": 1, "site": 3}, "scan | prepare, compare, rename"
     assert run.notices == []

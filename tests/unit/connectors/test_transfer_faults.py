@@ -300,7 +300,7 @@ def test_unreadable_files_are_reported(at: TransferSites, program: str) -> None:
 
 def test_broken_links_are_refused_before_the_copy(at: TransferSites) -> None:
     (cohort(at) / f"{PATIENT}_link").symlink_to("nowhere")
-    assert "1 links that lead nowhere, of 12" in assert_failed(at, SourceUnreadable)
+    assert "1 broken links, of 12" in assert_failed(at, SourceUnreadable)
 
 
 # ---- a source that changes

@@ -83,7 +83,7 @@ def test_a_failed_process_fails_the_listing() -> None:
         return b"".join(items)
 
     items = [b"%d" % number for number in range(2 * agent_files.FILES_OF_A_PROCESS)]
-    with pytest.raises(OSError, match="a process has failed"):
+    with pytest.raises(OSError, match="a worker process failed"):
         agent_files.shared(failing, items)
     result = b"".join(agent_files.shared(b"".join, items[:7] + items[8:]))
     assert sorted(result) == sorted(b"".join(items[:7] + items[8:]))

@@ -381,6 +381,6 @@ def test_a_source_that_sends_more_than_the_missing_part_is_refused(at: TransferS
     large(at, 16 * MIB)
     hangs(at, PACKS, '"$real" "$@" | head -c 9000000')
     at.replace("dd", 'case "$1" in if*) "$real" "$@"; exec head -c 9000000 /dev/zero;; esac; exec "$real" "$@"')
-    with pytest.raises(SourceRefused, match="more than there was"):
+    with pytest.raises(SourceRefused, match="more bytes than the source"):
         cut(at, "to-driver", "scan", has_hung(at, 0))
     assert at.target_names() == []

@@ -96,7 +96,7 @@ def refused(folder: Path, server: SSHServer) -> str:
 def test_data_that_a_site_may_not_hold_is_not_sent_despite_the_binding(server: SSHServer, tmp_path: Path) -> None:
     write(tmp_path, server, rules(["derived", "model"]))
     message = refused(tmp_path, server)
-    assert "/made: its input cohort was not sent: it must not lie at 'there'.\n" in message
+    assert "/made: its input cohort was not sent: it must not be stored at 'there'.\n" in message
     assert "seen:     identified data; 'there' may hold derived, model (dataManager.config.dataRules)\n" in message
     assert "expected: a place that may hold identified: here\n" in message
     assert "do:       bind /made to here, or correct `mayHold` of the site file" in message
@@ -157,7 +157,7 @@ def test_a_file_keeps_the_class_of_the_step_that_wrote_it(server: SSHServer, tmp
 def test_data_without_a_declared_class_is_not_sent(server: SSHServer, tmp_path: Path) -> None:
     write(tmp_path, server, rules(ALL, carries={"/": {"result": "derived"}, "/made": {"result": "derived"}}))
     message = refused(tmp_path, server)
-    assert "/made: its input cohort was not sent: nothing says which data it carries.\n" in message
+    assert "/made: its input cohort was not sent: its data class is not declared.\n" in message
     assert "do:       give it a class in `holds` of the workflow's roles.yml" in message
 
 
@@ -181,7 +181,7 @@ def test_a_result_that_the_driver_may_not_hold_is_not_copied(server: SSHServer, 
     write(tmp_path, server, rules(ALL, driver=["aggregate"]))
     end = ended(tmp_path)
     assert end.exit_code == 1
-    assert "the output result was not sent: it must not lie at this machine, which drives the run.\n" in end.stderr
-    assert "seen:     derived data; this machine, which drives the run, may hold aggregate" in end.stderr
+    assert "the output result was not sent: it must not be stored at the driver's machine.\n" in end.stderr
+    assert "seen:     derived data; the driver's machine may hold aggregate" in end.stderr
     assert not list((tmp_path / "results").rglob("result*"))
     assert [event["deployment"] for event in end.of_type("transfer.ended")] == ["there"]

@@ -17,7 +17,7 @@ from support.transfers import TransferSites, replaced, transfer_sites, with_pods
 
 PATIENT = "Mustermann_Erika_1970"
 ODD = ("-dash", "a blank", "quo'te\"s", "$HOME `id` \\n", "two\nlines", "ümläut", "x" * 255, "\udcff\udcfe", "tail\n")
-SEES = "the two see the same files; "
+SEES = "both sites share a file system; "
 # Scan the source, probe the shared files | prepare, copy, compare, rename: no stream is opened, no agent is started.
 CALLS = {"other": 3, "site": 4}
 STORE_TOOLS = ("cp", "stat", "find", "awk", "id", "head", "rm", "chmod", "mkdir", "tar", "sha256sum", "sort", "base64")
@@ -94,7 +94,7 @@ def test_a_copy_is_made_within_the_shared_file_system(at: TransferSites, run: Re
     sent(at, "cohort", f"cohort/{PATIENT}")
     assert same(folder, at.target / "cohort")
     assert same(folder / PATIENT, at.target / "cohort" / PATIENT)
-    assert routes_and_reasons(run) == [("same-file-system", f"{SEES}it was copied there")] * 2
+    assert routes_and_reasons(run) == [("same-file-system", f"{SEES}copied at the destination")] * 2
     assert run.notices == []
     mode = (at.target / "cohort" / "tool").stat().st_mode
     assert stat.S_IMODE(mode) == 0o755, "the copy is not set-uid"
@@ -114,7 +114,7 @@ def test_read_only_files_of_a_run_are_linked(at: TransferSites, run: Recorded) -
     folder = cohort(at)
     subprocess.run(["find", folder, "-type", "f", "-exec", "chmod", "a-w", "{}", "+"], check=True)
     sent(at, "cohort")
-    assert routes_and_reasons(run) == [("same-file-system", f"{SEES}it was linked there")]
+    assert routes_and_reasons(run) == [("same-file-system", f"{SEES}linked at the destination")]
     assert inodes(folder) == inodes(at.target / "cohort")
     assert same(folder, at.target / "cohort")
 
@@ -135,7 +135,7 @@ def test_writable_files_are_copied(at: TransferSites, run: Recorded, why: str) -
             pytest.skip("only root gives files away")
     before = [file.stat().st_mode for file in sorted(folder.rglob("*"))]
     sent(at, "cohort", writable=why.startswith("the copy"))
-    assert routes_and_reasons(run) == [("same-file-system", f"{SEES}it was copied there")]
+    assert routes_and_reasons(run) == [("same-file-system", f"{SEES}copied at the destination")]
     assert not set(inodes(folder)) & set(inodes(at.target / "cohort"))
     assert [file.stat().st_mode for file in sorted(folder.rglob("*"))] == before, "the source is unchanged"
 
@@ -147,7 +147,7 @@ def test_files_are_copied_if_they_cannot_be_linked(at: TransferSites, run: Recor
     # Some links can be made: the incomplete copy is removed.
     at.replace("cp", 'case "$1" in *l*) "$real" -RLp "$2" "$3"; exit 1;; esac; exec "$real" "$@"')
     sent(at, "cohort")
-    assert routes_and_reasons(run) == [("same-file-system", f"{SEES}it was copied there")]
+    assert routes_and_reasons(run) == [("same-file-system", f"{SEES}copied at the destination")]
     assert same(folder, at.target / "cohort")
 
 
@@ -187,7 +187,7 @@ def test_pods_that_share_a_folder_copy_it_once(at: TransferSites, tmp_path: Path
     with with_pods(at, tmp_path) as pods:
         at.run_connected(act)
     assert same(folder, at.target / "sent")
-    reasons = (f"{SEES}it was copied there", f"{SEES}it was put there once")
+    reasons = (f"{SEES}copied at the destination", f"{SEES}one copy for several locations")
     assert sorted(routes_and_reasons(run)) == [("same-file-system", reason) for reason in reasons]
     assert len(times.read_text()) == 2, "the probe for reflinks, and the copy"
 

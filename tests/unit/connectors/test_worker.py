@@ -95,7 +95,7 @@ def test_a_module_that_does_not_load_ends_the_job_with_its_setting(shell: str, t
     text = with_environment(WorkerEnvironment(modules=["good/1", "bad/1", "good/2"]), "echo done")
     ended = did(shell, tmp_path, text)
     assert (ended.returncode, ended.stdout) == (69, "")
-    assert ended.stderr.startswith(f"medweave: {WHERE}.modules[1]: this is not there.\n")
+    assert ended.stderr.startswith(f"medweave: {WHERE}.modules[1]: not found at the site.\n")
     assert f"  seen:     `module load bad/1` failed on {os.uname().nodename}\n" in ended.stderr
     assert (tmp_path / "loaded").read_text() == "load good/1\n"
 
@@ -122,7 +122,7 @@ def test_a_missing_virtual_environment_is_reported_with_its_path(shell: str, tmp
     ended = did(shell, tmp_path, with_environment(WorkerEnvironment(virtualEnvironment="~/100% it's"), "medweave-step"))
     assert ended.returncode == 69
     assert ended.stderr.splitlines() == [
-        f"medweave: {WHERE}.virtualEnvironment: this is not there.",
+        f"medweave: {WHERE}.virtualEnvironment: not found at the site.",
         f"  seen:     no ~/100% it's/bin/activate on {os.uname().nodename}",
         "  expected: a virtual environment that login node and nodes share",
         "  do:       make it by `medweave provision`, or correct the path",
@@ -178,7 +178,7 @@ def test_a_missing_image_or_program_is_reported(shell: str, tmp_path: Path, ther
     (tmp_path / "run" / "job").mkdir(parents=True)
     ended = did(shell, tmp_path, single(tmp_path, "true", WorkerEnvironment(apptainer="/no/image.sif")))
     assert ended.returncode == 69
-    assert ended.stderr.startswith(f"medweave: {WHERE}.apptainer: this is not there.\n  seen:     {seen} on ")
+    assert ended.stderr.startswith(f"medweave: {WHERE}.apptainer: not found at the site.\n  seen:     {seen} on ")
     assert (tmp_path / "run" / "job" / "exit").read_text().startswith("69 "), (
         "its end is known, also without accounting"
     )
@@ -227,8 +227,8 @@ def test_a_rank_without_the_environment_writes_its_exit_record(tmp_path: Path) -
     ("keys", "field"),
     [
         ({"virtualEnvironment": "/e", "apptainer": "/i.sif"}, "apptainer: an image and a virtual environment"),
-        ({"virtualEnvironment": "env"}, "virtualEnvironment: this is no path"),
-        ({"apptainer": "docker://image"}, "apptainer: this is no path"),
+        ({"virtualEnvironment": "env"}, "virtualEnvironment: not a path"),
+        ({"apptainer": "docker://image"}, "apptainer: not a path"),
     ],
 )
 def test_invalid_keys_are_refused_with_their_path(keys: dict[str, str], field: str) -> None:
@@ -283,7 +283,7 @@ def test_a_missing_worker_is_reported_as_the_cause(cluster: Cluster, kind: str) 
     ended = start(cluster.folder).wait(90)
     assert ended.exit_code != 0
     place = "services.usual.environment" if kind == "slurm" else "environment"
-    assert f"config.{place}.virtualEnvironment: this is not there." in ended.stderr
+    assert f"config.{place}.virtualEnvironment: not found at the site." in ended.stderr
     assert "no /no/env/bin/activate on " in ended.stderr
 
 

@@ -157,7 +157,7 @@ class MedweaveDataManager(DefaultDataManager):
     async def _resolve(self, location: ExecutionLocation, path: str) -> str:
         real = await StreamFlowPath(path, context=self.context, location=location).resolve()
         if real is None:
-            raise WorkflowExecutionException(f"a file or folder that a step wants is not at {location.deployment}")
+            raise WorkflowExecutionException(f"a file or folder that a step needs is not at {location.deployment}")
         return str(real)
 
     async def _begin(self, made: list[DataLocation], request: _Request) -> tuple[list[_Link], Sender | None]:

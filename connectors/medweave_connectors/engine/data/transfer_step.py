@@ -92,7 +92,7 @@ class MedweaveTransferStep(CWLTransferStep):
                 f"{job.name}: medweave fetches nothing from the web.",
                 seen=f"an input whose location begins with {scheme}://",
                 expected="a file or folder that an earlier step made, or that an input of the workflow names",
-                do="fetch it beforehand, or in a step that holds it against its SHA-256",
+                do="fetch it beforehand, or in a step that compares it with its SHA-256",
             )
         manager, places = self.workflow.context.data_manager, self.workflow.context.scheduler.get_locations(job.name)
         if "path" not in token_value and isinstance(manager, MedweaveDataManager):

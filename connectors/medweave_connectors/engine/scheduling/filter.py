@@ -25,8 +25,9 @@ TYPE = "medweave.filter"
 class MedweaveFilter(BindingFilter):
     """Excludes targets that the data rules forbid or that have too few GPUs, and puts the deployment with the data first.
 
-    Attributes:
-        context: the run's, set by `medweave.scheduler`: StreamFlow passes none. Without it only the data rules are applied.
+    Args:
+        context: the run's, which `medweave.scheduler` passes; None where another scheduler builds the filter, and only the data
+            rules are applied.
     """
 
     def __init__(
@@ -34,9 +35,10 @@ class MedweaveFilter(BindingFilter):
         name: str,
         holds: Mapping[str, Sequence[str]] | None = None,
         mayHold: Mapping[str, Sequence[str]] | None = None,
+        context: StreamFlowContext | None = None,
     ) -> None:
         super().__init__(name)
-        self.context: StreamFlowContext | None = None
+        self._context = context
         self._rules = _rules(name, holds, mayHold)
         self._inputs = Inputs()
 
@@ -49,7 +51,7 @@ class MedweaveFilter(BindingFilter):
         """
         allowed = _allowed(self._rules, step_of(job.name), targets)
         gpus = job_requests.hints_of(job.name).gpus_min
-        context = self.context
+        context = self._context
         if context is None or (len(allowed) == 1 and not gpus):
             return allowed
         names = [target.deployment.name for target in allowed]
@@ -63,10 +65,10 @@ class MedweaveFilter(BindingFilter):
             gpus_of = zip(allowed, candidates, strict=True)
             seen = [f"{_name_of(target)} has {candidate.gpus:g}" for target, candidate in gpus_of]
             raise ImpossibleRequest(
-                f"{job.name} asks for {gpus} GPUs, and no place it is bound to has as many.\n"
+                f"{job.name} asks for {gpus} GPUs, and no location it is bound to has as many.\n"
                 f"  seen:     {'; '.join(seen)}\n"
-                f"  expected: a place where a job can have {gpus} GPUs (medweave:GPURequest of the tool)\n"
-                f"  do:       bind the step to one, or say how many it has (gpusPerNode of a Slurm service)"
+                f"  expected: a location where a job can have {gpus} GPUs (medweave:GPURequest of the tool)\n"
+                f"  do:       bind the step to one, or declare how many it has (gpusPerNode of a Slurm service)"
             )
         return [allowed[int(candidate.name)] for candidate in ranked]
 

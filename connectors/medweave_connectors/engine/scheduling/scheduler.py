@@ -18,16 +18,19 @@ from streamflow.core.exception import UnrecoverableWorkflowException
 from streamflow.core.scheduling import AvailableLocation, Hardware, HardwareRequirement, Policy
 from streamflow.core.workflow import Job, Status
 from streamflow.deployment.connector import connector_classes
+from streamflow.deployment.future import FutureConnector
 from streamflow.recovery.failure_manager import DummyFailureManager
 from streamflow.scheduling.scheduler import DefaultScheduler
 
 from medweave_connectors.cache.session import KEEP_DAYS, CacheSession
 from medweave_connectors.engine import log_filter, shutdown
+from medweave_connectors.engine.scheduling.filter import TYPE as FILTER
 from medweave_connectors.engine.scheduling.filter import MedweaveFilter
 from medweave_connectors.engine.scheduling.policy import MedweavePolicy
 from medweave_connectors.engine.scheduling.run_folders import RunFolders
 from medweave_connectors.engine.scheduling.shortfall import find_shortfall, storage_of
 from medweave_connectors.jobs import job_requests, run_abort
+from medweave_connectors.jobs.connector_capabilities import ChecksAtStart, GivesNodes
 from medweave_connectors.runlog import console, plan
 from medweave_connectors.runlog.job import JobEnd
 from medweave_connectors.runlog.run import PartialMode
@@ -72,7 +75,7 @@ class MedweaveScheduler(DefaultScheduler):
         self._run.partial = partial
         self.pseudonyms = pseudonyms  # for the names of files and folders in the job file
         self.reuse = CacheSession(self._run, limit_gib=reuse_gib, keep_days=keep_days)
-        self._policy = MedweavePolicy()
+        self._policy, self._filters = MedweavePolicy(), dict[str, MedweaveFilter]()
         schemas = {
             name: json.loads(kind.get_schema())
             for name, kind in connector_classes.items()
@@ -83,7 +86,8 @@ class MedweaveScheduler(DefaultScheduler):
         self.folders.move_into(context.config)
         for deployment in (context.config.get("deployments") or {}).values():
             # Its settings are checked at the start of the run, not hours later when its first job is scheduled.
-            if getattr(connector_classes[deployment["type"]], "CHECKED_AT_START", False):
+            kind = connector_classes[deployment["type"]]
+            if isinstance(kind, ChecksAtStart) and kind.CHECKED_AT_START:
                 deployment.setdefault("lazy", False)
         # StreamFlow's own jobs would use the system's temporary folder, which all users share.
         tempfile.tempdir = str(self._run.work)
@@ -180,10 +184,11 @@ class MedweaveScheduler(DefaultScheduler):
         )
 
     def _get_binding_filter(self, config: FilterConfig) -> BindingFilter:
-        binding_filter = super()._get_binding_filter(config)
-        if isinstance(binding_filter, MedweaveFilter):
-            binding_filter.context = self.context
-        return binding_filter
+        if config.type != FILTER:
+            return super()._get_binding_filter(config)
+        if config.name not in self._filters:
+            self._filters[config.name] = MedweaveFilter(config.name, context=self.context, **config.config)
+        return self._filters[config.name]
 
     def _get_policy(self, config: Config) -> Policy:
         """Return ours if the file names none: StreamFlow's fills the first location before it uses the next."""
@@ -209,9 +214,9 @@ class MedweaveScheduler(DefaultScheduler):
 
     def _for_streamflow(self, target: Target) -> Target:
         """Return the target as StreamFlow must see it: a queue is one location, whatever number of nodes the binding requests."""
-        connector: Any = self.context.deployment_manager.get_connector(target.deployment.name)
-        # Before its first use, a lazy connector is represented by an object that has its type.
-        if not getattr(getattr(connector, "type", connector), "LOCATION_GIVES_NODES", False):
+        connector = self.context.deployment_manager.get_connector(target.deployment.name)
+        kind = connector.type if isinstance(connector, FutureConnector) else type(connector)  # of a lazy deployment
+        if not (isinstance(kind, GivesNodes) and kind.LOCATION_GIVES_NODES):
             return target
         copied = copy.copy(target)
         copied.locations = 1

@@ -11,7 +11,9 @@ from streamflow.core.scheduling import AvailableLocation, Hardware
 from streamflow.data.utils import get_mount_point
 
 from medweave_connectors.host.errors import ImpossibleRequest
+from medweave_connectors.jobs.connector_capabilities import LimitsLocations, ReportsSizes
 from medweave_connectors.jobs.job_requests import LocationSize
+from medweave_connectors.transfer.capabilities import underlying
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +46,7 @@ class Shortfall:
         """
         if self.missing:
             return ImpossibleRequest(
-                f"{job_name} waited {waited_s:g} s for a place that did not come.\n"
+                f"{job_name} waited {waited_s:g} s for a location that did not become available.\n"
                 f"  seen:     {'; '.join(self.missing)}\n"
                 f"  expected: as many locations as the binding asks for\n"
                 f"  do:       look at the deployment, or correct `service` and `locations` of the binding"
@@ -98,7 +100,8 @@ async def find_shortfall(
         name = target.deployment.name
         connector: Any = deployments.get_connector(name)
         locations = await connector.get_available_locations(service=target.service)
-        most = connector.most_locations(target.service) if hasattr(connector, "most_locations") else None
+        deployed = underlying(connector)
+        most = deployed.most_locations(target.service) if isinstance(deployed, LimitsLocations) else None
         if most is not None and target.locations > most:
             few.append(f"locations: {target.locations}, and {name} has {most}")
             continue
@@ -140,6 +143,5 @@ async def _without_disk(
 
 async def sizes_at(deployments: DeploymentManager, name: str, service: str | None) -> dict[str, LocationSize]:
     """Return the largest request that each location of a deployment accepts; empty if that is unknown, or not known yet."""
-    connector: Any = deployments.get_connector(name)
-    sizes: dict[str, LocationSize] = await connector.sizes(service) if hasattr(connector, "sizes") else {}
-    return sizes
+    connector = underlying(deployments.get_connector(name))
+    return await connector.sizes(service) if isinstance(connector, ReportsSizes) else {}

@@ -17,7 +17,9 @@ from medweave_connectors.cache import session
 from medweave_connectors.cache.local import LocalCacheLookup
 from medweave_connectors.cache.remote import CacheSite, RemoteCacheLookup
 from medweave_connectors.engine.data.manager import MedweaveDataManager
+from medweave_connectors.engine.scheduling.scheduler import MedweaveScheduler
 from medweave_connectors.jobs import job_requests
+from medweave_connectors.jobs.connector_capabilities import DescribesWorkers
 from medweave_connectors.transfer.capabilities import underlying
 
 _delayed: contextvars.ContextVar[list[tuple[Any, Any]] | None] = contextvars.ContextVar("delayed", default=None)
@@ -65,9 +67,9 @@ class _HoldingPort:
 
 def _lookup_of(step: Any, job: Any) -> session.CacheLookup | None:
     context = step.workflow.context
-    cache: session.CacheSession | None = getattr(context.scheduler, "reuse", None)
-    if cache is None or not cache.is_enabled:
+    if not isinstance(context.scheduler, MedweaveScheduler) or not context.scheduler.reuse.is_enabled:
         return None
+    cache = context.scheduler.reuse
     inputs = {name: get_token_value(token) for name, token in job.inputs.items()}
     allowed, locations = job_requests.hints_of(job.name).reuse, context.scheduler.get_locations(job.name)
     if all(location.local for location in locations):
@@ -80,7 +82,7 @@ def _site_of(step: Any, job: Any, locations: Any) -> CacheSite | None:
     """Return the site of a remote job; None if it has no cache: the connector is not medweave's, or there is no store."""
     manager, location = step.workflow.context.data_manager, locations[0]
     connector = underlying(step.workflow.context.deployment_manager.get_connector(location.deployment))
-    if not isinstance(manager, MedweaveDataManager) or not hasattr(connector, "worker_of"):
+    if not isinstance(manager, MedweaveDataManager) or not isinstance(connector, DescribesWorkers):
         return None
     classes = manager.guard.made_by(step.name, step.output_ports)
     store = manager.store_at(job.output_directory, classes)

@@ -18,6 +18,7 @@ from streamflow.workflow.utils import get_token_value
 
 from medweave_connectors.cache.content import Contents, tree
 from medweave_connectors.engine.data.manager import MedweaveDataManager
+from medweave_connectors.engine.scheduling.scheduler import MedweaveScheduler
 from medweave_connectors.engine.steps import input_symbols
 from medweave_connectors.runlog import current, values
 from medweave_connectors.runlog.values import Item
@@ -112,12 +113,12 @@ def _of_manifest(known: Manifest) -> Item:
 
 def _describer_of(step: Any, job: Any) -> _Describer:
     context = step.workflow.context
-    reuse, manager = getattr(context.scheduler, "reuse", None), context.data_manager
-    locations = context.scheduler.get_locations(job.name)
-    if reuse is None or not reuse.is_enabled or not locations:
+    scheduler, manager = context.scheduler, context.data_manager
+    locations = scheduler.get_locations(job.name)
+    if not isinstance(scheduler, MedweaveScheduler) or not scheduler.reuse.is_enabled or not locations:
         return _NoDescriber()
     if all(location.local for location in locations):
-        return _LocalDescriber(reuse.store.contents)
+        return _LocalDescriber(scheduler.reuse.store.contents)
     return (
         _SiteDescriber(manager.inventory, locations[0]) if isinstance(manager, MedweaveDataManager) else _NoDescriber()
     )

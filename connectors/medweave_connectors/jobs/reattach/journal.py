@@ -6,6 +6,7 @@ after a success. Does not import streamflow.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import fcntl
 import functools
@@ -18,7 +19,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from medweave_connectors.runlog import whole_lines
+from medweave_connectors.runlog import current, whole_lines
 from medweave_core.runlog.log_state import came_to_its_end, driver_lives
 from medweave_core.runlog.run_folder import EVENTS, WORK
 
@@ -82,12 +83,33 @@ class Journal:
 _journals: dict[Path, Journal] = {}
 
 
+def runs_folder() -> Path:
+    """Return the folder of all runs of this machine, of which this process's run is one."""
+    run = current()
+    assert run is not None, "called without a run"
+    return run.folder.parent
+
+
 def of(run_folder: Path, file: str) -> Journal:
     """Return the journal of this process's run, one for all its deployments of a kind."""
     path = run_folder / file
     if path not in _journals:
         _journals[path] = Journal(path)
     return _journals[path]
+
+
+async def record(file: str, submission: Submission | None, *, job_id: str) -> None:
+    """Write a submission to the journal of its run, in a thread; outside of a run (None) nothing is written.
+
+    Args:
+        job_id: the site's id; empty before the submission.
+
+    Raises:
+        StorageError: the disk is full; nothing may be submitted then.
+    """
+    if submission is not None:
+        journal = of(runs_folder() / submission.run_id, file)
+        await asyncio.to_thread(journal.write, replace(submission, job_id=job_id))
 
 
 def unattended_jobs(runs: Path, file: str) -> list[Submission]:
@@ -154,9 +176,10 @@ def _read(journal: Path, *_known: int) -> Mapping[str, Submission]:
     return MappingProxyType(submissions)
 
 
-def adopted(submission: Submission, *, run_id: str, output: str) -> Submission:
-    """Return the record of a job re-attached by another run, with the run's output folder added."""
-    return replace(submission, run_id=run_id, outputs=(*submission.outputs, output))
+def adopted(earlier: Submission, planned: Submission) -> Submission:
+    """Return the record of an earlier job for the run that re-attaches it in place of the planned one."""
+    outputs = (*earlier.outputs, planned.outputs[0])
+    return replace(earlier, run_id=planned.run_id, outputs=outputs, inputs=planned.inputs)
 
 
 @contextlib.contextmanager

@@ -33,6 +33,11 @@ def inputs_of(
     )
 
 
+def has_same_command(earlier: Submission, planned: Submission) -> bool:
+    """Return True if two jobs have the same command and placement, and as many inputs, which `is_there` compares."""
+    return earlier.fingerprint == planned.fingerprint and len(earlier.inputs) == len(planned.inputs)
+
+
 def is_there(earlier: Submission, planned: Submission) -> str:
     """Return a shell condition: the earlier job's folders exist, and its inputs have the content of the planned one's.
 

@@ -91,6 +91,27 @@ def clean_start(
     )
 
 
+def begun(home: str) -> str:
+    """Return the path of an empty file whose timestamp is the start of the attempt (`begin_attempt`)."""
+    return posixpath.join(home, "begun")
+
+
+def begin_attempt(home: str, clean_start_lines: Sequence[str]) -> str:
+    """Return a script that starts an attempt in a clean folder, for sites whose command gets its variables from the driver.
+
+    Args:
+        home: folder of the step's attempts.
+        clean_start_lines: of `clean_start`.
+    """
+    begins = f"mkdir -p {shlex.quote(home)} && : > {shlex.quote(begun(home))}"
+    return "\n".join((begins, *clean_start_lines, f'echo "resumes:${{{RESUME_FROM}:+yes}}"'))
+
+
+def has_checkpoints(output: str) -> bool:
+    """Parse the output of `begin_attempt`: True if the attempt can resume from checkpoints."""
+    return "resumes:yes" in output
+
+
 def with_signal(line: str, *, process_id: str, status: str) -> tuple[str, ...]:
     """Return shell lines that run a command and forward a signal to it; the last one exits with the command's exit code.
 

@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any
 
-from medweave_connectors.host.errors import SiteUnreachable
+from medweave_connectors.host.errors import JobEndedBySite, SiteUnreachable, TimeLimitExceeded
 from medweave_connectors.jobs import job_requests
 from medweave_connectors.jobs.retries.policy import (
     Checkpoint,
@@ -21,9 +21,39 @@ from medweave_connectors.jobs.retries.policy import (
     sentence,
 )
 from medweave_connectors.runlog import console, current
+from medweave_connectors.runlog.job import CommandOutcome
 
 # A shared file system may show one machine what another has written a while later (NFS: 30 s by default).
 LOOK_PAUSE_S = 12.0
+
+
+def failed_attempt(job_name: str, kind: FailureKind, exit_code: int) -> FailedAttempt:
+    """Return the failed attempt of a job that had the memory that it requested."""
+    request = job_requests.request_of(job_name)
+    return FailedAttempt(kind=kind, exit_code=exit_code, memory_mib=request.memory_mib if request else 0.0)
+
+
+def end_attempt(
+    job_name: str, outcome: CommandOutcome, *, timed_out: bool, ended_by_site: bool, closing: bool = False
+) -> tuple[str, int]:
+    """Record the outcome of an attempt. Return the cause of a failure, and the exit code.
+
+    Args:
+        closing: the run is being ended.
+
+    Raises:
+        CancelledError: this run canceled the job, which did not fail.
+        TimeLimitExceeded, JobEndedBySite: see the connector's `run`.
+    """
+    if (run := current()) is not None:
+        run.command_ended(job_name, outcome)
+    if closing:
+        raise asyncio.CancelledError
+    if timed_out:
+        raise TimeLimitExceeded(f"{job_name}: {outcome.cause}")
+    if ended_by_site:
+        raise JobEndedBySite(f"{job_name}: {outcome.cause}")
+    return outcome.cause, outcome.exit_code
 
 
 class Attempts(ABC):

@@ -156,12 +156,14 @@ def decide(failures: Sequence[FailedAttempt], table: Table, *, largest_mib: floa
     if row is None or row.do == "stop":
         if row is not None and row.why:
             return Stop(why=row.why, by_limit=True)
-        return Stop(why=f"{last.kind} is not tried again")
+        return Stop(why=f"{last.kind} is not retried")
     if last.kind is FailureKind.STEP_FAILED and last.exit_code != TryAgainError.exit_code:
-        return Stop(why=f"{describe_exit_code(last.exit_code)}, would come again")
+        return Stop(why=f"{describe_exit_code(last.exit_code)}, a retry would fail again")
     number = sum(failure.kind is last.kind for failure in failures)
     if number > row.retries:
-        return Stop(why=f"{last.kind} came {number} times, {row.retries} are tried again", by_limit=row.retries > 0)
+        return Stop(
+            why=f"{last.kind} occurred {number} times, and the limit is {row.retries} retries", by_limit=row.retries > 0
+        )
     if len(failures) >= MOST_ATTEMPTS:
         return Stop(why=f"{MOST_ATTEMPTS} attempts have failed", by_limit=True)
     memory_mib = last.memory_mib
@@ -171,7 +173,7 @@ def decide(failures: Sequence[FailedAttempt], table: Table, *, largest_mib: floa
         most_mib = min(row.cap or math.inf, largest_mib or math.inf)
         memory_mib = min(math.ceil(last.memory_mib * row.factor), most_mib)
         if memory_mib <= last.memory_mib:
-            return Stop(why=f"it had {last.memory_mib:.0f} MiB, and {most_mib:.0f} MiB is the most", by_limit=True)
+            return Stop(why=f"it had {last.memory_mib:.0f} MiB, and {most_mib:.0f} MiB is the limit", by_limit=True)
     return Retry(
         after_s=min(row.wait * 2.0 ** (number - 1), LONGEST_WAIT_S),
         memory_mib=memory_mib,
@@ -182,7 +184,7 @@ def decide(failures: Sequence[FailedAttempt], table: Table, *, largest_mib: floa
 def sentence(decision: Retry | Stop, last: FailedAttempt, *, next_attempt: int) -> str:
     """Return the decision as a sentence for the user."""
     if isinstance(decision, Stop):
-        return f"not tried again: {decision.why}"
+        return f"not retried: {decision.why}"
     memory = f" with {decision.memory_mib:.0f} MiB" if decision.memory_mib != last.memory_mib else ""
     checkpoint = " from its newest checkpoint" if decision.from_checkpoint else ""
     wait = f" in {decision.after_s:.0f} s" if decision.after_s else ""

@@ -7,19 +7,20 @@ process, for instance. The next attempt continues from the newest checkpoint.
 from __future__ import annotations
 
 import secrets
-import shlex
 from collections.abc import Awaitable, Callable, Mapping
 
 from medweave_connectors.host.errors import CommandFailed
-from medweave_connectors.jobs import job_requests
 from medweave_connectors.jobs.retries.attempt_script import (
     RESUME_FROM,
+    begin_attempt,
+    begun,
     clean_start,
+    has_checkpoints,
     look_for_checkpoint,
     read_checkpoint,
 )
-from medweave_connectors.jobs.retries.attempts import Attempts
-from medweave_connectors.jobs.retries.policy import Checkpoint, FailedAttempt, FailureKind, Table
+from medweave_connectors.jobs.retries.attempts import Attempts, failed_attempt
+from medweave_connectors.jobs.retries.policy import Checkpoint, FailureKind, Table
 
 CommandResult = tuple[str, int]
 
@@ -52,7 +53,6 @@ class SingleHostAttempts(Attempts):
         super().__init__(name, table, closing)
         self._place, self._shell, self._begin = place, shell, begin
         self._home = f"{folder.rstrip('/')}.attempts-{secrets.token_hex(4)}"
-        self._begun = f"{self._home}/begun"  # a file as old as the attempt
         self._checkpoints = f"{folder}/{self.checkpoint_folder}"
         self._clean_start = clean_start(
             folder, home=self._home, checkpoint_folder=self.checkpoint_folder, temporary=temporary
@@ -62,14 +62,12 @@ class SingleHostAttempts(Attempts):
         """Run the command in a clean folder."""
         result = await self._begin(await self._clean())
         if result[1]:
-            request = job_requests.request_of(self.name)
-            memory_mib = request.memory_mib if request else 0.0
-            self.failure = FailedAttempt(kind=FailureKind.STEP_FAILED, exit_code=result[1], memory_mib=memory_mib)
+            self.failure = failed_attempt(self.name, FailureKind.STEP_FAILED, result[1])
         return result
 
     async def find_checkpoint(self) -> Checkpoint:
         """Return the state of the checkpoint folder after the attempt."""
-        text, _ = await self._shell("; ".join(look_for_checkpoint(self._checkpoints, since=self._begun)))
+        text, _ = await self._shell("; ".join(look_for_checkpoint(self._checkpoints, since=begun(self._home))))
         return read_checkpoint(text.splitlines())
 
     async def _clean(self) -> dict[str, str]:
@@ -78,9 +76,7 @@ class SingleHostAttempts(Attempts):
         Raises:
             CommandFailed: the folder could not be prepared.
         """
-        begins = f"mkdir -p {shlex.quote(self._home)} && : > {shlex.quote(self._begun)}"
-        script = "\n".join((begins, *self._clean_start, f'echo "resumes:${{{RESUME_FROM}:+yes}}"'))
-        result = await self._shell(script)
+        result = await self._shell(begin_attempt(self._home, self._clean_start))
         if result[1]:
             raise CommandFailed(["mkdir", "-p", self._home], self._place, result)
-        return {RESUME_FROM: self._checkpoints} if "resumes:yes" in result[0] else {}
+        return {RESUME_FROM: self._checkpoints} if has_checkpoints(result[0]) else {}

@@ -17,9 +17,9 @@ from streamflow.core.deployment import Connector, ExecutionLocation
 from streamflow.core.scheduling import AvailableLocation
 
 from medweave_connectors.cache.lookup import with_cache_lookup
-from medweave_connectors.host.read_only_commands import is_marked_read_only
 from medweave_connectors.jobs import job_requests
 from medweave_connectors.jobs.node_group import ENGINE, node_environment
+from medweave_connectors.jobs.remote_environment import is_read_only
 from medweave_connectors.jobs.retries.policy import CLUSTER, FailureKind
 from medweave_connectors.jobs.run_abort import run_is_ending
 from medweave_connectors.jobs.worker_environment import RemoteWorker
@@ -35,12 +35,11 @@ from medweave_connectors.sites.pods.connector import RENDEZVOUS_PORT
 from medweave_connectors.sites.pods.exec.member import Member
 from medweave_connectors.sites.pods.objects.pod import Pod, pod_facts
 from medweave_connectors.sites.pods.objects.pod_states import describe_loss, loss_kind
+from medweave_connectors.transfer.routes.via_driver import StreamOptions
 
 MASTER, WORKER = "master", "worker"
 ASK_S = 60
 LOGS_KIB = 50 * 1024
-# Read-only commands of the engine: the first pod answers for the cluster. All other commands change files, on every pod.
-_READ_ONLY = frozenset({"test", "readlink", "find", "ls", "cat", "head", "sha1sum", "set", "["})
 
 
 class MedweaveCompssConnector(MedweaveHelmConnector):
@@ -133,7 +132,7 @@ class MedweaveCompssConnector(MedweaveHelmConnector):
     ) -> tuple[str, int]:
         """Run a read-only command in the first pod, any other command in all pods; return the first failure, if any."""
         first_result = await self.alone(location, command, environment, workdir, timeout)
-        if first_result[1] or location.name != self._places()[0] or _is_read_only(command):
+        if first_result[1] or location.name != self._places()[0] or is_read_only(command):
             return first_result
         others = await asyncio.gather(
             *(self.alone(other, command, environment, workdir, timeout) for other in self._others(location))
@@ -141,10 +140,15 @@ class MedweaveCompssConnector(MedweaveHelmConnector):
         return next((other for other in others if other[1]), first_result)
 
     async def copy_local_to_remote(
-        self, src: str, dst: str, locations: MutableSequence[ExecutionLocation], read_only: bool = False
+        self,
+        src: str,
+        dst: str,
+        locations: MutableSequence[ExecutionLocation],
+        read_only: bool = False,
+        options: StreamOptions | None = None,
     ) -> None:
         """Copy to every pod of the cluster."""
-        await super().copy_local_to_remote(src, dst, self._all(locations), read_only)
+        await super().copy_local_to_remote(src, dst, self._all(locations), read_only, options)
 
     async def copy_remote_to_remote(
         self,
@@ -154,10 +158,11 @@ class MedweaveCompssConnector(MedweaveHelmConnector):
         source_location: ExecutionLocation,
         source_connector: Connector | None = None,
         read_only: bool = False,
+        options: StreamOptions | None = None,
     ) -> None:
         """Copy to every pod of the cluster; outputs of an earlier step, which only the first pod has, go to the others too."""
         await super().copy_remote_to_remote(
-            src, dst, self._all(locations), source_location, source_connector, read_only
+            src, dst, self._all(locations), source_location, source_connector, read_only, options
         )
 
     def mirrors(self, location: ExecutionLocation) -> list[ExecutionLocation]:
@@ -392,8 +397,3 @@ def _named(location: ExecutionLocation, name: str) -> ExecutionLocation:
     other = copy.copy(location)
     other.name = name
     return other
-
-
-def _is_read_only(command: Sequence[str]) -> bool:
-    first = command[0].split(maxsplit=1)  # names the program
-    return is_marked_read_only(command) or (bool(first) and first[0] in _READ_ONLY)

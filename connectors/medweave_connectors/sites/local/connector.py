@@ -15,8 +15,9 @@ from streamflow.deployment.connector.local import LocalConnector
 from medweave_connectors.cache.lookup import with_cache_lookup
 from medweave_connectors.host.command_log import CommandLog, kind_of
 from medweave_connectors.host.environment import step_environment
-from medweave_connectors.host.errors import CommandFailed, TimeLimitExceeded
+from medweave_connectors.host.errors import CommandFailed
 from medweave_connectors.jobs.remote_environment import file_name, stream_line
+from medweave_connectors.jobs.retries.attempts import end_attempt
 from medweave_connectors.jobs.retries.policy import ONE_MACHINE, read_table
 from medweave_connectors.jobs.retries.single_host import SingleHostAttempts
 from medweave_connectors.policy.pseudonym_home import link_to
@@ -155,13 +156,7 @@ class MedweaveLocalConnector(LocalConnector):
         finally:
             self._commands.discard(started)
         outcome = _outcome(started, ended, timeout, Path(workdir))
-        if run is not None:
-            run.command_ended(job_name, outcome)
-        if self._closing:
-            raise asyncio.CancelledError  # canceled by this run: the job did not fail
-        if ended.timed_out:
-            raise TimeLimitExceeded(f"{job_name}: {outcome.cause}")
-        return outcome.cause, outcome.exit_code
+        return end_attempt(job_name, outcome, timed_out=ended.timed_out, ended_by_site=False, closing=self._closing)
 
     async def copy_local_to_remote(
         self, src: str, dst: str, locations: MutableSequence[ExecutionLocation], read_only: bool = False

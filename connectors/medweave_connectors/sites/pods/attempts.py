@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-import shlex
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -12,20 +11,21 @@ from typing import Any
 from streamflow.core.deployment import ExecutionLocation
 
 from medweave_connectors.host.command_log import CommandLog
-from medweave_connectors.host.errors import JobEndedBySite, TimeLimitExceeded
 from medweave_connectors.host.transfer_reasons import known_reason
-from medweave_connectors.jobs import job_requests
 from medweave_connectors.jobs.remote_environment import fetch_reports
 from medweave_connectors.jobs.retries.attempt_script import (
     RESUME_FROM,
+    begin_attempt,
+    begun,
     clean_start,
+    has_checkpoints,
     lead_s,
     look_for_checkpoint,
     read_checkpoint,
 )
-from medweave_connectors.jobs.retries.attempts import Attempts
-from medweave_connectors.jobs.retries.policy import Checkpoint, FailedAttempt, FailureKind
-from medweave_connectors.runlog import current
+from medweave_connectors.jobs.retries.attempts import Attempts, end_attempt, failed_attempt
+from medweave_connectors.jobs.retries.policy import Checkpoint, FailureKind
+from medweave_connectors.runlog import job_notice
 from medweave_connectors.runlog.job import CommandOutcome
 from medweave_connectors.sites.pods.api.errors import PodLost
 from medweave_connectors.sites.pods.exec.commands import PodStep
@@ -84,7 +84,7 @@ class PodAttempts(Attempts):
 
     async def find_checkpoint(self) -> Checkpoint:
         """Return the checkpoints that all places of the step have, or will have: a group must resume from the same files."""
-        line = "; ".join(look_for_checkpoint(self._checkpoints, since=self._begun))
+        line = "; ".join(look_for_checkpoint(self._checkpoints, since=begun(self._home)))
         readings = [self._connector.alone(place, [line]) for place in self._places]
         if not self._connector.COPIES_FILES:
             return min(
@@ -111,8 +111,7 @@ class PodAttempts(Attempts):
             checkpoint_folder=self.checkpoint_folder,
             temporary=self._step.environment.get("TMPDIR", ""),
         )
-        begins = f"mkdir -p {shlex.quote(self._home)} && : > {shlex.quote(self._begun)}"
-        script = "\n".join((begins, *lines, f'echo "resumes:${{{RESUME_FROM}:+yes}}"'))
+        script = begin_attempt(self._home, lines)
         # One after the other: volumes of unknown kinds may be the same folder.
         answers = [(place, *await self._connector.alone(place, [script])) for place in self._places]
         for place, text, code in answers:
@@ -120,7 +119,7 @@ class PodAttempts(Attempts):
                 raise PodLost(
                     f"the output folder of {self.name} could not be made in {place.name}: {known_reason(text)}"
                 )
-        return {RESUME_FROM: self._checkpoints} if all("resumes:yes" in text for _, text, _ in answers) else {}
+        return {RESUME_FROM: self._checkpoints} if all(has_checkpoints(text) for _, text, _ in answers) else {}
 
     async def _run(self, group: PodGroup) -> tuple[str, int]:
         limit_s, started = self._step.limit_s, time.monotonic()
@@ -132,25 +131,20 @@ class PodAttempts(Attempts):
         finally:
             self._groups.discard(group)
         outcome = await self._outcome(group, time.monotonic() - started, None if in_time else limit_s)
-        if (run := current()) is not None:
-            run.command_ended(self.name, outcome)
-        if self._closing():
-            raise asyncio.CancelledError  # the run is ending: the job did not fail
-        if not in_time:
-            raise TimeLimitExceeded(f"{self.name}: {outcome.cause}")
-        if group.culprit().lost:
-            raise JobEndedBySite(f"{self.name}: {outcome.cause}")
-        return outcome.cause, outcome.exit_code
+        return end_attempt(
+            self.name,
+            outcome,
+            timed_out=not in_time,
+            ended_by_site=bool(group.culprit().lost),
+            closing=self._closing(),
+        )
 
     async def _wait_for_node_status(self, group: PodGroup) -> None:
         """Wait for the cluster's report on the nodes of unreachable pods, which may take up to `NODE_S`."""
         if not group.unreachable:
             return
-        if (run := current()) is not None:
-            names = ", ".join(member.pod.name for member in group.unreachable)
-            run.job_notice(
-                self.name, f"{names} is unreachable; waits for up to {NODE_S:.0f} s for the cluster's report"
-            )
+        names = ", ".join(member.pod.name for member in group.unreachable)
+        job_notice(self.name, f"{names} is unreachable; waits for up to {NODE_S:.0f} s for the cluster's report")
         await group.wait_for_node_status(self._closing)
 
     async def _outcome(self, group: PodGroup, seconds: float, limit_s: int | None) -> CommandOutcome:
@@ -168,14 +162,10 @@ class PodAttempts(Attempts):
             site=connector.site_facts(group.members),
         )
         if outcome.exit_code:
-            request = job_requests.request_of(self.name)
             # A command that could not be ended may still run, so the failure is unknown.
             over = limit_s is None or not any(member.lost for member in group.members)
-            self.failure = FailedAttempt(
-                kind=outcome.site["failure"] if over else FailureKind.UNKNOWN,
-                exit_code=outcome.exit_code,
-                memory_mib=request.memory_mib if request else 0.0,
-            )
+            kind = outcome.site["failure"] if over else FailureKind.UNKNOWN
+            self.failure = failed_attempt(self.name, kind, outcome.exit_code)
         return outcome
 
     def _signal_after_s(self) -> int | None:
@@ -183,8 +173,3 @@ class PodAttempts(Attempts):
         if limit_s is None or not wanted_s or not self.checkpoint_folder:
             return None
         return limit_s - lead_s(limit_s, wanted_s)
-
-    @property
-    def _begun(self) -> str:
-        """Return the path of an empty file whose timestamp is the start of the attempt."""
-        return f"{self._home}/begun"

@@ -194,7 +194,7 @@ def complete_lines(answer: str) -> list[str]:
     # At line feeds alone: output of a job may hold other characters that Python treats as line ends.
     lines = [line.rstrip("\r") for line in answer.rstrip("\n").split("\n")]
     if lines[-1].strip() != END:
-        raise ValueError("the answer is not whole")
+        raise ValueError("the answer is incomplete")
     return lines[:-1]
 
 
@@ -202,7 +202,7 @@ def _decoded(text: str) -> bytes:
     try:
         return base64.b64decode(text, validate=True)
     except binascii.Error:
-        raise ValueError("the answer is not whole") from None
+        raise ValueError("the answer is incomplete") from None
 
 
 def _take_exit_record(words: FinalReport, name: str, record: str) -> None:

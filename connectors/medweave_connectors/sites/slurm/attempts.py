@@ -7,17 +7,15 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from medweave_connectors.jobs import job_requests
-from medweave_connectors.jobs.retries.attempts import Attempts
-from medweave_connectors.jobs.retries.policy import Checkpoint, Table
-from medweave_connectors.sites.slurm import commands
-from medweave_connectors.sites.slurm.answers import read_checkpoint
+from medweave_connectors.jobs.retries.policy import Table
+from medweave_connectors.jobs.retries.submitted import SubmittedAttempts
 from medweave_connectors.sites.slurm.job import SlurmJob
-from medweave_connectors.sites.slurm.script import SlurmJobFiles, StepCommand
+from medweave_connectors.sites.slurm.script import StepCommand
 from medweave_connectors.sites.slurm.site import SlurmSite
 
 
-class SlurmAttempts(Attempts):
-    """Runs a step's command as a sequence of jobs, one per attempt."""
+class SlurmAttempts(SubmittedAttempts[SlurmJob]):
+    """A step's command as a sequence of Slurm jobs."""
 
     def __init__(
         self,
@@ -27,28 +25,13 @@ class SlurmAttempts(Attempts):
         table: Table,
         submit: Callable[[SlurmJob], Awaitable[tuple[str, int]]],
     ) -> None:
-        """`submit` runs a job to its end, as `SlurmJob.run` does, and cancels it on an interruption."""
-        super().__init__(name, table, site.closing)
-        self._site, self._submit = site, submit
+        super().__init__(name, table, site.closing, output_directory=step.output_directory, submit=submit)
+        self._site = site
         self._step = dataclasses.replace(step, checkpoint_folder=self.checkpoint_folder)
-        self._job: SlurmJob
 
-    async def attempt(self) -> tuple[str, int]:
-        """Submit a job and wait for its end."""
-        job = self._job = SlurmJob(self.name, self._step, self._site)
-        try:
-            return await self._submit(job)
-        finally:
-            self.failure = job.failure
-            if not self._step.home:
-                own = SlurmJobFiles.next_to(self._step.output_directory, "").folder
-                reattached = not job.files.folder.startswith(own)
-                self._step = dataclasses.replace(self._step, home=job.files.folder, was_empty=reattached)
-
-    async def find_checkpoint(self) -> Checkpoint:
-        """Return the checkpoint of the last job."""
-        folder = f"{self._step.output_directory}/{self.checkpoint_folder}"
-        return read_checkpoint(await self._site.run_line(commands.checkpoint(folder, self._job.files)))
+    def new_job(self, *, home: str, was_empty: bool) -> SlurmJob:
+        """Return the job of the next attempt, not submitted yet."""
+        return SlurmJob(self.name, dataclasses.replace(self._step, home=home, was_empty=was_empty), self._site)
 
     def largest_mib(self) -> float | None:
         """Return the memory of the largest node with enough cores, MiB."""

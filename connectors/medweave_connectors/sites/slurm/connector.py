@@ -27,6 +27,7 @@ from medweave_connectors.runlog.console import say
 from medweave_connectors.sites.slurm import commands
 from medweave_connectors.sites.slurm.answers import QueueEntry, QueuePoll, parse_poll
 from medweave_connectors.sites.slurm.attempts import SlurmAttempts
+from medweave_connectors.sites.slurm.copies import LoginNodeCopies
 from medweave_connectors.sites.slurm.deadlines import ResponseDeadline, SiteUnresponsive, retry_until_answered
 from medweave_connectors.sites.slurm.final_state import FinalStateQueries
 from medweave_connectors.sites.slurm.job import SlurmJob
@@ -38,7 +39,6 @@ from medweave_connectors.sites.slurm.site_survey import SiteSurvey, check_servic
 from medweave_connectors.sites.slurm.states import state_of
 from medweave_connectors.sites.slurm.watch import JobWatcher, QueryRate
 from medweave_connectors.transfer.capabilities import Endpoint, endpoint_of
-from medweave_connectors.transfer.shell_commands import link_or_copy
 
 ASK_S = 60.0
 CANCEL_S, CANCEL_PAUSE_S = 15.0, 0.5
@@ -46,10 +46,10 @@ SETTLE_S = 3.0
 LOOK_PAUSE_S = 0.5
 
 
-class MedweaveSlurmConnector(SlurmConnector):
+class MedweaveSlurmConnector(LoginNodeCopies, SlurmConnector):
     """Submits each job once, polls all of them with one query, and accepts only COMPLETED as success.
 
-    Transfers between sites, streams and locations are StreamFlow's.
+    Streams and locations are StreamFlow's.
     """
 
     CHECKED_AT_START = True
@@ -106,7 +106,7 @@ class MedweaveSlurmConnector(SlurmConnector):
             return  # the engine waits for the end of this before it closes anything
         if survey.missing or survey.error:
             raise SiteConfigError(
-                f"deployments.{self.deployment_name}: no Slurm that answers on {self._login.name}.",
+                f"deployments.{self.deployment_name}: Slurm does not respond on {self._login.name}.",
                 seen=f"no {', '.join(survey.missing)}" if survey.missing else survey.error,
                 expected="sbatch, squeue, scontrol, scancel and sinfo, and a controller that answers",
                 do="log in there and try `sinfo`",
@@ -163,7 +163,7 @@ class MedweaveSlurmConnector(SlurmConnector):
         known = ", ".join(self.services)
         if (service is None and self.services) or (service is not None and service not in self.services):
             raise SiteConfigError(
-                f"deployments.{self.deployment_name}: a binding names no service that it has.",
+                f"deployments.{self.deployment_name}: a binding names an unknown service.",
                 seen=f"service: {service}" if service else "no service",
                 expected=f"one of {known}" if known else "no service",
                 do="correct `service` of the binding's target",
@@ -245,23 +245,6 @@ class MedweaveSlurmConnector(SlurmConnector):
             },
             computes=False,
         )
-
-    async def copy_remote_to_remote(
-        self,
-        src: str,
-        dst: str,
-        locations: MutableSequence[ExecutionLocation],
-        source_location: ExecutionLocation,
-        source_connector: Any = None,
-        read_only: bool = False,
-    ) -> None:
-        """Copy from another location; on the cluster itself link read-only files, and make copies writable."""
-        source = (source_location.deployment, source_location.name)
-        others = [location for location in locations if (location.deployment, location.name) != source]
-        if len(others) < len(locations) and src != dst:
-            await self.run(source_location, link_or_copy(src, dst, read_only=read_only))
-        if others:
-            await super().copy_remote_to_remote(src, dst, others, source_location, source_connector, read_only)
 
     async def agent_endpoint(self, location: ExecutionLocation) -> Endpoint | None:
         """Return the login node as one end of a direct transfer; None if Slurm runs on this machine."""

@@ -7,25 +7,25 @@ import dataclasses
 import re
 import secrets
 import time
-from pathlib import Path, PurePosixPath
+from pathlib import PurePosixPath
 
 from medweave_connectors.host.errors import (
-    JobEndedBySite,
     SiteConfigError,
     SiteUnreachable,
-    TimeLimitExceeded,
     of_the_file,
 )
-from medweave_connectors.jobs import job_requests
+from medweave_connectors.jobs import job_requests, queue_messages
 from medweave_connectors.jobs.reattach import journal
 from medweave_connectors.jobs.reattach.journal import SLURM, Submission
-from medweave_connectors.jobs.retries.policy import FailedAttempt, FailureKind
-from medweave_connectors.runlog import current
+from medweave_connectors.jobs.retries.attempts import end_attempt
+from medweave_connectors.jobs.retries.policy import Checkpoint, FailedAttempt, FailureKind
+from medweave_connectors.runlog import current, job_notice
 from medweave_connectors.runlog.job import CommandOutcome
 from medweave_connectors.runlog.job_output import JobOutput
 from medweave_connectors.sites.slurm import commands, messages, reattach, reattach_commands, submission
-from medweave_connectors.sites.slurm.answers import FinalReport, parse_poll
+from medweave_connectors.sites.slurm.answers import FinalReport, parse_poll, read_checkpoint
 from medweave_connectors.sites.slurm.deadlines import (
+    GIVE_UP_AFTER_S,
     ResponseDeadline,
     SiteUnresponsive,
     reason_of,
@@ -71,6 +71,7 @@ class SlurmJob:
         self._output = JobOutput(name)
         self._started = time.monotonic()
         self._offset = 0
+        self._earlier: Submission | None = None
         self._allocation: Allocation
 
     async def run(self, time_limit_s: int | None) -> tuple[str, int]:
@@ -87,7 +88,7 @@ class SlurmJob:
             gpus=self._allocation.gpus > 0,
         )
         planned = self._plan_submission()
-        earlier = await self._find_earlier_job(planned) if planned else None
+        self._earlier = earlier = await self._find_earlier_job(planned) if planned else None
         if earlier is not None:
             self.key, self.job_id, self._files, self.sent = (
                 earlier.key,
@@ -95,7 +96,7 @@ class SlurmJob:
                 SlurmJobFiles(earlier.folder),
                 True,
             )
-            self._notice(f"re-attached to Slurm job {self.job_id} of an earlier driver")
+            self._notice(queue_messages.reattached(f"Slurm job {self.job_id}"))
         else:
             self.job_id = await self._submit(planned)
             self._notice(
@@ -106,16 +107,13 @@ class SlurmJob:
         self.over = state.state.ended
         if earlier is not None and self.over:
             await self._move_outputs(earlier)
-        outcome = await self._outcome(end, state)
-        if (run := current()) is not None:
-            run.command_ended(self.name, outcome)
-        if self._site.closing():
-            raise asyncio.CancelledError  # canceled by this run: the job did not fail
-        if state.state is SlurmJobState.TIMEOUT:
-            raise TimeLimitExceeded(f"{self.name}: {outcome.cause}")
-        if state.state not in (SlurmJobState.COMPLETED, SlurmJobState.FAILED):
-            raise JobEndedBySite(f"{self.name}: {outcome.cause}")
-        return outcome.cause, outcome.exit_code
+        return end_attempt(
+            self.name,
+            await self._outcome(end, state),
+            timed_out=state.state is SlurmJobState.TIMEOUT,
+            ended_by_site=state.state not in (SlurmJobState.COMPLETED, SlurmJobState.FAILED),
+            closing=self._site.closing(),
+        )
 
     def _request_allocation(self, time_limit_s: int | None) -> Allocation:
         where = self._site.label.setting
@@ -150,16 +148,13 @@ class SlurmJob:
         deadline = ResponseDeadline(self._notice)
         try:
             return await retry_until_answered(
-                lambda: reattach.find(self._site.run_line, self._runs, planned, deadline), deadline
+                lambda: reattach.find(self._site.run_line, journal.runs_folder(), planned, deadline), deadline
             )
         except SiteUnresponsive as error:
-            raise SiteUnreachable(
-                f"{self._site.label.name}: the site did not answer for half an hour about an earlier job of {self.name}; "
-                f"nothing was submitted: {error}"
-            ) from None
+            raise queue_messages.earlier_job_unknown(self._site.label.name, self.name, GIVE_UP_AFTER_S, error) from None
 
     async def _move_outputs(self, earlier: Submission) -> None:
-        line, message = reattach_commands.move(earlier.outputs), "its output folder could not be moved"
+        line, reason = reattach_commands.move(earlier.outputs), f"{MOVES} attempts failed"
         try:
             for _ in range(MOVES):
                 if reattach_commands.read_move(
@@ -168,11 +163,8 @@ class SlurmJob:
                     return
                 await asyncio.sleep(MOVE_PAUSE_S)
         except SiteUnresponsive as error:
-            message = f"no answer for half an hour: {error}"
-        raise SiteUnreachable(
-            f"{self._site.label.name}: Slurm job {self.job_id} of {self.name} has ended, and its outputs could not be "
-            f"moved to this run: {message}"
-        )
+            reason = f"no answer for half an hour: {error}"
+        raise queue_messages.outputs_not_moved(self._site.label.name, f"Slurm job {self.job_id}", self.name, reason)
 
     async def _submit(self, planned: Submission | None) -> str:
         site, files, requested = self._site, self._files, self._allocation
@@ -193,7 +185,7 @@ class SlurmJob:
             scripts = {files.script: single_script(self._step, files, prologue=site.prologue, title=title)}
         label = re.sub(r"[^A-Za-z0-9._-]+", ".", f"medweave{PurePosixPath(self.name).parent}")
         sbatch = commands.sbatch_words(files, requested, site.service, job_name=label, key=self.key)
-        await self._record_submission(planned, job_id="")
+        await journal.record(SLURM, planned, job_id="")
         try:
             job_id = await submission.submit(
                 site.run_line,
@@ -204,7 +196,7 @@ class SlurmJob:
                 deadline=ResponseDeadline(self._notice),
                 note_sent=self._note_sent,
             )
-            await self._record_submission(planned, job_id=job_id)
+            await journal.record(SLURM, planned, job_id=job_id)
             return job_id
         except submission.SubmissionRefused as error:
             self.over = True
@@ -217,20 +209,15 @@ class SlurmJob:
                 do=do,
             ) from None
         except submission.SubmissionLost as error:
-            raise SiteUnreachable(f"{site.label.name}: Slurm did not take the job of {self.name}: {error}") from None
+            raise SiteUnreachable(f"{site.label.name}: Slurm did not accept the job of {self.name}: {error}") from None
         except SiteUnresponsive as error:
-            known = "it may have the job" if self.sent else "nothing was submitted"
+            known = "the job may have been submitted" if self.sent else "nothing was submitted"
             raise SiteUnreachable(
-                f"{site.label.name}: Slurm has not answered for half an hour; {known} of {self.name}: {error}"
+                f"{site.label.name}: Slurm has not answered for half an hour; {known} for {self.name}: {error}"
             ) from None
 
     def _note_sent(self, sent: bool) -> None:
         self.sent = sent
-
-    async def _record_submission(self, planned: Submission | None, *, job_id: str) -> None:
-        if planned is not None:
-            known = dataclasses.replace(planned, job_id=job_id)
-            await asyncio.to_thread(journal.of(self._runs / planned.run_id, SLURM).write, known)
 
     async def _wait_for_final_state(self) -> tuple[FinalReport, SchedulerState]:
         """Wait for the end, and for a source that reports the final state."""
@@ -377,19 +364,21 @@ class SlurmJob:
         return code, f"{word}\nnode rank {rank} ({host}) ended first, exit code {code}; the others were ended with it."
 
     def _notice(self, text: str) -> None:
-        if (run := current()) is not None:
-            run.job_notice(self.name, text)
+        job_notice(self.name, text)
 
     @property
-    def _runs(self) -> Path:
-        run = current()
-        assert run is not None, "called without a run"
-        return run.folder.parent
+    def folder(self) -> str:
+        """Return the folder of the job's files, at the site."""
+        return self._files.folder
 
     @property
-    def files(self) -> SlurmJobFiles:
-        """Return the job's files at the site."""
-        return self._files
+    def is_reattached(self) -> bool:
+        """Return True if an earlier driver submitted the job."""
+        return self._earlier is not None
+
+    async def find_checkpoint(self, folder: str) -> Checkpoint:
+        """Return the state of the checkpoint folder after the job."""
+        return read_checkpoint(await self._site.run_line(commands.checkpoint(folder, self._files)))
 
     @property
     def _is_node_group(self) -> bool:

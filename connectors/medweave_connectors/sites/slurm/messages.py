@@ -140,7 +140,7 @@ def _problem(
             "ask for more in the tool's ResourceRequirement (ramMin), or make the step smaller",
         )
     if state.state is SlurmJobState.TIMEOUT and state.source == "exit file":  # Slurm's limits are whole minutes
-        return "took longer than its tool may", "raise the tool's ToolTimeLimit"
+        return "exceeded the time limit of its tool", "raise the tool's ToolTimeLimit"
     return {
         SlurmJobState.TIMEOUT: (
             f"hit its time limit of {requested.minutes} min" if requested.minutes else "hit its time limit",
@@ -148,7 +148,7 @@ def _problem(
         ),
         SlurmJobState.PREEMPTED: (
             "was preempted",
-            "run again, or bind the step to a partition whose jobs are left alone",
+            "run again, or bind the step to a partition without preemption",
         ),
         SlurmJobState.NODE_FAIL: ("lost a node", "run again; report it to the operators if it happens again"),
         SlurmJobState.CANCELLED: ("was cancelled at the site", "ask who cancelled it (`sacct -j`), and run again"),

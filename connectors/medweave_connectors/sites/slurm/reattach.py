@@ -66,8 +66,7 @@ async def find(run_line: RunLine, runs: Path, planned: Submission, deadline: Res
         job_id = await _find_job_id(run_line, earlier, planned, deadline)
         if not job_id or not await _is_usable(run_line, earlier, job_id):
             continue
-        adopted = journal.adopted(earlier, run_id=planned.run_id, output=planned.outputs[0])
-        adopted = dataclasses.replace(adopted, job_id=job_id, inputs=planned.inputs)
+        adopted = dataclasses.replace(journal.adopted(earlier, planned), job_id=job_id)
         if journal.adopt(runs, SLURM, adopted):
             return adopted
     return None
@@ -75,12 +74,11 @@ async def find(run_line: RunLine, runs: Path, planned: Submission, deadline: Res
 
 def _candidates(runs: Path, planned: Submission) -> list[Submission]:
     """Return matching submissions, newest first: the last of several attempts counts."""
-    same = [
-        submission
-        for submission in journal.unattended_jobs(runs, SLURM)
-        if (submission.job, submission.fingerprint) == (planned.job, planned.fingerprint)
+    return [
+        earlier
+        for earlier in journal.unattended_jobs(runs, SLURM)
+        if earlier.job == planned.job and same_work.has_same_command(earlier, planned)
     ]
-    return [submission for submission in same if len(submission.inputs) == len(planned.inputs)]
 
 
 async def _find_job_id(run_line: RunLine, earlier: Submission, planned: Submission, deadline: ResponseDeadline) -> str:

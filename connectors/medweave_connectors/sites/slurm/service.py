@@ -33,7 +33,7 @@ def minutes_of(text: str, *, where: str) -> int:
     match = _TIME.fullmatch(text)
     if match is None:
         raise UsageError(
-            f"{where}: this is no time.",
+            f"{where}: not a time.",
             seen=text,
             expected="hours:minutes:seconds or days-hours:minutes:seconds",
             do="write '12:00:00' for twelve hours",
@@ -42,7 +42,7 @@ def minutes_of(text: str, *, where: str) -> int:
     complete_lines = (days * 24 + hours) * 60 + minutes + math.ceil(seconds / 60)
     if not complete_lines:
         raise UsageError(
-            f"{where}: a limit of no time.",
+            f"{where}: the time limit is zero.",
             seen=text,
             expected="at least one second; without `time`, the limit of the partition",
             do="write the longest time that a job may take, or leave `time` out",
@@ -70,7 +70,7 @@ def _refuse_owned(option: str, *, where: str) -> None:
     match = _OPTION.fullmatch(option)
     if match is None:
         raise UsageError(
-            f"{where}: this is no long option of sbatch.",
+            f"{where}: not a long option of sbatch.",
             seen=option,
             expected="--name or --name=value, such as --exclude=n7",
             do="write the option's long name, and its value after '='",

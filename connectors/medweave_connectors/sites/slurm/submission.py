@@ -73,7 +73,7 @@ async def submit(
             deadline.no_answer(refusal)
             await _quietly(run_line, commands.open_claim(files))
         elif (unknown := unknown + 1) == UNKNOWN_LOOKS:
-            raise SubmissionLost(message or "its files could not be written there, or sbatch does not end")
+            raise SubmissionLost(message or "its files could not be written there, or sbatch does not return")
 
 
 async def look_up(run_line: RunLine, key: str, deadline: ResponseDeadline, message: str = "") -> str:

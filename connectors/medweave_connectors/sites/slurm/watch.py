@@ -11,12 +11,12 @@ import time
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
 
+from medweave_connectors.jobs import queue_messages
 from medweave_connectors.sites.slurm import commands
 from medweave_connectors.sites.slurm.answers import QueueEntry, QueuePoll, parse_poll
 from medweave_connectors.sites.slurm.deadlines import ResponseDeadline, SiteUnresponsive, reason_of
 from medweave_connectors.sites.slurm.script import SlurmJobFiles
 from medweave_connectors.sites.slurm.states import PERMANENT_PENDING_REASONS, SlurmJobState, state_of
-from medweave_core.contracts.progress import duration
 
 SHORTEST_S, LONGEST_FOLLOW_S = 0.5, 2.0
 LONGEST_S, LONGEST_WAITING_S = 10.0, 30.0  # between two queries of the queue: with running jobs, and without
@@ -192,7 +192,7 @@ class JobWatcher:
             job.since, job.last_notice, job.script_ended = now, ("", ""), False
         if state is SlurmJobState.RUNNING and state_of(job.word) is SlurmJobState.WAITING and any(job.last_notice):
             job.last_notice = ("", "")
-            job.on_notice(f"runs now, after {duration(now - job.since)} in the queue")
+            job.on_notice(queue_messages.runs_now(now - job.since))
         if word in ("SUSPENDED", "STOPPED") and job.last_notice != (word, ""):
             job.last_notice = word, ""
             job.on_notice(f"Slurm suspended the job ({word}); it will continue from where it was")

@@ -237,7 +237,7 @@ async def _jumps(target: Target, settings: HostSettings, left: int) -> Any:
     """Return the connection to the last jump host; each is reached through the one before it."""
     if left == 0:
         raise UsageError(
-            f"{target.where}.nodes: {target.host} has no end of jump hosts.",
+            f"{target.where}.nodes: {target.host} has too many jump hosts.",
             seen=f"more than {MOST_JUMPS} in a row, the last one {settings.jumps[0]} for {settings.alias}",
             expected="a ProxyJump that leads to a host without one",
             do=f"correct ProxyJump in {user_file()} (`Host *` also means the jump host)",

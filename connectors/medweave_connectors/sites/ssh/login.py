@@ -38,7 +38,7 @@ class LoginFailed(ConnectionError):
     def __init__(self, what: str, printed: str) -> None:
         self.what, self.printed = what, printed
         super().__init__(
-            f"the login runs no commands: {what}.\n"
+            f"the login account runs no commands: {what}.\n"
             f"  seen:     {printed or 'no output'}\n"
             "  expected: an account whose login shell runs commands: `ssh HOST echo ok` prints ok\n"
             "  do:       check the account's login shell and start-up files, an expired password, and ForceCommand in the "
@@ -141,7 +141,7 @@ async def _failure(process: Any, ended: _Ended, errors: asyncio.Future[tuple[byt
                 printed += b"\n" + more.printed
             await process.wait_closed()
     if ended.is_silent:
-        return LoginFailed(f"nothing came for {UNRESPONSIVE_S:.0f} s before its shell answered", _shown(printed))
+        return LoginFailed(f"no output for {UNRESPONSIVE_S:.0f} s before its shell answered", _shown(printed))
     if process.exit_status is None and process.exit_signal is None:
         text = _shown(printed)
         return ConnectionError(f"the session was lost before its shell answered{': ' + text if text else ''}")

@@ -177,7 +177,7 @@ def _master_first(hop: SSHHop) -> str:
 def _second_factor(hop: SSHHop) -> Refusal:
     return Refusal(
         setting="nodes",
-        seen=f"{hop.called} lets user {hop.user} in with no key alone: it asks for more (a password or a code)",
+        seen=f"{hop.called} does not accept a key alone from user {hop.user}: it also requires a password or a code",
         expected="a login with a key alone, or an open ControlMaster, through which medweave goes",
         do=_master_first(hop),
     )

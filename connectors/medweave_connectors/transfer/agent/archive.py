@@ -30,11 +30,11 @@ class RefusalReason(str, Enum):  # noqa: UP042 (3.8)
     __str__ = str.__str__
     NAME = "an entry lies outside of the requested path"
     KIND = "an entry is neither a file nor a folder"
-    LINK = "an entry is another name of a file that was not sent before"
-    TWICE = "an entry comes twice"
-    SIZE = "it holds more than there was"
-    FORM = "it is no archive"
-    CUT = "it ends too soon"
+    LINK = "an entry is a hard link to a file that was not sent before"
+    TWICE = "an entry occurs twice"
+    SIZE = "it has more bytes than the source"
+    FORM = "it is not a tar archive"
+    CUT = "it is truncated"
 
 
 class ArchiveRefused(ValueError):

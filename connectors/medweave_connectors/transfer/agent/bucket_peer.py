@@ -34,11 +34,11 @@ PIECE = 8 * 2**20
 PARALLEL = 3
 REQUEST_S, PROBE_S = 120.0, 10.0
 PAUSES_S = (0.5, 2.0, 8.0)  # none for the probe: the copy may take another route
-GARBLED = "what the bucket gave is not what was stored"
+GARBLED = "a fetched object differs from the stored one"
 _FINAL = (
     "peer certificate does not match",
     "connection refused",
-    "the name is not known there",
+    "the host name cannot be resolved there",
 )  # a retry within seconds does not help
 _TAG = 16
 _GET_TAG, _SET_TAG = 0x10, 0x11  # of OpenSSL's evp.h
@@ -69,7 +69,7 @@ def _openssl() -> Any:
                     function = getattr(library, "EVP_" + name)
                     function.restype, function.argtypes = result, arguments
                 return library
-    raise direct_peer.PeerFailed("its python3 has no OpenSSL to seal with")
+    raise direct_peer.PeerFailed("its python3 has no OpenSSL for encryption")
 
 
 class PieceCipher:
@@ -143,11 +143,11 @@ class BucketClient:
                 with self._opener.open(request, timeout=PROBE_S if probes else REQUEST_S) as answer:
                     return bytes(answer.read(most_bytes))
             except urllib.error.HTTPError as error:
-                why = "the bucket answers %d%s" % (error.code, _code(error))  # noqa: UP031
+                why = "the bucket responds with status %d%s" % (error.code, _code(error))  # noqa: UP031
                 if error.code < 500 or pause_s is None:
                     raise direct_peer.PeerFailed(why) from None
             except urllib.error.URLError as error:
-                why = "the bucket is not reached: " + _why(error.reason)
+                why = "the bucket cannot be reached: " + _why(error.reason)
             except (OSError, http.client.HTTPException):
                 why = "the connection to the bucket was lost"
             if pause_s is None or why.endswith(_FINAL):
@@ -213,7 +213,7 @@ def send(bucket: BucketClient, cipher: PieceCipher, command: list[str]) -> None:
     while waiting:
         _report_stored(*waiting.popleft())
     if code:
-        raise direct_peer.PeerFailed("tar failed where the files are", direct_peer.tar_report(code, errors))
+        raise direct_peer.PeerFailed("tar failed at the source", direct_peer.tar_report(code, errors))
 
 
 def _report_stored(number: int, last: bool, storing: Any) -> None:
@@ -240,13 +240,13 @@ def receive(bucket: BucketClient, cipher: PieceCipher, command: list[str], check
         direct_peer.write_to_tar(tar, check(data) if data else b"", errors)
         direct_peer.report(now="took", number=line["number"])
     if end != (direct_peer.moved_bytes[0], 0):
-        raise direct_peer.PeerFailed("tar failed at the other end" if end[1] else direct_peer.CUT)
+        raise direct_peer.PeerFailed("tar failed at the peer" if end[1] else direct_peer.CUT)
     check(b"")
     assert tar.stdin is not None
     tar.stdin.close()
     code = tar.wait()
     if code:
-        raise direct_peer.PeerFailed("tar failed where they should go", direct_peer.tar_report(code, errors))
+        raise direct_peer.PeerFailed("tar failed at the destination", direct_peer.tar_report(code, errors))
 
 
 def _probe(bucket: BucketClient, settings: dict[str, Any]) -> None:

@@ -127,7 +127,7 @@ def send(link: ssl.SSLSocket, settings: dict[str, Any], encoding: dict[str, Any]
     code = tar.wait()
     link.sendall(encoding["HEAD"].pack(0, 0, 0) + _END.pack(moved_bytes[0], code))
     if code:
-        raise PeerFailed("tar failed where the files are", tar_report(code, errors))
+        raise PeerFailed("tar failed at the source", tar_report(code, errors))
     _wait_for_answer(link)
     return {}
 
@@ -158,7 +158,7 @@ def _send_blocks(link: ssl.SSLSocket, blocks: Iterator[Any]) -> None:
 
 def _wait_for_answer(link: ssl.SSLSocket) -> None:
     if struct.unpack(">i", read_exactly(link, 4))[0]:
-        raise PeerFailed("tar failed at the other end")
+        raise PeerFailed("tar failed at the peer")
 
 
 def _module(name: str, text: str) -> dict[str, Any]:
@@ -221,7 +221,7 @@ def receive(link: ssl.SSLSocket, settings: dict[str, Any], encoding: dict[str, A
     code = tar.wait()
     link.sendall(struct.pack(">i", code))
     if code:
-        raise PeerFailed("tar failed where they should go", tar_report(code, errors))
+        raise PeerFailed("tar failed at the destination", tar_report(code, errors))
 
 
 def write_to_tar(tar: subprocess.Popen[bytes], data: Any, errors: tuple[threading.Thread, bytearray]) -> None:
@@ -234,7 +234,7 @@ def write_to_tar(tar: subprocess.Popen[bytes], data: Any, errors: tuple[threadin
     except BrokenPipeError:
         code = tar.wait()
         if code:
-            raise PeerFailed("tar failed where they should go", tar_report(code, errors)) from None
+            raise PeerFailed("tar failed at the destination", tar_report(code, errors)) from None
 
 
 def _receive_tree(link: ssl.SSLSocket, task: dict[str, Any], encoding: dict[str, Any]) -> None:
@@ -255,7 +255,7 @@ def _receive_tree(link: ssl.SSLSocket, task: dict[str, Any], encoding: dict[str,
 def _check_end(link: ssl.SSLSocket) -> None:
     count, code = _END.unpack(read_exactly(link, _END.size))
     if code or count != moved_bytes[0]:
-        raise PeerFailed("tar failed at the other end" if code else CUT)
+        raise PeerFailed("tar failed at the peer" if code else CUT)
 
 
 def main() -> None:
@@ -278,7 +278,7 @@ def main() -> None:
         except PeerFailed as error:
             report(failed=str(error), tar=error.tar, moved=moved_bytes[0])
         except socket.timeout:  # noqa: UP041 (before 3.10 it was no TimeoutError)
-            report(failed="the other end has stopped", tar=None, moved=moved_bytes[0])
+            report(failed="the peer stopped", tar=None, moved=moved_bytes[0])
         except OSError:  # of ssl, too
             report(failed=CUT, tar=None, moved=moved_bytes[0])
         else:

@@ -255,7 +255,7 @@ class Decoder:
         else:
             is_valid = how >> 4 in self._codecs and how & 15 in WIDTHS and 0 < length < size <= BLOCK
         if not is_valid:
-            raise NotDecoded("the stream is none")
+            raise NotDecoded("the stream is not in the expected encoding")
         return how, length, size
 
     def content(self, how: int, body: bytearray, size: int) -> bytearray:

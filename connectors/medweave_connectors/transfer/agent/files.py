@@ -164,7 +164,7 @@ def shared(work: Callable[[list[bytes]], bytes], items: list[bytes]) -> list[byt
     results = [_read_all(reading) for _, reading in processes]
     codes = [os.waitpid(process, 0)[1] for process, _ in processes]  # waits for all
     if any(codes):
-        raise OSError("a process has failed")
+        raise OSError("a worker process failed")
     return results
 
 

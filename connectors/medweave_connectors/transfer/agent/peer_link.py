@@ -62,7 +62,7 @@ def _from_memory(context: ssl.SSLContext, pem: bytes) -> None:
             os.close(writing)
         context.load_cert_chain(*("/dev/fd/%d" % reading for reading, _ in ends))  # noqa: UP031
     except OSError:
-        raise PeerFailed("its python3 cannot take a certificate from memory") from None
+        raise PeerFailed("its python3 cannot load a certificate from memory") from None
     finally:
         for reading, _ in ends:
             os.close(reading)
@@ -179,5 +179,5 @@ def describe_error(error: OSError) -> str:
     if isinstance(error, socket.timeout):
         return "no answer"
     if isinstance(error, socket.gaierror):
-        return "the name is not known there"
+        return "the host name cannot be resolved there"
     return error.strerror or "no connection"

@@ -31,7 +31,7 @@ HEAD = struct.Struct(">BHIqQ")  # kind, length of the path, mode, time of the la
 FILE, FOLDER, END = 1, 2, 0
 ROOT = b"."  # the path of the folder or file that is sent
 BLOCK_BYTES = 2**20
-CHANGED = "a file was written to while it was read"
+CHANGED = "a file changed while it was read"
 _READ_ONLY = ~0o222
 _OUT = re.compile(rb"^/|(^|/)\.\.(/|$)|[\\\n\r]")  # a name that leads out of the folder, or that listings cannot hold
 _F_SETPIPE_SZ = 1031  # fcntl has it from 3.10 on
@@ -55,7 +55,9 @@ class TreeNotSent(Exception):
 class TreeRefused(TreeNotSent):
     """The stream is no tree, or is larger than announced, or cannot be written."""
 
-    def __init__(self, why: str = "a stream was refused: it is no tree", system_message: str | None = "") -> None:
+    def __init__(
+        self, why: str = "a stream was refused: it is not a tree stream", system_message: str | None = ""
+    ) -> None:
         super().__init__(why, system_message)
 
 
@@ -87,7 +89,7 @@ class TreeSender:
         """Yield the stream, in blocks of `BLOCK_BYTES` at most.
 
         Raises:
-            TreeNotSent: a file was written to while it was read, or cannot be read.
+            TreeNotSent: a file changed while it was read, or cannot be read.
         """
         try:
             if os.path.isdir(self._path):
@@ -289,7 +291,7 @@ class TreeReceiver:
     def _begin(self, name: bytes, mode: int, time_ns: int, size: int) -> None:
         self._allowed_bytes -= size
         if self._allowed_bytes < 0:
-            raise TreeRefused("a stream was refused: it holds more than there was")
+            raise TreeRefused("a stream was refused: it has more bytes than the source")
         self._file = os.open(
             self._at(name), os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, mode & self._mode_mask
         )

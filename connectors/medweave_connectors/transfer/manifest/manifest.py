@@ -127,7 +127,7 @@ class Manifest:
     def unsendable(self) -> str:
         """Return what cannot be copied, in counts only; empty where everything can."""
         words = {
-            Kind.SYMLINK: "links that lead nowhere",
+            Kind.SYMLINK: "broken links",
             Kind.SPECIAL: "entries that are neither files nor folders nor links",
         }
         counts = {kind: self.count(kind) for kind in words}
@@ -154,7 +154,7 @@ class Manifest:
             (folders, f"{folders} of {self.count(Kind.FOLDER)} folders missing"),
             (other_kind, f"{other_kind} of {len(self.entries)} are of another kind"),
             (changed, f"{changed} {total} with other content"),
-            (strange, f"{strange} more than were sent"),
+            (strange, f"{strange} unexpected entries"),
         )
         return ", ".join(words for count, words in counts if count)
 
@@ -216,17 +216,17 @@ def parse(text: str, *, digests: bool = True) -> Manifest:
     try:
         *sections, end = _unpacked(text).split(b"\0")
     except (ValueError, zlib.error):
-        raise ManifestError(reason_in(text) or "the listing of the files is no listing") from None
+        raise ManifestError(reason_in(text) or "the listing of the files cannot be parsed") from None
     ended = _END.fullmatch(end)
     if ended is None:
-        raise ManifestError("the listing of the files is cut")
+        raise ManifestError("the listing of the files is truncated")
     if code := int(ended[1]):
         missing = "there is no such file or folder" if code == _NOT_THERE else ""
         raise ManifestError(
             missing or reason_in(b"".join(sections).decode(errors="replace")) or f"it ended with {code}"
         )
     if len(sections) != 3:
-        raise ManifestError("the listing of the files has not its three parts")
+        raise ManifestError("the listing of the files lacks one of its three parts")
     root, listing, hashes = sections
     entries, first = {}, b""
     sums = dict(_digests(hashes))
@@ -236,10 +236,10 @@ def parse(text: str, *, digests: bool = True) -> Manifest:
         if path in entries:
             raise ManifestError("the listing of the files has an entry twice")
         if bool(entry.sha256) != (digests and entry.kind == Kind.FILE):
-            raise ManifestError("the entries of the listing are not those of its digests")
+            raise ManifestError("the listing and its digests name different files")
         entries[path] = entry
     if not entries or sums:
-        raise ManifestError("the entries of the listing are not those of its digests")
+        raise ManifestError("the listing and its digests name different files")
     _check_tree(entries, first, root)
     return Manifest(os.fsdecode(root), entries)
 
@@ -277,7 +277,7 @@ def _records(section: bytes, head: re.Pattern[bytes]) -> Iterator[tuple[re.Match
     heads = list(head.finditer(section))
     ends = [match.start() for match in heads[1:]] + [len(section) - 1]
     if section and (not heads or heads[0].start() != 0 or not section.endswith(b"\n")):
-        raise ManifestError("a line of the listing is no entry")
+        raise ManifestError("a line of the listing cannot be parsed")
     for match, end in zip(heads, ends, strict=bool(heads)):
         yield match, section[match.end() : end]
 

@@ -40,7 +40,7 @@ def parse_answer(text: str) -> bytes:
     except ValueError:  # of binascii, too
         match = None
     if match is None:
-        raise RemoteScanFailed(reason_in(text) or "the answer is cut")
+        raise RemoteScanFailed(reason_in(text) or "the answer is truncated")
     if code := int(match[2]):
         raise RemoteScanFailed(reason_in(match[1].decode(errors="replace")) or f"it ended with {code}")
     return match[1]

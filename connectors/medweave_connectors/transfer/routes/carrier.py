@@ -40,14 +40,14 @@ from medweave_connectors.transfer.streams.pieces import Piece
 from medweave_connectors.transfer.streams.transcoding import SiteCodecs, leg
 from medweave_connectors.transfer.streams.tree_stream_piece import TreeStream
 
-MOST_BREAKS = 2  # consecutive broken streams: then the route between the pair is not tried again
+MOST_BREAKS = 2  # consecutive broken streams: then the route between the pair is not retried
 _FULL = (*transfer_reasons.NO_ROOM, *transfer_reasons.READ_ONLY)  # which no other route would change
 _FINAL = (*_FULL, *transfer_reasons.NOT_ALLOWED)
 _NAME_BYTES = 2**20  # of one command: Linux has 2 MiB for arguments and environment
 _SHARED = {
-    SharedCopyResult.LINKED: "it was linked there",
-    SharedCopyResult.COPIED: "it was copied there",
-    SharedCopyResult.SHARED: "it was put there once",
+    SharedCopyResult.LINKED: "linked at the destination",
+    SharedCopyResult.COPIED: "copied at the destination",
+    SharedCopyResult.SHARED: "one copy for several locations",
 }
 
 
@@ -283,7 +283,7 @@ class Carrier:
                 if code or (result := same_file_system.parse_result(text)) == SharedCopyResult.APART:
                     self._pair.apart = code != 0  # missing rights stay missing
                     return False
-            self._taken[location.name] = SAME, f"the two see the same files; {_SHARED[result]}"
+            self._taken[location.name] = SAME, f"both sites share a file system; {_SHARED[result]}"
             return True
 
     async def _send_directly(self, location: ExecutionLocation, work: CopyWork) -> bool:
@@ -319,9 +319,9 @@ class Carrier:
                 return False
             else:
                 pair.breaks = 0
-                self._taken[location.name] = DIRECT, f"the two reach each other; the {listener} listens"
+                self._taken[location.name] = DIRECT, f"both sites reach each other; the {listener} listens"
                 return True
-        self._refuse_direct(f"there is no direct way ({'; '.join(dict.fromkeys(refusals))})")
+        self._refuse_direct(f"there is no direct route ({'; '.join(dict.fromkeys(refusals))})")
         return False
 
     async def _copy_directly(
@@ -346,14 +346,14 @@ class Carrier:
             plain = replace(work, tree=None)
             await self._bucket.copy(*await plain.peer_tasks(self._source, location, self._connector_of))
         except NotConnected as error:
-            self._refuse_bucket(f"there is no way by the bucket ({error})")
+            self._refuse_bucket(f"there is no route through the bucket ({error})")
         except CopyBroke as error:
             self._raise_if_final(error, f"a copy to {location.deployment}")
             pair.bucket_breaks += 1
             if pair.bucket_breaks >= MOST_BREAKS:
-                self._refuse_bucket(f"{MOST_BREAKS} copies by the bucket broke off, the last one because {error}")
+                self._refuse_bucket(f"{MOST_BREAKS} copies through the bucket broke off, the last one because {error}")
             else:
-                self._reason = f"a copy by the bucket broke off: {error}"
+                self._reason = f"a copy through the bucket broke off: {error}"
                 self._notify(self._reason)
         else:
             pair.bucket_breaks = 0
@@ -395,4 +395,4 @@ class Carrier:
 
     def _notify(self, why: str) -> None:
         source, target = self._source.deployment, self._plan.target_deployment
-        notify(target, f"what it gets from {source} goes through this machine: {why}")
+        notify(target, f"data from {source} goes through the driver: {why}")

@@ -17,9 +17,9 @@ from medweave_connectors.transfer.routes.copy_work import PairState
 from medweave_connectors.transfer.streams.transcoding import SiteCodecs
 
 OFF = "direct copies are switched off in dataManager.config"
-SMALL = "less than 1 MiB costs less so"
-PARTIAL = "only files that it lacked were sent"
-ONE_END_HERE = "one of its ends is this machine"
+SMALL = "faster for less than 1 MiB"
+PARTIAL = "only missing files were sent"
+ONE_END_HERE = "the driver is one end of the copy"
 # Starting two agents takes a third of a second; a driver with a link of 25 Mbit/s sends these bytes in that time.
 SMALL_BYTES = 2**20
 

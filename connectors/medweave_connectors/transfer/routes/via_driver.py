@@ -11,9 +11,8 @@ import contextlib
 import posixpath
 import secrets
 from collections.abc import Awaitable, Callable, MutableSequence, Sequence
-from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 from streamflow.core.deployment import Connector, ExecutionLocation
 
@@ -50,9 +49,23 @@ class StreamOptions:
     max_bytes: int | None = None
 
 
-# The options of the copy that `copy_by_connectors` makes. StreamFlow's copy methods of connectors have no parameter for them, and
-# connectors of StreamFlow's own may lie between; everywhere else options are passed as arguments.
-_copy_options: ContextVar[StreamOptions | None] = ContextVar("copy_options", default=None)
+@runtime_checkable
+class TakesStreamOptions(Protocol):
+    """A connector whose copy methods have one more keyword argument than StreamFlow's: `options`, of the copy's streams."""
+
+    @property
+    def takes_stream_options(self) -> bool:
+        """Return True unless the connector wraps one whose copies take no options."""
+
+
+def takes_options(connector: Any) -> bool:
+    """Return True if a connector's copy methods take options."""
+    return isinstance(connector, TakesStreamOptions) and connector.takes_stream_options
+
+
+def options_for(connector: Any, options: StreamOptions | None) -> dict[str, Any]:
+    """Return the keyword arguments that pass options to a connector's copy methods; none if they take no options."""
+    return {"options": options} if takes_options(connector) else {}
 
 
 async def copy_by_connectors(
@@ -69,24 +82,26 @@ async def copy_by_connectors(
         StreamBroke: a program failed at one end, or the connection was lost.
         SiteUnreachable: there is no connection.
     """
-    origin, connector = connector_of(source.deployment), connector_of(destinations[0].deployment)
-    token = _copy_options.set(options)
-    try:
-        if source.local:
-            await connector.copy_local_to_remote(src=path, dst=target, locations=list(destinations), read_only=False)
-        elif destinations[0].local:
-            await origin.copy_remote_to_local(src=path, dst=target, location=source, read_only=False)
-        else:
-            await connector.copy_remote_to_remote(
-                src=path,
-                dst=target,
-                locations=list(destinations),
-                source_location=source,
-                source_connector=origin,
-                read_only=False,
-            )
-    finally:
-        _copy_options.reset(token)
+    origin = underlying(connector_of(source.deployment))
+    connector = underlying(connector_of(destinations[0].deployment))
+    if source.local:
+        await connector.copy_local_to_remote(
+            src=path, dst=target, locations=list(destinations), read_only=False, **options_for(connector, options)
+        )
+    elif destinations[0].local:
+        await origin.copy_remote_to_local(
+            src=path, dst=target, location=source, read_only=False, **options_for(origin, options)
+        )
+    else:
+        await connector.copy_remote_to_remote(
+            src=path,
+            dst=target,
+            locations=list(destinations),
+            source_location=source,
+            source_connector=origin,
+            read_only=False,
+            **options_for(connector, options),
+        )
 
 
 async def pump(
@@ -186,16 +201,22 @@ class TarCopies:
 
     deployment_name: str
     transferBufferSize: int
+    takes_stream_options = True
 
     async def copy_local_to_remote(
-        self, src: str, dst: str, locations: MutableSequence[ExecutionLocation], read_only: bool = False
+        self,
+        src: str,
+        dst: str,
+        locations: MutableSequence[ExecutionLocation],
+        read_only: bool = False,
+        options: StreamOptions | None = None,
     ) -> None:
         """Copy to each location: below the destination where that is a folder, under its name elsewhere.
 
         Raises:
             StreamBroke: tar failed at one end.
         """
-        options = _options()
+        options = options or StreamOptions()
 
         async def streams() -> tuple[Any, Sequence[Any], tuple[StreamLeg, StreamLeg]]:
             source = LocalReader(shell_commands.pack(src.rstrip("/")), f"a transfer from {THIS_MACHINE}")
@@ -205,10 +226,15 @@ class TarCopies:
         await self._copy(dst, streams, self.transferBufferSize, options)
 
     async def copy_remote_to_local(
-        self, src: str, dst: str, location: ExecutionLocation, read_only: bool = False
+        self,
+        src: str,
+        dst: str,
+        location: ExecutionLocation,
+        read_only: bool = False,
+        options: StreamOptions | None = None,
     ) -> None:
         """Copy to this machine by a checked stream, as all methods here."""
-        options = _options()
+        options = options or StreamOptions()
 
         async def streams() -> tuple[Any, Sequence[Any], tuple[StreamLeg, StreamLeg]]:
             words = shell_commands.unpack(_name(src), dst.rstrip("/"), secrets.token_hex(4), own=True)
@@ -226,10 +252,11 @@ class TarCopies:
         source_location: ExecutionLocation,
         source_connector: Connector | None = None,
         read_only: bool = False,
+        options: StreamOptions | None = None,
     ) -> None:
         """Copy from another location; at the same location, link a source that is only read."""
         connector: Any = source_connector or self
-        options = _options()
+        options = options or StreamOptions()
         source_key = (source_location.deployment, source_location.name)
         others = [other for other in locations if (other.deployment, other.name) != source_key]
         if len(others) < len(locations) and src != dst:
@@ -282,10 +309,6 @@ class TarCopies:
     @staticmethod
     def _buffer(connector: Any) -> int:
         return int(connector.transferBufferSize)
-
-
-def _options() -> StreamOptions:
-    return _copy_options.get() or StreamOptions()
 
 
 def _name(path: str) -> str:

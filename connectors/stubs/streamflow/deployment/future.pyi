@@ -1,4 +1,5 @@
 import asyncio
+import builtins
 from abc import ABCMeta
 from collections.abc import MutableMapping, MutableSequence
 from contextlib import AbstractAsyncContextManager
@@ -9,13 +10,14 @@ from streamflow.core.deployment import Connector, ExecutionLocation
 from streamflow.core.scheduling import AvailableLocation
 
 class FutureConnector(Connector, metaclass=ABCMeta):
+    type: builtins.type[Connector]
     external: bool
     parameters: MutableMapping[str, Any]
     deploy_event: asyncio.Event
     _connector: Connector | None
 
     def __init__(
-        self, name: str, config_dir: str, connector_type: type[Connector], external: bool, **kwargs: Any
+        self, name: str, config_dir: str, connector_type: builtins.type[Connector], external: bool, **kwargs: Any
     ) -> None: ...
     @property
     def connector(self) -> Connector: ...

@@ -7,6 +7,9 @@ from streamflow.core.deployment import Connector, ExecutionLocation
 from streamflow.core.scheduling import AvailableLocation
 from streamflow.deployment.future import FutureAware
 
+def get_inner_location(location: ExecutionLocation) -> ExecutionLocation: ...
+def get_inner_locations(locations: MutableSequence[ExecutionLocation]) -> MutableSequence[ExecutionLocation]: ...
+
 class ConnectorWrapper(Connector, FutureAware, metaclass=ABCMeta):
     connector: Connector
     service: str | None

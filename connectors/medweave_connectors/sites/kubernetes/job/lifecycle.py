@@ -10,12 +10,15 @@ import secrets
 import time
 from typing import Any
 
-from medweave_connectors.host.errors import JobEndedBySite, SiteUnreachable, TimeLimitExceeded, of_the_file
+from medweave_connectors.host.errors import SiteUnreachable, of_the_file
 from medweave_connectors.host.transfer_reasons import known_reason
-from medweave_connectors.jobs import job_requests
-from medweave_connectors.jobs.reattach.journal import Submission
-from medweave_connectors.jobs.retries.policy import FailedAttempt, FailureKind
-from medweave_connectors.runlog import console, current
+from medweave_connectors.jobs import job_requests, queue_messages
+from medweave_connectors.jobs.reattach import journal
+from medweave_connectors.jobs.reattach.journal import KUBERNETES, Submission
+from medweave_connectors.jobs.retries.attempt_script import look_for_checkpoint, read_checkpoint
+from medweave_connectors.jobs.retries.attempts import end_attempt, failed_attempt
+from medweave_connectors.jobs.retries.policy import Checkpoint, FailedAttempt, FailureKind
+from medweave_connectors.runlog import console, current, job_notice
 from medweave_connectors.runlog.job import CommandOutcome
 from medweave_connectors.runlog.job_output import JobOutput
 from medweave_connectors.sites.kubernetes.job import messages as job_messages
@@ -67,7 +70,7 @@ class KubernetesJob:
         self._container = site.container
         self.files = KubernetesJobFiles.next_to(step.output_directory, token)
         self._home, self._was_empty = home or self.files.folder, was_empty
-        self._left: Submission | None = None
+        self._earlier: Submission | None = None
         self._output = JobOutput(step.name)
         self._since = datetime.datetime.now(datetime.UTC).replace(microsecond=0)
         self._started, self._made = time.monotonic(), 0.0
@@ -87,10 +90,10 @@ class KubernetesJob:
         try:
             await self._begin()
             status = await self._until_ended()
-            if self._left is not None and (
+            if self._earlier is not None and (
                 status.state is KubernetesJobState.COMPLETED or status.kind is not FailureKind.UNKNOWN
             ):
-                await reattach.move_outputs(self._site, self._left, self.job_name)
+                await reattach.move_outputs(self._site, self._earlier, self.job_name)
             outcome = await self._outcome(status)
         finally:
             # In a separate task: the current one may be being cancelled.
@@ -98,13 +101,13 @@ class KubernetesJob:
             # A Job that may still run is not submitted again; a Job on a lost node is, since its end will never be reported.
             if self.failure is not None and not self.gone and self.failure.kind is not FailureKind.NODE_FAIL:
                 self.failure = FailedAttempt(kind=FailureKind.UNKNOWN)
-        if (run := current()) is not None:
-            run.command_ended(self._step.name, outcome)
-        if status.kind is FailureKind.TIMEOUT:
-            raise TimeLimitExceeded(f"{self._step.name}: {outcome.cause}")
-        if outcome.exit_code and status.kind not in (FailureKind.STEP_FAILED, FailureKind.OUT_OF_MEMORY):
-            raise JobEndedBySite(f"{self._step.name}: {outcome.cause}")
-        return outcome.cause, outcome.exit_code
+        own_failure = status.kind in (FailureKind.STEP_FAILED, FailureKind.OUT_OF_MEMORY)
+        return end_attempt(
+            self._step.name,
+            outcome,
+            timed_out=status.kind is FailureKind.TIMEOUT,
+            ended_by_site=outcome.exit_code != 0 and not own_failure,
+        )
 
     # ---- before it runs
 
@@ -135,9 +138,9 @@ class KubernetesJob:
             self._step, self._site, document, standing, key=self.key, files=self.files
         )
         if submission is not None:
-            self._left = await reattach.find_job(self._site, submission, self._notice)
-        if self._left is not None:
-            self._adopt(self._left)
+            self._earlier = await reattach.find_job(self._site, submission, self._notice)
+        if self._earlier is not None:
+            self._adopt(self._earlier)
         else:
             await self._make(document, submission)
         self._made = time.monotonic()
@@ -148,7 +151,7 @@ class KubernetesJob:
             build_job_name(submission.job, submission.key),
             KubernetesJobFiles(submission.folder),
         )
-        self._notice(f"re-attaches to Job {self.job_name} of an earlier driver")
+        self._notice(queue_messages.reattached(f"Job {self.job_name}"))
 
     async def _make(self, document: dict[str, Any], submission: Submission | None) -> None:
         output, code = await self._site.ask(job_script.build_folder_command(self.files, self._script))
@@ -156,12 +159,12 @@ class KubernetesJob:
             raise PodLost(f"the folder of the job could not be made in {self._site.place}: {known_reason(output)}")
         if submission is not None:
             document["metadata"]["annotations"] |= {WORK: submission.fingerprint}
-        await reattach.record(submission, uid="")
+        await journal.record(KUBERNETES, submission, job_id="")
         try:
             uid = await self._site.jobs.create(document)
         except ApiServerError as error:
             raise self._rejected(error) from error
-        await reattach.record(submission, uid=uid)
+        await journal.record(KUBERNETES, submission, job_id=uid)
         self._notice(f"Job {self.job_name}")
 
     async def _template_pod(self) -> dict[str, Any]:
@@ -206,7 +209,7 @@ class KubernetesJob:
             await self._wait_for(status)
         elif status is not None:
             if self._reported_reason:
-                self._notice("its pod runs now")
+                self._notice(queue_messages.runs_now())
             self._reported_reason, self._waited = "", WaitTimes()
             await self._follow()
 
@@ -359,9 +362,19 @@ class KubernetesJob:
         )
 
     @property
-    def is_adopted(self) -> bool:
-        """Return whether an earlier driver submitted the Job."""
-        return self._left is not None
+    def is_reattached(self) -> bool:
+        """Return True if an earlier driver submitted the Job."""
+        return self._earlier is not None
+
+    @property
+    def folder(self) -> str:
+        """Return the folder of the Job's files, on the claim."""
+        return self.files.folder
+
+    async def find_checkpoint(self, folder: str) -> Checkpoint:
+        """Return the state of the checkpoint folder after the Job, as the standing pod sees it."""
+        text, _ = await self._site.ask("; ".join(look_for_checkpoint(folder, since=self.files.begun)))
+        return read_checkpoint(text.splitlines())
 
     def _facts(self, status: JobStatus) -> dict[str, object]:
         pod = status.pod or self._last
@@ -371,9 +384,7 @@ class KubernetesJob:
         return {"namespace": self._site.cluster.namespace, "kubernetes_job": self.job_name, "pods": pods, "gpus": gpus}
 
     def _fail(self, kind: FailureKind, code: int) -> None:
-        request = job_requests.request_of(self._step.name)
-        self.failure = FailedAttempt(kind=kind, exit_code=code, memory_mib=request.memory_mib if request else 0.0)
+        self.failure = failed_attempt(self._step.name, kind, code)
 
     def _notice(self, text: str) -> None:
-        if (run := current()) is not None:
-            run.job_notice(self._step.name, text)
+        job_notice(self._step.name, text)

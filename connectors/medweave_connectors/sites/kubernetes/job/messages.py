@@ -55,7 +55,7 @@ def never_started_error(
         f"deployments.{site.deployment}.config.{key}: {what} ({step}, Job {job_name}).",
         seen="\n".join(lines),
         expected=f"a pod that starts in namespace '{site.cluster.namespace}', with what the step asks for",
-        do="look at what the cluster says above; correct the pod that is the template, the step's requirements, or the time",
+        do="read the messages of the cluster above; correct the pod that is the template, the step's requirements, or the time",
     )
 
 
@@ -64,7 +64,7 @@ def describe_failure(status: JobStatus, end: ScriptEnd | None, limit_s: int | No
     if status.kind is FailureKind.TIMEOUT:
         return UNKNOWN_CODE, f"the time limit of {limit_s} s was reached; the step was ended."
     if status.state is KubernetesJobState.COMPLETED:
-        return UNKNOWN_CODE, f"its pod ended well, but in {place} nothing is seen of its files: do they share a volume?"
+        return UNKNOWN_CODE, f"its pod succeeded, but its files are not visible in {place}: do they share a volume?"
     code = status.exit_code or (end.exit_code if end else 0) or UNKNOWN_CODE
     if status.kind is FailureKind.OUT_OF_MEMORY:
         return code, status.word and f"out of memory: the container was killed at its memory limit. {status.word}"

@@ -10,9 +10,8 @@ from typing import Any
 from streamflow.core.deployment import ExecutionLocation
 
 from medweave_connectors.jobs.remote_environment import fetch_reports
-from medweave_connectors.jobs.retries.attempt_script import look_for_checkpoint, read_checkpoint
-from medweave_connectors.jobs.retries.attempts import Attempts
-from medweave_connectors.jobs.retries.policy import Checkpoint, Table
+from medweave_connectors.jobs.retries.policy import Table
+from medweave_connectors.jobs.retries.submitted import SubmittedAttempts
 from medweave_connectors.runlog import console, current
 from medweave_connectors.sites.kubernetes.job import reattach
 from medweave_connectors.sites.kubernetes.job.client import JobCluster, JobSite
@@ -168,8 +167,8 @@ class JobMode:
         )
 
 
-class JobAttempts(Attempts):
-    """A step's command as one Job after the other."""
+class JobAttempts(SubmittedAttempts[KubernetesJob]):
+    """A step's command as a sequence of Jobs."""
 
     def __init__(
         self,
@@ -178,27 +177,12 @@ class JobAttempts(Attempts):
         table: Table,
         submit: Callable[[KubernetesJob], Awaitable[tuple[str, int]]],
     ) -> None:
-        """`submit` runs a Job to its end, as `KubernetesJob.run` does, and removes it where it is cut off."""
-        super().__init__(step.name, table, site.closing)
-        self._step, self._site, self._submit = step, site, submit
-        self._home, self._was_empty = "", False
-        self._job: KubernetesJob
+        super().__init__(step.name, table, site.closing, output_directory=step.output_directory, submit=submit)
+        self._step, self._site = step, site
 
-    async def attempt(self) -> tuple[str, int]:
-        """Create a Job and wait for its end."""
-        job = self._job = KubernetesJob(self._step, self._site, home=self._home, was_empty=self._was_empty)
-        try:
-            return await self._submit(job)
-        finally:
-            self.failure = job.failure
-            if not self._home:
-                self._home, self._was_empty = job.files.folder, job.is_adopted
-
-    async def find_checkpoint(self) -> Checkpoint:
-        """Return which checkpoints of the last Job the standing pod sees."""
-        folder = f"{self._step.output_directory}/{self.checkpoint_folder}"
-        text, _ = await self._site.ask("; ".join(look_for_checkpoint(folder, since=self._job.files.begun)))
-        return read_checkpoint(text.splitlines())
+    def new_job(self, *, home: str, was_empty: bool) -> KubernetesJob:
+        """Return the Job of the next attempt, not submitted yet."""
+        return KubernetesJob(self._step, self._site, home=home, was_empty=was_empty)
 
 
 def _key(job: Mapping[str, Any]) -> str:

@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 
 from medweave_connectors.host.errors import SiteUnreachable
 from medweave_connectors.host.transfer_reasons import reason_in
+from medweave_connectors.jobs import queue_messages
 from medweave_connectors.jobs.reattach import journal, same_work
 from medweave_connectors.jobs.reattach.journal import KUBERNETES, Submission
 from medweave_connectors.runlog import console, current
@@ -86,28 +87,28 @@ async def find_job(site: JobSite, submission: Submission, notice: Callable[[str]
     Raises:
         SiteUnreachable: no answer for `SILENT_S`. The state is unknown, and no Job may be submitted.
     """
+    give_up = partial(queue_messages.earlier_job_unknown, site.deployment, submission.job, SILENT_S)
     notice_of_missing = ""
-    for candidate in _submissions_of_step(_runs(), submission):
+    for candidate in _submissions_of_step(journal.runs_folder(), submission):
         name = build_job_name(candidate.job, candidate.key)
-        mismatch = await _retried(site, name, partial(_mismatch, site, candidate, submission))
+        mismatch = await _retried(site, partial(_mismatch, site, candidate, submission), give_up)
         if mismatch == GONE:
             notice_of_missing = (
                 notice_of_missing or f"Job {name} of run {candidate.run_id} is gone; the step runs again"
             )
             continue
-        own = dataclasses.replace(candidate, run_id=submission.run_id)
-        if not mismatch:
-            own = dataclasses.replace(
-                journal.adopted(candidate, run_id=submission.run_id, output=submission.outputs[0]),
-                inputs=submission.inputs,
-            )
-        if not journal.adopt(_runs(), KUBERNETES, own):
+        own = (
+            dataclasses.replace(candidate, run_id=submission.run_id)
+            if mismatch
+            else journal.adopted(candidate, submission)
+        )
+        if not journal.adopt(journal.runs_folder(), KUBERNETES, own):
             continue  # another new driver was quicker
-        mismatch = mismatch or await _retried(site, name, partial(_claim_ownership, site, name, candidate))
+        mismatch = mismatch or await _retried(site, partial(_claim_ownership, site, name, candidate), give_up)
         if not mismatch:
             return own
         notice(f"Job {name} of run {candidate.run_id} is ended, and the step runs again: {mismatch}")
-        await _retried(site, name, partial(end_job, site.jobs, site.deployment, name, candidate.key))
+        await _retried(site, partial(end_job, site.jobs, site.deployment, name, candidate.key), give_up)
     if notice_of_missing:
         notice(notice_of_missing)
     return None
@@ -118,7 +119,7 @@ def reusable_keys(deployment: str) -> set[str]:
     run = current()
     if run is None:
         return set()
-    earlier = journal.unattended_jobs(_runs(), KUBERNETES)
+    earlier = journal.unattended_jobs(journal.runs_folder(), KUBERNETES)
     keys = {
         submission.key
         for submission in earlier
@@ -129,18 +130,7 @@ def reusable_keys(deployment: str) -> set[str]:
 
 def attended_keys() -> set[str]:
     """Return the keys of Jobs with live drivers."""
-    return journal.attended_keys(_runs(), KUBERNETES) if current() is not None else set()
-
-
-async def record(submission: Submission | None, *, uid: str) -> None:
-    """Write a submission to the journal; it is on disk when this returns.
-
-    Raises:
-        StorageError: the disk is full; nothing may be made then.
-    """
-    if submission is not None:
-        known = dataclasses.replace(submission, job_id=uid)
-        await asyncio.to_thread(journal.of(_runs() / submission.run_id, KUBERNETES).write, known)
+    return journal.attended_keys(journal.runs_folder(), KUBERNETES) if current() is not None else set()
 
 
 async def move_outputs(site: JobSite, submission: Submission, name: str) -> None:
@@ -153,9 +143,13 @@ async def move_outputs(site: JobSite, submission: Submission, name: str) -> None
     async def move() -> None:
         output, code = await site.ask(same_work.move(submission.outputs))
         if code:
-            raise PodLost(f"its output folder does not move: {reason_in(output) or f'exit code {code}'}")
+            raise PodLost(reason_in(output) or f"exit code {code}")
 
-    await _retried(site, name, move)
+    await _retried(
+        site,
+        move,
+        lambda error: queue_messages.outputs_not_moved(site.deployment, f"Job {name}", submission.job, str(error)),
+    )
 
 
 async def end_job(jobs: JobCluster, deployment: str, name: str, key: str) -> None:
@@ -212,7 +206,7 @@ async def _mismatch(site: JobSite, candidate: Submission, submission: Submission
     annotations = metadata.get("annotations") or {}
     if (annotations.get(JOB), annotations.get(WORK)) != (candidate.job, candidate.fingerprint):
         return "it was changed"
-    if candidate.fingerprint != submission.fingerprint or len(candidate.inputs) != len(submission.inputs):
+    if not same_work.has_same_command(candidate, submission):
         return "its command, image or place differs"
     if (whose := owner.owner(metadata["labels"])) not in ("ended", "elsewhere"):
         return f"it has another owner ({whose})"
@@ -240,7 +234,9 @@ async def _claim_ownership(site: JobSite, name: str, candidate: Submission) -> s
     return ""
 
 
-async def _retried(site: JobSite, name: str, ask: Callable[[], Awaitable[T]]) -> T:
+async def _retried(
+    site: JobSite, ask: Callable[[], Awaitable[T]], give_up: Callable[[Exception], SiteUnreachable]
+) -> T:
     began = time.monotonic()
     while True:
         if site.closing():
@@ -249,14 +245,5 @@ async def _retried(site: JobSite, name: str, ask: Callable[[], Awaitable[T]]) ->
             return await ask()
         except (ApiServerError, PodLost) as error:
             if time.monotonic() - began > SILENT_S:
-                raise SiteUnreachable(
-                    f"{site.deployment}: Job {name} of an earlier driver could not be read for "
-                    f"{SILENT_S:.0f} s: {error}"
-                ) from error
+                raise give_up(error) from error
         await asyncio.sleep(PAUSE_S)
-
-
-def _runs() -> Path:
-    run = current()
-    assert run is not None, "outside a run"
-    return run.folder.parent

@@ -120,7 +120,7 @@ def _unreachable(deployment: str, error: Exception, *, kubeconfig: str, namespac
         ),
     )
     return DeploymentRefused(
-        f"deployments.{deployment}.config.{key}: the cluster does not let medweave in.",
+        f"deployments.{deployment}.config.{key}: the cluster refuses medweave.",
         seen=f"{without_secrets(str(error))} (kubeconfig {kubeconfig}, namespace {namespace or 'of its context'})",
         expected="a cluster that answers and lets this account list, and start commands in, the pods of the namespace",
         do=do,

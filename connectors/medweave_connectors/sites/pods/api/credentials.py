@@ -226,4 +226,4 @@ def _moment(text: object) -> float | None:
     try:
         return datetime.datetime.fromisoformat(str(text)).timestamp()
     except ValueError:
-        raise ValueError("its expirationTimestamp is no time") from None
+        raise ValueError("its expirationTimestamp is not a time") from None

@@ -34,7 +34,7 @@ from medweave_connectors.sites.pods.objects import volumes
 from medweave_connectors.sites.pods.objects.pod import Pod
 from medweave_connectors.sites.pods.objects.pod_states import PodState, judge, unresponsive_node
 from medweave_connectors.transfer.capabilities import Endpoint
-from medweave_connectors.transfer.routes.via_driver import TarCopies
+from medweave_connectors.transfer.routes.via_driver import StreamOptions, TarCopies
 from medweave_connectors.transfer.shell_commands import is_staging_path, link_or_copy
 
 BUFFER_BYTES = 2**20
@@ -180,19 +180,29 @@ class ContainerConnector(TarCopies, BaseConnector):
         return Endpoint(f"{self.deployment_name}/{location.name}", [address], address, begin)
 
     async def copy_local_to_remote(
-        self, src: str, dst: str, locations: MutableSequence[ExecutionLocation], read_only: bool = False
+        self,
+        src: str,
+        dst: str,
+        locations: MutableSequence[ExecutionLocation],
+        read_only: bool = False,
+        options: StreamOptions | None = None,
     ) -> None:
         """Copy to all locations, once for those that share a volume."""
         chosen = await self.distinct(locations, dst)
         copy = super().copy_local_to_remote
-        await self._repeated(lambda: copy(src, dst, chosen, read_only), dst, chosen, ends=chosen)
+        await self._repeated(lambda: copy(src, dst, chosen, read_only, options), dst, chosen, ends=chosen)
 
     async def copy_remote_to_local(
-        self, src: str, dst: str, location: ExecutionLocation, read_only: bool = False
+        self,
+        src: str,
+        dst: str,
+        location: ExecutionLocation,
+        read_only: bool = False,
+        options: StreamOptions | None = None,
     ) -> None:
         """Copy to the driver."""
         copy = super().copy_remote_to_local
-        await self._repeated(lambda: copy(src, dst, location, read_only), dst, [], ends=[location])
+        await self._repeated(lambda: copy(src, dst, location, read_only, options), dst, [], ends=[location])
 
     async def copy_remote_to_remote(
         self,
@@ -202,6 +212,7 @@ class ContainerConnector(TarCopies, BaseConnector):
         source_location: ExecutionLocation,
         source_connector: Connector | None = None,
         read_only: bool = False,
+        options: StreamOptions | None = None,
     ) -> None:
         """Copy from another location to all locations, once for those that share a volume; link within the same location."""
         others = []
@@ -216,7 +227,7 @@ class ContainerConnector(TarCopies, BaseConnector):
         if others:
             copy = super().copy_remote_to_remote
             await self._repeated(
-                lambda: copy(src, dst, others, source_location, source_connector, read_only),
+                lambda: copy(src, dst, others, source_location, source_connector, read_only, options),
                 dst,
                 others,
                 ends=[*others, source_location],

@@ -114,7 +114,7 @@ class BucketRoute:
             except PeerProgramFailed as error:
                 raise NotConnected(f"at the {where}: {error.why}") from None
             except TimeoutError:
-                raise NotConnected(f"at the {where}: the bucket does not answer") from None
+                raise NotConnected(f"at the {where}: the bucket does not respond") from None
         if why := await self._remove(session, copy, PROBE):
             raise NotConnected(f"at this machine, which has to remove the fetched objects: {why}")
         return ends
@@ -171,9 +171,9 @@ class BucketRoute:
         try:
             async with asyncio.timeout(REMOVE_S), session.delete(url, ssl=self._tls, allow_redirects=False) as answer:
                 if answer.status not in _GONE:
-                    return f"the bucket answers {answer.status}"
+                    return f"the bucket responds with status {answer.status}"
         except (aiohttp.ClientError, OSError, TimeoutError):
-            return "the bucket is not reached"
+            return "the bucket cannot be reached"
         copy.present.discard(copy.key(name))
         return ""
 

@@ -90,7 +90,7 @@ def _credentials(source: str | Mapping[str, str], folder: Path, environment: Map
         values = {key: environment.get(name, "") for key, name in names.items()}
     if missing := [names[key] for key in ("accessKey", "secretKey") if not values[key]]:
         raise UsageError(
-            f"{WHERE}.credentials: there is no account for the bucket.",
+            f"{WHERE}.credentials: there are no credentials for the bucket.",
             seen=f"no {' and no '.join(missing)}",
             expected=f"{names['accessKey']} and {names['secretKey']}, {where}",
             do="set them where medweave runs, or name a file that has them",

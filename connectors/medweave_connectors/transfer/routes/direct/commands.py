@@ -48,7 +48,7 @@ def parse_ports(ports: Sequence[int]) -> tuple[int, int]:
     if len(ports) == 2 and 1024 <= ports[0] <= ports[1] <= 65535:
         return ports[0], ports[1]
     raise UsageError(
-        "dataManager.config.directPorts: this is no range of ports.",
+        "dataManager.config.directPorts: invalid range of ports.",
         seen=", ".join(map(str, ports)),
         expected="the first and the last, from 1024 to 65535",
         do="write directPorts: [47000, 47099], or leave it out",

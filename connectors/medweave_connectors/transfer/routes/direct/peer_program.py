@@ -120,12 +120,12 @@ class PeerProgram:
                 if (message := commands.parse_message(line)) is not None:
                     return message
             elif len(self._buffer) > commands.MOST_BYTES:
-                raise PeerProgramFailed("its output has a line without end")
+                raise PeerProgramFailed("a line of its output is too long")
             elif data := await self._shell.read():
                 searched = len(self._buffer)
                 self._buffer += data
             else:
-                raise PeerProgramFailed("its program ended without a word")
+                raise PeerProgramFailed("its agent ended without a message")
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -146,6 +146,6 @@ def _connection_errors() -> Iterator[None]:
     except PeerProgramFailed:
         raise
     except TimeoutError:
-        raise PeerProgramFailed("it is not heard of any more") from None
+        raise PeerProgramFailed("it no longer responds") from None
     except Exception:  # of asyncssh or aiohttp
         raise PeerProgramFailed(LOST) from None
