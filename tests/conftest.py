@@ -83,7 +83,7 @@ def pytest_collection() -> Generator[None, object, object]:
         sys.dont_write_bytecode = keeps_no_code
 
 
-TAKE_MINUTES = ("cwl/", "validate/", "unit/steps/test_strategy_")
+TAKE_MINUTES = ("cwl/", "docs/test_command", "validate/", "unit/steps/test_strategy_")
 MAY_LACK = ("no COMPSs runtime",)  # what CI cannot have
 
 _crashed: list[str] = []
