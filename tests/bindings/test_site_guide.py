@@ -12,11 +12,13 @@ import pytest
 from medweave.cli.main_command import main
 from support.cwl_files import ROOT, load
 
-GUIDE = ROOT / "docs" / "how-to" / "describe-your-site.md"
+GUIDES = ROOT / "docs" / "how-to"
+GUIDE = GUIDES / "describe-your-site.md"
+ROLES = "roles:\n  train: {{deployment: {}}}\n"
 
 
-def blocks(language: str) -> list[str]:
-    return re.findall(rf"```{language}\n(.*?)```", GUIDE.read_text(), flags=re.DOTALL)
+def blocks(language: str, guide: Path = GUIDE) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", guide.read_text(), flags=re.DOTALL)
 
 
 def block(language: str, beginning: str) -> str:
@@ -82,3 +84,20 @@ def test_the_data_rules_of_the_guide_hold(folder: Path, capsys: pytest.CaptureFi
     shutil.copy(sites / "with-rules.yml", sites / "my-site.yml")
     assert main([*bind_command(), "--role", "evaluate=cluster/cpu"]) == 2
     assert capsys.readouterr().err == block("text", "medweave bind: --role")
+
+
+def test_deployments_of_the_other_guides_are_valid(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pods, job, store, *_ = blocks("yaml", GUIDES / "run-in-kubernetes.md")
+    sites = {
+        "slurm": blocks("yaml", GUIDES / "run-on-slurm.md")[0],
+        "ssh": blocks("yaml", GUIDES / "reach-a-site-by-ssh.md")[0] + ROLES.format("login"),
+        "pods": pods + ROLES.format("cloud"),
+        "job": f"deployments:\n  cloud:\n{job}{ROLES.format('cloud')}",
+    }
+    folder = tmp_path / "deployments" / "sites"
+    folder.mkdir(parents=True)
+    for name in ("store.yaml", "pods.yaml"):
+        (folder / name).write_text(store)
+    for name, text in sites.items():
+        (folder / f"{name}.yml").write_text(f"title: {name}\n{text}")
+    assert main(["validate", *(str(folder / f"{name}.yml") for name in sites)]) == 0, capsys.readouterr().out
