@@ -123,7 +123,7 @@ def test_event_log_is_listed(root: Path, runs: str, state: str) -> None:
 def test_event_log_explains_why_a_step_ran(root: Path) -> None:
     (step_report,) = json.loads(good(medweave(root, "explain", "mark", "--runs", "local/runs", "--json")))
     assert (step_report["state"], step_report["reused_from"], step_report["why"]) == (
-        "failed", "", "ran: no earlier run of this folder has the job",
+        "failed", "", "ran: no earlier run in this folder has this job",
     )  # fmt: skip
 
 
