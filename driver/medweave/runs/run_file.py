@@ -89,7 +89,7 @@ def check_documents(document: Mapping[str, Any], file: Path, *, job: Path | None
             continue
         _check_cwl(path)
         # Without `..`, since the folder of the file may not exist yet.
-        named = Path(os.path.abspath(file.parent / config["settings"])) if config.get("settings") else None
+        named = Path(os.path.normpath(file.parent / config["settings"])) if config.get("settings") else None
         settings = job or named
         at_sites = {str(binding["port"]).lstrip("/") for binding in workflow.get("bindings") or [] if "port" in binding}
         if settings is not None and settings.is_file():
@@ -151,8 +151,8 @@ def _check_inputs(job: Path, workflow: Path, at_sites: Collection[str], *, hides
                 do=LOOK,
             )
         raise fault_at(
-            job, field, "no such file or folder.", seen=os.path.normpath(path), expected="a path relative to the folder of this file",
-            do=near(path)[1] or "correct the path, or create the file",
+            job, field, "no such file or folder.", seen=os.path.normpath(path),
+            expected="a path relative to the folder of this file", do=near(path)[1] or "correct the path, or create the file",
         )  # fmt: skip
     for name, parameter in process.inputs.items():
         if name in values and name not in at_sites:
