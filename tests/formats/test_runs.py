@@ -94,7 +94,7 @@ def test_schedule_state_means_that_an_unchanged_input_is_skipped(root: Path) -> 
     (folder / "scans" / "two").write_text("2")
     ended = medweave(folder, "schedule", "run", "schedule.yml")
     good(ended)
-    assert f"runs: input scans changed since run {old}" in ended.stderr
+    assert f"starting a run: input scans changed since run {old}" in ended.stderr
 
 
 def test_key_and_links_of_pseudonyms_are_extended(root: Path) -> None:

@@ -249,7 +249,7 @@ def test_helm_runs_only_on_request(
     assert main(["validate"]) == 0
     monkeypatch.setenv("PATH", str(programs), prepend=":")
     assert main(["validate", "--helm"]) == 65
-    assert "templates/a.yaml:1:1: error: `helm template` refuses" in capsys.readouterr().out
+    assert "templates/a.yaml:1:1: error: `helm template` rejects" in capsys.readouterr().out
     monkeypatch.setenv("PATH", str(folder))
     assert main(["validate", "--helm"]) == 69
 

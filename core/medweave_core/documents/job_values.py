@@ -170,4 +170,6 @@ def _fix_of_value(value: Any, kind: Type) -> str:
         return f"write an integer from {-most - 1} to {most}{wider}"
     if isinstance(value, Mapping) and places:
         return f"write class: {' or '.join(places)}"
+    if places and not isinstance(value, list):
+        return f"write {{class: {places[-1]}, path: …}}"
     return f"write one of {', '.join(symbols)}" if symbols else f"write a value of type {spelled_type(kind)}"

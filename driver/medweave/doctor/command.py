@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 TIMEOUT_S = 15.0
 DESCRIPTION = """\
 Test each connection and service of a site, and suggest a fix for each problem. All deployments are tested in
-parallel. All test files, jobs and pods are removed.
+parallel. All test files and pods are removed.
 
   ssh         host key, login, clock, programs, work directory, free space, quota, worker environment, bandwidth
   Slurm       partitions, accounts and GPUs, by `sbatch --test-only`

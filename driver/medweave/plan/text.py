@@ -73,9 +73,9 @@ def _reuse(plan: Plan) -> Iterator[str]:
     predictions = [(step, step.reuse) for step in plan.steps if step.reuse is not None]
     reasons = {reuse.why for _, reuse in predictions}
     if len(reasons) == 1 and all(reuse.state == "runs" and not reuse.num_reused for _, reuse in predictions):
-        yield f"Cache hits, from {folder}: none ({reasons.pop()})"
+        yield f"Cache hits, predicted from {folder}: none ({reasons.pop()})"
         return
-    yield f"Cache hits, from {folder}"
+    yield f"Cache hits, predicted from {folder}"
     yield from _table([(step.step.lstrip("/"), reuse_text(reuse)) for step, reuse in predictions])
 
 
@@ -164,7 +164,7 @@ def _time(plan: Plan) -> Iterator[str]:
         yield f"Duration: unknown; no earlier run of this workflow in {folders}."
         return
     runs = f"{plan.num_earlier_runs} earlier run{'s' * (plan.num_earlier_runs > 1)} in {folders}"
-    yield f"Duration and energy, from {runs} with any data: median (range; number of runs)"
+    yield f"Duration and energy of {runs} (with the same or other data): median (range; number of runs)"
     rows = []
     for step in plan.steps:
         if step.runs is not False:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import os
 from collections.abc import Collection, Mapping
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -87,7 +88,9 @@ def check_documents(document: Mapping[str, Any], file: Path, *, job: Path | None
         if not path.is_file() or workflow.get("type") != "cwl":
             continue
         _check_cwl(path)
-        settings = job or (file.parent / config["settings"] if config.get("settings") else None)
+        # Without `..`, since the folder of the file may not exist yet.
+        named = Path(os.path.normpath(file.parent / config["settings"])) if config.get("settings") else None
+        settings = job or named
         at_sites = {str(binding["port"]).lstrip("/") for binding in workflow.get("bindings") or [] if "port" in binding}
         if settings is not None and settings.is_file():
             _check_inputs(settings, path, at_sites, hides=hides)
@@ -148,8 +151,8 @@ def _check_inputs(job: Path, workflow: Path, at_sites: Collection[str], *, hides
                 do=LOOK,
             )
         raise fault_at(
-            job, field, "no such file or folder.", seen=str(path), expected="a path relative to the folder of this file",
-            do=near(path)[1] or "correct the path, or create the file",
+            job, field, "no such file or folder.", seen=os.path.normpath(path),
+            expected="a path relative to the folder of this file", do=near(path)[1] or "correct the path, or create the file",
         )  # fmt: skip
     for name, parameter in process.inputs.items():
         if name in values and name not in at_sites:

@@ -152,7 +152,7 @@ def network_type(name: str) -> NetworkType:
         f"there is no network '{name}'.",
         seen=f"--network {name}",
         expected=f"one of {', '.join(names)}",
-        do=f"write --network {close[0]} (closest match)" if close else "choose one of these",
+        do=f"write --network {close[0]} (closest name)" if close else "choose one of these",
     )
 
 

@@ -302,7 +302,10 @@ def test_validation_writes_nothing(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("job", "words"),
     [
-        ({"scan": {"class": "File", "path": "job.yml"}}, ["job.yml:1: the input 'slices' is missing", "slices: … (int[])"]),
+        (
+            {"scan": {"class": "File", "path": "job.yml"}},
+            ["job.yml:1: required input 'slices' of tiny.cwl is missing", "slices: … (int[])"],
+        ),
         ({"scan": "Doe.nii", "slices": [1]}, ["job.yml:1: scan: wrong type for input 'scan'", "a text"]),
         (
             {"scan": {"class": "File", "path": "job.yml"}, "slices": [1, "two"]},

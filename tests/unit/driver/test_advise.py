@@ -97,7 +97,7 @@ def test_unseen_effects_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
         "shared file system",
         "network between nodes",
         "trial durations: assumed equal",
-        "queue's wait",
+        "queue wait",
         "memory",
     ):
         assert words in unseen

@@ -326,7 +326,7 @@ def test_earlier_runs_are_shown(plan: Callable[..., Plan], tmp_path: Path, monke
     run.event(21, "transfer.ended", deployment="slurm", **transfer)
     run.end(30)
     text = text_of(plan(past=read_past([tmp_path / "runs"], TRAIN)))
-    assert re.search(r"from 1 earlier run in \S*runs/ with any data", text)
+    assert re.search(r"of 1 earlier run in \S*runs/ \(with the same or other data\)", text)
     assert re.search(r"^  check +18 s \(1 run\), about 0.0062 Wh; 0.01 core-hours$", text, re.MULTILINE)
     assert re.search(r"^  train +unknown at this place$", text, re.MULTILINE)
     assert re.search(r"^  whole run +unknown: no complete run at these places$", text, re.MULTILINE)

@@ -75,7 +75,7 @@ def test_new_studies_of_a_node_are_run_once_by_dicomweb(tmp_path: Path, node: Or
     write_study(tmp_path / "studies", "ROE^OLD", days_ago=30)
     node.take(tmp_path / "studies")
     err = fire(file)
-    assert "runs: 1 new study" in err
+    assert "starting a run: 1 new study" in err
     assert results(file.parent)[0].read_text().strip() == str(NUM_SLICES)
     received = sorted((file.parent / "schedules/nightly/incoming").rglob("*.dcm"))
     assert {str(pydicom.dcmread(path).PatientName) for path in received} == {"DOE^JANE"}

@@ -188,6 +188,6 @@ def test_a_release_that_no_schedule_has_created_is_not_uninstalled(
             Kubernetes(schedule).remove()
             assert server.releases == {}
             return
-        with pytest.raises(UserInputError, match="medweave schedule did not create it"):
+        with pytest.raises(UserInputError, match="`medweave schedule` did not create it"):
             Kubernetes(schedule).remove()
         assert schedule.name in server.releases

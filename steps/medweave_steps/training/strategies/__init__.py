@@ -209,7 +209,7 @@ def strategy_class(name: str) -> type[Strategy]:
         f"there is no strategy '{name}'.",
         seen=f"--strategy {name}",
         expected=f"one of {', '.join(names)}",
-        do=f"write --strategy {close[0]} (closest match)" if close else "choose one of these",
+        do=f"write --strategy {close[0]} (closest name)" if close else "choose one of these",
     )
 
 
