@@ -154,7 +154,7 @@ def _in_one_line(judged: Sequence[GateCandidate], accepted: GateCandidate | None
     if accepted is not None:
         return f"{accepted.precision} accepted: {'; '.join(accepted.reasons)}."
     if not judged:
-        return "float32 selected: there is no candidate."
+        return "float32 kept: there is no candidate."
     return "float32 kept. " + " ".join(
         f"{candidate.precision} {'; '.join(r for r in candidate.reasons if r.startswith('refused'))}."
         for candidate in judged

@@ -89,7 +89,7 @@ def failed(precision: Precision, card_sha256: str, failure: str) -> GateCandidat
         precision=precision,
         card_sha256=card_sha256,
         is_accepted=False,
-        reasons=(f"refused: it failed to run on the validation split: {failure}",),
+        reasons=(f"refused: inference failed on the validation split: {failure}",),
         speed=None,
         validation=None,
     )
@@ -102,16 +102,16 @@ def choose(candidates: Sequence[GateCandidate]) -> GateCandidate | None:
 
 
 def _gains(speed: GateSpeed, tolerances: GateTolerances) -> tuple[list[str], list[str]]:
-    size = f"{speed.size_ratio:.2f} of float32's size on disk"
+    size = f"{speed.size_ratio:.2f} of the float32 size on disk"
     timed = f"(median of {speed.pairs} pairs, quartiles {speed.speedup_quartiles[0]:.2f} to {speed.speedup_quartiles[1]:.2f})"
     if speed.speedup >= tolerances.min_speedup:
         return [f"{speed.speedup:.2f} times as fast as float32 {timed}", size], []
-    slow = f"{1 / speed.speedup:.2f} times float32's seconds {timed}"
+    slow = f"{1 / speed.speedup:.2f} times the float32 time {timed}"
     if speed.size_ratio >= 1:
         return [], [f"refused: neither faster nor smaller: {slow}, {size}"]
     if 1 / speed.speedup > tolerances.max_slowdown:
         return [], [f"refused: smaller, but slower than allowed: {slow}, at most {tolerances.max_slowdown:g} times"]
-    return [f"smaller: {size}", f"no faster: {slow}"], []
+    return [f"smaller: {size}", f"not faster: {slow}"], []
 
 
 def _metrics(validation: GateComparison, tolerances: GateTolerances) -> list[tuple[bool, str]]:

@@ -68,7 +68,7 @@ def measure(
         turn = number % len(contenders)
         for contender in [*contenders[turn:], *contenders[:turn]]:
             if contender.failure:
-                on_volume("left out")
+                on_volume("skipped")
                 continue
             try:
                 started = time.perf_counter()

@@ -26,7 +26,7 @@ Output: training_set/ (training and validation cases) and inference_batches/batc
 --purpose inference). Each has cohort.json and, per case, volume.npy (float32, HU; MR: one channel per contrast), lung.npy
 (CT), label.npy and volume_info.json (geometry in mm, inverse transform). Inference batches also hold source_hu.npy for CT
 (source HU inside the crop, for lesion measurements) and source_headers.zip for DICOM sources. source_headers.zip contains
-patient data. The training set contains neither. The --output folder appears only when it is complete.
+patient data. The training set contains neither file. The --output folder appears only when it is complete.
 
 A case with unusable data, such as a slice that cannot be decoded, is skipped with a notice.
 Errors: an index with errors or of another cohort, a patient in two splits, too few patients, a full disk.

@@ -181,7 +181,7 @@ def test_a_network_that_gives_no_numbers_is_refused_not_raised(tmp_path: Path) -
     broken, good = decision["candidates"]
     assert broken["is_accepted"] is False
     assert broken["speed"] is None
-    assert "failed to run" in broken["reasons"][0]
+    assert "inference failed" in broken["reasons"][0]
     assert good["is_accepted"] is True
     assert read_card(tmp_path / "accepted").notes["gate"]["candidate_sha256"] == good["card_sha256"]
 

@@ -246,5 +246,5 @@ def test_a_task_of_another_package_is_found_and_refused(site: Path, monkeypatch:
     with pytest.raises(UsageError) as caught:
         check_task("regression")
     assert caught.value.seen == "a task of another package"
-    with pytest.raises(UsageError, match="the task 'detection' cannot be used"):
+    with pytest.raises(UsageError, match="unsupported task 'detection'"):
         check_task("detection")

@@ -61,7 +61,7 @@ def test_a_model_whose_contract_does_not_fit(tmp_path, batch, capsys, contract, 
     values = dataclasses.replace(tiny_card().input, **contract)
     write_tiny_model(tmp_path / "model", input=values)
     text = refused(tmp_path, tmp_path / "model", batch, capsys, *words)
-    assert f"medweave-step segment: the model 'tiny-nodules' does not fit {CASE}." in text
+    assert f"medweave-step segment: the model 'tiny-nodules' does not match {CASE}." in text
     assert "run preprocess on the cohort with --segmentation-model" in text
 
 
@@ -118,7 +118,7 @@ def test_a_volume_that_was_cut_off(tmp_path, model, batch, capsys):
 
 def test_a_volume_of_another_case(tmp_path, model, batch, capsys):
     np.save(batch / "cases" / CASE / "volume.npy", np.zeros((9, 9, 9), np.float32))
-    refused(tmp_path, model, batch, capsys, f"volume.npy of {CASE} does not belong", "shape (9, 9, 9)")
+    refused(tmp_path, model, batch, capsys, f"volume.npy of {CASE} does not match", "shape (9, 9, 9)")
 
 
 def test_headers_that_are_missing(tmp_path, model, batch, capsys):

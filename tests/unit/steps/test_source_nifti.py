@@ -229,7 +229,7 @@ def test_empty_mask(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "seen"), [(2, "label 2 (8 voxels)"), (0.5, "the value 0.5"), (-1, "the value -1"), (300, "the value 300")]
+    ("value", "seen"), [(2, "label 2 (8 voxels)"), (0.5, "value 0.5"), (-1, "value -1"), (300, "value 300")]
 )
 def test_labels_outside_the_declared_set(tmp_path: Path, value: float, seen: str) -> None:
     task06(tmp_path)

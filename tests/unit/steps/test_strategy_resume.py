@@ -199,7 +199,7 @@ def test_a_batch_that_went_by_the_ranks_is_named_with_the_options_to_continue(
         check_identity(content, identity=identity(scale_by_ranks=True), data_sha256="ab")
     assert "batch_size = 6; " in caught.value.seen
     assert "batch_size = 2; " in caught.value.expected
-    message = re.search(r"give --batch-size (\d+) --learning-rate (\S+) without --scale-by-ranks", caught.value.do)
+    message = re.search(r"use --batch-size (\d+) --learning-rate (\S+) without --scale-by-ranks", caught.value.do)
     assert message, caught.value.do
     batch_size, learning_rate = int(message[1]), float(message[2])
     assert (batch_size, learning_rate) == (6, 0.0001 * 3)
