@@ -17,10 +17,10 @@ _MEANINGS = {
     70: "internal error",
     74: "reading or writing failed",
     75: "may succeed when run again",
-    126: "the command cannot be executed",
-    127: "the command was not found",
+    126: "command cannot be executed",
+    127: "command not found",
     130: "interrupted",
-    137: "killed, perhaps for lack of memory",
+    137: "killed, perhaps out of memory",
     143: "terminated by a signal (SIGTERM)",
 }
 

@@ -57,9 +57,9 @@ def test_bound_file_equals_output_of_its_command(path: Path, monkeypatch: pytest
 def test_scans_of_the_hospital_cannot_be_placed_at_the_university() -> None:
     train = next(pipeline for pipeline in OF_THE_LUNG if pipeline.stem == "train")
     job = ROOT / "deployments" / "jobs" / "university-hpc-and-hospital-train.yml"
-    with pytest.raises(UsageError, match=r"step /evaluate must not run at 'hpc'") as caught:
+    with pytest.raises(UsageError, match=r"the data rules do not allow step /evaluate at 'hpc'") as caught:
         bind(train, "university-hpc-and-hospital", ROOT / "x.yml", job, ["evaluate=hpc/cpu"])
-    assert caught.value.do == "place 'evaluate' at workstation or hospital"
+    assert caught.value.do == "bind role 'evaluate' to workstation or hospital"
 
 
 def test_each_workflow_is_bound_at_each_site() -> None:

@@ -14,7 +14,7 @@ from support.engine_file import LOCAL, engine_file
 
 HINT = {"hints": {"DockerRequirement": {"dockerPull": "debian:12"}}}
 NO_CONTAINER = [{"step": "/", "deployment": {"type": "none", "config": {}}}]
-REFUSAL = "asks for a container (DockerRequirement), which no site of medweave starts for a tool"
+REFUSAL = "requests a container (DockerRequirement), but medweave sites start no containers for tools"
 
 
 @pytest.mark.case("docker-hint", expected="refused before a job starts: DockerRequirement, and what to do")

@@ -44,7 +44,7 @@ def test_a_folder_in_the_folder_of_runs_with_the_name_of_the_run_stays(
     ended = run(tmp_path, environment={"MEDWEAVE_RUN_ID": "results"})
     seen(f"exit code {ended.exit_code}; {'stays' if file.exists() else 'deleted'}")
     assert ended.exit_code == 1
-    assert "the run 'results' exists already, or something else has its name" in ended.stderr
+    assert "a run or another file named 'results' exists already" in ended.stderr
     assert [path.name for path in file.parents[1].rglob("*")] == ["work", "thesis.txt"]
 
 
@@ -55,7 +55,7 @@ def test_streamflow_ends_before_anything_is_written(tmp_path: Path, seen: Callab
     ended = run(tmp_path, environment={"MEDWEAVE_RUN_ID": "../x"})
     seen(ended.exit_code)
     assert ended.exit_code == 2
-    assert "medweave: MEDWEAVE_RUN_ID: this is no run id.\n  seen:     '../x'" in ended.stderr
+    assert "medweave: MEDWEAVE_RUN_ID: invalid run id.\n  seen:     '../x'" in ended.stderr
     assert not any((tmp_path / name).exists() for name in ("runs", "scratch", "results"))
 
 
@@ -76,7 +76,7 @@ def test_a_run_id_is_a_plain_name(
     message = capsys.readouterr().err
     seen(f"exit code {code}: {message.splitlines()[0]}")
     assert code == 2
-    assert "MEDWEAVE_RUN_ID: this is no run id." in message
+    assert "MEDWEAVE_RUN_ID: invalid run id." in message
     assert all(f"  {word}:" in message for word in ("seen", "expected", "do"))
     assert sorted(tmp_path.iterdir()) == before
 
@@ -89,5 +89,5 @@ def test_a_taken_name_is_refused_before_the_engine_starts(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("MEDWEAVE_RUN_ID", "results")
     assert main(["run"]) == 2
-    assert "the run 'results' exists already" in capsys.readouterr().err
+    assert "a run or another file named 'results' exists already" in capsys.readouterr().err
     assert [path.name for path in file.parent.iterdir()] == ["thesis.txt"]

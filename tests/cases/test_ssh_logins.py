@@ -233,7 +233,7 @@ def test_doctor_counts_the_sessions(site: Site, seen: Callable[[object], None]) 
     seen(hop.seen)
     assert hop.health is Health.WARNING
     assert "MaxSessions" in hop.seen
-    assert hop.seen.startswith("3 at the same time")
+    assert hop.seen.startswith("3 parallel sessions")
 
 
 @pytest.mark.case("ssh-login-noise", expected="doctor reports what a login prints")

@@ -139,7 +139,7 @@ def test_c10_output_for_dev_null_is_discarded(tmp_path: Path, stock_only: bool) 
         (
             "failureManager: {type: rollback, enabled: false, config: {max_retries: 3}}",
             3,
-            "failureManager.enabled: StreamFlow ignores it",
+            "failureManager.enabled: StreamFlow ignores `enabled: false`",
         ),
     ],
 )
@@ -176,7 +176,7 @@ def test_c12_no_copies_of_copies(stock: Path, ours: Path, stock_only: bool) -> N
     write_workflow(ours, {"first": GOOD}, file=FILE + block)
     ended = run(ours)
     assert ended.exit_code == 1
-    assert "checkpointManager: it copies its own copies" in ended.stderr
+    assert "checkpointManager: checkpointManager copies its own copies" in ended.stderr
 
 
 def test_c13_no_command_line_is_stored_after_a_success(stock: Path, ours: Path, stock_only: bool) -> None:
@@ -261,7 +261,7 @@ def test_c14_a_file_is_one_run(stock: Path, ours: Path, stock_only: bool) -> Non
     write_workflow(ours, {"first": GOOD}, file=two(FILE))
     ended = run(ours)
     assert ended.exit_code == 1
-    assert "workflows: a file describes one run." in ended.stderr
+    assert "workflows: a StreamFlow file must have one workflow." in ended.stderr
     assert "seen:     tiny, other" in ended.stderr
     assert not (ours / "results" / "result.txt").exists()
 
@@ -288,7 +288,7 @@ def test_c14_the_first_cause_is_what_the_user_reads(stock: Path, ours: Path, sto
             [
                 "streamflow.yml:2: workflows.tiny.bindings[1].step: there is no step '/frist'.",
                 "expected: a step of tiny.cwl: /first, /second",
-                "do:       write '/first' (closest name)",
+                "do:       write '/first' (closest match)",
             ],
         ),
         (

@@ -97,7 +97,7 @@ def test_n1_a_container_over_a_queue_is_refused(tmp_path: Path, stock_only: bool
     write_workflow(tmp_path, {"first": GOOD}, file=file)
     ended = run(tmp_path)
     assert ended.exit_code == 1
-    assert "deployments.box.wraps: a container cannot be started over a queue." in ended.stderr
+    assert "deployments.box.wraps: a container deployment cannot wrap a batch system." in ended.stderr
 
 
 def test_k2_an_install_replaces_the_release_of_a_killed_run(stock_only: bool) -> None:

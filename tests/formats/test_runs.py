@@ -94,7 +94,7 @@ def test_schedule_state_means_that_an_unchanged_input_is_skipped(root: Path) -> 
     (folder / "scans" / "two").write_text("2")
     ended = medweave(folder, "schedule", "run", "schedule.yml")
     good(ended)
-    assert f"runs: input scans changed since run {old}" in ended.stderr
+    assert f"starting a run: input scans changed since run {old}" in ended.stderr
 
 
 def test_key_and_links_of_pseudonyms_are_extended(root: Path) -> None:
@@ -123,7 +123,7 @@ def test_event_log_is_listed(root: Path, runs: str, state: str) -> None:
 def test_event_log_explains_why_a_step_ran(root: Path) -> None:
     (step_report,) = json.loads(good(medweave(root, "explain", "mark", "--runs", "local/runs", "--json")))
     assert (step_report["state"], step_report["reused_from"], step_report["why"]) == (
-        "failed", "", "ran: no earlier run of this folder has the job",
+        "failed", "", "ran: no earlier run in this folder has this job",
     )  # fmt: skip
 
 

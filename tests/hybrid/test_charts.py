@@ -160,7 +160,7 @@ def test_validate_reports_errors_of_helm(tmp_path: Path, capsys: pytest.CaptureF
     shutil.copytree(RUNNER, chart)
     (chart / "templates" / "wrong.yaml").write_text("{{ .Values.cron | noSuchFunction }}\n")
     assert main(["validate", "--helm", str(chart.parent)]) == 65
-    assert "`helm lint` refuses the chart with ci/everything-on.yaml" in capsys.readouterr().out
+    assert "`helm lint` rejects the chart with ci/everything-on.yaml" in capsys.readouterr().out
 
 
 def test_the_api_server_accepts_what_medweave_new_writes_for_it(tenant: Tenant) -> None:

@@ -48,14 +48,14 @@ def test_all_is_well_and_no_pod_is_left(testbed: Sites) -> None:
         ("inference", "bandwidth"),
     } <= names
     (speed,) = (hop["seen"] for hop in hops if (hop["place"], hop["name"]) == ("inference", "bandwidth"))
-    assert re.fullmatch(r"[1-9]\d* MB/s to a pod, [1-9]\d* MB/s back, through the API server", speed), speed
+    assert re.fullmatch(r"[1-9]\d* MB/s to a pod, [1-9]\d* MB/s from a pod, through the API server", speed), speed
     (worker,) = (hop["seen"] for hop in hops if (hop["place"], hop["name"]) == ("inference", "worker"))
     assert worker == f"medweave {__version__} in localhost/medweave-segment:1"
     routes = {hop["place"]: hop["seen"] for hop in hops if hop["name"] == "route"}
     assert set(routes) == {"login - training-ddp", "login - inference", "training-ddp - inference"}
     for place, seen in routes.items():
         listens = place.rpartition(" ")[2]
-        pattern = rf"direct: [1-9]\d* MB/s there, [1-9]\d* MB/s back, over one connection; {listens} listens, .*"
+        pattern = rf"direct: [1-9]\d* MB/s forward, [1-9]\d* MB/s back, over one connection; {listens} listens .*"
         assert re.fullmatch(pattern, seen), (place, seen)
     left = testbed.laptop(
         "kubectl", "get", "pods,networkpolicies", "-l", "app.kubernetes.io/managed-by=medweave-doctor", "-o", "name"
@@ -74,7 +74,7 @@ def test_bandwidth_to_a_pod_is_measured_like_copies(testbed: Sites, tenant: Tena
     (tmp_path / "site.yml").write_text(yaml.safe_dump(site))
     _, hops = looked_at(testbed, site=tmp_path / "site.yml")
     (speed,) = (hop["seen"] for hop in hops if hop["name"] == "bandwidth")
-    pattern = r"[1-9]\d* MB/s to a pod, [1-9]\d* MB/s back, through the API server"  # and not: by websocket
+    pattern = r"[1-9]\d* MB/s to a pod, [1-9]\d* MB/s from a pod, through the API server"  # and not: over WebSocket
     assert re.fullmatch(pattern, speed), speed
 
 
@@ -95,7 +95,7 @@ def test_slow_image_pull_is_reported_with_the_clusters_last_event(
     code, hops = looked_at(testbed, "--timeout=3", site=tmp_path / "site.yml")
     (hop,) = (hop for hop in hops if hop["name"] == "image")
     assert (code, hop["health"]) == (65, "unknown")
-    assert 'not there within 3 s (Pulling: Pulling image "198.51.100.1/nowhere:1")' in hop["seen"]
+    assert 'pod not started within 3 s (Pulling: Pulling image "198.51.100.1/nowhere:1")' in hop["seen"]
 
 
 def test_the_storage_class_of_a_claim_that_a_run_makes(testbed: Sites, tenant: Tenant, tmp_path: Path) -> None:
@@ -132,10 +132,10 @@ def test_the_storage_class_of_a_claim_that_a_run_makes(testbed: Sites, tenant: T
     admin.call("kubectl", "create", "-f", "-", stdin=json.dumps(made | {"provisioner": "kubernetes.io/no-provisioner"}))
     try:
         assert storage_hops(ADMIN) == {
-            "ok": f"storage class {name} is there",
-            "fault": "there is no storage class no-such-class",
+            "ok": f"storage class {name} exists",
+            "fault": "no such storage class: no-such-class",
         }
     finally:
         admin.call("kubectl", "delete", "storageclass", name)
     seen = storage_hops(tenant.kubeconfig)["warning"]
-    assert "storage classes may not be listed" in seen, "a tenant has no such right"
+    assert "listing storage classes is not permitted" in seen, "a tenant has no such right"

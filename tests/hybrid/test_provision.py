@@ -52,7 +52,7 @@ def test_jobs_run_in_the_environment_built_without_a_network(
     assert "with check; " in output.out
     before = testbed.hpc("readlink", str(link)).stdout
     assert main(words) == 0
-    assert "nothing was sent" in capsys.readouterr().out
+    assert "nothing sent" in capsys.readouterr().out
     assert testbed.hpc("readlink", str(link)).stdout == before
 
     # On the PATH of a job is another medweave-step; this one is found first, on each node.

@@ -97,7 +97,7 @@ def test_a_cronjob_fires_delivers_skips_and_is_paused_and_removed(
         schedule("pause", file)
         assert cronjob(tenant, name)["suspend"] is True
         log = finished(tenant, first, limit_s=400)  # all of CI's cores may be busy
-        assert "runs: no earlier run has completed" in log
+        assert "starting a run: no earlier run has completed" in log
         assert "completed after" in log
         delivered = list((folder / "results").rglob("lesion_mask.dcm"))
         assert len(delivered) == 1

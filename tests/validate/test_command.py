@@ -42,9 +42,9 @@ def test_text_names_file_line_place_and_fix(folder: Path, capsys: pytest.Capture
     (folder / "echo.cwl").write_text(WRONG)
     main(["validate"])
     text = capsys.readouterr().out
-    assert "echo.cwl:5:10: error: 'strin' is no type of CWL. [cwl-type]" in text
+    assert "echo.cwl:5:10: error: 'strin' is not a CWL type. [cwl-type]" in text
     assert "at:       inputs.text.type" in text
-    assert "do:       write 'string' (closest name)" in text
+    assert "do:       write 'string' (closest match)" in text
     assert text.endswith("1 files: 1 errors, 0 warnings\n")
 
 
@@ -52,7 +52,7 @@ def test_github_takes_it_as_an_annotation(folder: Path, capsys: pytest.CaptureFi
     (folder / "echo.cwl").write_text(WRONG)
     main(["validate", "--format", "github"])
     first = capsys.readouterr().out.splitlines()[0]
-    assert first.startswith("::error file=echo.cwl,line=5,col=10,title=cwl-type::'strin' is no type of CWL.%0Aat:")
+    assert first.startswith("::error file=echo.cwl,line=5,col=10,title=cwl-type::'strin' is not a CWL type.%0Aat:")
 
 
 def test_sarif_has_every_rule_and_the_place(folder: Path) -> None:
@@ -214,7 +214,7 @@ def test_errors_of_helm_lint_are_findings(
     monkeypatch.setenv("PATH", str(programs), prepend=":")
     assert main(["validate", "--helm"]) == 65
     output = capsys.readouterr().out
-    assert "web/values.yaml:1:1: error: `helm lint` refuses the chart with values.yaml." in output
+    assert "web/values.yaml:1:1: error: `helm lint` rejects the chart with values.yaml." in output
     assert "seen:     values.yaml: - at '/image': missing property 'repository'\n" in output
 
 
@@ -249,7 +249,7 @@ def test_helm_runs_only_on_request(
     assert main(["validate"]) == 0
     monkeypatch.setenv("PATH", str(programs), prepend=":")
     assert main(["validate", "--helm"]) == 65
-    assert "templates/a.yaml:1:1: error: `helm template` refuses" in capsys.readouterr().out
+    assert "templates/a.yaml:1:1: error: `helm template` rejects" in capsys.readouterr().out
     monkeypatch.setenv("PATH", str(folder))
     assert main(["validate", "--helm"]) == 69
 
@@ -293,8 +293,8 @@ SITE = "title: mine\ndeployments:\n  here: {type: medweave.local, config: {}}\nr
 @pytest.mark.parametrize(
     ("name", "text", "code", "message"),
     [
-        ("things.yml", "a: 1\n", 1, "things.yml:1:1: warning: this file is not recognised"),
-        ("empty.yml", "# nothing\n", 1, "empty.yml:1:1: warning: this file is not recognised"),
+        ("things.yml", "a: 1\n", 1, "things.yml:1:1: warning: unknown file type"),
+        ("empty.yml", "# nothing\n", 1, "empty.yml:1:1: warning: unknown file type"),
         ("deployments/sites/mine.yml", "", 65, "deployments/sites/mine.yml:1:1: error: this site file is empty"),
         ("deployments/sites/mine.yml", "- a\n", 65, "deployments/sites/mine.yml:1:1: error: this site file is empty"),
         ("my-site.yml", SITE.replace("deployments", "deploymnts"), 65, "my-site.yml:2:1: error: there is no such key."),
@@ -352,7 +352,7 @@ def test_ambiguous_job_file_is_assigned_to_no_workflow(folder: Path, capsys: pyt
     (folder / "jobs" / "mine.yml").write_text("text: a\nwrong: a\n")
     assert main(["validate"]) == 0
     assert main(["validate", "jobs/mine.yml"]) == 1
-    assert "this file is not recognised" in capsys.readouterr().out
+    assert "unknown file type" in capsys.readouterr().out
 
 
 def test_network_is_not_used(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -125,7 +125,7 @@ def test_ordinary_mistakes_are_reported_with_their_line(
         (JOB, "{class: File, path: scan.nii.gz}, {", "{class: File, pth: scan.nii.gz}, {", "job-type", "path"),
         (JOB, "{class: File, path: scan.nii.gz}, {", "{class: File}, {", "job-type", "path"),
         (JOB, "location: scan.nii.gz", "location: file:///nowhere/scan.nii.gz", "job-file", "path"),
-        ("deployments/pod.yaml", "valueFrom: {secretKeyRef: {name: a, key: b}}", "value: hunter2", "secret-in-clear", "out"),
+        ("deployments/pod.yaml", "valueFrom: {secretKeyRef: {name: a, key: b}}", "value: hunter2", "secret-in-clear", "revoke"),
     ],
 )  # fmt: skip
 def test_mistake_is_reported_once_with_the_right_name(

@@ -59,7 +59,7 @@ def test_the_lines_of_the_gitlab_template(checkout: Path) -> None:
     assert sh(script, checkout).returncode == 0
     (checkout / "echo.cwl").write_text(WRONG)
     ended = sh(script, checkout)
-    assert (ended.returncode, "echo.cwl:5:10: error: 'strin' is no type of CWL." in ended.stdout) == (65, True)
+    assert (ended.returncode, "echo.cwl:5:10: error: 'strin' is not a CWL type." in ended.stdout) == (65, True)
     (artifact,) = job["artifacts"]["paths"]
     (result,) = json.loads((checkout / artifact).read_text())["runs"][0]["results"]
     assert result["ruleId"] == "cwl-type"
@@ -98,7 +98,7 @@ def test_the_hook_of_pre_commit_calls_the_command(checkout: Path) -> None:
     assert sh(line, checkout).returncode == 0
     (checkout / "echo.cwl").write_text(WRONG)
     ended = sh(line, checkout)
-    assert (ended.returncode, "echo.cwl:5:10: error: 'strin' is no type of CWL." in ended.stdout) == (65, True)
+    assert (ended.returncode, "echo.cwl:5:10: error: 'strin' is not a CWL type." in ended.stdout) == (65, True)
 
 
 def test_hook_installs_this_package_with_its_requirements() -> None:

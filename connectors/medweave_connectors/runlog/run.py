@@ -356,7 +356,7 @@ class RunRecord:
         return {self.jobs[name].step for name in self.left_out} - good
 
     def _print_end(self, state: RunEnd, seconds: float) -> None:
-        word = "delivered a part" if state == "partial" else state
+        word = "finished with partial results" if state == "partial" else state
         console.say(f"medweave: run {self.run_id} {word} after {duration(seconds)}")
         if state == "partial":
             labels = ", ".join(sorted(self.jobs[name].label for name in self.left_out))

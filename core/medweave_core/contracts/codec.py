@@ -60,10 +60,10 @@ def hints_of(cls: type) -> dict[str, Any]:
 
 def _wrong(where: str, path: str, seen: Any, expected: str) -> UserInputError:
     return UserInputError(
-        f"{where} is not what this version of medweave reads.",
+        f"{where}: the content does not match this version of medweave.",
         seen=f"{path}: {json.dumps(seen, default=str)[:120]}",
         expected=expected,
-        do="make the file again with the verb that writes it, in the same version of medweave",
+        do="create the file again with the same version of medweave",
     )
 
 

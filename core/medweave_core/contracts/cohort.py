@@ -14,7 +14,7 @@ Split = Literal["train", "validation", "test"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """One error or notice of `check` about a cohort, in plain words, without patient data.
+    """One error or notice of `check` about a cohort, without patient data.
 
     Attributes:
         severity: an error stops `preprocess`; a notice does not.
@@ -70,7 +70,7 @@ class CohortIndex:
     It holds file paths, so it stays with the data and has the data's class.
 
     Attributes:
-        layout: how the folder was understood.
+        layout: layout that `check` recognized.
         synthetic: True where the cohort says that a generator made it; every result then says so.
         labels: foreground labels of the ground truth, after merging.
         merges: values of the masks that count as one label, as requested with --merge-labels.

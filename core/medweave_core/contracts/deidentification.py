@@ -10,12 +10,12 @@ from medweave_core.contracts.volume import DataClass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deidentification:
-    """`results` of the run report of `deidentify`. Holds no value of any header and no name of any file.
+    """`results` of the run report of `deidentify`. It contains no header values and no file names.
 
     Attributes:
         profile: the rules that were applied, with their edition.
-        options: options of the profile that were in force, in the words of DICOM PS3.16, CID 7050.
-        num_patients, num_cases, num_files: that were written; a case is one series of images, or one NIfTI volume.
+        options: active options of the profile, with the names of DICOM PS3.16, CID 7050.
+        num_patients, num_cases, num_files: numbers written; a case is one series of images, or one NIfTI volume.
         num_uids: different UIDs that were replaced.
         actions: number of attributes by action: `removed`, `emptied`, `replaced`, `uid-replaced`,
             `date-shifted`, `private-removed`, `unknown-removed`, `overlay-removed`, `code-replaced`, `identifier-replaced`,
@@ -41,7 +41,7 @@ class PatientAtHome:
     """One patient, as the source names them and as the de-identified cohort does.
 
     Attributes:
-        patient_id: PatientID of the source; empty where its headers name none, and for NIfTI files.
+        patient_id: PatientID of the source; empty if the headers have none, and for NIfTI files.
         issuer: IssuerOfPatientID of the source.
         pseudonym: PatientID and PatientName of the de-identified cohort.
         date_shift_days: was added to every date; days, negative (into the past).

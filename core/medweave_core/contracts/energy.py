@@ -40,8 +40,8 @@ class CountedEnergy:
         counters = " and ".join(f"{kind} ({number})" for kind, number in self.counters.items()) or "an earlier attempt"
         left = "" if len(known) == len(self.each_wh) else f" in {len(known)} of {len(self.each_wh)} epochs"
         return (
-            f"{spelled(sum(known))}{left}, {spelled(sum(known) / len(known))} an epoch, measured by {counters}: of all that ran on "
-            f"the machine meanwhile, not of this training alone{f'; not in it: {reasons}' if reasons else ''}"
+            f"{spelled(sum(known))}{left}, {spelled(sum(known) / len(known))} per epoch, measured by {counters} "
+            f"for the whole machine, including other programs{f'; not included: {reasons}' if reasons else ''}"
         )
 
 

@@ -27,7 +27,7 @@ class CaseFigures:
         predicted_components: components of the predicted mask.
         false_positives: predicted components that overlap no lesion.
         reference_volume_mm3, predicted_volume_mm3: volume of the masks, mm³.
-        baseline_dice, baseline_false_positives: the same figures for the baseline.
+        baseline_dice, baseline_false_positives: Dice and false positives of the baseline.
     """
 
     case_id: str
@@ -83,7 +83,7 @@ class Evaluation:
         patients: patients with a ground truth.
         cases: scans with a ground truth.
         lesions: reference lesions with a longest in-plane diameter of 6 mm or more.
-        lesions_10mm, lesions_6_to_8mm, lesions_any_size: likewise for 10 mm or more, for [6, 8) mm, and for all.
+        lesions_10mm, lesions_6_to_8mm, lesions_any_size: reference lesions of 10 mm or more, of 6 to below 8 mm, and of any size.
         dice_mean, dice_median: over cases; cases where both masks are empty have no Dice and are counted apart.
         nsd_2mm_mean: mean over cases of the normalised surface distance at a tolerance of 2 mm.
         hd95_mm_median: over cases, mm; a case with exactly one empty mask counts as the worst.

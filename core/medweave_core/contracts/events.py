@@ -27,25 +27,26 @@ EventType = Literal[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
-    """One thing that happened in a run: a line of `events.jsonl`. Later versions add types; they never change what one means.
+    """One event of a run: a line of `events.jsonl`. Later versions may add types; they never change the meaning of a type.
 
     Attributes:
         sequence: 1, 2, 3 … within the run.
         time: UTC, ISO 8601 with milliseconds.
         run_id: name of the run's folder.
-        type: what happened.
+        type: type of the event.
         job: StreamFlow's job name (`/segment/0.3`), None for events of the run.
         step: path of the step (`/segment`).
-        deployment, service, location: where, as named in the bindings.
-        data: what belongs to the type: `state`, `exit_code`, `seconds`, `peak_memory_mib`, `text` (a progress line), `bytes`;
-            of `job.reaction`, what follows from a failed attempt: `failure`, `again`, `after_s`, `memory_mib`, `from_checkpoint`;
-            of `job.lookup`, before a command that may have been run before: `work`, its name, `parts`, each by a keyed
-            digest, and `reused_from`, the run that did it, or `why` it cannot be reused. `job.ended` then has `reused_from`, too;
-            of `job.data`, `inputs` and `outputs` by name, each a list: files and folders with `class`, `bytes` and `sha256` where
-            they are known, numbers and fixed words with `value`, other texts with their number of `characters`;
-            of `run.ended`, `refused`: it failed for what its file says of a site or a step, before anything was done, and
-            `message`: why it ended, where that is the error of no job;
-            of `run.started`, `documents`: SHA-256 of the workflow's files, by path from the folder of the workflow.
+        deployment, service, location: place of the job, as named in the bindings.
+        data: details by type: `state`, `exit_code`, `seconds`, `peak_memory_mib`, `text` (a progress line), `bytes`.
+            `job.reaction` (retry policy after a failed attempt): `failure`, `again`, `after_s`, `memory_mib`, `from_checkpoint`.
+            `job.lookup` (cache lookup before a command): `work` is the cache key, `parts` has a keyed digest of each part of it,
+            `reused_from` is the run of a cache hit, `why` is the reason why the job is not cacheable. After a cache hit,
+            `job.ended` has `reused_from`, too.
+            `job.data`: `inputs` and `outputs` by name, each a list: files and folders with `class`, `bytes` and `sha256` if
+            known, numbers and enumerated words with `value`, other texts with their number of `characters`.
+            `run.ended`: `refused` is true if the run failed before any job because of its site or step settings; `message` is the
+            cause if no job failed.
+            `run.started`: `documents` has the SHA-256 of the workflow's files, by path from the folder of the workflow.
     """
 
     sequence: int

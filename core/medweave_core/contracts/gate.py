@@ -15,7 +15,7 @@ class GateTolerances:
     """The limits for the losses of a candidate and the required gain.
 
     Attributes:
-        dice: the lower bound of the paired difference of Dice (95 % interval over patients) must lie above minus this.
+        dice: the lower bound of the paired difference of Dice (95 % interval over patients) must be above minus this value.
         sensitivity: lesion sensitivity may fall by this much.
         false_positives_per_scan: false positives per scan may rise by this much.
         min_speedup: from this ratio of seconds (float32 over candidate) on, a candidate counts as faster.
@@ -136,7 +136,7 @@ class GateDecision:
         exported_sha256: digest of the exported model's card, the parent of every candidate.
         precision: numeric precision for `segment`.
         reason: the decision in one line.
-        host_cpu, num_threads: where and how it was measured.
+        host_cpu, num_threads: processor and number of threads of the measurement.
         float32_speed, float32_validation, float32_test: the model that candidates are compared with.
         bootstrap_seed: seed of the intervals.
     """

@@ -35,7 +35,7 @@ class CodedTerm:
             text = getattr(self, part)
             if not 0 < len(text.strip()) <= len(text) <= limit or not text.isprintable() or "\\" in text:
                 raise UserInputError(
-                    "a coded term of a label cannot be written to DICOM.",
+                    "the coded term of a label is not valid in DICOM.",
                     seen=f"{part} {text!r}",
                     expected=f"1 to {limit} printable characters, no backslash",
                     do="correct the coded term: {value, scheme, meaning}",
@@ -66,7 +66,7 @@ class Label:
         """Raise UserInputError for a value that a mask of bytes cannot hold."""
         if not 1 <= self.value <= HIGHEST_VALUE:
             raise UserInputError(
-                "a label has a value that a mask cannot hold.",
+                "the value of a label is out of range.",
                 seen=f"value {self.value}",
                 expected=f"1 to {HIGHEST_VALUE}; 0 is background",
                 do="correct the value of the label",
@@ -162,7 +162,7 @@ def only_label(labels: Sequence[Label], where: str) -> Label:
 def several_labels(labels: Sequence[Label], where: str) -> UserInputError:
     """Return the error for several foreground labels without an explicit merge."""
     return UserInputError(
-        f"{where} declares {len(labels)} foreground labels, and this version segments one.",
+        f"{where} declares {len(labels)} foreground labels, but this version of medweave segments only one.",
         seen=f"label {shown(labels)}",
         expected="one foreground label, or an explicit merge",
         do=merge_advice([label.value for label in labels]),

@@ -18,7 +18,7 @@ Precision = Literal["float32", "int8"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InputContract:
-    """What a volume must be before it may be fed to the model.
+    """Input contract: the requirements for a volume.
 
     Attributes:
         modality: DICOM modality of the source.
@@ -53,7 +53,7 @@ class Postprocessing:
     Attributes:
         threshold: probability from which a voxel belongs to a lesion.
         min_peak: components whose highest probability is lower are dropped, so that the outline of a lesion (`threshold`) and
-            the belief that it is one are separate choices; 0 keeps all.
+            the detection of a lesion are separate settings; 0 keeps all.
         min_volume_mm3: smaller components are dropped, mm³.
         overlap: share of a patch that neighbouring windows share.
     """

@@ -49,7 +49,7 @@ class RunReport:
             gradients, weights and running statistics that all ranks or replicas together contributed to averages: the bytes of
             these numbers, each once, by any transport. Received averages and other traffic are not included.
         cases: one object per case, each with `case_id`.
-        notices: remarks for the user, in plain words.
+        notices: notices for the user.
         ranks: of a training, one entry per process or replica.
     """
 

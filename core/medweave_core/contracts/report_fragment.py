@@ -22,7 +22,7 @@ class HeadlineFigure:
 
     Attributes:
         key: as in `metrics.json`.
-        label: as people read it.
+        label: displayed name.
         value: None where it is not defined.
         interval: bootstrap 95 % interval over patients, or None.
         baseline: the same figure for the baseline, or None where it has none.
@@ -41,7 +41,7 @@ class HeadlineFigure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportSummary:
-    """The headline of a report.
+    """Summary of a report.
 
     Attributes:
         title: the task.

@@ -28,7 +28,7 @@ class SearchGrid:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:
-    """One training of a search, whole: it can be done alone.
+    """One trial of a search: a complete training, independent of the other trials.
 
     Attributes:
         trial_id: by its content, whatever its place in the grid.
@@ -49,10 +49,10 @@ class TrialRow:
         trial_id: of the trial.
         varied: its options that differ from trial to trial.
         seed: of its weights, patches and augmentation.
-        state: completed; failed, with its cause; stopped, where the scheduler of the search saw no use in it.
+        state: completed; failed, with its cause; stopped early by the scheduler of the search.
         score: the metric that trials are chosen by; of a stopped one the last that it reached; null without any.
         metrics: all metrics of the model on the validation split.
-        cause: why it failed, in the words of `train`; empty else.
+        cause: error message of `train`; empty without a failure.
         exit_code: of `train`; below 0 the number of the signal that ended it; null where it was not started.
         started_at: UTC, ISO 8601; empty where it was not started.
         ended_at: UTC, ISO 8601.
@@ -82,7 +82,7 @@ class TrialRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchTable:
-    """`search.json`: all trials of a search, and the one that was chosen. Holds no patient data.
+    """`search.json`: all trials of a search, and the one that was chosen. It contains no patient data.
 
     Attributes:
         metric: what trials are chosen by; the highest is the best.

@@ -78,8 +78,8 @@ def check_named(config: Mapping[str, Any]) -> None:
             kind = "step" if "step" in binding else "port"
             if not str(binding[kind]).startswith("/"):
                 raise fault_at(
-                    file, (*field, kind), "this path does not begin at the workflow.", seen=str(binding[kind]),
-                    expected=f"the path of a {kind}, from /", do=f"write {kind}: /{binding[kind]}",
+                    file, (*field, kind), "the path must start at the workflow.", seen=str(binding[kind]),
+                    expected=f"the path of a {kind}, starting with /", do=f"write {kind}: /{binding[kind]}",
                 )  # fmt: skip
 
 
@@ -98,7 +98,7 @@ def check_files(config: Mapping[str, Any]) -> None:
             siblings = sorted(sibling.name for sibling in path.parent.iterdir()) if path.parent.is_dir() else []
             raise fault_at(
                 file, ("workflows", name, "config", key), f"there is no such {what}.", seen=text,
-                expected="a path from the folder of this file, or an absolute one",
+                expected="a path relative to the folder of this file, or an absolute path",
                 do=closest(path.name, siblings) or "correct the path",
             )  # fmt: skip
 
@@ -138,13 +138,13 @@ def _check_service(
             f"deployment '{deployment}' has no services.",
             seen=f"service '{service}'",
             expected="a target without a service",
-            do="take `service` away",
+            do="remove `service`",
         )
     if service is None and services:
         raise fault_at(
             file,
             field,
-            f"deployment '{deployment}' has services, and none is chosen.",
+            f"deployment '{deployment}' has services, but no service is chosen.",
             seen="no service",
             expected=f"one of {', '.join(services)}",
             do=f"write service: {next(iter(services))}, or another of them, next to `deployment`",
@@ -167,7 +167,7 @@ def _unknown(where: tuple[Path, FieldPath], kind: str, name: str, known: Iterabl
         f"there is no {kind} '{name}'.",
         seen=f"{kind} '{name}'",
         expected=f"a {kind} {of}: {', '.join(near) or 'none'}",
-        do=closest(name, names) or "write one of these, or take it away",
+        do=closest(name, names) or "write a listed name, or remove it",
     )
 
 

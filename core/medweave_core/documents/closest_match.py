@@ -13,4 +13,4 @@ def closest(name: str, known: Sequence[str], *, cutoff: float = 0.6) -> str:
         cutoff: least similarity, 0 to 1.
     """
     matches = difflib.get_close_matches(name, known, n=1, cutoff=cutoff)
-    return f"write '{matches[0]}' (closest name)" if matches else ""
+    return f"write '{matches[0]}' (closest match)" if matches else ""

@@ -96,9 +96,7 @@ def _parse_mapping(raw: Mapping[str, Any], declared: bool, field: FieldPath) -> 
     if kind == "enum":
         symbols = raw.get("symbols")
         if not isinstance(symbols, list) or not symbols:
-            raise BadType(
-                field=(*field, "symbols"), seen=str(symbols), fix="write the words that it may be: symbols: [a, b]"
-            )
+            raise BadType(field=(*field, "symbols"), seen=str(symbols), fix="write the allowed words: symbols: [a, b]")
         return frozenset([Enum(tuple(str(member).split("#")[-1].split("/")[-1] for member in symbols))])
     if kind == "record":
         fields = raw.get("fields") or {}

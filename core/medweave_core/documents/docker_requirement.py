@@ -37,10 +37,14 @@ def refusal(step: str, image: str) -> dict[str, str]:
         image: as `image_of` returns it.
     """
     return {
-        "what": f"step {step} asks for a container ({DOCKER_REQUIREMENT}), which no site of medweave starts for a tool.",
+        "what": (
+            f"step {step} requests a container ({DOCKER_REQUIREMENT}), but medweave sites start no containers for "
+            "tools."
+        ),
         "seen": image,
         "expected": "a tool without it: the site provides the software, by `environment` of its deployment or service (a virtual "
         "environment, modules or an Apptainer image) or by the image of its chart",
-        "do": f"remove {DOCKER_REQUIREMENT} from the tool and install its software at the site; in a StreamFlow file written by "
-        "hand, `docker: [{step: /, deployment: {type: none, config: {}}}]` in the workflow's config says that it is there",
+        "do": f"remove {DOCKER_REQUIREMENT} from the tool and install its software at the site; in a StreamFlow file "
+        f"written by hand, `docker: [{{step: /, deployment: {{type: none, config: {{}}}}}}]` in the workflow's "
+        "config declares that the software is installed",
     }

@@ -93,10 +93,10 @@ def _unknown_keys(error: Any, path: Path, place: FieldPath) -> Iterator[FieldFau
             yield fault_at(
                 path,
                 (*place, key),
-                "there is no such key." if known or not patterns else "this name cannot be used.",
+                "there is no such key." if known or not patterns else "invalid name.",
                 seen=f"'{key}'",
                 expected=f"a name that matches {' or '.join(patterns)}" if patterns and not known else one_of,
-                do=closest(key, missing) or closest(key, list(known)) or f"take '{key}' away, or correct it",
+                do=closest(key, missing) or closest(key, list(known)) or f"remove '{key}', or correct it",
             )
 
 
@@ -114,7 +114,7 @@ def _missing_key(error: Any, path: Path, place: FieldPath) -> Iterator[FieldFaul
         f"the key '{missing}' is missing.",
         seen=", ".join(map(str, error.instance)) or "no keys",
         expected=f"{missing}: {meaning}" if meaning else f"{missing}: …",
-        do=f"write '{missing}:' there",
+        do=f"add '{missing}:'",
     )
 
 
@@ -131,10 +131,10 @@ def _wrong_value(error: Any, path: Path, place: FieldPath) -> FieldFault:
     return fault_at(
         path,
         place,
-        "this value cannot be used.",
+        "invalid value.",
         seen=json.dumps(error.instance, default=str)[:120],
         expected=f"{expected} ({meaning})" if meaning else expected,
-        do=near or "write such a value",
+        do=near or "write an expected value",
     )
 
 

@@ -61,10 +61,10 @@ def unknown_inputs(values: Mapping[str, Any], workflow: Mapping[str, Any], name:
     """
     inputs = _inputs(workflow)
     for key in _unknown(values, inputs):
-        fix = closest(key, [input_name for input_name in inputs if input_name not in values]) or "take the line away"
+        fix = closest(key, [input_name for input_name in inputs if input_name not in values]) or "remove the line"
         yield Misfit(
             field=(key,), what=f"{name} has no input '{key}'.", seen=key, kind_seen=key,
-            expected=f"one of {', '.join(inputs)}" if inputs else "nothing: it has no inputs",
+            expected=f"one of {', '.join(inputs)}" if inputs else "nothing: the workflow has no inputs",
             fix=fix, fix_of_kind=fix,
         )  # fmt: skip
 
@@ -78,10 +78,10 @@ def missing_inputs(values: Mapping[str, Any], workflow: Mapping[str, Any], name:
         if key in values or "null" in kind or _has_default(described):
             continue
         near = next((unknown_name for unknown_name in unknown if closest(unknown_name, [key])), None)
-        fix = f"write '{key}:' for '{near}:'" if near else f"write '{key}:' there"
+        fix = f"rename '{near}:' to '{key}:'" if near else f"add '{key}:'"
         seen = near or ", ".join(map(str, values)) or "no inputs"
         yield Misfit(
-            field=(near,) if near else (), about=key, what=f"the input '{key}' is missing, which {name} must have.",
+            field=(near,) if near else (), about=key, what=f"required input '{key}' of {name} is missing.",
             seen=seen, kind_seen=seen, expected=f"{key}: … ({spelled_type(kind)})", fix=fix, fix_of_kind=fix,
         )  # fmt: skip
 
@@ -93,9 +93,9 @@ def mistyped_inputs(values: Mapping[str, Any], workflow: Mapping[str, Any]) -> I
         if key not in values or (value is None and _has_default(described)):
             continue
         for field, wrong, kind in misfits(value, type_of(described, workflow), (key,)):
-            place = "the type of" if field == (key,) else "the type that is taken here in"
+            place = "for" if field == (key,) else "for an item of"
             yield Misfit(
-                field=field, about=key, what=f"this value is not of {place} '{key}'.", seen=_spelled(wrong)[:120],
+                field=field, about=key, what=f"wrong type {place} input '{key}'.", seen=_spelled(wrong)[:120],
                 kind_seen=_kind_of(wrong), expected=spelled_type(kind), fix=_fix_of_value(wrong, kind),
                 fix_of_kind=_fix_of_value("…" if isinstance(wrong, str) else wrong, kind),
             )  # fmt: skip
@@ -114,7 +114,7 @@ def refuse(values: Mapping[str, Any], workflow: Mapping[str, Any], name: str, *,
     """
     for misfit in (*missing_inputs(values, workflow, name), *mistyped_inputs(values, workflow)):
         if job is None:
-            do = "write them into a job file, and name it there: settings: job.yml"
+            do = "write the inputs into a job file, and add settings: job.yml"
             raise fault_at(at.file, at.field, misfit.what, seen="no job file", expected=misfit.expected, do=do)
         raise fault_at(
             job, misfit.field, misfit.what, seen=misfit.kind_seen, expected=misfit.expected, do=misfit.fix_of_kind
@@ -170,4 +170,6 @@ def _fix_of_value(value: Any, kind: Type) -> str:
         return f"write an integer from {-most - 1} to {most}{wider}"
     if isinstance(value, Mapping) and places:
         return f"write class: {' or '.join(places)}"
+    if places and not isinstance(value, list):
+        return f"write {{class: {places[-1]}, path: …}}"
     return f"write one of {', '.join(symbols)}" if symbols else f"write a value of type {spelled_type(kind)}"

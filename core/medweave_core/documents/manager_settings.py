@@ -32,10 +32,10 @@ def check_wraps(config: Mapping[str, Any]) -> None:
             raise fault_at(
                 Path(config["path"]),
                 ("deployments", name, "wraps"),
-                "a container cannot be started over a queue.",
+                "a container deployment cannot wrap a batch system.",
                 seen=f"{deployment['type']} over {inner} ({kind})",
-                expected="the container inside the job: on the login node, where it would start, no job finds it",
-                do=f"bind the step to {inner}, and name an image of Apptainer in `environment` of its service",
+                expected="the container inside the job: a container on the login node would not contain the job",
+                do=f"bind the step to {inner}, and set an Apptainer image in `environment` of its service",
             )
 
 
@@ -54,10 +54,10 @@ def check_managers(config: Mapping[str, Any]) -> None:
         raise fault_at(
             file,
             ("workflows",),
-            "a file describes one run.",
+            "a StreamFlow file must have one workflow.",
             seen=", ".join(workflows),
-            expected="one workflow; StreamFlow runs several one after the other, under one name and in one record",
-            do="write a file for each",
+            expected="one workflow; StreamFlow runs several in sequence under one run name and in one event log",
+            do="write one file per workflow",
         )
     failures = config.get("failureManager") or {}
     # `default` is StreamFlow's other name for it; without a type, `enabled: true` (the default) means this manager.
@@ -66,27 +66,27 @@ def check_managers(config: Mapping[str, Any]) -> None:
         raise fault_at(
             file,
             ("failureManager", "enabled"),
-            "StreamFlow ignores it if there is a type.",
+            "StreamFlow ignores `enabled: false` if `type` is set.",
             seen=f"type: {failures['type']}, enabled: false",
-            expected="no failureManager where nothing is to be tried again",
-            do="remove the block failureManager",
+            expected="no failureManager if jobs should not be retried",
+            do="remove failureManager",
         )
     if retries and "max_retries" not in (failures.get("config") or {}):
         raise fault_at(
             file,
             ("failureManager", "config", "max_retries"),
-            "without it a job that fails is tried for ever, without a pause.",
+            "without max_retries, a failed job is retried forever and without a pause.",
             seen="no max_retries",
-            expected="a number of attempts, the first one counted: 1 tries nothing again",
-            do="write max_retries: 3 and retry_delay: 30, or remove the block failureManager",
+            expected="a number of attempts, including the first one: 1 means no retry",
+            do="write max_retries: 3 and retry_delay: 30, or remove failureManager",
         )
     checkpoints = config.get("checkpointManager") or {}
     if checkpoints and checkpoints.get("type", "default" if checkpoints.get("enabled", False) else "dummy") != "dummy":
         raise fault_at(
             file,
             ("checkpointManager",),
-            "it copies its own copies until the disk is full, and saves nothing.",
+            "checkpointManager copies its own copies until the disk is full, and saves nothing.",
             seen=f"type: {checkpoints.get('type', 'default')}",
-            expected="no checkpointManager; a training keeps its own checkpoints",
-            do="remove the block checkpointManager",
+            expected="no checkpointManager; trainings write their own checkpoints",
+            do="remove checkpointManager",
         )

@@ -132,7 +132,7 @@ def parse_file(path: Path) -> ParsedFile:
         text = path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
         seen = f"byte {error.start}"
-        return ParsedFile((), (_fault(path, 1, 1, "this file is not text in UTF-8.", seen, "save it as UTF-8"),))
+        return ParsedFile((), (_fault(path, 1, 1, "this file is not UTF-8 text.", seen, "save it as UTF-8"),))
     return parse_text(path, text)
 
 
@@ -151,7 +151,7 @@ def parse_text(path: Path, text: str) -> ParsedFile:
             SourceDocument(path=path, text=text, data=_plain(root, path, (), faults), root=root) for root in roots
         ]
     except RecursionError:
-        fault = _fault(path, 1, 1, "this file is nested too deeply.", "hundreds of levels", "write it flatter")
+        fault = _fault(path, 1, 1, "this file is nested too deeply.", "hundreds of levels", "use fewer levels")
         return ParsedFile((), (fault,))
     return ParsedFile(tuple(documents), tuple(faults))
 
@@ -180,7 +180,7 @@ def _fault_of_parser(path: Path, text: str, error: Exception) -> SyntaxFault:
     lines = text.splitlines()
     seen = lines[line - 1].strip()[:_LINE] if 0 < line <= len(lines) else "the end of the file"
     what = f"this is not valid YAML: {problem}."
-    return _fault(path, line, column, what, seen, "mend that line or the one above it")
+    return _fault(path, line, column, what, seen, "correct this line or the line above it")
 
 
 def _alias_cycles(path: Path, roots: list[Any]) -> Iterator[SyntaxFault]:
@@ -193,7 +193,7 @@ def _alias_cycles(path: Path, roots: list[Any]) -> Iterator[SyntaxFault]:
         if any(node is parent for parent in parents):
             mark = node.start_mark
             yield _fault(
-                path, mark.line + 1, mark.column + 1, "an alias (*name) in this node refers to the node itself.", "a circle",
+                path, mark.line + 1, mark.column + 1, "this alias (*name) refers to its own node.", "a cycle",
                 "write the intended value instead",
             )  # fmt: skip
             return
@@ -230,7 +230,7 @@ def _plain(node: Any, path: Path, field: FieldPath, faults: list[SyntaxFault]) -
                 SyntaxFault(
                     path=path, line=mark.line + 1, column=mark.column + 1, field=(*field, key), is_duplicate_key=True,
                     what=f"'{key}' occurs twice in this mapping.", seen=f"first on line {lines[key]}",
-                    expected="each key once", fix="rename one of them, or take it away",
+                    expected="each key once", fix="rename or remove one of them",
                 )
             )  # fmt: skip
             continue

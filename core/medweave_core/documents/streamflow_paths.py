@@ -31,9 +31,9 @@ def expand(text: str, *, where: Where | str) -> str:
     def value(found: re.Match[str]) -> str:
         if found[1] not in os.environ:
             raise UsageError(
-                f"{where}: the variable {found[1]} has no value.",
+                f"{where}: variable {found[1]} is not set.",
                 seen=text,
-                expected=f"{found[1]} in the environment of streamflow",
+                expected=f"{found[1]} in the environment",
                 do=f"export {found[1]}=…, or write the value",
             )
         return os.environ[found[1]]
@@ -95,9 +95,9 @@ def _workdir(text: str, kind: str, base: Path, where: Where) -> str:
 
 def _bad_workdir(where: Where, seen: str) -> UsageError:
     return UsageError(
-        f"{where}: the jobs at this site need a folder to work in.",
+        f"{where}: jobs at this site need a work directory.",
         seen=seen,
-        expected="an absolute path at the site, without blanks, that belongs to you (not one that all users share)",
+        expected="an absolute path at the site, without spaces, that only you use",
         do=f"write {spelled(where.field)}: /scratch/…",
     )
 

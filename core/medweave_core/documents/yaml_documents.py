@@ -75,19 +75,19 @@ def read_text(path: Path, what: str) -> str:
     except IsADirectoryError as error:
         inside = ", ".join(sorted(file.name for file in path.iterdir() if file.is_file())[:_MOST_NAMED])
         raise UserInputError(
-            f"{shown(path)}: this is no {what}.", seen="a folder", expected=f"a {what} (YAML)",
-            do=f"name a file in it: {inside}" if inside else "check the path",
+            f"{shown(path)}: not a {what}.", seen="a folder", expected=f"a {what} (YAML)",
+            do=f"name a file inside it: {inside}" if inside else "correct the path",
         ) from error  # fmt: skip
     except (FileNotFoundError, NotADirectoryError) as error:
         siblings = [file.name for file in path.parent.glob(f"*{path.suffix}") if file.is_file()]
         raise UserInputError(
             f"{shown(path)}: there is no such {what}.", seen="nothing at this path", expected=f"a {what} (YAML)",
-            do=closest(path.name, siblings) or "check the path",
+            do=closest(path.name, siblings) or "correct the path",
         ) from error  # fmt: skip
     except OSError as error:
         raise StorageError(
             f"{shown(path)}: this {what} cannot be read.", seen=error.strerror or str(error),
-            expected=f"a {what} (YAML) that you may read", do="look at the path and its rights",
+            expected=f"a readable {what} (YAML)", do="check the path and its permissions",
         ) from error  # fmt: skip
     except UnicodeDecodeError as error:
         raise UserInputError(
@@ -109,14 +109,14 @@ def parse_mapping(text: str, path: Path, what: str) -> dict[str, Any]:
             f"{shown(path)}{f':{mark.line + 1}' if mark else ''}: this {what} is not valid YAML.",
             seen=problem,
             expected="YAML, with each key once per mapping",
-            do="mend that line",
+            do="correct this line",
         ) from error
     if not isinstance(document, dict):
         raise UserInputError(
-            f"{shown(path)}: this {what} is empty or no mapping.",
+            f"{shown(path)}: this {what} is empty or not a mapping.",
             seen=type(document).__name__ if document is not None else "nothing",
             expected="a mapping: lines `key: value`",
-            do="start from one that exists",
+            do="start from an existing file",
         )
     return document
 
@@ -230,8 +230,8 @@ def _yaml(kind: str) -> Any:
 def not_installed(error: ImportError) -> BackendMissingError:
     """Return the error for a missing library of the extra `driver`."""
     return BackendMissingError(
-        f"the library '{error.name}' is not installed.",
+        f"the library '{error.name}' is missing.",
         seen=str(error),
-        expected="medweave installed with its extra 'driver'",
-        do="pip install 'medweave[driver]'",
+        expected="medweave with the extra 'driver'",
+        do="install it: pip install 'medweave[driver]'",
     )

@@ -29,6 +29,7 @@ def cause(stderr_tail: Sequence[str], stdout_tail: Sequence[str], exit_code: int
     lines = list(stderr_tail) or list(stdout_tail)
     if exit_code == 127:
         lines.append(
-            "  do:       install the steps where this deployment runs them: pip install 'medweave[all]', or the step's extra"
+            "  do:       install the steps in the environment of this deployment: pip install 'medweave[all]', "
+            "or the extra of the step"
         )
     return "\n".join(lines) or f"The command printed nothing; {describe_exit_code(exit_code)}."

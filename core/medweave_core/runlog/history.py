@@ -107,16 +107,16 @@ def read_run(folder: Path) -> Run:
         raise UserInputError(
             "this folder is not a run.",
             seen=f"no {LOG_FILE} in {folder}",
-            expected=f"the folder of a run, with {LOG_FILE} and reports/, as `streamflow run` with medweave writes it",
+            expected=f"a run folder, with {LOG_FILE} and reports/",
             do=_nearest(folder) or "name a folder runs/<run-id>",
         )
     events = read_log(path)
     if not events or events[0].type != "run.started":
         raise UserInputError(
-            f"the event log of {folder.name} does not begin with the start of a run.",
+            f"the event log of {folder.name} has no start of the run.",
             seen=f"{len(events)} events, the first of type {events[0].type if events else 'none'}",
             expected="run.started",
-            do="check that the log was copied whole",
+            do="check that the log was copied completely",
         )
     try:
         return build_run(events, folder)
@@ -124,8 +124,8 @@ def read_run(folder: Path) -> Run:
         raise UserInputError(
             f"the event log of {folder.name} is damaged.",
             seen=f"data of an unexpected type ({type(error).__name__})",
-            expected="events as `medweave schema event` describes them",
-            do="copy the log again; a run's log is never edited",
+            expected="events of the schema `medweave schema event`",
+            do="copy the log again; medweave never edits an event log",
         ) from error
 
 
@@ -166,9 +166,9 @@ def read_events(text: str, path: Path | None = None) -> list[Event]:
 
             raise UserInputError(
                 f"{f'{shown(path)}:{number}: ' if path else ''}the event log is damaged.",
-                seen=f"line {number} is no event: {line[:60]}",
+                seen=f"line {number} is not an event: {line[:60]}",
                 expected="one JSON object per line",
-                do="copy the log again; a run's log is never edited",
+                do="copy the log again; medweave never edits an event log",
             ) from error
     return sorted(events, key=lambda event: event.sequence)
 

@@ -35,10 +35,10 @@ def check_run_id(text: str, *, source: str) -> str:
     """
     if _RUN_ID.fullmatch(text) is None:
         raise UsageError(
-            f"{source}: this is no run id.",
+            f"{source}: invalid run id.",
             seen=repr(text[:80]),
-            expected="a plain name: 1 to 64 letters, digits, '.', '_' and '-'; a letter, digit or '_' first",
-            do=f"choose another id, or unset {VARIABLE}: each run then gets a new id",
+            expected="1 to 64 letters, digits, '.', '_' and '-', starting with a letter, digit or '_'",
+            do=f"choose another id, or unset {VARIABLE} to get a generated one",
         )
     return text
 
@@ -95,10 +95,10 @@ def recorded_owner(folder: Path, run_id: str) -> RunOwner:
     """
     if run_id in ("", ".", "..") or run_id.startswith((".", "-")) or "/" in run_id or not run_id.isprintable():
         raise UsageError(
-            "the event log names a run id that is no name of a folder.",
+            "the run id in the event log is not a valid folder name.",
             seen=repr(run_id[:80]),
             expected="one name, without '/'",
-            do="remove by hand what the run has left; medweave removes nothing by such an id",
+            do="remove the files of the run by hand; medweave removes nothing under such an id",
         )
     return owner_of(folder, run_id)
 
@@ -120,10 +120,10 @@ def claim_folder(folder: Path) -> RunOwner:
         folder.mkdir()
     except FileExistsError:
         raise UsageError(
-            f"the run '{owner.run_id}' exists already, or something else has its name.",
-            seen=f"{folder.name} in the folder of runs",
-            expected="a run id that is free: a run changes nothing that it did not create",
-            do=f"unset {VARIABLE}, or choose another",
+            f"a run or another file named '{owner.run_id}' exists already.",
+            seen=f"{folder.name} in the runs folder",
+            expected="a run id that is not in use: a run changes only what it created",
+            do=f"unset {VARIABLE}, or choose another run id",
         ) from None
     (folder / RECORD_MARK).write_text(owner.mark, encoding="utf-8")
     return owner

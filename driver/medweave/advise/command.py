@@ -8,31 +8,46 @@ from pathlib import Path
 
 from medweave_core.errors import UsageError
 
-DESCRIPTION = (
-    "Predicts from a few measured steps or runs which training strategy on how many GPUs finishes soonest, at what efficiency and\n"
-    "between which bounds, and what the measurements cannot show. Reads a file of measurements (YAML or JSON, in s; `medweave\n"
-    "schema measured-steps` describes it), run_report.json of trainings and of a search (ranks count as GPUs), or both.\n"
-    "With --calibrate-up-to it reports its error on the rows with more GPUs. It starts nothing and connects to no site.\n\n"
-    "exit codes: 0 an advice was made, 65 a file is wrong or the files are about different workloads, 2 wrong usage"
-)
+DESCRIPTION = """\
+Predict which training strategy finishes soonest, and on how many GPUs. Each prediction has an efficiency and
+a lower and an upper bound. The output also lists effects that the measurements do not show.
+
+FILE is a measurements file (YAML or JSON, times in s; `medweave schema measured-steps` prints its schema), the
+run_report.json of a training, or the run_report.json of a search. Several files are combined. In a run report,
+each rank counts as one GPU.
+
+The command starts no job and contacts no site."""
+EPILOG = """\
+examples:
+  medweave advise measured.yml --gpus 2 4 8
+  medweave advise single/run_report.json ddp-4/run_report.json --num-trials 12
+  medweave advise measured.yml --calibrate-up-to 4    compare predictions with the rows on more than 4 GPUs
+
+exit codes:
+  0   advice printed
+  2   wrong usage
+  65  invalid file, or the files describe different workloads"""
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `medweave advise`."""
-    parser.add_argument("files", type=Path, nargs="+", metavar="FILE", help="file of measurements, or run report")
+    parser.add_argument(
+        "files", type=Path, nargs="+", metavar="FILE", help="measurements file (YAML or JSON) or run_report.json"
+    )
     parser.add_argument(
         "--gpus", type=_number, nargs="+", default=None, metavar="N",
-        help="numbers of GPUs to judge (default: those that the file names, 1 2 4 8 16 32 for reports alone)",
+        help="numbers of GPUs to predict for (default: those of the measurements file; 1 2 4 8 16 32 for run reports)",
     )  # fmt: skip
     parser.add_argument(
         "--num-trials", type=_number, default=None, metavar="N",
-        help="trainings of the workload (default: the number in the file, 1 for reports alone)",
+        help="number of trainings in the workload (default: the number in the measurements file; 1 for run reports)",
     )  # fmt: skip
     parser.add_argument(
         "--calibrate-up-to", type=_number, default=None, metavar="GPUS",
-        help="use only rows on so many GPUs, and compare the others with their prediction (default: use all)",
+        help="calibrate on rows with at most this many GPUs, and compare the other rows with their prediction "
+            "(default: use all rows)",
     )  # fmt: skip
-    parser.add_argument("--json", action="store_true", help="print one object with times in s, instead of text")
+    parser.add_argument("--json", action="store_true", help="print a JSON object (times in s) instead of text")
 
 
 def run(namespace: argparse.Namespace) -> int:
@@ -52,9 +67,9 @@ def run(namespace: argparse.Namespace) -> int:
     limit = namespace.calibrate_up_to
     if limit is not None and all(row.gpus > limit for row in measured.rows):
         raise UsageError(
-            "--calibrate-up-to leaves no row to calibrate on.",
+            "--calibrate-up-to excludes every row.",
             seen=str(limit),
-            expected=f"{min(row.gpus for row in measured.rows)} or more, the fewest GPUs of a row",
+            expected=f"at least {min(row.gpus for row in measured.rows)}, the smallest number of GPUs of a row",
         )
     advice = advise(measured, calibrate_up_to=limit)
     sys.stdout.write(dumps(advice) if namespace.json else text_of(advice))
@@ -63,5 +78,5 @@ def run(namespace: argparse.Namespace) -> int:
 
 def _number(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is no whole number above 0")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number above 0")
     return int(text)

@@ -131,9 +131,9 @@ def _next(soonest: Option | None, options: Sequence[Option]) -> str:
 def _not_judged(measured: Measured, laws: dict[StrategyName, Law], rows: Sequence[MeasuredRow]) -> Iterator[str]:
     for name in STRATEGIES:
         if name not in laws and any(row.strategy == name for row in measured.rows):
-            yield f"{name}: no calibrated row has it on more than one GPU, or on one"
+            yield f"{name}: needs calibrated rows on one GPU and on more than one GPU"
     if not any(row.gpus == 1 for row in rows):
-        yield "single: no row on one GPU; efficiencies use the model's estimate for it"
+        yield "single: no row on one GPU; efficiencies use an estimate for one GPU"
 
 
 def _checks(
@@ -161,21 +161,21 @@ def _unseen(measured: Measured, laws: dict[StrategyName, Law], rows: Sequence[Me
     parts = [row for row in rows if row.elapsed_s is None]
     last = max((row.gpus for row in parts), default=0)
     if parts:
-        yield f"the shared file system: waiting for data is known up to {_gpus(last)} reading at the same time, not beyond"
+        yield f"shared file system: data wait is measured only up to {_gpus(last)} that read in parallel"
     else:
         yield (
-            f"the shared file system: whole times up to {_gpus(most)} do not show the share of waiting for data, "
-            "nor from how many readers on it grows"
+            f"shared file system: total times up to {_gpus(most)} do not show the data wait, nor the number of "
+            "readers at which it grows"
         )
     together = [row.gpus for row in rows if row.strategy not in (ALONE, SIDE_BY_SIDE)]
     if together and max(together) <= measured.gpus_per_node < max(measured.gpus):
-        yield f"the network between nodes: no training was distributed over more than the {measured.gpus_per_node} GPUs of a node"
+        yield f"network between nodes: no training used more than the {measured.gpus_per_node} GPUs of one node"
     if SIDE_BY_SIDE in laws and measured.num_trials > 1 and not measured.trial_s:
-        yield "how much the trials differ in length: they are assumed equal, so the last ones may leave GPUs idle"
+        yield "trial durations: assumed equal; unequal trials leave GPUs idle at the end"
     if any(gpus > most for gpus in measured.gpus):
-        yield f"the queue's wait for more than {most} GPUs: the wait for fewer GPUs is assumed"
+        yield f"queue wait for more than {most} GPUs: assumed to equal that for fewer GPUs"
     if measured.gpu_memory_mib is None or all(row.memory_mib is None for row in rows):
-        yield "whether the memory of a GPU suffices"
+        yield "GPU memory: unknown whether the model fits"
 
 
 def _gpus(number: int) -> str:

@@ -18,11 +18,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 METHOD = (
-    "Estimates: the divisible part is divided by the GPUs, the rest stays; for whole times, a / n + b through the calibrated rows "
-    "(for search the busiest GPU's part of the trials instead of 1 / n). Intervals: never faster than with no further loss after "
-    "the best calibrated row, never slower than the last calibrated row on as many or fewer GPUs, since a resource that all GPUs "
-    "share may be exhausted there. If rows have the parts of a step, that holds only for waiting for data; waiting for other ranks "
-    "grows at most with each further GPU. No other row and no constant is used."
+    "Estimate: the parallel part of the time is divided by the number of GPUs; the rest is constant. For total "
+    "times, the fit is a / n + b through the calibrated rows (for search, 1 / n is replaced by the share of "
+    "trials of the busiest GPU). Interval: the lower bound assumes no further loss after the best calibrated "
+    "row. The upper bound is the time of the last calibrated row on as many or fewer GPUs, because a shared "
+    "resource may saturate there. For rows with the parts of a step, that upper bound applies only to the data "
+    "wait; communication grows at most with each further GPU. No other rows or constants are used."
 )
 
 

@@ -71,10 +71,10 @@ def read_measured(paths: Sequence[Path], overrides: Overrides) -> Measured:
             trainings.append(content)
     if len(documents) > 1:
         raise UserInputError(
-            "there is more than one file of measurements or report of a search.",
+            "more than one measurements file or search report given.",
             seen=", ".join(shown(path) for _, path in documents),
-            expected="one, and any number of reports of trainings",
-            do="put their rows into one file",
+            expected="one of them, and any number of training reports",
+            do="merge their rows into one file",
         )
     _check_same_work(trainings)
     measured = documents[0][0] if documents else _of_trainings(trainings)
@@ -87,17 +87,17 @@ def read_measured(paths: Sequence[Path], overrides: Overrides) -> Measured:
 
 
 def _read(path: Path) -> Measured | _Training:
-    document = read_mapping(path, "file of measurements, or run report")
+    document = read_mapping(path, "measurements file or run report")
     if "verb" not in document:
         check(document, schema(MEASURED), path, ())
         return codec.from_json(Measured, document, where=shown(path))
     report = codec.from_json(RunReport, document, where=shown(path))
     if report.verb not in REPORTS:
         raise UserInputError(
-            f"{shown(path)}: this run report is not of a training.",
+            f"{shown(path)}: this run report is not from a training.",
             seen=f"verb {report.verb!r}",
-            expected=f"the report of {' or '.join(REPORTS)}",
-            do="name run_report.json of the training",
+            expected=f"a report of {' or '.join(REPORTS)}",
+            do="pass the run_report.json of the training",
         )
     if report.verb == "search":
         return _search(report, shown(path))
@@ -109,14 +109,14 @@ def _search(report: RunReport, name: str) -> Measured:
     table = codec.from_json(SearchTable, dict(report.results), where=f"results of {name}")
     if not table.best or any(row.state != "completed" for row in table.rows):
         raise UserInputError(
-            f"{name}: the time of this search is not that of all its trials.",
+            f"{name}: this search report does not cover all trials.",
             seen=", ".join(f"{state}: {number}" for state, number in Counter(row.state for row in table.rows).items()),
-            expected="the report of --part all or --part collect, with each trial completed",
-            do="search again without the trials that fail, and with --scheduler all",
+            expected="the report of --part all or --part collect, with all trials completed",
+            do="repeat the search without the failing trials, and with --scheduler all",
         )
     at_once = max(1, table.most_at_once)
     return Measured(
-        title="a search of medweave, by its report",
+        title="search, from its run report",
         gpus=DEFAULT_GPUS,
         gpus_per_node=at_once,
         rows=(MeasuredRow(strategy="search", gpus=at_once, elapsed_s=table.seconds),),
@@ -139,10 +139,10 @@ def _training(report: RunReport, name: str) -> _Training:
         num_steps = int(training["steps_done"])
     except (KeyError, TypeError, ValueError) as error:
         raise UserInputError(
-            f"{name}: this report lacks values that an advice needs.",
+            f"{name}: values are missing in this run report.",
             seen=f"{type(error).__name__}: {error}",
             expected="results.training with strategy, world_size, seconds, steps_done and batch_size",
-            do="train again with this version of medweave",
+            do="repeat the training with this version of medweave",
         ) from error
     per_host = Counter(rank.host for rank in report.ranks)
     assert row.samples_per_step is not None, "set above"
@@ -162,10 +162,10 @@ def _known(strategy: str, name: str) -> StrategyName:
         if known == strategy:
             return known
     raise UserInputError(
-        f"{name}: an advice has no model of the strategy of this training.",
+        f"{name}: there is no scaling model for this training strategy.",
         seen=f"strategy {strategy}",
         expected=f"one of {', '.join(STRATEGIES)}",
-        do="leave this report out",
+        do="remove this report from the command",
     )
 
 
@@ -197,7 +197,7 @@ def _by_parts(trainings: Sequence[_Training]) -> list[MeasuredRow] | None:
 
 def _of_trainings(trainings: Sequence[_Training]) -> Measured:
     return Measured(
-        title="trainings of medweave, by their reports",
+        title="trainings, from their run reports",
         gpus=DEFAULT_GPUS,
         gpus_per_node=max(training.ranks_per_node for training in trainings),
         rows=(),
@@ -211,10 +211,10 @@ def _rows_of(trainings: Sequence[_Training], measured: Measured) -> Sequence[Mea
     for training in trainings:
         if expected is not None and training.num_samples != expected:
             raise UserInputError(
-                f"{training.shown} is about another workload than the measurements.",
+                f"{training.shown} has another workload than the measurements.",
                 seen=f"{training.num_samples} samples (steps_done times batch_size)",
-                expected=f"{expected} samples, as samples_per_trial says",
-                do="name trainings of the same length, or correct samples_per_trial",
+                expected=f"{expected} samples, as in samples_per_trial",
+                do="pass trainings of the same length, or correct samples_per_trial",
             )
     by_parts = _by_parts(trainings) if expected is not None else None
     return by_parts or [
@@ -225,17 +225,17 @@ def _rows_of(trainings: Sequence[_Training], measured: Measured) -> Sequence[Mea
 def _check_same_work(trainings: Sequence[_Training]) -> None:
     if len({training.num_samples for training in trainings}) > 1:
         raise UserInputError(
-            "the reports are about trainings of different length.",
+            "the trainings have different lengths.",
             seen="; ".join(f"{training.shown}: {training.num_samples} samples" for training in trainings),
-            expected="the same number of steps times patches per step in each",
-            do="name trainings that differ only in --strategy and --ranks",
+            expected="the same number of steps times patches per step in each report",
+            do="pass trainings that differ only in --strategy and --ranks",
         )
 
 
 def _check(measured: Measured, file: Where | None) -> None:
     for field, fault, expected in _faults(measured):
         place = dataclasses.replace(file, field=field) if file else "the reports"
-        raise UserInputError(f"{place}: an advice cannot be made of this.", seen=fault, expected=expected)
+        raise UserInputError(f"{place}: the measurements are not sufficient.", seen=fault, expected=expected)
 
 
 def _faults(measured: Measured) -> Iterator[tuple[FieldPath, str, str]]:
@@ -243,7 +243,7 @@ def _faults(measured: Measured) -> Iterator[tuple[FieldPath, str, str]]:
     if not measured.rows:
         yield ("rows",), "no rows", "at least one measurement"
     if not measured.gpus or min(measured.gpus) < 1:
-        yield ("gpus",), f"gpus: {list(measured.gpus)}", "numbers of GPUs to judge, each 1 or more"
+        yield ("gpus",), f"gpus: {list(measured.gpus)}", "numbers of GPUs to predict for, each at least 1"
     for key in ("gpus_per_node", "num_trials"):
         if getattr(measured, key) < 1:
             yield (key,), f"{key}: {getattr(measured, key)}", "1 or more"
@@ -262,12 +262,12 @@ def _faults(measured: Measured) -> Iterator[tuple[FieldPath, str, str]]:
 
 def _faults_of_row(row: MeasuredRow, measured: Measured) -> Iterator[tuple[str, str, str]]:
     if row.gpus < 1 or (row.strategy == "single" and row.gpus != 1):
-        yield "gpus", f"{row.strategy} on {row.gpus} GPUs", "1 or more, and 1 for single"
+        yield "gpus", f"{row.strategy} on {row.gpus} GPUs", "at least 1; exactly 1 for single"
     if (row.elapsed_s is None) == (row.compute_s is None):
         yield (
             "compute_s",
-            "elapsed_s and compute_s both, or neither",
-            "elapsed_s for a whole work, or compute_s for the parts of a step",
+            "both or neither of elapsed_s and compute_s",
+            "elapsed_s (whole workload), or compute_s (computing time of one step)",
         )
     for key in ("elapsed_s", "compute_s"):
         if getattr(row, key) is not None and not _is_time(getattr(row, key)):
@@ -278,7 +278,7 @@ def _faults_of_row(row: MeasuredRow, measured: Measured) -> Iterator[tuple[str, 
     if row.compute_s is not None and (row.samples_per_step is None or measured.samples_per_trial is None):
         yield (
             "compute_s",
-            "parts of a step, and not how many there are",
+            "compute_s without the number of steps",
             "samples_per_step in the row, samples_per_trial in the file",
         )
     if (row.samples_per_step or 1) < 1:

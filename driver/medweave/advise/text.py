@@ -21,17 +21,22 @@ def _head(advice: Advice) -> Iterator[str]:
     yield advice.title
     best = advice.soonest
     if best is None:
-        yield "Nothing can be advised: no option could be judged, or none fits into the memory of a GPU."
+        yield "No prediction: no option has enough measurements, or none fits into GPU memory."
         return
-    sure = "by these bounds no other is sooner" if advice.is_sure else "others may be sooner: the intervals overlap"
+    sure = (
+        "no other option is faster within its interval"
+        if advice.is_sure
+        else "other options may be faster, because the intervals overlap"
+    )
     wait = f", after {duration(best.queue_wait_s)} in the queue" if best.queue_wait_s else ""
     yield from textwrap.wrap(
-        f"Soonest: {_name(best)}: {duration(best.elapsed_s)} (between {duration(best.low_s)} and {duration(best.high_s)}){wait}, "
-        f"efficiency {best.efficiency:.2f} ({best.efficiency_low:.2f} to {best.efficiency_high:.2f}); {sure}.",
+        f"Soonest: {_name(best)}: {duration(best.elapsed_s)} (between {duration(best.low_s)} and "
+        f"{duration(best.high_s)}){wait}, efficiency {best.efficiency:.2f} ({best.efficiency_low:.2f} to "
+        f"{best.efficiency_high:.2f}); {sure}.",
         WIDTH,
     )
     if advice.measure_next:
-        yield f"To know more, measure next: {advice.measure_next}."
+        yield f"To reduce the uncertainty, measure next: {advice.measure_next}."
 
 
 def _options(advice: Advice) -> Iterator[str]:

@@ -20,13 +20,25 @@ from medweave_core.runlog.run_state import RunState, fold
 
 INTERRUPTED = 130
 EXIT_CODES = {"completed": 0, "partial": 3}
-DESCRIPTION = (
-    "Shows a running workflow as `medweave run` does, from its beginning: one that another terminal, a schedule or plain\n"
-    "`streamflow run` drives on this machine, or with --schedule one in a pod of Kubernetes. Ctrl-C detaches; the run continues.\n"
-    "`medweave cancel` cancels a run of this machine.\n\n"
-    "exit codes: 0 the run completed, 1 it failed, was cancelled or has no end in its log, 3 partial, 130 after Ctrl-C,\n"
-    "2 wrong usage, 65 there is no such run, or it is not running"
-)
+DESCRIPTION = """\
+Attach to a running workflow and show its progress from the beginning, as `medweave run` does. The driver of the
+run may be another terminal, a schedule, or a plain `streamflow run` on this machine. With --schedule, the driver
+is a Kubernetes pod.
+
+Ctrl-C detaches; the run continues. To cancel a run of this machine, use `medweave cancel`."""
+EPILOG = """\
+examples:
+  medweave attach                          the only run that is running
+  medweave attach lung-20260827-101500-3f2a
+  medweave attach --schedule nightly-lung
+
+exit codes:
+  0    the run completed
+  1    the run failed, was canceled, or its event log has no end
+  2    wrong usage
+  3    the run delivered partial results
+  65   no such run, or the run is not running
+  130  detached by Ctrl-C"""
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -37,10 +49,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--schedule",
         default=None,
         metavar="NAME|FILE",
-        help="the current run of a schedule in Kubernetes, instead of RUN",
+        help="attach to the running run of this schedule in Kubernetes, instead of RUN",
     )
     parser.add_argument(
-        "--json", action="store_true", help="print its events, one JSON object a line (`medweave schema event`)"
+        "--json",
+        action="store_true",
+        help="print the events, one JSON object per line (schema: `medweave schema event`)",
     )
 
 
@@ -51,7 +65,7 @@ def run(namespace: argparse.Namespace) -> int:
     folder = find_running(namespace.runs, namespace.run)
     display: RunDisplay = JsonDisplay() if namespace.json else terminal_display()
     state = RunState()
-    detached = f"run {folder.name} is still running; medweave attach {folder.name} shows it again"
+    detached = f"run {folder.name} is still running; to attach again: medweave attach {folder.name}"
     if not _shown(display, lambda: watch_until_driver_exits(folder, display, state), detached):
         return INTERRUPTED
     for line in summary(state, RunInvocation(folder), {}):
@@ -62,17 +76,18 @@ def run(namespace: argparse.Namespace) -> int:
 def _attach_to_pod(namespace: argparse.Namespace) -> int:
     if namespace.run is not None:
         raise UsageError(
-            "--schedule attaches to the current run of the schedule.", seen=f"RUN {namespace.run}",
-            expected="medweave attach --schedule NAME", do="leave RUN out",
+            "--schedule and RUN cannot be combined.", seen=f"RUN {namespace.run}",
+            expected="medweave attach --schedule NAME", do="remove RUN",
         )  # fmt: skip
     display: RunDisplay = JsonDisplay() if namespace.json else terminal_display()
     state = RunState()
-    detached = f"the run is still running; medweave attach --schedule {namespace.schedule} shows it again"
+    detached = f"the run is still running; to attach again: medweave attach --schedule {namespace.schedule}"
     if not _shown(display, lambda: _follow_pod(namespace.schedule, display, state), detached):
         return INTERRUPTED
     if state.end is None:  # the pod was removed before its last lines arrived
         display.say(
-            f"medweave: run {state.run_id}: the pod's output has ended; medweave schedule list shows the run's state"
+            f"medweave: run {state.run_id}: the output of the pod ended before the run did; `medweave schedule "
+            "list` shows the state of the run"
         )
     else:
         display.say(next(summary(state, RunInvocation(Path(state.run_id)), {})))
@@ -112,8 +127,8 @@ def _follow_pod(named: str, display: RunDisplay, state: RunState) -> None:
     schedule = read_schedule(registry.file_of(named))
     if schedule.place != "kubernetes":
         raise UsageError(
-            f"schedule {schedule.name} runs on no cluster.", seen=f"place: {schedule.place}",
-            expected="a schedule whose place is kubernetes", do=f"medweave attach --runs {schedule.folder / 'runs'}",
+            f"schedule {schedule.name} does not run in Kubernetes.", seen=f"place: {schedule.place}",
+            expected="a schedule with place: kubernetes", do=f"medweave attach --runs {schedule.folder / 'runs'}",
         )  # fmt: skip
     for line in Kubernetes(schedule).following():
         if line is not None:

@@ -10,17 +10,17 @@ from medweave.cli.main_command import COMMANDS, load_command
 from medweave_core.documents.yaml_documents import not_installed
 
 SHELLS = ("bash", "zsh")
-DESCRIPTION = (
-    "Prints a script with which a shell completes medweave's commands, options and file names. For bash, in ~/.bashrc:\n\n"
-    '  eval "$(medweave completion bash)"\n\n'
-    "For zsh, into a folder of its $fpath, before compinit:\n\n"
-    "  medweave completion zsh > ~/.zfunc/_medweave"
-)
+DESCRIPTION = """\
+Print a shell script that completes the commands, options and file names of medweave."""
+EPILOG = """\
+examples:
+  eval "$(medweave completion bash)"                    in ~/.bashrc
+  medweave completion zsh > ~/.zfunc/_medweave          in a folder of $fpath, before compinit"""
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `medweave completion`."""
-    parser.add_argument("shell", choices=SHELLS, metavar="SHELL", help=f"the shell: {' or '.join(SHELLS)}")
+    parser.add_argument("shell", choices=SHELLS, metavar="SHELL", help=f"shell: {' or '.join(SHELLS)}")
 
 
 def run(namespace: argparse.Namespace) -> int:

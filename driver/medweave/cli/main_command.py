@@ -22,41 +22,44 @@ class CommandEntry:
     """One command of the list.
 
     Attributes:
+        group: its heading in `medweave --help`.
         help: its line in `medweave --help`.
         module: below `medweave`; imported when the command runs or when its options are needed.
     """
 
+    group: str
     help: str
     module: str
 
 
+SET_UP, CHECK, RUN, INSPECT, SHARE = GROUPS = ("Set up", "Check", "Run", "Inspect", "Share")
 COMMANDS = {
-    "advise": CommandEntry(
-        "predict from a few measurements which training strategy finishes soonest", "advise.command"
+    "new": CommandEntry(SET_UP, "create a workflow, a step or a site file from a template", "project.new"),
+    "bind": CommandEntry(SET_UP, "write the StreamFlow file that binds a workflow to a site", "placement.bind"),
+    "provision": CommandEntry(
+        SET_UP, "install the worker environments of a site without internet access", "provision.command"
     ),
-    "attach": CommandEntry("attach to a running workflow and show its progress", "cli.attach"),
-    "bind": CommandEntry("write a streamflow.yml that runs a workflow at a site", "placement.bind"),
-    "cancel": CommandEntry("cancel a running workflow and clean up after it", "runs.cancel"),
-    "clean": CommandEntry("cancel jobs and remove files that a run left at its sites", "runs.clean"),
-    "completion": CommandEntry(
-        "print a script that completes commands, options and files in a shell", "cli.completion"
-    ),
-    "doctor": CommandEntry("test each connection and service of a site and suggest fixes", "doctor.command"),
-    "explain": CommandEntry("explain why a step ran or was a cache hit", "runs.explain"),
-    "export": CommandEntry("write a run as a Workflow Run RO-Crate without its data", "crate.command"),
-    "logs": CommandEntry("print and follow the output of a step's jobs", "runs.logs"),
-    "new": CommandEntry("write a workflow, a step or a site to start from", "project.new"),
-    "plan": CommandEntry("show what a run would do, where, with which data and for how long", "plan.command"),
-    "provision": CommandEntry("install the worker environments of a site without a network there", "provision.command"),
-    "ps": CommandEntry("list the runs and their states", "runs.ps"),
-    "purge": CommandEntry("remove all data of one case from runs and caches", "runs.purge"),
-    "report": CommandEntry("write the HTML report of a run, one file that opens offline", "report.command"),
-    "run": CommandEntry("run a workflow by `streamflow run` and show its progress", "runs.run"),
-    "schedule": CommandEntry("run a pipeline at set times when its inputs changed", "schedule.command"),
-    "schema": CommandEntry("print the JSON Schema of a kind of file, for editors and other programs", "cli.schema"),
+    "schema": CommandEntry(SET_UP, "print the JSON Schema of a file type, for editors and programs", "cli.schema"),
+    "completion": CommandEntry(SET_UP, "print the shell completion script (bash, zsh)", "cli.completion"),
     "validate": CommandEntry(
-        "check workflows, bindings, sites, jobs and charts without running anything", "validate.command"
+        CHECK, "check workflows, bindings, sites, job files and charts, offline", "validate.command"
     ),
+    "plan": CommandEntry(CHECK, "show placement, transfers, cache hits, time and cost of a run", "plan.command"),
+    "doctor": CommandEntry(CHECK, "test the connections and services of a site and suggest fixes", "doctor.command"),
+    "advise": CommandEntry(
+        CHECK, "predict which training strategy finishes soonest on how many GPUs", "advise.command"
+    ),
+    "run": CommandEntry(RUN, "run or resume a workflow and show its progress", "runs.run"),
+    "schedule": CommandEntry(RUN, "run a workflow at set times when its inputs changed", "schedule.command"),
+    "attach": CommandEntry(RUN, "show the progress of a workflow that is running", "cli.attach"),
+    "cancel": CommandEntry(RUN, "cancel a running workflow and clean up", "runs.cancel"),
+    "clean": CommandEntry(RUN, "cancel leftover jobs of a run and remove its files at the sites", "runs.clean"),
+    "purge": CommandEntry(RUN, "remove all data of one case from runs and caches", "runs.purge"),
+    "ps": CommandEntry(INSPECT, "list the runs and their states", "runs.ps"),
+    "logs": CommandEntry(INSPECT, "print or follow the output of the jobs of a step", "runs.logs"),
+    "explain": CommandEntry(INSPECT, "explain why a step ran or was a cache hit", "runs.explain"),
+    "report": CommandEntry(INSPECT, "write the HTML report of a run", "report.command"),
+    "export": CommandEntry(SHARE, "export a run as a Workflow Run RO-Crate, without its data", "crate.command"),
 }
 DEBUG_HELP = "show the traceback of an internal error; `medweave run` also logs connector commands to connector.log"
 INTERRUPTED = 130
@@ -67,6 +70,7 @@ class CommandModule(Protocol):
     """The interface of a command's module."""
 
     DESCRIPTION: str
+    EPILOG: str  # examples, exit codes
 
     def add_options(self, parser: argparse.ArgumentParser) -> None:
         """Add the command's arguments to its parser."""
@@ -87,17 +91,24 @@ def build_parser(name: str | None = None) -> Parser:
         command = load_command(name)
         parser = Parser(
             prog=f"medweave {name}",
-            description=f"{command.DESCRIPTION}\n\n{RESEARCH_USE_ONLY}",
+            description=command.DESCRIPTION,
+            epilog=f"{command.EPILOG}\n\n{RESEARCH_USE_ONLY}",
             formatter_class=formatter,
         )
         command.add_options(parser)
         parser.add_argument("--debug", action="store_true", help=DEBUG_HELP)
         return parser
-    lines = "\n".join(f"  {word:<10} {entry.help}" for word, entry in COMMANDS.items())
+    groups = "\n\n".join(
+        "\n".join(
+            [f"{group}:", *(f"  {word:<10} {entry.help}" for word, entry in COMMANDS.items() if entry.group == group)]
+        )
+        for group in GROUPS
+    )
     parser = Parser(
         prog="medweave",
-        usage="medweave COMMAND [options]   (medweave COMMAND --help lists them)",
-        description=f"Pipelines for medical imaging over the sites a hospital has.\n\ncommands:\n{lines}\n\n{RESEARCH_USE_ONLY}",
+        usage="medweave COMMAND [options]",
+        description=f"Run medical-imaging AI pipelines on a laptop, a Slurm cluster and Kubernetes.\n\n{groups}",
+        epilog=f"`medweave COMMAND --help` shows options, examples and exit codes.\n\n{RESEARCH_USE_ONLY}",
         formatter_class=formatter,
     )
     parser.add_argument("--version", action="version", version=f"medweave {__version__}")
@@ -115,8 +126,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         from medweave_core.documents.closest_match import closest
 
         unknown = UsageError(
-            f"there is no command '{name}'.", expected=f"one of {', '.join(COMMANDS)}",
-            do=closest(name, list(COMMANDS)) or "medweave --help lists them",
+            f"unknown command '{name}'.", expected=f"one of {', '.join(COMMANDS)}",
+            do=closest(name, list(COMMANDS)) or "see `medweave --help`",
         )  # fmt: skip
         print(f"medweave: {unknown}", file=sys.stderr)
         return unknown.exit_code

@@ -1,4 +1,4 @@
-"""The argument parser of a command: errors for unknown words suggest the closest match."""
+"""The argument parser of a command: errors suggest the closest match and show the usage."""
 
 from __future__ import annotations
 
@@ -6,6 +6,9 @@ import argparse
 import re
 from collections.abc import Sequence
 from typing import NoReturn
+
+from medweave_core.documents.closest_match import closest
+from medweave_core.errors import UsageError
 
 _CHOICE = re.compile(r"invalid choice: '?(?P<seen>[^']*?)'? \(choose from (?P<known>.*)\)$")
 
@@ -19,18 +22,17 @@ class Parser(argparse.ArgumentParser):
         for word in words[: words.index("--") if "--" in words else None]:
             name = word.partition("=")[0]
             if name.startswith("--") and not any(option.startswith(name) for option in known):
-                self.error(f"there is no option {name}{_suggestion(name, known)}")
+                self._fail(f"unknown option '{name}'", closest(name, known))
 
     def error(self, message: str) -> NoReturn:
-        """Print the error with the closest accepted word and exit with 2."""
+        """Print the error with the usage and the closest accepted word, and exit with 2."""
+        suggestion = ""
         if choice := _CHOICE.search(message):
-            known = [word.strip().strip("'") for word in choice["known"].split(",")]
-            message += _suggestion(choice["seen"], known)
-        super().error(message)
+            suggestion = closest(choice["seen"], [word.strip().strip("'") for word in choice["known"].split(",")])
+        self._fail(message.removesuffix("."), suggestion)
 
-
-def _suggestion(word: str, known: Sequence[str]) -> str:
-    from medweave_core.documents.closest_match import closest
-
-    suggestion = closest(word, known)
-    return f"; {suggestion}" if suggestion else ""
+    def _fail(self, message: str, suggestion: str) -> NoReturn:
+        usage = " ".join(self.format_usage().removeprefix("usage: ").split())
+        help_hint = f"see `{self.prog} --help`"
+        do = f"{suggestion}, or {help_hint}" if suggestion else help_hint
+        self.exit(UsageError.exit_code, f"{self.prog}: {UsageError(f'{message}.', expected=usage, do=do)}\n")

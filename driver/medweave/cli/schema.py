@@ -19,11 +19,17 @@ from medweave_core.documents.yaml_documents import not_installed
 from medweave_core.errors import UsageError
 
 WORKFLOW_ENDS = ".cwl"
-DESCRIPTION = (
-    "Prints the JSON Schema (2020-12) of one kind of file: site files, StreamFlow files, the settings of a connector, what steps\n"
-    "and runs write. With the path of a workflow: of its job files. Without a name, lists the names. An editor that reads YAML\n"
-    "schemas completes and checks a file whose first line is `# yaml-language-server: $schema=PATH`."
-)
+DESCRIPTION = """\
+Print the JSON Schema (2020-12) of a file type: site files, StreamFlow files, connector settings, files that steps
+and runs write. For the path of a workflow, print the schema of its job files. Without NAME, list the names.
+
+For completion and checks in an editor, make `# yaml-language-server: $schema=PATH` the first line of a YAML
+file."""
+EPILOG = """\
+examples:
+  medweave schema
+  medweave schema site > site.schema.json
+  medweave schema workflows/lung-nodule-segmentation/train.cwl"""
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -32,7 +38,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "name",
         nargs="?",
         metavar="NAME",
-        help="name of a schema, or the path of a CWL workflow (default: list the names)",
+        help="name of a schema, or path of a CWL workflow (default: list the names)",
     )
 
 
@@ -76,10 +82,10 @@ def schema_named(name: str) -> Mapping[str, Any]:
     known = schemas()
     if name not in known:
         raise UsageError(
-            f"there is no schema '{name}'.",
+            f"unknown schema '{name}'.",
             seen=f"'{name}'",
             expected=f"one of {', '.join(known)}, or the path of a workflow (*.cwl)",
-            do=closest(name, list(known)) or "choose one of these",
+            do=closest(name, list(known)) or "choose a listed name",
         )
     return known[name]()
 
@@ -89,7 +95,9 @@ def list_of_schemas() -> str:
     known = schemas()
     width = max(map(len, known))
     lines = [f"{name:<{width}}  {_summary(make())}" for name, make in known.items()]
-    return "\n".join([*lines, f"{'WORKFLOW.cwl':<{width}}  The job files of that workflow, by its inputs."]) + "\n"
+    return (
+        "\n".join([*lines, f"{'WORKFLOW.cwl':<{width}}  Job files of this workflow, derived from its inputs."]) + "\n"
+    )
 
 
 def _summary(schema: Mapping[str, Any]) -> str:

@@ -54,10 +54,10 @@ class Actions:
              "object": self._run_inputs(jobs), "result": self._results(jobs)},
         )  # fmt: skip
         controls = [self._control(record, job) for job in jobs]
-        engine = self._entities.software("StreamFlow", str(record.facts.get("streamflow_version", "not known")))
+        engine = self._entities.software("StreamFlow", str(record.facts.get("streamflow_version", "unknown")))
         engine.append_to(
             "softwareRequirements",
-            self._entities.software("medweave", str(record.facts.get("medweave_version", "not known"))),
+            self._entities.software("medweave", str(record.facts.get("medweave_version", "unknown"))),
         )
         self._entities.add(
             fragment("organized"), "OrganizeAction",
@@ -81,7 +81,7 @@ class Actions:
         error = "" if job.state == "completed" else self._shown(job.message or _error_of_job(job))
         begun, attempt = f"{job.label} on {job.where}", f", attempt {job.attempt}" if job.attempt > 1 else ""
         ended = job.ended_s if job.ended_s is not None else record.seconds
-        again = f"not done again: run {job.reused_from} did it" if job.reused_from else ""
+        again = f"cache hit: outputs of run {job.reused_from}" if job.reused_from else ""
         return self._entities.add(
             fragment("job", label), "CreateAction",
             {"name": begun + attempt, "description": again, "instrument": self._workflow_entities.tool(step.tool),
@@ -188,9 +188,9 @@ def _error_of_run(record: Run) -> str:
     if record.state in STATUS:
         return ""
     failed = ", ".join(job.label for job in record.failures())
-    state = "its log has no end" if record.state == UNFINISHED else record.state
+    state = "the event log has no end" if record.state == UNFINISHED else record.state
     return f"{state}; failed: {failed}" if failed else state
 
 
 def _error_of_job(job: Job) -> str:
-    return "its end is not in the log" if job.state == UNFINISHED else job.state
+    return "the event log has no end of this job" if job.state == UNFINISHED else job.state

@@ -12,7 +12,7 @@ from medweave.project.workflows import ROLES_FILE, read_pipeline
 from medweave_core.documents.cwl_reader import CwlReader
 from medweave_core.runlog.history import Run
 
-UNKNOWN = "not known"
+UNKNOWN = "unknown"
 SHARED = frozenset(("aggregate", "model"))  # what a crate may hold
 
 

@@ -11,32 +11,46 @@ from medweave_core.documents.line_numbers import shown
 from medweave_core.errors import BackendMissingError, UserInputError
 from medweave_core.runlog.history import read_run
 
-DESCRIPTION = (
-    "Writes a run as a Workflow Run RO-Crate, profile Provenance Run Crate 0.5: the workflow's documents, its steps and their\n"
-    "connections, each job with place, times, end, resources and versions, and its inputs and outputs: files and folders by\n"
-    "SHA-256, size and class of data, numbers and enumerated words by value. It contains no file of the run, and names no file,\n"
-    "path, account or host; for texts of a job file it has the length. Places have the names of the site file.\n\n"
-    "--include-outputs adds the run's outputs of the classes aggregate and model: metrics, decisions, model folders with their\n"
-    "cards. Outputs that have changed since the run, name a host or look like a secret stay out, with a message."
-)
+DESCRIPTION = """\
+Export a run as a Workflow Run RO-Crate (profile Provenance Run Crate 0.5). The crate describes:
+
+  workflow  the CWL documents, steps and connections
+  jobs      deployment, start, end, final state, resources and versions
+  data      inputs and outputs as SHA-256, size and data class; numbers and enumerated values; lengths of texts
+
+The crate contains no data of the run. It names no file, path, account or host; sites have the names of the site
+file.
+
+--include-outputs adds outputs of the data classes `aggregate` and `model`, such as metrics, decisions and model
+folders with their cards. An output that changed since the run, names a host or looks like a secret is left out,
+with a message."""
+EPILOG = """\
+examples:
+  medweave export runs/lung-20260827-101500-3f2a --crate crate.zip
+  medweave export runs/lung-20260827-101500-3f2a --crate crate --include-outputs results
+
+exit codes:
+  0   crate written
+  2   wrong usage
+  65  the run cannot be exported
+  69  a library is missing"""
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `medweave export`."""
-    parser.add_argument("run", type=Path, metavar="RUN", help="folder of a run (runs/<run-id>)")
-    parser.add_argument(
-        "--crate", type=Path, required=True, metavar="PATH", help="folder to write, or a file whose name ends with .zip"
-    )
+    parser.add_argument("run", type=Path, metavar="RUN", help="run folder (runs/<run-id>)")
+    parser.add_argument("--crate", type=Path, required=True, metavar="PATH", help="folder or .zip file to write")
     parser.add_argument(
         "--file", type=Path, default=None, metavar="FILE",
-        help="the streamflow.yml of the run (default: the one in the run's folder, else the one next to the folder of runs)",
+        help="StreamFlow file of the run (default: streamflow.yml in the run folder, else next to runs/)",
     )  # fmt: skip
     parser.add_argument(
         "--include-outputs", type=Path, default=None, metavar="DIR",
-        help="folder to which the run delivered (--outdir), of which the classes aggregate and model go into the crate",
+        help="results folder of the run (its --outdir); include its outputs of the data classes `aggregate` and "
+            "`model`",
     )  # fmt: skip
-    parser.add_argument("--with-hosts", action="store_true", help="include the names of hosts and registries")
-    parser.add_argument("--json", action="store_true", help="print a summary of the crate as JSON")
+    parser.add_argument("--with-hosts", action="store_true", help="include host and registry names")
+    parser.add_argument("--json", action="store_true", help="print a JSON summary of the crate")
 
 
 def run(namespace: argparse.Namespace) -> int:
@@ -49,15 +63,15 @@ def run(namespace: argparse.Namespace) -> int:
     record = read_run(namespace.run)
     if namespace.include_outputs is not None and not namespace.include_outputs.is_dir():
         raise UserInputError(
-            f"{shown(namespace.include_outputs)}: there is no such folder.", expected="the folder to which the run delivered",
-            do="name the --outdir of the run",
+            f"{shown(namespace.include_outputs)}: no such folder.", expected="the results folder of the run (its --outdir)",
+            do="correct the path of --include-outputs",
         )  # fmt: skip
     try:
         from medweave.crate.make import make, write
     except ImportError as error:
         raise BackendMissingError(
-            "a library is not installed.", seen=str(error), expected="medweave installed with its extra 'driver'",
-            do="pip install 'medweave[driver]'",
+            "a library is missing.", seen=str(error), expected="medweave with the extra 'driver'",
+            do="install it: pip install 'medweave[driver]'",
         ) from error  # fmt: skip
     file = file_of_run(record, namespace.file)
     workflow = (file.parent / str(record.facts.get("workflow_file", ""))).resolve()
@@ -78,7 +92,7 @@ def run(namespace: argparse.Namespace) -> int:
     print(namespace.crate)
     print(f"  {summary['jobs']} jobs of run {record.run_id}, {record.state}")
     for place in sorted(place for place, _ in made.included.by_digest.values()):
-        print(f"  holds {place}")
+        print(f"  includes {place}")
     for name, why in made.included.left_out:
-        print(f"  without {name}: {why}")
+        print(f"  excluded {name}: {why}")
     return 0

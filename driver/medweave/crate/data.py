@@ -8,7 +8,10 @@ from typing import Any
 
 from medweave.crate.entities import Entities, extend, fragment, named_by
 
-FOLDER_NOTE = "its sha256 is that of what `find -L . -type f -printf '%P\\0' | LC_ALL=C sort -z | xargs -0 sha256sum` prints in it"
+FOLDER_NOTE = (
+    "the sha256 is that of the output of `find -L . -type f -printf '%P\\0' | LC_ALL=C sort -z | xargs -0 "
+    "sha256sum` in the folder"
+)
 CARD = "model_card.json"  # in the folder of a model
 Item = Mapping[str, Any]
 
@@ -40,7 +43,7 @@ class Data:
 
     def _file(self, name: str, item: Item, classes: Sequence[str]) -> Any:
         sha256, is_file = str(item["sha256"]), item["class"] == "File"
-        access = f"data class: {', '.join(classes)}" if classes else "data class: not known"
+        access = f"data class: {', '.join(classes)}" if classes else "data class: unknown"
         properties = {"name": name, "sha256": sha256, "contentSize": str(item["bytes"]), "conditionsOfAccess": access}
         if not is_file:
             properties["description"] = f"a folder of {item['files']} files; {FOLDER_NOTE}"

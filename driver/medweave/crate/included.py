@@ -51,7 +51,7 @@ def include(folder: Path, record: Run, definition: Definition, classes: PortClas
             if not items:
                 continue
             if not port_classes or set(port_classes) - SHARED:
-                included.left_out.append((name, f"its data class: {', '.join(port_classes) or 'not known'}"))
+                included.left_out.append((name, f"data class: {', '.join(port_classes) or 'unknown'}"))
                 continue
             for item in items:
                 _include(included, name, delivered.get(str(item["sha256"])), str(item["sha256"]), hosts)
@@ -60,7 +60,7 @@ def include(folder: Path, record: Run, definition: Definition, classes: PortClas
 
 def _include(included: Included, name: str, source: Path | None, sha256: str, hosts: Hosts | None) -> None:
     if source is None:
-        included.left_out.append((name, "it is not in the folder, or not as the run has written it"))
+        included.left_out.append((name, "not in the results folder, or changed since the run"))
     elif reason := _refusal(source, hosts):
         included.left_out.append((name, reason))
     elif sha256 not in included.by_digest:
@@ -71,9 +71,9 @@ def _refusal(source: Path, hosts: Hosts | None) -> str:
     """Return why a file or folder of a shareable class is left out; empty if it is not."""
     for path in _files(source):
         if any(check_text(path)):
-            return "something in it has the form of a secret"
+            return "it contains text that looks like a secret"
         if hosts is not None and (hosts.are_in(path.name.encode()) or hosts.are_in(path.read_bytes())):
-            return "it names a host (--with-hosts lets it)"
+            return "it contains a host name (--with-hosts includes it)"
     return ""
 
 

@@ -32,7 +32,7 @@ PROFILES = (
     ("https://w3id.org/ro/wfrun/provenance/0.5", "Provenance Run Crate", "0.5"),
     ("https://w3id.org/workflowhub/workflow-ro-crate/1.0", "Workflow RO-Crate", "1.0"),
 )
-NO_LICENSE = "This crate has no license: ask those who share it."
+NO_LICENSE = "No license. Contact the people who share this crate."
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,10 +59,10 @@ def make(record: Run, workflow: Path, *, outputs: Path | None, hosts: bool) -> M
     check_documents(record, definition)
     if not any(job.inputs or job.outputs for job in record.jobs):
         raise UserInputError(
-            f"run {record.run_id} has no records of its data.",
-            seen="no event of the type job.data",
-            expected="a run with a job that began, by this version of medweave or a later one",
-            do="run the workflow again, and export that run",
+            f"run {record.run_id} has no data records.",
+            seen="no event of type job.data",
+            expected="a run in which a job started, with this version of medweave or a later one",
+            do="run the workflow again, and export the new run",
         )
     names, classes = hosts_of(record), classes_of(workflow, record, reader)
     included = include(outputs, record, definition, classes, None if hosts else names) if outputs else Included()
@@ -86,10 +86,10 @@ def check_documents(record: Run, definition: Definition) -> None:
         path = folder / name
         if known.get(name) != hashlib.sha256(path.read_bytes()).hexdigest():
             raise UserInputError(
-                f"{shown(path)}: this is not the document that run {record.run_id} was made with.",
-                seen="another content" if name in known else "a document that the run did not read",
-                expected="the workflow as it was when the run began",
-                do="get that version back (git checkout), and export from it",
+                f"{shown(path)}: this document has changed since run {record.run_id}.",
+                seen="different content" if name in known else "a document that the run did not read",
+                expected="the workflow as it was when the run started",
+                do="restore that version (git checkout), then export",
             )
         if finding := next(iter(check_text(path)), None):
             raise UserInputError(
@@ -108,8 +108,8 @@ def write(crate: Any, path: Path) -> None:
     """
     if path.exists() or path.is_symlink():
         raise UserInputError(
-            f"{shown(path)} is there already.", seen="a file or folder", expected="a name that is free",
-            do="choose another name, or remove it",
+            f"{shown(path)} exists already.", seen="a file or folder", expected="a path that does not exist",
+            do="choose another path, or remove the existing one",
         )  # fmt: skip
     path.parent.mkdir(parents=True, exist_ok=True)
     part = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
@@ -128,7 +128,7 @@ def write(crate: Any, path: Path) -> None:
 def _root(entities: Entities, record: Run, definition: Definition, run: Any) -> None:
     crate = entities.crate
     crate.name = f"{definition.label or record.workflow}: run {record.run_id}"
-    about = f"What a run of medweave did, by content and without its data. State: {record.state}."
+    about = f"Record of a medweave run: content digests without the data. State: {record.state}."
     crate.description = f"{about} {definition.doc} {RESEARCH_USE_ONLY}"
     crate.datePublished = record.started.isoformat(timespec="seconds")
     crate.license = NO_LICENSE

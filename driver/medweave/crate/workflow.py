@@ -107,7 +107,7 @@ def read_definition(path: Path, reader: CwlReader) -> Definition:
     process = walk.read(path)
     if not process.is_workflow:
         raise UserInputError(
-            f"{shown(path)}: a crate describes runs of workflows.",
+            f"{shown(path)}: only runs of workflows can be exported.",
             seen=f"class: {process.kind}",
             expected="class: Workflow",
             do="make the tool the only step of a workflow",
@@ -134,7 +134,7 @@ class _Walk:
         process = self._reader.read_process(path, "CWL document")
         if not process.kind:
             raise UserInputError(
-                f"{shown(path)}: a crate describes documents of one process.",
+                f"{shown(path)}: only documents with one process can be exported.",
                 seen="$graph" if "$graph" in process.fields else "no class",
                 expected="class: Workflow, CommandLineTool or ExpressionTool",
                 do="write each process into a separate file",

@@ -29,7 +29,7 @@ from medweave.project.sites import Site
 from medweave_core.documents.streamflow_paths import resolve_paths
 
 MACHINE, SLURM, LOCAL = "medweave.ssh", "medweave.slurm", "medweave.local"
-BY_HAND = "install it by hand (docs/how-to/install-a-worker.md), or correct `virtualEnvironment`"
+BY_HAND = "install the worker by hand (docs/how-to/install-a-worker.md), or correct `virtualEnvironment`"
 CLUSTERS = ("medweave.kubernetes", "medweave.helm", "medweave.compss")
 
 
@@ -144,12 +144,17 @@ def _run_check(place: str, check: Check, limit_s: float) -> list[HopResult]:
     if thread.is_alive() or any(isinstance(error, TimeoutError | subprocess.TimeoutExpired) for error in errors):
         seen, do = (
             f"no answer within {limit_s:.0f} s",
-            "try again with a longer --timeout; if it stays so, ask the site",
+            "run doctor again with a longer --timeout; if that does not help, contact the site's operators",
         )
         return [*hops, HopResult(place=place, name=check.name, health=Health.UNKNOWN, seen=seen, do=do)]
     if errors:  # a check that failed says nothing about the site
         seen = f"{type(errors[0]).__name__}: {(str(errors[0]).splitlines() or [''])[0][:160]}"
-        return [*hops, HopResult(place=place, name=check.name, health=Health.UNKNOWN, seen=seen, do="try it by hand")]
+        return [
+            *hops,
+            HopResult(
+                place=place, name=check.name, health=Health.UNKNOWN, seen=seen, do="run the same command by hand"
+            ),
+        ]
     return hops
 
 
@@ -172,8 +177,8 @@ def _chains(
         yield NamespaceChecks(name, kind.partition(".")[2], settings, limit_s, site.parent).checks()
     else:
         seen, do = (
-            f"of the type {kind}, which is not one of ours",
-            "try it by a small run, or leave it out by --deployment",
+            f"deployment type {kind} is not from medweave, so it is not tested",
+            "test it with a small run, or select other deployments with --deployment",
         )
         yield iter([_unknown(name, "type", seen, do)])
 
@@ -191,7 +196,10 @@ def _slurm(
     elif kind == LOCAL:
         yield from slurm_checks(name, settings, functools.partial(run_here, limit_s=limit_s), BY_HAND)
     else:
-        seen, do = f"behind a {kind}: not tried", f"deployments.{name}.wraps: name a {MACHINE} or {LOCAL} deployment"
+        seen, do = (
+            f"not tested: wraps a {kind} deployment",
+            f"deployments.{name}.wraps: choose a {MACHINE} or {LOCAL} deployment",
+        )
         yield _unknown(name, "scheduler", seen, do)
 
 
@@ -229,5 +237,5 @@ def run_here(line: str, limit_s: float) -> tuple[str, int]:
         except subprocess.TimeoutExpired as error:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
-            raise TimeoutError(f"no end after {limit_s:.0f} s") from error
+            raise TimeoutError(f"not finished after {limit_s:.0f} s") from error
     return out, process.returncode

@@ -17,34 +17,43 @@ if TYPE_CHECKING:
     from medweave.doctor.hop_result import HopResult
 
 TIMEOUT_S = 15.0
-DESCRIPTION = (
-    "Tests each hop of a site, all deployments at the same time, and reports its health and what to do about it: ssh with its\n"
-    "host key and login, clock, programs, workdir, free space and quota, worker environment and its version, bandwidth; Slurm's\n"
-    "partitions, accounts and GPUs by sbatch --test-only; of a cluster its version, clock, the rights that a run needs, what the\n"
-    "chart renders to, quotas, claims, and each image by a pod that only sleeps and is removed; between two of these places\n"
-    "the route of copies, with its speed, and the site's bucket. All traces are removed.\n\n"
-    "exit codes: 0 a run can start (warnings are printed), 65 something is wrong or did not answer, 2 wrong usage"
-)
+DESCRIPTION = """\
+Test each connection and service of a site, and suggest a fix for each problem. All deployments are tested in
+parallel. All test files and pods are removed.
+
+  ssh         host key, login, clock, programs, work directory, free space, quota, worker environment, bandwidth
+  Slurm       partitions, accounts and GPUs, by `sbatch --test-only`
+  Kubernetes  version, clock, permissions, rendered chart, quotas, volume claims, each image in a test pod
+  transfers   route and bandwidth between each pair of sites, bucket"""
+EPILOG = """\
+examples:
+  medweave doctor --site my-site
+  medweave doctor --site my-site --deployment hpc --timeout 60
+
+exit codes:
+  0   a run can start; warnings may be printed
+  2   wrong usage
+  65  a test failed or timed out"""
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `medweave doctor`."""
     parser.add_argument(
         "--site", required=True, metavar="SITE",
-        help="name of a file in deployments/sites/ at or above this folder, or the path of a site file",
+        help="site name (a file in deployments/sites/ of this folder or a parent folder) or path of a site file",
     )  # fmt: skip
     parser.add_argument(
         "--deployment",
         action="append",
         default=[],
         metavar="NAME",
-        help="only this one; may be repeated (default: all)",
+        help="test only this deployment; may be repeated (default: all)",
     )
     parser.add_argument(
         "--timeout", type=float, default=TIMEOUT_S, metavar="S",
-        help=f"how long one answer may take, in s (default {TIMEOUT_S:.0f})",
+        help=f"time limit for each answer, in s (default: {TIMEOUT_S:.0f})",
     )  # fmt: skip
-    parser.add_argument("--json", action="store_true", help="print a list of objects instead of a table")
+    parser.add_argument("--json", action="store_true", help="print a JSON list instead of a table")
 
 
 def run(namespace: argparse.Namespace) -> int:
@@ -59,16 +68,16 @@ def run(namespace: argparse.Namespace) -> int:
     for name in namespace.deployment:
         if name not in site.deployments:
             raise UsageError(
-                f"--deployment {name}: there is no such deployment.", seen=f"'{name}'",
+                f"--deployment {name}: unknown deployment.", seen=f"'{name}'",
                 expected=f"one of {', '.join(site.deployments)}",
-                do=closest(name, list(site.deployments)) or "choose one of these",
+                do=closest(name, list(site.deployments)) or "choose a listed deployment",
             )  # fmt: skip
     if not 0 < namespace.timeout < math.inf:
         raise UsageError(
-            "--timeout: this is no valid time.",
+            "--timeout: invalid value.",
             seen=f"{namespace.timeout} s",
             expected="more than 0 s",
-            do="leave it out",
+            do="remove --timeout, or give a positive number",
         )
 
     def show(hop: HopResult) -> None:

@@ -68,7 +68,7 @@ def login_of(where: str, node: str, config: dict[str, Any], limit_s: float) -> S
         Unreachable: the port of the node is invalid.
     """
     if not is_node(node):
-        raise Unreachable(f"{node} has no port from 1 to 65535", f"{where}.nodes: correct the port")
+        raise Unreachable(f"{node}: the port is not between 1 and 65535", f"{where}.nodes: correct the port")
     _, host, port = split_jump(node)
     target = Target(
         where=where,
@@ -186,7 +186,7 @@ def _as_unreachable(login: SshLogin, *, includes_timeout: bool = False) -> Itera
     Args:
         includes_timeout: whether a timeout is such an error, too.
     """
-    by_hand = f"{login.where}.nodes: correct host and port, or try `ssh -v {shlex.quote(login.host)}`, which shows more"
+    by_hand = f"{login.where}.nodes: correct host and port; `ssh -v {shlex.quote(login.host)}` shows details"
     try:
         yield
     except UsageError as error:
@@ -199,5 +199,5 @@ def _as_unreachable(login: SshLogin, *, includes_timeout: bool = False) -> Itera
             raise
         seen = f"{login.target.node} does not answer within {login.limit_s:.0f} s"
         raise Unreachable(
-            seen, "check the network, the VPN and the port; a slow login needs a longer --timeout"
+            seen, "check the network, the VPN and the port; for a slow login, use a longer --timeout"
         ) from error

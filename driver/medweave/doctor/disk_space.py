@@ -82,20 +82,20 @@ def hop_of(place: str, path: str, room: DiskSpace, correct: str) -> HopResult:
         correct: key of the site file to correct.
     """
     if room.is_refused:
-        do = f"{correct}: write a folder of your own with much room, such as one on scratch"
-        return HopResult(place=place, name="workdir", health=Health.FAULT, seen=f"{path}: cannot be written to", do=do)
+        do = f"{correct}: choose a folder that you own, on a file system with enough space (such as scratch)"
+        return HopResult(place=place, name="workdir", health=Health.FAULT, seen=f"{path}: not writable", do=do)
     facts = [f"{quantity(room.free_bytes)} free" if room.free_bytes is not None else "free space unknown"]
     warnings = []
     if room.free_bytes is not None and room.free_bytes < LITTLE_BYTES:
-        warnings.append(f"less than {quantity(LITTLE_BYTES)} is soon full")
+        warnings.append(f"free space: less than {quantity(LITTLE_BYTES)} is not enough for most runs")
     if room.over_bytes is not None:
-        facts.append(f"a quota allows {quantity(room.let_bytes)} more, but not {quantity(room.over_bytes)}")
-        warnings.append("ask the site for more, or remove unneeded files (`quota -s` may show the usage)")
+        facts.append(f"quota: {quantity(room.let_bytes)} more are allowed, {quantity(room.over_bytes)} are not")
+        warnings.append("ask the site for a larger quota, or remove files (`quota -s` may show the usage)")
     if room.free_files is not None and room.free_files < LITTLE_FILES:
-        facts.append(f"{room.free_files} more files")
-        warnings.append(f"less than {LITTLE_FILES} files are soon made")
+        facts.append(f"{room.free_files} free inodes")
+        warnings.append(f"inodes: fewer than {LITTLE_FILES} are not enough for most runs")
     seen = f"{path}: {'will be made; ' if room.will_be_made else ''}{'; '.join(facts)}"
-    do = f"make room: {'; '.join(warnings)}" if warnings else ""
+    do = f"{'; '.join(warnings)}" if warnings else ""
     return HopResult(place=place, name="workdir", health=Health.WARNING if warnings else Health.OK, seen=seen, do=do)
 
 

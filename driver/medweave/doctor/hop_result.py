@@ -65,12 +65,14 @@ def skew(place: str, ahead_s: float, within_s: float) -> HopResult:
         ahead_s: how far it is ahead of this machine's clock, s.
         within_s: accuracy of that value, s.
     """
-    seen = f"{abs(ahead_s):.1f} s {'ahead of' if ahead_s > 0 else 'behind'} this machine's, to within {within_s:.1f} s"
+    seen = (
+        f"{abs(ahead_s):.1f} s {'ahead of' if ahead_s > 0 else 'behind'} the clock of this machine (± {within_s:.1f} s)"
+    )
     if abs(ahead_s) <= MOST_SKEW_S + within_s:
         return HopResult(place=place, name="clock", health=Health.OK, seen=seen)
     return HopResult(
         place=place, name="clock", health=Health.WARNING, seen=seen,
-        do="set one of the clocks by NTP: certificates, tokens and times in reports depend on it",
+        do="synchronize the clocks with NTP: certificates, tokens and report times depend on them",
     )  # fmt: skip
 
 

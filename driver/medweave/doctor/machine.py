@@ -65,13 +65,13 @@ class MachineChecks:
             yield self._hop("ssh", Health.FAULT, str(error), error.do)
             return
         took_s = time.monotonic() - began
-        seen = f"{self._login.host}, host key and login accepted, a first command run, {took_s:.2f} s"
+        seen = f"{self._login.host}: host key and login accepted, first command ran, {took_s:.2f} s"
         yield self._hop("ssh", Health.OK, seen)
         if noise := self._reached.sessions.noise:
             yield self._hop(
-                "login", Health.WARNING, f"start-up files of the account print to standard output: '{noise[-120:]}'",
-                "runs work, and scp, rsync and others do not: print in interactive shells only "
-                "(in .bashrc: `case $- in *i*) echo hello;; esac`)",
+                "login", Health.WARNING, f"login scripts print to standard output: '{noise[-120:]}'",
+                "runs work, but scp and rsync fail: print only in interactive shells (in .bashrc: `case $- in "
+                "*i*) echo hello;; esac`)",
             )  # fmt: skip
 
     def ask(self, line: str) -> tuple[str, int]:
@@ -95,13 +95,13 @@ class MachineChecks:
             return
         most, shells = self._login.most_sessions, shells_of(number)
         if number >= most:
-            yield self._hop("sessions", Health.OK, f"{number} at the same time over one connection")
+            yield self._hop("sessions", Health.OK, f"{number} parallel sessions over one connection")
             return
         yield self._hop(
             "sessions", Health.WARNING,
-            f"{number} at the same time over one connection (MaxSessions of its sshd): {shells} for short commands and "
-            f"{number - shells} for jobs and copies; others wait",
-            f"ask the operators for MaxSessions {most}, or close your other sessions that share the connection",
+            f"{number} parallel sessions over one connection (MaxSessions of sshd): {shells} for short "
+            f"commands, {number - shells} for jobs and copies; further ones wait",
+            f"ask the operators for MaxSessions {most}, or close other sessions that share the connection",
         )  # fmt: skip
 
     def _clock(self) -> Iterator[HopResult]:
@@ -113,7 +113,7 @@ class MachineChecks:
             remote_s = float(digits)
         except ValueError:
             seen = f"`date +%s.%N` printed '{text.strip()[:40]}'"
-            do = "have coreutils' or busybox's date on the PATH there, and a shell that prints nothing else at a login"
+            do = "provide `date` of coreutils or busybox on the PATH, and a login shell that prints nothing else"
             yield self._hop("clock", Health.UNKNOWN, seen, do)
             return
         yield skew(self._place, remote_s - (began + ended) / 2, (ended - began) / 2 + (0 if "." in digits else 1))
@@ -125,12 +125,12 @@ class MachineChecks:
         if needed := [name for name in missing if name in NEEDED]:
             yield self._hop(
                 "programs", Health.FAULT, f"not on the PATH: {', '.join(needed)}",
-                "have them installed there (coreutils, findutils, tar, gzip, awk)",
+                "install them on the machine (coreutils, findutils, tar, gzip, awk)",
             )  # fmt: skip
         elif "python3" in missing:
             yield self._hop(
-                "programs", Health.WARNING, "no python3 on the PATH",
-                "optional; with it, copies of many files are several times as fast, and compressed",
+                "programs", Health.WARNING, "python3 is not on the PATH",
+                "optional: with python3, copies of many files are several times faster and compressed",
             )  # fmt: skip
         else:
             yield self._hop("programs", Health.OK, "shell, tar, coreutils, python3")
@@ -146,8 +146,8 @@ class MachineChecks:
         answer_s = time.monotonic() - began
         to_s, from_s = self._reached.wait(asyncio.wait_for(_copied(self._reached.sessions), self._login.limit_s))
         seen = (
-            f"{PROBE_BYTES / to_s / 1e6:.0f} MB/s there, {PROBE_BYTES / from_s / 1e6:.0f} MB/s back, over one connection; "
-            f"an answer takes {answer_s * 1e3:.0f} ms"
+            f"{PROBE_BYTES / to_s / 1e6:.0f} MB/s to the site, {PROBE_BYTES / from_s / 1e6:.0f} MB/s from the "
+            f"site, over one connection; latency {answer_s * 1e3:.0f} ms"
         )
         yield self._hop("bandwidth", Health.OK, seen)
 
@@ -176,7 +176,8 @@ async def _copied(sessions: Sessions) -> tuple[float, float]:
     await program.close()
     if counted.strip() != str(PROBE_BYTES).encode() or num_bytes < PROBE_BYTES:
         raise ShellLost(
-            f"of {PROBE_BYTES} bytes {counted.decode(errors='replace').strip()} arrived there, {num_bytes} back"
+            f"{counted.decode(errors='replace').strip()} of {PROBE_BYTES} bytes arrived at the site, "
+            f"{num_bytes} came back"
         )
     return to_s, from_s
 
@@ -201,7 +202,7 @@ def worker(place: str, keys: Mapping[str, Any], where: str, ask: Ask, fix: str) 
     version, _, python_version = text.strip().partition(" ")
     seen = f"medweave {version}, Python {python_version}"
     if version != __version__:
-        seen += f"; here it is {__version__}"
+        seen += f"; this machine has {__version__}"
         yield HopResult(place=place, name="worker", health=Health.WARNING, seen=seen, do=fix)
     else:
         yield HopResult(place=place, name="worker", health=Health.OK, seen=seen)
@@ -256,17 +257,20 @@ def _scheduler(
     if seen.missing:
         yield HopResult(
             place=place, name="scheduler", health=Health.FAULT, seen=f"not on the PATH: {', '.join(seen.missing)}",
-            do="name a login node in the deployment that it wraps, or load Slurm's module for non-interactive shells",
+            do="wrap a deployment of a login node, or load the Slurm module for non-interactive shells",
         )  # fmt: skip
         return
     if seen.error:
         yield HopResult(
             place=place, name="scheduler", health=Health.FAULT, seen=f"sinfo: {seen.error}",
-            do="ask the site whether slurmctld is down; or correct `cluster`",
+            do="check with the operators that slurmctld runs, or correct `cluster`",
         )  # fmt: skip
         return
     yield HopResult(
-        place=place, name="scheduler", health=Health.OK, seen=f"Slurm answers; partitions: {', '.join(seen.partitions)}"
+        place=place,
+        name="scheduler",
+        health=Health.OK,
+        seen=f"Slurm responds; partitions: {', '.join(seen.partitions)}",
     )
     for name, service in requested.items():
         hop = f"service {name}"
@@ -285,6 +289,8 @@ def _scheduler(
 def _accepted_text(service: Service, message: str) -> str:
     keys = ("partition", "account", "qos", "constraint", "reservation", "time")
     requested = ", ".join(f"{key} {value}" for key in keys if (value := getattr(service, key)))
-    gpus = f", {service.gpusPerNode} × {service.gres} a node" if service.gpusPerNode else ""
+    gpus = f", {service.gpusPerNode} × {service.gres} per node" if service.gpusPerNode else ""
     trial = " ".join(message.replace("sbatch:", "").split())
-    return f"{requested or 'the defaults'}{gpus} accepted by sbatch --test-only" + (f": {trial[:160]}" if trial else "")
+    return f"{requested or 'default settings'}{gpus} accepted by sbatch --test-only" + (
+        f": {trial[:160]}" if trial else ""
+    )

@@ -76,7 +76,9 @@ class NamespaceChecks:
                 raise Unreachable(hop.seen, hop.do)
         template = next(templates(self._objects), None)
         if template is None:
-            raise Unreachable("a run starts no pods there", f"name what a run starts: deployments.{self._place}.config")
+            raise Unreachable(
+                "the deployment creates no pods", f"deployments.{self._place}.config: add a workload with pods"
+            )
         spec, labels = template["spec"], (template.get("metadata") or {}).get("labels") or {}
         container = spec["containers"][0]
         pod = pod_of(new_name(), container, spec, labels=labels)
@@ -91,7 +93,7 @@ class NamespaceChecks:
                 pods = client.CoreV1Api(self._api)
                 yield self._api, pods.read_namespaced_pod(name, self._namespace, _request_timeout=self._limit_s)
         except ApiException as error:
-            raise Unreachable(f"a trial is refused: {_message(error)[:200]}", _refused(error)) from error
+            raise Unreachable(f"a test pod was refused: {_message(error)[:200]}", _refused(error)) from error
 
     # ---- checks
 
@@ -123,7 +125,7 @@ class NamespaceChecks:
         except (HTTPError, OSError) as error:
             yield self._hop(
                 "cluster", Health.FAULT, f"{self._api.configuration.host}: {_first_line(error)[:160]}",
-                "check the network and the VPN, and the server in the kubeconfig",
+                "check the network, the VPN and the server address in the kubeconfig",
             )  # fmt: skip
             return
         ended = time.time()
@@ -143,7 +145,7 @@ class NamespaceChecks:
                 self._objects += _documents(Path(file).read_text(encoding="utf-8"))
             return
         if shutil.which("helm") is None:
-            yield self._hop("helm", Health.FAULT, "no program helm on this machine's PATH", "install Helm 3 or newer")
+            yield self._hop("helm", Health.FAULT, "helm is not on the PATH of this machine", "install Helm 3 or newer")
             return
         process = subprocess.run(
             self._template(), input=yaml.safe_dump(self._values()), capture_output=True, text=True,
@@ -156,12 +158,12 @@ class NamespaceChecks:
                 "helm",
                 Health.FAULT,
                 f"helm template: {message[:200]}",
-                "correct chart or values: medweave validate says where",
+                "correct the chart or its values; `medweave validate --helm` shows where",
             )
             return
         self._objects = _documents(process.stdout)
         kinds = sorted({item["kind"] for item in self._objects})
-        yield self._hop("helm", Health.OK, f"the chart renders: {', '.join(kinds)}")
+        yield self._hop("helm", Health.OK, f"chart renders: {', '.join(kinds)}")
 
     def _values(self) -> dict[str, Any]:
         values = dict(self._settings.get("values") or {})
@@ -198,14 +200,19 @@ class NamespaceChecks:
         needed = [f"{verb} {right.name}" for right, verb in denied if right.is_needed]
         if needed:
             yield self._hop(
-                "rights", Health.FAULT, f"may not: {', '.join(needed)}",
-                "ask the namespace's administrator for these (docs/how-to/run-in-kubernetes.md, Rights)",
+                "rights", Health.FAULT, f"not permitted: {', '.join(needed)}",
+                "ask the namespace's administrator for these permissions (docs/how-to/run-in-kubernetes.md, Rights)",
             )  # fmt: skip
         elif denied:
             less = ", ".join(f"{verb} {right.name}: {right.without}" for right, verb in denied)
-            yield self._hop("rights", Health.WARNING, f"may not {less}", "a run works; request them nevertheless")
+            yield self._hop(
+                "rights",
+                Health.WARNING,
+                f"not permitted: {less}",
+                "optional: ask the namespace's administrator for these permissions",
+            )
         else:
-            yield self._hop("rights", Health.OK, f"all {len(needs)} that a run needs")
+            yield self._hop("rights", Health.OK, f"all {len(needs)} permissions that a run needs")
 
     def _is_allowed(self, right: Right, verb: str) -> bool:
         resource, _, subresource = right.resource.partition("/")
@@ -229,7 +236,7 @@ class NamespaceChecks:
             yield quota.forbidden(self._place, error.status)
             return
         if not quotas.items:
-            yield self._hop("quota", Health.OK, "the namespace has none")
+            yield self._hop("quota", Health.OK, "no ResourceQuota in the namespace")
         more = [] if self._kind == "kubernetes" else ["secrets"]  # helm's release record
         more += ["jobs.batch"] if self._settings.get("mode") == "job" else []
         needs = quota.needed(self._objects, more)
@@ -269,8 +276,8 @@ class NamespaceChecks:
                         yield self._bandwidth(name)
         except ApiException as error:
             health = Health.UNKNOWN if error.status == 403 else Health.FAULT
-            seen = f"{image}: a pod is refused: {_message(error)[:200]}"
-            yield self._hop("image", health, seen, "a right to create pods lets it be tried")
+            seen = f"{image}: test pod refused: {_message(error)[:200]}"
+            yield self._hop("image", health, seen, "get the permission to create pods")
 
     def _worker(self, pod: str, image: str) -> HopResult:
         """Return the hop of the step package in the image."""
@@ -279,15 +286,15 @@ class NamespaceChecks:
             program = PodProgram(self._api, pod, self._namespace, words, self._limit_s)
             output = program.printed(self._limit_s / 2)
         except (ApiException, WebSocketException, OSError) as error:
-            do = "see that the lines of rights allow pods/exec, then try again with a longer --timeout"
+            do = "check in the lines `rights` that pods/exec is permitted, then use a longer --timeout"
             return self._hop("worker", Health.UNKNOWN, f"not tested: {_first_line(error)[:160]}", do)
         version = output.removeprefix("medweave-step ").strip()
         if not version:
-            seen = f"no medweave-step in {image}: a volume provides it, or the steps run another program"
+            seen = f"no medweave-step in {image}: a volume provides it, or the steps run other programs"
             return self._hop("worker", Health.OK, seen)
         if version == __version__:
             return self._hop("worker", Health.OK, f"medweave {version} in {image}")
-        seen = f"medweave {version} in {image}; here it is {__version__}"
+        seen = f"medweave {version} in {image}; this machine has {__version__}"
         return self._hop(
             "worker", Health.WARNING, seen, "build the image of this version (docs/how-to/build-the-images.md)"
         )
@@ -296,11 +303,14 @@ class NamespaceChecks:
         try:
             speed = measure_speed(*self._access(), self._namespace, pod, self._limit_s / 2)
         except SpeedNotMeasured as error:
-            seen = f"not measured, to a pod: {_first_line(error)[:160]}"
-            return self._hop("bandwidth", Health.WARNING, seen, "the lines of rights and image say what may be missing")
-        seen = f"{speed.to_pod / 1e6:.0f} MB/s to a pod, {speed.from_pod / 1e6:.0f} MB/s back, through the API server"
+            seen = f"not measured: {_first_line(error)[:160]}"
+            return self._hop("bandwidth", Health.WARNING, seen, "see the lines `rights` and `image`")
+        seen = (
+            f"{speed.to_pod / 1e6:.0f} MB/s to a pod, {speed.from_pod / 1e6:.0f} MB/s from a pod, through the API "
+            "server"
+        )
         if not speed.by_spdy:
-            seen += ", by websocket: a proxy blocks SPDY, which is faster"
+            seen += ", over WebSocket: a proxy blocks the faster SPDY"
         return self._hop("bandwidth", Health.OK, seen)
 
     def _access(self) -> tuple[str, str | None, bool]:
@@ -319,7 +329,7 @@ class NamespaceChecks:
             for status in pod.status.container_statuses or []:
                 state = status.state
                 if state.running or state.terminated:
-                    return self._hop("image", Health.OK, f"{image}: there after {time.monotonic() - began:.1f} s")
+                    return self._hop("image", Health.OK, f"{image}: pod started after {time.monotonic() - began:.1f} s")
                 reason = state.waiting.reason or "" if state.waiting else ""
                 if reason in REFUSED_IMAGE:
                     message = " ".join((state.waiting.message or "").split())
@@ -327,7 +337,7 @@ class NamespaceChecks:
                         "image",
                         Health.FAULT,
                         f"{image}: {reason}: {message[:160]}",
-                        "correct image or pullPolicy, or give the pod an imagePullSecret",
+                        "correct `image` or `pullPolicy`, or add an imagePullSecret to the pod",
                     )
             for condition in pod.status.conditions or []:
                 is_unscheduled = condition.status == "False" and condition.type == "PodScheduled"
@@ -335,8 +345,8 @@ class NamespaceChecks:
             time.sleep(ASK_PAUSE_S)
         why = self._last_event(name) or reason or pod.status.phase
         return self._hop(
-            "image", Health.UNKNOWN, f"{image}: not there within {self._limit_s:.0f} s ({why})",
-            "a large image may take minutes: try a longer --timeout",
+            "image", Health.UNKNOWN, f"{image}: pod not started within {self._limit_s:.0f} s ({why})",
+            "pulling a large image may take minutes: use a longer --timeout",
         )  # fmt: skip
 
     def _last_event(self, pod: str) -> str:
@@ -376,9 +386,9 @@ def _namespace_of(path: str | None, context: str | None) -> str:
 def _refused(error: ApiException) -> str:
     return {
         401: "renew the token or certificate of the kubeconfig (log in again)",
-        403: "name a namespace in which this account may list pods, or ask its administrator for the right",
+        403: "choose a namespace in which this account may list pods, or ask its administrator for the permission",
         404: "correct the name of the namespace",
-    }.get(error.status or 0, "ask the cluster's administrator; kubectl get --raw /readyz says more")
+    }.get(error.status or 0, "contact the cluster's administrator; `kubectl get --raw /readyz` shows details")
 
 
 def _message(error: ApiException) -> str:

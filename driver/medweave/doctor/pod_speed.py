@@ -82,7 +82,7 @@ async def _measure_to(api: Any, where: dict[str, str], limit_s: float) -> tuple[
         seconds = time.monotonic() - began
     if output.strip() != str(NUM_BYTES).encode():
         raise SpeedNotMeasured(
-            f"of {NUM_BYTES} bytes it received {output[:40].decode(errors='replace').strip() or 'nothing'}"
+            f"the pod received {output[:40].decode(errors='replace').strip() or 'none'} of {NUM_BYTES} bytes"
         )
     return NUM_BYTES / seconds, by_spdy
 

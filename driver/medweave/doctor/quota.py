@@ -70,19 +70,19 @@ _ORDER = (Health.OK, Health.WARNING, Health.UNKNOWN, Health.FAULT)
 
 def _judged(name: str, hard: str, used: str | None, *, is_needed: bool) -> tuple[Health, str]:
     if used is None:
-        return (Health.UNKNOWN if is_needed else Health.WARNING), "is not counted yet, try again in a minute"
+        return (Health.UNKNOWN if is_needed else Health.WARNING), "is not counted yet; run doctor again in a minute"
     most, taken = parse_quantity(hard), parse_quantity(used)
     if taken >= most:
         if is_needed:
             return Health.FAULT, "is used up"
         # A quota of 0 for unneeded kinds, such as load balancers, is intended.
-        return (Health.WARNING, "is used up, should a run need it") if most else (Health.OK, "")
+        return (Health.WARNING, "is used up, if a run needs it") if most else (Health.OK, "")
     return (Health.WARNING, "is nearly used up") if taken >= most * parse_quantity(str(NEAR)) else (Health.OK, "")
 
 
 def _fix(name: str) -> str:
     return (
-        f"remove unneeded objects there (`medweave clean`, `kubectl get all`), wait for running workflows, or ask the "
+        "remove unneeded objects (`medweave clean`, `kubectl get all`), wait for running workflows, or ask the "
         f"namespace's administrator to raise ResourceQuota {name}"
     )
 
@@ -90,6 +90,7 @@ def _fix(name: str) -> str:
 def forbidden(place: str, status: int | None) -> HopResult:
     """Return the hop for quotas that may not be listed."""
     return HopResult(
-        place=place, name=NAME, health=Health.UNKNOWN, seen=f"quotas may not be listed ({status})",
-        do="ask the namespace's administrator for the right to list resourcequotas, or for the output of `kubectl describe quota`",
+        place=place, name=NAME, health=Health.UNKNOWN, seen=f"listing ResourceQuotas is not permitted ({status})",
+        do="ask the namespace's administrator for the permission to list resourcequotas, or for the output of "
+            "`kubectl describe quota`",
     )  # fmt: skip

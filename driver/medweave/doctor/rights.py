@@ -37,12 +37,17 @@ class Right:
 PODS = (
     Right("", "pods", ("get", "list")),
     Right("", "pods/exec", ("get", "create")),
-    Right("", "events", ("list",), "reasons have fewer words, and no scale-up is seen"),
+    Right("", "events", ("list",), "messages have less detail, and cluster scale-up is not detected"),
 )
 JOBS = (
     Right("batch", "jobs", ("list", "create", "delete")),
-    Right("batch", "jobs", ("patch",), "a Job of a killed driver is deleted, and its step runs again"),
-    Right("", "pods", ("delete",), "an ended run's pods get the whole grace period of the template"),
+    Right(
+        "batch",
+        "jobs",
+        ("patch",),
+        "jobs of a killed driver are not re-attached: they are deleted, and their steps run again",
+    ),
+    Right("", "pods", ("delete",), "pods of an ended run stay for the full grace period of their template"),
 )
 
 

@@ -30,7 +30,7 @@ from medweave_core.errors import UsageError
 NAME, BUCKET = "route", "bucket"
 NUM_BYTES = 8 * 2**20
 _SEND, _RECEIVE = ["head", "-c", str(NUM_BYTES), "/dev/urandom"], ["sh", "-c", "cat > /dev/null"]
-_FIRST = "follow the advice in the line of that deployment, then try again"
+_FIRST = "fix the deployment's own line first, then run doctor again"
 _BY_BUCKET_S = 60.0  # its probes wait 45 s for an answer
 
 
@@ -45,7 +45,7 @@ def between(one: ProbeHost, other: ProbeHost, transfers: Mapping[str, Any]) -> I
         with one.opened() as first, other.opened() as second:
             yield _check_route(place, (one, other), (first, second), transfers)
     except (Unreachable, UsageError) as error:
-        seen = "not tried: one of the two is not reached, see its line"
+        seen = "not tested: one of the two deployments is unreachable, see its lines"
         yield HopResult(place=place, name=NAME, health=Health.UNKNOWN, seen=seen, do=error.do or _FIRST)
 
 
@@ -72,16 +72,19 @@ def by_bucket(host: ProbeHost, settings: Mapping[str, Any], folder: Path) -> Ite
         with host.opened() as opened:
             speed = asyncio.run(_store_and_fetch(opened.end, bucket, remains))
     except (Unreachable, UsageError) as error:
-        yield hop(Health.UNKNOWN, "not tried: this host is not reached, see its line", error.do or _FIRST)
+        yield hop(Health.UNKNOWN, "not tested: the deployment is unreachable, see its lines", error.do or _FIRST)
         return
     except (NotConnected, CopyBroke, TimeoutError) as error:
-        why = str(error).replace("at the source: ", "").replace("at the destination: ", "") or "no end in time"
-        do = "correct transfers.bucket or its account, or let this host reach it; until then a run copies through this machine"
-        yield hop(Health.WARNING, f"no route by it: {why}", do)
+        why = str(error).replace("at the source: ", "").replace("at the destination: ", "") or "timeout"
+        do = (
+            "correct transfers.bucket or its account, or allow this host to reach the bucket; until then, runs "
+            "copy through this machine"
+        )
+        yield hop(Health.WARNING, f"the route does not work: {why}", do)
         return
-    yield hop(Health.OK, f"{speed / 1e6:.0f} MB/s for bytes stored and fetched again")
+    yield hop(Health.OK, f"{speed / 1e6:.0f} MB/s to store and fetch data")
     for message in remains:
-        yield hop(Health.WARNING, message, "remove them, and let the account do so")
+        yield hop(Health.WARNING, message, "remove these objects, and allow the account to delete")
 
 
 async def _store_and_fetch(end: Endpoint, bucket: BucketSettings, remains: list[str]) -> float:
@@ -105,11 +108,11 @@ def _check_route(
             place=place,
             name=NAME,
             health=Health.OK,
-            seen=f"same-file-system: both see {one.workdir}; copies are links there",
+            seen=f"same-file-system: both sites see {one.workdir}; copies are links",
         )
     after = _next(transfers)
     if not transfers.get("direct", True):
-        seen = f"direct copies are switched off by `transfers: {{direct: false}}`: {after}"
+        seen = f"direct copies are disabled (`transfers: {{direct: false}}`): {after}"
         return HopResult(place=place, name=NAME, health=Health.OK, seen=seen)
     low, high = transfers.get("directPorts") or PORTS
     result = asyncio.run(
@@ -117,28 +120,29 @@ def _check_route(
     )
     if isinstance(result, str):
         pods = (
-            "; `networkPolicy.direct` of our charts lets pods"
+            "; allow pods with `networkPolicy.direct` of the chart"
             if any(isinstance(host, PodProbeHost) for host in hosts)
             else ""
         )
         do = (
-            f"let one of them reach the other at a port from {low} to {high} (transfers.directPorts names others{pods}), "
-            "with python3 3.8 or newer on both; or name a bucket that both reach (transfers.bucket)"
+            f"let one site reach the other on a port from {low} to {high} (change them with "
+            f"transfers.directPorts{pods}), with python3 3.8 or newer at both; or configure a bucket that both "
+            "reach (transfers.bucket)"
         )
         return HopResult(
             place=place, name=NAME, health=Health.WARNING, seen=f"no direct route: {result}; {after}", do=do
         )
     forward, back, listener = result
     seen = (
-        f"direct: {forward / 1e6:.0f} MB/s there, {back / 1e6:.0f} MB/s back, over one connection; "
-        f"{hosts[listener].name} listens, at a port from {low} to {high}"
+        f"direct: {forward / 1e6:.0f} MB/s forward, {back / 1e6:.0f} MB/s back, over one connection; "
+        f"{hosts[listener].name} listens on a port from {low} to {high}"
     )
     return HopResult(place=place, name=NAME, health=Health.OK, seen=seen)
 
 
 def _next(transfers: Mapping[str, Any]) -> str:
     bucket = transfers.get("bucket")
-    return f"a run takes the bucket '{bucket['bucket']}'" if bucket else "a run copies through this machine"
+    return f"runs use the bucket '{bucket['bucket']}'" if bucket else "runs copy through this machine"
 
 
 def _shares_files(workdir: str, opened: Sequence[ReachedHost]) -> bool:
@@ -173,7 +177,7 @@ async def _measure_direct(
         except (NotConnected, CopyBroke) as error:
             why.append(str(error))
         except TimeoutError:
-            why.append(f"no end after {limit_s:.0f} s")
+            why.append(f"timeout after {limit_s:.0f} s")
     return "; ".join(dict.fromkeys(why))
 
 

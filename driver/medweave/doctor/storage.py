@@ -47,27 +47,29 @@ class StorageChecks:
             if error.status != 403:
                 raise
             names = ", ".join(name or "the default" for name in needed)
-            seen = f"{names}: whether it is there is not known: storage classes may not be listed"
-            yield self._hop("storage", Health.WARNING, seen, "ask the cluster's administrator whether it is there")
+            seen = f"{names}: unknown, because listing storage classes is not permitted"
+            yield self._hop(
+                "storage", Health.WARNING, seen, "ask the cluster's administrator whether the storage class exists"
+            )
             return
         existing = {item.metadata.name: item.metadata.annotations or {} for item in listed.items}
         default = next((name for name, notes in existing.items() if notes.get(_DEFAULT) == "true"), "")
         for name in needed:
             if name in existing:
-                yield self._hop("storage", Health.OK, f"storage class {name} is there")
+                yield self._hop("storage", Health.OK, f"storage class {name} exists")
             elif name is None and default:
-                yield self._hop("storage", Health.OK, f"storage class {default}, the default")
+                yield self._hop("storage", Health.OK, f"default storage class: {default}")
             elif name == "":
-                seen = "no storage class: a volume has to be there already"
+                seen = "no storage class: the volume must exist before the run"
                 yield self._hop("storage", Health.OK, seen)
             else:
                 known = ", ".join(existing) or "none"
                 seen = (
-                    f"there is no storage class {name}"
+                    f"no such storage class: {name}"
                     if name
-                    else "a claim names no storage class, and there is no default"
+                    else "a claim names no storage class, and the cluster has no default"
                 )
-                yield self._hop("storage", Health.FAULT, seen, f"name one of those that are there: {known}")
+                yield self._hop("storage", Health.FAULT, seen, f"choose an existing storage class: {known}")
 
     def bound(self) -> set[str]:
         """Return the names of the claims that are bound."""
@@ -83,15 +85,18 @@ class StorageChecks:
             )
         except ApiException as error:
             if error.status != 404:
-                do = "ask the namespace's administrator for the right to get persistentvolumeclaims, or whether it is bound"
+                do = (
+                    "ask the namespace's administrator for the permission to get persistentvolumeclaims, or "
+                    "whether the claim is bound"
+                )
                 return self._hop("claim", Health.UNKNOWN, f"{name}: {error.status} {error.reason}", do)
-            do = f"make it in {self._namespace}, or correct the values"
-            return self._hop("claim", Health.FAULT, f"there is no claim {name}", do)
+            do = f"create the claim in namespace {self._namespace}, or correct the values"
+            return self._hop("claim", Health.FAULT, f"no such claim: {name}", do)
         room = (claim.status.capacity or {}).get("storage", "?")
         seen = f"{name}: {claim.status.phase}, {room}, storage class {claim.spec.storage_class_name or 'none'}"
         if claim.status.phase == "Bound":
             return self._hop("claim", Health.OK, seen)
-        do = "it is bound when its first pod starts, or never: kubectl describe pvc"
+        do = "the claim may be bound when its first pod starts; if it stays unbound: kubectl describe pvc"
         return self._hop("claim", Health.WARNING, seen, do)
 
     def _hop(self, name: str, health: Health, seen: str, do: str = "") -> HopResult:

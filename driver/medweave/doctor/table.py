@@ -34,9 +34,13 @@ def table(hops: Sequence[HopResult]) -> str:
         text = _wrapped(hop.seen, columns) + (_wrapped(f"→ {hop.do}", columns) if hop.do else [])
         lines += [head + text[0], *(indent + more for more in text[1:])]
     counts = Counter(hop.health for hop in hops)
-    words = {Health.FAULT: "wrong", Health.UNKNOWN: "unknown", Health.WARNING: "to be looked at"}
-    summary = [f"{counts[health]} {word}" for health, word in words.items() if counts[health]]
-    return "\n".join([*lines, "", f"{len(hops)} hops tried: {', '.join(summary) or 'all is well'}"])
+    words = {Health.FAULT: "failed", Health.UNKNOWN: "unknown", Health.WARNING: "warning"}
+    summary = [
+        f"{counts[health]} {word}{'s' * (health is Health.WARNING and counts[health] > 1)}"
+        for health, word in words.items()
+        if counts[health]
+    ]
+    return "\n".join([*lines, "", f"{len(hops)} checks: {', '.join(summary) or 'all OK'}"])
 
 
 def as_json(hops: Sequence[HopResult]) -> str:

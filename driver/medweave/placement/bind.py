@@ -24,11 +24,17 @@ from medweave_core.documents.source_documents import parse_strictly
 from medweave_core.errors import InternalError, UserInputError
 
 SITE_SCHEMA, SCHEMA = "site.schema.json", "streamflow.schema.json"  # what `medweave schema` prints, in one folder
-DESCRIPTION = (
-    "Writes a streamflow.yml that runs a workflow at a site. The workflow's roles.yml says which role each step has, the site\n"
-    "file says where each role runs; nothing of the workflow is changed. The file has the same text whenever and wherever it\n"
-    "is made, holds relative paths only, and can be committed to version control and run by `streamflow run`."
-)
+DESCRIPTION = """\
+Write a StreamFlow file that binds a workflow to a site. The workflow's roles.yml gives each step a role. The site
+file gives each role a deployment and a service. The workflow itself does not change.
+
+The same inputs always give the same text. The file contains only relative paths, so you can commit it and run it
+with `streamflow run`."""
+EPILOG = """\
+examples:
+  medweave bind workflows/lung-nodule-segmentation/train.cwl --site laptop --job my-job.yml -o streamflow.yml
+  medweave bind workflows/lung-nodule-segmentation/train.cwl --site my-site --role train=hpc/gpu:2 -o streamflow.yml
+  streamflow run streamflow.yml --outdir results"""
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -36,7 +42,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add_place_options(parser)
     parser.add_argument(
         "-o", "--output", type=Path, required=True, metavar="FILE",
-        help="file to write; relative paths in it start at its folder",
+        help="StreamFlow file to write; its relative paths start at its folder",
     )  # fmt: skip
 
 
@@ -44,19 +50,20 @@ def add_place_options(parser: argparse.ArgumentParser, *, required: bool = True)
     """Add the arguments of `fit`."""
     parser.add_argument(
         "workflow", type=Path, nargs=None if required else "?", metavar="WORKFLOW",
-        help="CWL workflow with a roles.yml in its folder",
+        help="CWL workflow; its folder contains roles.yml",
     )  # fmt: skip
     parser.add_argument(
         "--site", required=required, metavar="SITE",
-        help="name of a file in deployments/sites/ at or above the workflow, or the path of a site file",
+        help="site name (a file in deployments/sites/ of the workflow's folder or a parent folder) or path of a "
+            "site file",
     )  # fmt: skip
     parser.add_argument(
         "--job", type=Path, default=None, metavar="FILE",
-        help="inputs of the workflow (default: jobs/demo-<workflow>.yml in the workflow's folder)",
+        help="job file with the workflow inputs (default: jobs/demo-<workflow>.yml in the workflow's folder)",
     )  # fmt: skip
     parser.add_argument(
         "--role", action="append", default=[], metavar="ROLE=DEPLOYMENT[/SERVICE][:LOCATIONS]",
-        help="run a role somewhere else at the site than its file says; may be repeated",
+        help="override where the site file runs a role; may be repeated",
     )  # fmt: skip
 
 
@@ -163,16 +170,17 @@ def _check_fit(pipeline: Pipeline, site: Site, job: Path, reader: CwlReader) -> 
     for step in pipeline.steps:
         if step.role not in site.roles:
             raise fault_at(
-                site.path, ("roles",), f"no place for role '{step.role}'.",
+                site.path, ("roles",), f"the site file has no deployment for role '{step.role}'.",
                 seen=f"roles {', '.join(site.roles)}; step {step.path} of {shown(pipeline.path)} has role {step.role}",
-                expected=f"{step.role}: {{deployment: …}}", do=f"say where '{step.role}' runs",
+                expected=f"{step.role}: {{deployment: …}}", do=f"add '{step.role}' under `roles` of the site file",
             )  # fmt: skip
         if site.roles[step.role].locations > 1 and step.role not in gang_roles:
             raise fault_at(
                 site.path, ("roles", step.role, "locations"),
-                f"step {step.path} runs on one node; the others would be taken and left idle.",
+                f"step {step.path} runs on one node, but its role reserves several.",
                 seen=f"locations: {site.roles[step.role].locations}",
-                expected="1, since its tool has no hint medweave:Gang", do="take `locations` away, or give the tool the hint",
+                expected="1, because its tool has no hint medweave:Gang",
+                do="remove `locations`, or add the hint medweave:Gang to the tool",
             )  # fmt: skip
     inputs = read_job(job, pipeline, reader)
     if (fault := first_fault_of_job(inputs, pipeline.process)) is not None:
@@ -180,9 +188,9 @@ def _check_fit(pipeline: Pipeline, site: Site, job: Path, reader: CwlReader) -> 
     for name, place in site.inputs.items():
         if name not in pipeline.folder_inputs and name not in inputs_around(pipeline, reader):
             raise fault_at(
-                site.path, ("inputs", name), f"no workflow in {shown(pipeline.path.parent)} or next to it has such an input.",
+                site.path, ("inputs", name), f"no workflow in {shown(pipeline.path.parent)} or a sibling folder has this input.",
                 seen=f"'{name}'", expected=f"one of {', '.join(sorted(pipeline.folder_inputs))}",
-                do=closest(name, sorted(pipeline.folder_inputs)) or "correct the name",
+                do=closest(name, sorted(pipeline.folder_inputs)) or "correct the input name",
             )  # fmt: skip
         if name in pipeline.inputs:
             check_path_at_site(job, inputs, name, place.workdir or "")
@@ -196,14 +204,16 @@ def _check_copy(text: str, binding: BoundWorkflow) -> None:
         copied = parse_strictly(binding.output, text, "bound file").data["deployments"]
     except UserInputError as error:
         raise fault_at(
-            site.path, ("deployments",), "the deployments cannot be copied word for word.", seen=error.seen,
-            expected="deployments without aliases (*name) of anchors in other parts of the file",
-            do="write the values out",
+            site.path, ("deployments",), "the site file's deployments cannot be copied.", seen=error.seen,
+            expected="deployments without YAML aliases (*name) of anchors in other parts of the file",
+            do="write the values instead of the aliases",
         ) from error  # fmt: skip
     original = {name: site.deployments[name] for name in used_deployments(binding)}
     if _shape(copied) != _shape(original):
         raise InternalError(
-            "the bound file would not hold the site's deployments.", seen=str(site.path), do="report it"
+            "internal error: the bound file would change the site's deployments.",
+            seen=str(site.path),
+            do="report this bug",
         )
 
 

@@ -133,7 +133,7 @@ def _workflow(binding: BoundWorkflow) -> str:
         lines.append(f"{targets[step.path]:<{width}} # role {step.role}")
     for name, place in site.inputs.items():
         if name in pipeline.inputs:
-            lines.append(f"      - {{port: /{name}, target: {{{_target(place)}}}}} # lies there already")
+            lines.append(f"      - {{port: /{name}, target: {{{_target(place)}}}}} # stored at the site")
     return "\n".join(lines)
 
 
@@ -141,7 +141,10 @@ def _data_rules(binding: BoundWorkflow, site_path: str) -> Iterator[str]:
     """Yield the data classes of the steps and the data rules of the site, as settings of the filter of all steps."""
     if binding.site_classes is None:
         return
-    yield f"bindingFilters: # holds: what a step reads and writes, by roles.yml; mayHold: what may lie where, by {site_path}"
+    yield (
+        "bindingFilters: # holds: data classes that a step reads and writes, from roles.yml; mayHold: data classes "
+        f"allowed per deployment, from {site_path}"
+    )
     yield f"  {DATA_RULES}:"
     yield "    type: medweave.filter"
     yield "    config:"
@@ -169,13 +172,13 @@ def _transfers(binding: BoundWorkflow) -> Iterator[str]:
     yield "  type: medweave.transfer"
     yield "  config:"
     yield from (f"    {name}: {json.dumps(value)}" for name, value in settings.items())
-    yield "    dataRules: # checked before each copy"
-    yield "      carries: # what each input and output carries; / are those of the workflow"
+    yield "    dataRules: # checked before each transfer"
+    yield "      carries: # data classes of each input and output; / means the workflow itself"
     for step, ports in binding.site_classes.by_port.items():
         yield f"        {step}: {{{', '.join(f'{name}: {_classes(classes)}' for name, classes in ports.items())}}}"
     yield "      mayHold:"
     yield from (f"        {line}" for line in _may_hold(binding))
-    yield f"      driver: [{', '.join(binding.site_classes.driver)}] # this machine, which gets the results"
+    yield f"      driver: [{', '.join(binding.site_classes.driver)}] # this machine, which receives the results"
 
 
 def _classes(classes: Sequence[str]) -> str:

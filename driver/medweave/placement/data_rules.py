@@ -24,11 +24,15 @@ _CLASS, _WRITTEN = {"enum": list(CLASSES)}, {"enum": [*CLASSES, AS_READ]}
 _SCHEMA = {
     "type": "object",
     "properties": {
-        "inputs": {"type": "object", "additionalProperties": _CLASS, "description": "class of each input that is data"},
+        "inputs": {
+            "type": "object",
+            "additionalProperties": _CLASS,
+            "description": "data class of each input that is a file or folder",
+        },
         "outputs": {
             "type": "object",
             "additionalProperties": {"anyOf": [_WRITTEN, {"type": "object", "additionalProperties": _WRITTEN}]},
-            "description": "by role: one class for all that its steps write, or one by name of the output",
+            "description": "by role: one data class for all outputs of its steps, or one per output name",
         },
     },
     "required": ["inputs", "outputs"],
@@ -101,9 +105,9 @@ def read_declared_classes(pipeline: Pipeline) -> DeclaredClasses:
     file = pipeline.path.parent / ROLES_FILE
     if pipeline.holds is None:
         raise fault_at(
-            file, (), "nothing says which data the steps read and write, and the site has data rules.",
-            seen="no block 'holds'", expected="holds: {inputs: {…}, outputs: {…}} with classes of data",
-            do="add it as in workflows/lung-nodule-segmentation/roles.yml",
+            file, (), "the workflow declares no data classes, but the site has data rules.",
+            seen="no key `holds`", expected="holds: {inputs: {…}, outputs: {…}} with data classes",
+            do="add `holds` as in workflows/lung-nodule-segmentation/roles.yml",
         )  # fmt: skip
     check(pipeline.holds, _SCHEMA, file, (HOLDS,))
     declared = DeclaredClasses(inputs=pipeline.holds["inputs"], outputs=pipeline.holds["outputs"])
@@ -113,13 +117,13 @@ def read_declared_classes(pipeline: Pipeline) -> DeclaredClasses:
         if isinstance(outputs, Mapping):
             _check_names(file, ("outputs", role), outputs, pipeline.folder_outputs[role])
     for name in sorted(pipeline.data_inputs - set(declared.inputs)):
-        raise _undeclared(file, ("inputs",), f"the input '{name}'", name, declared.inputs, CLASSES)
+        raise _undeclared(file, ("inputs",), f"input '{name}'", name, declared.inputs, CLASSES)
     for step in pipeline.steps:
         for name in step.writes:
             if declared.written(step.role, name) is None:
                 of_role = declared.outputs.get(step.role, {})
                 raise _undeclared(
-                    file, ("outputs", step.role), f"the output '{name}' of role '{step.role}'", name,
+                    file, ("outputs", step.role), f"output '{name}' of role '{step.role}'", name,
                     of_role if isinstance(of_role, Mapping) else (), (*CLASSES, AS_READ),
                 )  # fmt: skip
     return declared
@@ -129,8 +133,8 @@ def _undeclared(
     file: Path, field: FieldPath, what: str, name: str, seen: Iterable[str], known: Iterable[str]
 ) -> UserInputError:
     return fault_at(
-        file, (HOLDS, *field), f"nothing says which data {what} is.", seen=", ".join(seen) or "nothing",
-        expected=f"{name}: one of {', '.join(known)}", do="add that line",
+        file, (HOLDS, *field), f"the data class of {what} is not declared.", seen=", ".join(seen) or "nothing",
+        expected=f"{name}: one of {', '.join(known)}", do="add this line",
     )  # fmt: skip
 
 
@@ -138,8 +142,9 @@ def _check_names(file: Path, section: FieldPath, names: Iterable[str], known: It
     for name in names:
         if name not in known:
             raise fault_at(
-                file, (HOLDS, *section, name), "no workflow in this folder has this name.", seen=f"'{name}'",
-                expected=f"one of {', '.join(sorted(known))}", do=closest(name, sorted(known)) or "take the line away",
+                file, (HOLDS, *section, name), "no workflow in this folder has an input, role or output of this name.",
+                seen=f"'{name}'",
+                expected=f"one of {', '.join(sorted(known))}", do=closest(name, sorted(known)) or "remove the line",
             )  # fmt: skip
 
 
@@ -149,9 +154,9 @@ def _class_of_input(name: str, declared: DeclaredClasses, site: Site) -> str:
         return declared.inputs[name]
     if declared.inputs[name] != IDENTIFIED:
         raise fault_at(
-            site.path, ("inputs", name, HOLDS), "this input has no people in it.",
-            seen=f"{place.holds}, and the workflow says {declared.inputs[name]}",
-            expected=f"no key '{HOLDS}' for an input that the workflow does not call {IDENTIFIED}", do="take it away",
+            site.path, ("inputs", name, HOLDS), "this data class is allowed only for an input with patient data.",
+            seen=f"{place.holds}, but the workflow declares {declared.inputs[name]}",
+            expected=f"no key '{HOLDS}', because the workflow does not declare the input as {IDENTIFIED}", do="remove the key",
         )  # fmt: skip
     return place.holds
 
@@ -159,9 +164,9 @@ def _class_of_input(name: str, declared: DeclaredClasses, site: Site) -> str:
 def _check_input(name: str, data_class: str, deployment: str, site: Site) -> None:
     if forbidden_classes([data_class], deployment, site.may_hold):
         raise _fault(
-            site, ("inputs", name, "deployment"), f"this input must not lie at '{deployment}', by the site's own rules.",
+            site, ("inputs", name, "deployment"), f"the data rules of the site do not allow this input at '{deployment}'.",
             seen=f"{data_class} data", classes=[data_class], deployment=deployment,
-            do=f"correct mayHold.{deployment}, or say what the input holds there",
+            do=f"correct mayHold.{deployment}, or declare the data class of the input with `{HOLDS}`",
         )  # fmt: skip
 
 
@@ -174,9 +179,9 @@ def _check_role(step: str, role: str, site_classes: SiteClasses, site: Site) -> 
     places = allowed_deployments(classes, site.may_hold)
     raise _fault(
         site, ("roles", role, "deployment"),
-        f"step {step} must not run at '{deployment}', because of the data that it reads and writes.",
+        f"the data rules do not allow step {step} at '{deployment}'.",
         seen=f"{', '.join(forbidden)} data ({', '.join(ports)})", classes=classes, deployment=deployment,
-        do=f"place '{role}' at {' or '.join(places)}" if places else f"correct mayHold.{deployment}, if it is wrong",
+        do=f"bind role '{role}' to {' or '.join(places)}" if places else f"correct mayHold.{deployment}, if it is wrong",
         option=site.options.get(role),
     )  # fmt: skip
 
@@ -187,10 +192,12 @@ def _check_outputs(pipeline: Pipeline, site_classes: SiteClasses, site: Site) ->
         classes = site_classes.by_port[WORKFLOW].get(name, ())
         if forbidden := most_sensitive_first(set(classes) - set(site_classes.driver)):
             raise fault_at(
-                site.path, ("mayHold",), f"the output '{name}' must not come to this machine, which gets the results.",
+                site.path, ("mayHold",),
+                f"the data rules do not allow output '{name}' on this machine, which receives the results.",
                 seen=f"{', '.join(forbidden)} data; this machine may hold {', '.join(site_classes.driver) or 'nothing'}",
-                expected=f"a deployment of type {DRIVER_TYPE} with a line that has {', '.join(classes)}",
-                do="run it on a machine that may hold them and say so in its line, or leave the output out of the workflow",
+                expected=f"a deployment of type {DRIVER_TYPE} whose mayHold has {', '.join(classes)}",
+                do="run medweave on a machine that may hold these data classes and declare that in mayHold, "
+                    "or remove the output from the workflow",
             )  # fmt: skip
 
 
@@ -205,11 +212,11 @@ def _fault(
     do: str,
     option: str | None = None,
 ) -> UserInputError | UsageError:
-    allowed = ", ".join(site.may_hold.get(deployment, ())) or "nothing: mayHold has no line for it"
+    allowed = ", ".join(site.may_hold.get(deployment, ())) or "nothing (no line in mayHold)"
     places = ", ".join(allowed_deployments(classes, site.may_hold)) or "none"
     parts: dict[str, Any] = {
         "seen": f"{seen} at '{deployment}', which may hold {allowed}",
-        "expected": f"a deployment whose line in mayHold of {shown(site.path)} has {', '.join(classes)}: {places}",
+        "expected": f"a deployment whose mayHold in {shown(site.path)} has {', '.join(classes)}: {places}",
         "do": do,
     }
     if option is not None:

@@ -26,8 +26,8 @@ from medweave_core.runlog.history import Run
 from medweave_core.runlog.job_parts import changes, listed
 from medweave_core.runlog.jobs import Job
 
-NEVER = "no earlier run has done it"
-OFF = f"reuse is switched off ({SWITCH}=0)"
+NEVER = "no earlier run has this job"
+OFF = f"the cache is disabled ({SWITCH}=0)"
 Work = tuple[str, str]  # cache key of a job, and the run that executed it
 
 
@@ -79,7 +79,7 @@ class CachePreview:
         if os.environ.get(SWITCH, "1") == "0":
             return Reuse(state="runs", why=OFF)
         if tool.kind != "CommandLineTool":
-            return Reuse(state="not-known", why="it runs no tool but a workflow or an expression")
+            return Reuse(state="not-known", why="the step runs a workflow or an expression, not a command-line tool")
         earlier = [(run, jobs) for run in self.runs if (jobs := _jobs(run, step.path))] if self.cache.exists else []
         if all(job.not_reusable == NOT_ALLOWED for _, jobs in earlier for job in jobs) and earlier:
             return Reuse(state="runs", why=NOT_ALLOWED)
@@ -89,7 +89,10 @@ class CachePreview:
         files = {self.flow.pipeline.path, *([file.path] if file is not None else [])}
         unchanged = [(run, jobs) for run, jobs in earlier if self._is_same(run, files)]
         if not unchanged:
-            why = f"the workflow or its tool has been edited since run {earlier[0][0].run_id}, which may change its command"
+            why = (
+                f"the workflow or its tool has been edited since run {earlier[0][0].run_id}, which may change the "
+                "command"
+            )
             return Reuse(state="not-known", why=why)
         ports = ports_of(step, self.flow, self.lies_at)
         return self._by_inputs(step, ports, unchanged)
@@ -99,7 +102,7 @@ class CachePreview:
         try:
             wanted = self._wanted(step, ports)
         except OSError:
-            return Reuse(state="not-known", why="something that it reads cannot be read now")
+            return Reuse(state="not-known", why="an input cannot be read now")
         is_scattered = any(isinstance(port, Value) and port.is_scattered for port in ports.values())
         is_open = any(isinstance(port, Written) and port.is_scattered for port in ports.values())
         new = [
@@ -125,7 +128,7 @@ class CachePreview:
         if is_open and same:  # the number of jobs of an interrupted run is unknown
             same = [(run, jobs) for run, jobs in same if run.state == "completed"]
             if not same:
-                return Reuse(state="not-known", why="the runs that did it ended before all of its jobs had begun")
+                return Reuse(state="not-known", why="the earlier runs ended before all jobs of the step had started")
         hits = list(self._items(step, wanted, same) if is_scattered else self._whole(step, wanted[0], same))
         if not hits:
             return self._without(step, ports, earlier)
@@ -138,7 +141,7 @@ class CachePreview:
             hits: for each job, the earlier job with its key and the run that executed it; None without such a job.
         """
         if any(hit is not None and not hit[0].work for hit in hits):
-            return Reuse(state="not-known", why="an older version of medweave wrote the log of the run that did it")
+            return Reuse(state="not-known", why="an older version of medweave wrote the event log of the earlier run")
         reused = [(hit[0].work, hit[1]) for hit in hits if hit is not None and hit[1]]
         from_runs = tuple(dict.fromkeys(run for _, run in reused))
         place = self.places[step.path]
@@ -151,14 +154,14 @@ class CachePreview:
             num_jobs=len(hits),
             num_reused=len(reused),
             unless=unless,
-            why="" if len(reused) == len(hits) else why or "the cache has lost an output of it",
+            why="" if len(reused) == len(hits) else why or "an output is no longer in the cache",
         )
 
     def _without(self, step: RoleStep, ports: Mapping[str, Port], earlier: Sequence[tuple[Run, list[Job]]]) -> Reuse:
         """Return the prediction if no earlier run had these outputs of its predecessors."""
         differing = [self._other_content(ports, jobs) for _, jobs in earlier]
         if all(differing):
-            return Reuse(state="runs", why=f"since run {earlier[0][0].run_id} another {listed(differing[0])}")
+            return Reuse(state="runs", why=f"changed since run {earlier[0][0].run_id}: {listed(differing[0])}")
         steps = [
             path
             for port in ports.values()
@@ -168,7 +171,8 @@ class CachePreview:
         ]
         names = listed([path.lstrip("/") for path in dict.fromkeys(steps)])
         return Reuse(
-            state="not-known", why=f"no earlier run gave it these outputs of {names}, which may be equal to others"
+            state="not-known",
+            why=f"no earlier run had these outputs of {names} as inputs, but the content may be equal",
         )
 
     # ---- parts of the cache key
@@ -213,7 +217,11 @@ class CachePreview:
         names = changes(job.parts, now)
         if not names and (job.deployment, job.service) != (place.deployment, place.service):
             names = ("place",)
-        return f"since run {run.run_id} another {listed(names)}" if names else f"run {run.run_id} did not do it so"
+        return (
+            f"changed since run {run.run_id}: {listed(names)}"
+            if names
+            else f"run {run.run_id} has no job with these inputs"
+        )
 
     # ---- outputs of the predecessors
 

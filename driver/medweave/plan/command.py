@@ -14,12 +14,26 @@ from medweave_core.errors import UsageError, UserInputError
 
 FORMATS = ("text", "json", "svg")
 RUNS = Path("runs")
-DESCRIPTION = (
-    "Prints what a run would do, and starts nothing: the steps in their order, the placement of each and the reason, the\n"
-    "resources that it requests and the limits of its place, the data to transfer with route and size, the site's data rules,\n"
-    "and the time of earlier runs. Values that only the run can show are printed as not known; no site is contacted.\n\n"
-    "exit codes: 0 no problem is known, 65 the run would fail (the plan says why), 2 wrong usage"
-)
+DESCRIPTION = """\
+Show what a run would do, without starting it. The plan lists:
+
+  placement  order of the steps, where each step runs and why
+  resources  what each job requests and the limits of its service
+  transfers  data to copy, with size, route and data class
+  cache      steps that an earlier run makes cache hits
+  history    duration, energy and cost of earlier runs
+
+The command contacts no site. Values that only the run itself can determine are printed as unknown."""
+EPILOG = """\
+examples:
+  medweave plan workflows/lung-nodule-segmentation/train.cwl --site laptop
+  medweave plan workflows/lung-nodule-segmentation/train.cwl --site my-site --job my-job.yml
+  medweave plan workflows/lung-nodule-segmentation/train.cwl --site my-site --format svg -o plan.svg
+
+exit codes:
+  0   no problem found
+  2   wrong usage
+  65  the run would fail; the plan gives the reason"""
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -27,13 +41,16 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add_place_options(parser)
     parser.add_argument(
         "--runs", type=Path, action="append", default=[], metavar="FOLDER",
-        help="folder of earlier runs, for times and sizes; may be repeated (default: runs/ in the current folder)",
+        help="folder of earlier runs, for durations and sizes; may be repeated (default: runs/)",
     )  # fmt: skip
     parser.add_argument(
-        "--format", choices=FORMATS, default="text", help="text, json, or svg: a picture for a browser (default: text)"
+        "--format",
+        choices=FORMATS,
+        default="text",
+        help="output format; svg is a picture for a browser (default: text)",
     )
     parser.add_argument(
-        "-o", "--output", type=Path, default=None, metavar="FILE", help="file to write to (default: standard output)"
+        "-o", "--output", type=Path, default=None, metavar="FILE", help="output file (default: standard output)"
     )
 
 
@@ -67,7 +84,7 @@ def folders_of_runs(named: list[Path]) -> list[Path]:
     for folder in named:
         if not folder.is_dir():
             raise UsageError(
-                f"--runs {shown(folder)}: there is no such folder.", expected="a folder with folders of runs in it, as runs/",
-                do="check the path, or leave the option out",
+                f"--runs {shown(folder)}: no such folder.", expected="a folder that contains run folders, such as runs/",
+                do="correct the path, or remove --runs",
             )  # fmt: skip
     return named or [RUNS]

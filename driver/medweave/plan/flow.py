@@ -84,8 +84,8 @@ class Flow:
             ready = next((step for step in waiting.values() if not set(self.after(step)) & set(waiting)), None)
             if ready is None:
                 raise UserInputError(
-                    f"{shown(self.pipeline.path)}: some steps wait for each other.", seen=", ".join(waiting),
-                    expected="steps that can be put in an order", do="run `medweave validate`, which shows the circle",
+                    f"{shown(self.pipeline.path)}: steps depend on each other in a cycle.", seen=", ".join(waiting),
+                    expected="a workflow without cycles", do="run `medweave validate`, which shows the cycle",
                 )  # fmt: skip
             ordered.append(waiting.pop(ready.path))
         return ordered
@@ -125,22 +125,26 @@ def routes_between(source: str | None, destination: str | None, settings: Mappin
         settings: `transfers` of the site file.
     """
     if source is HERE:
-        return [PlannedRoute(route="from-driver", condition="this machine sends it")]
+        return [PlannedRoute(route="from-driver", condition="sent by this machine")]
     if destination is HERE:
-        return [PlannedRoute(route="to-driver", condition="this machine fetches it")]
+        return [PlannedRoute(route="to-driver", condition="fetched by this machine")]
     routes = []
     if settings.get("sameFileSystem", True):
-        routes.append(PlannedRoute(route="same-file-system", condition="if both see the same files"))
+        routes.append(PlannedRoute(route="same-file-system", condition="if both sites see the same file system"))
     if settings.get("direct", True):
         first, last = settings.get("directPorts") or PORTS
         routes.append(
             PlannedRoute(
-                route="direct", condition=f"if one reaches the other at a port from {first} to {last}; from 1 MiB on"
+                route="direct",
+                condition=f"if one site reaches the other on a port from {first} to {last}; for copies of 1 MiB or more",
             )
         )
     if bucket := settings.get("bucket"):
         routes.append(
-            PlannedRoute(route="bucket", condition=f"if both reach the bucket '{bucket['bucket']}'; from 1 MiB on")
+            PlannedRoute(
+                route="bucket",
+                condition=f"if both sites reach the bucket '{bucket['bucket']}'; for copies of 1 MiB or more",
+            )
         )
     return [
         *routes,

@@ -199,7 +199,7 @@ def _numbered(steps: Sequence[PlannedStep]) -> Iterator[tuple[str, PlannedStep]]
 
 
 def _begin(plan: Plan, width: float, height: float) -> Iterator[str]:
-    words = f"Plan of {plan.workflow} at the site '{plan.site_name}'"
+    words = f"Plan of {plan.workflow} at site '{plan.site_name}'"
     yield (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:g} {height:g}" width="{width:g}" height="{height:g}" '
         f'role="img">'
@@ -223,7 +223,7 @@ def _head(plan: Plan, place: str | None) -> list[str]:
     """Return the name of a column, its kind, and the data classes there."""
     kind = next(
         (member.connector for member in plan.steps if _place(member) == place),
-        "drives the run" if place is HERE else "",
+        "driver" if place is HERE else "",
     )
     gets = next((", ".join(member.gets or ()) for member in plan.holdings if member.place == place), "")
     return [place_name(place), kind, *textwrap.wrap(f"gets {gets}" if gets else "", LETTERS + 4)]
@@ -258,7 +258,7 @@ def _small_line(step: PlannedStep) -> str:
     asks = {resource.name: resource for resource in step.asks if resource.most}
     gpus = asks.get("GPUs")
     words = [
-        "reused" if step.reuse is not None and step.reuse.state == "reused" else "",
+        "cache hit" if step.reuse is not None and step.reuse.state == "reused" else "",
         f"if {step.condition}" if step.runs is None else "",
         f"{step.locations} nodes" if step.locations > 1 else "",
         f"{'up to ' * (gpus.least < gpus.most)}{gpus.most:g} GPU{'s' * (gpus.most > 1)}" if gpus else "",
@@ -274,7 +274,7 @@ def _tooltip(step: PlannedStep) -> str:
     """Return the tooltip of a step."""
     where = f"{step.deployment}/{step.service}" if step.service else step.deployment
     why = f"{step.condition} is false" if step.runs is False else step.why
-    took = f"{figures_text(step.job_seconds, short_duration)} before" if step.job_seconds else ""
+    took = f"{figures_text(step.job_seconds, short_duration)} in earlier runs" if step.job_seconds else ""
     reused = reuse_text(step.reuse) if step.reuse is not None else ""
     return "\n".join(filter(None, (step.label, f"{where}: {why}", took, reused)))
 
@@ -304,7 +304,7 @@ def _arrow(arrow: _Arrow, route: Route, begin: _DrawnBox, end: _DrawnBox, gaps: 
     if arrow.names and not _is_small(arrow):
         style, tip, own = "moves", str(COLOURS.index(begin.colour)), f' style="stroke:{begin.colour}"'
     known = f", {size(arrow.num_bytes)}" if arrow.num_bytes is not None else ""
-    words = f"{', '.join(arrow.names)}: {arrow.route}{known}" if arrow.names else "stays where it is"
+    words = f"{', '.join(arrow.names)}: {arrow.route}{known}" if arrow.names else "stays at this place"
     return f'<path class="arrow {style}"{own} marker-end="url(#tip-{tip})" d="{path}"><title>{escape(words)}</title></path>'
 
 
@@ -312,14 +312,15 @@ def _foot(plan: Plan) -> list[tuple[str, str]]:
     lines = [
         (
             "soft",
-            "Coloured arrows: data that move to another place. Pale ones: only figures move. Stacked: several jobs.",
+            "Colored arrows: files that are copied to another place. Pale arrows: only values. Stacked boxes: "
+            "several jobs.",
         )
     ]
     if any(step.reuse is not None and step.reuse.state == "reused" for step in plan.steps):
-        lines.append(("soft", "Filled boxes, “reused”: their work was done by an earlier run, and is not done again."))
+        lines.append(("soft", "Filled boxes (“cache hit”): outputs of an earlier run are reused."))
     if plan.seconds is not None:
-        lines.append(("soft", f"All of it took {figures_text(plan.seconds, short_duration)} before."))
-    return [*lines, *(("bad", f"It would fail: {problem.what}") for problem in plan.problems)]
+        lines.append(("soft", f"Duration of earlier runs: {figures_text(plan.seconds, short_duration)}."))
+    return [*lines, *(("bad", f"The run would fail: {problem.what}") for problem in plan.problems)]
 
 
 def _rect(style: str, box: _DrawnBox, *, shift: float = 0.0) -> str:

@@ -255,10 +255,12 @@ def _sizes(context: _Context) -> tuple[dict[str, Size | None], list[Problem]]:
         except OSError as error:  # without its path: a file may be named after a patient
             problems.append(
                 Problem(
-                    what=f"{_place_of_missing(fitted, name, value, folder)}the input '{name}' cannot be read.",
+                    what=f"{_place_of_missing(fitted, name, value, folder)}input '{name}' cannot be read.",
                     seen=f"{error.strerror}: {_path_in(value)}",
-                    expected=f"the file or folder that {shown(fitted.job)} names, on this machine, with the targets of its links",
-                    do="correct the path, or create it first; an input stored at a site belongs under `inputs` of the site file",
+                    expected=f"a file or folder on this machine, as named in {shown(fitted.job)}, including the "
+                    "targets of its links",
+                    do="correct the path, or create the file first; declare an input that is stored at a site "
+                    "under `inputs` of the site file",
                 )
             )
     return sizes, problems
@@ -283,7 +285,7 @@ def _place_of_missing(fitted: Fitted, name: str, value: Any, folder: Path) -> st
     if field is None or name not in fitted.values:
         return ""
     line = line_of(fitted.job, field)
-    file = f"{_job(fitted.job)}:{line}" if fitted.job.parent.name == JOBS else f"line {line} of the job file"
+    file = f"{_job(fitted.job)}:{line}" if fitted.job.parent.name == JOBS else f"job file, line {line}"
     return f"{file}: {spelled(field)}: "
 
 

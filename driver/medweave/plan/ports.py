@@ -71,7 +71,7 @@ def ports_of(step: RoleStep, flow: Flow, lies_at: Mapping[str, str]) -> dict[str
         default = binding.fields.get("default", fields.get("default"))
         ports[name] = _port(step, name, flow, binding, default, lies_at, is_scattered=name in over)
         if any(key in fields for key in _OTHER_CONTENT):
-            ports[name] = Unseen(why=f"its tool reads more of its input {name} than files and folders")
+            ports[name] = Unseen(why=f"the tool reads more than files and folders of input {name}")
     return ports if len(over) == 1 else dict(_together(ports, over, definition.scatter_method))
 
 
@@ -86,25 +86,25 @@ def _port(
     is_scattered: bool,
 ) -> Port:
     if binding.fields.get("valueFrom", _SAME) != _SAME:
-        return Unseen(why=f"an expression makes its input {name}")
+        return Unseen(why=f"an expression computes input {name}")
     all_sources = binding.sources
     sources = list(flow.sources(all_sources, binding.is_first_non_null))
     if any("/" in source for source in sources):
         return _written(name, all_sources, sources, is_scattered=is_scattered)
     if len(sources) > 1 or (all_sources and binding.fields.get("linkMerge")):
-        return Unseen(why=f"its input {name} is made of several")
+        return Unseen(why=f"input {name} has several sources")
     source = sources[0] if sources else ""
     if source in lies_at:
-        return Unseen(why=f"the input {source} lies at {lies_at[source]}, which plan does not contact")
+        return Unseen(why=f"input {source} is stored at {lies_at[source]}, which plan does not contact")
     value, default_value = flow.values.get(source), flow.pipeline.defaults.get(source)
     if _has_files(default if value is None else default_value) and value in (None, default_value):
-        return Unseen(why=f"its input {name} has a file or folder as its default")
+        return Unseen(why=f"the default of input {name} is a file or folder")
     return Value(value=default if value is None else value, source=source, is_scattered=is_scattered)
 
 
 def _written(name: str, bound_to: Sequence[str], sources: Sequence[str], *, is_scattered: bool) -> Port:
     if not all("/" in source for source in sources):
-        return Unseen(why=f"its input {name} is made of several")
+        return Unseen(why=f"input {name} has several sources")
     return Written(sources=tuple(bound_to), is_scattered=is_scattered)
 
 
@@ -113,7 +113,7 @@ def _together(ports: Mapping[str, Port], over: set[str], method: str) -> Iterato
     kinds = {type(ports[name]) for name in over}
     for name, port in ports.items():
         is_known = kinds == {Written} or (kinds == {Value} and method == "dotproduct")
-        yield name, port if name not in over or is_known else Unseen(why="it is scattered over several inputs")
+        yield name, port if name not in over or is_known else Unseen(why="the step is scattered over several inputs")
 
 
 def _has_files(value: Any) -> bool:

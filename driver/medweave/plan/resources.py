@@ -48,10 +48,11 @@ def excess(step: str, place: Place, resource: ResourceRequest) -> Problem | None
         return None
     where = f"{place.deployment}/{place.service}" if place.service else place.deployment
     return Problem(
-        what=f"step {step} asks for more {resource.name} than a job gets at {where}.",
+        what=f"step {step} requests more {resource.name} than a job gets at {where}.",
         seen=f"{resource.least:g} {resource.unit}",
         expected=f"at most {resource.cap:g} {resource.unit}",
-        do="ask for less in the tool, give the place more and say so in the site file, or place the role elsewhere",
+        do="request less in the tool, raise the limit of the service in the site file, or bind the role to "
+        "another service",
     )
 
 

@@ -80,7 +80,7 @@ def _of_one(value: Mapping[str, Any], folder: Path) -> Size | None:
         return None
     path = folder / local
     if not path.exists():
-        raise FileNotFoundError(None, "there is no such file or folder", str(path))
+        raise FileNotFoundError(None, "no such file or folder", str(path))
     return _of_folder(path) if path.is_dir() else Size(1, path.stat().st_size)
 
 

@@ -26,7 +26,7 @@ def text_of(plan: Plan) -> str:
 
 
 def _head(plan: Plan) -> Iterator[str]:
-    yield f"Plan of {plan.workflow} at the site '{plan.site_name}'"
+    yield f"Plan of {plan.workflow} at site '{plan.site_name}'"
     yield from _wrapped(f"{plan.site_title[0].upper()}{plan.site_title[1:]}", "  ")
     yield f"  job file   {plan.job}"
     yield f"  site file  {plan.site}"
@@ -35,12 +35,12 @@ def _head(plan: Plan) -> Iterator[str]:
 def _inputs(plan: Plan) -> Iterator[str]:
     if plan.inputs:
         yield "Inputs"
-        rows = [("input", "lies at", "size", "class")]
+        rows = [("input", "place", "size", "class")]
         rows += [
             (
                 data.name,
                 place_name(data.place),
-                _size(data, "not known" if data.place is None else "not known here"),
+                _size(data, "unknown" if data.place is None else "unknown (at the site)"),
                 _classes(data),
             )
             for data in plan.inputs
@@ -49,7 +49,7 @@ def _inputs(plan: Plan) -> Iterator[str]:
 
 
 def _steps(plan: Plan) -> Iterator[str]:
-    yield "What runs where, in this order; a step goes where the site file places its role"
+    yield "Steps, in order of execution"
     after = nearest(plan.steps)
     rows = [("", "step", "after", "where", "why")]
     numbers = itertools.count(1)
@@ -61,9 +61,9 @@ def _steps(plan: Plan) -> Iterator[str]:
         why = [step.why if step.why.startswith("--") else f"role {step.role}"]
         if step.one_job_for_each:
             names = [source.rpartition("/")[2] for source in step.one_job_for_each]
-            why.append(f"one job for each of {', '.join(names)}")
+            why.append(f"one job per item of {', '.join(names)}")
         if step.runs is None:
-            why.append(f"runs only if {step.condition} says so")
+            why.append(f"runs only if {step.condition} is true")
         rows.append((f"{next(numbers)}", name, before, _where(step), "; ".join(why)))
     yield from _table(rows)
 
@@ -73,33 +73,33 @@ def _reuse(plan: Plan) -> Iterator[str]:
     predictions = [(step, step.reuse) for step in plan.steps if step.reuse is not None]
     reasons = {reuse.why for _, reuse in predictions}
     if len(reasons) == 1 and all(reuse.state == "runs" and not reuse.num_reused for _, reuse in predictions):
-        yield f"What would be reused, by what {folder} keeps: nothing, for {reasons.pop()}."
+        yield f"Cache hits, predicted from {folder}: none ({reasons.pop()})"
         return
-    yield f"What would be reused, by what {folder} keeps"
+    yield f"Cache hits, predicted from {folder}"
     yield from _table([(step.step.lstrip("/"), reuse_text(reuse)) for step, reuse in predictions])
 
 
 def reuse_text(reuse: Reuse) -> str:
     """Return the prediction of a cache hit as text."""
-    reused = f"reused from {', '.join(reuse.from_runs)}"
-    unless = f", if {reuse.unless} still has it, and has the same programs and settings" if reuse.unless else ""
+    reused = f"cache hit: outputs of {', '.join(reuse.from_runs)}"
+    unless = f", if {reuse.unless} still has them, with the same programs and settings" if reuse.unless else ""
     if reuse.state == "reused":
         return f"{reused}{unless}"
     if reuse.state == "not-known":
         before = ", ".join(path.lstrip("/") for path in reuse.after)
         return (
-            f"not known before {before} {'has' if len(reuse.after) == 1 else 'have'} run"
+            f"unknown until {before} {'has' if len(reuse.after) == 1 else 'have'} run"
             if before
-            else f"not known: {reuse.why}"
+            else f"unknown: {reuse.why}"
         )
     if reuse.num_reused:
         jobs = f"{reuse.num_jobs - reuse.num_reused} of {reuse.num_jobs} jobs" if reuse.num_jobs else ""
-        return f"would run: {jobs}, {reuse.why}; the others are {reused}{unless}"
-    return f"would run: {reuse.why}"
+        return f"runs: {jobs}, {reuse.why}; the others: {reused}{unless}"
+    return f"runs: {reuse.why}"
 
 
 def _resources(plan: Plan) -> Iterator[str]:
-    yield "What a job asks for, and the most that its place gives where the site file says that"
+    yield "Resources per job (and the limit of the service, if the site file has one)"
     rows: list[tuple[str, ...]] = [("step", "cores", "memory", "GPUs", "time limit", "")]
     for step in plan.steps:
         if step.runs is not False:
@@ -111,9 +111,9 @@ def _resources(plan: Plan) -> Iterator[str]:
 
 def _moves(plan: Plan) -> Iterator[str]:
     if not plan.moves:
-        yield "Nothing moves: all of it runs on one machine."
+        yield "Transfers: none; all steps run on one machine."
         return
-    yield "What moves"
+    yield "Transfers"
     rows = {
         place: [_item(names, item) for names, item in _grouped(move.items)] for place, move in enumerate(plan.moves)
     }
@@ -125,29 +125,32 @@ def _moves(plan: Plan) -> Iterator[str]:
             yield f"    {first:<{NAMES}}  {classes:<{widths[0]}}  {size_text:<{widths[1]}}  for {needed}"
             yield from (f"    {line}" for line in more)
         if move.earlier_bytes is not None:
-            yield f"    earlier runs sent {figures_text(move.earlier_bytes, size)}, by {', '.join(move.earlier_routes)}"
+            yield (
+                f"    earlier runs copied {figures_text(move.earlier_bytes, size)}, route "
+                f"{', '.join(move.earlier_routes)}"
+            )
     between = next((move for move in plan.moves if len(move.ways) > 1), None)
     if between is not None:
-        yield "  Between two sites the first of these that works is taken; each pair is probed when it runs:"
+        yield "  Between two sites, the run probes these routes and uses the first that works:"
         yield from _table([(route.route, route.condition) for route in between.ways], indent="    ")
 
 
 def _item(names: Sequence[str], item: Item) -> tuple[str, str, str, str]:
     needed = ", ".join(path.lstrip("/") for path in item.needed_by)
-    return ", ".join(names), _classes(item), _size(item, "not known yet"), needed
+    return ", ".join(names), _classes(item), _size(item, "size unknown"), needed
 
 
 def _holdings(plan: Plan) -> Iterator[str]:
     with_rules = any(holding.may_hold is not None for holding in plan.holdings)
     if all(holding.gets is None for holding in plan.holdings):
-        yield "Data classes by place: the workflow declares no data classes (`holds` in its roles.yml)."
+        yield "Data classes: not declared by the workflow (`holds` in its roles.yml)."
         return
-    yield "Data classes by place" + ("; the site's data rules (mayHold) allow all of them" if with_rules else "")
+    yield "Data classes by place" + ("; the data rules of the site (mayHold) allow all of them" if with_rules else "")
     rows = [("place", "gets", *(("may hold",) if with_rules else ()))]
     rows += [_holding(holding, with_rules) for holding in plan.holdings]
     yield from _table(rows)
     if not with_rules:
-        yield "  The site has no data rules (mayHold), so nothing is refused."
+        yield "  The site file has no data rules (mayHold), so every transfer is allowed."
 
 
 def _holding(holding: Holding, with_rules: bool) -> tuple[str, ...]:
@@ -158,22 +161,22 @@ def _holding(holding: Holding, with_rules: bool) -> tuple[str, ...]:
 def _time(plan: Plan) -> Iterator[str]:
     folders = ", ".join(f"{folder}/" for folder in plan.looked_in)
     if not plan.num_earlier_runs:
-        yield f"How long it takes: not known. There is no earlier run of this workflow in {folders}."
+        yield f"Duration: unknown; no earlier run of this workflow in {folders}."
         return
     runs = f"{plan.num_earlier_runs} earlier run{'s' * (plan.num_earlier_runs > 1)} in {folders}"
-    yield f"How long it takes and how much electricity, by {runs}, whatever data they had: the median (the range; how many runs)"
+    yield f"Duration and energy of {runs} (with the same or other data): median (range; number of runs)"
     rows = []
     for step in plan.steps:
         if step.runs is not False:
-            per_job = " for each job" if step.one_job_for_each else ""
-            figures = _took(step.job_seconds, step.job_wh, per_job) if step.job_seconds else "not known at this place"
+            per_job = " per job" if step.one_job_for_each else ""
+            figures = _took(step.job_seconds, step.job_wh, per_job) if step.job_seconds else "unknown at this place"
             cores, gpus = (hours.median if hours else None for hours in (step.core_hours, step.gpu_hours))
             rows.append((step.step.lstrip("/"), figures + _hours(cores, gpus) + _costs(step.cost, plan.currency)))
-    whole = _took(plan.seconds, plan.wh, "") if plan.seconds else "no whole run at these places"
+    whole = _took(plan.seconds, plan.wh, "") if plan.seconds else "unknown: no complete run at these places"
     whole += _hours(plan.core_hours, plan.gpu_hours) + _costs(plan.cost, plan.currency)
-    yield from _table([*rows, ("all of it", whole)])
+    yield from _table([*rows, ("whole run", whole)])
     if plan.currency is None:
-        yield "  The cost is not known: the site file has no `prices`."
+        yield "  Cost: unknown; the site file has no `prices`."
     if any(step.job_wh for step in plan.steps):
         yield from _wrapped(Model().method, "  ")
 
@@ -191,7 +194,7 @@ def _costs(amount: float | None, currency: str | None) -> str:
     """Return the cost as text; empty if the site file has no prices."""
     if currency is None:
         return ""
-    return "; cost not known" if amount is None else f"; {amount_text(amount, currency)}"
+    return "; cost unknown" if amount is None else f"; {amount_text(amount, currency)}"
 
 
 def _took(seconds: Figures, wh: Figures | None, per_job: str) -> str:
@@ -201,7 +204,7 @@ def _took(seconds: Figures, wh: Figures | None, per_job: str) -> str:
 
 def _problems(plan: Plan) -> Iterator[str]:
     if plan.problems:
-        yield f"It would fail: {len(plan.problems)} problem{'s' * (len(plan.problems) > 1)}"
+        yield f"The run would fail: {len(plan.problems)} problem{'s' * (len(plan.problems) > 1)}"
     for problem in plan.problems:
         yield f"  {problem.what}"
         for label, text in (("seen", problem.seen), ("expected", problem.expected), ("do", problem.do)):
@@ -290,7 +293,7 @@ def _resource(resource: ResourceRequest) -> str:
     if resource.cap is None:
         return amount
     if resource.name == "time":
-        return f"{amount}, cut to {_amount(resource.cap, 's')}" if resource.cap < resource.most else amount
+        return f"{amount}, limited to {_amount(resource.cap, 's')}" if resource.cap < resource.most else amount
     return f"{amount} of {_amount(resource.cap, resource.unit)}"
 
 

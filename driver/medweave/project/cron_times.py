@@ -41,9 +41,9 @@ def fault_of_times(text: str, path: Path) -> FieldFault | None:
         numbers_of(text)
     except ValueError as error:
         return fault_at(
-            path, ("when",), "these times are invalid.", seen=f"'{text}': {error}",
-            expected="five fields: minute, hour, day of the month, month, day of the week, such as 0 2 * * *",
-            do="correct it; https://man7.org/linux/man-pages/man5/crontab.5.html",
+            path, ("when",), "invalid cron expression.", seen=f"'{text}': {error}",
+            expected="five fields: minute, hour, day of the month, month, day of the week; for example 0 2 * * *",
+            do="correct the expression (https://man7.org/linux/man-pages/man5/crontab.5.html)",
         )  # fmt: skip
     return None
 
@@ -71,7 +71,7 @@ def _numbers(word: str, field: Field) -> list[int]:
         alone = match["first"] is not None and match["step"] is None
         last = _number(match["last"], field) if match["last"] else first if alone else field.most
         if first > last:
-            raise ValueError(f"{field.name} '{part}' goes backwards")
+            raise ValueError(f"{field.name} '{part}': the range ends before it starts")
         numbers.update(range(first, last + 1, step))
     return sorted({number % 7 for number in numbers} if field.names == DAYS else numbers)
 
@@ -80,7 +80,7 @@ def _number(word: str, field: Field) -> int:
     if word.lower() in field.names:
         return field.names.index(word.lower()) + field.least
     if not word.isdecimal() or not field.least <= int(word) <= field.most:
-        raise ValueError(f"{field.name} '{word}' is not in {field.least} to {field.most}")
+        raise ValueError(f"{field.name} '{word}' is not between {field.least} and {field.most}")
     return int(word)
 
 

@@ -92,8 +92,8 @@ def _faults_of_deployment(name: str, deployment: Mapping[str, Any], path: Path) 
     workdir = deployment.get("workdir")
     if workdir and kind not in LOCAL_TYPES and not _IS_FOLDER_AT_SITE.match(workdir):
         yield fault_at(
-            path, (*where, "workdir"), "this is no folder at a site.", seen=str(workdir),
-            expected="an absolute path, without blanks; it may hold ${NAME}", do="write the path from / on",
+            path, (*where, "workdir"), "invalid work directory.", seen=str(workdir),
+            expected="an absolute path without spaces; it may contain ${NAME}", do="write an absolute path",
         )  # fmt: skip
     of_schema = list(faults(deployment["config"], schemas[kind], path, (*where, "config")))
     yield from of_schema
@@ -102,7 +102,7 @@ def _faults_of_deployment(name: str, deployment: Mapping[str, Any], path: Path) 
     for number, node in enumerate(deployment["config"].get("nodes", []) if kind == "medweave.ssh" else []):
         if "${" not in node and not is_node(node):
             yield fault_at(
-                path, (*where, "config", "nodes", number), "this node has no port that there may be.", seen=node,
+                path, (*where, "config", "nodes", number), "invalid port.", seen=node,
                 expected="host, or host:port with a port from 1 to 65535", do="correct the port",
             )  # fmt: skip
     for inside, keys in environments(name, deployment):
@@ -136,9 +136,9 @@ def _fault_of_chain(name: str, deployments: Mapping[str, Any], path: Path) -> tu
             return (fault if len(chain) == 1 else None), chain
         if inner in chain:
             fault = fault_at(
-                path, ("deployments", name, "wraps"), "these deployments wrap each other in a circle.",
-                seen=" → ".join([*chain, inner]), expected="a chain that ends at a deployment that wraps none",
-                do="take one `wraps` away",
+                path, ("deployments", name, "wraps"), "these deployments wrap each other in a cycle.",
+                seen=" → ".join([*chain, inner]), expected="a chain of `wraps` that ends at a deployment without `wraps`",
+                do="remove one `wraps`",
             )  # fmt: skip
             return fault, chain
         chain.append(inner)
@@ -172,5 +172,5 @@ def unknown(kind: str, name: str, known: Iterable[str], *, inside: str = "") -> 
         what=f"there is no {kind} '{name}'{inside}.",
         seen=f"'{name}'",
         expected=f"one of {', '.join(names)}",
-        do=closest(name, names) or "choose one of these",
+        do=closest(name, names) or "choose a listed name",
     )

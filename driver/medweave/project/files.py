@@ -34,7 +34,7 @@ def write_atomically(path: Path, text: str) -> None:
         blocking_file = next((parent for parent in path.parents if parent.is_file()), None)
         seen = f"{shown(blocking_file)} is a file" if blocking_file else error.strerror or str(error)
         raise StorageError(
-            f"{shown(path)}: this file cannot be written.",
-            seen="a folder of that name" if path.is_dir() else seen,
-            expected="a file, in a folder that you may write to, with room", do="name another file",
+            f"{shown(path)}: cannot write this file.",
+            seen="a folder of this name" if path.is_dir() else seen,
+            expected="a writable path on a disk with free space", do="choose another path",
         ) from error  # fmt: skip

@@ -69,10 +69,10 @@ def default_job(pipeline: Pipeline) -> Path:
     path = pipeline.path.parent / "jobs" / f"demo-{pipeline.path.stem}.yml"
     if not path.is_file():
         raise UsageError(
-            f"{shown(pipeline.path)}: no job file is named, and the workflow has no demo.",
+            f"{shown(pipeline.path)}: no job file given, and the workflow has no demo job file.",
             seen=f"no {shown(path)}",
             expected="--job FILE with the inputs of the workflow",
-            do="write --job my-job.yml",
+            do="add --job my-job.yml",
         )
     return path
 
@@ -92,7 +92,7 @@ def read_job(path: Path, pipeline: Pipeline, reader: CwlReader | None = None) ->
             f"{shown(pipeline.path)} has no such input.",
             seen=f"'{unknown[0]}'",
             expected=f"one of {', '.join(sorted(pipeline.inputs))}",
-            do=closest(unknown[0], list(pipeline.inputs)) or "correct the name",
+            do=closest(unknown[0], list(pipeline.inputs)) or "correct the input name",
         )
     return document
 
@@ -112,10 +112,10 @@ def check_path_at_site(path: Path, job: Mapping[str, Any], name: str, workdir: s
         raise fault_at(
             path,
             (name,),
-            "the site holds this input, so its path must lie below the site's folder for it.",
+            "this input is stored at a site, so its path must be inside the site's folder for the input.",
             seen=f"path: {text}" if text else "no path",
-            expected=f"a path below {workdir}, without '..'",
-            do=f"write the path below {workdir}, or take inputs.{name} out of the site file",
+            expected=f"a path inside {workdir}, without '..'",
+            do=f"write a path inside {workdir}, or remove inputs.{name} from the site file",
         )
 
 
@@ -178,10 +178,10 @@ def _faults_of_format(name: str, value: Any, formats: tuple[str, ...]) -> Iterat
                 rule="job-type",
                 input=name,
                 field=(name, *inside),
-                what=f"the file is not of the format of '{name}'.",
+                what=f"the file format does not match the format of '{name}'.",
                 seen=str(declared or path),
                 expected=f"{' or '.join(formats)}{' (' + ', '.join(extensions) + ')' if extensions else ''}",
-                fix="name a file of that format",
+                fix="use a file of the expected format",
             )
 
 
@@ -198,12 +198,12 @@ def _faults_of_keys(name: str, value: Any) -> Iterator[JobFault]:
                 what=f"a {file['class']} has no key '{key}'.",
                 seen=str(key),
                 expected=f"one of {', '.join(known)}",
-                fix=closest(str(key), [word for word in known if word not in file]) or "take it away",
+                fix=closest(str(key), [word for word in known if word not in file]) or "remove the key",
                 hides_files=True,
             )
         if not unknown and not any(file.get(key) is not None for key in PLACES):
             yield JobFault(
-                rule="job-type", input=name, field=(name, *inside), what=f"nothing says where this {file['class']} is.",
-                seen=", ".join(map(str, file)), expected="path: …, from the folder of this file", fix="write 'path:' there",
+                rule="job-type", input=name, field=(name, *inside), what=f"this {file['class']} has no path.",
+                seen=", ".join(map(str, file)), expected="path: …, relative to the folder of this file", fix="add 'path:'",
                 hides_files=True,
             )  # fmt: skip

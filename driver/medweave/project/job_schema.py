@@ -19,12 +19,12 @@ _PLAIN = {
     "string": "string",
 }  # fmt: skip
 _PLACE = {
-    "location": {"type": "string", "description": "URI, or a path from the folder of the job file."},
-    "path": {"type": "string", "description": "Path from the folder of the job file."},
-    "basename": {"type": "string", "description": "Name that the step sees."},
+    "location": {"type": "string", "description": "URI, or path relative to the folder of the job file."},
+    "path": {"type": "string", "description": "Path relative to the folder of the job file."},
+    "basename": {"type": "string", "description": "File name for the step."},
 }
-_CONTENTS = {"type": "string", "description": "The file's text, instead of a path."}
-_LISTING = {"type": "array", "items": {"type": "object"}, "description": "The folder's content, instead of a path."}
+_CONTENTS = {"type": "string", "description": "Text of the file, instead of a path."}
+_LISTING = {"type": "array", "items": {"type": "object"}, "description": "Content of the folder, instead of a path."}
 _DEFINED = {
     "File": {
         "type": "object",
@@ -32,10 +32,10 @@ _DEFINED = {
             "class": {"const": "File"},
             **_PLACE,
             "contents": _CONTENTS,
-            "format": {"type": "string", "description": "Name of the file's format."},
-            "checksum": {"type": "string", "description": "`sha1$` and 40 digits."},
+            "format": {"type": "string", "description": "Format of the file."},
+            "checksum": {"type": "string", "description": "`sha1$` and 40 hexadecimal digits."},
             "size": {"type": "integer", "description": "Bytes."},
-            "secondaryFiles": {"type": "array", "items": {"type": "object"}, "description": "Files that belong to it."},
+            "secondaryFiles": {"type": "array", "items": {"type": "object"}, "description": "Secondary files."},
         },
         "required": ["class"],
         "anyOf": [{"required": ["path"]}, {"required": ["location"]}, {"required": ["contents"]}],
@@ -59,17 +59,17 @@ def job_schema(path: Path) -> dict[str, Any]:
     """
     if not path.is_file():
         raise UserInputError(
-            f"{shown(path)}: there is no such workflow.", expected="a CWL document, such as workflows/mine/train.cwl",
-            do="check the path",
+            f"{shown(path)}: no such workflow.", expected="a CWL document, such as workflows/mine/train.cwl",
+            do="correct the path",
         )  # fmt: skip
     reader = CwlReader()
     faults, process = reader.parse(path).faults, reader.find_process(path)
     if faults or process is None or "class" not in process.fields or "inputs" not in process.fields:
         raise UserInputError(
-            f"{shown(path)}: this is no CWL document with inputs.",
+            f"{shown(path)}: not a CWL document with inputs.",
             seen=faults[0].seen if faults else "no `class` and `inputs`",
-            expected="a workflow or tool in CWL",
-            do="name another file, or run `medweave validate` to see its errors",
+            expected="a CWL workflow or tool",
+            do="choose another file, or run `medweave validate` to see its errors",
         )
     return schema_of_inputs(process, f"{path.parent.name}/{path.name}")
 
@@ -87,7 +87,7 @@ def schema_of_inputs(process: Process, name: str) -> dict[str, Any]:
         "type": "object",
         "properties": {
             **{key: _input(parameter) for key, parameter in process.inputs.items()},
-            **{key: {"description": "For CWL runners; no input."} for key in OWN_KEYS},
+            **{key: {"description": "For CWL runners; not an input."} for key in OWN_KEYS},
         },
         "required": [key for key, parameter in process.inputs.items() if not parameter.is_optional],
         "additionalProperties": False,

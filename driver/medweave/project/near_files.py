@@ -13,9 +13,9 @@ MOST = 12  # names of a folder in one message
 def gone(path: Path) -> str:
     """Return why a path cannot be used: it does not exist, or must not be read; empty if it exists."""
     try:
-        return "" if path.exists() else "is not there"
+        return "" if path.exists() else "does not exist"
     except OSError as error:
-        return f"cannot be looked at: {error.strerror}"
+        return f"cannot be read: {error.strerror}"
 
 
 def near(path: Path) -> tuple[list[str], str]:
@@ -34,4 +34,4 @@ def near(path: Path) -> tuple[list[str], str]:
 def expected_path(names: list[str]) -> str:
     """Return the expectation for a path of a document that does not exist."""
     rest = ", …" if len(names) > MOST else ""
-    return f"a path from the folder of this file{': one of ' + ', '.join(names[:MOST]) + rest if names else ''}"
+    return f"a path relative to the folder of this file{': one of ' + ', '.join(names[:MOST]) + rest if names else ''}"

@@ -23,23 +23,32 @@ WORKFLOWS = Path("workflows")
 KINDS = ("workflow", "step", "site")
 SITE_KINDS = ("laptop", "slurm", "kubernetes")
 NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
-DESCRIPTION = (
-    "Writes files to start from, below the current folder, and prints the next commands; the files pass `medweave validate`.\n"
-    "Existing files are never changed.\n\n"
-    "  medweave new workflow NAME   a complete workflow, with a step, roles, inputs, and a site file unless one exists\n"
-    "  medweave new step NAME       a tool and its Python program, in workflows/tools\n"
-    "  medweave new site NAME       a site file; --kind slurm and kubernetes are templates\n\n"
-    "exit codes: 0 all was written, 2 wrong usage or a file exists (nothing is written then), 69 a library is missing"
-)
+DESCRIPTION = """\
+Create a workflow, a step or a site file from a template, below the current folder, and print the next commands.
+The files pass `medweave validate`. Existing files are never changed.
+
+  workflow  a complete workflow: step, roles, job file, and a site file if there is none
+  step      a CWL tool and its Python program in workflows/tools
+  site      a site file; --kind chooses the template"""
+EPILOG = """\
+examples:
+  medweave new workflow liver-lesions
+  medweave new step resample
+  medweave new site my-site --kind slurm
+
+exit codes:
+  0   all files written
+  2   wrong usage, or a file exists already (then nothing is written)
+  69  a library is missing"""
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `medweave new`."""
     parser.add_argument(
-        "what", choices=KINDS, metavar="WHAT", help=f"what to write: {', '.join(KINDS[:-1])} or {KINDS[-1]}"
+        "what", choices=KINDS, metavar="WHAT", help=f"what to create: {', '.join(KINDS[:-1])} or {KINDS[-1]}"
     )
-    parser.add_argument("name", metavar="NAME", help="its name: lower-case letters, digits and hyphens")
-    parser.add_argument("--kind", choices=SITE_KINDS, default=None, help="of a site: its kind (default: laptop)")
+    parser.add_argument("name", metavar="NAME", help="name: lower-case letters, digits and hyphens")
+    parser.add_argument("--kind", choices=SITE_KINDS, default=None, help="template of a site file (default: laptop)")
 
 
 def run(namespace: argparse.Namespace) -> int:
@@ -51,16 +60,18 @@ def run(namespace: argparse.Namespace) -> int:
     name, what = namespace.name, namespace.what
     if not NAME.fullmatch(name):
         raise UsageError(
-            "this is no name for files, steps and roles.", seen=name, expected="such as lung-volume: a-z, 0-9 and hyphens",
-            do="choose another",
+            "invalid name.", seen=name, expected="lower-case letters, digits and hyphens, such as lung-volume",
+            do="choose another name",
         )  # fmt: skip
     if namespace.kind is not None and what != "site":
-        raise UsageError("--kind is of a site.", expected="medweave new site NAME --kind slurm", do="leave it out")
+        raise UsageError(
+            "--kind applies only to sites.", expected="medweave new site NAME --kind slurm", do="remove --kind"
+        )
     texts = files_of(what, name, kind=namespace.kind or SITE_KINDS[0], here=Path())
     if there := [path for path in texts if path.exists()]:
         raise UsageError(
-            "nothing was written, for a file is there already.", seen=", ".join(map(shown, there)),
-            expected="a name that is free", do="choose another name, or move the file away",
+            "no file was written, because a file exists already.", seen=", ".join(map(shown, there)),
+            expected="a name that is not in use", do="choose another name, or move the existing file",
         )  # fmt: skip
     for path, text in texts.items():
         write_atomically(path, text)

@@ -12,8 +12,8 @@ from typing import Any
 from medweave_core.runlog.jobs import Job
 
 METHOD = (
-    "Cost is the time of each attempt by the cores and GPUs that it requested, at the prices of the site '{site}'. Other "
-    "resources of pods or nodes, storage and traffic are not included."
+    "Cost is the time of each attempt multiplied by the cores and GPUs that it requested, at the prices of "
+    "site '{site}'. Other pod or node resources, storage and network traffic are not included."
 )
 _HOUR_S = 3600.0
 
@@ -83,11 +83,9 @@ class Prices:
         known = [amount for amount in amounts if amount is not None]
         num_unknown = len(amounts) - len(known)
         if not known:
-            return f"not known: {self.site} has no prices for where it ran, or hours are not known"
+            return f"unknown: {self.site} has no prices for the services used, or hours are unknown"
         without = (
-            f", without {num_unknown} {what}{'s' * (num_unknown > 1)} whose hours or prices are not known"
-            if num_unknown
-            else ""
+            f", without {num_unknown} {what}{'s' * (num_unknown > 1)} of unknown hours or prices" if num_unknown else ""
         )
         return f"about {amount_text(sum(known), self.currency)}{without}"
 

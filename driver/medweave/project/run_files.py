@@ -28,8 +28,9 @@ def file_of_run(record: Run, named: Path | None) -> Path:
     is_usual = file.parent != folder and file.exists()  # one in the run's folder is its own
     if is_usual and not (file.parent / workflow).exists():
         raise UserInputError(
-            f"the run {record.run_id} was started with another file than {shown(file)}.",
-            seen=f"no {workflow} from there, which was its workflow", expected="the streamflow.yml that the run was started with",
-            do="name it: --file FILE",
+            f"run {record.run_id} was started with another file than {shown(file)}.",
+            seen=f"the file does not lead to {workflow}, the workflow of the run",
+            expected="the StreamFlow file with which the run was started",
+            do="pass it with --file FILE",
         )  # fmt: skip
     return file

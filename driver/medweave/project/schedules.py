@@ -18,7 +18,7 @@ from medweave_core.documents.field_errors import FieldFault, fault_at, faults
 from medweave_core.documents.line_numbers import shown
 from medweave_core.documents.yaml_documents import read_mapping
 
-WHAT = "file of a schedule"
+WHAT = "schedule file"
 SOURCES = ("folder", "dicomweb", "receive")
 Overlap = Literal["forbid", "replace", "allow"]
 
@@ -64,7 +64,7 @@ def faults_of_schedule(document: Mapping[str, Any], path: Path) -> Iterator[Fiel
     file = path.parent / Path(document["file"]).expanduser()
     if not file.is_file():
         yield fault_at(
-            path, ("file",), "there is no such StreamFlow file.", seen=shown(file), expected="a file as `medweave bind` writes it",
+            path, ("file",), "no such StreamFlow file.", seen=shown(file), expected="a StreamFlow file from `medweave bind`",
             do=near(file)[1] or "correct the path",
         )  # fmt: skip
     if "when" in document and (fault := fault_of_times(document["when"], path)) is not None:
@@ -74,8 +74,8 @@ def faults_of_schedule(document: Mapping[str, Any], path: Path) -> Iterator[Fiel
     sources = [source for source in SOURCES if source in document.get("watch", {})]
     if len(sources) != 1 and "watch" in document:
         yield fault_at(
-            path, ("watch",), "studies come from one place.", seen=", ".join(sources) or "none",
-            expected=f"one of {', '.join(SOURCES)}", do="write one of these keys",
+            path, ("watch",), "watch needs exactly one source of studies.", seen=", ".join(sources) or "none",
+            expected=f"one of {', '.join(SOURCES)}", do="keep exactly one of these keys",
         )  # fmt: skip
 
 
@@ -89,9 +89,9 @@ def _fault_of_zone(name: str, path: Path) -> FieldFault | None:
     if not known:
         return None
     return fault_at(
-        path, ("timeZone",), "there is no such time zone.", seen=f"'{name}'",
+        path, ("timeZone",), "unknown time zone.", seen=f"'{name}'",
         expected="a name of the IANA time zone database, such as Europe/Rome or UTC",
-        do=closest(name, known) or "write one that `timedatectl list-timezones` lists",
+        do=closest(name, known) or "write a time zone of `timedatectl list-timezones`",
     )  # fmt: skip
 
 

@@ -200,25 +200,25 @@ def fault_of_place(place: Place, deployments: Mapping[str, Mapping[str, Any]]) -
             what=f"deployment '{place.deployment}' has no services.",
             seen=f"'{place.service}'",
             expected=f"no service: {deployment['type']} has none",
-            do="take the service away",
+            do="remove `service`",
         )
     if services and place.service is None:
         return PlaceFault(
             key=None,
-            what=f"deployment '{place.deployment}' has services, and none is chosen.",
+            what=f"deployment '{place.deployment}' has services, but no service is chosen.",
             seen="no service",
             expected=f"a service: one of {', '.join(services)}",
-            do="choose one",
+            do="add `service`",
         )
     if services and place.service not in services:
         return unknown("service", str(place.service), services, inside=f" in deployment '{place.deployment}'")
     if place.locations > 1 and deployment["type"] == "medweave.local":
         return PlaceFault(
             key="locations",
-            what="this machine is one location.",
+            what="a deployment on this machine has only one location.",
             seen=str(place.locations),
             expected="1",
-            do="choose a deployment with several nodes or pods, or one location",
+            do="choose a deployment with several nodes or pods, or set locations to 1",
         )
     return None
 
@@ -241,9 +241,9 @@ def with_role(site: Site, text: str) -> Site:
     roles = role_names()
     if match is None or match["role"] not in roles:
         raise UsageError(
-            f"--role {text}: this says no role and place.",
+            f"--role {text}: invalid value.",
             seen=text,
-            expected=f"ROLE=DEPLOYMENT[/SERVICE][:LOCATIONS] with a role out of {', '.join(roles)}",
+            expected=f"ROLE=DEPLOYMENT[/SERVICE][:LOCATIONS], with ROLE one of {', '.join(roles)}",
             do=closest(match["role"], roles) if match else "write for example --role train=hpc/gpu:2",
         )
     place = Place(deployment=match["deployment"], service=match["service"], locations=int(match["locations"] or 1))
@@ -264,9 +264,9 @@ def _fault_of_gate(path: Path, roles: Mapping[str, Place]) -> FieldFault | None:
         return None
     here, there = (f"{place.deployment}/{place.service or '-'}" for place in (gate, segment))
     return fault_at(
-        path, OF_GATE, "gate would measure on other machines than segment runs on.",
+        path, OF_GATE, "role gate must run on the same machines as role segment.",
         seen=f"gate on {here}, segment on {there}", expected="the same deployment and service for both",
-        do="give gate the place of segment",
+        do="give role gate the deployment and service of segment",
     )  # fmt: skip
 
 
@@ -275,6 +275,6 @@ def _entries(text: str, path: Path) -> Sequence[Entry]:
         return entries(text, "deployments")
     except ValueError as error:
         raise fault_at(
-            path, ("deployments",), "the deployments cannot be copied word for word.", seen="`deployments: {…}` on one line",
-            expected="each deployment on separate lines, below `deployments:`", do="write one below the other",
+            path, ("deployments",), "the deployments cannot be copied.", seen="`deployments: {…}` on one line",
+            expected="each deployment on its own lines below `deployments:`", do="use YAML block style",
         ) from error  # fmt: skip

@@ -30,7 +30,7 @@ ROLES_SHAPE = {
             "description": "a line `/step: role` for each step",
         }
     },
-    "properties": {"holds": {"type": ["object", "null"], "description": "classes of data, by input and by output"}},
+    "properties": {"holds": {"type": ["object", "null"], "description": "data classes, by input and by output"}},
 }
 GANG = f"{NAMESPACE}Gang"  # medweave:Gang where $namespaces declares medweave, as in our tools
 WORKFLOW = "CWL workflow"
@@ -144,10 +144,10 @@ def read_pipeline(path: Path, reader: CwlReader | None = None) -> Pipeline:
     process = reader.read_process(path, WORKFLOW)
     if not process.is_workflow or not process.steps:
         raise UserInputError(
-            f"{shown(path)}: this document is no workflow with steps.",
+            f"{shown(path)}: this document is not a workflow with steps.",
             seen=f"class: {process.fields.get('class')}",
             expected="a CWL document with class: Workflow",
-            do="name a workflow, such as workflows/lung-nodule-segmentation/train.cwl",
+            do="choose a workflow, such as workflows/lung-nodule-segmentation/train.cwl",
         )
     roles = _roles(path, list(process.steps), reader)
     all_roles = _read_roles(path.parent / ROLES_FILE, reader)
@@ -275,7 +275,7 @@ def _tool(workflow: Process, step: CwlStep, reader: CwlReader) -> Process:
         folder = (workflow.path.parent / run).parent
         raise fault_at(
             workflow.path, ("steps", step.name, "run"), "there is no such CWL tool.", seen=run,
-            expected="a path from the folder of this workflow",
+            expected="a path relative to the folder of this workflow",
             do=closest(Path(run).name, [tool.name for tool in folder.glob("*.cwl")]) or "correct the path",
         )  # fmt: skip
     return reader.read_process(step.run_file, "CWL tool")
@@ -290,7 +290,7 @@ def _has_gang_hint(requirements: Mapping[str, Requirement], process: Process) ->
 
 
 def _read_roles(file: Path, reader: CwlReader) -> dict[str, Any]:
-    document: dict[str, Any] = reader.mapping(file, "file of roles").data
+    document: dict[str, Any] = reader.mapping(file, "roles file").data
     check(document, ROLES_SHAPE, file, ())
     return document
 
@@ -305,12 +305,12 @@ def _roles(path: Path, steps: list[str], reader: CwlReader) -> dict[str, str]:
         raise fault_at(
             file,
             (near,),
-            f"the steps of {path.name} have no roles here.",
+            f"this file has no roles for the steps of {path.name}.",
             seen=", ".join(name for name in document if str(name).endswith(".cwl")) or "no workflow",
-            expected=f"{path.name}: with a line `/step: role` for each step",
+            expected=f"a key {path.name}: with a line `/step: role` for each step",
             do=f"write '{path.name}' for '{near}'"
             if near != path.name
-            else f"add them for {', '.join('/' + step for step in steps)}",
+            else f"add roles for {', '.join('/' + step for step in steps)}",
         )
     without = [f"/{step}" for step in steps if f"/{step}" not in roles]
     stray = [name for name in roles if name not in [f"/{step}" for step in steps]]

@@ -25,13 +25,26 @@ from medweave_core.documents.line_numbers import shown
 from medweave_core.errors import StepError, StorageError, TryAgainError, UserInputError
 from medweave_core.untrusted_text import load_json, plain
 
-DESCRIPTION = (
-    "Installs the virtual environments that a site file names (environment.virtualEnvironment), with the extras of their roles\n"
-    "there. The wheels are downloaded here, with the hashes of constraints.txt, for the site's Python and machine, copied over\n"
-    "the site's medweave.ssh deployment, and installed there without a network. Needs at the site: Python 3.11 or newer\n"
-    "with venv, and room for about five times the wheels (segment: 131 MB of wheels, train: several GB).\n"
-    "A call that finds everything current sends nothing. Jobs that run keep the environment that they were started in."
-)
+DESCRIPTION = """\
+Install the worker environments of a site (`environment.virtualEnvironment` in the site file), for sites without
+internet access. Each environment gets the extras of the roles that run there.
+
+This machine downloads the wheels for the Python version and CPU architecture of the site, checks the hashes of
+constraints.txt, copies the wheels over ssh, and installs them at the site.
+
+The site needs Python 3.11 or newer with venv, and free space of about five times the size of the wheels (segment:
+131 MB of wheels; train: several GB). An environment that is up to date is not sent again. Running jobs keep the
+environment in which they started."""
+EPILOG = """\
+examples:
+  medweave provision --site my-site
+  medweave provision --site my-site --deployment hpc
+
+exit codes:
+  0   all environments are up to date
+  2   wrong usage
+  65  the site file, or the site, does not allow the installation
+  69  a program or library is missing"""
 PYTHONS = ("python3", "python3.13", "python3.12", "python3.11")
 PROBE = """
 import importlib.util, json, os, platform, sys
@@ -62,21 +75,21 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `medweave provision`."""
     parser.add_argument(
         "--site", required=True, metavar="SITE",
-        help="name of a file in deployments/sites/ at or above this folder, or the path of a site file",
+        help="site name (a file in deployments/sites/ of this folder or a parent folder) or path of a site file",
     )  # fmt: skip
     parser.add_argument(
         "--deployment",
         default=None,
         metavar="NAME",
-        help="only what this deployment's services name (default: all of them)",
+        help="install only the environments of this deployment's services (default: all)",
     )
     parser.add_argument(
         "--wheel", type=Path, default=None, metavar="FILE",
-        help="medweave's wheel (default: built from the checkout of this installation)",
+        help="wheel of medweave (default: built from the checkout of this installation)",
     )  # fmt: skip
     parser.add_argument(
         "--constraints", type=Path, default=None, metavar="FILE",
-        help="versions and hashes of all packages (default: constraints.txt of that checkout)",
+        help="file with versions and hashes of all packages (default: constraints.txt of that checkout)",
     )  # fmt: skip
 
 
@@ -95,8 +108,9 @@ def _sources(wheel: Path | None, constraints: Path | None, folder: Path) -> tupl
     missing = [f"--{name}" for name, path in (("wheel", wheel), ("constraints", constraints)) if path is None]
     if missing and root is None:
         raise UserInputError(
-            "this installation was not made from a checkout.", seen="medweave as an installed wheel",
-            expected=f"{' and '.join(missing)}, or `make env` in a checkout", do="name the files of the release",
+            "medweave is not installed from a checkout.", seen="medweave installed from a wheel",
+            expected=f"{' and '.join(missing)}, or an installation by `make env` in a checkout",
+            do="pass the files of the release with --wheel and --constraints",
         )  # fmt: skip
     if wheel is None:
         assert root is not None
@@ -123,15 +137,15 @@ def provision(worker: WorkerEnvironmentSpec, package: Wheel, constraints: Path) 
         seen = site.run_action("state")
         if seen["in_the_way"]:
             raise UserInputError(
-                f"{worker.where}.virtualEnvironment: something else lies there.",
+                f"{worker.where}.virtualEnvironment: the path is in use.",
                 seen=f"{seen['in_the_way']} at {worker.path} on {worker.machine}",
-                expected="nothing, or an environment that `medweave provision` has made",
-                do="move it away, or name another path",
+                expected="nothing at this path, or an environment that `medweave provision` created",
+                do="move it away, or choose another path",
             )
         place = f"{worker.machine}: {worker.path}"
         if seen["current"] == name:
             site.verify()
-            return f"{place} is current ({name}); nothing was sent"
+            return f"{place} is up to date ({name}); nothing sent"
         sent = 0
         try:
             if name not in seen["whole"]:
@@ -144,7 +158,7 @@ def provision(worker: WorkerEnvironmentSpec, package: Wheel, constraints: Path) 
                 site.run_action("undo", name=name)
             raise
         site.verify()
-        return f"{place} is {name} with {', '.join(worker.extras) or 'no extra'}; {sent} wheels were sent"
+        return f"{place} updated: {name} with {', '.join(worker.extras) or 'no extra'}; {sent} wheels sent"
 
 
 def identity(package: Wheel, extras: Sequence[str], constraints: Path, python: Python) -> str:
@@ -160,7 +174,7 @@ class _RemoteEnvironment:
     def __init__(self, session: SiteSession, worker: WorkerEnvironmentSpec, package: Wheel) -> None:
         self._session, self._worker, self._package = session, worker, package
         self.wheel_names: list[str] = []
-        _say(f"{worker.machine}: looking for Python")
+        _say(f"{worker.machine}: searching for Python")
         self.python = self._find_python()
 
     def run_action(self, action: str, **arguments: Any) -> Mapping[str, Any]:
@@ -206,9 +220,10 @@ class _RemoteEnvironment:
         code, output = self._session.ask("\n".join(lines))
         if code or output.split()[-1:] != [self._package.version]:
             raise UserInputError(
-                f"{self._worker.where}.virtualEnvironment: the worker there does not start as it should.",
+                f"{self._worker.where}.virtualEnvironment: the installed worker does not start correctly.",
                 seen=f"`medweave-step --version` in {path}: {output[-400:] or f'exit code {code}'}",
-                expected=f"medweave-step {self._package.version}", do="look at the message; log in there and try the same",
+                expected=f"medweave-step {self._package.version}",
+                do="read the message above; log in to the machine and run the same command",
             )  # fmt: skip
 
     def _send(self, wheel: Wheel, folder: str, number: str) -> None:
@@ -248,19 +263,18 @@ class _RemoteEnvironment:
         return choose(output, self._package, self._worker)
 
     def _failure(self, action: str, output: str, free_mib: int | None = None) -> StepError:
-        what = (
-            f"{self._worker.where}.virtualEnvironment: {self._worker.path} on {self._worker.machine} could not be made."
-        )
+        what = f"{self._worker.where}.virtualEnvironment: cannot create {self._worker.path} on {self._worker.machine}."
         printed = f"{action}:  {' '.join(output.split())[-600:]}"
         if _is_full(output):
             free = "" if free_mib is None else f" ({free_mib} MiB were free before)"
             return StorageError(
-                what, seen=f"{printed}{free}", expected="space for the wheels, and about three times as much for installed files",
-                do="free some space or raise the quota there, or name a path on another file system",
+                what, seen=f"{printed}{free}",
+                expected="space for the wheels, and about three times their size for the installed files",
+                do="free space or raise the quota, or choose a path on another file system",
             )  # fmt: skip
         return UserInputError(
-            what, seen=printed, expected="a folder that belongs to the account, and wheels that its Python takes",
-            do="look at the message; the same call continues with the wheels that arrived",
+            what, seen=printed, expected="a folder that the account owns, and wheels that its Python accepts",
+            do="read the message above, then run the same command; it continues with the copied wheels",
         )  # fmt: skip
 
 
@@ -280,13 +294,13 @@ def choose(output: str, package: Wheel, worker: WorkerEnvironmentSpec) -> Python
         return usable[0]
     seen = [f"{python.executable} {'.'.join(map(str, python.version))}" for python in pythons]
     if good:
-        why = "without venv and pip" if good[0].glibc else "on a C library that is not glibc"
+        why = "without venv and pip" if good[0].glibc else "with a C library other than glibc"
         seen = [f"{python.executable} {why}" for python in good]
     raise UserInputError(
-        f"{worker.where}: there is no Python for the worker on {worker.machine}.",
+        f"{worker.where}: no suitable Python on {worker.machine}.",
         seen=", ".join(dict.fromkeys(seen)) or f"no {', '.join(PYTHONS)}",
-        expected="Python 3.11 or newer with venv (Debian: python3-venv), on a Linux with glibc",
-        do=f"name the module that brings one in {worker.where.rpartition(': ')[2]}.modules",
+        expected="Python 3.11 or newer with venv (Debian: python3-venv), on Linux with glibc",
+        do=f"add the environment module that provides Python to {worker.where.rpartition(': ')[2]}.modules",
     )
 
 

@@ -35,21 +35,32 @@ from medweave_core.runlog.history import Run, Transfers, read_run
 from medweave_core.runlog.jobs import UNFINISHED, Job
 from medweave_core.untrusted_text import load_json
 
-DESCRIPTION = (
-    "Joins the event log of a run and the reports of its steps into one self-contained HTML file: what ran where and\n"
-    "when, metrics, curves, cases, pictures, the gate's decision, failures and versions. It opens offline and runs no script.\n"
-    "A run that failed, was cancelled or is still running gets a report too."
-)
+DESCRIPTION = """\
+Write the HTML report of a run: one file that opens offline and runs no script. The report shows where and when
+each job ran, metrics, learning curves, cases, pictures, the gate decision, failures and software versions.
 
-NO_PRICES = "not known: no site file with `prices` was named (--site)"
+The command also works for a run that failed, was canceled or is still running."""
+EPILOG = """\
+examples:
+  medweave report runs/lung-20260827-101500-3f2a
+  medweave report runs/lung-20260827-101500-3f2a --compare runs/lung-20260826-101500-9b1c
+  medweave report runs/lung-20260827-101500-3f2a --site my-site    add the cost, at the prices of the site file
+
+exit codes:
+  0   report written
+  2   wrong usage
+  65  the run cannot be read
+  69  a library is missing"""
+
+NO_PRICES = "unknown: no site file with `prices` given (--site)"
 DATE = "%-d %B %Y, %H:%M:%S UTC"
 STATE_WORDS = {
     "completed": "completed",
-    "partial": "a part was delivered",
+    "partial": "partial results delivered",
     "failed": "failed",
     "cancelled": "cancelled",
     "unknown": "ended, outcome unknown",
-    UNFINISHED: "no end in the log",
+    UNFINISHED: "no end in the event log",
 }
 
 
@@ -63,26 +74,27 @@ class Results:
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `medweave report`."""
-    parser.add_argument("run", type=Path, metavar="RUN", help="folder of a run (runs/<run-id>)")
+    parser.add_argument("run", type=Path, metavar="RUN", help="run folder (runs/<run-id>)")
     parser.add_argument(
         "--output", type=Path, default=None, metavar="FILE", help="HTML file to write (default: RUN/report.html)"
     )
     parser.add_argument(
         "--compare", type=Path, default=None, metavar="OTHER",
-        help="folder of another run of the same workflow, for a section that compares the two",
+        help="run folder of another run of the same workflow, to compare with",
     )  # fmt: skip
     parser.add_argument(
         "--carbon-intensity", type=_positive, default=CO2E_G_PER_KWH, metavar="G",
-        help=f"g CO2e per kWh of the electricity, for the estimate of CO2e (default: {CO2E_G_PER_KWH:g}, the world's average)",
+        help=f"carbon intensity of the electricity, in g CO2e per kWh (default: {CO2E_G_PER_KWH:g}, world average)",
     )  # fmt: skip
     parser.add_argument(
         "--pue", type=_positive, default=PUE, metavar="FACTOR",
-        help=f"power usage effectiveness of the data centres, for the estimate of energy (default: {PUE:g}; this machine has 1)",
+        help=f"power usage effectiveness (PUE) of the data centers (default: {PUE:g}; 1 for this machine)",
     )  # fmt: skip
 
     parser.add_argument(
         "--site", default=None, metavar="SITE",
-        help="name of a file in deployments/sites/ at or above this folder, or the path of a site file, for its prices",
+        help="site whose prices give the cost: site name (a file in deployments/sites/ of this folder or a "
+            "parent folder) or path of a site file",
     )  # fmt: skip
 
 
@@ -111,7 +123,7 @@ def _positive(text: str) -> float:
     with contextlib.suppress(ValueError):
         if (value := float(text)) > 0 and math.isfinite(value):
             return value
-    raise argparse.ArgumentTypeError(f"{text!r} is no number above 0")
+    raise argparse.ArgumentTypeError(f"{text!r} is not a number above 0")
 
 
 def read_results(record: Run) -> Results | None:
@@ -132,7 +144,7 @@ def read_results(record: Run) -> Results | None:
         _, begin, rest = html.partition(SECTIONS_BEGIN)
         sections, end, _ = rest.partition(SECTIONS_END)
         if not begin or not end:
-            raise _bad_fragment("no marks of its sections")
+            raise _bad_fragment("section markers are missing")
         return Results(summary=codec.from_json(ReportSummary, data, where=SUMMARY_FILE), sections=sections)
     return None
 
@@ -150,10 +162,10 @@ def render(
         import jinja2
     except ImportError as error:
         raise BackendMissingError(
-            "the library 'jinja2' is not installed.",
+            "the library 'jinja2' is missing.",
             seen=str(error),
-            expected="medweave installed with its extra 'driver'",
-            do="pip install 'medweave[driver]'",
+            expected="medweave with the extra 'driver'",
+            do="install it: pip install 'medweave[driver]'",
         ) from error
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("medweave.report", "."),
@@ -206,9 +218,9 @@ def _compared(record: Run, results: Results | None, other: Run, model: Model, pr
         "state": STATE_WORDS.get(other.state, other.state),
         "tables": [
             ("The run", list(compare.sums(record, other, model, prices))),
-            ("Each step, all of its jobs together", compare.steps(record, other, model)),
+            ("All jobs of each step", compare.steps(record, other, model)),
             ("Results", compare.figures(_figures(results), _figures(theirs))),
-            ("Versions that differ", compare.versions(versions(record), versions(other))),
+            ("Different versions", compare.versions(versions(record), versions(other))),
         ],
     }
 
@@ -218,9 +230,9 @@ def _figures(results: Results | None) -> dict[str, float | None]:
 
 
 def _contents(record: Run, results: Results | None, other: Run | None) -> list[tuple[str, str]]:
-    sections = [("compared", "Compared with another run")] if other else []
-    sections += [("execution", "What ran, where and when")]
-    sections += [("transfers", "What moved between places")] if record.transfers else []
+    sections = [("compared", "Comparison with another run")] if other else []
+    sections += [("execution", "Jobs by place and time")]
+    sections += [("transfers", "Transfers between places")] if record.transfers else []
     sections += [("notices", "Notices")] if record.notices else []
     first = list(results.summary.sections) if results else []
     return [*first, *sections, ("software", "Versions")]
@@ -237,7 +249,7 @@ def _failure(job: Job) -> dict[str, str]:
     exit_text = (
         describe_exit_code(job.exit_code or 0)
         if job.exit_code
-        else "its command succeeded, but its outputs are not complete"
+        else "the command succeeded, but expected outputs are missing"
     )
     exit_text = "no exit code" if job.exit_code is None else exit_text
     attempt = f", attempt {job.attempt}" if job.attempt > 1 else ""
@@ -291,10 +303,12 @@ def _totals(record: Run) -> list[tuple[str, str]]:
     peaks = [(job.peak_memory_mib, job.label) for job in record.jobs if job.peak_memory_mib is not None]
     completed = sum(job.state == "completed" for job in record.jobs)
     again = sum(bool(job.reused_from) for job in record.jobs)
-    facts = [("Jobs", f"{completed} of {len(record.jobs)} completed" + (f", {again} by earlier runs" if again else ""))]
+    facts = [
+        ("Jobs", f"{completed} of {len(record.jobs)} completed" + (f", {again} of them cache hits" if again else ""))
+    ]
     facts += _waiting(record)
     facts += [("Processor time", duration(sum(cpu)))] if cpu else []
-    facts += [("Largest job", f"{max(peaks)[0]:.0f} MiB ({max(peaks)[1]})")] if peaks else []
+    facts += [("Peak memory of a job", f"{max(peaks)[0]:.0f} MiB ({max(peaks)[1]})")] if peaks else []
     return facts
 
 
@@ -305,10 +319,10 @@ def _waiting(record: Run) -> list[tuple[str, str]]:
         return []
     waited, took = sum(job.waited_s or 0.0 for job in executed), sum(job.duration_s or 0.0 for job in executed)
     queued = sum(job.queued_s for job in executed)
-    of_that = f", {short_duration(queued)} of it in the queues of sites" if queued else ""
+    of_that = f", of which {short_duration(queued)} in queues" if queued else ""
     return [
-        ("Waited, all jobs together", f"{short_duration(waited)}{of_that}"),
-        ("Computed, all jobs together", short_duration(took)),
+        ("Waiting time, sum of all jobs", f"{short_duration(waited)}{of_that}"),
+        ("Computing time, sum of all jobs", short_duration(took)),
     ]
 
 
@@ -316,9 +330,7 @@ def _energy(each_wh: Sequence[float | None], model: Model) -> list[tuple[str, st
     sum_wh, num_unknown = total(each_wh)
     if num_unknown == len(each_wh):
         return []
-    without = (
-        f", without {num_unknown} job{'s' * (num_unknown > 1)} whose processor time is not known" if num_unknown else ""
-    )
+    without = f", without {num_unknown} job{'s' * (num_unknown > 1)} of unknown processor time" if num_unknown else ""
     return [("Energy", f"about {spelled(sum_wh)}, {spelled_co2e(model.co2e_g(sum_wh))} CO2e, estimated{without}")]
 
 
@@ -364,8 +376,8 @@ def processors(record: Run) -> list[tuple[str, str]]:
 
 def _bad_fragment(seen: str) -> StepError:
     return UserInputError(
-        "the results that the step 'report' left in this run cannot be read.",
+        "the results of step 'report' in this run cannot be read.",
         seen=seen,
-        expected=f"report/{FRAGMENT_FILE} and report/{SUMMARY_FILE} as this version of medweave writes them",
-        do="copy the run's folder again, or run the step again",
+        expected=f"report/{FRAGMENT_FILE} and report/{SUMMARY_FILE} in the format of this version of medweave",
+        do="copy the run folder again, or run the step again",
     )

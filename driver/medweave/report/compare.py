@@ -90,11 +90,11 @@ def sums(now: Run, before: Run, model: Model, prices: Prices | None = None) -> I
     pairs: Sequence[tuple[str, Callable[[float], str], float | None, float | None]] = (
         ("Whole run", short_duration, now.seconds, before.seconds),
         ("Processor time", short_duration, _cpu(now), _cpu(before)),
-        ("Energy, estimated", spelled, energy[0], energy[1]),
+        ("Energy (estimate)", spelled, energy[0], energy[1]),
         ("MiB copied between places", _mib, _moved(now), _moved(before)),
     )
     if any(queued := [sum(job.queued_s for job in run.jobs) for run in (now, before)]):
-        pairs = (*pairs, ("Waited in queues, all jobs", short_duration, queued[0], queued[1]))
+        pairs = (*pairs, ("Queue time, sum of all jobs", short_duration, queued[0], queued[1]))
     if prices is not None:
         costs = [_sum(prices.of_job(job) for job in run.jobs) for run in (now, before)]
         pairs = (*pairs, ("Cost", lambda amount: amount_text(amount, prices.currency), costs[0], costs[1]))

@@ -21,9 +21,9 @@ PUE = 1.67  # average data center: its total electricity divided by that of its 
 PUE_HERE = 1.0  # a workstation has no separate cooling
 CO2E_G_PER_KWH = 475.0  # world average
 METHOD = (
-    "Energy and CO2e are estimates by Green Algorithms (doi 10.1002/advs.202100707), not measured: {core:g} W for each core that "
-    "computes, {memory:g} W for each GB of requested memory, times the data centre's PUE of {pue:g} (1 on this machine), "
-    "and {intensity:g} g CO2e per kWh. GPUs, disks, networks and idle nodes are not included."
+    "Energy and CO2e are estimates by Green Algorithms (doi 10.1002/advs.202100707), not measured: {core:g} W "
+    "per active core and {memory:g} W per GB of requested memory, times the PUE of the data center ({pue:g}; 1 "
+    "on this machine), at {intensity:g} g CO2e per kWh. GPUs, disks, networks and idle nodes are not included."
 )
 _MIB_PER_GB = 1e9 / 2**20
 
@@ -83,7 +83,7 @@ def measured(jobs: Iterable[Job]) -> list[tuple[str, str]]:
                     CountedEnergy, training["energy"], where=f"the energy of {job.label}"
                 ).describe()
             except UserInputError:  # of another version: the report is written all the same
-                words = "another version of medweave has written it"
+                words = "written by another version of medweave"
             texts.append((f"Energy of {job.label}", words))
     return texts
 

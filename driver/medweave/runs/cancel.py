@@ -20,13 +20,23 @@ from medweave_core.runlog.history import LOG_FILE, read_run
 from medweave_core.runlog.run_state import RunState
 
 INTERRUPTED = 130
-DESCRIPTION = (
-    "Signals the driver of a running workflow to cancel it, as Ctrl-C in its terminal does: jobs in queues and clusters are\n"
-    "cancelled, those on this machine are ended, and killed after 3 s, releases and folders are removed. Waits for that, and\n"
-    "prints the progress. Ctrl-C ends the waiting; the run is cancelled all the same.\n\n"
-    "exit codes: 0 the run was cancelled, 1 it had ended before, 130 after Ctrl-C, 2 wrong usage, 65 there is no such\n"
-    "run, it is not running, or its driver is no process of this machine"
-)
+DESCRIPTION = """\
+Cancel a running workflow and clean up, like Ctrl-C in its terminal. The command cancels jobs in queues and
+clusters. It terminates jobs on this machine, and kills them after 3 s. It uninstalls releases and removes the
+folders of the run at its sites.
+
+The command waits for the cleanup and prints its progress. Ctrl-C stops the waiting; the cancellation continues."""
+EPILOG = """\
+examples:
+  medweave cancel                          the only run that is running
+  medweave cancel lung-20260827-101500-3f2a
+
+exit codes:
+  0    the run was canceled
+  1    the run had already ended
+  2    wrong usage
+  65   no such run, the run is not running, or its driver is not a process of this machine
+  130  waiting stopped by Ctrl-C"""
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -46,16 +56,18 @@ def run(namespace: argparse.Namespace) -> int:
         pass  # the driver has just exited; the log has_open the final state
     except PermissionError as error:
         raise UserInputError(
-            f"run {folder.name} is another user's.",
+            f"run {folder.name} belongs to another user.",
             seen=f"process {driver}: {error.strerror}",
-            expected="a run of yours",
+            expected="a run that you started",
             do="ask that user to cancel it",
         ) from error
-    put(f"medweave: run {folder.name} is being cancelled and cleaned up (Ctrl-C: do not wait for that)", sys.stderr)
+    put(f"medweave: canceling run {folder.name} and cleaning up (Ctrl-C stops waiting)", sys.stderr)
     try:
         watch_until_driver_exits(folder, display, state)
     except KeyboardInterrupt:
-        put(f"medweave: the driver is still cleaning up; medweave attach {folder.name} shows it", sys.stderr)
+        put(
+            f"medweave: the driver is still cleaning up; to see its progress: medweave attach {folder.name}", sys.stderr
+        )
         return INTERRUPTED
     for line in summary(state, RunInvocation(folder), {}):
         put(line, sys.stderr)
@@ -72,10 +84,10 @@ def driver_of(folder: Path) -> int:
     if pid and has_open(pid, folder / LOG_FILE):
         return pid
     raise UserInputError(
-        f"the driver of run {folder.name} is no process that can be reached from here.",
+        f"cannot reach the driver of run {folder.name} from this machine.",
         seen=f"process {pid} of this machine does not have {shown(folder / LOG_FILE)} open",
-        expected="a run that is driven on this machine, outside of a container",
-        do="cancel it where it was started",
+        expected="a run whose driver is a process of this machine, outside a container",
+        do="cancel the run on the machine or in the container where it was started",
     )
 
 

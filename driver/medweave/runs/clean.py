@@ -32,12 +32,22 @@ from medweave_core.runlog.log_state import driver_lives
 from medweave_core.runlog.run_folder import WORK
 from medweave_core.runlog.run_ownership import RECORD_MARK, RunOwner, recorded_owner
 
-DESCRIPTION = (
-    "Cancels what a run left in queues and clusters (Slurm's jobs, Kubernetes' Jobs, releases, pods), and removes its folders at\n"
-    "the sites, what the sites' stores have and no other run uses, and its scratch on this machine. Its event log and the reports\n"
-    "of its steps stay. A site that cannot be reached, and a folder that no pod mounts any more, are reported as an\n"
-    "error."
-)
+DESCRIPTION = """\
+Cancel the jobs that a run left in queues and clusters, and remove its files. This covers Slurm jobs, Kubernetes
+Jobs, Helm releases and pods, the folders of the run at its sites, its unshared files in the site stores, and its
+scratch folder on this machine. The event log and the reports of the steps stay.
+
+The command reports an error for a site that it cannot reach and for a folder on a volume that no pod mounts."""
+EPILOG = """\
+examples:
+  medweave clean runs/lung-20260827-101500-3f2a
+  medweave clean runs/lung-20260827-101500-3f2a --file streamflow.yml
+
+exit codes:
+  0   everything was removed
+  2   wrong usage
+  65  no such run, or the run is running
+  75  something could not be removed; run the command again"""
 REACHED = ("medweave.local", "medweave.ssh")
 LIMIT_S = 600
 
@@ -59,10 +69,10 @@ class CleanTarget:
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `medweave clean`."""
-    parser.add_argument("run", type=Path, metavar="RUN", help="folder of a run (runs/<run-id>)")
+    parser.add_argument("run", type=Path, metavar="RUN", help="run folder (runs/<run-id>)")
     parser.add_argument(
         "--file", type=Path, default=None, metavar="FILE",
-        help="the streamflow.yml of the run (default: the one in its folder, else the one next to the folder of runs)",
+        help="StreamFlow file of the run (default: streamflow.yml in the run folder, else next to runs/)",
     )  # fmt: skip
 
 
@@ -91,17 +101,17 @@ def cleaning_error(record: Run) -> StepError | None:
     """Return why a run must not be cleaned: its driver is running, or a later run has re-attached its jobs. None otherwise."""
     if driver_lives(record.folder / LOG_FILE):
         return UserInputError(
-            f"the run {record.run_id} is running.",
-            seen=f"its driver, process {record.facts.get('pid')}",
+            f"run {record.run_id} is running.",
+            seen=f"driver process {record.facts.get('pid')}",
             expected="a run that has ended, or whose driver was killed",
-            do="cancel it with Ctrl-C, which cancels its jobs, and clean afterwards",
+            do="cancel it first: medweave cancel {record.run_id}",
         )
     if job_ids := _reattached_jobs(record):
         return TryAgainError(
-            f"another run has re-attached jobs of the run {record.run_id}.",
-            seen=f"re-attached: {', '.join(job_ids)}",
+            f"another run has re-attached jobs of run {record.run_id}.",
+            seen=f"re-attached jobs: {', '.join(job_ids)}",
             expected="a run whose jobs no other run has re-attached",
-            do="clean it when the other run has ended; medweave ps lists the running ones",
+            do="wait until the other run has ended; `medweave ps` lists the running ones",
         )
     return None
 
@@ -133,7 +143,7 @@ def clean(record: Run, file: Path) -> list[str]:
     lines = []
     for place, printed_by in zip(places, printed_lines, strict=True):
         counts = [int(line) for line in printed_by if line.isdecimal()]
-        jobs = f"{sum(counts)} jobs ended, " if place.clusters else ""
+        jobs = f"{sum(counts)} jobs canceled, " if place.clusters else ""
         folders = ", ".join(line for line in printed_by if not line.isdecimal())
         lines.append(f"{place.deployment}: {jobs}{folders or 'no folder'} removed")
     lines += clean_clusters(record, owner, file, document)
@@ -150,10 +160,11 @@ def remove_scratch(record: Run) -> None:
     scratch = record.folder / WORK
     if scratch.exists() and not recorded_owner(record.folder, record.run_id).is_certain:
         raise UserInputError(
-            f"the scratch of the run {record.run_id} was not removed: nothing shows that the run created it.",
-            seen=f"{shown(scratch)}; the run has a chosen id, and its folder has no {RECORD_MARK}, as with older versions",
-            expected=f"a generated id, or the {RECORD_MARK} that the run wrote",
-            do="look into the folder, and remove it by hand if it is the run's",
+            f"the scratch folder of run {record.run_id} was not removed: it may belong to another run.",
+            seen=f"{shown(scratch)}; the run id was chosen by the user, and the run folder has no {RECORD_MARK} "
+            "(older versions did not write one)",
+            expected=f"a generated run id, or the {RECORD_MARK} of the run",
+            do="check the folder, and remove it by hand if it belongs to this run",
         )
     shutil.rmtree(scratch, ignore_errors=True)
 

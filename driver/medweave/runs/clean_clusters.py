@@ -54,10 +54,10 @@ def clean_clusters(record: Run, owner: RunOwner, file: Path, document: Mapping[s
 def not_clean(seen: str) -> TryAgainError:
     """Return the error for a run of which something could not be removed."""
     return TryAgainError(
-        "not everything is clean.",
+        "some files or jobs could not be removed.",
         seen="\n            ".join(seen.splitlines()),
-        expected="sites that can be reached, queues that let jobs go, and for a folder on a volume a pod that sees it",
-        do="look at the message, and run the same command again",
+        expected="sites that answer, jobs that can be canceled, and a pod that mounts the volume of each folder",
+        do="read the message above, then run the same command again",
     )
 
 

@@ -16,15 +16,25 @@ from medweave_core.runlog.history import Run, read_runs
 from medweave_core.runlog.job_parts import changes, listed
 from medweave_core.runlog.jobs import Job
 
-DESCRIPTION = (
-    "Explains for each job of a step why it ran or was a cache hit: which input, parameter or program\n"
-    "has changed since then. It reads the event logs of the runs, which contain no values: what changed is named, not shown."
-)
+DESCRIPTION = """\
+Explain for each job of a step why it ran or was a cache hit: which input, parameter or program changed since the
+earlier run. The command reads the event logs of the runs. The logs contain no values, so the output names what
+changed without showing the values."""
+EPILOG = """\
+examples:
+  medweave explain segment                 all jobs of step segment in the latest run
+  medweave explain segment.3               one job of a scattered step
+  medweave explain train --run lung-20260827-101500-3f2a
+
+exit codes:
+  0   explanation printed
+  2   wrong usage
+  65  no such run or step"""
 COMMAND = "command"  # part of the cache key that usually changes together with an input
 MOST_NAMES = 12
 _NOT_LOOKED_UP = (
-    "the cache was not used: it is switched off (MEDWEAVE_REUSE, reuse_gib, storeGiB), or a connector "
-    "or data manager is not medweave's"
+    "the cache was not used: it is disabled (MEDWEAVE_REUSE, reuse_gib, storeGiB), or a connector or the data "
+    "manager is not from medweave"
 )
 
 
@@ -51,10 +61,10 @@ class JobExplanation:
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `medweave explain`."""
-    parser.add_argument("step", metavar="STEP", help="the step's name, or a job's as the terminal has it (segment.3)")
-    parser.add_argument("--run", metavar="RUN", help="id of the run, or its folder (default: the one that began last)")
+    parser.add_argument("step", metavar="STEP", help="step, or one job of a scattered step (segment.3)")
+    parser.add_argument("--run", metavar="RUN", help="run id or run folder (default: the latest run)")
     add_runs_option(parser)
-    parser.add_argument("--json", action="store_true", help="print a JSON list instead of lines")
+    parser.add_argument("--json", action="store_true", help="print a JSON list instead of text")
 
 
 def run(namespace: argparse.Namespace) -> int:
@@ -93,11 +103,11 @@ def explain(runs: Sequence[Run], step: str, run_id: str = "") -> list[JobExplana
     chosen = next((run for run in reversed(ordered) if run_id in ("", run.run_id)), None)
     if chosen is None:
         raise UserInputError(
-            "there is no such run.",
+            "no such run.",
             seen=run_id or "a folder without runs",
             expected=", ".join(run.run_id for run in ordered[-3:]) or "a folder of runs with event logs",
             do=closest(run_id, [run.run_id for run in ordered])
-            or "name a run of this folder with --run, or another folder with --runs",
+            or "choose a run of this folder with --run, or another folder with --runs",
         )
     name = step_label(step)
     last = {job.name: job for job in chosen.jobs}.values()  # the last attempt of each job
@@ -110,7 +120,7 @@ def explain(runs: Sequence[Run], step: str, run_id: str = "") -> list[JobExplana
             f"run {chosen.run_id} has no {'such job' if of_step else 'job of this step'}.",
             seen=step,
             expected=f"one of {_few(known) or 'none: it had no jobs'}",
-            do=closest(name, known) or "correct the name, or name another run with --run",
+            do=closest(name, known) or "correct the name, or choose another run with --run",
         )
     earlier = ordered[: ordered.index(chosen)]
     return [
@@ -146,10 +156,10 @@ def _sentence(job: Job, compared_with: str, changed: Sequence[str]) -> str:
     if job.not_reusable:
         return f"ran: {job.not_reusable}"
     if not job.parts:
-        return f"ran: {_NOT_LOOKED_UP}" if job.started_s is not None else "not run: the run ended before"
+        return f"ran: {_NOT_LOOKED_UP}" if job.started_s is not None else "not run: the run ended first"
     if not compared_with:
-        return "ran: no earlier run of this folder has the job"
+        return "ran: no earlier run in this folder has this job"
     if changed:
         return f"ran: changed since run {compared_with}: {listed(changed)}"
-    missing = "whose outputs are not in the cache (it failed, or they were evicted)"
+    missing = "but its outputs are not in the cache (the job failed, or they were evicted)"
     return f"ran: nothing has changed since run {compared_with}, {missing}"

@@ -25,14 +25,18 @@ MOST_NAMED = 5  # ids in an error
 def add_runs_option(parser: argparse.ArgumentParser) -> None:
     """Add the option that names the folder of runs."""
     parser.add_argument(
-        "--runs", type=Path, default=RUNS, metavar="FOLDER", help="folder with folders of runs (default: runs/)"
+        "--runs",
+        type=Path,
+        default=RUNS,
+        metavar="FOLDER",
+        help="folder that contains the run folders (default: runs/)",
     )
 
 
 def add_run_argument(parser: argparse.ArgumentParser) -> None:
     """Add the argument that names a running workflow."""
     parser.add_argument(
-        "run", nargs="?", metavar="RUN", help="id of the run, or its folder (default: the only running one)"
+        "run", nargs="?", metavar="RUN", help="run id or run folder (default: the only run that is running)"
     )
 
 
@@ -44,8 +48,8 @@ def folders_of(runs: Path) -> list[Path]:
     """
     if not runs.is_dir():
         raise UserInputError(
-            f"{shown(runs)}: there is no such folder of runs.", expected="a folder with one folder for each run",
-            do="go where the runs were started, or name it: --runs FOLDER",
+            f"{shown(runs)}: no such folder of runs.", expected="a folder that contains run folders",
+            do="change to the folder where the runs were started, or use --runs FOLDER",
         )  # fmt: skip
     logs = [log for log in runs.glob(f"[!.]*/{LOG_FILE}") if log.is_file()]
     return [log.parent for log in sorted(logs, key=_started, reverse=True)]
@@ -82,10 +86,10 @@ def find_run(runs: Path, named: str | None) -> Path:
     matches = [folder for folder in folders if named in (None, folder.name)]
     if not matches:
         raise UserInputError(
-            f"there is no run '{named}'." if named else "there is no run.",
-            seen=_listed(folders) or f"nothing in {shown(runs)}",
-            expected="the id of a run, as `medweave ps` lists them",
-            do=closest(str(named), [folder.name for folder in folders]) or "look with `medweave ps`",
+            f"no such run: '{named}'." if named else "there are no runs.",
+            seen=_listed(folders) or f"no run folder in {shown(runs)}",
+            expected="a run id of `medweave ps`",
+            do=closest(str(named), [folder.name for folder in folders]) or "see `medweave ps`",
         )
     return matches[0]
 
@@ -107,7 +111,7 @@ def find_running(runs: Path, named: str | None) -> Path:
                 "several runs are running." if running else "no run is running.",
                 seen=_listed(running) or f"no running driver in {shown(runs)}",
                 expected="one run whose driver is running",
-                do="name one of them" if running else "see their states with `medweave ps`",
+                do="name one of them" if running else "see the states with `medweave ps`",
             )
         return running[0]
     folder = find_run(runs, named)
@@ -115,7 +119,7 @@ def find_running(runs: Path, named: str | None) -> Path:
         end = state_of(folder).end
         raise UserInputError(
             f"run {folder.name} is not running.",
-            seen=f"state {end}" if end else "no end in its log, and no driver process on this machine",
+            seen=f"state {end}" if end else "the event log has no end, and no driver process runs on this machine",
             expected="a run whose driver is running",
             do=f"medweave report {shown(folder)}"
             if end

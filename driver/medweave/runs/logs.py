@@ -25,19 +25,30 @@ from medweave_core.runlog.run_state import ENDED, JobProgress, RunState, fold
 
 PAUSE_S = 0.3
 PRINTED_EVENTS = ("job.progress", "notice", "job.reaction")
-DESCRIPTION = (
-    "Prints the standard error of a step's jobs, those of a scattered step one after the other. It is stored in\n"
-    "the run's scratch (runs/<run-id>/work/stderr), which is removed after a success and by `medweave clean`; then their progress\n"
-    "and notices, which stay in the event log, are printed. Output may identify patients: read it before you share it.\n\n"
-    "exit codes: 0, 2 wrong usage, 65 there is no such run or step, 130 after Ctrl-C"
-)
+DESCRIPTION = """\
+Print the standard error of the jobs of a step. The jobs of a scattered step follow one another.
+
+medweave stores the output in runs/<run-id>/work/stderr. A successful run and `medweave clean` remove it. After
+that, the command prints the progress events and notices of the event log.
+
+The output may identify patients. Read it before you share it."""
+EPILOG = """\
+examples:
+  medweave logs train --follow
+  medweave logs segment.3 --run lung-20260827-101500-3f2a
+
+exit codes:
+  0    output printed
+  2    wrong usage
+  65   no such run or step
+  130  interrupted by Ctrl-C"""
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `medweave logs`."""
-    parser.add_argument("step", metavar="STEP", help="a step (segment), or one job of a scattered step (segment.3)")
-    parser.add_argument("--run", default=None, metavar="ID", help="id of the run, or its folder (default: the latest)")
-    parser.add_argument("--follow", action="store_true", help="follow the output until the step's jobs have ended")
+    parser.add_argument("step", metavar="STEP", help="step, or one job of a scattered step (segment.3)")
+    parser.add_argument("--run", default=None, metavar="ID", help="run id or run folder (default: the latest run)")
+    parser.add_argument("--follow", action="store_true", help="follow the output until the jobs of the step have ended")
     add_runs_option(parser)
 
 
@@ -50,10 +61,10 @@ def run(namespace: argparse.Namespace) -> int:
     if not jobs and not (namespace.follow and step in state.planned):
         known = list(dict.fromkeys(name for job in state.jobs.values() for name in (step_label(job.step), job.label)))
         raise UserInputError(
-            f"the run {folder.name} has no job of a step '{step}'.",
+            f"run {folder.name} has no job of step '{step}'.",
             seen=f"'{step}'",
-            expected=f"one of {', '.join(known)}" if known else "a run whose first step has begun",
-            do=closest(step, known) or "choose one of these",
+            expected=f"one of {', '.join(known)}" if known else "a run whose first step has started",
+            do=closest(step, known) or "choose a listed step",
         )
     with contextlib.ExitStack() as opened:
         _print(folder, step, opened, follow=namespace.follow)

@@ -18,21 +18,27 @@ from medweave_core.runlog.log_state import driver_lives
 from medweave_core.runlog.run_state import RunState, steps
 
 COLUMNS = ("run", "workflow", "state", "started", "took", "steps", "jobs")
-DESCRIPTION = (
-    "Lists the runs of a folder, the latest first: id, workflow, state, start (UTC), how long it took or has been running, steps\n"
-    "done of those that the workflow has (of those that ran, when it is over), and jobs done of those that have begun. The state\n"
-    "is `running` while the driver runs, else the final state; `driver gone` if it was killed: `medweave clean RUN` cancels\n"
-    "and removes what such a run left.\n\n"
-    "exit codes: 0, 2 wrong usage, 65 there is no such folder"
-)
+DESCRIPTION = """\
+List the runs of a folder, latest first: id, workflow, state, start (UTC), duration, finished steps and finished
+jobs.
+
+The state is `running` while the driver runs, and otherwise the final state. `driver gone` means that the driver
+was killed: resume the run with `medweave run --resume`, or remove its jobs and files with `medweave clean`."""
+EPILOG = """\
+examples:
+  medweave ps
+  medweave ps --runs /data/runs --json
+
+exit codes:
+  0   list printed
+  2   wrong usage
+  65  no such folder"""
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `medweave ps`."""
     add_runs_option(parser)
-    parser.add_argument(
-        "--json", action="store_true", help="print a list of objects, with times in s and all ids whole"
-    )
+    parser.add_argument("--json", action="store_true", help="print a JSON list (times in s, full ids)")
 
 
 def run(namespace: argparse.Namespace) -> int:

@@ -18,28 +18,42 @@ from medweave_core.errors import TryAgainError, UsageError, UserInputError
 from medweave_core.runlog.history import LOG_FILE, Run, read_run
 from medweave_core.runlog.run_folder import WORK
 
-DESCRIPTION = (
-    "Removes the data of one case from the runs of a folder: their folders at the sites and their scratch here, what the sites'\n"
-    "stores have and no other run uses (it may be the case's), all entries of the cache, the links by which\n"
-    "pseudonyms lead back to files (unless a run is running), the case's part of reports, every file with its pictures,\n"
-    "and its name in event logs. The runs stay, and `medweave report` makes their pages again. Not touched: the cohort, and\n"
-    "what runs have delivered (--outdir). Models that were trained with the case are named."
-)
+DESCRIPTION = """\
+Remove the data of one case from all runs of a folder:
+
+  - folders of these runs at the sites, their scratch folders here, and their unshared files in the site stores
+  - all cache entries of all cases
+  - the links from pseudonyms to files, unless a run is running
+  - the part of the case in reports, each file with pictures of the case, and its id in event logs
+
+The runs stay. `medweave report` writes their HTML reports again. The command does not touch the cohort or the
+delivered results (--outdir). It lists the models that were trained with the case."""
+EPILOG = """\
+example:
+  medweave purge case-3f2a9c01 --runs runs
+
+exit codes:
+  0   all data of the case was removed
+  2   wrong usage
+  65  no such folder
+  75  something could not be removed; run the command again"""
 CASE = re.compile(r"case-[0-9a-f]{8}")
 PURGED = "case-purged"
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `medweave purge`."""
+    parser.add_argument("case", metavar="CASE", help="case id, as in reports: case- and 8 hexadecimal digits")
     parser.add_argument(
-        "case", metavar="CASE", help="id of the case, as reports have it: case- and 8 hexadecimal digits"
-    )
-    parser.add_argument(
-        "--runs", type=Path, default=Path("runs"), metavar="FOLDER", help="folder of the runs (default: runs)"
+        "--runs",
+        type=Path,
+        default=Path("runs"),
+        metavar="FOLDER",
+        help="folder that contains the run folders (default: runs)",
     )
     parser.add_argument(
         "--file", type=Path, default=None, metavar="FILE",
-        help="the streamflow.yml of the runs (default: the one in a run's folder, else the one next to the folder of runs)",
+        help="StreamFlow file of the runs (default: streamflow.yml in a run folder, else next to the runs folder)",
     )  # fmt: skip
 
 
@@ -54,17 +68,17 @@ def run(namespace: argparse.Namespace) -> int:
     case, folder = namespace.case, namespace.runs
     if CASE.fullmatch(case) is None:
         raise UsageError(
-            "this is no id of a case.",
+            "invalid case id.",
             seen=case,
             expected="case- and 8 hexadecimal digits",
-            do="look for it in the report of the run, or in cohort_index.json",
+            do="find the case id in the report of the run or in cohort_index.json",
         )
     if not folder.is_dir():
         raise UserInputError(
-            "there is no folder of runs.",
+            "no such folder of runs.",
             seen=str(folder),
-            expected="a folder with one folder per run",
-            do="name it: --runs FOLDER",
+            expected="a folder that contains run folders",
+            do="use --runs FOLDER",
         )
     records = [read_run(log.parent) for log in sorted(folder.glob(f"*/{LOG_FILE}"))]
     known = _runs_with_case(records, case)
@@ -78,20 +92,21 @@ def run(namespace: argparse.Namespace) -> int:
         for line in _forget(record, case, files):
             print(f"  {line}")
     if known and delete_cache(folder):  # which of its files belong to the case is not recorded
-        print("cache entries of earlier steps: removed, of all cases")
+        print("cache entries: removed, of all cases")
     if known and all(cleaning_error(record) is None for record in records) and forget_links(folder):
         print(
-            "links from pseudonyms to the paths in job files: removed, of all cases; a run creates those that it needs"
+            "links from pseudonyms to the paths in job files: removed, of all cases; the next run creates "
+            "those that it needs"
         )
     print(f"{len(known)} of {len(records)} runs had data of {case}")
     names = {record.run_id for record, _ in known}
     unsure = [record for record in records if record.run_id not in names and _may_hold_more(record)]
     if unsure:
         raise TryAgainError(
-            "some runs have left data of cases that are not recorded yet.",
+            "some unfinished runs may hold data of this case.",
             seen=", ".join(record.run_id for record in unsure),
             expected="runs that completed, recorded their cases, or were cleaned",
-            do=f"medweave clean {unsure[0].folder} (when it has ended), and the same for the others",
+            do=f"run `medweave clean {unsure[0].folder}` after the run has ended, and the same for the other runs",
         )
     return 0
 
@@ -141,17 +156,20 @@ def _forget(record: Run, case: str, files: Sequence[Path]) -> Iterator[str]:
         data = json.loads(path.read_text(encoding="utf-8")) if path.suffix == ".json" else None
         if path.suffix == ".jsonl":
             write_atomically(path, path.read_text(encoding="utf-8").replace(case, PURGED))
-            yield f"{inside}: its name removed"
+            yield f"{inside}: case id removed"
         elif data is None or case in str(inside) or _is_about(data, case):
             path.unlink()
             yield f"{inside} removed"
         else:
             write_atomically(path, json.dumps(without(data, case), indent=2, ensure_ascii=False) + "\n")
-            yield f"{inside}: its part removed"
+            yield f"{inside}: case entries removed"
     for path in sorted(record.folder.rglob(f"*{case}*")):
         shutil.rmtree(path, ignore_errors=True)  # only folders are left here
     for split in sorted(splits):
-        yield f"the model of this run has seen the case ({split}): train another without it, or withdraw this one"
+        yield (
+            f"the model of this run was trained with this case ({split}): train another model without it, or "
+            "withdraw this model"
+        )
 
 
 def _case_rows(record: Run) -> Iterator[Any]:

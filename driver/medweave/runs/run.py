@@ -46,20 +46,33 @@ ENGINE_FAILED = 1  # the engine's exit code for every error
 INTERRUPTED = 128 + signal.SIGINT
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 NUM_ENGINE_LINES = 15
-DESCRIPTION = (
-    "Runs a workflow by `streamflow run`, with the same file and the same result, and shows its progress: which step is where,\n"
-    "its activity or the reason it waits, the number of finished jobs of a scattered step, copies. On a terminal this is a live\n"
-    "display;\n"
-    "elsewhere, and with NO_COLOR or TERM=dumb, each change is a line. Both are on standard error, and come from the run's event\n"
-    "log (runs/<run-id>/events.jsonl) alone. Standard output gets the CWL output object, unless it is a terminal.\n\n"
-    "--resume RUN continues after a run that failed, was cancelled or lost its driver: its file is started again in the same\n"
-    "folder of runs. Finished steps are cache hits, here or at a site, while their outputs are stored, and jobs that a\n"
-    "killed driver left under Slurm or in a cluster (`mode: job`) are re-attached, not submitted twice.\n\n"
-    "Ctrl-C once, or TERM or HUP, ends the run's jobs and cleans up. Ctrl-C twice exits at once and lists unfinished jobs.\n\n"
-    "exit codes: 0 the run completed, 1 the run failed, 3 a part was delivered, 130 after Ctrl-C, 143 and 129 after TERM and HUP,\n"
-    "2 wrong usage, 65 nothing ran: a file is wrong or missing, or a site differs from its file, 69 StreamFlow or a library is\n"
-    "missing, 74 reading or writing failed"
-)
+DESCRIPTION = """\
+Run a workflow at a site with StreamFlow and show its progress: the state and place of each step, the number of
+finished jobs, and transfers. The progress goes to standard error: a live display on a terminal, one line per
+change elsewhere (also with NO_COLOR or TERM=dumb). The CWL output object goes to standard output, unless that is
+a terminal. The run's folder is runs/<run-id>.
+
+--resume RUN continues a run that failed, was canceled or lost its driver. Finished steps are cache hits while
+their outputs are stored. Jobs that a killed driver left in Slurm or Kubernetes (`mode: job`) are re-attached, so
+nothing is submitted twice.
+
+Ctrl-C, TERM or HUP cancels the run and cleans up. A second Ctrl-C exits at once and lists the unfinished jobs."""
+EPILOG = """\
+examples:
+  medweave run workflows/lung-nodule-segmentation/train.cwl --site laptop --job my-job.yml --outdir results
+  medweave run --file streamflow.yml --outdir results
+  medweave run --resume runs/lung-20260827-101500-3f2a
+
+exit codes:
+  0         completed
+  1         failed
+  2         wrong usage
+  3         partial results delivered
+  65        nothing ran: invalid or missing file, or the site differs from its site file
+  69        StreamFlow or a library is missing
+  74        reading or writing failed
+  129, 143  canceled by HUP or TERM
+  130       canceled by Ctrl-C"""
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -67,12 +80,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add_place_options(parser, required=False)
     parser.add_argument(
         "--file", type=Path, default=None, metavar="FILE",
-        help="a StreamFlow file instead of WORKFLOW and --site (default, without these: streamflow.yml)",
+        help="StreamFlow file to run, instead of WORKFLOW and --site (default: streamflow.yml)",
     )  # fmt: skip
     parser.add_argument(
         "--resume", type=Path, default=None, metavar="RUN",
-        help="folder of an earlier run (runs/<run-id>) to resume, instead of WORKFLOW and --site (--file, if its file has "
-        "another name than streamflow.yml)",
+        help="run folder (runs/<run-id>) of an earlier run to resume; add --file if its StreamFlow file is not "
+            "streamflow.yml",
     )  # fmt: skip
     parser.add_argument(
         "--outdir",
@@ -83,7 +96,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--json", action="store_true",
-        help="print the events as they come, one JSON object a line (`medweave schema event`); the last one has the final state",
+        help="print the events, one JSON object per line (schema: `medweave schema event`); the last event has "
+            "the final state",
     )  # fmt: skip
 
 
@@ -95,8 +109,8 @@ def run(namespace: argparse.Namespace, *, to_a_log: bool = False) -> int:
     """
     if namespace.outdir.exists() and not namespace.outdir.is_dir():
         raise UsageError(
-            f"--outdir {shown(namespace.outdir)}: this is no folder.", seen="a file", expected="a folder for the outputs",
-            do="name another",
+            f"--outdir {shown(namespace.outdir)}: not a folder.", seen="a file", expected="a folder for the outputs",
+            do="choose another path",
         )  # fmt: skip
     file, folder, planned = _prepare(namespace, hides=to_a_log)
     display: RunDisplay = JsonDisplay() if namespace.json else terminal_display()
@@ -147,9 +161,9 @@ class ShownRun:
             except Exception as error:
                 watcher = None
                 self.display.say(
-                    "medweave: the run is no longer shown, and continues.\n"
-                    f"  seen:     {error if isinstance(error, StepError) else type(error).__name__}\n"
-                    f"  do:       medweave attach {shown(self.engine.folder)}"
+                    "medweave: the display stopped after an error; the run continues.\n  seen:     "
+                    f"{error if isinstance(error, StepError) else type(error).__name__}\n  do:       medweave "
+                    f"attach {shown(self.engine.folder)}"
                 )
             if over or self.unfinished_lines is not None:
                 return
@@ -160,7 +174,10 @@ class ShownRun:
         for number in self.signals[self.num_passed :]:
             self.num_passed += 1
             if self.num_passed == 1:
-                self.display.say(f"medweave: {number.name}: the run is cancelled and cleaned up (again: exit at once)")
+                self.display.say(
+                    f"medweave: {number.name} received: canceling the run and cleaning up (send it again to "
+                    "exit at once)"
+                )
                 self.engine.signal(number)
             elif self.unfinished_lines is None:
                 self.unfinished_lines = list(unfinished_summary(self.state, self.invocation))
@@ -175,8 +192,8 @@ def _prepare(namespace: argparse.Namespace, *, hides: bool) -> tuple[Path, Path,
     if namespace.workflow is None:
         if namespace.site is not None or namespace.job is not None or namespace.role:
             raise UsageError(
-                "--site, --job and --role need a WORKFLOW.", expected="medweave run WORKFLOW --site SITE, or --file FILE",
-                do="name the workflow",
+                "--site, --job and --role require WORKFLOW.", expected="medweave run WORKFLOW --site SITE, or --file FILE",
+                do="add the path of the workflow",
             )  # fmt: skip
         file = (namespace.file or DEFAULT_FILE).absolute()
         folder = Path(named or file.parent / "runs").absolute() / new_run_id(workflow_of(file))
@@ -186,8 +203,8 @@ def _prepare(namespace: argparse.Namespace, *, hides: bool) -> tuple[Path, Path,
         return file, folder, planned
     if namespace.file is not None or namespace.site is None:
         raise UsageError(
-            "a WORKFLOW runs at a site; a StreamFlow file names its workflow itself.",
-            expected="medweave run WORKFLOW --site SITE, or medweave run --file FILE", do="choose one of them",
+            "give either WORKFLOW with --site, or --file.",
+            expected="medweave run WORKFLOW --site SITE, or medweave run --file FILE", do="choose one of the two forms",
         )  # fmt: skip
     pipeline = read_pipeline(Path(os.path.realpath(namespace.workflow)))
     folder = Path(named or "runs").absolute() / new_run_id(pipeline.name)
@@ -215,8 +232,8 @@ def _prepare_resumed(namespace: argparse.Namespace, *, hides: bool) -> tuple[Pat
     """
     if namespace.workflow is not None or namespace.site is not None or namespace.job is not None or namespace.role:
         raise UsageError(
-            "--resume takes the workflow, site and job of the earlier run.",
-            expected="medweave run --resume runs/<run-id>", do="leave WORKFLOW, --site, --job and --role out",
+            "--resume cannot be combined with WORKFLOW, --site, --job or --role.",
+            expected="medweave run --resume runs/<run-id>", do="remove them: the resumed run uses those of the earlier run",
         )  # fmt: skip
     earlier = namespace.resume.absolute()
     record = read_run(earlier)
@@ -242,16 +259,19 @@ def check_resumable(record: Run, workflow: str, file: str) -> None:
     """
     seen, do = f"state {record.state}", ""
     if driver_lives(record.folder / LOG_FILE):
-        seen = f"its driver, process {record.facts.get('pid')}, is running"
-        do = f"wait for its end, or cancel it: medweave cancel {record.run_id}"
+        seen = f"the driver (process {record.facts.get('pid')}) is running"
+        do = f"wait until the run ends, or cancel it: medweave cancel {record.run_id}"
     elif record.state == "completed":
-        do = f"to run the same again, start its file: medweave run --file {file}"
+        do = f"to repeat a completed run, start its file: medweave run --file {file}"
     elif record.workflow != workflow:
-        seen, do = f"workflow '{record.workflow}', and '{workflow}' in {file}", "name the run's own file with --file"
+        seen, do = (
+            f"workflow '{record.workflow}', and '{workflow}' in {file}",
+            "name the StreamFlow file of this run with --file",
+        )
     if do:
         raise UserInputError(
             f"run {record.run_id} cannot be resumed.",
-            seen=seen, expected="a run of the same workflow that has ended without completing", do=do,
+            seen=seen, expected="a run of the same workflow that ended without completing", do=do,
         )  # fmt: skip
 
 
@@ -283,7 +303,7 @@ def _finish(shown_run: ShownRun, *, as_json: bool, to_a_log: bool) -> int:
     elif state.began is None:
         messages = [] if shown_run.signals or to_a_log else engine.last_messages(NUM_ENGINE_LINES)
         messages = messages or list(_disk_lines(engine, code))
-        lines = [*messages, f"medweave: StreamFlow ended with exit code {engine.exit_code} before the run began"]
+        lines = [*messages, f"medweave: StreamFlow exited with code {engine.exit_code} before the run started"]
     else:
         printed = engine.printed()
         lines = list(summary(state, shown_run.invocation, _outputs(printed), to_a_log=to_a_log))
@@ -301,9 +321,9 @@ def _disk_lines(engine: EngineProcess, code: int) -> Iterator[str]:
     """Yield the lines for an engine that could not write to disk, since its messages may be lost."""
     if code == StorageError.exit_code:
         free = shutil.disk_usage(engine.folder if engine.folder.exists() else engine.folder.parent).free
-        yield "a file of the run could not be written on this machine."
-        yield f"  seen:     exit code {code} of the engine; {size(free)} free on the disk of the run's folder"
-        yield "  do:       free space there, and run again: finished steps are cache hits"
+        yield "medweave: cannot write a file of the run on this machine."
+        yield f"  seen:     exit code {code} of StreamFlow; {size(free)} free on the disk of the run folder"
+        yield "  do:       free disk space, then run the same command; finished steps are cache hits"
 
 
 def _end_event(state: RunState, run_id: str, code: int) -> Event:

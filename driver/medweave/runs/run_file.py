@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import os
 from collections.abc import Collection, Mapping
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -31,7 +32,7 @@ REFUSED = (
     "binding-target",
 )  # other findings of `medweave validate` do not prevent a run
 REFUSED_CWL = ("cwl-structure", "cwl-duplicate-id", "cwl-type")
-LOOK = "look at the job file: a log contains no file names of inputs"
+LOOK = "read the job file: logs contain no file names of inputs"
 REFUSED_EDGES = ("cwl-missing-file", "cwl-source", "cwl-cycle")
 
 
@@ -87,7 +88,9 @@ def check_documents(document: Mapping[str, Any], file: Path, *, job: Path | None
         if not path.is_file() or workflow.get("type") != "cwl":
             continue
         _check_cwl(path)
-        settings = job or (file.parent / config["settings"] if config.get("settings") else None)
+        # Without `..`, since the folder of the file may not exist yet.
+        named = Path(os.path.normpath(file.parent / config["settings"])) if config.get("settings") else None
+        settings = job or named
         at_sites = {str(binding["port"]).lstrip("/") for binding in workflow.get("bindings") or [] if "port" in binding}
         if settings is not None and settings.is_file():
             _check_inputs(settings, path, at_sites, hides=hides)
@@ -144,12 +147,12 @@ def _check_inputs(job: Path, workflow: Path, at_sites: Collection[str], *, hides
     ):
         if hides:
             raise UserInputError(
-                f"the input '{field[0]}' of the job file: {spelled(field)}: there is no such file or folder.",
+                f"job file, input '{field[0]}': {spelled(field)}: no such file or folder.",
                 do=LOOK,
             )
         raise fault_at(
-            job, field, "there is no such file or folder.", seen=str(path), expected="a path from the folder of this file",
-            do=near(path)[1] or "correct the path, or make it first",
+            job, field, "no such file or folder.", seen=os.path.normpath(path),
+            expected="a path relative to the folder of this file", do=near(path)[1] or "correct the path, or create the file",
         )  # fmt: skip
     for name, parameter in process.inputs.items():
         if name in values and name not in at_sites:
@@ -160,13 +163,11 @@ def _check_secondary(job: Path, name: str, value: Any, declared: Any, *, hides: 
     """Refuse an input that lacks a required secondary file; `declared` is the input in its workflow."""
     for field, pattern, path in missing_secondary_files(value, declared, job.resolve().parent, (name,)):
         what, expected = (
-            "a file that must be next to this one is missing.",
-            f"a secondary file of the pattern '{pattern}'",
+            "a required secondary file is missing.",
+            f"a file that matches the pattern '{pattern}'",
         )
         if hides:
-            raise UserInputError(
-                f"the input '{name}' of the job file: {spelled(field)}: {what}", expected=expected, do=LOOK
-            )
+            raise UserInputError(f"job file, input '{name}': {spelled(field)}: {what}", expected=expected, do=LOOK)
         raise fault_at(
             job, field, what, seen=f"no file '{path.name}'", expected=expected, do="put it into the same folder"
         )
@@ -174,7 +175,7 @@ def _check_secondary(job: Path, name: str, value: Any, declared: Any, *, hides: 
 
 def _without_values(finding: ValidationFinding) -> UserInputError:
     return UserInputError(
-        f"the job file, line {finding.line}: {spelled(finding.field)}{': ' if finding.field else ''}{finding.what}",
+        f"job file, line {finding.line}: {spelled(finding.field)}{': ' if finding.field else ''}{finding.what}",
         expected=finding.expected, do=LOOK,
     )  # fmt: skip
 

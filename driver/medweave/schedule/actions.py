@@ -25,13 +25,13 @@ def do(namespace: argparse.Namespace) -> int:
     action, named = namespace.action, namespace.named
     if (named is None) != (action == "list"):
         raise UsageError(
-            f"{action}: no schedule is named." if named is None else "list: it takes no schedule.",
-            expected="medweave schedule list, or medweave schedule ACTION FILE", do="see medweave schedule --help",
+            f"{action}: no schedule given." if named is None else "list accepts no schedule.",
+            expected="medweave schedule list, or medweave schedule ACTION FILE", do="see `medweave schedule --help`",
         )  # fmt: skip
     if (namespace.folder and action not in ("run", "receive")) or (namespace.json and action != "list"):
         raise UsageError(
-            f"{action} has no such option.", seen="--folder" if namespace.folder else "--json",
-            expected="--folder with run and receive, --json with list", do="leave it out",
+            f"{action} does not accept this option.", seen="--folder" if namespace.folder else "--json",
+            expected="--folder with run and receive, --json with list", do="remove the option",
         )  # fmt: skip
     if action in ("run", "receive"):
         schedule = read_schedule(named)
@@ -54,7 +54,7 @@ def _change(action: str, named: Path) -> int:
         registry.unregister(schedule.name)
     else:
         backend.pause(paused=action == "pause")
-        message = "is paused; a current run continues" if action == "pause" else "is resumed"
+        message = "is paused; a running run continues" if action == "pause" else "is resumed"
     print(f"medweave: schedule {schedule.name}: {message}")
     return 0
 
@@ -65,13 +65,13 @@ def _receive(schedule: Schedule, folder: Path) -> int:
 
     if schedule.watch is None or "receive" not in schedule.watch:
         raise fault_at(
-            schedule.path, (), "this schedule receives nothing.", seen="no key watch.receive",
-            expected="watch: {receive: {callers: [PACS]}}", do="write it there",
+            schedule.path, (), "this schedule receives no studies.", seen="no key watch.receive",
+            expected="watch: {receive: {callers: [PACS]}}", do="add watch.receive",
         )  # fmt: skip
     folder.mkdir(parents=True, exist_ok=True)
     settings = schedule.watch["receive"]
     receiver = Receiver(settings, received_in(folder), secret_of(folder))
-    message = f"listens on port {settings['port']} as {settings['title']}, for {', '.join(settings['callers'])}"
+    message = f"listening on port {settings['port']} as {settings['title']}, for {', '.join(settings['callers'])}"
     receive_until_ended(receiver, lambda: say(schedule, message))
     say(schedule, f"received {receiver.num_received} instances")
     return 0

@@ -40,6 +40,6 @@ def backend_of(schedule: Schedule) -> ScheduleBackend:
 
         return Systemd(schedule) if schedule.place == "systemd" else Cron(schedule)
     raise fault_at(
-        schedule.path, (), "the key 'place' is missing.", seen="a schedule that is only run by hand",
-        expected="place: {kubernetes: {values: …}}, {systemd: {}} or {cron: {}}", do="write where it runs",
+        schedule.path, (), "the key 'place' is missing.", seen="a schedule that runs only by hand",
+        expected="place: {kubernetes: {values: …}}, {systemd: {}} or {cron: {}}", do="add `place`",
     )  # fmt: skip

@@ -24,8 +24,8 @@ class Cron:
     def __init__(self, schedule: Schedule) -> None:
         if schedule.time_zone is not None:
             raise fault_at(
-                schedule.path, ("timeZone",), "cron supports the machine's time zone only.", seen=schedule.time_zone,
-                expected="no timeZone", do="take the key out and write `when` in the machine's zone, or use systemd",
+                schedule.path, ("timeZone",), "cron supports only the time zone of the machine.", seen=schedule.time_zone,
+                expected="no timeZone", do="remove timeZone and write `when` in the time zone of the machine, or use systemd",
             )  # fmt: skip
         self._schedule = schedule
 
@@ -39,8 +39,8 @@ class Cron:
         )  # fmt: skip
         self._write(PAUSED + entry if paused else entry)
         return (
-            f"is a line of your crontab; {schedule.folder / LOG} gets the output of its runs. cron starts no run that "
-            "was missed while the machine was down"
+            f"is a line in your crontab; {schedule.folder / LOG} receives the output of its runs. cron does not "
+            "start runs that were missed while the machine was off"
         )
 
     def pause(self, *, paused: bool) -> None:
@@ -48,8 +48,8 @@ class Cron:
         entry = line_of(self._table(), self._schedule.name)
         if entry is None:
             raise UserInputError(
-                f"schedule {self._schedule.name}: the crontab has no line of it.", seen="the line was removed",
-                expected=f"a line below '{mark(self._schedule.name)}'", do="medweave schedule create writes it again",
+                f"schedule {self._schedule.name}: its line is missing in the crontab.", seen="the line was removed",
+                expected=f"a line below '{mark(self._schedule.name)}'", do="create it again: medweave schedule create",
             )  # fmt: skip
         entry = entry.removeprefix(PAUSED)
         self._write(PAUSED + entry if paused else entry)
@@ -63,7 +63,7 @@ class Cron:
     def state(self) -> dict[str, Any]:
         """Return the state by the crontab."""
         entry = line_of(self._table(), self._schedule.name)
-        word = "not there" if entry is None else "paused" if entry.startswith(PAUSED) else "waits"
+        word = "not found" if entry is None else "paused" if entry.startswith(PAUSED) else "waits"
         return state_of(self._schedule, word=word)
 
     def _table(self) -> str:
@@ -74,7 +74,7 @@ class Cron:
         process = run_program(["crontab", "-"], with_line(self._table(), self._schedule.name, entry))
         if process.returncode:
             raise UserInputError(
-                f"schedule {self._schedule.name}: cron refuses.", seen=process.stderr.strip()[:300],
+                f"schedule {self._schedule.name}: cron refused the change.", seen=process.stderr.strip()[:300],
                 expected="an account that may have a crontab", do="ask the machine's administrator, or use place: systemd",
             )  # fmt: skip
 

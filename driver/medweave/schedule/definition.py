@@ -124,6 +124,6 @@ def archive_of(files: Sequence[Path], written: Mapping[Path, str]) -> tuple[str,
             "the pipeline's files are too large for a ConfigMap.",
             seen=f"{len(packed.getvalue())} B compressed; the largest is {shown(largest)}",
             expected=f"at most {MOST_BYTES} B",
-            do="put the folder on a volume and name it: place.kubernetes.values.definition.existingClaim",
+            do="put the folder on a volume and set place.kubernetes.values.definition.existingClaim",
         )
     return base64.b64encode(packed.getvalue()).decode(), top

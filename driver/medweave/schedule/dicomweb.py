@@ -75,8 +75,8 @@ class DicomWeb:
                 instance.save_as(into / f"{number:06}.dcm", enforce_file_format=True)
         if study.content and number < int(study.content):
             raise TryAgainError(
-                f"{self._settings['url']}: a study is incomplete.", seen=f"{number} instances",
-                expected=f"{study.content}, as the node announced", do="nothing: the next firing tries again",
+                f"{self._settings['url']}: incomplete study.", seen=f"{number} instances",
+                expected=f"{study.content}, as announced by the node", do="nothing: the next firing tries again",
             )  # fmt: skip
 
     def finish(self, studies: Sequence[Study]) -> None:
@@ -95,7 +95,7 @@ class DicomWeb:
     def _refused(self, what: str, seen: str) -> TryAgainError:
         return TryAgainError(
             f"{self._settings['url']}: the DICOM node does not {what}.", seen=seen, expected="DICOMweb (QIDO-RS and WADO-RS)",
-            do="check url, user, password and token of the schedule's file, and the network",
+            do="check url, user, password and token in the schedule file, and the network",
         )  # fmt: skip
 
 

@@ -91,8 +91,8 @@ class Kubernetes:
         except (config.ConfigException, ApiException, HTTPError, OSError) as error:
             reason = getattr(error, "reason", None) or str(error).partition("\n")[0]
             raise UserInputError(
-                f"schedule {self._schedule.name}: the cluster does not answer.", seen=str(reason)[:200],
-                expected="a cluster that lets this account list CronJobs, Jobs and pods", do="look with kubectl get cronjobs",
+                f"schedule {self._schedule.name}: no answer from the cluster.", seen=str(reason)[:200],
+                expected="a cluster that lets this account list CronJobs, Jobs and pods", do="check with `kubectl get cronjobs`",
             ) from error  # fmt: skip
 
     def following(self) -> Iterator[str | None]:
@@ -109,8 +109,8 @@ class Kubernetes:
             ).items  # fmt: skip
             if not pods:
                 raise UserInputError(
-                    f"schedule {self._schedule.name}: no run is running.", seen="no running pod of it",
-                    expected="a running pod in the cluster", do="medweave schedule list shows the last run",
+                    f"schedule {self._schedule.name}: no run is running.", seen="no running pod of this schedule",
+                    expected="a running pod in the cluster", do="see the last run with `medweave schedule list`",
                 )  # fmt: skip
             latest = max(pods, key=lambda pod: pod.metadata.creation_timestamp)
             yield from lines_of(core, self._namespace, latest.metadata.name)
@@ -140,9 +140,9 @@ class Kubernetes:
             != self._helm(build_list_command(name, self._access, OWN)).split()
         ):
             raise UserInputError(
-                f"schedule {name}: a release of that name exists, and medweave schedule did not create it.",
+                f"schedule {name}: a release of this name exists, but `medweave schedule` did not create it.",
                 seen=f"release {name} in namespace {self._namespace}, without the label medweave=schedule",
-                expected="no release of that name, or one of this schedule",
+                expected="no release of this name, or a release of this schedule",
                 do="give the schedule another name, or another namespace",
             )
 
@@ -167,9 +167,9 @@ class Kubernetes:
             if (above / CHART / "Chart.yaml").is_file():
                 return str(above / CHART)
         raise fault_at(
-            self._schedule.path, ("place", "kubernetes"), "the chart is not there.",
-            seen=f"no {CHART} at or above {shown(self._file_folder)}",
-            expected="chart: a folder, an archive or oci://…", do="name it",
+            self._schedule.path, ("place", "kubernetes"), "chart not found.",
+            seen=f"no {CHART} in {shown(self._file_folder)} or its parent folders",
+            expected="chart: a folder, an archive or oci://…", do="set `chart`",
         )  # fmt: skip
 
     def _helm(self, words: list[str], text: str = "") -> str:
@@ -182,8 +182,9 @@ class Kubernetes:
         process = subprocess.run(words, input=text, capture_output=True, text=True, check=False)
         if process.returncode:
             raise UserInputError(
-                f"schedule {self._schedule.name}: helm refuses.", seen=parse_failure(process.stderr)[:600],
-                expected="values that the chart knows, and rights in the namespace", do=f"correct {shown(self._schedule.path)}",
+                f"schedule {self._schedule.name}: helm failed.", seen=parse_failure(process.stderr)[:600],
+                expected="values that the chart accepts, and permissions in the namespace",
+                do=f"correct {shown(self._schedule.path)}",
             )  # fmt: skip
         return process.stdout
 
@@ -194,7 +195,7 @@ class Kubernetes:
         jobs = batch.list_namespaced_job(self._namespace, **options).items
         jobs.sort(key=lambda job: job.metadata.creation_timestamp)
         if not cron_jobs and not jobs:
-            state = "not there"
+            state = "not found"
         elif any(job.status.active for job in jobs):
             state = "running"
         else:
@@ -271,8 +272,8 @@ def values_of(
     for key in own:
         if key in user_values:
             raise fault_at(
-                schedule.path, ("place", "kubernetes", "values", key), "this is set by the schedule's own keys.",
-                seen=f"values.{key}", expected="when, timeZone, overlap, startWithin, history", do="take it out of the values",
+                schedule.path, ("place", "kubernetes", "values", key), "this value is set by keys of the schedule file.",
+                seen=f"values.{key}", expected="the keys when, timeZone, overlap, startWithin or history", do="remove the value",
             )  # fmt: skip
     granted = {} if user_values.get("serviceAccountName") or "rights" in user_values else {"rights": rights}
     receives = (schedule.watch or {}).get("receive")

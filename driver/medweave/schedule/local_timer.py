@@ -52,7 +52,7 @@ def times_of(schedule: Schedule) -> str:
     if schedule.when is None:
         raise fault_at(
             schedule.path, (), "the key 'when' is missing.", seen="a schedule without times",
-            expected="when: five fields, such as 0 2 * * *", do="write it; medweave schedule run starts one now",
+            expected="when: five fields, such as 0 2 * * *", do="add `when`, or start one run now with `medweave schedule run`",
         )  # fmt: skip
     return schedule.when
 
@@ -66,6 +66,6 @@ def run_program(words: Sequence[str], text: str | None = None) -> subprocess.Com
     if shutil.which(words[0]) is None:
         raise BackendMissingError(
             f"{words[0]} is not installed.", seen=f"no program {words[0]} on the PATH",
-            expected="a machine with systemd (place: systemd) or cron (place: cron)", do="name the other place",
+            expected="a machine with systemd (place: systemd) or cron (place: cron)", do="choose the other place",
         )  # fmt: skip
     return subprocess.run(words, input=text, capture_output=True, text=True, check=False)

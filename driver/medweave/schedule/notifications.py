@@ -55,7 +55,7 @@ class Notice:
     def text(self) -> str:
         """Return the summary in one line."""
         if not self.run:
-            return f"medweave: schedule {self.schedule}: a run could not begin"
+            return f"medweave: schedule {self.schedule}: a run could not start"
         jobs = f"{self.num_done} of {self.num_jobs} jobs done"
         return f"medweave: schedule {self.schedule}: run {self.outcome} after {duration(self.seconds)}, {jobs}"
 
@@ -69,7 +69,7 @@ class Notice:
         for step, number in self.failed.items():
             yield f"failed    {step}, {number} job{'' if number == 1 else 's'}"
         yield ""
-        yield "For details see the log and the folder of the run: medweave schedule list, medweave report."
+        yield "Details: the log, the run folder, `medweave schedule list` and `medweave report`."
 
 
 def notice_of(schedule: str, firing: Firing, run: Path) -> Notice:
@@ -114,7 +114,7 @@ def send(settings: Mapping[str, Any], notice: Notice, say: Callable[[str], None]
             if number < TRIES - 1:
                 time.sleep(pause_s)
         if reason:
-            say(f"no notice by {channel}: {reason}")
+            say(f"notification by {channel} failed: {reason}")
 
 
 def _by_webhook(address: str, notice: Notice) -> str:

@@ -59,8 +59,8 @@ class Receiver:
             return entity.start_server(place, block=False, evt_handlers=[(evt.EVT_C_STORE, self._store)])
         except OSError as error:
             raise UserInputError(
-                f"port {place[1]} cannot be listened on.", seen=os.strerror(error.errno or 0),
-                expected="a free port, above 1023 unless you are root", do="choose another: watch.receive.port",
+                f"cannot listen on port {place[1]}.", seen=os.strerror(error.errno or 0),
+                expected="a free port (above 1023, unless you are root)", do="choose another port: watch.receive.port",
             ) from error  # fmt: skip
 
     def _store(self, event: Any) -> int:

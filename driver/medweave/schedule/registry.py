@@ -58,8 +58,8 @@ def file_of(named: str) -> Path:
         seen=f"'{named}'",
         expected=f"one of {', '.join(known)}, or the path of its file"
         if known
-        else "one that was created from this account",
-        do=closest(named, list(known)) or "medweave schedule list shows them",
+        else "a schedule that was created from this account",
+        do=closest(named, list(known)) or "see `medweave schedule list`",
     )
 
 
@@ -76,7 +76,7 @@ def row(name: str, file: Path) -> dict[str, Any]:
 def table(rows: Sequence[dict[str, Any]]) -> Iterator[str]:
     """Yield the lines of the table."""
     if not rows:
-        yield f"no schedule was created from this account ({shown(_folder())})"
+        yield f"no schedules were created from this account ({shown(_folder())})"
         return
     lines = [COLUMNS, *(_cells(entry) for entry in rows)]
     widths = [max(len(line[column]) for line in lines) for column in range(len(COLUMNS))]

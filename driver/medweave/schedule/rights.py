@@ -62,9 +62,10 @@ def _kinds_in_chart(file: Path, name: str, config: Mapping[str, Any]) -> Iterato
     chart = file.parent / str(config.get("chart", ""))
     if config.get("repo") or not (chart / "templates").is_dir():
         raise fault_at(
-            file, ("deployments", name, "config", "chart"), "the contents of this chart are unknown here, so the rights are, too.",
-            seen=shown(chart) if not config.get("repo") else str(config.get("chart")), expected="a folder with the chart",
-            do="fetch it with `helm pull --untar`, or write the rights yourself: place.kubernetes.values.rights",
+            file, ("deployments", name, "config", "chart"),
+            "medweave cannot read this chart, so it does not know the permissions to request.",
+            seen=shown(chart) if not config.get("repo") else str(config.get("chart")), expected="a chart folder",
+            do="download it with `helm pull --untar`, or set place.kubernetes.values.rights",
         )  # fmt: skip
     for template in sorted((chart / "templates").rglob("*.yaml")):
         if "tests" not in template.parts:  # installed by `helm test` only

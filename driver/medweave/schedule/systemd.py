@@ -25,8 +25,9 @@ class Systemd:
     def __init__(self, schedule: Schedule) -> None:
         if schedule.overlap != "forbid":
             raise fault_at(
-                schedule.path, ("overlap",), "systemd starts nothing twice.", seen=schedule.overlap, expected="forbid",
-                do="take the key out, or use cron or kubernetes",
+                schedule.path, ("overlap",), "systemd cannot run a schedule twice at the same time.", seen=schedule.overlap,
+                expected="forbid",
+                do="remove `overlap`, or use cron or kubernetes",
             )  # fmt: skip
         self._schedule, self._name = schedule, unit_name(schedule.name)
         configured = os.environ.get("XDG_CONFIG_HOME") or Path("~/.config").expanduser()
@@ -50,7 +51,7 @@ class Systemd:
             raise
         return (
             f"is {self._name}.timer; `journalctl --user -u {self._name}` shows the output of its runs, and "
-            "`loginctl enable-linger` lets it run while you are not logged in"
+            "`loginctl enable-linger` lets it run while you are logged out"
         )
 
     def _units(self) -> dict[Path, str]:
@@ -104,7 +105,7 @@ class Systemd:
     def state(self) -> dict[str, Any]:
         """Return the state by the unit files and `systemctl is-active`."""
         if not self._file("timer").exists():
-            return state_of(self._schedule, word="not there")
+            return state_of(self._schedule, word="not found")
         active = run_program(["systemctl", "--user", "is-active", f"{self._name}.timer"]).stdout.strip()
         return state_of(self._schedule, word="waits" if active == "active" else "paused")
 
@@ -115,8 +116,8 @@ class Systemd:
         process = run_program(["systemctl", "--user", *words])
         if process.returncode:
             raise UserInputError(
-                f"schedule {self._schedule.name}: systemd refuses.", seen=process.stderr.strip()[:300],
-                expected="a systemd of yours that runs on this machine", do="log in again, or use place: cron",
+                f"schedule {self._schedule.name}: systemd refused the change.", seen=process.stderr.strip()[:300],
+                expected="a running systemd user instance", do="log in again, or use place: cron",
             )  # fmt: skip
 
 

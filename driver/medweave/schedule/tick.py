@@ -98,11 +98,11 @@ def _fire_locked(schedule: Schedule, folder: Path) -> int:
             write_state(folder, replace(state, last=Firing(moment=began, outcome="skipped", why=work.why)))
             say(schedule, f"skipped: {work.why}")
             return 0
-        say(schedule, f"runs: {work.why}")
+        say(schedule, f"starting a run: {work.why}")
         run_id = new_run_id(workflow_of(schedule.file))
         code = _run(schedule, folder, run_id)
     except StepError:
-        firing = Firing(moment=began, outcome="failed", why="it could not begin")
+        firing = Firing(moment=began, outcome="failed", why="the run could not start")
         write_state(folder, replace(state, last=firing))
         _notify(schedule, firing, folder)
         raise
@@ -153,9 +153,9 @@ def _changes(schedule: Schedule, state: ScheduleState, contents: Contents, secre
     try:
         parts = parts_of(schedule.file, contents, secret)
     except UnreadableInputError as error:
-        return _DueWork(is_due=True, why=f"input {error} cannot be compared by content from here")
+        return _DueWork(is_due=True, why=f"input {error} cannot be compared with earlier runs")
     if not schedule.skips_unchanged:
-        return _DueWork(is_due=True, why="runs also without changes", parts=parts)
+        return _DueWork(is_due=True, why="this schedule also runs without changes", parts=parts)
     if state.done is None:
         return _DueWork(is_due=True, why="no earlier run has completed", parts=parts)
     if changed := list(changes(state.parts, parts)):

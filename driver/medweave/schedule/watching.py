@@ -50,9 +50,10 @@ class StudyWatch:
         named = [path_of(value) for value in values if isinstance(value, Mapping)]
         if job is None or self._into not in {job.parent / path for path in named if path is not None}:
             raise fault_at(
-                self._schedule.path, ("watch", "into"), "no input of the job file is this folder, so new studies would not be run.",
+                self._schedule.path, ("watch", "into"),
+                "no input of the job file is this folder, so new studies would not be processed.",
                 seen=f"paths in {shown(job)}" if job is not None else "no job file", expected=f"path: {self._into}",
-                do="write it as the path of an input, class: Directory",
+                do="set an input of class Directory to this path",
             )  # fmt: skip
 
 
@@ -77,7 +78,7 @@ def _source(schedule: Schedule, watch: Mapping[str, Any], folder: Path, contents
     if not named.is_dir():
         raise fault_at(
             schedule.path, ("watch", "folder"), "there is no such folder.", seen=shown(named),
-            expected="a folder that receives studies", do="make it, or correct the path",
+            expected="a folder that receives studies", do="create it, or correct the path",
         )  # fmt: skip
     return WatchedFolder(named, contents)
 
@@ -86,7 +87,7 @@ def why_none(search: StudySearch) -> str:
     """Return why no study is to be run, in words."""
     more = []
     if search.num_coming:
-        more.append(f"{search.num_coming} still coming")
+        more.append(f"{search.num_coming} still arriving")
     if search.num_given_up:
         more.append(f"{search.num_given_up} skipped after failures")
     return "no new study" + (f" ({', '.join(more)})" if more else "")

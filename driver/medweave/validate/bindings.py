@@ -136,7 +136,7 @@ def check_current(source: SourceDocument, words: Sequence[str], repository: Repo
                 source,
                 "binding-stale",
                 (),
-                f"it cannot be made again: {' '.join(error.what.split())}",
+                f"it cannot be regenerated: {' '.join(error.what.split())}",
                 seen=error.seen,
                 expected=error.expected,
                 fix=error.do,
@@ -160,10 +160,10 @@ def check_current(source: SourceDocument, words: Sequence[str], repository: Repo
             line=line + 1,
             column=1,
             rule="binding-stale",
-            what="this file is not what `medweave bind` writes now.",
+            what="this file differs from the output of its `medweave bind` command.",
             seen=old[:160],
             expected=new[:160],
-            fix=f"make it again: medweave bind {shlex.join(words)}",
+            fix=f"regenerate it: medweave bind {shlex.join(words)}",
         )
     ]
 
@@ -203,17 +203,17 @@ def _steps_and_ports(
                     f"{document.path.name} has no step '{binding['step']}'.",
                     seen=binding["step"],
                     expected=f"/ or one of {', '.join(nested)}",
-                    fix=closest(binding["step"], nested) or "take the binding away",
+                    fix=closest(binding["step"], nested) or "remove the binding",
                 )
             elif binding["step"] in bound[:-1]:
                 yield finding_at(
                     source, "binding-step", (*place, "step"), f"'{binding['step']}' is bound twice.", seen=binding["step"],
-                    expected="one binding for a step, with a list of targets where there are several", fix="take one of them away",
+                    expected="one binding per step, with a list of targets if there are several", fix="remove one of the bindings",
                 )  # fmt: skip
         elif "port" not in binding:
             yield finding_at(
-                source, "binding-structure", place, "this binding names no step and no port.", seen=", ".join(binding),
-                expected="step: /… or port: /…", fix="name the bound step or port",
+                source, "binding-structure", place, "this binding has neither `step` nor `port`.", seen=", ".join(binding),
+                expected="step: /… or port: /…", fix="add the bound step or port",
             )  # fmt: skip
         else:
             yield from _port(source, place, binding, inputs, steps, document)
@@ -223,9 +223,9 @@ def _steps_and_ports(
             source,
             "binding-step",
             (*field, "bindings"),
-            f"step '{unbound[0]}' is bound to nothing, and would run on the driver's machine.",
-            seen=f"{', '.join(unbound)} not bound",
-            expected="each step bound, or / for all others",
+            f"step '{unbound[0]}' has no binding, so it would run on the driver's machine.",
+            seen=f"no binding for {', '.join(unbound)}",
+            expected="a binding for each step, or for / (all other steps)",
             fix=f"bind {', '.join(unbound)}",
         )
 
@@ -242,12 +242,13 @@ def _port(
     if port not in inputs and not any(port.startswith(f"{step}/") for step in steps):
         yield finding_at(
             source, "binding-port", (*place, "port"), f"{document.path.name} has no input '{port}'.", seen=port,
-            expected=one_of(inputs), fix=closest(port, inputs) or "take the binding away",
+            expected=one_of(inputs), fix=closest(port, inputs) or "remove the binding",
         )  # fmt: skip
     if isinstance(binding["target"], Mapping) and "workdir" not in binding["target"]:
         yield finding_at(
-            source, "binding-port", (*place, "target"), "a port's target says in which folder the input lies.", seen="no workdir",
-            expected="workdir: a folder at the deployment", fix="write workdir: /…",
+            source, "binding-port", (*place, "target"), "the target of a port must name the folder of the input.",
+            seen="no workdir",
+            expected="workdir: a folder at the deployment", fix="add workdir: /…",
         )  # fmt: skip
 
 
@@ -260,15 +261,15 @@ def _targets(source: SourceDocument, field: FieldPath, binding: Mapping[str, Any
         if name not in deployments:
             yield finding_at(
                 source, "binding-target", (*place, "deployment"), f"there is no deployment '{name}'.", seen=name,
-                expected=one_of(deployments), fix=closest(name, list(deployments)) or "choose one of these",
+                expected=one_of(deployments), fix=closest(name, list(deployments)) or "choose a listed deployment",
             )  # fmt: skip
             continue
         services = services_of(deployments[name], source.path.parent)
         chosen = bool((deployments[name].get("config") or {}).get("services"))
         if service is None and chosen:
             yield finding_at(
-                source, "binding-target", place, f"deployment '{name}' has services, and none is chosen.", seen="no service",
-                expected=f"service: one of {', '.join(sorted(services or ()))}", fix="choose one",
+                source, "binding-target", place, f"deployment '{name}' has services, but no service is chosen.", seen="no service",
+                expected=f"service: one of {', '.join(sorted(services or ()))}", fix="add `service`",
             )  # fmt: skip
         elif service is not None and services is not None and service not in services:
             known = sorted(services)
@@ -279,7 +280,7 @@ def _targets(source: SourceDocument, field: FieldPath, binding: Mapping[str, Any
                 f"deployment '{name}' has no service '{service}'.",
                 seen=service,
                 expected=f"one of {', '.join(known)}" if known else "no service",
-                fix=closest(service, known) or ("choose one of these" if known else "take it away"),
+                fix=closest(service, known) or ("choose a listed service" if known else "remove `service`"),
             )
 
 
@@ -309,7 +310,7 @@ def _names(source: SourceDocument) -> Iterator[ValidationFinding]:
                 f"there is no {kind} '{name}'.",
                 seen=name,
                 expected=one_of(known),
-                fix=closest(name, known) or f"declare the {kind}, or take its name away",
+                fix=closest(name, known) or f"declare the {kind}, or remove its name",
             )
 
 
@@ -332,8 +333,7 @@ def _data_rules(source: SourceDocument) -> Iterator[ValidationFinding]:
                             source,
                             "data-route",
                             at,
-                            f"step {binding['step']} must not run at '{target['deployment']}', "
-                            "because of the data that it reads and writes.",
+                            f"the data rules do not allow step {binding['step']} at '{target['deployment']}'.",
                             seen=f"{', '.join(forbidden)} data",
                             expected=f"a deployment that may hold {', '.join(classes)}: {', '.join(able) or 'none'}",
                             fix=f"bind it to {' or '.join(able)}" if able else f"correct {name}.config.mayHold",
@@ -355,7 +355,7 @@ def _parts(source: SourceDocument) -> Iterator[ValidationFinding]:
         if kind not in schemas:
             yield finding_at(
                 source, "binding-structure", (*field, "type"), f"there is no '{kind}'.", seen=kind,
-                expected=one_of(schemas), fix=closest(kind, list(schemas)) or "choose one of these",
+                expected=one_of(schemas), fix=closest(kind, list(schemas)) or "choose a listed name",
             )  # fmt: skip
             continue
         for fault in faults(part.get("config") or {}, schemas[kind], source.path, (*field, "config")):

@@ -91,10 +91,10 @@ def _finding(key: tuple[Path, FieldPath], pairs: Sequence[tuple[Demand, Cap]]) -
         holder,
         "resource-cap",
         key[1],
-        f"more {demand.resource} is requested than a job gets there.",
+        f"tools request more {demand.resource} than a job gets at this service.",
         seen=f"{highest:g}{unit}, requested by {tools}",
         expected=f"at most {lowest:g}{unit}, by {places}",
-        fix="request less, or raise the limit of the place",
+        fix="request less, or raise the limit of the service",
     )
 
 

@@ -48,14 +48,14 @@ def check_chart(source: SourceDocument, repository: Repository) -> Iterator[Vali
                 f"the key '{key}' is missing.",
                 seen=", ".join(source.data),
                 expected=f"{key}: …",
-                fix=f"write '{key}:' there",
+                fix=f"add '{key}:'",
             )
     if source.data.get("name") not in (None, folder.name):
         yield finding_at(
             source,
             "chart",
             ("name",),
-            "a chart has the name of its folder.",
+            "the name of a chart must equal the name of its folder.",
             seen=str(source.data["name"]),
             expected=folder.name,
             fix=f"write name: {folder.name}",
@@ -97,8 +97,8 @@ def schema_of(folder: Path) -> tuple[dict[str, Any] | None, ValidationFinding | 
         schema: dict[str, Any] = json.loads(text)
         if not isinstance(schema, dict):
             return None, ValidationFinding(
-                file=path, line=1, column=1, rule="chart", what="this is no JSON Schema of a chart's values.",
-                seen=text.strip()[:80], expected="a mapping: a schema of type object", fix="write one, or take the file away",
+                file=path, line=1, column=1, rule="chart", what="this is not a JSON Schema for chart values.",
+                seen=text.strip()[:80], expected="a mapping: a schema of type object", fix="write a schema, or remove the file",
             )  # fmt: skip
         jsonschema.validators.validator_for(schema).check_schema(schema)
     except json.JSONDecodeError as error:
@@ -121,10 +121,10 @@ def schema_of(folder: Path) -> tuple[dict[str, Any] | None, ValidationFinding | 
             column=1,
             field=tuple(error.absolute_path),
             rule="chart",
-            what=f"this is no JSON Schema: {error.message[:120]}.",
+            what=f"this is not a valid JSON Schema: {error.message[:120]}.",
             seen=f"{place}: {json.dumps(error.instance)[:80]}",
             expected="a JSON Schema",
-            fix="correct that keyword",
+            fix="correct this keyword",
         )
     return schema, None
 
@@ -145,8 +145,9 @@ def check_values(
         if _at(values, inside) is not None or _at(values, limit) is not None:
             yield finding_at(
                 source, "chart-value", (*field, *(inside if _at(values, inside) is not None else limit)),
-                f"a container asks for more {inside[-1]} than its limit: Kubernetes refuses such a pod.",
-                seen=f"requests {request}, limits {most}", expected=f"a request of {most} at most", fix="correct one of the two",
+                f"the container requests more {inside[-1]} than its limit; Kubernetes refuses such a pod.",
+                seen=f"requests {request}, limits {most}",
+                expected=f"a request of at most {most}", fix="correct the request or the limit",
             )  # fmt: skip
 
 
@@ -186,9 +187,9 @@ def check_with_helm(repository: Repository) -> Iterator[ValidationFinding]:
     if helm is None:
         raise BackendMissingError(
             "the program 'helm' is not installed.",
-            seen="no helm on the PATH",
+            seen="helm is not on the PATH",
             expected="Helm 3 or 4, for --helm",
-            do="install it, or leave --helm out",
+            do="install helm, or remove --helm",
         )
     for source in repository.charts.values():
         folder = source.path.parent
@@ -249,7 +250,7 @@ def _refused(folder: Path, verb: str, values: Path, message: str) -> ValidationF
         line=int(place[2]) if place and inside.is_file() else 1,
         column=1,
         rule="chart",
-        what=f"`helm {verb}` refuses the chart with {values.relative_to(folder)}.",
+        what=f"`helm {verb}` rejects the chart with {values.relative_to(folder)}.",
         seen=message[:200],
         expected="exit code 0",
         fix="correct the file that the message names",

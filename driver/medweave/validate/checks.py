@@ -113,10 +113,12 @@ def _unknown_kinds(repository: Repository, jobs: Collection[Path]) -> Iterator[V
         keys = documents[0] if documents and isinstance(documents[0], dict) else {}
         yield ValidationFinding(
             file=path, line=1, column=1, rule="file-kind",
-            what="this file is not recognised as anything that is checked, but for secrets and images.",
+            what="unknown file type: only secrets and images were checked.",
             seen=", ".join(keys) or "no keys",
-            expected="a CWL document, StreamFlow file, site, roles.yml, schedule, chart, or a job file in jobs/ by its workflow",
-            fix="check its keys, its folder and, for a job file, the schema in its first line; or leave it out of the command",
+            expected="a CWL document, StreamFlow file, site file, roles.yml, schedule file, chart, or a job file in "
+                "the folder jobs/ of its workflow",
+            fix="check its keys, its folder and, for a job file, the schema in its first line; or remove the "
+                "file from the command",
         )  # fmt: skip
 
 

@@ -8,13 +8,26 @@ from pathlib import Path
 
 from medweave_core.documents.yaml_documents import not_installed
 
-DESCRIPTION = (
-    "Looks for mistakes in CWL workflows, StreamFlow files, site files, roles, job files, charts and images, and for secrets and\n"
-    "forbidden data routes; nothing is run and no network is used. What a file is follows from its keys, and from its folder.\n"
-    "Files that git ignores, folders of runs, and what .medweave-ignore at the top of the working tree names, are left out; of\n"
-    "hidden files, those that git keeps are looked through for secrets.\n\n"
-    "exit codes: 0 nothing found, 1 warnings only, 65 errors, 2 wrong usage, 70 a fault of this command (--debug shows where)"
-)
+DESCRIPTION = """\
+Check CWL workflows, StreamFlow files, site files, roles, job files, charts and images, and search for plaintext
+secrets and forbidden data routes. Nothing runs, and no network is used.
+
+medweave recognizes a file type by the keys and the folder of the file. The check skips files that git ignores,
+run folders, and paths in the .medweave-ignore file at the top of the working tree. In hidden files that git
+tracks, it only searches for secrets."""
+EPILOG = """\
+examples:
+  medweave validate                                   the current folder
+  medweave validate workflows deployments --format github
+  medweave validate --helm --cwltool                  slower, more thorough (seconds)
+
+exit codes:
+  0   no findings
+  1   warnings only
+  2   wrong usage
+  65  errors found
+  69  a library or helm is missing
+  70  internal error (bug in medweave); --debug shows the traceback"""
 FORMATS = ("text", "json", "github", "sarif")
 IMAGES = ("tag", "digest")
 
@@ -27,26 +40,27 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         type=Path,
         default=[Path()],
         metavar="PATHS",
-        help="files and folders to look at (default: the current folder)",
+        help="files and folders to check (default: the current folder)",
     )
     parser.add_argument(
         "--format", choices=FORMATS, default="text",
-        help="text for people, json, github for annotations of GitHub Actions, sarif for code scanning (default: text)",
+        help="output format: text, json, github (annotations of GitHub Actions) or sarif (code scanning); "
+            "default: text",
     )  # fmt: skip
     parser.add_argument(
-        "-o", "--output", type=Path, default=None, metavar="FILE", help="file to write to (default: standard output)"
+        "-o", "--output", type=Path, default=None, metavar="FILE", help="output file (default: standard output)"
     )
     parser.add_argument(
         "--images", choices=IMAGES, default="tag",
-        help="what an image must be named by: a digest or a tag that stays, or a digest (default: tag)",
+        help="required image reference: tag (a fixed tag or a digest) or digest (default: tag)",
     )  # fmt: skip
     parser.add_argument(
-        "--helm", action="store_true", help="also run `helm lint` and `helm template` on each chart; takes seconds"
+        "--helm", action="store_true", help="also run `helm lint` and `helm template` on each chart (takes seconds)"
     )
     parser.add_argument(
         "--cwltool",
         action="store_true",
-        help="also run the validator of cwltool, CWL's reference implementation, on each document; takes seconds",
+        help="also validate each CWL document with cwltool, the reference implementation (takes seconds)",
     )
 
 

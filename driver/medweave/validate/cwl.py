@@ -50,7 +50,7 @@ def check_document(process: Process) -> list[ValidationFinding]:
             source,
             "cwl-structure",
             ("class",),
-            "this is no class of a CWL document.",
+            "unknown class of a CWL document.",
             seen=str(kind),
             expected=one_of(CWL_CLASSES),
             fix=closest(str(kind), CWL_CLASSES) or "write class: CommandLineTool or class: Workflow",
@@ -93,7 +93,7 @@ def _structure(source: SourceDocument) -> Iterator[ValidationFinding]:
     if version not in ("v1.2", None):
         if version not in ("v1.0", "v1.1"):
             yield finding_at(
-                source, "cwl-structure", ("cwlVersion",), "there is no such version of CWL.", seen=str(version), expected="v1.2",
+                source, "cwl-structure", ("cwlVersion",), "unsupported CWL version.", seen=str(version), expected="v1.2",
                 fix="write cwlVersion: v1.2",
             )  # fmt: skip
         return
@@ -127,10 +127,10 @@ def _structure(source: SourceDocument) -> Iterator[ValidationFinding]:
             source,
             "cwl-structure",
             (),
-            f"the document cannot be read as CWL: {error}.",
+            f"invalid CWL document: {error}.",
             seen=type(error).__name__,
             expected="CWL v1.2",
-            fix="compare it with one of workflows/tools",
+            fix="compare it with a document in workflows/tools",
         )
 
 
@@ -141,7 +141,7 @@ def _of_parser(
     text = " ".join(message.split()).replace(source.path.parent.as_uri() + "/", "")
     if message.startswith("invalid field") and names:
         wrong, known = names[0], names[1:]
-        fix = closest(wrong, required) or closest(wrong, known) or f"take '{wrong}' away"
+        fix = closest(wrong, required) or closest(wrong, known) or f"remove '{wrong}'"
         return ValidationFinding(
             file=source.path,
             line=line,
@@ -163,7 +163,7 @@ def _of_parser(
         what=f"{text}.",
         seen="".join(source.text.splitlines()[line - 1 : line]).strip(),
         expected=f"the field '{missing[1]}'" if missing else "a value of CWL v1.2",
-        fix=f"write '{missing[1]}:' there" if missing else "write such a value",
+        fix=f"add '{missing[1]}:'" if missing else "write an expected value",
     )
 
 
@@ -195,14 +195,14 @@ def _types(process: Process) -> Iterator[ValidationFinding]:
                     source,
                     "cwl-type",
                     (section, name, *bad.field) if parameter.is_short else (section, name, "type", *bad.field),
-                    f"'{bad.seen}' is no type of CWL.",
+                    f"'{bad.seen}' is not a CWL type.",
                     seen=bad.seen,
                     expected="null, boolean, int, long, float, double, string, File, Directory, or an array, enum or record",
                     fix=bad.fix,
                 )
             elif parameter.has_default and not of_value(parameter.fields["default"], parameter.type):
                 yield finding_at(
-                    source, "cwl-type", (section, name, "default"), f"the default of '{name}' is not of its type.",
+                    source, "cwl-type", (section, name, "default"), f"the default of '{name}' has another type than the input.",
                     seen=str(parameter.fields["default"]), expected=spelled_type(parameter.type),
                     fix="correct the default or the type",
                 )  # fmt: skip
@@ -231,8 +231,8 @@ def _requirements_of(
             continue
         if colon:
             yield finding_at(
-                source, "cwl-requirement", place, f"the prefix '{prefix}' is declared nowhere.", seen=name,
-                expected="a prefix out of $namespaces", fix=closest(prefix, list(spaces)) or "declare it in $namespaces",
+                source, "cwl-requirement", place, f"the prefix '{prefix}' is not declared.", seen=name,
+                expected="a prefix of $namespaces", fix=closest(prefix, list(spaces)) or "declare it in $namespaces",
             )  # fmt: skip
         else:
             yield finding_at(
@@ -271,19 +271,19 @@ def _numbers(source: SourceDocument, section: FieldPath, name: str, fields: Any)
         if isinstance(value, str) and not is_expression(value):
             yield finding_at(
                 source, "cwl-requirement", (*section, name, key), f"'{key}' is neither a number nor an expression.", seen=value,
-                expected=f"a number of {unit}, without the unit", fix=f"write the number alone, such as {key}: {_SUCH[unit]}",
+                expected=f"a number of {unit}, without the unit", fix=f"write only the number, such as {key}: {_SUCH[unit]}",
             )  # fmt: skip
         most = numbers.get(f"{key.removesuffix('Min')}Max") if key.endswith("Min") else None
         if _is_number(value) and value < 0:
             yield finding_at(
-                source, "cwl-requirement", (*section, name, key), f"'{key}' is less than nothing.", seen=str(value),
-                expected=f"a number of {unit} from 0 on", fix=f"write such a number, as in {key}: {_SUCH[unit]}",
+                source, "cwl-requirement", (*section, name, key), f"'{key}' is negative.", seen=str(value),
+                expected=f"a number of {unit}, 0 or more", fix=f"write such a number, for example {key}: {_SUCH[unit]}",
             )  # fmt: skip
         elif _is_number(value) and _is_number(most) and value > most:
             yield finding_at(
                 source, "cwl-requirement", (*section, name, key), "the requested minimum is greater than the maximum.",
-                seen=f"{key}: {value}, {key.removesuffix('Min')}Max: {most}", expected=f"{most} {unit} at most",
-                fix="correct one of the two",
+                seen=f"{key}: {value}, {key.removesuffix('Min')}Max: {most}", expected=f"at most {most} {unit}",
+                fix="correct the minimum or the maximum",
             )  # fmt: skip
 
 
@@ -311,9 +311,9 @@ def _duplicates(source: SourceDocument) -> Iterator[ValidationFinding]:
                     source,
                     "cwl-duplicate-id",
                     field,
-                    f"'{name}' is the name of two things in this document.",
+                    f"the name '{name}' is used twice in this document.",
                     seen=f"also in {other or section}",
-                    expected="one name for each input, output and step",
+                    expected="a unique name for each input, output and step",
                     fix=f"rename one of them, such as '{name}_{section[:-1]}'",
                 )
             of_section.add(name)
@@ -330,7 +330,7 @@ def _expressions(process: Process) -> Iterator[ValidationFinding]:
                     source,
                     "cwl-expression",
                     field,
-                    f"this expression reads an input '{name}', which the tool does not have.",
+                    f"this expression reads input '{name}', which the tool does not have.",
                     seen=text[:80],
                     expected=one_of(inputs),
                     fix=closest(name, inputs) or "declare the input",
@@ -350,8 +350,8 @@ def _unused(process: Process) -> Iterator[ValidationFinding]:
                 source,
                 "cwl-unused-input",
                 ("inputs", name),
-                f"nothing reads the input '{name}'.",
+                f"input '{name}' is not used.",
                 seen="no inputBinding, and no expression with it",
                 expected="an input that changes what the tool does",
-                fix="give it an inputBinding, or take it away",
+                fix="add an inputBinding, or remove the input",
             )

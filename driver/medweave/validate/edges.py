@@ -84,10 +84,10 @@ def _tools(workflow: _Workflow, repository: Repository) -> Iterator[ValidationFi
         if not path.is_file():
             siblings = [file.name for file in path.parent.glob("*.cwl")] if path.parent.is_dir() else []
             yield workflow.finding(
-                "cwl-missing-file", ("steps", name, "run"), f"the document that step '{name}' runs is not there.",
+                "cwl-missing-file", ("steps", name, "run"), f"step '{name}' runs a document that does not exist.",
                 seen=str(step.fields["run"]),
                 expected=f"one of {', '.join(sorted(siblings))} in that folder" if siblings else "a CWL document",
-                fix=closest(path.name, sorted(siblings)) or "correct the path, which starts at the workflow's folder",
+                fix=closest(path.name, sorted(siblings)) or "correct the path; it starts at the workflow's folder",
             )  # fmt: skip
 
 
@@ -135,20 +135,20 @@ def _ports(workflow: _Workflow, step: Step) -> Iterator[ValidationFinding]:
         yield workflow.finding(
             "cwl-port" if near else "cwl-extra-port", ("steps", name, "in", port),
             f"the tool of step '{name}' has no input '{port}'.", seen=port, expected=one_of(tool.inputs),
-            fix=near or "take it away, if the step need not wait for it",
+            fix=near or "remove it, unless the step must wait for it",
         )  # fmt: skip
     for output in step.outputs:
         if output not in tool.outputs:
             yield workflow.finding(
                 "cwl-port", ("steps", name, "out", output), f"the tool of step '{name}' has no output '{output}'.", seen=output,
-                expected=one_of(tool.outputs), fix=closest(output, list(tool.outputs)) or "take it away",
+                expected=one_of(tool.outputs), fix=closest(output, list(tool.outputs)) or "remove it",
             )  # fmt: skip
     for port, parameter in tool.inputs.items():
         if port not in bound and not unknown and not parameter.is_optional:
             yield workflow.finding(
-                "cwl-port", ("steps", name, "in"), f"step '{name}' does not bind the input '{port}', which its tool must have.",
+                "cwl-port", ("steps", name, "in"), f"step '{name}' does not bind input '{port}', which its tool requires.",
                 seen=", ".join(bound) or "nothing bound", expected=f"{port}: … ({spelled_type(parameter.type)})",
-                fix=f"bind '{port}', or give it a default in {tool.path.name}",
+                fix=f"bind '{port}', or add a default in {tool.path.name}",
             )  # fmt: skip
 
 
@@ -190,7 +190,7 @@ def _features(workflow: _Workflow, step: Step) -> Iterator[ValidationFinding]:
             key = "in" if feature in ("source", "valueFrom") else feature
             yield workflow.finding(
                 "cwl-requirement", ("steps", step.name, key),
-                f"step '{step.name}' uses a feature that the workflow does not require.",
+                f"step '{step.name}' uses a feature that needs a requirement.",
                 seen=f"'{feature}' without {requirement}", expected=f"requirements: {{{requirement}: {{}}}}",
                 fix=f"add {requirement} to the workflow's requirements",
             )  # fmt: skip
@@ -210,7 +210,7 @@ def _step_input(workflow: _Workflow, step: Step, port: str, binding: Binding) ->
         yield workflow.finding(
             "cwl-edge-type",
             (*place, "default"),
-            f"the default of '{port}' is not of the type of the tool's input.",
+            f"the default of '{port}' has another type than the tool's input.",
             seen=str(default),
             expected=spelled_type(kind),
             fix="correct the default",
@@ -218,8 +218,8 @@ def _step_input(workflow: _Workflow, step: Step, port: str, binding: Binding) ->
     if not binding.sources or binding.has_expression:
         if not binding.sources and default is None and not binding.has_expression and not tool.inputs[port].is_optional:
             yield workflow.finding(
-                "cwl-port", place, f"'{port}' is bound to nothing, and the tool must have it.", seen="no source",
-                expected=spelled_type(kind), fix="give it a source",
+                "cwl-port", place, f"'{port}' has no source, but the tool requires a value.", seen="no source",
+                expected=spelled_type(kind), fix="add a source",
             )  # fmt: skip
         return
     source_type = _joined([workflow.sources[source].type for source in binding.sources], binding)
@@ -242,9 +242,9 @@ def _output(workflow: _Workflow, parameter: Parameter) -> Iterator[ValidationFin
     yield from unknown
     if not binding.sources and not {"null", "Any"} & parameter.type:
         yield workflow.finding(
-            "cwl-source", place, f"the output '{parameter.name}' is bound to nothing.", seen="no outputSource",
-            expected="outputSource: …, the output of a step or an input of the workflow",
-            fix=_fix_of_type(workflow, parameter.type) or "say where it comes from",
+            "cwl-source", place, f"output '{parameter.name}' has no source.", seen="no outputSource",
+            expected="outputSource: …, an output of a step or an input of the workflow",
+            fix=_fix_of_type(workflow, parameter.type) or "add outputSource",
         )  # fmt: skip
     if unknown or not binding.sources:
         return
@@ -288,10 +288,10 @@ def _unknown(workflow: _Workflow, place: FieldPath, sources: Sequence[str]) -> I
             yield workflow.finding(
                 "cwl-source",
                 place,
-                f"there is no '{source}' to read from.",
+                f"the source '{source}' does not exist.",
                 seen=source,
-                expected=f"an input of the workflow, or the output of a step: {', '.join(of_step or known)}",
-                fix=closest(source, known) or f"write an output that step '{step}' lists, not '{output}'"
+                expected=f"an input of the workflow, or an output of a step: {', '.join(of_step or known)}",
+                fix=closest(source, known) or f"use a listed output of step '{step}' instead of '{output}'"
                 if step
                 else closest(source, known) or "correct the name",
             )
@@ -307,16 +307,16 @@ def _edge(
     if not may_fit(source_type, sink.type) and not fits(source_type, sink.type):
         yield workflow.finding("cwl-edge-type", place, "type mismatch: the input does not accept the type of its source.",
             seen=f"{spelled_type(source_type)} (of {name})", expected=spelled_type(sink.type),
-            fix=other_fix or _fix_of_type(workflow, sink.type) or "bind it to something of that type",
+            fix=other_fix or _fix_of_type(workflow, sink.type) or "bind it to a source of this type",
         )  # fmt: skip
     elif not fits(source_type, sink.type):
         yield workflow.finding(
             "cwl-null-edge",
             place,
-            "the source may be null, or of a type that the input does not accept.",
+            "type mismatch: the source may be null or have a type that the input does not accept.",
             seen=f"{spelled_type(source_type)} (of {name})",
             expected=spelled_type(sink.type),
-            fix="give it a default or a pickValue, or let the end take null",
+            fix="add a default or pickValue, or make the input optional",
         )
     else:
         for source in sources:
@@ -333,13 +333,13 @@ def _edge(
                     "format mismatch: the input does not accept the format of its source.",
                     seen=f"{', '.join(formats)} (of {source})",
                     expected=" or ".join(sink.formats),
-                    fix="bind it to a file of that format, or correct the format",
+                    fix="bind it to a file of this format, or correct the format",
                 )
 
 
 def _fix_of_type(workflow: _Workflow, target: Type) -> str:
     names = [name for name, port in workflow.sources.items() if fits(port.type, target) and "Any" not in port.type]
-    return f"bind it to something of that type, such as {', '.join(names[:4])}" if names and "Any" not in target else ""
+    return f"bind it to a source of this type, such as {', '.join(names[:4])}" if names and "Any" not in target else ""
 
 
 def _is_array_of(source_type: Type, target: Type) -> bool:
@@ -373,10 +373,10 @@ def _cycles(workflow: _Workflow) -> Iterator[ValidationFinding]:
         yield workflow.finding(
             "cwl-cycle",
             ("steps", first, "in", port),
-            f"step '{first}' waits for itself.",
+            f"step '{first}' depends on itself (cycle).",
             seen=" → ".join(turned),
-            expected="steps that can be put in an order",
-            fix=f"bind '{port}' to something that does not come after '{first}'",
+            expected="a workflow without cycles",
+            fix=f"bind '{port}' to a source that does not depend on '{first}'",
         )
         return
 
@@ -389,6 +389,7 @@ def _unused(workflow: _Workflow) -> Iterator[ValidationFinding]:
     for name in process.inputs:
         if name not in read:
             yield workflow.finding(
-                "cwl-unused-input", ("inputs", name), f"no step and no output reads the input '{name}'.", seen="bound nowhere",
-                expected="an input that changes what the workflow does", fix="bind a step's input to it, or take it away",
+                "cwl-unused-input", ("inputs", name), f"input '{name}' of the workflow is not used.",
+                seen="no step or output reads it",
+                expected="an input that changes what the workflow does", fix="bind a step input to it, or remove it",
             )  # fmt: skip

@@ -72,8 +72,8 @@ def check_ends(source: SourceDocument) -> Iterator[ValidationFinding]:
                 rest = rest[ends[1] :]
         except SubstitutionError:
             yield finding_at(
-                source, "cwl-expression", field, "this expression has no end.", seen=text[:80],
-                expected="a closing one for each bracket and quote in it", fix="close it, or write \\$ for a plain $",
+                source, "cwl-expression", field, "unterminated expression.", seen=text[:80],
+                expected="a closing bracket or quote for each opening one", fix="close it, or write \\$ for a plain $",
             )  # fmt: skip
 
 
@@ -101,14 +101,14 @@ def check_roots(source: SourceDocument) -> Iterator[ValidationFinding]:
             is_own = re.search(rf"\b(?:var|let|const|function)\s+{name}\b", source.text)
             if name not in ROOTS and not is_own and (near := closest(name, ROOTS)):
                 yield finding_at(
-                    source, "cwl-expression", field, f"there is nothing of the name '{name}' in an expression.", seen=text[:80],
+                    source, "cwl-expression", field, f"unknown name '{name}' in an expression.", seen=text[:80],
                     expected=one_of(ROOTS), fix=near,
                 )  # fmt: skip
         for name in _RUNTIME.findall(text):
             if name not in RUNTIME:
                 yield finding_at(
                     source, "cwl-expression", field, f"there is no 'runtime.{name}'.", seen=text[:80],
-                    expected=one_of(f"runtime.{key}" for key in RUNTIME), fix=closest(name, RUNTIME) or "take one of these",
+                    expected=one_of(f"runtime.{key}" for key in RUNTIME), fix=closest(name, RUNTIME) or "use a listed name",
                 )  # fmt: skip
 
 

@@ -24,81 +24,99 @@ ERROR, WARNING = Severity.ERROR, Severity.WARNING
 
 # Name -> severity, what the rule holds. The reference page is made from it.
 RULES: dict[str, tuple[Severity, str]] = {
-    "yaml-syntax": (ERROR, "the file is YAML in UTF-8, and has in it what its kind needs"),
+    "yaml-syntax": (ERROR, "A file must be valid YAML in UTF-8 and have the content of its type."),
     "file-kind": (
         WARNING,
-        "a YAML file that is named on the command line is of a kind that is known; of others only secrets and images are looked at",
+        "A YAML file on the command line must have a known type. In other files, only secrets and images are checked.",
     ),
-    "duplicate-key": (ERROR, "a mapping has each key once; YAML readers differ in which of two they take"),
+    "duplicate-key": (ERROR, "A mapping must have each key once. YAML readers differ in which duplicate they use."),
     "cwl-structure": (
         ERROR,
-        "a CWL document has the fields of CWL v1.2, with values that they can have (cwl-utils' parser)",
+        "A CWL document must have the fields and values of CWL v1.2 (parser of cwl-utils).",
     ),
-    "cwl-type": (ERROR, "a type is one of CWL's, or declared in the document; a default has the type of its input"),
+    "cwl-type": (
+        ERROR,
+        "A type must be a CWL type or declared in the document. A default must have the type of its input.",
+    ),
     "cwl-requirement": (
         ERROR,
-        "requirements and hints are CWL's or have a declared prefix; features in use are required",
+        "Requirements and hints must be from CWL or have a declared prefix. Features in use must be required.",
     ),
     "container": (
         ERROR,
-        "no tool of a workflow that medweave's sites run asks for a container (DockerRequirement): the site provides the software",
+        "A tool must not request a container (DockerRequirement): the site provides the software.",
     ),
-    "cwltool": (ERROR, "cwltool, the reference implementation of CWL, accepts each document (only with --cwltool)"),
-    "cwl-duplicate-id": (ERROR, "inputs, outputs and steps of one document have different names"),
-    "cwl-missing-file": (ERROR, "the document that a step runs exists"),
+    "cwltool": (ERROR, "cwltool, the CWL reference implementation, must accept each document (only with --cwltool)."),
+    "cwl-duplicate-id": (ERROR, "Inputs, outputs and steps of a document must have different names."),
+    "cwl-missing-file": (ERROR, "The document that a step runs must exist."),
     "cwl-port": (
         ERROR,
-        "a step binds inputs that its tool has, every input that it must have, and takes outputs that it has",
+        "A step must bind existing inputs of its tool, bind all required ones, and list existing outputs.",
     ),
     "cwl-extra-port": (
         WARNING,
-        "a step binds nothing that its tool does not have; CWL takes it, and only waits for it",
+        "A step should not bind an input that its tool does not have. CWL accepts it: the step only waits for "
+        "the source.",
     ),
-    "cwl-source": (ERROR, "what an input or output is bound to exists, and an output that may not be null is bound"),
+    "cwl-source": (
+        ERROR,
+        "The source of an input or output must exist. An output that may not be null must have a source.",
+    ),
     "cwl-edge-type": (
         ERROR,
-        "what flows along an edge has the type that is taken there, with scatter, linkMerge and pickValue",
+        "A source must have the type that the input accepts, including scatter, linkMerge and pickValue.",
     ),
-    "cwl-null-edge": (WARNING, "what may be null along an edge goes where null is taken"),
-    "cwl-format": (ERROR, "a file's format is the one that is taken where it goes"),
-    "cwl-scatter": (ERROR, "a step is scattered over inputs that it binds"),
-    "cwl-cycle": (ERROR, "no step waits for itself"),
-    "cwl-expression": (ERROR, "an expression has an end, and reads inputs and fields that are there"),
-    "cwl-output": (WARNING, "a tool says where its program leaves each file and folder that it is to hand on"),
-    "cwl-verb": (ERROR, "a tool that calls `medweave-step` names a verb that there is, and options that it has"),
-    "cwl-unused-input": (WARNING, "every input is read by something"),
-    "roles": (ERROR, "roles.yml gives each step of its workflows one role that exists, and names no other step"),
-    "binding-structure": (ERROR, "a StreamFlow file has the keys and values that StreamFlow and the connectors take"),
-    "binding-file": (ERROR, "the workflow, the job file, charts and other files that are named exist"),
-    "binding-step": (ERROR, "a bound step exists, and each step is bound"),
-    "binding-port": (ERROR, "a bound port is an input of the workflow, and says in which folder it lies"),
-    "binding-target": (ERROR, "a target's deployment and service exist; so do the filters and policies that are named"),
-    "binding-stale": (ERROR, "a file that `medweave bind` wrote is up to date"),
-    "site": (ERROR, "a site file has the keys and values of its schema, and its places exist"),
-    "site-role": (ERROR, "a site has a place for each role of the workflows that are bound to it"),
+    "cwl-null-edge": (WARNING, "A source that may be null should lead to an input that accepts null."),
+    "cwl-format": (ERROR, "A file must have the format that the input accepts."),
+    "cwl-scatter": (ERROR, "A step must be scattered over inputs that it binds."),
+    "cwl-cycle": (ERROR, "Steps must not depend on each other in a cycle."),
+    "cwl-expression": (ERROR, "An expression must be terminated, and read existing inputs and fields."),
+    "cwl-output": (WARNING, "A tool must declare where its program writes each output file and folder."),
+    "cwl-verb": (ERROR, "A tool that calls `medweave-step` must use an existing verb and existing options."),
+    "cwl-unused-input": (WARNING, "Each input should be used."),
+    "roles": (ERROR, "roles.yml must give each step of its workflows one existing role, and name no other step."),
+    "binding-structure": (
+        ERROR,
+        "A StreamFlow file must have the keys and values that StreamFlow and the connectors accept.",
+    ),
+    "binding-file": (ERROR, "The workflow, job file, charts and other named files must exist."),
+    "binding-step": (ERROR, "A bound step must exist, and each step must be bound."),
+    "binding-port": (
+        ERROR,
+        "A bound port must be an input of the workflow, and its target must name the folder of the input.",
+    ),
+    "binding-target": (ERROR, "The deployment and service of a target, and named filters and policies, must exist."),
+    "binding-stale": (ERROR, "A file that `medweave bind` wrote should be up to date."),
+    "site": (ERROR, "A site file must match its schema, and its deployments and services must exist."),
+    "site-role": (ERROR, "A site file must give a deployment to each role of the workflows that are bound to it."),
     "schedule": (
         ERROR,
-        "a schedule has the keys and values of its schema, times that cron takes, and its StreamFlow file is there",
+        "A schedule file must match its schema, have valid cron times, and name an existing StreamFlow file.",
     ),
-    "data-route": (ERROR, "data lie and go only where the site's data rules let them (`mayHold`)"),
-    "resource-cap": (ERROR, "a tool asks for no more cores, memory or GPUs than its place gives it"),
-    "job-input": (ERROR, "a job file names inputs of its workflow, and all that it must have"),
-    "job-type": (ERROR, "a value in a job file has the type and the format of its input"),
+    "data-route": (
+        ERROR,
+        "Data must be stored and transferred only where the data rules of the site (`mayHold`) allow it.",
+    ),
+    "resource-cap": (ERROR, "A tool must not request more cores, memory or GPUs than its service provides."),
+    "job-input": (ERROR, "A job file must name inputs of its workflow, including all required ones."),
+    "job-type": (ERROR, "A value in a job file must have the type and the format of its input."),
     "job-file": (
         ERROR,
-        "files that a job names, and their secondary files, exist here, unless a site holds them or a run makes them (git-ignored)",
+        "Files of a job file, and their secondary files, must exist here, unless a site stores them or a run "
+        "creates them (git-ignored).",
     ),
     "chart": (
         ERROR,
-        "a chart has its files, and its schema is a JSON Schema; `helm lint` and `helm template` with --helm",
+        "A chart must have its files, and its schema must be a JSON Schema. With --helm, `helm lint` and `helm "
+        "template` must succeed.",
     ),
     "chart-value": (
         ERROR,
-        "a chart's value is one that its values.schema.json takes, and no container asks for more than its limit",
+        "A chart value must match values.schema.json, and no container may request more than its limit.",
     ),
-    "secret-in-clear": (ERROR, "no file contains a plaintext password, token or key"),
-    "image-unpinned": (ERROR, "an image has a digest, or a tag that stays (with --images digest: a digest)"),
-    "version-differs": (ERROR, "charts and images of medweave have the version of the step package"),
+    "secret-in-clear": (ERROR, "No file may contain a plaintext password, token or key."),
+    "image-unpinned": (ERROR, "An image must have a digest or a fixed tag (with --images digest: a digest)."),
+    "version-differs": (ERROR, "Charts and images of medweave must have the version of the step package."),
 }
 # Rules about the shape of a file of its kind.
 OF_SHAPE = ("yaml-syntax", "duplicate-key", "cwl-structure", "binding-structure", "site")
@@ -172,7 +190,7 @@ def no_json(path: Path, error: json.JSONDecodeError, rule: str) -> ValidationFin
     return ValidationFinding(
         file=path, line=error.lineno, column=error.colno, rule=rule, what=f"this is not valid JSON: {error.msg}.",
         seen="".join(error.doc.splitlines()[error.lineno - 1 : error.lineno]).strip()[:80], expected="JSON",
-        fix="mend that line or the one above it",
+        fix="correct this line or the line above it",
     )  # fmt: skip
 
 

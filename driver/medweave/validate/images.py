@@ -73,7 +73,7 @@ def check_images(source: SourceDocument, policy: str, version: str) -> Iterator[
                 source,
                 "version-differs",
                 field,
-                "this image and the step package have different versions.",
+                "the version of this image differs from the version of the step package.",
                 seen=name,
                 expected=version,
                 fix=f"rebuild the image, or write tag {version}",
@@ -155,7 +155,7 @@ def check_chart_version(source: SourceDocument, version: str) -> Iterator[Valida
             source,
             "version-differs",
             ("appVersion",),
-            "this chart and the step package have different versions.",
+            "the version of this chart differs from the version of the step package.",
             seen=str(app_version),
             expected=version,
             fix=f"write appVersion: {version}",
@@ -170,25 +170,25 @@ def fault_of_image(name: str, policy: str) -> tuple[str, str] | None:
     if digest:
         return "this is not a digest.", "sha256: and 64 hexadecimal digits"
     if policy == "digest":
-        return "this image is not named by a digest.", "NAME@sha256:…"
+        return "this image has no digest.", "NAME@sha256:…"
     if not tag:
         return (
-            "this image has no tag and no digest, so it may be another one tomorrow.",
-            "a tag that stays, or a digest",
+            "this image has neither tag nor digest, so it may change at any time.",
+            "a fixed tag or a digest",
         )
     if tag.lower() in MOVING:
         return (
-            f"the tag '{tag}' moves: the image may be another one tomorrow.",
-            "a tag that stays, such as a version, or a digest",
+            f"the tag '{tag}' moves, so the image may change at any time.",
+            "a fixed tag, such as a version, or a digest",
         )
     return None
 
 
 def _fix(policy: str) -> str:
     return (
-        "write the digest: docker inspect --format '{{index .RepoDigests 0}}' IMAGE"
+        "add the digest: docker inspect --format '{{index .RepoDigests 0}}' IMAGE"
         if policy == "digest"
-        else "write a version as the tag, or a digest"
+        else "use a version as the tag, or a digest"
     )
 
 

@@ -154,16 +154,16 @@ def _missing(source: SourceDocument, name: str, value: Any) -> Iterator[Validati
                 field,
                 f"'{text}' {reasons[path]}.",
                 seen=str(text),
-                expected="a path from the folder of this file",
-                fix=near(path)[1] or "correct the path, or bind the input to the site that holds it",
+                expected="a path relative to the folder of this file",
+                fix=near(path)[1] or "correct the path, or declare the input in a site file if a site stores it",
             )
 
 
 def _missing_secondary(source: SourceDocument, name: str, value: Any, described: Any) -> Iterator[ValidationFinding]:
     for field, pattern, path in missing_secondary_files(value, described, source.path.parent, (name,)):
         yield finding_at(
-            source, "job-file", field, f"a file that '{name}' needs next to this one is missing.", seen=f"no file '{path.name}'",
-            expected=f"a secondary file of the pattern '{pattern}'", fix=f"put '{path.name}' into the same folder",
+            source, "job-file", field, f"a required secondary file of '{name}' is missing.", seen=f"no file '{path.name}'",
+            expected=f"a file that matches the pattern '{pattern}'", fix=f"put '{path.name}' into the same folder",
         )  # fmt: skip
 
 

@@ -47,8 +47,8 @@ def check_types_and_files(source: SourceDocument, rule: str, *, missing_rule: st
         if kind not in schemas and kind not in STOCK and not kind.startswith("medweave."):
             known = [*schemas, *STOCK]
             yield finding_at(
-                source, rule, (*field, "type"), f"there is no connector '{kind}'.", seen=kind, expected=one_of(known),
-                fix=closest(kind, known) or "choose one of these",
+                source, rule, (*field, "type"), f"unknown connector '{kind}'.", seen=kind, expected=one_of(known),
+                fix=closest(kind, known) or "choose a listed connector",
             )  # fmt: skip
         schema = schemas.get(kind, {})
         named = [(("chart",), config["chart"])] if isinstance(config.get("chart"), str) and "repo" not in config else []
@@ -57,7 +57,7 @@ def check_types_and_files(source: SourceDocument, rule: str, *, missing_rule: st
             if path is not None and not path.exists():
                 names, fix = near(path)
                 yield finding_at(
-                    source, missing_rule, (*field, "config", *inside), f"'{text}' is not there.", seen=str(text),
+                    source, missing_rule, (*field, "config", *inside), f"'{text}' does not exist.", seen=str(text),
                     expected=expected_path(names), fix=fix or "correct the path",
                 )  # fmt: skip
 

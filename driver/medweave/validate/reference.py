@@ -54,8 +54,8 @@ def _validate(source: SourceDocument) -> Iterator[ValidationFinding]:
         file, line, column = Path(places[-1]["file"]).resolve(), int(places[-1]["line"]), int(places[-1]["column"])
     yield ValidationFinding(
         file=file, line=line, column=column, rule=RULE,
-        what="cwltool, the reference implementation of CWL, refuses this document.",
+        what="cwltool, the CWL reference implementation, rejects this document.",
         seen=" ".join(text for text in texts if text and not text.startswith(("INFO", "ERROR"))).partition(", tried ")[0],
         expected="a document that `cwltool --validate` accepts",
-        fix="correct this place; `cwltool --validate FILE` shows the whole message",
+        fix="correct this line; `cwltool --validate FILE` shows the whole message",
     )  # fmt: skip

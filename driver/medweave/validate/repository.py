@@ -33,10 +33,10 @@ FOLDERS = {"deployments/sites": "sites", "deployments/schedules": "schedules"}
 EMPTY = {
     "cwl": ("cwl-structure", "CWL document"),
     "charts": ("chart", "Chart.yaml"),
-    "roles": ("roles", "file of roles"),
+    "roles": ("roles", "roles file"),
     "streamflow": ("binding-structure", "StreamFlow file"),
     "sites": ("site", "site file"),
-    "schedules": ("schedule", "file of a schedule"),
+    "schedules": ("schedule", "schedule file"),
 }
 
 
@@ -99,10 +99,10 @@ class Repository:
                     line=1,
                     column=1,
                     rule=rule,
-                    what=f"this {what} is empty or no mapping.",
+                    what=f"this {what} is empty or not a mapping.",
                     seen=type(first.data).__name__ if first is not None and first.data is not None else "nothing",
                     expected="a mapping: lines `key: value`",
-                    fix="start from one that exists, or take the file away",
+                    fix="start from an existing file, or remove this one",
                 )
             )
 
@@ -116,8 +116,8 @@ def open_repository(paths: Sequence[Path]) -> Repository:
     for path in paths:
         if not path.exists():
             raise UsageError(
-                f"{shown(path)}: there is no such file or folder.", seen=str(path), expected="files or folders to look at",
-                do=near(path)[1] or "check the path",
+                f"{shown(path)}: no such file or folder.", seen=str(path), expected="files or folders to check",
+                do=near(path)[1] or "correct the path",
             )  # fmt: skip
     root = _top(paths[0].resolve())
     files: dict[Path, None] = {}

@@ -13,8 +13,8 @@ from medweave_core.documents.line_numbers import FieldPath
 from medweave_core.documents.source_documents import SourceDocument
 
 MOST_BYTES = 1 << 20
-EXPECTED = "a variable (${NAME}), a file outside of the repository, or a Secret of the cluster"
-FIX = "take it out, and have it changed: whoever can read the history has it"
+EXPECTED = "a variable (${NAME}), a file outside the repository, or a Secret of the cluster"
+FIX = "remove it and revoke it: everyone who can read the git history has it"
 # Kind, texts of which one is contained, regular expression. The texts make the search fast.
 _FORMS = (
     (
@@ -22,19 +22,19 @@ _FORMS = (
         ("PRIVATE KEY-----",),
         r"-----BEGIN [A-Z ]*PRIVATE KEY-----\s+(?:[\w-]+: [^\n]*\s+)*[A-Za-z0-9+/=]{20,}",
     ),
-    ("an access key of AWS", ("AKIA",), r"AKIA[0-9A-Z]{16}\b"),
-    ("a token of GitHub", ("ghp_", "gho_", "ghu_", "ghs_", "ghr_"), r"gh[pousr]_[A-Za-z0-9]{36,}"),
-    ("a token of GitHub", ("github_pat_",), r"github_pat_[A-Za-z0-9_]{60,}"),
-    ("a token of GitLab", ("glpat-",), r"glpat-[A-Za-z0-9_-]{20,}"),
-    ("a token of Slack", ("xox",), r"xox[abprs]-[A-Za-z0-9-]{20,}"),
-    ("a webhook of Slack", ("hooks.slack.com/",), r"hooks\.slack\.com/(?:services|workflows)/[A-Za-z0-9+/]{30,}"),
-    ("a webhook of Teams", (".webhook.office.com/",), r"\.webhook\.office\.com/webhookb2/[0-9a-f-]{36}@"),
-    ("a token of Docker Hub", ("dckr_pat_",), r"dckr_pat_[A-Za-z0-9_-]{20,}"),
-    ("a key of Google's APIs", ("AIza",), r"\bAIza[0-9A-Za-z_-]{35}"),
-    ("a key of Azure's storage", ("AccountKey=",), r"AccountKey=[A-Za-z0-9+/]{40,}={0,2}"),
-    ("a token of Hugging Face", ("hf_",), r"\bhf_[A-Za-z]{34,}\b"),
+    ("an AWS access key", ("AKIA",), r"AKIA[0-9A-Z]{16}\b"),
+    ("a GitHub token", ("ghp_", "gho_", "ghu_", "ghs_", "ghr_"), r"gh[pousr]_[A-Za-z0-9]{36,}"),
+    ("a GitHub token", ("github_pat_",), r"github_pat_[A-Za-z0-9_]{60,}"),
+    ("a GitLab token", ("glpat-",), r"glpat-[A-Za-z0-9_-]{20,}"),
+    ("a Slack token", ("xox",), r"xox[abprs]-[A-Za-z0-9-]{20,}"),
+    ("a Slack webhook", ("hooks.slack.com/",), r"hooks\.slack\.com/(?:services|workflows)/[A-Za-z0-9+/]{30,}"),
+    ("a Teams webhook", (".webhook.office.com/",), r"\.webhook\.office\.com/webhookb2/[0-9a-f-]{36}@"),
+    ("a Docker Hub token", ("dckr_pat_",), r"dckr_pat_[A-Za-z0-9_-]{20,}"),
+    ("a Google API key", ("AIza",), r"\bAIza[0-9A-Za-z_-]{35}"),
+    ("an Azure storage key", ("AccountKey=",), r"AccountKey=[A-Za-z0-9+/]{40,}={0,2}"),
+    ("a Hugging Face token", ("hf_",), r"\bhf_[A-Za-z]{34,}\b"),
     ("a token (JWT)", (".eyJ",), r"eyJ[A-Za-z0-9_-]{10,}\.eyJ[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]{10,}"),
-    ("a password in an address", ("://",), r"://[A-Za-z0-9._-]+:(?!\$|<|\{|%|\*|…)[^\s/:@\"'<>{}$]{4,}@[A-Za-z0-9]"),
+    ("a password in a URL", ("://",), r"://[A-Za-z0-9._-]+:(?!\$|<|\{|%|\*|…)[^\s/:@\"'<>{}$]{4,}@[A-Za-z0-9]"),
 )
 _COMPILED = tuple((name, hints, re.compile(form)) for name, hints, form in _FORMS)
 _KEY = re.compile(
@@ -73,9 +73,9 @@ def check_text(path: Path) -> Iterator[ValidationFinding]:
 def _secret_settings(path: Path, text: str) -> Iterator[tuple[int, str]]:
     """Yield settings with the names of secrets, without values that have the form of a secret."""
     if path.suffix in SETTINGS or path.name.startswith(".env"):
-        matches, kind = list(_SETTING.finditer(text)), "a setting with a value"
+        matches, kind = list(_SETTING.finditer(text)), "a key with a value"
     elif path.name.startswith(RECIPES) or path.suffix == ".Containerfile":
-        matches, kind = list(_OF_RECIPE.finditer(text)), "a variable of the image with a value"
+        matches, kind = list(_OF_RECIPE.finditer(text)), "an image variable with a value"
     elif path.suffix in (".json", ".dockerconfigjson", ".dockercfg") or path.name == ".dockercfg":
         pairs = _OF_JSON.finditer(text) if _hints_of_json(text) else ()
         for match in pairs:

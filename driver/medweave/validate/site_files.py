@@ -46,7 +46,7 @@ def _check_services(source: SourceDocument) -> Iterator[ValidationFinding]:
                 yield finding_at(
                     source, "site", (section, name, "service"), f"deployment '{place['deployment']}' has no service '{service}'.",
                     seen=service, expected=f"one of {', '.join(known)}" if known else "no service",
-                    fix=closest(service, known) or "choose one of these",
+                    fix=closest(service, known) or "choose a listed service",
                 )  # fmt: skip
 
 
@@ -72,7 +72,7 @@ def check_roles(source: SourceDocument, repository: Repository) -> Iterator[Vali
                 (name,),
                 f"there is no workflow '{name}' in this folder."
                 if document is None
-                else "this is no mapping of steps to roles.",
+                else "this is not a mapping of steps to roles.",
                 seen=str(name),
                 expected=f"one of {', '.join([*siblings, 'holds'])}, with lines `/step: role`",
                 fix=closest(str(name), [*siblings, "holds"]) or "correct the name",
@@ -84,7 +84,7 @@ def check_roles(source: SourceDocument, repository: Repository) -> Iterator[Vali
             free = [file for file in steps if file not in roles]
             yield finding_at(
                 source, "roles", (name, step), f"{name} has no step '{step}'.", seen=str(step), expected=one_of(steps),
-                fix=closest(str(step), free) or "take the line away",
+                fix=closest(str(step), free) or "remove the line",
             )  # fmt: skip
         for step in steps:
             if step not in roles and not stray:
@@ -106,7 +106,7 @@ def check_roles(source: SourceDocument, repository: Repository) -> Iterator[Vali
                     f"there is no role '{role}'.",
                     seen=str(role),
                     expected=one_of(known_roles),
-                    fix=closest(str(role), known_roles) or "choose one of these",
+                    fix=closest(str(role), known_roles) or "choose a listed role",
                 )
 
 
@@ -141,10 +141,10 @@ def check_bound_roles(
             source,
             "site-role",
             ("roles",),
-            f"there is no place for role '{role}'.",
+            f"the site file has no deployment for role '{role}'.",
             seen=", ".join(source.data["roles"]),
             expected=f"{role}: {{deployment: …}}, for {pipeline.path.parent.name}/{pipeline.path.name}",
-            fix=f"say where '{role}' runs",
+            fix=f"add '{role}' under `roles`",
         )
 
 

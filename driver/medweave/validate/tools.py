@@ -45,7 +45,7 @@ def check_hints(
             keys = sorted(HINT_KEYS[short])
             yield finding_at(
                 source, "cwl-requirement", (*place, stray[0]), f"the hint '{name}' has no key '{stray[0]}'.", seen=stray[0],
-                expected=one_of(keys) if keys else f"{name}: {{}}", fix=closest(stray[0], keys) or "take it away",
+                expected=one_of(keys) if keys else f"{name}: {{}}", fix=closest(stray[0], keys) or "remove it",
             )  # fmt: skip
         else:
             try:
@@ -55,7 +55,7 @@ def check_hints(
                     source,
                     "cwl-requirement",
                     place,
-                    f"the hint '{name}' cannot be used.",
+                    f"invalid hint '{name}'.",
                     seen=error.seen,
                     expected=error.expected,
                     fix=error.do,
@@ -71,9 +71,11 @@ def check_outputs(process: Process) -> Iterator[ValidationFinding]:
         is_located = isinstance(binding, Mapping) and ("glob" in binding or "outputEval" in binding)
         if parameter.fields.get("type") not in STREAMS and not is_located and parameter.type & {"File", "Directory"}:
             yield finding_at(
-                process.document, "cwl-output", ("outputs", name), f"nothing says where the program leaves the output '{name}'.",
+                process.document, "cwl-output", ("outputs", name),
+                f"the tool does not declare where its program writes output '{name}'.",
                 seen="no outputBinding with a glob", expected="outputBinding: {glob: …}",
-                fix=f"say it; or let the program write {OUTPUT_OBJECT_FILE}, and say so in the tool's doc",
+                fix=f"add outputBinding; if the program writes {OUTPUT_OBJECT_FILE}, mention that file in the "
+                    "tool's doc",
             )  # fmt: skip
 
 
@@ -88,6 +90,6 @@ def check_positions(process: Process) -> Iterator[ValidationFinding]:
         if isinstance(position, str) and not is_expression(position):
             yield finding_at(
                 process.document, "cwl-structure", (*field, "position"), "'position' is neither a number nor an expression.",
-                seen=position, expected="a whole number: lower ones come first",
-                fix="write the number alone, such as position: 1",
+                seen=position, expected="a whole number; lower numbers come first",
+                fix="write only the number, such as position: 1",
             )  # fmt: skip

@@ -28,7 +28,7 @@ def check_verb(process: Process) -> Iterator[ValidationFinding]:
     if verb not in verbs:
         yield finding_at(
             source, "cwl-verb", ("baseCommand", 1), f"{PROGRAM} has no verb '{verb}'.", seen=verb, expected=one_of(verbs),
-            fix=closest(verb, verbs) or "choose one of these",
+            fix=closest(verb, verbs) or "choose a listed verb",
         )  # fmt: skip
         return
     parser = program.build_parser(program.load_verb(verb))
@@ -37,7 +37,7 @@ def check_verb(process: Process) -> Iterator[ValidationFinding]:
         if option.startswith("-") and "$" not in option and option not in options:
             yield finding_at(
                 source, "cwl-verb", field, f"`{PROGRAM} {verb}` has no option '{option}'.", seen=option, expected=one_of(options),
-                fix=closest(option, options) or "take it away",
+                fix=closest(option, options) or "remove it",
             )  # fmt: skip
 
 

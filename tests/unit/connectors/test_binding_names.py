@@ -66,7 +66,7 @@ def test_the_nearest_names_come_first() -> None:
     assert set(caught.value.expected.partition(": ")[2].split(", ")) == {*STEPS, "/infer"}
     with pytest.raises(FieldFault) as caught:
         look({"step": "/trian", "target": {}})
-    assert caught.value.do == "write '/train' (closest name)"
+    assert caught.value.do == "write '/train' (closest match)"
 
 
 def test_an_input_of_a_step_is_no_port_that_can_be_bound() -> None:
@@ -89,7 +89,7 @@ def test_an_input_of_a_step_is_no_port_that_can_be_bound() -> None:
         ),
         (
             {"deployment": "hpc"},
-            "target: deployment 'hpc' has services, and none is chosen.",
+            "target: deployment 'hpc' has services, but no service is chosen.",
             "one of gpu4, cpu",
         ),
         (

@@ -87,7 +87,7 @@ def test_a_run_of_an_older_version_owns_what_has_a_generated_name(tmp_path: Path
 
 @pytest.mark.parametrize("run_id", ["", ".", "..", "../x", "a/b", "/", ".medweave-store", "-rf", "a\nb", "a\0b"])
 def test_an_event_log_that_names_another_folder_is_refused(tmp_path: Path, run_id: str) -> None:
-    with pytest.raises(UsageError, match="no name of a folder"):
+    with pytest.raises(UsageError, match="not a valid folder name"):
         recorded_owner(tmp_path, run_id)
 
 

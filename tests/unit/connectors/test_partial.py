@@ -70,13 +70,13 @@ def test_the_run_delivers_a_part_and_reports_the_rest(tmp_path: Path) -> None:
     assert (end["state"], end["left_out"], end["failed"]) == ("partial", ["/each/0.2"], ["/each/0.2"])
     states = {event["job"]: event["data"]["state"] for event in ended.of_type("job.ended")}
     assert sorted(states.values()) == ["completed"] * 3 + ["failed"]
-    assert "delivered a part after" in ended.stderr
+    assert "finished with partial results after" in ended.stderr
     assert "not in its outputs: each.2" in ended.stderr
     assert ended.stderr.count("medweave-step v: batch 2.") == 1
     assert (ended.record / "work").is_dir(), "the files of the failed job remain"
     record = read_run(ended.record)
     assert [job.name for job in record.failures()] == ["/each/0.2"]
-    assert "The run delivered a part." in render(record, None, Model())
+    assert "The run finished with partial results." in render(record, None, Model())
 
 
 @pytest.mark.slow

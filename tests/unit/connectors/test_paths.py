@@ -60,7 +60,7 @@ def test_a_variable_without_a_value_is_an_error_that_names_the_place(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("NOTHING", raising=False)
-    with pytest.raises(UsageError, match=r"deployments\.here\.workdir: the variable NOTHING has no value"):
+    with pytest.raises(UsageError, match=r"deployments\.here\.workdir: variable NOTHING is not set"):
         resolve_paths(config(tmp_path, "${NOTHING}/w"), tmp_path, {})
 
 
@@ -114,7 +114,7 @@ def test_settings_that_are_paths_start_at_the_file_and_all_may_hold_variables(
 )
 def test_a_site_needs_an_absolute_workdir(tmp_path: Path, workdir: str | None, seen: str) -> None:
     # Without one the engine takes /tmp/streamflow, which all users of a machine share; one with a blank breaks its commands.
-    with pytest.raises(UsageError, match=r"bound\.yml: deployments\.far\.workdir: .* need a folder") as caught:
+    with pytest.raises(UsageError, match=r"bound\.yml: deployments\.far\.workdir: .* need a work directory") as caught:
         resolve_paths(site(tmp_path, {}, workdir), tmp_path, {})
     assert caught.value.seen == seen
 
@@ -130,7 +130,7 @@ def test_a_variable_in_a_setting_without_a_value_is_named_by_its_place(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("NOTHING", raising=False)
-    with pytest.raises(UsageError, match=r"bound\.yml: deployments\.far\.config\.hosts\[1\]: the variable NOTHING"):
+    with pytest.raises(UsageError, match=r"bound\.yml: deployments\.far\.config\.hosts\[1\]: variable NOTHING"):
         resolve_paths(site(tmp_path, {"hosts": ["a", "${NOTHING}"]}), tmp_path, {"medweave.site": SITE})
 
 
@@ -139,5 +139,5 @@ def test_a_variable_without_a_value_is_reported_with_its_line(tmp_path: Path, mo
     (tmp_path / "bound.yml").write_text(
         "deployments:\n  far:\n    config:\n      hosts:\n      - a\n      - ${NOTHING}\n"
     )
-    with pytest.raises(UsageError, match=r"bound\.yml:6: deployments\.far\.config\.hosts\[1\]: the variable NOTHING"):
+    with pytest.raises(UsageError, match=r"bound\.yml:6: deployments\.far\.config\.hosts\[1\]: variable NOTHING"):
         resolve_paths(site(tmp_path, {"hosts": ["a", "${NOTHING}"]}), tmp_path, {"medweave.site": SITE})

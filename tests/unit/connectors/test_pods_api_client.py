@@ -81,7 +81,7 @@ def test_a_context_that_the_kubeconfig_has_not_is_told_with_those_that_it_has(
     message = str(caught.value)
     assert "deployments.pods.config.kubeContext: the kubeconfig has no context 'radiologie'." in message
     assert "expected: one of its contexts: radiology" in message
-    assert "write 'radiology' (closest name)" in message
+    assert "write 'radiology' (closest match)" in message
     with pytest.raises(DeploymentRefused, match=r"has no context 'x'\."):
         ask(kubeconfig, "x")
 

@@ -50,7 +50,7 @@ def test_only_what_has_changed_is_run_again(tmp_path: Path, capsys: pytest.Captu
     write(tmp_path)
     assert again(tmp_path).exit_code == 0
     assert (counts(tmp_path), delivered(tmp_path)) == ((1, 1), "one\nred\n")
-    assert explained(tmp_path, "mark", capsys) == "ran: no earlier run of this folder has the job"
+    assert explained(tmp_path, "mark", capsys) == "ran: no earlier run in this folder has this job"
 
     ended = again(tmp_path)
     assert ended.exit_code == 0

@@ -74,7 +74,7 @@ def test_only_changed_steps_run_again(site: str, port: int, tmp_path: Path, caps
     again(tmp_path)
     result = {"one": "one\n", "two": "two\n", "word": "red\n"}
     assert (counts(tmp_path), delivered(tmp_path)) == ((1, 1), result)
-    assert explained(tmp_path, "mark", capsys) == "ran: no earlier run of this folder has the job"
+    assert explained(tmp_path, "mark", capsys) == "ran: no earlier run in this folder has this job"
 
     ended = again(tmp_path)
     assert (counts(tmp_path), delivered(tmp_path)) == ((1, 1), result)

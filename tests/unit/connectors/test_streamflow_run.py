@@ -289,7 +289,7 @@ def test_a_run_id_is_used_once(tmp_path: Path) -> None:
     assert run(tmp_path, environment={"MEDWEAVE_RUN_ID": "mine"}).exit_code == 0
     again = run(tmp_path, environment={"MEDWEAVE_RUN_ID": "mine"})
     assert again.exit_code == 1
-    assert "the run 'mine' exists already" in again.stderr
+    assert "a run or another file named 'mine' exists already" in again.stderr
     assert again.of_type("run.ended")[0]["data"]["state"] == "completed", "the first log is untouched"
 
 
@@ -302,11 +302,14 @@ def test_validation_writes_nothing(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("job", "words"),
     [
-        ({"scan": {"class": "File", "path": "job.yml"}}, ["job.yml:1: the input 'slices' is missing", "slices: … (int[])"]),
-        ({"scan": "Doe.nii", "slices": [1]}, ["job.yml:1: scan: this value is not of the type of 'scan'", "a text"]),
+        (
+            {"scan": {"class": "File", "path": "job.yml"}},
+            ["job.yml:1: required input 'slices' of tiny.cwl is missing", "slices: … (int[])"],
+        ),
+        ({"scan": "Doe.nii", "slices": [1]}, ["job.yml:1: scan: wrong type for input 'scan'", "a text"]),
         (
             {"scan": {"class": "File", "path": "job.yml"}, "slices": [1, "two"]},
-            ["job.yml:1: slices[1]: this value is not of the type", "write a value of type int"],
+            ["job.yml:1: slices[1]: wrong type for an item of input", "write a value of type int"],
         ),
     ],
 )  # fmt: skip

@@ -12,13 +12,13 @@ from support.engine_file import engine_file
 
 WRONG = [
     (("v1.0", "v9"), ":1: version: this is no version", "write version: v1.0"),
-    (("workflows:", "workflws:"), ": workflws: there is no such key.", "write 'workflows' (closest name)"),
-    (("medweave.local", "medweave.lcal"), ".here.type: this value cannot be used.", "write 'medweave.local'"),
+    (("workflows:", "workflws:"), ": workflws: there is no such key.", "write 'workflows' (closest match)"),
+    (("medweave.local", "medweave.lcal"), ".here.type: invalid value.", "write 'medweave.local'"),
     (("deployment: here", "deployment: hre"), ".target.deployment: there is no deployment 'hre'.", "write 'here'"),
-    (("tiny.cwl", "tny.cwl"), ".config.file: there is no such CWL workflow.", "write 'tiny.cwl' (closest name)"),
-    (("step: /,", "step: tiny,"), "bindings[0].step: this path does not begin", "write step: /tiny"),
-    ((", target: {deployment: here}", ""), "bindings[0]: the key 'target' is missing.", "write 'target:' there"),
-    (("version: v1.0", "version: [v1.0"), ": this StreamFlow file is not valid YAML.", "mend that line"),
+    (("tiny.cwl", "tny.cwl"), ".config.file: there is no such CWL workflow.", "write 'tiny.cwl' (closest match)"),
+    (("step: /,", "step: tiny,"), "bindings[0].step: the path must start", "write step: /tiny"),
+    ((", target: {deployment: here}", ""), "bindings[0]: the key 'target' is missing.", "add 'target:'"),
+    (("version: v1.0", "version: [v1.0"), ": this StreamFlow file is not valid YAML.", "correct this line"),
 ]
 
 

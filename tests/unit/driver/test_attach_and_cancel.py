@@ -67,7 +67,7 @@ def test_cancel_ends_the_run_and_prints_its_summary(tmp_path: Path) -> None:
         assert driver.wait(20).exit_code == -signal.SIGTERM, "it ends as after any TERM"
         wait_until(lambda: is_gone(job))
     assert read_run(run_of(tmp_path)).state == "cancelled"
-    assert "is being cancelled and cleaned up" in err
+    assert f"canceling run {run_of(tmp_path).name} and cleaning up (Ctrl-C stops waiting)" in err
     assert "slow         stopped after" in err
     assert "started on" not in err, "earlier events are not shown"
     assert f"run {run_of(tmp_path).name} cancelled after" in err
@@ -78,7 +78,7 @@ def test_a_stubborn_job_is_killed_and_a_second_cancel_does_no_harm(tmp_path: Pat
     with running_workflow(tmp_path, STUBBORN) as (driver, job):
         first = start(tmp_path, "cancel", run_of(tmp_path).name)
         assert first.stderr is not None
-        assert "is being cancelled" in first.stderr.readline()
+        assert "canceling run" in first.stderr.readline()
         code, _, err = call("cancel", run_of(tmp_path), cwd=tmp_path)
         assert code == 0 or "seen:     state cancelled" in err, "it may come too late"
         assert (first.wait(20), driver.wait(20).exit_code) == (0, -signal.SIGTERM)
@@ -163,7 +163,7 @@ def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         ((), "several runs are running"),
         (("old",), "run old is not running.\n  seen:     state completed"),
         (("ohter",), "'other'"),
-        (("runs/one",), "the driver of run one is no process that can be reached from here"),
+        (("runs/one",), "cannot reach the driver of run one from this machine"),
     ],
 )
 def test_a_run_that_cannot_be_cancelled_is_an_error(

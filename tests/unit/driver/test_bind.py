@@ -146,7 +146,7 @@ def test_a_role_may_be_placed_elsewhere_for_one_file(project: Path) -> None:
     ("option", "message"),
     [
         ("train", "ROLE=DEPLOYMENT[/SERVICE][:LOCATIONS]"),
-        ("tarin=desk", "write 'train' (closest name)"),
+        ("tarin=desk", "write 'train' (closest match)"),
         ("train=desk:two", "ROLE=DEPLOYMENT[/SERVICE][:LOCATIONS]"),
         ("train=dsk", "there is no deployment 'dsk'"),
         ("train=cluster", "a service: one of gpu"),
@@ -216,7 +216,7 @@ def test_a_path_that_would_leave_the_sites_folder_is_refused(project: Path, path
     (project / "workflows/lung/jobs/demo-train.yml").write_text(
         json.dumps({"cohort": {"class": "Directory", "path": path}})
     )
-    with pytest.raises(UserInputError, match=r"demo-train\.yml:\d+: cohort: the site holds this input") as caught:
+    with pytest.raises(UserInputError, match=r"demo-train\.yml:\d+: cohort: this input is stored at a site") as caught:
         bound(project)
     assert path in caught.value.seen
 
@@ -232,7 +232,7 @@ def test_a_deployment_behind_an_alias_is_copied_as_it_reads(project: Path) -> No
 def test_an_alias_of_what_is_not_copied_is_refused(project: Path) -> None:
     change(project, "title: two machines", "title: &name two machines")
     change(project, "nodes: [", "username: *name, nodes: [")
-    with pytest.raises(UserInputError, match="cannot be copied word for word"):
+    with pytest.raises(UserInputError, match="deployments cannot be copied"):
         bound(project)
 
 
@@ -243,9 +243,9 @@ SLURM = "type: slurm\n    wraps: login\n    config:\n      maxConcurrentJobs: 2\
 # (old text in the site file, new text, field in the message, words in the message)
 FAULTS = [
     ("title: two machines\n", "", "", ["'title' is missing"]),
-    ("service: gpu,", "servic: gpu,", "roles.train.servic", ["write 'service' (closest name)"]),
-    ("service: gpu,", "service: gpus,", "roles.train.service", ["no service 'gpus' in", "write 'gpu' (closest name)"]),
-    ("service: gpu, ", "", "roles.train", ["none is chosen", "one of gpu"]),
+    ("service: gpu,", "servic: gpu,", "roles.train.servic", ["write 'service' (closest match)"]),
+    ("service: gpu,", "service: gpus,", "roles.train.service", ["no service 'gpus' in", "write 'gpu' (closest match)"]),
+    ("service: gpu, ", "", "roles.train", ["no service is chosen", "one of gpu"]),
     ("locations: 2", "locations: 0", "roles.train.locations", ["less than the minimum of 1"]),
     ("locations: 2", "locations: two", "roles.train.locations", ['"two"', "integer"]),
     ("deployment: cluster", "deployment: clutser", "roles.train.deployment", ["write 'cluster'"]),
@@ -253,11 +253,11 @@ FAULTS = [
     (DESK, DESK.replace("}", ", service: x}"), "roles.preprocess.service", ["no services"]),
     (DESK, DESK.replace("}", ", locations: 2}"), "roles.preprocess.locations", ["one location"]),
     (DESK, "preprocess: desk", "roles.preprocess", ['"desk"', "object"]),
-    (f"  {DESK}\n", "", "roles", ["no place for role 'preprocess'", "step /prepare"]),
+    (f"  {DESK}\n", "", "roles", ["no deployment for role 'preprocess'", "step /prepare"]),
     (f"  {DESK}\n", f"  {DESK}\n  gate: {{deployment: desk}}\n  segment: {{deployment: idle}}\n",
-     "roles.gate", ["other machines", "gate on desk/-, segment on idle/-"]),
+     "roles.gate", ["same machines", "gate on desk/-, segment on idle/-"]),
     ("wraps: login", "wraps: logon", "deployments.cluster.wraps", ["no deployment 'logon'", "write 'login'"]),
-    ("type: ssh", "type: ssh\n    wraps: cluster", "deployments.cluster.wraps", ["circle", "cluster → login → cluster"]),
+    ("type: ssh", "type: ssh\n    wraps: cluster", "deployments.cluster.wraps", ["cycle", "cluster → login → cluster"]),
     ("type: slurm", "type: medweave.slrum", "deployments.cluster.type", ["no connector 'medweave.slrum'", "medweave.local"]),
     (DESK_CONFIG, DESK_CONFIG.replace("{}", "{speed: 1}"), "deployments.desk.config.speed", ["transferBufferSize"]),
     (DESK_CONFIG, DESK_CONFIG.replace("{}", "{transferBufferSize: 0}"),
@@ -267,7 +267,7 @@ FAULTS = [
      "deployments.cluster.config.services.gpu.environment.apptainer", ["exclude each other", "virtualEnvironment: ~/e"]),
     ("  desk:", "  Desk:", "deployments", ["Desk"]),
     (BEFORE_ROLES, f"inputs:\n  cohrt: {{deployment: desk, workdir: /x}}\n{BEFORE_ROLES}",
-     "inputs.cohrt", ["has such an input", "cohort, model, seed"]),
+     "inputs.cohrt", ["has this input", "cohort, model, seed"]),
     (BEFORE_ROLES, f"inputs:\n  cohort: {{deployment: desk}}\n{BEFORE_ROLES}",
      "inputs.cohort", ["'workdir' is missing"]),
 ]  # fmt: skip
@@ -332,7 +332,7 @@ def test_deployments_on_one_line_are_refused(project: Path) -> None:
         "title: x\ndeployments: {desk: {type: medweave.local, config: {}}}\n"
         "roles: {preprocess: {deployment: desk}, train: {deployment: desk}}\n"
     )
-    with pytest.raises(UserInputError, match="cannot be copied word for word"):
+    with pytest.raises(UserInputError, match="deployments cannot be copied"):
         bound(project)
 
 
@@ -340,7 +340,7 @@ def test_an_unknown_site_names_the_known_ones(project: Path) -> None:
     with pytest.raises(UsageError, match="there is no site 'tow'") as caught:
         bound(project, "tow")
     assert "one of two" in caught.value.expected
-    assert caught.value.do == "write 'two' (closest name)"
+    assert caught.value.do == "write 'two' (closest match)"
 
 
 def test_a_site_file_that_is_not_there_is_an_error(project: Path) -> None:
@@ -353,8 +353,8 @@ def test_a_site_file_that_is_not_there_is_an_error(project: Path) -> None:
     [
         ("roles.yml", "train.cwl: {/prepare: preprocess}\n", "step /train has no role"),
         ("roles.yml", "train.cwl: {/prepare: preprocess, /train: train, /tarin: train}\n", "there is no step /tarin"),
-        ("roles.yml", "infer.cwl: {/prepare: preprocess}\n", "the steps of train.cwl have no roles here"),
-        ("train.cwl", "class: CommandLineTool\n", "no workflow with steps"),
+        ("roles.yml", "infer.cwl: {/prepare: preprocess}\n", "this file has no roles for the steps of train.cwl"),
+        ("train.cwl", "class: CommandLineTool\n", "not a workflow with steps"),
         ("jobs/demo-train.yml", "cohort: x\nsead: 1\n", "'sead'"),
     ],
 )
@@ -367,7 +367,7 @@ def test_documents_that_do_not_fit_are_errors(project: Path, name: str, text: st
 
 def test_without_a_job_of_a_demo_one_has_to_be_named(project: Path) -> None:
     (project / "workflows/lung/jobs/demo-train.yml").unlink()
-    with pytest.raises(UsageError, match="no job file is named"):
+    with pytest.raises(UsageError, match="no job file given"):
         bound(project)
 
 

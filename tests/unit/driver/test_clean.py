@@ -43,7 +43,7 @@ def test_traces_of_a_killed_run_are_removed_and_its_log_stays(
     stranger.mkdir()
     assert main(["clean", str(folder)]) == 0
     output = capsys.readouterr().out
-    assert f"login: 1 jobs ended, {cluster.folder}/site/{folder.name} removed" in output
+    assert f"login: 1 jobs canceled, {cluster.folder}/site/{folder.name} removed" in output
     assert cluster.word() == "CANCELLED"
     assert list((cluster.folder / "site").iterdir()) == [stranger]
     assert sorted(path.name for path in folder.iterdir()) == [RECORD_MARK, "events.jsonl"]
@@ -54,7 +54,7 @@ def test_traces_of_a_killed_run_are_removed_and_its_log_stays(
 @pytest.mark.slow
 def test_a_running_run_is_not_cleaned(cluster: Cluster, running: Run, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["clean", str(running.record)]) == 65
-    assert f"seen:     its driver, process {running.process.pid}" in capsys.readouterr().err
+    assert f"seen:     driver process {running.process.pid}" in capsys.readouterr().err
     assert cluster.word() == "RUNNING"
     running.signal(signal.SIGINT)
     running.wait()
@@ -71,7 +71,7 @@ def test_a_run_with_a_re_attached_job_is_not_cleaned(
     second = cluster.begin({"first": "sleep 120"})
     second.wait_for_line("re-attached to Slurm job 100")
     assert main(["clean", str(folder)]) == 75
-    assert "seen:     re-attached: /first/0\n" in capsys.readouterr().err
+    assert "seen:     re-attached jobs: /first/0\n" in capsys.readouterr().err
     assert cluster.word() == "RUNNING"
     assert (cluster.folder / "site" / folder.name).is_dir()
     second.signal(signal.SIGINT)
@@ -88,7 +88,7 @@ def test_a_site_that_cannot_be_reached_is_not_called_clean(
     cluster.server.stop()
     assert main(["clean", str(running.record)]) == 75
     captured = capsys.readouterr()
-    assert "not everything is clean" in captured.err
+    assert "some files or jobs could not be removed" in captured.err
     assert "removed" not in captured.out
     assert (running.record / "work").is_dir()
 
@@ -133,7 +133,7 @@ def test_scratch_of_a_run_with_a_chosen_id_and_no_token_stays_and_repeating_is_n
     log = EventLog(tmp_path / "results" / LOG_FILE, "results")
     log.append("run.started", data={"workflow": "lung"})
     log.close()
-    with pytest.raises(UserInputError, match="nothing shows that the run created it") as refused:
+    with pytest.raises(UserInputError, match="it may belong to another run") as refused:
         remove_scratch(read_run(tmp_path / "results"))
     assert "by hand" in refused.value.do
     assert scratch.exists()

@@ -27,7 +27,7 @@ def test_help_lists_every_command_with_its_use(capsys: pytest.CaptureFixture[str
 def test_without_arguments_the_help_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main([])
-    assert "commands:" in capsys.readouterr().out
+    assert "Set up:" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -42,17 +42,17 @@ def test_an_unknown_command_names_the_known_ones(capsys: pytest.CaptureFixture[s
     assert main(["reprot"]) == UsageError.exit_code
     text = capsys.readouterr().err
     assert "'reprot'" in text
-    assert "write 'report' (closest name)" in text
+    assert "write 'report' (closest match)" in text
 
 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["doctor", "--stie", "laptop"], "there is no option --stie; write '--site' (closest name)"),
-        (["doctor", "--stie=laptop"], "there is no option --stie; write '--site' (closest name)"),
-        (["validate", "--format", "jsn"], "write 'json' (closest name)"),
-        (["new", "workflw", "mine"], "write 'workflow' (closest name)"),
-        (["schedule", "creat", "x.yml"], "write 'create' (closest name)"),
+        (["doctor", "--stie", "laptop"], "unknown option '--stie'."),
+        (["doctor", "--stie=laptop"], "unknown option '--stie'."),
+        (["validate", "--format", "jsn"], "write 'json' (closest match)"),
+        (["new", "workflw", "mine"], "write 'workflow' (closest match)"),
+        (["schedule", "creat", "x.yml"], "write 'create' (closest match)"),
     ],
 )
 def test_a_wrong_word_is_an_error_with_the_closest_match(
@@ -61,7 +61,9 @@ def test_a_wrong_word_is_an_error_with_the_closest_match(
     with pytest.raises(SystemExit) as ended:
         main(words)
     assert ended.value.code == UsageError.exit_code
-    assert message in capsys.readouterr().err
+    text = capsys.readouterr().err
+    assert message in text
+    assert "(closest match), or see `medweave " in text
 
 
 def test_an_option_may_be_shortened_and_words_after_two_dashes_are_no_options(
@@ -94,7 +96,7 @@ def test_an_error_in_a_file_has_its_line(
     lines = capsys.readouterr().err.splitlines()
     assert f"file.yml{place}" in lines[0]
     if "is not valid" not in place:
-        assert "(closest name)" in lines[-1]
+        assert "(closest match)" in lines[-1]
 
 
 @pytest.mark.parametrize("command", ["plan", "run"])
@@ -103,11 +105,11 @@ def test_an_error_in_a_file_has_its_line(
     [
         (
             "cohort: 5\nsegmentation_model: {class: Directory, path: m}\n",
-            ":1: cohort: this value is not of the type of 'cohort'.",
+            ":1: cohort: wrong type for input 'cohort'.",
         ),
         (
             "cohort: {class: Directory, path: c}\n",
-            ":1: the input 'segmentation_model' is missing, which infer.cwl must have.",
+            ":1: required input 'segmentation_model' of infer.cwl is missing.",
         ),
     ],
 )
@@ -125,10 +127,14 @@ WORKFLOW = "class: Workflow\ncwlVersion: v1.2\ninputs: {}\noutputs: {}\n"
 @pytest.mark.parametrize(
     ("steps", "roles", "message"),
     [
-        ("steps: 5\n", "w.cwl: {}\n", "w.cwl:5: steps: this value cannot be used."),
+        ("steps: 5\n", "w.cwl: {}\n", "w.cwl:5: steps: invalid value."),
         ("steps: [{run: x.cwl}]\n", "w.cwl: {}\n", "w.cwl:5: steps[0]: the key 'id' is missing."),
         ("steps:\n  a: {run: x.cwl}\n", "w.cwl: {/a: segment}\n", "w.cwl:6: steps.a.run: there is no such CWL tool."),
-        ("steps: {a: {}}\n", "v.cwl:\n  /a: segment\n", "roles.yml:1: v.cwl: the steps of w.cwl have no roles here."),
+        (
+            "steps: {a: {}}\n",
+            "v.cwl:\n  /a: segment\n",
+            "roles.yml:1: v.cwl: this file has no roles for the steps of w.cwl.",
+        ),
     ],
 )
 def test_an_error_in_a_workflow_has_its_line(
@@ -144,20 +150,20 @@ def test_an_error_in_a_workflow_has_its_line(
 @pytest.mark.parametrize(
     ("words", "code", "message"),
     [
-        (["bind", INFER, "--site", "laptop", "-o", "."], 74, "seen: a folder of that name"),
+        (["bind", INFER, "--site", "laptop", "-o", "."], 74, "seen: a folder of this name"),
         (["bind", INFER, "--site", "./loop.yml", "-o", "o.yml"], 74, "loop.yml: this site file cannot be read."),
-        (["bind", INFER, "--site", "laptop", "--job", ".", "-o", "o.yml"], 65, ".: this is no job file."),
+        (["bind", INFER, "--site", "laptop", "--job", ".", "-o", "o.yml"], 65, ".: not a job file."),
         (["doctor", "--site", "laptop.yml", "--timeout", "nan"], 2, "more than 0 s"),
-        (["doctor", "--site", "port.yml"], 65, "port.yml:6: deployments.a.config.nodes[0]: this node has no port"),
+        (["doctor", "--site", "port.yml"], 65, "port.yml:6: deployments.a.config.nodes[0]: invalid port"),
         (["doctor", "--site", "phrase.yml"], 65, "sshKeyPassphraseFile: correct the path"),
-        (["doctor", "--site", "variable.yml"], 2, "variable.yml:5: deployments.a.workdir: the variable NOTHING"),
+        (["doctor", "--site", "variable.yml"], 2, "variable.yml:5: deployments.a.workdir: variable NOTHING"),
         (["logs", "first", "--run", "r"], 65, "runs/r/events.jsonl:1: the event log is damaged."),
-        (["explain", "first", "--runs", "nowhere"], 65, "nowhere: there is no such folder of runs."),
+        (["explain", "first", "--runs", "nowhere"], 65, "nowhere: no such folder of runs."),
         (["run", "--file", "sf.yml"], 65, "sf.yml:4: dataManager.type: there is no 'medweave.transfr'."),
-        (["run", "--file", "sf.yml", "--outdir", "sf.yml"], 2, "--outdir sf.yml: this is no folder."),
+        (["run", "--file", "sf.yml", "--outdir", "sf.yml"], 2, "--outdir sf.yml: not a folder."),
         (["bind", INFER, "--site", "laptop", "-o", "sf.yml/o.yml"], 74, "seen: sf.yml is a file"),
-        (["validate", "sff.yml"], 2, "write 'sf.yml' (closest name)"),
-        (["run", "--file", "variable-sf.yml"], 2, "variable-sf.yml:5: deployments.a.workdir: the variable NOTHING"),
+        (["validate", "sff.yml"], 2, "write 'sf.yml' (closest match)"),
+        (["run", "--file", "variable-sf.yml"], 2, "variable-sf.yml:5: deployments.a.workdir: variable NOTHING"),
         (["clean", "runs/good", "--file", "sf-bindings.yml"], 65, "sf-bindings.yml:2: workflows.a.bindings: "),
     ],
 )
@@ -210,7 +216,7 @@ def _log() -> str:
 def test_a_missing_file_is_an_error_with_the_closest_match(capsys: pytest.CaptureFixture[str]) -> None:
     words = ["plan", INFER.replace("infer.cwl", "infr.cwl"), "--site", "laptop"]
     assert main(words) == UserInputError.exit_code
-    assert "write 'infer.cwl' (closest name)" in capsys.readouterr().err
+    assert "write 'infer.cwl' (closest match)" in capsys.readouterr().err
 
 
 def test_an_internal_error_has_no_traceback_without_debug(

@@ -70,7 +70,7 @@ def test_the_whole_run(tmp_path: Path) -> None:
     assert rows["Whole run"] == Row(name="Whole run", now="1 min 30 s", before="1 min 30 s")
     copied = rows["MiB copied between places"]
     assert (copied.now, copied.before, copied.change, copied.is_worse) == ("3.0", "1.0", "3.0 times", True)
-    assert rows["Energy, estimated"].now.endswith("Wh")
+    assert rows["Energy (estimate)"].now.endswith("Wh")
 
 
 def test_waits_in_queues_are_shown_if_there_were_any(tmp_path: Path) -> None:
@@ -80,10 +80,10 @@ def test_waits_in_queues_are_shown_if_there_were_any(tmp_path: Path) -> None:
         run.job("/train/0", 1, 700, deployment="site-a", seconds=30.0, site={"queue_seconds": queue_s})
         run.end(701)
         runs.append(read_run(run.folder))
-    row = next(row for row in compare.sums(*runs, Model()) if row.name.startswith("Waited"))
+    row = next(row for row in compare.sums(*runs, Model()) if row.name.startswith("Queue time"))
     assert (row.now, row.before, row.change) == ("10 min 00 s", "1 min 00 s", "10.0 times")
     plain = [recorded(tmp_path / name, 60) for name in ("now", "before")]
-    assert not any(row.name.startswith("Waited") for row in compare.sums(*plain, Model()))
+    assert not any(row.name.startswith("Queue time") for row in compare.sums(*plain, Model()))
 
 
 @pytest.mark.parametrize(
@@ -108,11 +108,11 @@ def test_the_page_has_the_section_and_names_another_workflow(tmp_path: Path) -> 
     other.end(30)
     assert main(["report", str(run.folder), "--compare", str(other.folder)]) == 0
     page = (run.folder / "report.html").read_text()
-    assert '<h2 id="compared">Compared with another run</h2>' in page
-    assert "It is a run of another workflow: brain." in page
-    assert '<th scope="col">This run</th><th scope="col">The other</th>' in page, "ids push the change out of sight"
+    assert '<h2 id="compared">Comparison with another run</h2>' in page
+    assert "That run has another workflow: brain." in page
+    assert '<th scope="col">This run</th><th scope="col">Other run</th>' in page, "ids push the change out of sight"
     assert main(["report", str(run.folder)]) == 0
-    assert "Compared with another run" not in (run.folder / "report.html").read_text()
+    assert "Comparison with another run" not in (run.folder / "report.html").read_text()
 
 
 def test_a_missing_run_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -73,10 +73,8 @@ def test_an_attempt_costs_its_time_by_its_requests() -> None:
 def test_an_unknown_cost_is_not_zero(values: dict[str, object]) -> None:
     unknown = job(**values)  # type: ignore[arg-type]
     assert prices().of_job(unknown) is None
-    assert prices().total_text([None], "job").startswith("not known")
-    assert (
-        prices().total_text([1.5, None], "job") == "about 1.50 EUR, without 1 job whose hours or prices are not known"
-    )
+    assert prices().total_text([None], "job").startswith("unknown")
+    assert prices().total_text([1.5, None], "job") == "about 1.50 EUR, without 1 job of unknown hours or prices"
 
 
 def test_amounts_as_people_read_them() -> None:
@@ -110,7 +108,7 @@ def test_the_plan_has_the_cost(tmp_path: Path) -> None:
     past = read_past([tmp_path / "runs"], TRAIN)
     without = make_plan(fitted, past)
     assert (without.currency, without.cost, without.steps[0].cost) == (None, None, None)
-    assert "The cost is not known: the site file has no `prices`." in text_of(without)
+    assert "Cost: unknown; the site file has no `prices`." in text_of(without)
     priced = dataclasses.replace(
         fitted.site, prices=read_prices("a", {"currency": "EUR", "deployments": {"laptop": {"coreHour": 0.5}}})
     )
@@ -120,7 +118,7 @@ def test_the_plan_has_the_cost(tmp_path: Path) -> None:
     assert (plan.currency, plan.cost) == ("EUR", None), "the times of the other steps are unknown"
     text = text_of(plan)
     assert re.search(r"^  check .*; 2.00 core-hours; 1.00 EUR$", text, re.MULTILINE), text
-    assert re.search(r"^  all of it .*; cost not known$", text, re.MULTILINE)
+    assert re.search(r"^  whole run .*; cost unknown$", text, re.MULTILINE)
 
 
 def test_the_report_has_the_cost(tmp_path: Path) -> None:
@@ -130,12 +128,12 @@ def test_the_report_has_the_cost(tmp_path: Path) -> None:
     (tmp_path / "site.yml").write_text(SITE)
     page = tmp_path / "runs" / "one" / "report.html"
     assert main(["report", str(page.parent)]) == 0
-    assert "not known: no site file with `prices` was named" in page.read_text()
+    assert "unknown: no site file with `prices` given" in page.read_text()
     assert main(["report", str(page.parent), "--site", str(tmp_path / "site.yml")]) == 0
     job_record = read_run(page.parent).jobs[0]
     assert job_record.duration_s == pytest.approx(3600)
     assert "about 1.00 EUR" in page.read_text(), "an hour of the two cores that it requested"
-    assert "at the prices of the site" in page.read_text()
+    assert "at the prices of site" in page.read_text()
     other = Recorder(tmp_path / "runs" / "two")
     other.job("/check/0", 0, 7200.6)
     other.end(7300)

@@ -101,10 +101,12 @@ def test_a_result_that_this_machine_may_not_hold_is_refused(project: Path) -> No
     change(
         project / "workflows/lung/train.cwl", "outputs: {}", "outputs: {best: {type: File, outputSource: train/model}}"
     )
-    with pytest.raises(UserInputError, match=r"mayHold: the output 'best' must not come to this machine") as caught:
+    with pytest.raises(
+        UserInputError, match=r"mayHold: the data rules do not allow output 'best' on this machine"
+    ) as caught:
         bound(project)
     assert caught.value.seen == "model data; this machine may hold identified, derived"
-    assert "medweave.local with a line that has model" in caught.value.expected
+    assert "medweave.local whose mayHold has model" in caught.value.expected
 
 
 def test_data_rules_for_copies_are_not_written_by_hand_into_a_site_file(project: Path) -> None:
@@ -126,7 +128,7 @@ def test_a_site_without_rules_restricts_nothing(project: Path) -> None:
     [
         ("desk: [derived, model]", "which may hold derived, model"),
         ("desk: []", "which may hold nothing"),
-        ("idle: [identified, derived]", "which may hold nothing: mayHold has no line for it"),
+        ("idle: [identified, derived]", "which may hold nothing (no line in mayHold)"),
     ],
 )
 def test_a_forbidden_place_is_refused_with_its_field(project: Path, new: str, allowed: str) -> None:
@@ -134,15 +136,14 @@ def test_a_forbidden_place_is_refused_with_its_field(project: Path, new: str, al
     with pytest.raises(UserInputError) as caught:
         bound(project)
     assert without_line(caught.value.what) == (
-        "deployments/sites/two.yml: roles.preprocess.deployment: step /prepare must not run at 'desk', "
-        "because of the data that it reads and writes."
+        "deployments/sites/two.yml: roles.preprocess.deployment: the data rules do not allow step /prepare at 'desk'."
     )
     assert "identified" in caught.value.seen
     assert "data (cohort" in caught.value.seen, "the input or output"
     assert allowed in caught.value.seen
     if "idle" in new:
         assert caught.value.expected.endswith("has identified, derived: idle")
-        assert caught.value.do == "place 'preprocess' at idle"
+        assert caught.value.do == "bind role 'preprocess' to idle"
     else:
         assert caught.value.expected.endswith("has identified, derived: none")
         assert caught.value.do == "correct mayHold.desk, if it is wrong"
@@ -150,10 +151,10 @@ def test_a_forbidden_place_is_refused_with_its_field(project: Path, new: str, al
 
 def test_a_forbidden_place_of_the_command_line_is_refused_as_that_option(project: Path) -> None:
     with pytest.raises(
-        UsageError, match=r"--role preprocess=cluster/gpu: step /prepare must not run at 'cluster'"
+        UsageError, match=r"--role preprocess=cluster/gpu: the data rules do not allow step /prepare at 'cluster'"
     ) as caught:
         bound(project, role_options=["preprocess=cluster/gpu"])
-    assert caught.value.do == "place 'preprocess' at desk"
+    assert caught.value.do == "bind role 'preprocess' to desk"
 
 
 def test_a_cohort_that_was_de_identified_makes_the_steps_of_it_so(project: Path) -> None:
@@ -165,7 +166,8 @@ def test_a_cohort_that_was_de_identified_makes_the_steps_of_it_so(project: Path)
     assert bound(project)["dataManager"]["config"]["dataRules"]["carries"]["/prepare"]["cohort"] == "de-identified"
     change(site_of(project), ", holds: de-identified", "")
     with pytest.raises(
-        UserInputError, match=r"inputs\.cohort\.deployment: this input must not lie at 'login'"
+        UserInputError,
+        match=r"inputs\.cohort\.deployment: the data rules of the site do not allow this input at 'login'",
     ) as caught:
         bound(project)
     assert "identified data at 'login', which may hold de-identified" in caught.value.seen
@@ -177,12 +179,12 @@ FAULTS = [
     ("site", "desk: [identified", "desk: [identifed", "deployments/sites/two.yml: mayHold.desk[0]: ", "de-identified"),
     ("site", "# Who does", "inputs:\n  model: {deployment: desk, workdir: /m, holds: model}\n# Who does",
      "deployments/sites/two.yml: inputs.model.holds: ", "de-identified"),
-    ("roles", "holds:", "hold:", "workflows/lung/roles.yml: nothing says which data", "no block 'holds'"),
+    ("roles", "holds:", "hold:", "workflows/lung/roles.yml: the workflow declares no data classes", "no key `holds`"),
     ("roles", "    train: model\n", "", "workflows/lung/roles.yml: holds.outputs.train: ", "'model' of role 'train'"),
-    ("roles", "{set: derived}", "{}", "workflows/lung/roles.yml: holds.outputs.preprocess: ", "the output 'set'"),
+    ("roles", "{set: derived}", "{}", "workflows/lung/roles.yml: holds.outputs.preprocess: ", "output 'set'"),
     ("roles", "train: model", "trian: model", "workflows/lung/roles.yml: holds.outputs.trian: ", "write 'train'"),
     ("roles", "set: derived", "sett: derived", "workflows/lung/roles.yml: holds.outputs.preprocess.sett: ", "'set'"),
-    ("roles", "cohort: identified, ", "", "workflows/lung/roles.yml: holds.inputs: ", "the input 'cohort'"),
+    ("roles", "cohort: identified, ", "", "workflows/lung/roles.yml: holds.inputs: ", "input 'cohort'"),
     ("roles", "cohort: identified", "cohrt: identified", "workflows/lung/roles.yml: holds.inputs.cohrt: ", "'cohort'"),
     ("roles", "cohort: identified", "cohort: secret", "workflows/lung/roles.yml: holds.inputs.cohort: ", "identified"),
 ]  # fmt: skip
@@ -205,6 +207,8 @@ def test_an_input_without_people_cannot_be_de_identified(project: Path) -> None:
     change(site_of(project), "# Who does", f"{COHORT.replace('/ct', '/ct, holds: de-identified')}# Who does")
     change(site_of(project), "mayHold:", "mayHold:\n  login: [model]")
     change(project / "workflows/lung/roles.yml", "cohort: identified", "cohort: model")
-    with pytest.raises(UserInputError, match=r"inputs\.cohort\.holds: this input has no people in it") as caught:
+    with pytest.raises(
+        UserInputError, match=r"inputs\.cohort\.holds: this data class is allowed only for an input with patient data"
+    ) as caught:
         bound(project)
-    assert caught.value.seen == "de-identified, and the workflow says model"
+    assert caught.value.seen == "de-identified, but the workflow declares model"

@@ -87,7 +87,7 @@ class TestRoutes:
         (hop,) = between(*places, {"sameFileSystem": False, "directPorts": [47200, 47209]})
         assert (hop.place, hop.name, hop.health) == ("hpc - store", "route", Health.OK), hop.seen
         speeds = re.search(
-            r"^direct: (\d+) MB/s there, (\d+) MB/s back.*store listens, at a port from 47200 to 47209$", hop.seen
+            r"^direct: (\d+) MB/s forward, (\d+) MB/s back.*store listens on a port from 47200 to 47209$", hop.seen
         )
         assert speeds is not None, hop.seen
         assert min(map(int, speeds.groups())) > 0
@@ -97,7 +97,7 @@ class TestRoutes:
     ) -> None:
         (hop,) = between(*places, {})
         assert hop.health == Health.OK
-        assert hop.seen.startswith("same-file-system: both see ")
+        assert hop.seen.startswith("same-file-system: both sites see ")
         assert not [path.name for path in tmp_path.iterdir() if "doctor" in path.name]
 
     @pytest.mark.slow
@@ -109,20 +109,20 @@ class TestRoutes:
             (hop,) = between(*places, {"sameFileSystem": False, "directPorts": [port, port]})
         assert hop.health == Health.WARNING
         assert hop.seen.startswith("no direct route: ")
-        assert hop.seen.endswith("a run copies through this machine")
-        assert f"at a port from {port} to {port}" in hop.do
+        assert hop.seen.endswith("runs copy through this machine")
+        assert f"on a port from {port} to {port}" in hop.do
 
     def test_a_route_that_is_switched_off_is_not_tried(self, places: tuple[SshProbeHost, SshProbeHost]) -> None:
         off = {"sameFileSystem": False, "direct": False, "bucket": {"bucket": "depot"}}
         (hop,) = between(*places, off)
         assert (hop.health, hop.do) == (Health.OK, "")
-        assert "a run takes the bucket 'depot'" in hop.seen
+        assert "runs use the bucket 'depot'" in hop.seen
 
     def test_one_that_is_not_reached(self, places: tuple[SshProbeHost, SshProbeHost]) -> None:
         gone = dataclasses.replace(places[1], login=changed(places[1].login, port=1))
         (hop,) = between(places[0], gone, {})
         assert hop.health == Health.UNKNOWN
-        assert "not tried" in hop.seen
+        assert "not tested" in hop.seen
 
 
 @needs_sshd
@@ -151,7 +151,7 @@ class TestBucket:
         (hop,) = by_bucket(SshProbeHost(name="hpc", login=login, workdir=None), server.settings(), tmp_path)
         assert hop.health == Health.WARNING
         assert "403" in hop.seen
-        assert "a run copies through this machine" in hop.do
+        assert "runs copy through this machine" in hop.do
         assert "another" not in f"{hop}"
 
     def test_no_account_is_wrong(
@@ -172,7 +172,7 @@ class TestMachine:
         assert list(hops) == ["ssh", "sessions", "clock", "programs", "workdir", "bandwidth"]
         assert "will be made" in hops["workdir"].seen
         assert not (tmp_path / "not").exists()
-        assert "MB/s there" in hops["bandwidth"].seen
+        assert "MB/s to the site" in hops["bandwidth"].seen
 
     @pytest.mark.slow
     def test_nothing_is_left_in_the_workdir(self, login: SshLogin, tmp_path: Path) -> None:
@@ -280,7 +280,7 @@ class TestTable:
         text = table(hops)
         assert "✓ hpc  ssh    there" in text
         assert "→ set it" in text
-        assert text.endswith("2 hops tried: 1 wrong")
+        assert text.endswith("2 checks: 1 failed")
         assert [entry["health"] for entry in json.loads(as_json(hops))] == ["ok", "fault"]
 
     def test_a_check_without_an_answer_is_unknown(self) -> None:

@@ -53,12 +53,12 @@ def with_quota(mounted: Path, tmp_path: Path) -> Path:
 def test_a_quota_that_df_does_not_show_is_reported(with_quota: Path) -> None:
     hop = check_folder(with_quota)
     assert hop.health == Health.WARNING
-    assert hop.seen.endswith("GiB free; a quota allows 640 MiB more, but not 1.25 GiB"), hop.seen
-    assert "ask the site for more" in hop.do
+    assert hop.seen.endswith("GiB free; quota: 640 MiB more are allowed, 1.25 GiB are not"), hop.seen
+    assert "ask the site for a larger quota" in hop.do
     assert list(with_quota.iterdir()) == []
     (with_quota / "filled").write_bytes(bytes(2**20))
     subprocess.run(["fallocate", "-l", "500M", with_quota / "filled"], check=True)
-    assert "a quota allows 320 MiB more, but not 640 MiB" in check_folder(with_quota).seen
+    assert "quota: 320 MiB more are allowed, 640 MiB are not" in check_folder(with_quota).seen
 
 
 def test_few_free_files_are_reported(mounted: Path) -> None:
@@ -69,8 +69,8 @@ def test_few_free_files_are_reported(mounted: Path) -> None:
     assert "medweave-let" not in result.stdout, "nothing is reserved in memory"
     hop = check_folder(mounted)
     assert hop.health == Health.WARNING
-    assert hop.seen.endswith("30 GiB free; 98 more files"), hop.seen
-    assert "less than 100000 files are soon made" in hop.do
+    assert hop.seen.endswith("30 GiB free; 98 free inodes"), hop.seen
+    assert "fewer than 100000 are not enough for most runs" in hop.do
     assert list(mounted.iterdir()) == []
 
 
@@ -83,7 +83,7 @@ def test_a_folder_without_a_quota(tmp_path: Path) -> None:
 
 def test_one_that_cannot_be_written_to() -> None:
     hop = check_folder(Path("/proc/medweave"))
-    assert (hop.health, hop.seen) == (Health.FAULT, "/proc/medweave: cannot be written to")
+    assert (hop.health, hop.seen) == (Health.FAULT, "/proc/medweave: not writable")
     assert "deployments.hpc.workdir" in hop.do
 
 

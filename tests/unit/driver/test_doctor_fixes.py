@@ -124,7 +124,7 @@ def test_a_login_node_itself_passes(slurm: Path, tmp_path: Path, capsys: pytest.
     code = main(["doctor", "--site", str(file)])
     table = capsys.readouterr().out
     assert code == 0, table
-    assert re.search(r"✓ hpc +scheduler +Slurm answers; partitions: normal, gpu", table), table
+    assert re.search(r"✓ hpc +scheduler +Slurm responds; partitions: normal, gpu", table), table
     assert "partition normal, time 01:00:00 accepted by sbatch --test-only" in " ".join(table.split())
     assert not (slurm / "submitted").exists(), "nothing was submitted"
 
@@ -157,7 +157,7 @@ def test_no_slurm_at_all(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Non
     monkeypatch.setenv("PATH", str(tmp_path))
     (hop,) = scheduler({"usual": {}})
     assert (hop.health, hop.seen) == (Health.FAULT, "not on the PATH: sbatch, squeue, scontrol, scancel, sinfo")
-    assert "load Slurm's module" in hop.do
+    assert "load the Slurm module" in hop.do
 
 
 @pytest.mark.slow
@@ -258,13 +258,13 @@ def check_namespace(
 def test_all_rights_are_there(server: Reviewing, tmp_path: Path) -> None:
     hops = check_namespace(server, tmp_path)
     assert (hops["rights"].health, hops["cluster"].health) == (Health.OK, Health.OK)
-    assert re.fullmatch(r"all [1-9]\d* that a run needs", hops["rights"].seen)
+    assert re.fullmatch(r"all [1-9]\d* permissions that a run needs", hops["rights"].seen)
 
 
 def test_a_right_that_is_missing_is_named(server: Reviewing, tmp_path: Path) -> None:
     server.denied = {("create", "pods/exec"), ("list", "events")}
     hop = check_namespace(server, tmp_path)["rights"]
-    assert (hop.health, hop.seen) == (Health.FAULT, "may not: create pods/exec")
+    assert (hop.health, hop.seen) == (Health.FAULT, "not permitted: create pods/exec")
     assert "ask the namespace's administrator for these" in hop.do
 
 
@@ -272,12 +272,12 @@ def test_a_right_without_which_a_run_does_less(server: Reviewing, tmp_path: Path
     server.denied = {("list", "events")}
     hop = check_namespace(server, tmp_path)["rights"]
     assert hop.health is Health.WARNING
-    assert hop.seen == "may not list events: reasons have fewer words, and no scale-up is seen"
+    assert hop.seen == "not permitted: list events: messages have less detail, and cluster scale-up is not detected"
 
 
 @pytest.mark.parametrize(
     ("status", "do"),
-    [(403, "name a namespace in which this account may list pods"), (401, "renew the token"), (500, "readyz")],
+    [(403, "choose a namespace in which this account may list pods"), (401, "renew the token"), (500, "readyz")],
 )
 def test_a_namespace_that_is_refused(server: Reviewing, tmp_path: Path, status: int, do: str) -> None:
     server.refuse[("GET", f"{CORE}/pods")] = status, "pods is forbidden"
@@ -298,7 +298,7 @@ def test_a_context_that_the_kubeconfig_does_not_have(server: Reviewing, tmp_path
 def test_a_claim_that_may_not_be_read_or_is_not_there(server: Reviewing, tmp_path: Path) -> None:
     volume = {"name": "d", "persistentVolumeClaim": {"claimName": "scans"}}
     pod = POD | {"spec": POD["spec"] | {"volumes": [volume]}}  # type: ignore[operator]
-    assert check_namespace(server, tmp_path, pod)["claim"].seen == "there is no claim scans"
+    assert check_namespace(server, tmp_path, pod)["claim"].seen == "no such claim: scans"
     server.refuse[("GET", "persistentvolumeclaims")] = 403, "forbidden"
     hop = check_namespace(server, tmp_path, pod)["claim"]
     assert (hop.health, "persistentvolumeclaims" in hop.do) == (Health.UNKNOWN, True)
@@ -328,8 +328,8 @@ def with_quota(server: Reviewing, folder: Path, *quotas: Mapping[str, Any], **po
         ({"pods": "10"}, {}, Health.UNKNOWN, "pods is not counted yet"),
         # Objects that a run of pods does not create.
         ({"services.loadbalancers": "0"}, {"services.loadbalancers": "0"}, Health.OK, ""),
-        ({"configmaps": "5"}, {"configmaps": "5"}, Health.WARNING, "configmaps is used up, should a run need it"),
-        ({"requests.nvidia.com/gpu": "2"}, {"requests.nvidia.com/gpu": "2"}, Health.WARNING, "should a run need it"),
+        ({"configmaps": "5"}, {"configmaps": "5"}, Health.WARNING, "configmaps is used up, if a run needs it"),
+        ({"requests.nvidia.com/gpu": "2"}, {"requests.nvidia.com/gpu": "2"}, Health.WARNING, "if a run needs it"),
     ],
 )
 def test_a_quota_is_judged_by_each_of_its_resources(
@@ -357,8 +357,8 @@ def test_a_quota_of_some_pods_only_is_no_fault(server: Reviewing, tmp_path: Path
 def test_quotas_that_may_not_be_listed_are_unknown(server: Reviewing, tmp_path: Path) -> None:
     server.refuse[("GET", "resourcequotas")] = 403, "forbidden"
     hop = check_namespace(server, tmp_path)["quota"]
-    assert (hop.health, hop.seen) == (Health.UNKNOWN, "quotas may not be listed (403)")
-    assert "the right to list resourcequotas" in hop.do
+    assert (hop.health, hop.seen) == (Health.UNKNOWN, "listing ResourceQuotas is not permitted (403)")
+    assert "the permission to list resourcequotas" in hop.do
 
 
 def test_the_storage_of_a_class_counts_where_a_claim_names_it() -> None:

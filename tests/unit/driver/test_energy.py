@@ -62,14 +62,14 @@ def test_the_report_names_sum_method_and_what_is_missing(tmp_path: Path) -> None
     assert "without" not in page.partition("<dt>Energy</dt>")[2].partition("</dd>")[0]
     assert main([*words, "--carbon-intensity", "56", "--pue", "1.1"]) == 0
     page = (tmp_path / "run" / "report.html").read_text()
-    assert "PUE of 1.1" in page
+    assert "PUE of the data center (1.1;" in page
     assert "56 g CO2e per kWh" in page
     lost = Recorder(tmp_path / "lost")
     lost.job("/check/0", 1, 20)
     lost.job("/train/0", 21, 40, deployment="site-a", cpu_seconds=None)
     lost.end(50)
     assert main(["report", str(lost.folder)]) == 0
-    assert "without 1 job whose processor time is not known" in (tmp_path / "lost" / "report.html").read_text()
+    assert "without 1 job of unknown processor time" in (tmp_path / "lost" / "report.html").read_text()
 
 
 def test_measured_energy_of_a_training_is_shown_next_to_the_estimate(tmp_path: Path) -> None:
@@ -83,7 +83,7 @@ def test_measured_energy_of_a_training_is_shown_next_to_the_estimate(tmp_path: P
     page = (tmp_path / "run" / "report.html").read_text()
     assert "estimated</dd>" in page.partition("<dt>Energy</dt>")[2]
     assert (
-        "<dt>Energy of train</dt><dd>1.5 Wh, 0.75 Wh an epoch, measured by RAPL of a processor package (1): of all"
+        "<dt>Energy of train</dt><dd>1.5 Wh, 0.75 Wh per epoch, measured by RAPL of a processor package (1) for the whole machine"
         in page
     )
     assert "<dt>Energy of train-distributed</dt><dd>not measured: no counter</dd>" in page
@@ -94,4 +94,4 @@ def test_a_wrong_number_is_an_error(tmp_path: Path, value: str, capsys: pytest.C
     with pytest.raises(SystemExit) as ended:
         main(["report", str(tmp_path), f"--pue={value}"])
     assert ended.value.code == 2
-    assert f"argument --pue: {value!r} is no number above 0" in capsys.readouterr().err
+    assert f"argument --pue: {value!r} is not a number above 0" in capsys.readouterr().err

@@ -61,13 +61,13 @@ def test_each_answer_has_its_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     record(tmp_path, "run-5", monkeypatch, why="its tool says so")
     record(tmp_path, "run-6", monkeypatch)
     assert [why(tmp_path, f"run-{number}").why for number in range(1, 7)] == [
-        "ran: no earlier run of this folder has the job",
+        "ran: no earlier run in this folder has this job",
         "cache hit: nothing has changed since run run-1",
         "ran: changed since run run-2: input steps and programs",
-        "ran: nothing has changed since run run-3, whose outputs are not in the cache (it failed, or they were evicted)",
+        "ran: nothing has changed since run run-3, but its outputs are not in the cache (the job failed, or they were evicted)",
         "ran: its tool says so",
-        "ran: the cache was not used: it is switched off (MEDWEAVE_REUSE, reuse_gib, storeGiB), or a "
-        "connector or data manager is not medweave's",
+        "ran: the cache was not used: it is disabled (MEDWEAVE_REUSE, reuse_gib, storeGiB), or a "
+        "connector or the data manager is not from medweave",
     ]
     third = why(tmp_path, "run-3")
     assert (third.compared_with, third.changed) == ("run-2", ("input steps", "programs"))
@@ -82,7 +82,7 @@ def test_a_changed_command_alone_is_named() -> None:
 def test_an_unknown_run_or_step_is_an_error_with_the_known_ones(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(UserInputError, match="there is no such run"):
+    with pytest.raises(UserInputError, match="no such run"):
         explain([], "train")
     record(tmp_path, "run-1", monkeypatch)
     with pytest.raises(UserInputError, match="run-1"):
@@ -109,7 +109,7 @@ def test_the_command_takes_a_runs_folder_and_one_job_of_a_scatter(
     (tmp_path / "broken").mkdir()
     (tmp_path / "broken" / "events.jsonl").write_text("no event\n\n")
     assert main(["explain", "segment.3", "--run", str(tmp_path / "run-1")]) == 0
-    assert capsys.readouterr().out == "Run run-1\n  segment.3  ran: no earlier run of this folder has the job\n"
+    assert capsys.readouterr().out == "Run run-1\n  segment.3  ran: no earlier run in this folder has this job\n"
 
 
 def test_cache_hits_do_not_count_in_past_times(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -128,4 +128,4 @@ def test_cache_hits_do_not_count_in_past_times(tmp_path: Path, monkeypatch: pyte
 def test_the_report_shows_cache_hits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     page = render(read_run(record(tmp_path, "run-2", monkeypatch, parts=PARTS, reused_from="run-1")), None, Model())
     assert '<td class="good">cache hit</td>' in page
-    assert "1 of 1 completed, 1 by earlier runs" in page
+    assert "1 of 1 completed, 1 of them cache hits" in page

@@ -130,7 +130,7 @@ def test_the_page_has_the_picture_and_its_words(tmp_path: Path) -> None:
     page = render(record, None, Model())
     words = describe_steps(steps_of(record.jobs))
     assert words == "check on laptop, completed; train on site-a/gpu4, failed, after check"
-    assert f'aria-label="The steps and where each was: {words}."' in page
+    assert f'aria-label="Steps by place: {words}."' in page
     assert 'class="arrow moves"' in page
 
 

@@ -127,7 +127,9 @@ def test_copies_are_in_flight_until_they_have_arrived(log: Log) -> None:
     state = log.state()
     assert state.copies == {}
     assert state.moved["laptop", "hpc", "direct"].num_bytes == 2**30
-    assert log.lines()[1] == "hpc          copy from laptop: 1.0 GiB in 8.0 s, direct, 2.0 MiB already there"
+    assert (
+        log.lines()[1] == "hpc          copy from laptop: 1.0 GiB in 8.0 s, direct, 2.0 MiB already at the destination"
+    )
 
 
 def test_progress_is_a_line_every_ten_seconds_and_no_flood(log: Log) -> None:

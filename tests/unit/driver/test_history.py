@@ -95,7 +95,7 @@ def test_copies_are_added_up_per_pair_of_places_and_route(tmp_path: Path) -> Non
     assert (first.wire_bytes, second.wire_bytes) == (75, 7)
     assert (second.destination, second.num_bytes) == ("pods", 7)
     html = render(read_run(record.folder), None, Model())
-    assert "What moved between places" in html
+    assert "Transfers between places" in html
     assert html.count("on the wire") == 1
     assert "through-driver" in html
     assert first.reasons == ("it is here",)

@@ -79,7 +79,7 @@ def test_a_new_step_is_valid_and_refuses_what_it_cannot_use(tmp_path: Path, caps
     (tmp_path / "empty").touch()
     words = [sys.executable, "workflows/tools/volume.py", "--scan", "empty", "--output", "volume.json"]
     done = subprocess.run(words, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stderr) == (65, "volume: this scan cannot be used: the file is empty\n")
+    assert (done.returncode, done.stderr) == (65, "volume: invalid scan: the file is empty\n")
     assert not (tmp_path / "volume.json").exists()
 
 

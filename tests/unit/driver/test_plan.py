@@ -152,7 +152,7 @@ def test_steps_that_wait_for_each_other_are_an_error(tmp_path: Path) -> None:
     steps = {name: f"{{run: tool.cwl, in: {{x: {other}/y}}, out: [y]}}" for name, other in (("a", "b"), ("b", "a"))}
     (tmp_path / "w.cwl").write_text(f"class: Workflow\nsteps: {{a: {steps['a']}, b: {steps['b']}}}\n")
     pipeline = read_pipeline(tmp_path / "w.cwl")
-    with pytest.raises(UserInputError, match="wait for each other"):
+    with pytest.raises(UserInputError, match="depend on each other in a cycle"):
         Flow(pipeline=pipeline, values={}).ordered()
 
 
@@ -172,7 +172,7 @@ def test_more_than_a_place_gives_is_a_problem_but_a_long_time_is_cut(name: Any, 
     resource = ResourceRequest(name=name, unit="MiB", least=9, most=9, cap=8)
     problem = excess("/gate", Place(deployment="pods", service="segment"), resource)
     assert (
-        problem is not None and "/gate asks for more" in problem.what and "pods/segment" in problem.what
+        problem is not None and "/gate requests more" in problem.what and "pods/segment" in problem.what
     ) == is_problem
     fitting = ResourceRequest(name=name, unit="MiB", least=8, most=9, cap=8)
     assert excess("/gate", Place(deployment="pods"), fitting) is None
@@ -187,8 +187,8 @@ def test_a_site_that_gives_too_little_makes_the_plan_fail(tmp_path: Path, capsys
     job.write_text("cohort: {class: Directory, path: ct}\n")
     assert main(["plan", str(TRAIN), "--site", str(site), "--job", str(job)]) == UserInputError.exit_code
     output = capsys.readouterr().out
-    assert "It would fail: 2 problems" in output  # gate and segment
-    assert "step /segment asks for more memory than a job gets at inference/segment." in output
+    assert "The run would fail: 2 problems" in output  # gate and segment
+    assert "step /segment requests more memory than a job gets at inference/segment." in output
 
 
 # ---- data
@@ -223,13 +223,11 @@ def test_an_input_that_is_missing_is_a_problem_that_names_nobody(plan: Callable[
     assert plan().problems == ()
     (tmp_path / "ct" / "MUELLER^ANNA").symlink_to(tmp_path / "nowhere")
     (problem,) = plan().problems
-    assert (problem.what, "MUELLER" in str(problem)) == ("the input 'cohort' cannot be read.", False)
+    assert (problem.what, "MUELLER" in str(problem)) == ("input 'cohort' cannot be read.", False)
     made = plan(cohort={"class": "Directory", "path": "cd"})
     assert made.problems[0].seen.endswith("cd")
-    assert re.match(
-        r"line \d+ of the job file: cohort\.path: the input 'cohort' cannot be read\.", made.problems[0].what
-    )
-    assert "It would fail: 1 problem\n" in text_of(made)
+    assert re.match(r"job file, line \d+: cohort\.path: input 'cohort' cannot be read\.", made.problems[0].what)
+    assert "The run would fail: 1 problem\n" in text_of(made)
 
 
 def test_what_moves_moves_once_for_all_that_need_it(plan: Callable[..., Plan]) -> None:
@@ -279,7 +277,7 @@ def test_classes_of_data_are_those_that_the_rules_are_held_against() -> None:
 def test_a_forbidden_place_is_an_error_as_in_bind(capsys: pytest.CaptureFixture[str]) -> None:
     words = ["plan", str(TRAIN), "--site", "university-hpc-and-hospital", "--role", "evaluate=hpc/cpu"]
     assert main([*words, "--job", str(JOBS / "university-hpc-and-hospital-train.yml")]) == UsageError.exit_code
-    assert "step /evaluate must not run at 'hpc'" in capsys.readouterr().err
+    assert "the data rules do not allow step /evaluate at 'hpc'" in capsys.readouterr().err
 
 
 # ---- earlier runs
@@ -328,11 +326,11 @@ def test_earlier_runs_are_shown(plan: Callable[..., Plan], tmp_path: Path, monke
     run.event(21, "transfer.ended", deployment="slurm", **transfer)
     run.end(30)
     text = text_of(plan(past=read_past([tmp_path / "runs"], TRAIN)))
-    assert re.search(r"by 1 earlier run in \S*runs/, whatever data they had", text)
+    assert re.search(r"of 1 earlier run in \S*runs/ \(with the same or other data\)", text)
     assert re.search(r"^  check +18 s \(1 run\), about 0.0062 Wh; 0.01 core-hours$", text, re.MULTILINE)
-    assert re.search(r"^  train +not known at this place$", text, re.MULTILINE)
-    assert re.search(r"^  all of it +no whole run at these places$", text, re.MULTILINE)
-    assert "    earlier runs sent 3.0 MiB (1 run), by from-driver\n" in text
+    assert re.search(r"^  train +unknown at this place$", text, re.MULTILINE)
+    assert re.search(r"^  whole run +unknown: no complete run at these places$", text, re.MULTILINE)
+    assert "    earlier runs copied 3.0 MiB (1 run), route from-driver\n" in text
 
 
 def test_hours_are_those_of_all_jobs_by_what_the_tool_asks_for_on_each_node(
@@ -363,7 +361,7 @@ def test_without_earlier_runs_nothing_is_estimated(plan: Callable[..., Plan]) ->
     made = plan()
     assert all(step.job_seconds is None for step in made.steps)
     assert made.seconds is None
-    assert "How long it takes: not known. There is no earlier run of this workflow in runs/." in text_of(made)
+    assert "Duration: unknown; no earlier run of this workflow in runs/." in text_of(made)
 
 
 # ---- wrong calls
@@ -372,9 +370,9 @@ def test_without_earlier_runs_nothing_is_estimated(plan: Callable[..., Plan]) ->
 @pytest.mark.parametrize(
     ("words", "code", "message"),
     [
-        (["--site", "tesbed"], 2, "write 'testbed' (closest name)"),
+        (["--site", "tesbed"], 2, "write 'testbed' (closest match)"),
         (["--site", "laptop", "--job", "no.yml"], 65, "no.yml"),
-        (["--site", "laptop", "--runs", "no-runs"], 2, "no-runs: there is no such folder"),
+        (["--site", "laptop", "--runs", "no-runs"], 2, "no-runs: no such folder"),
         (["--site", "laptop", "--role", "train=moon"], 2, "there is no deployment 'moon'"),
     ],
     ids=lambda each: " ".join(each) if isinstance(each, list) else "",

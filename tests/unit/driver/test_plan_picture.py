@@ -61,13 +61,13 @@ def test_what_would_fail_is_told_and_names_are_escaped(tmp_path: Path) -> None:
     job.write_text("cohort: {class: Directory, path: '<none>'}\n")
     plan = make_plan(fit(LUNG / "train.cwl", "testbed", job), NO_RUNS)
     assert texts(picture_of(plan), "bad") == [
-        "It would fail: line 1 of the job file: cohort.path: the input 'cohort' cannot be read."
+        "The run would fail: job file, line 1: cohort.path: input 'cohort' cannot be read."
     ]
     odd = f"{ROOT}/<b>&.cwl"
     title = texts(
         picture_of(Plan(**{name: getattr(plan, name) for name in plan.__slots__} | {"workflow": odd})), "title"
     )
-    assert title == [f"Plan of {odd} at the site 'testbed'"]
+    assert title == [f"Plan of {odd} at site 'testbed'"]
 
 
 def test_an_arrow_says_what_moves_how_and_how_much(tmp_path: Path) -> None:
@@ -82,7 +82,7 @@ def test_an_arrow_says_what_moves_how_and_how_much(tmp_path: Path) -> None:
     by_title = {element.findtext(f"{SVG}title"): element.get("class") for element in arrows(picture_of(plan))}
     assert by_title["segmentation_model: from-driver, 2.9 KiB"] == "arrow moves"
     assert by_title["segment/segmentations: to-driver"] == "arrow moves"
-    assert "stays where it is" in by_title
+    assert "stays at this place" in by_title
 
 
 def test_where_only_figures_move_the_arrow_is_pale() -> None:

@@ -138,7 +138,7 @@ def test_what_the_plan_is_sure_of_is_what_the_run_does(tmp_path: Path) -> None:
     write(tmp_path)
     give(tmp_path)
     previews = predict(tmp_path)
-    assert {(reuse.state, reuse.why) for reuse in previews.values()} == {("runs", "no earlier run has done it")}
+    assert {(reuse.state, reuse.why) for reuse in previews.values()} == {("runs", "no earlier run has this job")}
     first, executed = run_again(tmp_path)
     check_predictions(previews, executed)
 
@@ -153,7 +153,7 @@ def test_what_the_plan_is_sure_of_is_what_the_run_does(tmp_path: Path) -> None:
     give(tmp_path, seed=3)
     previews = predict(tmp_path)
     assert states(previews) == ["reused", "reused", "reused", "runs", "not-known"]
-    assert (previews["mark"].why, previews["last"].after) == (f"since run {second} another input seed", ("/mark",))
+    assert (previews["mark"].why, previews["last"].after) == (f"changed since run {second}: input seed", ("/mark",))
     _, executed = run_again(tmp_path)
     check_predictions(previews, executed)
     assert all(executed["last"]), "what mark has written is the same in spite of its seed: only the run could know"
@@ -163,7 +163,7 @@ def test_what_the_plan_is_sure_of_is_what_the_run_does(tmp_path: Path) -> None:
     previews = predict(tmp_path)
     assert states(previews) == ["reused", "runs", "not-known", "not-known", "not-known"]
     assert (previews["each"].num_jobs, previews["each"].num_reused) == (2, 1)
-    assert "another input word" in previews["each"].why
+    assert "input word" in previews["each"].why
     _, executed = run_again(tmp_path)
     check_predictions(previews, executed)
     assert sum(map(bool, executed["again"])) == 1
@@ -194,18 +194,18 @@ def test_what_has_changed_without_a_job_file_is_seen(tmp_path: Path, monkeypatch
     plan = planned(tmp_path)
     assert plan.steps[-1].reuse == Reuse(state="runs", why="its tool says WorkReuse: {enableReuse: false}")
     text, picture = text_of(plan), picture_of(plan)
-    assert f"  each   reused from {first}\n" in text
+    assert f"  each   cache hit: outputs of {first}\n" in text
     assert picture.count("box reused") == 6, (
         "one for each but the last, and one more for each of the two that are scattered"
     )
-    assert f"reused from {first}" in picture
+    assert f"cache hit: outputs of {first}" in picture
 
     # A cache entry that was changed is not used.
     cached = next((tmp_path / "runs" / ".kept").glob("*/result-red.txt"))
     cached.write_text("other\n")
     previews = predict(tmp_path)
     assert (previews["copy"].state, previews["each"].state, previews["each"].num_reused) == ("reused", "runs", 1)
-    assert previews["each"].why == "the cache has lost an output of it"
+    assert previews["each"].why == "an output is no longer in the cache"
 
     # A tool that was edited may have another command, which only the engine knows.
     (tmp_path / "mark.cwl").write_text((tmp_path / "mark.cwl").read_text().replace("cat", "cat  "))
@@ -215,7 +215,7 @@ def test_what_has_changed_without_a_job_file_is_seen(tmp_path: Path, monkeypatch
     assert "has been edited since run" in previews["mark"].why
 
     monkeypatch.setenv("MEDWEAVE_REUSE", "0")
-    assert {reuse.why for reuse in predict(tmp_path).values()} == {"reuse is switched off (MEDWEAVE_REUSE=0)"}
+    assert {reuse.why for reuse in predict(tmp_path).values()} == {"the cache is disabled (MEDWEAVE_REUSE=0)"}
 
 
 @pytest.mark.slow
@@ -231,12 +231,13 @@ def test_at_a_site_the_same_holds_if_the_site_still_has_it(tmp_path: Path) -> No
         previews = predict(tmp_path)
         assert states(previews) == ["reused"] * 5, previews
         assert {(reuse.from_runs, reuse.unless) for reuse in previews.values()} == {((first,), "there")}
-        assert f"reused from {first}, if there still has it, and has the same programs and settings" in text_of(
-            planned(tmp_path)
+        assert (
+            f"cache hit: outputs of {first}, if there still has them, with the same programs and settings"
+            in text_of(planned(tmp_path))
         )
         check_predictions(previews, run_again(tmp_path)[1])
         (tmp_path / "data" / "inner" / "two.txt").write_text("two\n")
         previews = predict(tmp_path)
         assert states(previews) == ["runs", *["not-known"] * 4]
-        assert previews["copy"].why.endswith("another input data")
+        assert previews["copy"].why.endswith(": input data")
         check_predictions(previews, run_again(tmp_path)[1])

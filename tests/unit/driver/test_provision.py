@@ -126,7 +126,7 @@ def test_an_environment_is_installed_once_and_a_new_version_next_to_it(
     assert site.environments == []
     assert site.provision(first) == 0, capsys.readouterr().err
     output = capsys.readouterr()
-    assert "3 wheels were sent" in output.out
+    assert "3 wheels sent" in output.out
     assert "sending 1 of 3: " in output.err
     assert site.run_step("--version") == "medweave-step 1.0\n"
     assert site.run_step() == "medweave-step helped\n"
@@ -135,8 +135,8 @@ def test_an_environment_is_installed_once_and_a_new_version_next_to_it(
     # A second call installs nothing.
     assert site.provision(first) == 0
     output = capsys.readouterr()
-    assert "is current" in output.out
-    assert "nothing was sent" in output.out
+    assert "is up to date" in output.out
+    assert "nothing sent" in output.out
     assert "sending" not in output.err
     (first_name,) = site.environments
 
@@ -147,7 +147,7 @@ def test_an_environment_is_installed_once_and_a_new_version_next_to_it(
     ) as job:  # fmt: skip
         assert site.provision(own_wheel(tmp_path, "1.1")) == 0
         output = capsys.readouterr()
-        assert "; 1 wheels were sent" in output.out
+        assert "; 1 wheels sent" in output.out
         assert job.communicate("\n")[0] == "helped\n"
     assert site.run_step("--version") == "medweave-step 1.1\n"
     assert first_name in site.environments
@@ -155,7 +155,7 @@ def test_an_environment_is_installed_once_and_a_new_version_next_to_it(
 
     # Back to the first version, which is still installed.
     assert site.provision(first) == 0
-    assert "; 0 wheels were sent" in capsys.readouterr().out
+    assert "; 0 wheels sent" in capsys.readouterr().out
     assert site.run_step("--version") == "medweave-step 1.0\n"
 
 
@@ -182,7 +182,7 @@ def test_an_environment_that_cannot_be_installed_is_an_error_and_leaves_nothing(
     site.link.mkdir()
     assert site.provision(own) == 65
     err = capsys.readouterr().err
-    assert f"{where}.virtualEnvironment: something else lies there.\n  seen:     a folder or file at {site.link}" in err
+    assert f"{where}.virtualEnvironment: the path is in use.\n  seen:     a folder or file at {site.link}" in err
 
     site.write(modules=["python/3.12"])
     assert site.provision(own) == 65
@@ -302,7 +302,7 @@ def probed(**changes: Any) -> str:
         ("", "no python3, python3.13, python3.12, python3.11"),
         (probed(version=[3, 9, 16]), "/usr/bin/python3 3.9.16"),
         (probed(has_venv=False), "/usr/bin/python3 without venv and pip"),
-        (probed(glibc=""), "/usr/bin/python3 on a C library that is not glibc"),
+        (probed(glibc=""), "/usr/bin/python3 with a C library other than glibc"),
     ],
 )
 def test_a_site_without_a_suitable_python(site: RemoteSite, tmp_path: Path, output: str, seen: str) -> None:

@@ -54,8 +54,8 @@ def test_nothing_is_left_of_the_case_and_the_others_stay(tmp_path: Path, capsys:
     home.make()
     assert main(["purge", CASE, "--runs", str(tmp_path / "runs")]) == 0
     output = capsys.readouterr().out
-    assert "the model of this run has seen the case (train)" in output
-    assert "cache entries of earlier steps: removed" in output
+    assert "the model of this run was trained with this case (train)" in output
+    assert "cache entries: removed" in output
     assert f"1 of 2 runs had data of {CASE}" in output
     assert "links from pseudonyms to the paths in job files: removed" in output
     assert [path.name for path in (tmp_path / "runs" / ".home").iterdir()] == ["key"]

@@ -58,7 +58,7 @@ def test_a_completed_run_becomes_one_page(tmp_path: Path, fragment: Path, capsys
         assert text in page.text, text
     headings = [text for level, text in page.headings if level == 2]
     assert headings[:2] == ["Results", "Segmentations in three planes"]
-    assert headings[-3:] == ["What ran, where and when", "Notices", "Versions"]
+    assert headings[-3:] == ["Jobs by place and time", "Notices", "Versions"]
     assert len(page.images) == 3 * 4 + 1
     assert len(page.links) == len(headings) + 2  # contents, the skip link, and the link to the gate
     assert "no evaluation" not in page.text
@@ -90,11 +90,11 @@ def test_a_failed_run_says_what_failed_and_what_to_do(tmp_path: Path) -> None:
         "Last progress: case 3/22: case-0000000a",
         "positions <12.0> and <16.0> mm",
         "do: copy the series again",
-        "There is no evaluation in this run: it ended before its results were put together.",
+        "This run has no evaluation: it ended before the report step.",
         "cancelled",
     ):
         assert text in page.text, text
-    assert html.index("First cause") < html.index("What ran, where and when</h2>")
+    assert html.index("First cause") < html.index("Jobs by place and time</h2>")
 
 
 def test_the_wait_in_a_queue_is_no_computing(tmp_path: Path) -> None:
@@ -105,8 +105,8 @@ def test_the_wait_in_a_queue_is_no_computing(tmp_path: Path) -> None:
     run.end(7285)
     assert main(["report", str(run.folder)]) == 0
     text = check((run.folder / "report.html").read_text()).text
-    assert "Waited, all jobs together2 h 00 min, 2 h 00 min of it in the queues of sites" in text
-    assert "Computed, all jobs together1 min 18 s" in text
+    assert "Waiting time, sum of all jobs2 h 00 min, of which 2 h 00 min in queues" in text
+    assert "Computing time, sum of all jobs1 min 18 s" in text
     assert "site-a/gpu4completed+2 h 00 min2 h 00 min1 min 00 s" in text  # the row: started, waited, took
 
 
@@ -177,14 +177,14 @@ def test_a_missing_run_is_an_error_with_the_closest_match(
     monkeypatch.chdir(tmp_path)
     for named in ("lung-20260801-b167", "runs/lung-20260801-b176"):
         assert main(["report", named]) == 65
-        assert "write 'runs/lung-20260801-b167' (closest name)" in capsys.readouterr().err
+        assert "write 'runs/lung-20260801-b167' (closest match)" in capsys.readouterr().err
 
 
 def test_an_output_that_cannot_be_written_ends_with_74(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     completed_run(tmp_path / "run")
     (tmp_path / "file").write_text("")
     assert main(["report", str(tmp_path / "run"), "--output", str(tmp_path / "file" / "report.html")]) == 74
-    assert "this file cannot be written" in capsys.readouterr().err
+    assert "cannot write this file" in capsys.readouterr().err
 
 
 def test_without_the_drivers_extra_the_error_says_what_to_install(

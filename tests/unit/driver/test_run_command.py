@@ -127,7 +127,7 @@ def test_on_a_terminal_it_is_a_picture_and_ctrl_c_is_one_signal(tmp_path: Path) 
                 typed = os.write(terminal, b"\x03") == 1  # Ctrl-C, for the whole foreground group
     assert os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]) == 130
     text = seen.decode()
-    assert "SIGINT: the run is cancelled and cleaned up" in text
+    assert "SIGINT received: canceling the run and cleaning up" in text
     assert "\x1b[?25h" in text[text.rindex("\x1b[?25l") :], "the cursor is restored"
     assert "cancelled after" in text[text.rindex("\x1b[?25h") :], "and the summary comes after the picture"
     assert gone(pid_of(tmp_path))
@@ -160,7 +160,7 @@ def test_ctrl_c_twice_exits_at_once(tmp_path: Path) -> None:
     job = pid_of(tmp_path)
     assert process.stderr is not None
     process.send_signal(signal.SIGINT)
-    while "again: exit at once" not in process.stderr.readline():
+    while "again to exit at once" not in process.stderr.readline():
         assert process.poll() is None
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=60)
@@ -177,9 +177,7 @@ def test_a_failed_run_is_resumed(tmp_path: Path) -> None:
     code, _, err = ended(tmp_path)
     assert code == 1
     failed = record(tmp_path)
-    command = (
-        next(line for line in err.splitlines() if "continues; finished steps" in line).split("   continues")[0].split()
-    )
+    command = next(line for line in err.splitlines() if "resume; finished steps" in line).split("   resume;")[0].split()
     (failed / "streamflow.yml").write_text((tmp_path / "streamflow.yml").read_text(encoding="utf-8").replace(
         "tiny.cwl", "../../tiny.cwl").replace("job.yml", "../../job.yml"), encoding="utf-8")  # fmt: skip
     (tmp_path / "streamflow.yml").unlink()
@@ -225,7 +223,7 @@ def test_a_run_that_cannot_begin_leaves_nothing_and_shows_the_engines_error(tmp_
     code, out, err = ended(tmp_path, "--json")
     assert code == UserInputError.exit_code, "the engine has 1 for this and for a step that failed"
     assert "is not valid" in err
-    assert "before the run began" in err
+    assert "before the run started" in err
     (line,) = out.splitlines()
     jsonschema.Draft202012Validator(schema_of("event")).validate(json.loads(line))
     assert (json.loads(line)["type"], json.loads(line)["data"]["exit_code"]) == ("run.ended", 65)

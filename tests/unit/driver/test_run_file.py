@@ -52,7 +52,7 @@ def bind(folder: Path, binding: str) -> None:
 def test_a_missing_input_file(folder: Path) -> None:
     (folder / "two.nii.gz").rename(folder / "to.nii.gz")
     error = error_of(folder)
-    assert "job.yml:3: scans[1].path: there is no such file or folder." in error.what
+    assert "job.yml:3: scans[1].path: no such file or folder." in error.what
     assert error.seen == str(folder / "two.nii.gz")
     assert "to.nii.gz" in error.do
 
@@ -83,7 +83,7 @@ def test_an_unknown_port(folder: Path) -> None:
     bind(folder, "{port: /scan, target: {deployment: here, workdir: /scans}}")
     error = error_of(folder)
     assert "bindings[0].port: tiny.cwl has no input '/scan'." in error.what
-    assert (error.seen, error.do) == ("/scan", "write '/scans' (closest name)")
+    assert (error.seen, error.do) == ("/scan", "write '/scans' (closest match)")
 
 
 def test_an_invalid_workflow(folder: Path) -> None:
@@ -115,13 +115,13 @@ def test_an_unknown_output_of_a_step(folder: Path) -> None:
 def test_an_input_that_is_missing(folder: Path) -> None:
     changed(folder, inputs={"scans": "File[]", "threshold": "float", "note": "string?"})
     error = error_of(folder)
-    assert "job.yml:1: the input 'threshold' is missing, which tiny.cwl must have." in error.what
-    assert (error.expected, error.do) == ("threshold: … (float)", "write 'threshold:' there")
+    assert "job.yml:1: required input 'threshold' of tiny.cwl is missing." in error.what
+    assert (error.expected, error.do) == ("threshold: … (float)", "add 'threshold:'")
     job = (folder / "job.yml").read_text(encoding="utf-8")
     (folder / "job.yml").write_text(f"{job}treshold: 0.5\n", encoding="utf-8")
     error = error_of(folder)
     assert "job.yml:4: treshold: tiny.cwl has no input 'treshold'." in error.what
-    assert error.do == "write 'threshold' (closest name)"
+    assert error.do == "write 'threshold' (closest match)"
 
 
 def test_an_input_of_another_type_is_the_same_error_as_of_validate(folder: Path) -> None:
@@ -129,15 +129,15 @@ def test_an_input_of_another_type_is_the_same_error_as_of_validate(folder: Path)
     job = (folder / "job.yml").read_text(encoding="utf-8")
     (folder / "job.yml").write_text(f"threshold: high\n{job}", encoding="utf-8")
     error = error_of(folder)
-    assert "job.yml:1: threshold: this value is not of the type of 'threshold'." in error.what
+    assert "job.yml:1: threshold: wrong type for input 'threshold'." in error.what
     assert (error.seen, error.expected) == ('"high"', "float")
     (finding,) = (finding for finding in validate([folder])[0] if finding.rule == "job-type")
     assert (finding.what, finding.seen, finding.expected, finding.fix) == (
-        "this value is not of the type of 'threshold'.", error.seen, error.expected, error.do,
+        "wrong type for input 'threshold'.", error.seen, error.expected, error.do,
     )  # fmt: skip
     (folder / "job.yml").write_text(f"threshold: 1\n{job}- Doe-John.nii.gz\n", encoding="utf-8")
-    assert "job.yml:5: scans[2]: this value is not of the type" in error_of(folder).what
-    with pytest.raises(UserInputError, match=r"the job file, line 5: scans\[2\]: this value") as caught:
+    assert "job.yml:5: scans[2]: wrong type for an item of input" in error_of(folder).what
+    with pytest.raises(UserInputError, match=r"job file, line 5: scans\[2\]: wrong type") as caught:
         check_file(folder / "streamflow.yml", hides=True)
     assert "Doe" not in str(caught.value)
 
@@ -146,7 +146,7 @@ def test_a_workflow_with_inputs_and_no_job_file(folder: Path) -> None:
     file = folder / "streamflow.yml"
     file.write_text(file.read_text(encoding="utf-8").replace(", settings: job.yml", ""), encoding="utf-8")
     error = error_of(folder)
-    assert "streamflow.yml:2: workflows.tiny.config: the input 'scans' is missing" in error.what
+    assert "streamflow.yml:2: workflows.tiny.config: required input 'scans' of tiny.cwl is missing" in error.what
     assert "settings: job.yml" in error.do
 
 

@@ -33,7 +33,7 @@ def test_the_first_firing_runs_the_second_is_skipped_and_a_changed_input_runs(tm
     file = write_schedule(tmp_path, GOOD)
     code, err = fire(file)
     assert code == 0, err
-    assert "runs: no earlier run has completed" in err
+    assert "starting a run: no earlier run has completed" in err
     first = memory(tmp_path).done
     assert first is not None
     assert [result.read_text() for result in results(tmp_path)] == ["1"]
@@ -48,7 +48,7 @@ def test_the_first_firing_runs_the_second_is_skipped_and_a_changed_input_runs(tm
     (tmp_path / "scans" / "two").write_text("2")
     code, err = fire(file)
     assert (code, len(results(tmp_path))) == (0, 2)
-    assert f"runs: input scans changed since run {first.run}" in err
+    assert f"starting a run: input scans changed since run {first.run}" in err
 
 
 @pytest.mark.slow
@@ -59,7 +59,7 @@ def test_a_changed_tool_runs_and_the_same_under_another_date_does_not(tmp_path: 
     assert "skipped" in fire(file)[1]
     tool = tmp_path / "tools" / "copy.cwl"
     tool.write_text(tool.read_text().replace("cat", "cat -u"))
-    assert "runs: definition changed since" in fire(file)[1]
+    assert "starting a run: definition changed since" in fire(file)[1]
 
 
 @pytest.mark.slow
@@ -76,14 +76,14 @@ def test_a_failed_run_is_repeated_and_its_exit_code_returned(tmp_path: Path) -> 
 def test_unchanged_inputs_run_where_that_is_wanted(tmp_path: Path) -> None:
     file = write_schedule(tmp_path, GOOD, unchanged="run")
     fire(file)
-    assert "runs: runs also without changes" in fire(file)[1]
+    assert "starting a run: this schedule also runs without changes" in fire(file)[1]
     assert len(results(tmp_path)) == 2
 
 
 @pytest.mark.slow
 def test_an_unreadable_input_is_never_taken_for_unchanged(tmp_path: Path) -> None:
     file = write_schedule(tmp_path, GOOD, scans=tmp_path / "elsewhere")
-    assert "input scans cannot be compared by content from here" in fire(file)[1]
+    assert "input scans cannot be compared with earlier runs" in fire(file)[1]
 
 
 @pytest.mark.slow
@@ -141,15 +141,15 @@ def test_both_run_where_that_is_allowed(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("keys", "place", "message"),
     [
-        ({"file": "no.yml"}, "file", "there is no such StreamFlow file"),
-        ({"when": "0 25 * * *"}, "when", "hour '25' is not in 0 to 23"),
+        ({"file": "no.yml"}, "file", "no such StreamFlow file"),
+        ({"when": "0 25 * * *"}, "when", "hour '25' is not between 0 and 23"),
         ({"when": "0 2 * *"}, "when", "4 fields"),
-        ({"timeZone": "Europe/Roma"}, "timeZone", "write 'Europe/Rome' (closest name)"),
-        ({"timeZone": "Europe"}, "timeZone", "there is no such time zone"),
-        ({"timeZone": "Mars/Olympus_Mons"}, "timeZone", "there is no such time zone"),
+        ({"timeZone": "Europe/Roma"}, "timeZone", "write 'Europe/Rome' (closest match)"),
+        ({"timeZone": "Europe"}, "timeZone", "unknown time zone"),
+        ({"timeZone": "Mars/Olympus_Mons"}, "timeZone", "unknown time zone"),
         ({"overlap": "never"}, "overlap", "forbid, replace, allow"),
         ({"nmae": "x"}, "nmae", "there is no such key"),
-        ({"name": "Nightly"}, "name", "this value cannot be used"),
+        ({"name": "Nightly"}, "name", "invalid value"),
     ],
 )
 def test_an_error_in_the_file_is_reported_with_its_place(
@@ -206,7 +206,7 @@ def test_times_that_cron_refuses_are_refused(text: str) -> None:
 @pytest.mark.slow
 def test_a_missing_schedule_and_an_incomplete_file_are_errors(tmp_path: Path) -> None:
     code, _, err = call_schedule("pause", cwd=tmp_path)
-    assert (code, "no schedule is named" in err) == (2, True)
+    assert (code, "no schedule given" in err) == (2, True)
     code, _, err = call_schedule("pause", "nightly", cwd=tmp_path)
     assert (code, "there is no schedule 'nightly'" in err) == (2, True)
     file = write_schedule(tmp_path / "x", GOOD)

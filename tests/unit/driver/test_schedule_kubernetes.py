@@ -165,8 +165,8 @@ def test_an_unreachable_cluster_is_an_entry_and_the_others_are_listed(tmp_path: 
         note.write_text(f'{{"file": "{file if name == "nightly" else tmp_path / "gone.yml"}"}}')
     code, out, err = call_schedule("list", cwd=tmp_path, KUBECONFIG=str(tmp_path / "none"))
     assert (code, err) == (0, "")
-    assert "there is no such file of a schedule" in out
-    assert "schedule nightly: the cluster does not answer" in out
+    assert "there is no such schedule file" in out
+    assert "schedule nightly: no answer from the cluster" in out
 
 
 @pytest.mark.slow
@@ -188,6 +188,6 @@ def test_a_release_that_no_schedule_has_created_is_not_uninstalled(
             Kubernetes(schedule).remove()
             assert server.releases == {}
             return
-        with pytest.raises(UserInputError, match="medweave schedule did not create it"):
+        with pytest.raises(UserInputError, match="`medweave schedule` did not create it"):
             Kubernetes(schedule).remove()
         assert schedule.name in server.releases

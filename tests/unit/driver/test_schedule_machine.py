@@ -129,7 +129,7 @@ def test_a_schedule_is_made_paused_resumed_listed_and_removed(tmp_path: Path, pl
     assert listed(tmp_path, variables)["last"]["outcome"] == "completed"
     do("remove", "nightly", tmp_path, variables)
     code, out, _ = call_schedule("list", cwd=tmp_path, **variables)
-    assert (code, "no schedule was created from this account" in out) == (0, True)
+    assert (code, "no schedules were created from this account" in out) == (0, True)
     assert not list((tmp_path / "config").rglob("medweave*"))
     assert len(results(file.parent)) == 1, "results stay"
 
@@ -188,8 +188,8 @@ def test_the_receiver_of_a_dicom_node_is_a_service_in_addition_to_the_timer(tmp_
 @pytest.mark.parametrize(
     ("place", "keys", "message"),
     [
-        ("systemd", {"overlap": "replace"}, "systemd starts nothing twice"),
-        ("cron", {"timeZone": "Europe/Rome"}, "cron supports the machine's time zone only"),
+        ("systemd", {"overlap": "replace"}, "systemd cannot run a schedule twice"),
+        ("cron", {"timeZone": "Europe/Rome"}, "cron supports only the time zone of the machine"),
     ],
 )
 def test_an_unsupported_setting_is_refused(tmp_path: Path, place: str, keys: dict[str, str], message: str) -> None:
@@ -208,10 +208,10 @@ def test_after_a_refusal_of_systemd_no_units_are_left(tmp_path: Path, word: str)
     file, variables = placed(tmp_path, "systemd", watch={"receive": {"callers": ["PACS"]}})
     (tmp_path / "made/refuses").write_text(word)
     code, _, err = call_schedule("create", file, cwd=tmp_path, **variables)
-    assert (code, "systemd refuses" in err, "Failed to connect to bus" in err) == (65, True, True)
+    assert (code, "systemd refused" in err, "Failed to connect to bus" in err) == (65, True, True)
     assert units_in(tmp_path) == {}
     assert not list((tmp_path / "made").glob("medweave*")), "nothing is enabled"
-    assert "no schedule was created from this account" in call_schedule("list", cwd=tmp_path, **variables)[1]
+    assert "no schedules were created from this account" in call_schedule("list", cwd=tmp_path, **variables)[1]
 
 
 @pytest.mark.slow

@@ -116,7 +116,7 @@ def test_a_run_that_cannot_begin_is_notified(tmp_path: Path) -> None:
         (tmp_path / "x/tools/copy.cwl").unlink()
         code, _ = fire(file)
     assert code == 65
-    assert [notice["text"] for notice in hook.notices] == ["medweave: schedule nightly: a run could not begin"]
+    assert [notice["text"] for notice in hook.notices] == ["medweave: schedule nightly: a run could not start"]
 
 
 @pytest.fixture
@@ -133,8 +133,8 @@ def test_a_failed_notification_changes_nothing_and_logs_no_address(tmp_path: Pat
         file = notified(tmp_path, GOOD, at="end", webhook=hook.url, mail=mail)
         code, output = fire(file, MAIL_PASSWORD=SECRET)
     assert (code, len(hook.came)) == (0, 3)
-    assert "no notice by webhook: HTTP 404" in output
-    assert "no notice by mail: ConnectionRefusedError" in output
+    assert "notification by webhook failed: HTTP 404" in output
+    assert "notification by mail failed: ConnectionRefusedError" in output
     assert "T0KEN" not in output
     assert SECRET not in output
 
@@ -147,9 +147,9 @@ def test_a_wrong_password_and_an_unknown_authority_are_logged(tmp_path: Path) ->
         file = notified(tmp_path, GOOD, at="end", mail=mail)
         (tmp_path / "x/tools/copy.cwl").unlink()  # a run that cannot begin ends at once, and has a notice
         _, output = fire(file, MAIL_PASSWORD="guess", SSL_CERT_FILE=str(server.authority))
-        assert "no notice by mail: SMTP 535" in output
+        assert "notification by mail failed: SMTP 535" in output
         _, output = fire(file, MAIL_PASSWORD=SECRET)
-        assert "no notice by mail: SSLCertVerificationError" in output
+        assert "notification by mail failed: SSLCertVerificationError" in output
         assert server.mails == []
 
 

@@ -88,7 +88,7 @@ def test_new_studies_of_a_folder_are_run_once_under_pseudonyms(tmp_path: Path) -
         (source / name / "series").mkdir(parents=True)
         (source / name / "series" / f"{name}.dcm").write_text(f"{number}")
     code, err = fire(file)
-    assert (code, "runs: 2 new studies" in err) == (0, True)
+    assert (code, "starting a run: 2 new studies" in err) == (0, True)
     assert sorted(results(file.parent)[0].read_text()) == ["1", "2"]
     names = (tmp_path / "names").read_text()
     assert names.count("000001.dcm") == 2
@@ -98,7 +98,7 @@ def test_new_studies_of_a_folder_are_run_once_under_pseudonyms(tmp_path: Path) -
     assert "DOE" not in err + names
     assert "skipped: no new study" in fire(file)[1]
     (source / "DOE^JANE" / "more.dcm").write_text("3")
-    assert "runs: 1 new study" in fire(file)[1]
+    assert "starting a run: 1 new study" in fire(file)[1]
     assert sorted(result.read_text() for result in results(file.parent))[1] in ("13", "31")
 
 
@@ -109,7 +109,7 @@ def test_a_study_whose_run_fails_is_retried_and_then_skipped(tmp_path: Path) -> 
     (source / "a" / "1.dcm").write_text("1")
     for _ in range(MOST_TRIES):
         code, err = fire(file)
-        assert (code, "runs: 1 new study" in err) == (1, True)
+        assert (code, "starting a run: 1 new study" in err) == (1, True)
     code, err = fire(file)
     assert (code, "no new study (1 skipped after failures)" in err) == (0, True)
     assert list(read_state(file.parent / "schedules/nightly").tries.values()) == [MOST_TRIES]

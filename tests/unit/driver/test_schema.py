@@ -71,11 +71,11 @@ def test_the_schema_of_a_workflow_is_that_of_its_job_files(capsys: pytest.Captur
 
 def test_an_unknown_name_is_an_error_with_the_closest_match(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["schema", "streamflw"]) == UsageError.exit_code
-    assert "write 'streamflow' (closest name)" in capsys.readouterr().err
+    assert "write 'streamflow' (closest match)" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
-    ("text", "seen"), [(None, "no such workflow"), ("a: [", "valid YAML|no CWL"), ("a: 1", "no CWL")]
+    ("text", "seen"), [(None, "no such workflow"), ("a: [", "valid YAML|not a CWL"), ("a: 1", "not a CWL")]
 )
 def test_a_file_that_is_no_workflow_has_no_schema_of_job_files(tmp_path: Path, text: str | None, seen: str) -> None:
     path = tmp_path / "x.cwl"

@@ -44,7 +44,7 @@ def test_fragment_stands_alone_and_says_what_was_measured(tmp_path: Path) -> Non
         "outline at a probability of 0.6; a lesion reaches 0.9 and 20 mm³",
         "400, best weights at step 350",
         "100.0 patches per second; 2.5% of the time waiting for data; 3.0 MiB given to be averaged by all ranks",
-        "1.5 Wh, 0.75 Wh an epoch, measured by RAPL of a processor package (1): of all that ran on the machine meanwhile",
+        "1.5 Wh, 0.75 Wh per epoch, measured by RAPL of a processor package (1) for the whole machine",
         "−1000 to 400 HU",
         "2 × 2 × 2 mm",
         "a" * 64,
@@ -197,11 +197,15 @@ def failure(root: Path, options: list[str], capsys: pytest.CaptureFixture[str], 
     ("file", "content", "expected"),
     [
         ("evaluation/metrics.json", None, "the evaluation (metrics.json) is missing"),
-        ("evaluation/metrics.json", "{}", "the evaluation (metrics.json) is not what this version"),
+        ("evaluation/metrics.json", "{}", "the evaluation (metrics.json): the content does not match this version"),
         ("evaluation/lesions.csv", "case_id,diameter_mm\na,1\n", "the table of lesions (lesions.csv) cannot be read"),
         ("training_log/curves.json", None, "the training log (curves.json) cannot be read"),
         ("training_log/curves.json", "[1, 2]", "the training log (curves.json) cannot be read"),
-        ("reports/train/run_report.json", "[]", "a run report (run_report.json) is not what this version"),
+        (
+            "reports/train/run_report.json",
+            "[]",
+            "a run report (run_report.json): the content does not match this version",
+        ),
     ],
 )
 def test_inputs_that_are_not_what_the_steps_write_are_refused(

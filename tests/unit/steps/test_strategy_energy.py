@@ -133,13 +133,13 @@ def test_words_say_what_was_measured_and_of_what() -> None:
     whole = CountedEnergy(each_wh=(1.0, 2.0), counters={PACKAGE: 2, GPU: 1}, missing=())
     assert whole.whole_wh == 3
     assert whole.describe() == (
-        f"3 Wh, 1.5 Wh an epoch, measured by {PACKAGE} (2) and {GPU} (1): of all that ran on the machine meanwhile, not of this "
-        "training alone"
+        f"3 Wh, 1.5 Wh per epoch, measured by {PACKAGE} (2) and {GPU} (1) for the whole machine, "
+        "including other programs"
     )
     part = CountedEnergy(each_wh=(None, 2.0), counters={PACKAGE: 2}, missing=("NVML (Not Found)",))
     assert part.whole_wh is None
-    assert part.describe().startswith("2 Wh in 1 of 2 epochs, 2 Wh an epoch, measured by")
-    assert part.describe().endswith("; not in it: NVML (Not Found)")
+    assert part.describe().startswith("2 Wh in 1 of 2 epochs, 2 Wh per epoch, measured by")
+    assert part.describe().endswith("; not included: NVML (Not Found)")
     assert (
         CountedEnergy(each_wh=(None,), counters={}, missing=(NO_PACKAGE,)).describe() == f"not measured: {NO_PACKAGE}"
     )

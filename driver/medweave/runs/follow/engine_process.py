@@ -98,10 +98,10 @@ def workflow_of(file: Path) -> str:
     components = [(document.get("scheduling") or {}).get("scheduler") or {}, document.get("database") or {}]
     if not any(str(component.get("type", "")).startswith(OURS) for component in components):
         raise UsageError(
-            f"{shown(file)}: its runs write no event log, so there is nothing to follow.",
+            f"{shown(file)}: its runs write no event log, so `medweave run` cannot show them.",
             seen="neither medweave.scheduler nor medweave.database",
             expected="scheduling: {scheduler: {type: medweave.scheduler, config: {}}}, as `medweave bind` writes it",
-            do=f"add that line, or start it with `streamflow run {shown(file)}`",
+            do=f"add this line, or start it with `streamflow run {shown(file)}`",
         )
     return next(iter(document.get("workflows") or {}), "run")
 
@@ -121,8 +121,8 @@ def start(file: Path, folder: Path, outdir: Path) -> EngineProcess:
         raise BackendMissingError(
             "StreamFlow is not installed.",
             seen=f"no {program}",
-            expected="medweave installed with its extra 'driver'",
-            do="pip install 'medweave[driver]'",
+            expected="medweave with the extra 'driver'",
+            do="install it: pip install 'medweave[driver]'",
         )
     work = folder / WORK
     work.mkdir(mode=0o700, exist_ok=True)

@@ -8,7 +8,7 @@ from medweave_core.runlog.run_state import JobProgress
 
 NO_EXIT_CODE = "no exit code"
 NOT_COMPLETE = "its outputs are not complete"
-END_WORDS = {"partial": "delivered a part", "unknown": "ended, outcome unknown"}
+END_WORDS = {"partial": "finished with partial results", "unknown": "ended, outcome unknown"}
 UNITS = ((2**40, "TiB"), (2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"))
 
 
@@ -45,5 +45,5 @@ def activity_of(job: JobProgress, now_s: float) -> str:
     if job.state == "waiting":
         return job.reason
     if job.state == "placed":
-        return "gets its inputs"
+        return "receiving inputs"
     return job.text or f"running for {took(job.seconds(now_s))}"

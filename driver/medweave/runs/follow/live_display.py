@@ -75,7 +75,7 @@ def picture(state: RunState, now_s: float, spinner: Spinner, message: str, num_r
         num_rows: number of rows for steps.
     """
     if state.began is None:
-        return Text(message or "medweave: StreamFlow begins …", style="dim")
+        return Text(message or "medweave: starting StreamFlow …", style="dim")
     now_s = state.seconds if state.end is not None else now_s
     parts: list[RenderableType] = [_head(state, now_s), _table(state, now_s, spinner, num_rows)]
     parts += [_copy(*pair, state) for pair in state.copies]
@@ -153,7 +153,7 @@ def _text(row: StepProgress, now_s: float) -> Text:
         if job.state == "completed" and job.text and not job.reused_from:
             return Text(job.text, style=style)
         return Text(end_of(job) if job.state in ENDED else activity_of(job, now_s), style=style)
-    counts = [("completed", "done"), ("running", "running"), ("waiting", "waiting"), ("placed", "getting their inputs")]
+    counts = [("completed", "done"), ("running", "running"), ("waiting", "waiting"), ("placed", "receiving inputs")]
     counted = [f"{number} {word}" for state, word in counts if (number := row.count(state))]  # type: ignore[arg-type]
     text = Text(", ".join(counted), style="dim" if row.state == "completed" else "")
     if failed:

@@ -84,7 +84,7 @@ class PlainLines:
         if num_bytes < SMALL_BYTES and seconds < SHORT_S:
             return []
         present_bytes = int(data.get("reused_bytes", 0))
-        more = f", {size(present_bytes)} already there" if present_bytes else ""
+        more = f", {size(present_bytes)} already at the destination" if present_bytes else ""
         text = f"copy from {origin}: {size(num_bytes)} in {took(seconds)}, {data.get('route')}{more}"
         return self._sometimes(f"copied {origin} {label}", text, state.now_s, name=label)
 

@@ -47,7 +47,7 @@ def summary(
         to_a_log: the lines are stored in a log, so output of jobs is omitted, as it may identify patients.
         outputs: the CWL output object that the engine printed. File names are not shown: they may identify patients.
     """
-    end = state.end or "has no end in its log"
+    end = state.end or "has no end in its event log"
     states = Counter(job.state for job in state.jobs.values())
     reused = sum(bool(job.reused_from) for job in state.jobs.values())
     jobs = f"{states['completed']} of {len(state.jobs)} jobs done" + (
@@ -63,7 +63,7 @@ def summary(
     if delivered := [_counted(name, value) for name, value in outputs.items() if value is not None]:
         yield _line("delivered", f"in {shown(invocation.outdir)}: {', '.join(delivered)}")
     if state.left_out:
-        yield _line("not in them", ", ".join(state.jobs[name].label for name in state.left_out if name in state.jobs))
+        yield _line("incomplete", ", ".join(state.jobs[name].label for name in state.left_out if name in state.jobs))
     failures = state.failures()
     if state.message and end != "completed":
         yield _line("cause", state.message.splitlines()[0])
@@ -74,23 +74,23 @@ def summary(
             f"    {line}" for line in (job.message.splitlines() if to_a_log else failure_lines(job, invocation.folder))
         )
     if len(failures) > MOST_FAILURES:
-        yield _line("failed", f"and {len(failures) - MOST_FAILURES} more jobs; the report names each")
+        yield _line("failed", f"and {len(failures) - MOST_FAILURES} more jobs; the report lists all")
     yield _line("next", f"medweave report {_word(invocation.folder)}")
     if end != "completed":
-        yield _line("", f"{_resume(invocation)}   continues; finished steps are cache hits")
-        yield _line("", f"{_clean(invocation)}   removes its files, here and at its sites")
+        yield _line("", f"{_resume(invocation)}   resume; finished steps are cache hits")
+        yield _line("", f"{_clean(invocation)}   remove its files, on this machine and at its sites")
 
 
 def unfinished_summary(state: RunState, invocation: RunInvocation) -> Iterator[str]:
     """Yield the lines for a user who exits before the clean-up: jobs that may still run without a driver."""
     running = state.running_jobs()
-    yield f"medweave: exited before run {state.run_id} was cleaned up"
+    yield f"medweave: exited before the cleanup of run {state.run_id} finished"
     for job in running[:MOST_LEFT]:
         yield _line("may run on", f"{job.label} on {place_label(job.where)}")
     if len(running) > MOST_LEFT:
         yield _line("", f"and {len(running) - MOST_LEFT} more jobs")
-    yield _line("next", f"{_resume(invocation)}   continues; finished steps are cache hits")
-    yield _line("", f"{_clean(invocation)}   cancels its jobs and removes its files")
+    yield _line("next", f"{_resume(invocation)}   resume; finished steps are cache hits")
+    yield _line("", f"{_clean(invocation)}   cancel its jobs and remove its files")
 
 
 def failure_lines(job: JobProgress, folder: Path) -> list[str]:
