@@ -67,7 +67,7 @@ def test_a_gang_without_its_hint_is_refused(tmp_path: Path, testbed: Sites) -> N
     write(tmp_path, {"first": (GOOD, resources())}, target={"locations": 2})
     ended = go(tmp_path, testbed)
     assert ended.exit_code == 1
-    assert "a step that is not a gang is bound to several nodes" in ended.stderr
+    assert "a step that is not a node group is bound to several nodes" in ended.stderr
 
 
 def test_a_key_that_is_refused_ends_the_run_within_10_s(tmp_path: Path, testbed: Sites) -> None:

@@ -15,7 +15,7 @@ from medweave_core.runlog.engine_names import step_of
 
 JobEnd = Literal["completed", "failed", "cancelled"]
 OUTPUTS_MISSING = (
-    "The command ended well, but an output of its tool is missing or of another type: see the engine's message."
+    "The command finished, but an output of its tool is missing or of another type: see the engine's message."
 )
 
 

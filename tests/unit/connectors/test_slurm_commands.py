@@ -221,7 +221,7 @@ def test_a_step_with_checkpoints_gets_a_signal_before_its_time_limit(
 def test_requests_above_the_service_are_refused() -> None:
     with pytest.raises(UsageError, match=r"services\.gpu\.gpusPerNode: too few"):
         asked_of(request((2, 2)), Service(gpusPerNode=1))
-    with pytest.raises(UsageError, match="not a gang"):
+    with pytest.raises(UsageError, match="not a node group"):
         asked_of(request(num_nodes=2), Service())
     with pytest.raises(UsageError, match=r"services\.x\.partition: no node") as caught:
         refuse_if_too_large(ALLOCATION, [(2, 8000), (2, 8000), (64, 1000)], where="services.x")

@@ -141,7 +141,7 @@ def allocation(request: JobRequest, service: Service, *, time_limit_s: int | Non
         where: the service's path in the file, for messages.
 
     Raises:
-        UsageError: the step needs GPUs that the service does not give, or several nodes for a step that is not a gang.
+        UsageError: the step needs GPUs that the service does not give, or several nodes for a step that is not a node group.
     """
     if request.hints.gpus_min > service.gpusPerNode:
         raise UsageError(
@@ -152,7 +152,7 @@ def allocation(request: JobRequest, service: Service, *, time_limit_s: int | Non
         )
     if request.num_nodes > 1 and not request.hints.gang:
         raise UsageError(
-            f"{where}: a step that is not a gang is bound to several nodes.",
+            f"{where}: a step that is not a node group is bound to several nodes.",
             seen=f"locations: {request.num_nodes}",
             expected="one node, as the tool has no hint medweave:Gang",
             do="leave `locations` out of the step's target",
