@@ -30,7 +30,7 @@ def _head(advice: Advice) -> Iterator[str]:
     )
     wait = f", after {duration(best.queue_wait_s)} in the queue" if best.queue_wait_s else ""
     yield from textwrap.wrap(
-        f"Soonest: {_name(best)}: {duration(best.elapsed_s)} (between {duration(best.low_s)} and "
+        f"Fastest: {_name(best)}: {duration(best.elapsed_s)} (between {duration(best.low_s)} and "
         f"{duration(best.high_s)}){wait}, efficiency {best.efficiency:.2f} ({best.efficiency_low:.2f} to "
         f"{best.efficiency_high:.2f}); {sure}.",
         WIDTH,

@@ -10,12 +10,12 @@ where the object is a `NetworkType`.
 
 from __future__ import annotations
 
-import difflib
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from medweave_core.documents.closest_match import closest
 from medweave_core.errors import StepError, UsageError
 from medweave_steps.runtime import plugins
 from medweave_steps.runtime.options import Variants, check_option
@@ -147,12 +147,11 @@ def network_type(name: str) -> NetworkType:
             GROUP, name, expected=f"a {__name__}.NetworkType", is_valid=lambda value: isinstance(value, NetworkType)
         )
         return found
-    close = difflib.get_close_matches(name, names, n=1)
     raise UsageError(
         f"unknown network '{name}'.",
         seen=f"--network {name}",
         expected=f"one of {', '.join(names)}",
-        do=f"write --network {close[0]} (closest name)" if close else "choose one of the listed networks",
+        do=closest(name, names) or "choose one of the listed networks",
     )
 
 

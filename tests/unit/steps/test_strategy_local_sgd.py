@@ -162,7 +162,7 @@ def test_the_interval_is_part_of_what_the_weights_depend_on_where_there_is_one(d
 
 @pytest.mark.parametrize(
     ("name", "message"),
-    [("local_sgd", "write --strategy local-sgd (closest name)"), ("horovod", "choose one of the listed strategies")],
+    [("local_sgd", "write 'local-sgd' (closest match)"), ("horovod", "choose one of the listed strategies")],
 )
 def test_a_name_that_no_strategy_has_is_refused_with_the_closest_one(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, message: str

@@ -12,7 +12,6 @@ its strategy is selected.
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import math
 import pkgutil
@@ -21,6 +20,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from medweave_core.contracts.volume import Triple
+from medweave_core.documents.closest_match import closest
 from medweave_core.errors import StepError, UsageError
 from medweave_steps.runtime import plugins
 from medweave_steps.runtime.options import Variants
@@ -204,12 +204,11 @@ def strategy_class(name: str) -> type[Strategy]:
     if name in names:
         found = plugins.load(GROUP, name, expected=f"a class derived from {__name__}.Strategy", is_valid=_is_strategy)
         return found
-    close = difflib.get_close_matches(name, names, n=1)
     raise UsageError(
         f"unknown strategy '{name}'.",
         seen=f"--strategy {name}",
         expected=f"one of {', '.join(names)}",
-        do=f"write --strategy {close[0]} (closest name)" if close else "choose one of the listed strategies",
+        do=closest(name, names) or "choose one of the listed strategies",
     )
 
 
