@@ -71,11 +71,11 @@ class CohortIndex:
 
     Attributes:
         layout: layout that `check` recognized.
-        synthetic: True where the cohort says that a generator made it; every result then says so.
+        synthetic: True if the cohort declares synthetic data; all results then declare it, too.
         labels: foreground labels of the ground truth, after merging.
         merges: values of the masks that count as one label, as requested with --merge-labels.
         channels: names of the contrasts; every case has these.
-        data_class: de-identified where the cohort's card says so, as `deidentify` writes it.
+        data_class: de-identified if the cohort card of `deidentify` declares it.
     """
 
     layout: Literal["dicom", "nifti", "msd"]

@@ -18,9 +18,9 @@ class CaseFigures:
     Attributes:
         patient_key: equal for cases of one patient.
         mask_format: which delivered file was read.
-        dice: Dice coefficient; None where both masks are empty, 0 where exactly one is.
-        hd95_mm: 95th percentile of the Hausdorff distance, mm; None where a mask is empty.
-        nsd_2mm: normalised surface distance at a tolerance of 2 mm; None where both masks are empty.
+        dice: Dice coefficient; None if both masks are empty, 0 if exactly one is.
+        hd95_mm: 95th percentile of the Hausdorff distance, mm; None if a mask is empty.
+        nsd_2mm: normalised surface distance at a tolerance of 2 mm; None if both masks are empty.
         lesions: reference lesions of any size.
         lesions_hit: those that a predicted component overlaps.
         lesions_6mm, lesions_6mm_hit: of these, the ones with a longest in-plane diameter of 6 mm or more.
@@ -79,7 +79,7 @@ class Evaluation:
     """The whole of `metrics.json`. A figure that is not defined is null; `_ci` is the bootstrap interval over patients.
 
     Attributes:
-        synthetic: True where the data come from a generator: the figures then say nothing about patients.
+        synthetic: True if the data come from a generator: the figures then say nothing about patients.
         patients: patients with a ground truth.
         cases: scans with a ground truth.
         lesions: reference lesions with a longest in-plane diameter of 6 mm or more.

@@ -34,7 +34,7 @@ class GateCase:
     """One case seen by one model, on the prepared grid.
 
     Attributes:
-        dice: Dice coefficient; 1 where both masks are empty, 0 where exactly one is.
+        dice: Dice coefficient; 1 if both masks are empty, 0 if exactly one is.
         lesions, lesions_hit: reference lesions, and those that a predicted component overlaps.
         false_positives: predicted components that overlap no lesion.
     """
@@ -53,7 +53,7 @@ class GateFigures:
 
     Attributes:
         dice_mean: mean over cases.
-        lesion_sensitivity: lesions hit over lesions of all cases; None where there is no lesion.
+        lesion_sensitivity: lesions hit over lesions of all cases; None if there is no lesion.
         false_positives_per_scan: mean over cases.
     """
 
@@ -114,7 +114,7 @@ class GateCandidate:
     Attributes:
         card_sha256: digest of the candidate's card.
         reasons: why it was accepted or refused, in words; the refusals first.
-        speed, validation: None where the candidate failed to run.
+        speed, validation: None if the candidate failed to run.
         test: reported only, and not part of the decision; None without test cases.
     """
 

@@ -52,7 +52,7 @@ class Label:
         category: segmented property category, such as Morphologically Abnormal Structure.
         type: segmented property type, such as Nodule.
         anatomy: anatomic region, such as Lung.
-        laterality: side of the anatomic region, where the cohort or the card declares it.
+        laterality: side of the anatomic region, if the cohort or the card declares it.
     """
 
     value: int

@@ -55,7 +55,7 @@ class Postprocessing:
         min_peak: components whose highest probability is lower are dropped, so that the outline of a lesion (`threshold`) and
             the detection of a lesion are separate settings; 0 keeps all.
         min_volume_mm3: smaller components are dropped, mm³.
-        overlap: share of a patch that neighbouring windows share.
+        overlap: share of a patch that neighboring windows share.
     """
 
     threshold: float = 0.5

@@ -19,7 +19,7 @@ class RankFacts:
         device: `cpu` or `cuda`.
         num_threads: compute threads.
         samples: patches it trained on.
-        seconds: wall time of its training steps, s; validation is not in it.
+        seconds: wall time of its training steps, s; without validation.
         padding: additional patches, used only to take part in a step without patches of its rank; they do not count.
     """
 
@@ -40,10 +40,10 @@ class RunReport:
         verb: the verb's name.
         started_at: UTC, ISO 8601.
         seconds: wall time, s.
-        peak_memory_mib: largest resident set of the process (its children's apart in `peak_memory_children_mib`), MiB.
+        peak_memory_mib: largest resident set of the process (child processes: `peak_memory_children_mib`), MiB.
         num_threads: compute threads of the verb.
         host_cpu: model name of the processor.
-        config: every option's value, paths left out.
+        config: value of each option, without paths.
         versions: library name to version, of those that were imported.
         results: the verb's own figures. In those of a training (`training`, and each of `rounds`) `synchronised_bytes` counts the
             gradients, weights and running statistics that all ranks or replicas together contributed to averages: the bytes of

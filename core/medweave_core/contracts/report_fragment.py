@@ -23,9 +23,9 @@ class HeadlineFigure:
     Attributes:
         key: as in `metrics.json`.
         label: displayed name.
-        value: None where it is not defined.
+        value: None if it is not defined.
         interval: bootstrap 95 % interval over patients, or None.
-        baseline: the same figure for the baseline, or None where it has none.
+        baseline: the same figure for the baseline, or None if it has none.
         note: what the figure counts, such as `33 of 36 lesions`.
         is_share: a value from 0 to 1.
     """

@@ -47,17 +47,17 @@ class TrialRow:
 
     Attributes:
         trial_id: of the trial.
-        varied: its options that differ from trial to trial.
-        seed: of its weights, patches and augmentation.
+        varied: options that differ between trials.
+        seed: seed of weights, patches and augmentation.
         state: completed; failed, with its cause; stopped early by the scheduler of the search.
         score: the metric that trials are chosen by; of a stopped one the last that it reached; null without any.
         metrics: all metrics of the model on the validation split.
         cause: error message of `train`; empty without a failure.
-        exit_code: of `train`; below 0 the number of the signal that ended it; null where it was not started.
-        started_at: UTC, ISO 8601; empty where it was not started.
+        exit_code: of `train`; below 0 the number of the signal that ended it; null if it was not started.
+        started_at: UTC, ISO 8601; empty if it was not started.
         ended_at: UTC, ISO 8601.
         seconds: wall time, s.
-        epochs: finished by then.
+        epochs: number of finished epochs.
         host: machine that it ran on.
         weights_sha256: of the trained weights; empty without a model.
         ranks: processes that trained it.

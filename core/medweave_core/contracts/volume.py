@@ -30,7 +30,7 @@ class Grid:
 
     Attributes:
         shape: number of voxels along each array axis.
-        affine: 4 x 4, array index (0-based, voxel centre) to RAS patient coordinates in mm.
+        affine: 4 x 4, array index (0-based, voxel center) to RAS patient coordinates in mm.
     """
 
     shape: Triple
@@ -38,7 +38,7 @@ class Grid:
 
     @property
     def spacing_mm(self) -> Triple_mm:
-        """Return the distance between neighbouring voxel centres along each array axis, mm."""
+        """Return the distance between neighbouring voxel centers along each array axis, mm."""
         columns = [[self.affine[row][axis] for row in range(3)] for axis in range(3)]
         a, b, c = (math.sqrt(sum(x * x for x in column)) for column in columns)
         return (a, b, c)
@@ -73,7 +73,7 @@ class VolumeInfo:
         channels: names of the contrasts; those of MR are the first axis of `volume.npy`.
         source_hu_start: `source_hu.npy` holds source HU, neither clipped nor resampled, of the part of the source array that
             the volume reaches: int16 (-32768 is padding), or float32 (NaN is padding) where HU are not whole numbers. This
-            is its first voxel in the source array. None where there is no such file (training sets, MR).
+            is its first voxel in the source array. None if there is no such file (training sets, MR).
         body_part: scanned body part by the source's header, as a defined term of BodyPartExamined; None if it is not known.
         has_lungs: True if the voxels of a CT show a lung; None if it is not known.
     """

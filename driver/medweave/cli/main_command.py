@@ -171,7 +171,7 @@ def _run_command(name: str, namespace: argparse.Namespace) -> int:
             raise
         internal_error = InternalError(
             "internal error (bug in medweave).", seen=f"{type(error).__name__}: {error}",
-            do="run it again with --debug, and report the traceback",
+            do="run the command again with --debug, and report the traceback",
         )  # fmt: skip
         print(f"medweave {name}: {internal_error}", file=sys.stderr)
         return internal_error.exit_code

@@ -27,7 +27,7 @@ from medweave_core.documents.file_locations import place_key
 from medweave_core.documents.line_numbers import line_of, shown, spelled
 
 _NONE = Figures(num_runs=0, median=0.0, low=0.0, high=0.0)  # GPUs of a tool without GPUs
-JOBS, NAMED = "jobs", "the one that --job names"
+JOBS, NAMED = "jobs", "the job file of --job"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

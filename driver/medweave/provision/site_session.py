@@ -34,9 +34,9 @@ class SiteSession:
         """
         if importlib.util.find_spec("streamflow") is None:
             raise BackendMissingError(
-                "the library 'streamflow' is not installed.",
-                expected="medweave installed with its extra 'driver'",
-                do="pip install 'medweave[driver]'",
+                "the library 'streamflow' is missing.",
+                expected="medweave with the extra 'driver'",
+                do="install it: pip install 'medweave[driver]'",
             )
         self._process = subprocess.Popen(
             [sys.executable, "-m", MODULE],
@@ -107,7 +107,7 @@ class SiteSession:
             else:
                 return answer
         raise InternalError(
-            "the process with the connection to the site has ended.", seen=f"exit code {self._process.wait()}"
+            "the process that holds the connection to the site has exited.", seen=f"exit code {self._process.wait()}"
         )
 
     def _say(self, request: Mapping[str, Any]) -> None:

@@ -80,8 +80,8 @@ def read_wheel(path: Path) -> Wheel:
         fields = _metadata(path)
     except (OSError, zipfile.BadZipFile, StopIteration) as error:
         raise UserInputError(
-            f"{shown(path)}: this is no wheel.", seen=str(error) or "no METADATA in it", expected="a file *.whl",
-            do="build it: python -m build --wheel",
+            f"{shown(path)}: not a wheel.", seen=str(error) or "no METADATA in the file", expected="a .whl file",
+            do="build a wheel: python -m build --wheel",
         ) from error  # fmt: skip
     with path.open("rb") as stream:
         sha256 = hashlib.file_digest(stream, "sha256").hexdigest()
@@ -148,7 +148,7 @@ def requirement_of(name: str, blocks: Mapping[str, Sequence[str]], markers: Mapp
     if name not in blocks:
         raise UserInputError(
             f"the package '{name}' is not pinned.", seen="a requirement of medweave or of one of its packages",
-            expected="each of them in constraints.txt, with hashes", do="take the constraints.txt of the same version",
+            expected="all packages in constraints.txt, with hashes", do="use the constraints.txt of the same version",
         )  # fmt: skip
     for block in blocks[name]:
         head, *hashes = re.split(r"\s+(?=--hash=)", block.replace("\\\n", " "))
@@ -239,9 +239,9 @@ def _pip(*words: str, what: str) -> None:
             else TryAgainError
         )
         raise kind(
-            f"pip could not {what}.", seen=message[-600:],
-            expected="the package index within reach, wheels for that machine, and the hashes of constraints.txt",
-            do="look at pip's message; a package without a wheel for that machine has to be installed there by hand",
+            f"pip failed: could not {what}.", seen=message[-600:],
+            expected="a reachable package index, wheels for that machine, and the hashes of constraints.txt",
+            do="read the message of pip; a package without a wheel for that machine must be installed there by hand",
         )  # fmt: skip
 
 
@@ -258,6 +258,6 @@ def _packaging(module: str) -> Any:
         return importlib.import_module(f"packaging.{module}")
     except ImportError as error:
         raise BackendMissingError(
-            "the library 'packaging' is not installed.", seen=str(error),
-            expected="medweave installed with its extra 'driver'", do="pip install 'medweave[driver]'",
+            "the library 'packaging' is missing.", seen=str(error),
+            expected="medweave with the extra 'driver'", do="install it: pip install 'medweave[driver]'",
         ) from error  # fmt: skip

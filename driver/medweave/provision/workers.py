@@ -61,9 +61,9 @@ def workers_of(site: Site, deployment: str | None) -> list[WorkerEnvironmentSpec
     """
     if deployment is not None and deployment not in site.deployments:
         raise UsageError(
-            f"--deployment {deployment}: there is no such deployment.", seen=f"'{deployment}'",
+            f"--deployment {deployment}: unknown deployment.", seen=f"'{deployment}'",
             expected=f"one of {', '.join(site.deployments)}",
-            do=closest(deployment, list(site.deployments)) or "choose one of these",
+            do=closest(deployment, list(site.deployments)) or "choose a listed deployment",
         )  # fmt: skip
     workers: dict[tuple[str, str], WorkerEnvironmentSpec] = {}
     for name in site.deployments if deployment is None else [deployment]:
@@ -72,10 +72,10 @@ def workers_of(site: Site, deployment: str | None) -> list[WorkerEnvironmentSpec
             workers[key] = _merged(workers[key], worker) if key in workers else worker
     if not workers:
         raise UserInputError(
-            f"{shown(site.path)}: no virtual environment is named there.",
+            f"{shown(site.path)}: no virtual environment is declared.",
             seen=f"no `environment` with `virtualEnvironment` in {deployment or 'any deployment'}",
             expected="deployments.….config.services.….environment.virtualEnvironment: a path at the site",
-            do="write its path there, such as ~/medweave/worker",
+            do="add the path, for example ~/medweave/worker",
         )
     return list(workers.values())
 
@@ -96,7 +96,7 @@ def _workers_of(site: Site, name: str) -> list[WorkerEnvironmentSpec]:
     if machine["type"] != MACHINE:
         raise UserInputError(
             f"{shown(site.path)}: {spelled(named[0])}: this machine is not reached by ssh.",
-            seen=f"deployment '{chain[-1]}' of the type {machine['type']}", expected=f"one of the type {MACHINE}",
+            seen=f"deployment '{chain[-1]}' of type {machine['type']}", expected=f"a deployment of type {MACHINE}",
             do="install the worker by hand (docs/how-to/install-a-worker.md)",
         )  # fmt: skip
     config = {key: value for key, value in machine["config"].items() if key != "environment"}
@@ -120,11 +120,11 @@ def _workers_of(site: Site, name: str) -> list[WorkerEnvironmentSpec]:
 def _merged(first: WorkerEnvironmentSpec, other: WorkerEnvironmentSpec) -> WorkerEnvironmentSpec:
     if list(first.environment.modules) != list(other.environment.modules):
         raise UserInputError(
-            f"{other.where}.modules: the same virtual environment with other modules.",
+            f"{other.where}.modules: the same virtual environment is declared with different modules.",
             seen=f"{', '.join(other.environment.modules) or 'none'}, and {', '.join(first.environment.modules) or 'none'} "
             f"in {first.where.rpartition(': ')[2]}",
-            expected="the same modules, which bring its Python, wherever one virtual environment is named",
-            do="give both the same modules, or two paths",
+            expected="the same modules (they provide its Python) wherever the virtual environment is declared",
+            do="declare the same modules, or use two paths",
         )
     return WorkerEnvironmentSpec(
         environment=first.environment,

@@ -35,7 +35,9 @@ def test_every_command_has_its_help(name: str, capsys: pytest.CaptureFixture[str
     with pytest.raises(SystemExit) as ended:
         main([name, "--help"])
     assert ended.value.code == 0
-    assert f"medweave {name}" in capsys.readouterr().out
+    text = capsys.readouterr().out
+    assert f"medweave {name}" in text
+    assert f"\n  medweave {name}" in text or f"$(medweave {name}" in text, "an example"
 
 
 def test_an_unknown_command_names_the_known_ones(capsys: pytest.CaptureFixture[str]) -> None:

@@ -137,3 +137,14 @@ def test_editors_find_the_schema_of_each_file() -> None:
         first = file.read_text(encoding="utf-8").partition("\n")[0]
         schema = json.loads((file.parent / first.partition("$schema=")[2]).read_text(encoding="utf-8"))
         jsonschema.validate(YAML(typ="safe").load(file), schema)
+
+
+def test_a_missing_input_of_the_default_job_file_is_refused_before_the_run(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main_command.main(["new", "workflow", "lung-volume"]) == 0
+    Path("workflows/lung-volume/jobs/example-2.txt").unlink()
+    capsys.readouterr()
+    assert main_command.main(["run", str(WORKFLOW), "--site", "laptop"]) == 65
+    err = capsys.readouterr().err
+    assert "jobs/demo-lung-volume.yml:5: scans[1].path: no such file or folder." in err
+    assert "write 'example-1.txt' (closest match)" in err
+    assert not list(Path("runs").glob("*/events.jsonl"))

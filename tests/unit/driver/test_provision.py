@@ -249,7 +249,7 @@ def test_a_connection_whose_process_has_died_is_an_error(site: RemoteSite) -> No
     (worker,) = workers_of(read_site(site.folder / "site.yml"), None)
     with SiteSession("login", worker.config) as session:
         session._process.kill()
-        with pytest.raises(InternalError, match="has ended"):
+        with pytest.raises(InternalError, match="has exited"):
             session.ask("true")
 
 
@@ -335,13 +335,13 @@ def test_roles_determine_the_extras_of_an_environment(site: RemoteSite) -> None:
     ("deployments", "message"),
     [
         ({"hpc": {"wraps": "here"}}, "deployments.hpc.config.services.gpu.environment: this machine is not reached by ssh"),
-        ({"hpc": {"config": {"services": {"cpu": {}}}}}, "no virtual environment is named there"),
+        ({"hpc": {"config": {"services": {"cpu": {}}}}}, "no virtual environment is declared"),
         (
             {"hpc": {"config": {"services": {
                 "cpu": {"environment": {"virtualEnvironment": "/e", "modules": ["a"]}},
                 "gpu": {"environment": {"virtualEnvironment": "/e", "modules": ["b"]}},
             }}}},
-            "services.gpu.environment.modules: the same virtual environment with other modules",
+            "services.gpu.environment.modules: the same virtual environment is declared with different modules",
         ),
     ],
 )  # fmt: skip
