@@ -45,7 +45,7 @@ def test_text_names_file_line_place_and_fix(folder: Path, capsys: pytest.Capture
     assert "echo.cwl:5:10: error: 'strin' is not a CWL type. [cwl-type]" in text
     assert "at:       inputs.text.type" in text
     assert "do:       write 'string' (closest match)" in text
-    assert text.endswith("1 files: 1 errors, 0 warnings\n")
+    assert text.endswith("1 file: 1 error, 0 warnings\n")
 
 
 def test_github_takes_it_as_an_annotation(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -299,9 +299,9 @@ SITE = "title: mine\ndeployments:\n  here: {type: medweave.local, config: {}}\nr
         ("deployments/sites/mine.yml", "- a\n", 65, "deployments/sites/mine.yml:1:1: error: this site file is empty"),
         ("my-site.yml", SITE.replace("deployments", "deploymnts"), 65, "my-site.yml:2:1: error: there is no such key."),
         ("streamflow.yml", "workflow: {}\nversion: v1.0\n", 65, "streamflow.yml:1:1: error: there is no such key."),
-        ("my-site.yml", SITE, 0, "1 files: 0 errors"),
-        ("pod.yaml", "apiVersion: v1\nkind: Pod\n", 0, "1 files: 0 errors"),
-        ("notes.md", "anything\n", 0, "1 files: 0 errors"),
+        ("my-site.yml", SITE, 0, "1 file: 0 errors"),
+        ("pod.yaml", "apiVersion: v1\nkind: Pod\n", 0, "1 file: 0 errors"),
+        ("notes.md", "anything\n", 0, "1 file: 0 errors"),
     ],
 )
 def test_named_file_is_recognized_or_reported(

@@ -141,7 +141,7 @@ def next_lines(what: str, name: str, *, wrote_site: bool) -> Iterator[str]:
         yield f"In a workflow:   run: ../tools/{name}.cwl"
         yield f"In its {ROLES_FILE}:   /{name}: ROLE, one of {', '.join(role_names())}"
     else:
-        yield "medweave validate"
+        yield f"medweave validate {SITES / name}.yml"
         yield f"medweave plan WORKFLOW --site {name}"
 
 

@@ -147,8 +147,9 @@ def clean(record: Run, file: Path) -> list[str]:
         folders = ", ".join(line for line in printed_by if not line.isdecimal())
         lines.append(f"{place.deployment}: {jobs}{folders or 'no folder'} removed")
     lines += clean_clusters(record, owner, file, document)
+    scratch = f"{shown(record.folder / WORK)} removed" if (record.folder / WORK).exists() else "no folder removed"
     remove_scratch(record)
-    return [*lines, f"this machine: {shown(record.folder / WORK)} removed"]
+    return [*lines, f"this machine: {scratch}"]
 
 
 def remove_scratch(record: Run) -> None:

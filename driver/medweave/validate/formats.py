@@ -24,6 +24,10 @@ def _word(finding: ValidationFinding) -> str:
     return "error" if finding.severity is ERROR else "warning"
 
 
+def _counted(number: int, noun: str) -> str:
+    return f"{number} {noun}{'s' if number != 1 else ''}"
+
+
 def _text(findings: Sequence[ValidationFinding], num_files: int) -> str:
     lines = []
     for finding in findings:
@@ -31,7 +35,8 @@ def _text(findings: Sequence[ValidationFinding], num_files: int) -> str:
         parts = (("at", finding.place), ("seen", finding.seen), ("expected", finding.expected), ("do", finding.fix))
         lines += [f"  {label + ':':<9} {text}" for label, text in parts if text]
     errors = sum(finding.severity is ERROR for finding in findings)
-    lines.append(f"{num_files} files: {errors} errors, {len(findings) - errors} warnings")
+    warnings = len(findings) - errors
+    lines.append(f"{_counted(num_files, 'file')}: {_counted(errors, 'error')}, {_counted(warnings, 'warning')}")
     return "\n".join(lines) + "\n"
 
 
