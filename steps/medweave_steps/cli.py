@@ -8,8 +8,10 @@ import sys
 from collections.abc import Sequence
 
 from medweave_core.contracts.model import RESEARCH_USE_ONLY
+from medweave_core.documents.closest_match import closest
 from medweave_core.errors import StepError, UsageError
 from medweave_steps import __version__
+from medweave_steps.runtime.parser import StepParser
 from medweave_steps.runtime.verb import Verb, add_verb_options, execute
 
 # Name -> one line of help. The verb's module is imported only when it is used.
@@ -38,7 +40,7 @@ def load_verb(name: str) -> Verb:
     return verb
 
 
-def build_parser(verb: Verb | None, words: Sequence[str] = ()) -> argparse.ArgumentParser:
+def build_parser(verb: Verb | None, words: Sequence[str] = ()) -> StepParser:
     """Return the parser for one verb, or for the list of verbs.
 
     Args:
@@ -46,7 +48,7 @@ def build_parser(verb: Verb | None, words: Sequence[str] = ()) -> argparse.Argum
     """
     formatter = argparse.RawDescriptionHelpFormatter
     if verb is not None:
-        parser = argparse.ArgumentParser(
+        parser = StepParser(
             prog=f"medweave-step {verb.name}",
             description=f"{verb.description}\n\n{RESEARCH_USE_ONLY}",
             epilog=f"example:\n  {verb.example}",
@@ -55,7 +57,7 @@ def build_parser(verb: Verb | None, words: Sequence[str] = ()) -> argparse.Argum
         add_verb_options(parser, verb, words)
         return parser
     lines = "\n".join(f"  {name:<17} {text}" for name, text in VERBS.items())
-    parser = argparse.ArgumentParser(
+    parser = StepParser(
         prog="medweave-step",
         usage="medweave-step VERB [options]   (medweave-step VERB --help lists them)",
         description=f"Run one step of a medical imaging pipeline.\n\nverbs:\n{lines}\n\n{RESEARCH_USE_ONLY}",
@@ -79,7 +81,11 @@ def _main(words: list[str]) -> int:
         build_parser(None).parse_args(words or ["--help"])
         return 0
     if words[0] not in VERBS:
-        print(f"medweave-step: unknown verb '{words[0]}'. Known verbs: {', '.join(VERBS)}", file=sys.stderr)
+        unknown = UsageError(
+            f"unknown verb '{words[0]}'.", expected=f"one of {', '.join(VERBS)}",
+            do=closest(words[0], list(VERBS)) or "see `medweave-step --help`",
+        )  # fmt: skip
+        print(f"medweave-step: {unknown}", file=sys.stderr)
         return UsageError.exit_code
     verb = load_verb(words[0])
     try:
@@ -87,6 +93,7 @@ def _main(words: list[str]) -> int:
     except StepError as error:
         print(f"medweave-step {verb.name}: {error}", file=sys.stderr, flush=True)
         return error.exit_code
+    parser.refuse_unknown(words[1:])
     return execute(verb, parser.parse_args(words[1:]))
 
 

@@ -96,7 +96,7 @@ def mistyped_inputs(values: Mapping[str, Any], workflow: Mapping[str, Any]) -> I
             place = "for" if field == (key,) else "for an item of"
             yield Misfit(
                 field=field, about=key, what=f"wrong type {place} input '{key}'.", seen=_spelled(wrong)[:120],
-                kind_seen=_kind_of(wrong), expected=spelled_type(kind), fix=_fix_of_value(wrong, kind),
+                kind_seen=_kind_of(wrong), expected=_described(kind), fix=_fix_of_value(wrong, kind),
                 fix_of_kind=_fix_of_value("…" if isinstance(wrong, str) else wrong, kind),
             )  # fmt: skip
 
@@ -172,4 +172,11 @@ def _fix_of_value(value: Any, kind: Type) -> str:
         return f"write class: {' or '.join(places)}"
     if places and not isinstance(value, list):
         return f"write {{class: {places[-1]}, path: …}}"
-    return f"write one of {', '.join(symbols)}" if symbols else f"write a value of type {spelled_type(kind)}"
+    return f"write one of {', '.join(symbols)}" if symbols else f"write {_described(kind)}"
+
+
+def _described(kind: Type) -> str:
+    """Return a type for readers who do not know CWL's `?`."""
+    if "null" in kind and kind != NULL:
+        return f"a value of type {spelled_type(kind - NULL)}, or no value"
+    return f"a value of type {spelled_type(kind)}"

@@ -94,7 +94,7 @@ def hop_of(place: str, path: str, room: DiskSpace, correct: str) -> HopResult:
     if room.free_files is not None and room.free_files < LITTLE_FILES:
         facts.append(f"{room.free_files} free inodes")
         warnings.append(f"inodes: fewer than {LITTLE_FILES} are not enough for most runs")
-    seen = f"{path}: {'will be made; ' if room.will_be_made else ''}{'; '.join(facts)}"
+    seen = f"{path}: {'will be created; ' if room.will_be_made else ''}{'; '.join(facts)}"
     do = f"{'; '.join(warnings)}" if warnings else ""
     return HopResult(place=place, name="workdir", health=Health.WARNING if warnings else Health.OK, seen=seen, do=do)
 

@@ -63,7 +63,7 @@ def add_place_options(parser: argparse.ArgumentParser, *, required: bool = True)
     )  # fmt: skip
     parser.add_argument(
         "--role", action="append", default=[], metavar="ROLE=DEPLOYMENT[/SERVICE][:LOCATIONS]",
-        help="override where the site file runs a role; may be repeated",
+        help="run a role at another deployment than in the site file, such as train=cluster/cpu; may be repeated",
     )  # fmt: skip
 
 

@@ -146,7 +146,7 @@ def _holdings(plan: Plan) -> Iterator[str]:
         yield "Data classes: not declared by the workflow (`holds` in its roles.yml)."
         return
     yield "Data classes by place" + ("; the data rules of the site (mayHold) allow all of them" if with_rules else "")
-    rows = [("place", "gets", *(("may hold",) if with_rules else ()))]
+    rows = [("place", "receives", *(("may hold",) if with_rules else ()))]
     rows += [_holding(holding, with_rules) for holding in plan.holdings]
     yield from _table(rows)
     if not with_rules:

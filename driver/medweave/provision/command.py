@@ -26,8 +26,9 @@ from medweave_core.errors import StepError, StorageError, TryAgainError, UserInp
 from medweave_core.untrusted_text import load_json, plain
 
 DESCRIPTION = """\
-Install the worker environments of a site (`environment.virtualEnvironment` in the site file), for sites without
-internet access. Each environment gets the extras of the roles that run there.
+Install medweave-step at a site, in the virtual environments that the site file names
+(`environment.virtualEnvironment`). Each environment gets the extras of the roles that run there. The site needs no
+internet access.
 
 This machine downloads the wheels for the Python version and CPU architecture of the site, checks the hashes of
 constraints.txt, copies the wheels over ssh, and installs them at the site.

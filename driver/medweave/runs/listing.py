@@ -48,8 +48,9 @@ def folders_of(runs: Path) -> list[Path]:
     """
     if not runs.is_dir():
         raise UserInputError(
-            f"{shown(runs)}: no such folder of runs.", expected="a folder that contains run folders",
-            do="change to the folder where the runs were started, or use --runs FOLDER",
+            f"{shown(runs)}: there are no runs: the folder does not exist.",
+            expected="a folder that contains run folders; `medweave run` creates runs/ in the current folder",
+            do="change to the folder where the runs were started, use --runs FOLDER, or start a run first",
         )  # fmt: skip
     logs = [log for log in runs.glob(f"[!.]*/{LOG_FILE}") if log.is_file()]
     return [log.parent for log in sorted(logs, key=_started, reverse=True)]

@@ -75,10 +75,10 @@ def run(namespace: argparse.Namespace) -> int:
         )
     if not folder.is_dir():
         raise UserInputError(
-            "no such folder of runs.",
+            "there are no runs: the folder does not exist.",
             seen=str(folder),
             expected="a folder that contains run folders",
-            do="use --runs FOLDER",
+            do="change to the folder where the runs were started, or use --runs FOLDER",
         )
     records = [read_run(log.parent) for log in sorted(folder.glob(f"*/{LOG_FILE}"))]
     known = _runs_with_case(records, case)

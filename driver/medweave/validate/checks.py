@@ -117,8 +117,8 @@ def _unknown_kinds(repository: Repository, jobs: Collection[Path]) -> Iterator[V
             seen=", ".join(keys) or "no keys",
             expected="a CWL document, StreamFlow file, site file, roles.yml, schedule file, chart, or a job file in "
                 "the folder jobs/ of its workflow",
-            fix="check its keys, its folder and, for a job file, the schema in its first line; or remove the "
-                "file from the command",
+            fix="check a job file with `medweave plan WORKFLOW --site SITE --job FILE`, or name its schema in the "
+                "first line; in another file, correct the keys or the folder",
         )  # fmt: skip
 
 

@@ -132,7 +132,7 @@ def _dicom(task: Task, context: StepContext, names: Sequence[str]) -> Deidentifi
     finished: list[SeriesDone] = []
     for done in finished_cases(deidentify_series, jobs, num_processes=context.num_threads):
         finished.append(done)
-        outcome = done.finding.code if done.finding else f"{len(done.files)} files"
+        outcome = done.finding.code if done.finding else f"{len(done.files)} file{'' if len(done.files) == 1 else 's'}"
         progress.step(f"{case_id_of_series(done.series_uid)}, {outcome}")
     new_ids = {case_id_of_series(one.series_uid): "" for one in sources.series}
     for done in sorted(finished, key=lambda done: done.ordinal):

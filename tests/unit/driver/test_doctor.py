@@ -170,7 +170,7 @@ class TestMachine:
         hops = check_machine(login, str(tmp_path / "not" / "yet"))
         assert {hop.health for hop in hops.values()} == {Health.OK}
         assert list(hops) == ["ssh", "sessions", "clock", "programs", "workdir", "bandwidth"]
-        assert "will be made" in hops["workdir"].seen
+        assert "will be created" in hops["workdir"].seen
         assert not (tmp_path / "not").exists()
         assert "MB/s to the site" in hops["bandwidth"].seen
 

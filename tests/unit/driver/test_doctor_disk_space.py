@@ -76,7 +76,7 @@ def test_few_free_files_are_reported(mounted: Path) -> None:
 
 def test_a_folder_without_a_quota(tmp_path: Path) -> None:
     hop = check_folder(tmp_path / "not" / "yet")
-    assert "will be made; " in hop.seen
+    assert "will be created; " in hop.seen
     assert " a quota " not in hop.seen
     assert list(tmp_path.iterdir()) == []
 

@@ -329,3 +329,29 @@ def test_who_has_called_a_verb_as_a_function_is_not_ended_by_it_later(tmp_path: 
     while any(item.name == "signal-watchdog" for item in threading.enumerate()) and time.monotonic() < deadline:
         time.sleep(0.05)
     assert not [item for item in threading.enumerate() if item.name == "signal-watchdog"]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--stepss", "4"], "unknown option '--stepss'.\n  do:       write '--steps' (closest match), or see "),
+        (["--stepss=/data/Doe"], "unknown option '--stepss'.\n  do:       write '--steps' (closest match), or see "),
+        (["--training-set", "a", "--output", "b", "/data/Doe"], "unknown option, or value without an option.\n"),
+        (["--steps", "4"], "the following arguments are required: --training-set, --output.\n"),
+    ],
+)
+def test_a_wrong_command_line_is_reported_without_its_values(
+    capsys: pytest.CaptureFixture[str], words: list[str], message: str
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["train", *words])
+    assert ended.value.code == 2
+    shown = capsys.readouterr().err
+    assert shown.startswith(f"medweave-step train: {message}")
+    assert shown.endswith("see `medweave-step train --help`\n")
+    assert "Doe" not in shown
+
+
+def test_an_unknown_verb_gets_the_closest_match(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["trian"]) == 2
+    assert "do:       write 'train' (closest match)" in capsys.readouterr().err

@@ -134,7 +134,7 @@ def test_a_trial_on_two_nodes_has_the_weights_of_one_and_one_node_reports_of_it(
 def test_a_trial_without_the_metric_has_failed_and_says_which_there_are(data: Path, tmp_path: Path) -> None:
     row = train_to_its_end(trial(**SHORT_EPOCHS), settings(data, metric="validation_nsd"), tmp_path / "t")
     assert row.state == "failed"
-    assert row.cause.startswith("no metric validation_nsd; it has ")
+    assert row.cause.startswith("no metric validation_nsd; the metrics are ")
     assert METRIC in row.cause
 
 
@@ -143,7 +143,7 @@ def test_the_cause_is_what_train_says(data: Path, tmp_path: Path) -> None:
     assert wrong.exit_code == 2
     assert wrong.cause.startswith("invalid value of --strides. seen: 2 2 expected: 1 numbers")
     unknown = train_to_its_end(trial(learnig=1), settings(data), tmp_path / "u")
-    assert "unrecognized arguments: --learnig=1" in unknown.cause
+    assert "unknown option '--learnig'. do: write '--learning-rate' (closest match)" in unknown.cause
     absent = train_to_its_end(trial(), settings(tmp_path / "none"), tmp_path / "v")
     assert absent.exit_code == 65
     assert str(tmp_path) not in absent.cause

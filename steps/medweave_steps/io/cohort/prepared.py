@@ -32,7 +32,10 @@ def read_contract(cls: type[T], path: Path, *, where: str) -> T:
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
-        raise UserInputError(f"{where} is missing.", seen=f"no file {path.name}", expected=f"{path.name}") from error
+        raise UserInputError(
+            f"{where} is missing.", seen=f"no file {path.name}", expected=f"{path.name}",
+            do="correct the path, or run the step that writes this file first",
+        ) from error  # fmt: skip
     except (ValueError, NotADirectoryError) as error:
         raise UserInputError(f"{where} cannot be read.", seen=str(error), expected="a JSON document") from error
     return codec.from_json(cls, data, where=where)
