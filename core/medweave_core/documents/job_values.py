@@ -14,6 +14,7 @@ from typing import Any
 
 from medweave_core.documents.closest_match import closest
 from medweave_core.documents.cwl_types import (
+    NULL,
     NUM_BITS,
     Type,
     is_in_range,

@@ -148,5 +148,7 @@ def routes_between(source: str | None, destination: str | None, settings: Mappin
         )
     return [
         *routes,
-        PlannedRoute(route="through-driver", condition="otherwise" if routes else "the site file disables the other routes"),
+        PlannedRoute(
+            route="through-driver", condition="otherwise" if routes else "the site file disables the other routes"
+        ),
     ]

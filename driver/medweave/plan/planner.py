@@ -257,8 +257,8 @@ def _sizes(context: _Context) -> tuple[dict[str, Size | None], list[Problem]]:
                 Problem(
                     what=f"{_place_of_missing(fitted, name, value, folder)}input '{name}' cannot be read.",
                     seen=f"{error.strerror}: {_path_in(value)}",
-                    expected=f"a file or folder on this machine, as named in {shown(fitted.job)}, including the "
-                    "targets of its links",
+                    expected="a readable file or folder on this machine, without broken links; a relative path starts at "
+                    f"the folder of {shown(fitted.job)}",
                     do="correct the path, or create the file first; declare an input that is stored at a site "
                     "under `inputs` of the site file",
                 )

@@ -48,7 +48,7 @@ def folders_of(runs: Path) -> list[Path]:
     """
     if not runs.is_dir():
         raise UserInputError(
-            f"{shown(runs)}: there are no runs: the folder does not exist.",
+            f"{shown(runs)}: the folder of runs does not exist.",
             expected="a folder that contains run folders; `medweave run` creates runs/ in the current folder",
             do="change to the folder where the runs were started, use --runs FOLDER, or start a run first",
         )  # fmt: skip

@@ -75,7 +75,7 @@ def run(namespace: argparse.Namespace) -> int:
         )
     if not folder.is_dir():
         raise UserInputError(
-            "there are no runs: the folder does not exist.",
+            "the folder of runs does not exist.",
             seen=str(folder),
             expected="a folder that contains run folders",
             do="change to the folder where the runs were started, or use --runs FOLDER",

@@ -24,7 +24,9 @@ class StepParser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """Print the error in medweave's form and exit with 2."""
         if message.startswith("unrecognized arguments"):  # its words may be paths
-            self._fail("unknown option, or value without an option.", expected="each value after the name of its option")
+            self._fail(
+                "unknown option, or value without an option.", expected="each value after the name of its option"
+            )
         self._fail(f"{message.removesuffix('.')}.")
 
     def _fail(self, message: str, *, expected: str = "", suggestion: str = "") -> NoReturn:

@@ -160,7 +160,7 @@ def test_an_error_in_a_workflow_has_its_line(
         (["doctor", "--site", "phrase.yml"], 65, "sshKeyPassphraseFile: correct the path"),
         (["doctor", "--site", "variable.yml"], 2, "variable.yml:5: deployments.a.workdir: variable NOTHING"),
         (["logs", "first", "--run", "r"], 65, "runs/r/events.jsonl:1: the event log is damaged."),
-        (["explain", "first", "--runs", "nowhere"], 65, "nowhere: there are no runs: the folder does not exist."),
+        (["explain", "first", "--runs", "nowhere"], 65, "nowhere: the folder of runs does not exist."),
         (["run", "--file", "sf.yml"], 65, "sf.yml:4: dataManager.type: there is no 'medweave.transfr'."),
         (["run", "--file", "sf.yml", "--outdir", "sf.yml"], 2, "--outdir sf.yml: not a folder."),
         (["bind", INFER, "--site", "laptop", "-o", "sf.yml/o.yml"], 74, "seen: sf.yml is a file"),

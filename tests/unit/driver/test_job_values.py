@@ -71,3 +71,13 @@ def test_an_integer_out_of_range_is_told_with_the_range(tmp_path: Path) -> None:
 def test_a_null_is_the_default(tmp_path: Path) -> None:
     assert findings_of(tmp_path, "n: null\n", "{n: {type: int, default: 3}}") == []
     assert findings_of(tmp_path, "n: null\n", "{n: int}") == [(1, "n", "job-type")]
+
+
+def test_the_expected_type_of_an_optional_input_is_written_without_the_sign_of_cwl(tmp_path: Path) -> None:
+    (tmp_path / "x.cwl").write_text("cwlVersion: v1.2\nclass: Workflow\ninputs: {n: 'int?'}\n", encoding="utf-8")
+    (tmp_path / "job.yml").write_text("n: many\n", encoding="utf-8")
+    reader = CwlReader()
+    source, workflow = reader.mapping(tmp_path / "job.yml", "job file"), reader.read_process(tmp_path / "x.cwl", "w")
+    (finding,) = check_job(source, workflow, ())
+    assert finding.expected == "a value of type int, or no value"
+    assert finding.fix == "write a value of type int, or no value"
