@@ -10,8 +10,8 @@ from medweave_core.documents.yaml_documents import not_installed
 ACTIONS = ("create", "list", "pause", "resume", "remove", "run", "receive")
 DESCRIPTION = """\
 Run a workflow at set times. A schedule file gives the StreamFlow file, the times and the place
-(`medweave schema schedule` prints its schema). A firing is skipped if the inputs have not changed, or while the
-previous run is still running.
+(`medweave schema schedule` prints its schema). At each of these times, a firing starts a run. It starts none if the
+inputs have not changed, or while the previous run is still running.
 
   create FILE   create or update a schedule (Kubernetes: with the chart helm/runner)
   list          list the schedules of this account with their times and last results
