@@ -92,7 +92,7 @@ class CacheSession:
                 console.say(
                     f"medweave: the cache of earlier outputs was not cleaned up.\n  seen:     {why}\n"
                     "  expected: a database that this run can read and write\n"
-                    f"  do:       look at {FOLDER} in the folder of runs; without it, steps run again and nothing else is lost"
+                    f"  do:       check {FOLDER} in the folder of runs; if you delete it, steps run again and nothing else is lost"
                 )
         return self._secret
 

@@ -87,7 +87,7 @@ async def load_configuration(kubeconfig: str, context: str | None) -> Configurat
     configuration.proxy = configuration.proxy or find_proxy(str(configuration.host), os.environ)
     if configuration.proxy and urlsplit(configuration.proxy).scheme not in _PROXIES:
         raise ConfigException(
-            f"a proxy of the kind {urlsplit(configuration.proxy).scheme}: is not known, http and https are"
+            f"a {urlsplit(configuration.proxy).scheme}: proxy is not supported; http: and https: are"
         )
     return configuration
 
