@@ -57,8 +57,8 @@ class Reuse:
         num_jobs: number of the step's jobs; null if not known.
         num_reused: number of these jobs that are certainly cache hits.
         after: if the state is `not-known` for this reason: steps whose outputs decide whether this step is a cache hit.
-        unless: deployment that stores the outputs; null on this machine. `plan` does not contact it, so the step runs if the outputs
-            were removed there, or if programs or settings there have changed.
+        unless: deployment that stores the outputs; null on this machine. `plan` does not contact it, so the step runs if the
+            outputs were removed there, or if programs or settings there have changed.
         why: reason for `runs` or `not-known`; empty if the other keys explain the state.
     """
 
@@ -234,7 +234,8 @@ class Plan:
     Attributes:
         medweave_version: version that made the plan.
         workflow: path of the CWL workflow, relative to the current folder.
-        job: path of the job file, relative to the current folder. A file outside of a folder `jobs` is not named, because its name may identify a patient.
+        job: path of the job file, relative to the current folder. A file outside of a folder `jobs` is not named, because its
+            name may identify a patient.
         site: path of the site file, relative to the current folder.
         site_name: name of the site file without its extension.
         site_title: `title` of the site file.
@@ -285,7 +286,7 @@ PARTS = {
     "One of `ways`": PlannedRoute,
     "One of `items`": Item,
     "One of `holdings`": Holding,
-    "Figures of earlier runs: `seconds`, `wh`; of a step `job_seconds`, `job_wh`, `core_hours`, `gpu_hours`; of a move `earlier_bytes`": Figures,
+    "`seconds`, `wh`, `job_seconds`, `job_wh`, `earlier_bytes`, and `core_hours` and `gpu_hours` of a step": Figures,
     "One of `problems`": Problem,
 }
 

@@ -28,7 +28,7 @@ SERVICE = messages.ServiceLabel(name="hpc/gpu4", setting="deployments.hpc.config
         ("TIMEOUT", "hit its time limit of 720 min", "raise deployments.hpc.config.services.gpu4.time"),
         ("PREEMPTED", "was preempted", "run again"),
         ("NODE_FAIL", "lost a node", "run again"),
-        ("CANCELLED by 1000", "was cancelled at the site", "sacct"),
+        ("CANCELLED by 1000", "was canceled at the site", "sacct"),
         ("UNKNOWN", "is lost", "check its files"),
     ],
 )

@@ -26,7 +26,11 @@ _REFUSALS = (
         "partition",
         "bind the step to a partition whose nodes have the memory that its tool requests",
     ),
-    ("node configuration", "partition", "bind the step to a partition whose nodes have the resources that its tool requests"),
+    (
+        "node configuration",
+        "partition",
+        "bind the step to a partition whose nodes have the resources that its tool requests",
+    ),
     ("processors", "partition", "bind the step to a partition whose nodes have the cores that its tool requests"),
     ("node count", "partition", "bind the step to fewer nodes (`locations`), or to a larger partition"),
 )
@@ -151,7 +155,7 @@ def _problem(
             "run again, or bind the step to a partition without preemption",
         ),
         SlurmJobState.NODE_FAIL: ("lost a node", "run again; report it to the operators if it happens again"),
-        SlurmJobState.CANCELLED: ("was cancelled at the site", "ask who cancelled it (`sacct -j`), and run again"),
+        SlurmJobState.CANCELLED: ("was canceled at the site", "find out who canceled it (`sacct -j`), and run again"),
         SlurmJobState.FAILED: ("failed", ""),
         SlurmJobState.UNKNOWN: ("is lost: its final state is unknown", "check its files, and run again"),
     }[state.state]

@@ -160,7 +160,7 @@ class JobMode:
 
     def _needs_claim(self, key: str, seen: str) -> DeploymentRefused:
         return DeploymentRefused(
-            f"deployments.{self._deployment}.{key}: with `mode: job`, the files must be on a volume that the pods of all Jobs mount.",
+            f"deployments.{self._deployment}.{key}: with `mode: job`, files must be on a volume that the pods of all Jobs mount.",
             seen=seen,
             expected="a persistentVolumeClaim (ReadWriteMany) mounted at the deployment's `workdir`, or above it",
             do="mount one in the pods of this deployment, and make `workdir` a folder on it; or remove `mode: job`",
