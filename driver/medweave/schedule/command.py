@@ -19,7 +19,7 @@ inputs have not changed, or while the previous run is still running.
   resume NAME   start runs again
   remove NAME   remove the schedule and cancel its running run; earlier runs and results stay
   run FILE      run once now on this machine, as a firing does
-  receive FILE  receive studies from a DICOM node (C-STORE) until a signal stops it"""
+  receive FILE  receive studies from a DICOM node (C-STORE) until Ctrl-C or TERM"""
 EPILOG = """\
 examples:
   medweave schedule create nightly.yml
