@@ -98,7 +98,7 @@ def _refusal(seen: str, expected: str, *values: str) -> str:
         "medweave: the command of this step is too long.",
         seen=seen,
         expected=expected,
-        do="pass the values in a file (InitialWorkDirRequirement), or in a Directory in place of many Files",
+        do="pass the values in a file (InitialWorkDirRequirement), or use one Directory instead of many Files",
     )
     parts = str(error).split(_MARK)
     words = [shlex.quote(parts[0])]

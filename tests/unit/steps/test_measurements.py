@@ -234,4 +234,4 @@ def test_a_damaged_source_hu_is_a_data_error(tmp_path, sphere_model, capsys):
         damage(first.prepared / "source_hu.npy")
         words = ("--segmentation-model", sphere_model, "--case-batch", batch, "--output", tmp_path / "again")
         assert step(tmp_path, "segment", *words) == 65
-        assert f"source_hu.npy of {first.folder.name} cannot be used" in capsys.readouterr().err
+        assert f"source_hu.npy of {first.folder.name} is invalid" in capsys.readouterr().err

@@ -108,7 +108,7 @@ def test_a_replica_without_memory_says_what_lowers_its_need(
     assert "2 patches at a time" in message
     assert (
         "more --replicas, or a smaller --batch-size: with 1 instead of 2 patches per replica, the activations in memory are "
-        "reduced by 50%; or smaller --patch-shape" in message
+        "reduced by 50%; or a smaller --patch-shape" in message
     )
     assert "--accumulate" not in message
     assert calls.count("task train_task") == (2 if engine == "compss" else 0), "it is not tried again as it is"

@@ -134,7 +134,7 @@ def test_a_trial_on_two_nodes_has_the_weights_of_one_and_one_node_reports_of_it(
 def test_a_trial_without_the_metric_has_failed_and_says_which_there_are(data: Path, tmp_path: Path) -> None:
     row = train_to_its_end(trial(**SHORT_EPOCHS), settings(data, metric="validation_nsd"), tmp_path / "t")
     assert row.state == "failed"
-    assert row.cause.startswith("no metric validation_nsd; it has ")
+    assert row.cause.startswith("no metric validation_nsd; the metrics are ")
     assert METRIC in row.cause
 
 
