@@ -23,7 +23,7 @@ from medweave_connectors.runlog.run import RunRecord
 FOLDER = ".kept"  # in the folder of runs
 KEEP_DAYS = 14  # entries without use for so long are evicted
 SWITCH = "MEDWEAVE_REUSE"  # 0: the cache is neither read nor written
-NOT_ALLOWED = "its tool says WorkReuse: {enableReuse: false}"
+NOT_ALLOWED = "its tool sets WorkReuse: {enableReuse: false}"
 UNREADABLE = "an input or output has no content digest: a pipe, a socket, a link that leads out of the outputs"
 
 _lookup: contextvars.ContextVar[CacheLookup | None] = contextvars.ContextVar("medweave_work", default=None)

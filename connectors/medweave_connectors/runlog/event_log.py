@@ -103,6 +103,6 @@ class EventLog:
                 raise StorageError(
                     "the event log of the run could not be written.",
                     seen=str(error.strerror),
-                    expected="a disk to which it can be written",
+                    expected="a writable disk with free space",
                     do="check the disk that holds the folder of runs, and run again",
                 ) from error

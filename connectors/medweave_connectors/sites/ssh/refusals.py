@@ -87,7 +87,7 @@ def refusal(error: Exception, hop: SSHHop) -> Refusal | None:
             setting="sshKeyPassphraseFile",
             seen=f"the key {hop.key} is encrypted: {error}",
             expected="its passphrase",
-            do="name a file with the passphrase, or load the key into ssh-agent and leave sshKey out",
+            do="name a file with the passphrase, or load the key into ssh-agent and remove sshKey",
         )
     if isinstance(error, asyncssh.KeyImportError):
         return Refusal(

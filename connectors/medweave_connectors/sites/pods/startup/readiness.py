@@ -192,4 +192,4 @@ def _advice(end: WaitEnd, pods: Sequence[Pod]) -> str:
         )
         return "follow the message of the container above" if has_message else "check `kubectl logs` of the pod"
     longer = f"; `{end}` is the deadline in seconds" if end is not WaitEnd.NEVER else ""
-    return f"look at the events above, correct the deployment's values, and run again{longer}"
+    return f"check the events above, correct the deployment's values, and run again{longer}"
