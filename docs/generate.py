@@ -149,7 +149,8 @@ def reference_of_validate() -> str:
 def _options_of(command: str) -> str:
     actions = [action for action in build_parser(command)._actions if action.dest != "help"]
     return table(
-        ("option", "meaning"), [(f"`{', '.join(a.option_strings) or a.metavar}`", str(a.help)) for a in actions]
+        ("option", "meaning"),
+        [(f"`{(', '.join(a.option_strings) or a.metavar).replace('|', chr(92) + '|')}`", str(a.help)) for a in actions],
     )
 
 

@@ -70,7 +70,7 @@ def _states_of_pods() -> Iterator[str]:
         ("pod status", "state", "start"),
         [(said, pod_states.judge(pod)[0].value, judge_start(pod, [])[0].value) for said, pod in starts],
     )
-    yield "If the registry reports that the image does not exist, or that access is denied, the column start is `never`.\n"
+    yield "If the registry reports that the image does not exist, or that access is denied, `start` is `never`.\n"
     ends = [
         *((f"`{reason}`", _pod("Failed", reason=reason)) for reason in pod_states._KINDS),
         ("a container was `OOMKilled`", _pod("Running", ended=("OOMKilled", 137))),

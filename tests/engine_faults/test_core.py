@@ -108,7 +108,7 @@ def test_c2_a_request_that_no_location_can_meet_is_refused(
         write_workflow(ours, {"huge": (GOOD, huge)})
         ended = run(ours)
         assert ended.exit_code == 1
-        assert f"/huge/0 asks for {message}" in ended.stderr
+        assert f"/huge/0 requests {message}" in ended.stderr
 
 
 def test_c2_more_locations_than_there_are_is_refused(stock: Path, ours: Path, stock_only: bool) -> None:

@@ -82,7 +82,7 @@ def test_a_registry_of_an_unknown_authority_is_an_error(
     prepare(tmp_path, chart=registry.url, chartVersion="0.9.1")
     ended = go(tmp_path, tenant, HELM_REGISTRY_CONFIG=str(registry.login))
     assert "deployments.pods.config.chart: the release cannot be installed." in ended.stderr
-    assert "into the file that the variable SSL_CERT_FILE names" in ended.stderr
+    assert "to the file that the variable SSL_CERT_FILE names" in ended.stderr
 
 
 @pytest.mark.parametrize(
@@ -97,4 +97,4 @@ def test_an_unreachable_source_is_an_error(tmp_path: Path, tenant: Tenant, key: 
     ended = go(tmp_path, tenant)
     assert ended.exit_code == 1
     assert f"deployments.pods.config.{key}: the release cannot be installed." in ended.stderr
-    assert "look whether this machine reaches 127.0.0.1:1" in ended.stderr
+    assert "check whether this machine reaches 127.0.0.1:1" in ended.stderr

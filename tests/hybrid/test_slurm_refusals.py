@@ -49,7 +49,10 @@ def test_a_job_that_no_node_can_hold_is_refused_before_it_is_submitted(
     write(tmp_path, {"first": (GOOD, keys)})
     ended = go(tmp_path, testbed)
     assert ended.exit_code == 1
-    assert "deployments.hpc.config.services.usual.partition: no node has what the step asks for" in ended.stderr
+    assert (
+        "deployments.hpc.config.services.usual.partition: no node has the resources that the step requests"
+        in ended.stderr
+    )
     assert "nodes with 2 cores and 8000 MiB" in ended.stderr
     assert jobs_of(testbed, ended.record.name) == []
 

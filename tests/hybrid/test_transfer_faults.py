@@ -227,7 +227,7 @@ def test_a_source_that_changes_while_it_is_read(at: Sites, route: Route, times: 
         at.send(route)
         at.arrived(route)
     else:
-        assert "its files change while they are read" in at.failed(SourceChanged, route)
+        assert "its files changed while they were read" in at.failed(SourceChanged, route)
 
 
 # ---- at the other end

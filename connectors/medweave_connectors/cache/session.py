@@ -23,7 +23,7 @@ from medweave_connectors.runlog.run import RunRecord
 FOLDER = ".kept"  # in the folder of runs
 KEEP_DAYS = 14  # entries without use for so long are evicted
 SWITCH = "MEDWEAVE_REUSE"  # 0: the cache is neither read nor written
-NOT_ALLOWED = "its tool says WorkReuse: {enableReuse: false}"
+NOT_ALLOWED = "its tool sets WorkReuse: {enableReuse: false}"
 UNREADABLE = "an input or output has no content digest: a pipe, a socket, a link that leads out of the outputs"
 
 _lookup: contextvars.ContextVar[CacheLookup | None] = contextvars.ContextVar("medweave_work", default=None)
@@ -92,7 +92,7 @@ class CacheSession:
                 console.say(
                     f"medweave: the cache of earlier outputs was not cleaned up.\n  seen:     {why}\n"
                     "  expected: a database that this run can read and write\n"
-                    f"  do:       look at {FOLDER} in the folder of runs; without it, steps run again and nothing else is lost"
+                    f"  do:       check {FOLDER} in the folder of runs; if you delete it, steps run again and nothing else is lost"
                 )
         return self._secret
 

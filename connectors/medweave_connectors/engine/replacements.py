@@ -214,7 +214,7 @@ def check(replacements: Sequence[Replacement] = REPLACEMENTS) -> None:
             log_filter.shorten()  # StreamFlow logs the error below with a traceback
         seen_lines, expected_lines = zip(*differences, strict=True)
         raise BackendMissingError(
-            "medweave does not start: the installed StreamFlow or cwl-utils differs from what medweave replaces.",
+            "medweave does not start: the installed StreamFlow or cwl-utils differs from the supported version.",
             seen=_NEXT_LINE.join(seen_lines),
             expected=_NEXT_LINE.join(expected_lines),
             do=f"install streamflow=={STREAMFLOW_VERSION} and cwl-utils as in medweave's constraints.txt",

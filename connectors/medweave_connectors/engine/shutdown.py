@@ -105,7 +105,7 @@ def _interrupt(run: RunRecord, number: signal.Signals) -> None:
     _interrupts += 1
     if _interrupts == 1 and (task := main_task()) is not None:
         run.signal_number = int(number)
-        console.say(f"medweave: {number.name}: ending the jobs (again: killing them)")
+        console.say(f"medweave: {number.name}: canceling the jobs (send it again to kill them)")
         task.cancel()
     elif _interrupts == 2:
         kill_all()

@@ -30,9 +30,9 @@ class TransferFailed(WorkflowExecutionException):
         source, destination: deployments.
     """
 
-    what = "is not whole"
+    what = "is not complete"
     expected = "every file with the SHA-256 that it has at {source}"
-    do = "look at the connection and the free space of {destination}, and run again"
+    do = "check the connection and the free space of {destination}, and run again"
 
     def __init__(self, source: str, destination: str, seen: str) -> None:
         self.source, self.destination = source, destination
@@ -46,17 +46,17 @@ class TransferFailed(WorkflowExecutionException):
 class SourceChanged(TransferFailed):
     """The files changed while they were read, twice."""
 
-    what = "was not made: its files change while they are read"
+    what = "failed: its files changed while they were read"
     expected = "files that do not change until they have been copied"
-    do = "end what writes there at {source}, and run again"
+    do = "stop the process that writes to them at {source}, and run again"
 
 
 class SourceUnreadable(TransferFailed):
     """The files cannot be read, or are not regular files."""
 
-    what = "was not made: its files cannot be read"
-    expected = "files and folders, and links that lead to some, which the account at {source} may read"
-    do = "look at the rights and the links of the folder at {source}, and run again"
+    what = "failed: its files cannot be read"
+    expected = "files, folders and link targets that the account at {source} may read"
+    do = "check the permissions and the links of the folder at {source}, and run again"
 
 
 class SourceRefused(TransferFailed):
@@ -70,17 +70,17 @@ class SourceRefused(TransferFailed):
 class NoRoom(TransferFailed):
     """The destination has too little space; nothing was sent if that was known before."""
 
-    what = "has no room"
-    expected = "at least as many free bytes as the files have, and a quota that allows them"
-    do = "make room in the workdir of {destination}, or give it another `workdir`, and run again"
+    what = "failed: not enough space"
+    expected = "free space for all files, also within the quota"
+    do = "free space in the workdir of {destination}, or set another `workdir`, and run again"
 
 
 class TargetRefused(TransferFailed):
     """The destination cannot be written to: the file system is read-only, or access is denied."""
 
-    what = "was not made: nothing can be written there"
+    what = "failed: nothing can be written there"
     expected = "a folder of {destination} that its account may write to"
-    do = "look at the rights and the mount of the workdir of {destination}, and run again"
+    do = "check the permissions and the mount of the workdir of {destination}, and run again"
 
 
 class SiteConfigError(WorkflowDefinitionException):

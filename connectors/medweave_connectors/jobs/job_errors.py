@@ -28,7 +28,9 @@ _SAFE = (CommandFailed, ImpossibleRequest, OutputNotCollected, SiteConfigError, 
 # The outcome of the job's command says it already.
 _IN_OUTCOME = (JobEndedBySite, TimeLimitExceeded)
 _REPEATED = "FAILED Job "  # the engine's repetition of the command's outcome
-_CODE_0 = "The command ended with exit code 0, which its tool calls a failure (permanentFailCodes, temporaryFailCodes)."
+_CODE_0 = (
+    "The command ended with exit code 0, which its tool declares as a failure (permanentFailCodes, temporaryFailCodes)."
+)
 _STORAGE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO)
 _DATABASE = ("disk is full", "disk I/O error", "readonly database", "unable to open database file")
 _ORDINARY = re.compile(r"[A-Za-z`'\"(),.:;!?-]+")

@@ -110,8 +110,8 @@ def read_environment(keys: Mapping[str, Any], *, where: str) -> WorkerEnvironmen
         raise UsageError(
             f"{where}.apptainer: an image and a virtual environment exclude each other.",
             seen=f"apptainer: {environment.apptainer}, and virtualEnvironment: {environment.virtualEnvironment}",
-            expected="one of them: an environment outside of an image has no interpreter inside",
-            do="take one of the two keys away",
+            expected="one of them: the interpreter of the virtual environment is not in the image",
+            do="remove one of the two keys",
         )
     for name in ("virtualEnvironment", "apptainer"):
         path = getattr(environment, name)
@@ -147,7 +147,7 @@ def load_modules(modules: Sequence[str], *, where: str) -> tuple[str, ...]:
         f"{where}.modules",
         seen="no command `module`",
         expected="Environment Modules or Lmod",
-        do="take `modules` away, or define `module` in a prologue",
+        do="remove `modules`, or define `module` in a prologue",
     )
     lines = [*define, "command -v module > /dev/null || {", *none, "}"]
     for number, name in enumerate(modules):
@@ -166,7 +166,7 @@ def _activate(path: str, where: str) -> tuple[str, ...]:
         where,
         seen=f"no {path}/bin/activate",
         expected="a virtual environment that login node and nodes share",
-        do="make it by `medweave provision`, or correct the path",
+        do="create it with `medweave provision`, or correct the path",
     )
     file = f"{at_site(path)}/bin/activate"
     return (f"[ -r {file} ] || {{", *missing, "}", f". {file}")

@@ -75,7 +75,7 @@ class Home:
             if what and not real.exists():
                 raise UsageError(
                     f"{what}: there is no such file or folder on this machine.",
-                    seen="a path that leads nowhere, or to what you may not see",
+                    seen="a path that does not exist, or that you may not read",
                     expected="a path from the folder of the job file, or an absolute one",
                     do="correct the path in the job file",
                 )

@@ -41,7 +41,7 @@ class EventLog:
             raise UsageError(
                 f"the run '{run_id}' exists already.",
                 seen=f"{run_id}/events.jsonl in the folder of runs",
-                expected="a run id that is free: the log of a run is never changed afterwards",
+                expected="an unused run id: the event log of an earlier run is never changed",
                 do="unset MEDWEAVE_RUN_ID, or choose another",
             ) from None
         fcntl.flock(self._descriptor, fcntl.LOCK_EX)
@@ -103,6 +103,6 @@ class EventLog:
                 raise StorageError(
                     "the event log of the run could not be written.",
                     seen=str(error.strerror),
-                    expected="a disk that takes it",
-                    do="look at the disk that holds the folder of runs, and run again",
+                    expected="a writable disk with free space",
+                    do="check the disk that holds the folder of runs, and run again",
                 ) from error

@@ -304,7 +304,7 @@ class RunRecord:
         if job is None or job.ended != "failed" or self.signal_number is not None or self.aborted:
             return False
         self.left_out.append(name)
-        self.job_notice(name, "the others continue; the outputs will lack its part")
+        self.job_notice(name, "the other jobs continue; the outputs will lack the results of this job")
         return True
 
     def finish(self) -> RunEnd | None:

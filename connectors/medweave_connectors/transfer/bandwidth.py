@@ -81,5 +81,5 @@ def parse_limit(mib_per_s: float | None) -> float | None:
         "dataManager.config.limitMiBps: invalid bandwidth limit.",
         seen=str(mib_per_s),
         expected=f"MiB/s, {LEAST_MIB_PER_S} or more",
-        do="write limitMiBps: 10, or leave it out",
+        do="write limitMiBps: 10, or remove the key",
     )

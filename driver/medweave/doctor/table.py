@@ -40,7 +40,9 @@ def table(hops: Sequence[HopResult]) -> str:
         for health, word in words.items()
         if counts[health]
     ]
-    return "\n".join([*lines, "", f"{len(hops)} check{'s' if len(hops) != 1 else ''}: {', '.join(summary) or 'all OK'}"])
+    return "\n".join(
+        [*lines, "", f"{len(hops)} check{'s' if len(hops) != 1 else ''}: {', '.join(summary) or 'all OK'}"]
+    )
 
 
 def as_json(hops: Sequence[HopResult]) -> str:

@@ -20,7 +20,7 @@ Show what a run would do, without starting it. The plan lists:
   placement  order of the steps, where each step runs and why
   resources  what each job requests and the limits of its service
   transfers  data to copy, with size, route and data class
-  cache      steps that an earlier run makes cache hits
+  cache      steps that are cache hits from an earlier run
   history    duration, energy and cost of earlier runs
 
 The command contacts no site. Values that only the run itself can determine are printed as unknown."""

@@ -15,10 +15,10 @@ class Figures:
     """Figures of earlier runs, one value for each run.
 
     Attributes:
-        num_runs: runs that were counted.
-        median: the median of their values; of two, the mean.
-        low: the least of them.
-        high: the greatest of them.
+        num_runs: number of runs.
+        median: median of their values.
+        low: lowest value.
+        high: highest value.
     """
 
     num_runs: int
@@ -35,8 +35,8 @@ class ResourceRequest:
         name: the resource.
         unit: unit of the numbers.
         least: minimum amount that the tool requires.
-        most: maximum amount that the tool uses; the same as `least` unless the tool declares another.
-        cap: maximum for one job at the place, by the site file; null if the site file has no limit.
+        most: maximum amount that the tool uses; equal to `least` unless the tool declares a maximum.
+        cap: maximum for one job at this deployment and service; null if the site file sets no limit.
     """
 
     name: Literal["cores", "memory", "GPUs", "time"]
@@ -56,9 +56,9 @@ class Reuse:
         from_runs: the runs whose outputs would be reused.
         num_jobs: number of the step's jobs; null if not known.
         num_reused: number of these jobs that are certainly cache hits.
-        after: earlier steps whose outputs decide whether this step is a cache hit, if the state is not known for that reason.
-        unless: deployment of the outputs, which `plan` does not contact: it may have lost them, or have other programs or settings;
-            null on this machine.
+        after: if the state is `not-known` for this reason: steps whose outputs decide whether this step is a cache hit.
+        unless: deployment that stores the outputs; null on this machine. `plan` does not contact it, so the step runs if the
+            outputs were removed there, or if programs or settings there have changed.
         why: reason for `runs` or `not-known`; empty if the other keys explain the state.
     """
 
@@ -76,20 +76,20 @@ class PlannedStep:
     """A step and its place.
 
     Attributes:
-        step: its path, as bindings name it.
-        label: what its tool does, in the tool's own words.
+        step: path of the step, as in bindings.
+        label: `label` of its tool.
         runs: whether it runs; null if only the run can decide.
-        condition: the workflow's input that decides whether it runs; empty if it always runs.
+        condition: workflow input that decides whether the step runs; empty if it always runs.
         after: the steps whose outputs it reads.
-        inputs: the workflow's inputs with files or folders that it reads.
-        role: its role, by the workflow's roles.yml.
-        deployment: where it runs.
+        inputs: workflow inputs that it reads, if they are files or folders.
+        role: its role in roles.yml of the workflow.
+        deployment: deployment where it runs.
         service: name of the deployment's service; null if it has no services.
-        locations: nodes or pods of one job.
-        connector: type of the deployment.
+        locations: number of nodes or pods of one job.
+        connector: type of the deployment, such as `medweave.slurm`.
         why: reason for the placement.
         one_job_for_each: inputs that the step is scattered over, with one job for each item; empty if the step is one job.
-        asks: resources that its tool requests; the tool does not declare the resources that are not listed.
+        asks: resources that its tool requests. Resources that the tool does not declare are not listed.
         holds: data classes of all inputs and outputs; null if the workflow does not declare classes.
         job_seconds: wall time of one of its jobs at this place in earlier runs, s.
         job_wh: estimated electricity of one of its jobs at this place in earlier runs, Wh.
@@ -128,7 +128,7 @@ class Input:
     """Files or folders that the workflow starts from.
 
     Attributes:
-        name: the workflow's input.
+        name: name of the workflow input.
         place: deployment at which the input is already stored; null for the driver's machine.
         classes: classes of its data; null if the workflow does not declare them.
         num_files: number of files, counted now; null for an input at a site.
@@ -149,7 +149,7 @@ class Item:
     Attributes:
         name: an input of the workflow (`cohort`) or the output of a step (`train/trained_model`).
         classes: classes of its data; null if the workflow does not declare them.
-        needed_by: the steps that read it there; `results` for the outputs of the workflow.
+        needed_by: steps at the destination that read it; `results` for outputs of the workflow.
         num_files: number of files; null if not known yet.
         num_bytes: size in bytes; null if not known yet.
     """
@@ -179,12 +179,12 @@ class Move:
     """All transfers from one place to another.
 
     Attributes:
-        source: deployment; null for the machine that drives the run, and for deployments on it.
-        destination: deployment, or null, as for `source`.
-        ways: possible routes, the best one first; the run probes them and takes the first that works.
+        source: deployment; null for the machine of the driver and deployments on it.
+        destination: deployment; null as for `source`.
+        ways: possible routes, in order of preference; the run probes them and uses the first that works.
         items: inputs and outputs to transfer.
         earlier_bytes: bytes that earlier runs sent from `source` to `destination`.
-        earlier_routes: the routes that these copies took.
+        earlier_routes: routes of these copies.
     """
 
     source: str | None
@@ -200,7 +200,7 @@ class Holding:
     """The data classes at a place.
 
     Attributes:
-        place: deployment; null for the machine that drives the run, and for deployments on it.
+        place: deployment; null for the machine of the driver and deployments on it.
         gets: classes of the data that are read, written or copied there; null if the workflow does not declare classes.
         may_hold: classes that the site's data rules allow there; null if the site has no data rules.
     """
@@ -233,23 +233,24 @@ class Plan:
 
     Attributes:
         medweave_version: version that made the plan.
-        workflow: its file, as seen from the current folder.
-        job: the job file, as seen from there; a file that lies in no folder `jobs` is not named.
-        site: the site file, as seen from there.
-        site_name: the site's name, by that of its file.
-        site_title: description in the site file.
-        inputs: the files and folders that it starts from.
-        steps: its steps, in an order in which they can run.
+        workflow: path of the CWL workflow, relative to the current folder.
+        job: path of the job file, relative to the current folder. A file outside of a folder `jobs` is not named, because its
+            name may identify a patient.
+        site: path of the site file, relative to the current folder.
+        site_name: name of the site file without its extension.
+        site_title: `title` of the site file.
+        inputs: workflow inputs that are files or folders.
+        steps: the steps, in order of execution.
         moves: transfers between places.
         holdings: data classes at each place.
         seconds: wall time of earlier whole runs at the same places, s.
         wh: estimated electricity of earlier whole runs at the same places, Wh.
         core_hours: sum of the medians of the steps; null if one of them is not known.
         gpu_hours: sum of the medians of the steps; null if one of them is not known.
-        currency: of all costs, ISO 4217; null if the site file has no prices.
+        currency: currency of all costs (ISO 4217 code); null if the site file has no prices.
         cost: sum over the steps that would run without cache hits; null if one of them is not known.
         num_earlier_runs: number of earlier runs of this workflow that were read, completed or not.
-        looked_in: folders that were searched for earlier runs; only the first one for the cache.
+        looked_in: folders that were searched for earlier runs. Cache hits are predicted from the first one only.
         problems: reasons for which the run would fail; empty if none is known.
     """
 
@@ -285,7 +286,7 @@ PARTS = {
     "One of `ways`": PlannedRoute,
     "One of `items`": Item,
     "One of `holdings`": Holding,
-    "`seconds`, `job_seconds`, `wh`, `job_wh`, `core_hours` and `gpu_hours` of a step, `earlier_bytes`": Figures,
+    "`seconds`, `wh`, `job_seconds`, `job_wh`, `earlier_bytes`, and `core_hours` and `gpu_hours` of a step": Figures,
     "One of `problems`": Problem,
 }
 

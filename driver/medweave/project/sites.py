@@ -104,12 +104,19 @@ def find_site(name: str, start: Path) -> Path:
     folder = next((parent / SITES for parent in [start, *start.parents] if (parent / SITES).is_dir()), None)
     if folder is not None and (folder / f"{name}.yml").is_file():
         return folder / f"{name}.yml"
-    known = sorted(path.stem for path in folder.glob("*.yml")) if folder else []
+    known = sorted(path.stem for path in folder.glob("*.yml") if _may_be_site(path)) if folder else []
     raise UsageError(
         f"there is no site '{name}'.",
         seen=f"no {name}.yml in {shown(folder)}" if folder else f"no folder {SITES} in or above {shown(start)}",
         expected=f"one of {', '.join(known)}, or the path of a site file" if known else "the path of a site file",
         do=closest(name, known) or "write --site path/to/site.yml",
+    )
+
+
+def _may_be_site(path: Path) -> bool:
+    """Return whether a file of the folder of sites has a site's key `deployments`; manifests of pods lie there too."""
+    return any(
+        line.startswith("deployments:") for line in path.read_text(encoding="utf-8", errors="replace").splitlines()
     )
 
 
@@ -244,7 +251,9 @@ def with_role(site: Site, text: str) -> Site:
             f"--role {text}: invalid value.",
             seen=text,
             expected=f"ROLE=DEPLOYMENT[/SERVICE][:LOCATIONS], with ROLE one of {', '.join(roles)}",
-            do=closest(match["role"], roles) if match else "write for example --role train=hpc/gpu:2",
+            do=(closest(match["role"], roles) or "use the role of the step in roles.yml, not the step's name")
+            if match
+            else "write for example --role train=hpc/gpu:2",
         )
     place = Place(deployment=match["deployment"], service=match["service"], locations=int(match["locations"] or 1))
     fault = fault_of_place(place, site.deployments)

@@ -21,7 +21,7 @@ from medweave_core.runlog.run_folder import WORK
 DESCRIPTION = """\
 Remove the data of one case from all runs of a folder:
 
-  - folders of these runs at the sites, their scratch folders here, and their unshared files in the site stores
+  - folders of these runs at the sites, scratch folders on this machine, and unshared files in the site stores
   - all cache entries of all cases
   - the links from pseudonyms to files, unless a run is running
   - the part of the case in reports, each file with pictures of the case, and its id in event logs

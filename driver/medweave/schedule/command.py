@@ -10,8 +10,8 @@ from medweave_core.documents.yaml_documents import not_installed
 ACTIONS = ("create", "list", "pause", "resume", "remove", "run", "receive")
 DESCRIPTION = """\
 Run a workflow at set times. A schedule file gives the StreamFlow file, the times and the place
-(`medweave schema schedule` prints its schema). A firing is skipped if the inputs have not changed, or while the
-previous run is still running.
+(`medweave schema schedule` prints its schema). At each of these times, a firing starts a run. It starts none if the
+inputs have not changed, or while the previous run is still running.
 
   create FILE   create or update a schedule (Kubernetes: with the chart helm/runner)
   list          list the schedules of this account with their times and last results
@@ -19,7 +19,7 @@ previous run is still running.
   resume NAME   start runs again
   remove NAME   remove the schedule and cancel its running run; earlier runs and results stay
   run FILE      run once now on this machine, as a firing does
-  receive FILE  receive studies from a DICOM node (C-STORE) until a signal stops it"""
+  receive FILE  receive studies from a DICOM node (C-STORE) until Ctrl-C or TERM"""
 EPILOG = """\
 examples:
   medweave schedule create nightly.yml

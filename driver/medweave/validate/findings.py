@@ -40,7 +40,7 @@ RULES: dict[str, tuple[Severity, str]] = {
     ),
     "cwl-requirement": (
         ERROR,
-        "Requirements and hints must be from CWL or have a declared prefix. Features in use must be required.",
+        "Requirements and hints must be from CWL or have a declared prefix. Features in use must be declared as requirements.",
     ),
     "container": (
         ERROR,
@@ -102,7 +102,7 @@ RULES: dict[str, tuple[Severity, str]] = {
     "job-type": (ERROR, "A value in a job file must have the type and the format of its input."),
     "job-file": (
         ERROR,
-        "Files of a job file, and their secondary files, must exist here, unless a site stores them or a run "
+        "Files of a job file, and their secondary files, must exist on this machine, unless a site stores them or a run "
         "creates them (git-ignored).",
     ),
     "chart": (

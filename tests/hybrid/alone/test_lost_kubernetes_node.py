@@ -75,7 +75,7 @@ def test_step_on_a_lost_node_is_reported_as_node_failure(
     site = failure(ended)["site"]
     (pod,) = site["pods"]
     assert site["failure"] == "NodeFail", ended.stderr
-    assert f"node {pod['node']} is lost, and with it what ran in pod {pod['pod']}." in ended.stderr
+    assert f"node {pod['node']} is lost, and with it the processes of pod {pod['pod']}." in ended.stderr
     assert "inform the operators of the cluster if it happens again" in ended.stderr
     assert ended_at - known < REPORTED_S[mode]
     until(lambda: not remaining_objects(tenant), limit_s=90, what="the end of all that the run has made")

@@ -107,7 +107,7 @@ def test_where_the_first_pod_is_new_the_next_one_gives(pods: Pods, tmp_path: Pat
 
 
 def test_pods_that_are_all_new_are_an_error(pods: Pods) -> None:
-    with pytest.raises(PodLost, match="all its pods are new"):
+    with pytest.raises(PodLost, match="all its pods were replaced"):
         asyncio.run(copy_missing_files(pods, [place(0)], {"w-0:"}, [place(0)], f"{ROOT}/out", "saved"))
 
 

@@ -95,7 +95,7 @@ def test_another_version_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(BackendMissingError) as caught:
         check([])
     assert str(caught.value).splitlines() == [
-        "medweave does not start: the installed StreamFlow or cwl-utils differs from what medweave replaces.",
+        "medweave does not start: the installed StreamFlow or cwl-utils differs from the supported version.",
         "  seen:     StreamFlow 0.2.0rc3",
         "  expected: StreamFlow 0.2.0",
         "  do:       install streamflow==0.2.0 and cwl-utils as in medweave's constraints.txt",

@@ -49,7 +49,7 @@ def test_a_registry_that_is_not_reached(tmp_path: Path, server: ApiServer) -> No
     assert ended.exit_code == 1
     assert "deployments.cluster.config.chart: the release cannot be installed." in ended.stderr
     assert "connection refused" in ended.stderr
-    assert "or look whether this machine reaches r.test" in ended.stderr
+    assert "or check whether this machine reaches r.test" in ended.stderr
     arguments = (tmp_path / "bin" / "arguments").read_text().split()
     assert arguments[2] == "oci://r.test/seg"
     assert arguments[arguments.index("--version") + 1] == "1.0.0"

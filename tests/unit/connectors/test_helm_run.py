@@ -166,8 +166,8 @@ def test_what_a_killed_run_left_is_removed(tmp_path: Path, server: ApiServer, co
 @pytest.mark.parametrize(
     ("driver", "words"),
     [
-        ("", "that medweave did not make"),
-        ("another-machine_1-1", "of run an-old-run, made from another machine"),
+        ("", "that medweave did not create"),
+        ("another-machine_1-1", "of run an-old-run, created from another machine"),
         (owner.labels()[owner.DRIVER], "used by run an-old-run, which is running"),
     ],
     ids=["stranger", "another machine", "this driver"],

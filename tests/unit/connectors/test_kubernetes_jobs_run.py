@@ -246,7 +246,7 @@ def test_pods_that_share_nothing_are_refused_at_the_start(tmp_path: Path, server
     write(tmp_path, {"first": GOOD}, config=MODE)
     ended = run(tmp_path)
     assert (
-        "deployments.pods.config.selector: with `mode: job`, files are where the pods of all Jobs see them."
+        "deployments.pods.config.selector: with `mode: job`, files must be on a volume that the pods of all Jobs mount."
         in ended.stderr
     )
     assert not server.made

@@ -80,7 +80,7 @@ def test_a_broken_connection_and_a_missed_node_are_one_cause(tmp_path: Path, ser
     assert ended.exit_code == 1
     assert failure(ended)["site"]["failure"] == "NodeFail"
     (pod,) = failure(ended)["site"]["pods"]
-    assert f"node node-1 is lost, and with it what ran in pod {pod['pod']}." in ended.stderr
+    assert f"node node-1 is lost, and with it the processes of pod {pod['pod']}." in ended.stderr
     assert f"  seen:     pod {pod['pod']}: its node node-1 does not answer\n" in ended.stderr
     assert "  do:       run again; inform the operators of the cluster if it happens again\n" in ended.stderr
 
@@ -135,7 +135,7 @@ def test_a_job_whose_node_is_missed_for_long_has_failed(tmp_path: Path, jobs: Jo
     miss(jobs)
     ended = going.wait()
     assert failure(ended)["site"]["failure"] == "NodeFail", ended.stderr
-    assert f"node node-1 is lost, and with it what ran in pod {pod}." in ended.stderr
+    assert f"node node-1 is lost, and with it the processes of pod {pod}." in ended.stderr
     assert not jobs.jobs
 
 

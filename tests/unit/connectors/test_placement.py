@@ -99,7 +99,7 @@ def test_gpus_that_no_site_has_are_refused(tmp_path: Path) -> None:
     (tmp_path / "lab.py").write_text(ONE_GPU)
     ended = run(tmp_path, preload=tmp_path / "lab.py")
     assert ended.exit_code == 1
-    assert "/asks/0 asks for 2 GPUs, and no location it is bound to has as many." in ended.stderr
+    assert "/asks/0 requests 2 GPUs, and no location of its binding has that many." in ended.stderr
     assert "seen:     a has 0; b has 1" in ended.stderr
     assert not ended.of_type("job.scheduled")
 
@@ -120,7 +120,7 @@ def test_a_queue_without_gpus_gets_no_job_that_requests_them(tmp_path: Path, pla
     else:
         assert ended.exit_code == 1
         assert (
-            "/asks/0 asks for 1 GPUs, and no location it is bound to has as many.\n  seen:     hpc has 0\n"
+            "/asks/0 requests 1 GPUs, and no location of its binding has that many.\n  seen:     hpc has 0\n"
             in ended.stderr
         )
 

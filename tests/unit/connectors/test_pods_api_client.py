@@ -135,7 +135,7 @@ def test_the_proxy_of_the_environment(
 def test_a_proxy_of_another_kind_is_refused(tmp_path: Path, own: Certificate) -> None:
     cluster = behind(own, **{"proxy-url": "socks5://me:hunter2secret@127.0.0.1:9"})
     message = refusal(write_kubeconfig(tmp_path / "k", cluster))
-    assert "a proxy of the kind socks5" in message
+    assert "a socks5: proxy is not supported" in message
     assert "hunter2secret" not in message
 
 

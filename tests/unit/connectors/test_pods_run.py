@@ -338,7 +338,7 @@ def test_pods_that_the_cluster_refuses_are_told_with_the_events_text(tmp_path: P
     )
     write(tmp_path, {"first": GOOD}, config="files: [segment.yaml]")
     ended = run(tmp_path)
-    assert "the cluster refuses to make its pods" in ended.stderr
+    assert "the cluster refuses to create its pods" in ended.stderr
     assert "exceeded quota: small" in ended.stderr
 
 

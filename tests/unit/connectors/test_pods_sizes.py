@@ -80,7 +80,7 @@ def test_a_step_that_asks_for_more_than_any_pod_has_is_refused(
 ) -> None:
     ended = go(tmp_path, **keys)
     assert ended.exit_code == 1
-    assert f"/first/0 asks for {amounts}and no location it is bound to has that much." in ended.stderr
+    assert f"/first/0 requests {amounts}and no location of its binding has that much." in ended.stderr
     assert "w-0:worker of pods has 0.1 cores, 64 MiB of memory, 0 GPUs" in ended.stderr
     assert "w-1:worker of pods has 2 cores, 1024 MiB of memory, 1 GPUs" in ended.stderr
     assert not server.commands, "nothing was started"

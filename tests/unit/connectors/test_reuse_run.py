@@ -124,7 +124,7 @@ def test_a_tool_that_turns_work_reuse_off_always_runs(tmp_path: Path, capsys: py
     write(tmp_path, hints={"WorkReuse": {"enableReuse": False}})
     assert [again(tmp_path).exit_code for _ in range(2)] == [0, 0]
     assert counts(tmp_path) == (1, 2)
-    assert explained(tmp_path, "mark", capsys) == "ran: its tool says WorkReuse: {enableReuse: false}"
+    assert explained(tmp_path, "mark", capsys) == "ran: its tool sets WorkReuse: {enableReuse: false}"
 
 
 @pytest.mark.slow

@@ -188,7 +188,7 @@ def test_it_can_be_switched_off(port: int, tmp_path: Path, capsys: pytest.Captur
     again(tmp_path)
     again(tmp_path)
     assert counts(tmp_path) == (1, 2)
-    assert explained(tmp_path, "mark", capsys) == "ran: its tool says WorkReuse: {enableReuse: false}"
+    assert explained(tmp_path, "mark", capsys) == "ran: its tool sets WorkReuse: {enableReuse: false}"
     again(tmp_path, MEDWEAVE_REUSE="0")
     assert counts(tmp_path) == (2, 3)
     assert "it is switched off" in explained(tmp_path, "copy", capsys)

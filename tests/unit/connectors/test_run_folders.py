@@ -196,7 +196,7 @@ def test_a_queue_on_a_disk_that_is_too_small_gets_no_job(cluster: Cluster) -> No
     storage = {"requirements": {"ResourceRequirement": {"coresMin": 1, "ramMin": 128, "tmpdirMin": 10**9}}}
     ended = cluster.go({"first": (GOOD, storage)})
     assert ended.exit_code == 1
-    assert "/first/0 asks for 1000001024 MiB of disk (tmpdirMin and outdirMin)" in ended.stderr
+    assert "/first/0 requests 1000001024 MiB of disk (tmpdirMin and outdirMin)" in ended.stderr
     assert f"MiB in {cluster.folder}/site" in ended.stderr
     assert cluster.submitted == []
 

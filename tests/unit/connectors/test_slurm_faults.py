@@ -213,7 +213,7 @@ def test_a_job_that_can_never_start_is_an_error_and_not_a_wait(cluster: Cluster)
     cluster.knob("pending", "AssocMaxWallDurationPerJobLimit")
     ended = cluster.go({"first": GOOD})
     assert ended.exit_code == 1
-    assert "would wait forever; it was cancelled" in ended.stderr
+    assert "can never start; it was canceled" in ended.stderr
     assert "deployments.hpc.config.services.….time: Slurm job 100" in ended.stderr
     assert "reason AssocMaxWallDurationPerJobLimit" in ended.stderr
     assert cluster.word() == "CANCELLED"

@@ -28,8 +28,8 @@ SERVICE = messages.ServiceLabel(name="hpc/gpu4", setting="deployments.hpc.config
         ("TIMEOUT", "hit its time limit of 720 min", "raise deployments.hpc.config.services.gpu4.time"),
         ("PREEMPTED", "was preempted", "run again"),
         ("NODE_FAIL", "lost a node", "run again"),
-        ("CANCELLED by 1000", "was cancelled at the site", "sacct"),
-        ("UNKNOWN", "is lost", "look at its files"),
+        ("CANCELLED by 1000", "was canceled at the site", "sacct"),
+        ("UNKNOWN", "is lost", "check its files"),
     ],
 )
 def test_the_message_about_a_failure(word: str, problem: str, do: str) -> None:

@@ -187,7 +187,7 @@ def test_a_second_signal_kills_what_does_not_listen(tmp_path: Path) -> None:
     going.wait_for_line("case 1/2")
     pid = pid_of(tmp_path, "stubborn")
     going.signal(signal.SIGINT)
-    going.wait_for_line("ending the jobs")
+    going.wait_for_line("canceling the jobs")
     before = time.monotonic()
     going.signal(signal.SIGINT)
     ended = going.wait()
@@ -235,7 +235,7 @@ def test_a_request_that_no_location_can_meet_is_refused(tmp_path: Path) -> None:
     write_workflow(tmp_path, {"huge": (GOOD, huge)})
     ended = run(tmp_path)
     assert ended.exit_code == 1
-    assert "/huge/0 asks for 4096 cores and 128 MiB of memory" in ended.stderr
+    assert "/huge/0 requests 4096 cores and 128 MiB of memory" in ended.stderr
     assert re.search(r"seen: +here has \d+ cores and \d+ MiB", ended.stderr)
     assert ended.of_type("run.ended")[0]["data"]["state"] == "failed"
 

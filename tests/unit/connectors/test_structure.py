@@ -11,7 +11,7 @@ from support.engine import FILE, run, write_workflow
 from support.engine_file import engine_file
 
 WRONG = [
-    (("v1.0", "v9"), ":1: version: this is no version", "write version: v1.0"),
+    (("v1.0", "v9"), ":1: version: unknown version of the StreamFlow file format", "write version: v1.0"),
     (("workflows:", "workflws:"), ": workflws: there is no such key.", "write 'workflows' (closest match)"),
     (("medweave.local", "medweave.lcal"), ".here.type: invalid value.", "write 'medweave.local'"),
     (("deployment: here", "deployment: hre"), ".target.deployment: there is no deployment 'hre'.", "write 'here'"),

@@ -190,7 +190,7 @@ def test_a_flipped_byte_is_detected(at: TransferSites) -> None:
     at.replace("tar", UNPACKING + f'"$real" "$@"; printf X | dd of="$4/cohort/{PATIENT}_3" bs=1 seek=9 conv=notrunc')
     cohort(at)
     message = assert_failed(at, TransferFailed)
-    assert "a copy from laptop to site is not whole" in message
+    assert "a copy from laptop to site is not complete" in message
     assert "1 of 10 files with other content" in message
 
 
@@ -339,7 +339,7 @@ def test_a_file_removed_during_the_copy(at: TransferSites) -> None:
 @pytest.mark.slow
 def test_a_source_that_keeps_changing_fails_the_copy(at: TransferSites) -> None:
     changing(at, 9)
-    assert "its files change while they are read" in assert_failed(at, SourceChanged, route="to-driver")
+    assert "its files changed while they were read" in assert_failed(at, SourceChanged, route="to-driver")
 
 
 def test_a_source_that_changed_since_an_earlier_copy_is_read_again(at: TransferSites) -> None:

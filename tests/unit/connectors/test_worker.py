@@ -125,7 +125,7 @@ def test_a_missing_virtual_environment_is_reported_with_its_path(shell: str, tmp
         f"medweave: {WHERE}.virtualEnvironment: not found at the site.",
         f"  seen:     no ~/100% it's/bin/activate on {os.uname().nodename}",
         "  expected: a virtual environment that login node and nodes share",
-        "  do:       make it by `medweave provision`, or correct the path",
+        "  do:       create it with `medweave provision`, or correct the path",
     ]
 
 

@@ -147,6 +147,7 @@ def test_a_role_may_be_placed_elsewhere_for_one_file(project: Path) -> None:
     [
         ("train", "ROLE=DEPLOYMENT[/SERVICE][:LOCATIONS]"),
         ("tarin=desk", "write 'train' (closest match)"),
+        ("measure=desk", "use the role of the step in roles.yml, not the step's name"),
         ("train=desk:two", "ROLE=DEPLOYMENT[/SERVICE][:LOCATIONS]"),
         ("train=dsk", "there is no deployment 'dsk'"),
         ("train=cluster", "a service: one of gpu"),
@@ -337,9 +338,10 @@ def test_deployments_on_one_line_are_refused(project: Path) -> None:
 
 
 def test_an_unknown_site_names_the_known_ones(project: Path) -> None:
+    (project / "deployments/sites/two-pods.yml").write_text("kind: Deployment\n")  # a manifest that a site names
     with pytest.raises(UsageError, match="there is no site 'tow'") as caught:
         bound(project, "tow")
-    assert "one of two" in caught.value.expected
+    assert "one of two, or" in caught.value.expected
     assert caught.value.do == "write 'two' (closest match)"
 
 

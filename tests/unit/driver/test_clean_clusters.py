@@ -192,5 +192,5 @@ def test_a_cluster_that_does_not_answer_is_not_called_clean(tmp_path: Path, caps
     (tmp_path / "kubeconfig").write_text(yaml.safe_dump(config))
     output = clean(ended, capsys, 75)
     assert "some files or jobs could not be removed" in output
-    assert "the cluster refuses medweave" in output
+    assert "the cluster refuses the connection or the account" in output
     assert (ended.record / "work").is_dir()

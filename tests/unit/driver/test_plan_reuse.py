@@ -192,7 +192,7 @@ def test_what_has_changed_without_a_job_file_is_seen(tmp_path: Path, monkeypatch
     give(tmp_path)
     first, _ = run_again(tmp_path)
     plan = planned(tmp_path)
-    assert plan.steps[-1].reuse == Reuse(state="runs", why="its tool says WorkReuse: {enableReuse: false}")
+    assert plan.steps[-1].reuse == Reuse(state="runs", why="its tool sets WorkReuse: {enableReuse: false}")
     text, picture = text_of(plan), picture_of(plan)
     assert f"  each   cache hit: outputs of {first}\n" in text
     assert picture.count("box reused") == 6, (

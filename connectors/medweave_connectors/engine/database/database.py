@@ -80,9 +80,9 @@ class MedweaveDatabase(SqliteDatabase):
             SiteConfigError: always; StreamFlow would end with an empty error.
         """
         raise SiteConfigError(
-            f"StreamFlow's history has no run '{workflow_name}': medweave.database has one for each run, inside it.",
+            f"the database has no run '{workflow_name}': medweave.database keeps one database per run, in the run's folder.",
             seen="another command than `streamflow run`",
-            expected="the run's own record, runs/<run-id>/events.jsonl",
+            expected="the event log of the run, runs/<run-id>/events.jsonl",
             do="medweave report runs/<run-id>",
         )
 

@@ -59,7 +59,7 @@ class MedweaveValidator(SfValidator):
         known = list(self.schema.configs)
         if document.get(VERSION) not in known:
             yield fault_at(
-                path, (VERSION,), "this is no version of StreamFlow's files.", seen=str(document.get(VERSION, "none")),
+                path, (VERSION,), "unknown version of the StreamFlow file format.", seen=str(document.get(VERSION, "none")),
                 expected=" or ".join(known), do=f"write {VERSION}: {known[-1]}",
             )  # fmt: skip
             return

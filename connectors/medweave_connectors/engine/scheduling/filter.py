@@ -65,10 +65,10 @@ class MedweaveFilter(BindingFilter):
             gpus_of = zip(allowed, candidates, strict=True)
             seen = [f"{_name_of(target)} has {candidate.gpus:g}" for target, candidate in gpus_of]
             raise ImpossibleRequest(
-                f"{job.name} asks for {gpus} GPUs, and no location it is bound to has as many.\n"
+                f"{job.name} requests {gpus} GPUs, and no location of its binding has that many.\n"
                 f"  seen:     {'; '.join(seen)}\n"
                 f"  expected: a location where a job can have {gpus} GPUs (medweave:GPURequest of the tool)\n"
-                f"  do:       bind the step to one, or declare how many it has (gpusPerNode of a Slurm service)"
+                f"  do:       bind the step to such a location, or declare its GPUs (gpusPerNode of a Slurm service)"
             )
         return [allowed[int(candidate.name)] for candidate in ranked]
 

@@ -92,7 +92,7 @@ class RunFolders:
                 console.say(
                     f"medweave: {location.deployment}: the folder of this run could not be removed.\n"
                     f"  seen:     {error}\n"
-                    f"  do:       remove {folder_of(workdir, self._run.run_id)} there; a later run does, too, when it is old"
+                    f"  do:       remove {folder_of(workdir, self._run.run_id)} there, or let a later run remove it after some days"
                 )
 
     async def _make(self, location: ExecutionLocation, workdir: str) -> tuple[str, str, str]:
@@ -128,5 +128,5 @@ def _taken(location: ExecutionLocation, workdir: str, run_id: str) -> Impossible
         f"{location.deployment}: the folder of run {run_id} exists already, and this run did not create it.\n"
         f"  seen:     {folder_of(workdir, run_id)}, without the mark of this run\n"
         "  expected: no such file or folder: a run uses and removes only its own folder\n"
-        "  do:       start it with another MEDWEAVE_RUN_ID, or without; or name another workdir"
+        "  do:       start the run with another MEDWEAVE_RUN_ID or without one, or use another workdir"
     )

@@ -48,16 +48,16 @@ class Shortfall:
             return ImpossibleRequest(
                 f"{job_name} waited {waited_s:g} s for a location that did not become available.\n"
                 f"  seen:     {'; '.join(self.missing)}\n"
-                f"  expected: as many locations as the binding asks for\n"
-                f"  do:       look at the deployment, or correct `service` and `locations` of the binding"
+                f"  expected: as many locations as the binding requests\n"
+                f"  do:       check the deployment, or correct `service` and `locations` of the binding"
             )
         if self.small:
             return ImpossibleRequest(
-                f"{job_name} asks for {request.cores:g} cores and {request.memory:g} MiB of memory"
+                f"{job_name} requests {request.cores:g} cores and {request.memory:g} MiB of memory"
                 f"{f' and {gpus} GPUs' if gpus else ''}, "
-                f"and no location it is bound to has that much.\n"
+                f"and no location of its binding has that much.\n"
                 f"  seen:     {'; '.join(self.small)}\n"
-                f"  expected: a location with at least what the tool asks for\n"
+                f"  expected: a location with at least the resources that the tool requests\n"
                 f"  do:       bind the step to a larger deployment in streamflow.yml"
             )
         if self.full:
@@ -78,11 +78,11 @@ def storage_of(request: Hardware) -> float:
 def no_room(job_name: str, storage_mib: float, seen: Sequence[str]) -> ImpossibleRequest:
     """Return the error of a disk that is too full for a job."""
     return ImpossibleRequest(
-        f"{job_name} asks for {storage_mib:.0f} MiB of disk (tmpdirMin and outdirMin), "
-        f"and no location it is bound to has that much.\n"
+        f"{job_name} requests {storage_mib:.0f} MiB of disk (tmpdirMin and outdirMin), "
+        f"and no location of its binding has that much.\n"
         f"  seen:     {'; '.join(seen)}\n"
-        f"  expected: at least what the tool asks for\n"
-        f"  do:       free space there, or name a `workdir` on another disk in streamflow.yml"
+        f"  expected: at least the disk space that the tool requests\n"
+        f"  do:       free space there, or use a `workdir` on another disk in streamflow.yml"
     )
 
 

@@ -52,7 +52,7 @@ def output_error(output: str, processor: Any, error: Exception) -> OutputNotColl
         output,
         seen=event_message(error),
         expected=f"a value of the type that the tool declares for '{output}'{globs}",
-        do="correct `outputBinding` of the output, or let the command write such a file; make the output optional if it may lack",
+        do="correct `outputBinding` of the output, or let the command write such a file, or make the output optional",
     )
 
 

@@ -58,7 +58,7 @@ def clean_start(
         ValueError: the output folder is the root, which is not a step's folder.
     """
     if not output_directory.strip("/"):
-        raise ValueError(f"{output_directory!r} is no output folder")
+        raise ValueError(f"{output_directory!r} is not an output folder")
     fresh, part, saved_copy, new, old = (
         shlex.quote(posixpath.join(home, name)) for name in ("fresh", "fresh.part", "kept", "new", "old")
     )

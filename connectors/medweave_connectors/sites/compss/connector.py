@@ -332,7 +332,7 @@ class MedweaveCompssConnector(MedweaveHelmConnector):
             raise DeploymentRefused(
                 f"{job_name} cannot be run as a COMPSs application.",
                 seen=str(error),
-                expected=f"{commands.STEP} VERB …, without blanks and wildcards in names: runcompss would take them apart",
+                expected=f"{commands.STEP} VERB …, without blanks and wildcards in names: runcompss would split them",
                 do="rename the file or folder, bind the step elsewhere, or use `engine: ddp`",
             ) from None
         self._watched_workers, self._runtime_log = list(workers), RuntimeLog(names)

@@ -99,7 +99,7 @@ async def copy_missing_files(
     surviving = [place for place in places if place.name.partition(":")[0] + ":" not in new]
     if not surviving:
         raise PodLost(
-            f"deployment '{connector.deployment_name}': all its pods are new, and none has what the step reads"
+            f"deployment '{connector.deployment_name}': all its pods were replaced, and none has the inputs of the step"
         )
     for replacement in (location for location in places if location not in surviving):
         await connector.close_shells(replacement.name)

@@ -182,7 +182,7 @@ def explain_chart_failure(reason: str, chart: HelmChart) -> tuple[str, str] | No
     text = reason.lower()
     key = "repo" if chart.repository else "chart"
     if re.search(r"certificate|x509", text):
-        return key, f"put the authority of {host} into the file that the variable SSL_CERT_FILE names"
+        return key, f"add the CA certificate of {host} to the file that the variable SSL_CERT_FILE names"
     if re.search(r"\b40[13]\b|credential|unauthorized|denied", text):
         login = f"`helm registry login {host}`"
         if chart.repository:
@@ -191,7 +191,7 @@ def explain_chart_failure(reason: str, chart: HelmChart) -> tuple[str, str] | No
     if re.search(r"\b404\b|not found", text):
         named = f"version {chart.version} of {chart.reference}" if chart.version else chart.reference
         return ("chartVersion" if chart.version else "chart"), f"correct the name or the version; {host} has no {named}"
-    return key, f"correct the address, or look whether this machine reaches {host} (network, HTTPS_PROXY)"
+    return key, f"correct the address, or check whether this machine reaches {host} (network, HTTPS_PROXY)"
 
 
 def find_image_key(values: Mapping[str, Any], image: str) -> str:

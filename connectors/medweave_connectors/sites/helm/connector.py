@@ -241,7 +241,7 @@ class MedweaveHelmConnector(PodsConnector):
                 "releaseName",
                 f"two deployments of this run with releaseName '{self.release}'",
                 "a release for each deployment",
-                "give one of them another releaseName, or none",
+                "set another releaseName for one of them, or none",
             )
         for release in await self._releases():
             whose = owner.owner(release.labels)
@@ -270,14 +270,14 @@ class MedweaveHelmConnector(PodsConnector):
     def _name_taken(self, release: Release, whose: owner.Owner) -> DeploymentRefused:
         run = release.labels.get(owner.RUN, "?")
         seen = {
-            "stranger": f"a release '{release.name}' ({release.status}) that medweave did not make",
+            "stranger": f"a release '{release.name}' ({release.status}) that medweave did not create",
             "running": f"release '{release.name}', used by run {run}, which is running",
-        }.get(whose, f"release '{release.name}' of run {run}, made from another machine")
+        }.get(whose, f"release '{release.name}' of run {run}, created from another machine")
         return self._refused(
             "releaseName",
             seen,
-            f"a name that is free in namespace '{self.namespace}'",
-            "leave releaseName out (each run then has its own), or `external: true` to use an existing release, or "
+            f"an unused release name in namespace '{self.namespace}'",
+            "remove releaseName (each run then has its own), or `external: true` to use an existing release, or "
             f"`helm uninstall {release.name} --namespace {self.namespace}` if it is not needed",
         )
 

@@ -118,7 +118,7 @@ class MedweaveKubernetesConnector(PodsConnector):
             raise self._refused(
                 "selector",
                 "neither files nor selector, or `external: true` without selector",
-                "the labels of pods that exist (`app=segment`), or files with pods to make",
+                "the labels of existing pods (`app=segment`), or files with pods to create",
                 "write one of them",
             )
         pods = await self.pods()
@@ -240,15 +240,15 @@ class MedweaveKubernetesConnector(PodsConnector):
                 "maxConcurrentJobs",
                 f"maxConcurrentJobs: {self.max_concurrent_jobs}, and no `mode: job`",
                 "`mode: job`; without it each container has one job at a time",
-                "write `mode: job`, or leave maxConcurrentJobs out",
+                "write `mode: job`, or remove maxConcurrentJobs",
             )
         fixed = [kind for kind in self._reactions if self.mode == "exec" and kind not in EXEC_KINDS]
         if fixed:
             raise self._refused(
                 f"reactions.{fixed[0]}",
                 f"{fixed[0]}, and no `mode: job`",
-                f"in standing pods, {' or '.join(EXEC_KINDS)}; anything else needs another pod",
-                "leave it out, or write `mode: job`",
+                f"in standing pods, {' or '.join(EXEC_KINDS)}; a retry after another kind needs another pod",
+                "remove it, or write `mode: job`",
             )
 
     async def _begin_jobs(self, pods: Sequence[Pod]) -> None:

@@ -215,7 +215,7 @@ class PodsConnector(ContainerConnector):
         if service is None and len(known) == 1:
             return known[0]
         raise DeploymentRefused(
-            f"a binding to deployment '{self.deployment_name}' does not say which container it means.",
+            f"a binding to deployment '{self.deployment_name}' does not name a container.",
             seen=f"service: {service}" if service else "no service",
             expected=f"the name of a container of its pods: {', '.join(known) or 'none is known'}",
             do="write it as `service` next to `deployment` in the binding",
@@ -374,7 +374,7 @@ class PodsConnector(ContainerConnector):
                 f"it has had no ready pod for {limit_s:.0f} s.",
                 seen="\n".join(describe(pod) for pod in pods) or f"no pods with {' or '.join(self.selectors())}",
                 expected=f"ready pods in namespace '{self.namespace}'",
-                do="look at `kubectl describe pod`, and run again",
+                do="check `kubectl describe pod`, and run again",
             )
         if reasons and reasons != self._reported_reasons and (run := current()) is not None:
             self._reported_reasons = reasons

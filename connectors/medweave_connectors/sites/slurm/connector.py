@@ -262,10 +262,10 @@ class MedweaveSlurmConnector(LoginNodeCopies, SlurmConnector):
         located: MutableMapping[str, AvailableLocation] = await self.connector.get_available_locations(self.service)
         if len(located) != 1:
             raise SiteConfigError(
-                f"deployments.{self.deployment_name}.wraps: more than one machine to submit from.",
+                f"deployments.{self.deployment_name}.wraps: more than one login node.",
                 seen=", ".join(located),
                 expected="a deployment with one login node",
-                do="leave one of them in `nodes`",
+                do="keep one of them in `nodes`",
             )
         return located
 

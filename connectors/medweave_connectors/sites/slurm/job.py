@@ -205,7 +205,7 @@ class SlurmJob:
             raise SiteConfigError(
                 f"{site.label.setting}.{setting}: Slurm refuses the job of {self.name}.",
                 seen=str(error).replace("\n", " "),
-                expected=f"a place for {messages.expected(requested)}",
+                expected=f"a partition with {messages.expected(requested)}",
                 do=do,
             ) from None
         except submission.SubmissionLost as error:
@@ -279,10 +279,10 @@ class SlurmJob:
         except NeverStarts as error:
             setting, do = messages.blocking_setting(str(error))
             raise SiteConfigError(
-                f"{self._site.label.setting}.{setting}: Slurm job {self.job_id} of {self.name} would wait forever; "
-                "it was cancelled.",
+                f"{self._site.label.setting}.{setting}: Slurm job {self.job_id} of {self.name} can never start; "
+                "it was canceled.",
                 seen=f"state PENDING, reason {error}",
-                expected=f"a place for {messages.expected(self._allocation)}",
+                expected=f"a partition with {messages.expected(self._allocation)}",
                 do=do,
             ) from None
         finally:

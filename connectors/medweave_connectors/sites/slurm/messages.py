@@ -19,15 +19,19 @@ _REFUSALS = (
     ("reservation", "reservation", "name a reservation that `scontrol show reservation` lists"),
     ("unrecognized option", "options", "write options as `sbatch --help` shows them"),
     ("gres", "gres", "name the GPUs as `sinfo --format=%G` shows them"),
-    ("time limit", "time", "ask for a shorter time"),
+    ("time limit", "time", "request a shorter time"),
     ("feature", "constraint", "name a feature that `sinfo --format=%f` lists"),
     (
         "memory specification",
         "partition",
-        "bind the step to a partition whose nodes have the memory that its tool asks for",
+        "bind the step to a partition whose nodes have the memory that its tool requests",
     ),
-    ("node configuration", "partition", "bind the step to a partition whose nodes have what its tool asks for"),
-    ("processors", "partition", "bind the step to a partition whose nodes have the cores that its tool asks for"),
+    (
+        "node configuration",
+        "partition",
+        "bind the step to a partition whose nodes have the resources that its tool requests",
+    ),
+    ("processors", "partition", "bind the step to a partition whose nodes have the cores that its tool requests"),
     ("node count", "partition", "bind the step to fewer nodes (`locations`), or to a larger partition"),
 )
 # After these it is unknown whether the job was accepted.
@@ -62,7 +66,7 @@ def refused_setting(refusal: str) -> tuple[str, str]:
     for words, setting, do in _REFUSALS:
         if words in refusal.lower():
             return setting, do
-    return "partition", "submit a job of this shape by hand, and correct the service"
+    return "partition", "submit a job with these resources by hand, and correct the service"
 
 
 def blocking_setting(reason: str) -> tuple[str, str]:
@@ -76,9 +80,9 @@ def blocking_setting(reason: str) -> tuple[str, str]:
     ):
         if part in reason:
             return setting, {
-                "time": "write the longest time that the site grants; the tool's ToolTimeLimit is then cut to it",
+                "time": "set `time` to the maximum of the site; a longer ToolTimeLimit of the tool is then reduced to it",
             }.get(setting, "correct it, or bind the step to another service")
-    return "partition", "bind the step to a service that may have what its tool asks for"
+    return "partition", "bind the step to a service whose limits allow what its tool requests"
 
 
 def expected(requested: Allocation) -> str:
@@ -137,7 +141,7 @@ def _problem(
     if out_of_memory:
         return (
             f"ran out of memory ({requested.memory_mib} MiB on each node)",
-            "ask for more in the tool's ResourceRequirement (ramMin), or make the step smaller",
+            "request more memory in the tool's ResourceRequirement (ramMin), or let the step use less",
         )
     if state.state is SlurmJobState.TIMEOUT and state.source == "exit file":  # Slurm's limits are whole minutes
         return "exceeded the time limit of its tool", "raise the tool's ToolTimeLimit"
@@ -151,9 +155,9 @@ def _problem(
             "run again, or bind the step to a partition without preemption",
         ),
         SlurmJobState.NODE_FAIL: ("lost a node", "run again; report it to the operators if it happens again"),
-        SlurmJobState.CANCELLED: ("was cancelled at the site", "ask who cancelled it (`sacct -j`), and run again"),
+        SlurmJobState.CANCELLED: ("was canceled at the site", "find out who canceled it (`sacct -j`), and run again"),
         SlurmJobState.FAILED: ("failed", ""),
-        SlurmJobState.UNKNOWN: ("is lost: its final state is unknown", "look at its files, and run again"),
+        SlurmJobState.UNKNOWN: ("is lost: its final state is unknown", "check its files, and run again"),
     }[state.state]
 
 

@@ -45,7 +45,7 @@ def minutes_of(text: str, *, where: str) -> int:
             f"{where}: the time limit is zero.",
             seen=text,
             expected="at least one second; without `time`, the limit of the partition",
-            do="write the longest time that a job may take, or leave `time` out",
+            do="set the maximum time of a job, or remove `time`",
         )
     return complete_lines
 
@@ -79,10 +79,10 @@ def _refuse_owned(option: str, *, where: str) -> None:
     if owned:
         shortened = "" if owned == match[1] else f", which sbatch may take for --{owned}"
         raise UsageError(
-            f"{where}: medweave sets this option of sbatch itself, or no job comes of it.",
+            f"{where}: medweave sets this option itself, or sbatch submits no job with it.",
             seen=f"{option}{shortened}",
-            expected="an option for which the service has no key, and the tool no request",
-            do=f"leave it out; --{owned} follows from the keys of the service, the requests of the tool and the job",
+            expected="an option for which neither the service has a key nor the tool a request",
+            do=f"remove it; --{owned} follows from the keys of the service, the requests of the tool and the job",
         )
 
 
@@ -148,14 +148,14 @@ def allocation(request: JobRequest, service: Service, *, time_limit_s: int | Non
             f"{where}.gpusPerNode: too few GPUs for the step.",
             seen=f"{service.gpusPerNode} per node",
             expected=f"at least {request.hints.gpus_min} (medweave:GPURequest of the tool)",
-            do="bind the step to a service with GPUs, or say how many its nodes have",
+            do="bind the step to a service with GPUs, or set gpusPerNode to the number that its nodes have",
         )
     if request.num_nodes > 1 and not request.hints.gang:
         raise UsageError(
             f"{where}: a step that is not a node group is bound to several nodes.",
             seen=f"locations: {request.num_nodes}",
             expected="one node, as the tool has no hint medweave:Gang",
-            do="leave `locations` out of the step's target",
+            do="remove `locations` from the step's target",
         )
     granted = minutes_of(service.time, where=f"{where}.time") if service.time else None
     tool_limit = math.ceil(time_limit_s / 60) if time_limit_s else None
@@ -184,7 +184,7 @@ def refuse_if_too_large(allocation: Allocation, nodes: Sequence[tuple[int, int]]
     """
     if nodes and not any(cores >= allocation.cores and memory >= allocation.memory_mib for cores, memory in nodes):
         raise UsageError(
-            f"{where}.partition: no node has what the step asks for.",
+            f"{where}.partition: no node has the resources that the step requests.",
             seen="nodes with " + "; ".join(f"{cores} cores and {memory} MiB" for cores, memory in sorted(set(nodes))),
             expected=f"at least {allocation.cores} cores and {allocation.memory_mib} MiB (the tool's ResourceRequirement)",
             do="bind the step to a partition with larger nodes",

@@ -142,10 +142,10 @@ def _refuse_a_long_time(partition: Partition, service: Service, where: str) -> N
         return
     if minutes_of(service.time, where=f"{where}.time") * 60 > partition.limit_s:
         raise UsageError(
-            f"{where}.time: the partition {service.partition or 'of jobs that name none'} grants less.",
+            f"{where}.time: the limit of partition {service.partition or '(default)'} is lower.",
             seen=service.time,
             expected=f"at most {partition.limit_s / 60:.0f} min",
-            do="write the longest time that `sinfo --format='%P %l'` shows for it",
+            do="set at most the time that `sinfo --format='%P %l'` shows for it",
         )
 
 

@@ -87,14 +87,14 @@ def refusal(error: Exception, hop: SSHHop) -> Refusal | None:
             setting="sshKeyPassphraseFile",
             seen=f"the key {hop.key} is encrypted: {error}",
             expected="its passphrase",
-            do="name a file with the passphrase, or load the key into ssh-agent and leave sshKey out",
+            do="name a file with the passphrase, or load the key into ssh-agent and remove sshKey",
         )
     if isinstance(error, asyncssh.KeyImportError):
         return Refusal(
             setting="sshKey",
-            seen=f"{hop.key} is no private key: {error}",
+            seen=f"{hop.key} is not a private key: {error}",
             expected="a private key in OpenSSH or PEM format",
-            do="name the private half, not the .pub file",
+            do="set the path of the private key, not of the .pub file",
         )
     if isinstance(error, asyncssh.KeyExchangeFailed | asyncssh.ConnectionLost | ConnectionResetError) and (
         offer := without_common(hop.offers)
@@ -145,7 +145,7 @@ def _host_key(error: asyncssh.HostKeyNotVerifiable, hop: SSHHop) -> Refusal:
         setting=hop.setting("knownHosts"),
         seen=f"a host key of {hop.called} that {files}{where} does not list for {name} ({error.reason})",
         expected=f"the host key of {hop.host}, as its operators publish it; it is always checked",
-        do=f"{add}; where it changed, ask them why before you remove the old one",
+        do=f"{add}; if it has changed, ask the operators why before you remove the old one",
     )
 
 
@@ -162,7 +162,7 @@ def _denied(hop: SSHHop) -> Refusal:
             if hop.jump_of
             else f"try `ssh -i KEY USER@HOST true`, and correct username or sshKey, or {where}"
         )
-        + (f"; where it asks for a password or a code, {_master_first(hop)}" if hop.more_asked else ""),
+        + (f"; if it asks for a password or a code, {_master_first(hop)}" if hop.more_asked else ""),
     )
 
 
@@ -178,6 +178,6 @@ def _second_factor(hop: SSHHop) -> Refusal:
     return Refusal(
         setting="nodes",
         seen=f"{hop.called} does not accept a key alone from user {hop.user}: it also requires a password or a code",
-        expected="a login with a key alone, or an open ControlMaster, through which medweave goes",
+        expected="a login with a key alone, or an open ControlMaster, which medweave then uses",
         do=_master_first(hop),
     )

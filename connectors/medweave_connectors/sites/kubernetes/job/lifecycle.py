@@ -234,7 +234,7 @@ class KubernetesJob:
             return status
         word = describe_lost_node(
             pod,
-            f"its node has not answered for {LOST_NODE_S:.0f} s since the cluster missed it; it may still run there",
+            f"its node has been unreachable for {LOST_NODE_S:.0f} s; the pod may still run there",
         )
         return JobStatus(state=KubernetesJobState.FAILED, kind=FailureKind.NODE_FAIL, word=word, pod=pod)
 
@@ -356,7 +356,7 @@ class KubernetesJob:
             await asyncio.sleep(POLL_S)
         do = f"kubectl delete job {self.job_name} --namespace {self._site.cluster.namespace}"
         if self.over:
-            do = "nothing if its node comes back, which ends it then; else ask the operators of the cluster to remove the node"
+            do = "nothing if its node comes back: the pod then ends; otherwise ask the operators of the cluster to remove the node"
         console.say(
             f"medweave: {self._site.deployment}: Job {self.job_name} may still run.\n  seen:     {seen}\n  do:       {do}"
         )

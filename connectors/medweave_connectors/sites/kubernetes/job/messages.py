@@ -25,7 +25,7 @@ def rejected_error(error: ApiServerError, site: JobSite, step: str) -> Deploymen
         f"the cluster rejects the Job of {step}.",
         seen=str(error),
         expected=f"a namespace '{site.cluster.namespace}' in which this account may list, create and delete Jobs",
-        do="ask its administrator for that right or more quota, or leave `mode: job` out",
+        do="ask its administrator for that right or more quota, or remove `mode: job`",
     )
 
 
@@ -54,7 +54,7 @@ def never_started_error(
     return DeploymentRefused(
         f"deployments.{site.deployment}.config.{key}: {what} ({step}, Job {job_name}).",
         seen="\n".join(lines),
-        expected=f"a pod that starts in namespace '{site.cluster.namespace}', with what the step asks for",
+        expected=f"a pod that starts in namespace '{site.cluster.namespace}', with the resources that the step requests",
         do="read the messages of the cluster above; correct the pod that is the template, the step's requirements, or the time",
     )
 

@@ -59,7 +59,7 @@ class JobMode:
                 f"deployments.{self._deployment}.config.mode: this account may not work with Jobs.",
                 seen=str(error),
                 expected=f"the right to list, create and delete jobs.batch in namespace '{self._connector.namespace}'",
-                do="ask the administrator of the namespace for it, or leave `mode: job` out",
+                do="ask the administrator of the namespace for it, or remove `mode: job`",
             ) from error
 
     async def run(self, step: PodStep, location: ExecutionLocation) -> tuple[str, int]:
@@ -160,10 +160,10 @@ class JobMode:
 
     def _needs_claim(self, key: str, seen: str) -> DeploymentRefused:
         return DeploymentRefused(
-            f"deployments.{self._deployment}.{key}: with `mode: job`, files are where the pods of all Jobs see them.",
+            f"deployments.{self._deployment}.{key}: with `mode: job`, files must be on a volume that the pods of all Jobs mount.",
             seen=seen,
             expected="a persistentVolumeClaim (ReadWriteMany) mounted at the deployment's `workdir`, or above it",
-            do="mount one in the pods of this deployment, and make `workdir` a folder on it; or leave `mode: job` out",
+            do="mount one in the pods of this deployment, and make `workdir` a folder on it; or remove `mode: job`",
         )
 
 

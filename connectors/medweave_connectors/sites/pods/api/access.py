@@ -116,12 +116,12 @@ def _unreachable(deployment: str, error: Exception, *, kubeconfig: str, namespac
         error.status if isinstance(error, ApiServerError) else 0,
         (
             "kubeconfig",
-            "correct the path or the context, and look whether the cluster can be reached from this machine",
+            "correct the path or the context, and check whether the cluster can be reached from this machine",
         ),
     )
     return DeploymentRefused(
-        f"deployments.{deployment}.config.{key}: the cluster refuses medweave.",
+        f"deployments.{deployment}.config.{key}: the cluster refuses the connection or the account.",
         seen=f"{without_secrets(str(error))} (kubeconfig {kubeconfig}, namespace {namespace or 'of its context'})",
-        expected="a cluster that answers and lets this account list, and start commands in, the pods of the namespace",
+        expected="a cluster that responds, and an account that may list the pods of the namespace and start commands in them",
         do=do,
     )

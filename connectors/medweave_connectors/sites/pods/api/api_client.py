@@ -86,9 +86,7 @@ async def load_configuration(kubeconfig: str, context: str | None) -> Configurat
     configuration.refresh_api_key_hook = loader.credentials
     configuration.proxy = configuration.proxy or find_proxy(str(configuration.host), os.environ)
     if configuration.proxy and urlsplit(configuration.proxy).scheme not in _PROXIES:
-        raise ConfigException(
-            f"a proxy of the kind {urlsplit(configuration.proxy).scheme}: is not known, http and https are"
-        )
+        raise ConfigException(f"a {urlsplit(configuration.proxy).scheme}: proxy is not supported; http: and https: are")
     return configuration
 
 

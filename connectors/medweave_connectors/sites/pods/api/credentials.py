@@ -118,7 +118,7 @@ def read_plugin(settings: Mapping[str, Any], *, where: str, folder: str) -> Plug
         environment = {str(variable["name"]): str(variable["value"]) for variable in variables}
         words = [str(argument) for argument in arguments]
     except (TypeError, KeyError):
-        raise PluginFailed(f"{where}: `args` is a list of texts, `env` one of names and values") from None
+        raise PluginFailed(f"{where}: `args` must be a list of strings, `env` a list of names and values") from None
     if "/" in command:
         command = str(Path(folder) / command)
     hint = " ".join(str(settings.get("installHint") or "").split())

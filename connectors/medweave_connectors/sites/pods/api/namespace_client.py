@@ -88,7 +88,7 @@ class NamespaceClient:
         except (ValueError, TypeError, RecursionError) as error:
             raise ApiServerError(0, "its answer is not JSON") from error
         if response is not None and not isinstance(response, Mapping):
-            raise ApiServerError(0, "its answer is no JSON object")
+            raise ApiServerError(0, "its answer is not a JSON object")
         return dict(response or {})
 
     async def pods(self, selector: str) -> list[Pod]:

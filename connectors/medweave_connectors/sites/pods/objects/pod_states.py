@@ -141,7 +141,7 @@ def describe_lost_node(pod: Pod, why: str) -> str:
         why: in the cluster's words.
     """
     return (
-        f"node {pod.node} is lost, and with it what ran in pod {pod.name}.\n"
+        f"node {pod.node} is lost, and with it the processes of pod {pod.name}.\n"
         f"  seen:     {why}\n"
         "  expected: a node that answers until the command has ended\n"
         "  do:       run again; inform the operators of the cluster if it happens again"

@@ -155,7 +155,7 @@ class Readiness:
         key = self._key_of(next(filter(None, map(missing_image, pods)), ""))
         after = " after the last scale-up" if waited.scale_ups else ""
         gone = ", ".join(f"{workload.kind} {workload.name}" for workload in self._gone)
-        never = "its pods cannot start" if pods else "the cluster refuses to make its pods"
+        never = "its pods cannot start" if pods else "the cluster refuses to create its pods"
         what = {
             WaitEnd.NEVER: f"{key}: {f'{gone} was deleted while medweave waited for its pods' if gone else never}.",
             WaitEnd.WAITED: f"pendingTimeout: its pods could not start within {self._pending_timeout_s:.0f} s{after}.",
@@ -183,13 +183,13 @@ def _advice(end: WaitEnd, pods: Sequence[Pod]) -> str:
         return "correct the image in the deployment's values, or make it available to the cluster"
     if any(judge(pod)[0] == PodState.UNSCHEDULABLE for pod in pods):
         return (
-            "ask for less CPU, memory, GPUs or storage in the deployment's values, or free nodes that have them; where nodes are "
-            "made when pods ask for them, give them more time (`pendingTimeout`)"
+            "request less CPU, memory, GPUs or storage in the deployment's values, or free nodes that have them; if an autoscaler "
+            "adds nodes, increase `pendingTimeout`"
         )
     if "CrashLoopBackOff" in waiting:
         has_message = any(
             container.termination_message for pod in pods for container in (*pod.init_containers, *pod.containers)
         )
-        return "follow the message of the container above" if has_message else "look at `kubectl logs` of the pod"
+        return "follow the message of the container above" if has_message else "check `kubectl logs` of the pod"
     longer = f"; `{end}` is the deadline in seconds" if end is not WaitEnd.NEVER else ""
-    return f"look at the events above, correct the deployment's values, and run again{longer}"
+    return f"check the events above, correct the deployment's values, and run again{longer}"

@@ -51,7 +51,7 @@ def parse_ports(ports: Sequence[int]) -> tuple[int, int]:
         "dataManager.config.directPorts: invalid range of ports.",
         seen=", ".join(map(str, ports)),
         expected="the first and the last, from 1024 to 65535",
-        do="write directPorts: [47000, 47099], or leave it out",
+        do="write directPorts: [47000, 47099], or remove the key",
     )
 
 
