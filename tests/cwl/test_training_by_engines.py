@@ -13,15 +13,16 @@ from support.both_engines import only, pseudonym_key, run_both
 from support.chest_cohort import write_dicom
 from support.cwl_files import LUNG, TOOLS, load
 
-SMALL = {"batch_size": 2, "patch_shape": [16, 16, 16], "channels": [4] * 5, "window_shape": [32, 32, 32]}
+SMALL = {"training_batch_size": 2, "training_patch_shape": [16, 16, 16], "training_channels": [4] * 5}
+SMALL_WINDOW = {"window_shape": [32, 32, 32]}
 
 
-def with_a_small_network(folder: Path) -> Path:
-    """Copy the lung training workflow and its tools; the copy differs in options of `train` that the workflow has no inputs for."""
+def with_a_small_window(folder: Path) -> Path:
+    """Copy the lung training workflow and its tools; the copy sets an option of `train` that the workflow has no input for."""
     document = load(LUNG / "train.cwl")
     train = document["steps"]["train"]["in"]
-    assert not train.keys() & SMALL.keys()
-    train |= {name: {"default": value} for name, value in SMALL.items()}
+    assert not train.keys() & SMALL_WINDOW.keys()
+    train |= {name: {"default": value} for name, value in SMALL_WINDOW.items()}
     for name in ("tools", "lung"):
         (folder / name).mkdir(parents=True)
     for tool in TOOLS:
@@ -41,10 +42,11 @@ def test_training_gives_bit_identical_models_and_masks(tmp_path: Path) -> None:
         "pseudonym_key": pseudonym_key(tmp_path),
         "spacing_mm": [8.0, 8.0, 8.0],
         "training_steps": 3,
+        **SMALL,
         "cases_per_batch": 1,
         "gate_max_slowdown": 1000,  # how fast int8 is at the moment must not choose the model
     }
-    result = run_both(tmp_path, with_a_small_network(tmp_path / "workflows"), job)
+    result = run_both(tmp_path, with_a_small_window(tmp_path / "workflows"), job)
     same = ("model.safetensors", "float32.bin", "metrics.json", "lesion_mask.nii.gz", "lesions.csv")
     chosen = {name: only(files, *same) for name, files in result.items()}
     assert chosen["streamflow"] == chosen["cwltool"]

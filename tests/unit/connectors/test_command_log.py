@@ -98,7 +98,7 @@ def test_only_common_programs_are_named(command: list[str], kind: str) -> None:
 @pytest.mark.parametrize(("words", "value"), [(["run", "--debug"], "debug"), (["run"], ""), (["ps", "--debug"], "")])
 def test_medweave_run_debug_sets_the_variable(monkeypatch: pytest.MonkeyPatch, words: list[str], value: str) -> None:
     class Command:
-        DESCRIPTION = ""
+        DESCRIPTION = EPILOG = ""
 
         @staticmethod
         def add_options(parser: argparse.ArgumentParser) -> None: ...

@@ -191,7 +191,7 @@ def test_it_can_be_switched_off(port: int, tmp_path: Path, capsys: pytest.Captur
     assert explained(tmp_path, "mark", capsys) == "ran: its tool sets WorkReuse: {enableReuse: false}"
     again(tmp_path, MEDWEAVE_REUSE="0")
     assert counts(tmp_path) == (2, 3)
-    assert "it is switched off" in explained(tmp_path, "copy", capsys)
+    assert "it is disabled" in explained(tmp_path, "copy", capsys)
     file = tmp_path / "streamflow.yml"
     file.write_text(file.read_text().replace("medweave.transfer, config: {", "medweave.transfer, config: {storeGiB: 0"))
     again(tmp_path)

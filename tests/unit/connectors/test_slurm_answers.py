@@ -176,9 +176,9 @@ def test_truncated_output_is_refused() -> None:
             answers.parse_poll,
             answers.parse_submission,
         ):
-            with pytest.raises(ValueError, match="not whole"):
+            with pytest.raises(ValueError, match="the answer is incomplete"):
                 read(text)
-    with pytest.raises(ValueError, match="not whole"):
+    with pytest.raises(ValueError, match="the answer is incomplete"):
         answers.parse_poll(f"text 0 abc\n{END}")
 
 

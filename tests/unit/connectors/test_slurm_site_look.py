@@ -52,7 +52,7 @@ def test_a_survey_is_parsed() -> None:
     assert seen.trials == {"usual": "sbatch: Job 9 to start"}
     assert seen.partition("other").nodes == ()
     assert parse_survey(f"sinfo: error: no answer\ncode 1\n{END}", {}).error == "sinfo: error: no answer"
-    with pytest.raises(ValueError, match="not whole"):
+    with pytest.raises(ValueError, match="the answer is incomplete"):
         parse_survey(SITE, ONE)
 
 
