@@ -9,7 +9,7 @@ if ! [[ -e /run/medweave/runtime-checked ]]; then
   exit 1
 fi
 
-# Once is enough: a release that was scaled down leaves names here for a minute that exist no more.
+# Only once: after a release is scaled down, the names of removed pods stay in this file for a minute.
 if ! [[ -e /run/medweave/peers-resolved ]]; then
   while read -r peer; do
     getent hosts "$peer" >/dev/null || { echo "the name of peer $peer is not known yet"; exit 1; }
@@ -20,7 +20,7 @@ fi
 if [[ $POD_ENGINE == compss && $role == worker ]]; then
   banner=''
   if { exec 3<>"/dev/tcp/127.0.0.1/$POD_SSH_PORT"; } 2>/dev/null; then
-    # Said in return, so that sshd takes it for a client that leaves and not for an error to log every few seconds.
+    # A client's banner, so that sshd logs a normal disconnection instead of an error every few seconds.
     printf 'SSH-2.0-readiness\r\n' >&3
     read -r -t 3 banner <&3 || true
   fi

@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# What start-pod.sh and test-cluster.sh share: is the engine's runtime in this pod? Each check refuses with the reason.
+# Shared by start-pod.sh and test-cluster.sh: checks that this pod has the engine's runtime; a failed check exits with the reason.
 # environment: POD_ENGINE (compss or ddp), POD_PYTHON, POD_REQUIRED_MODULES, COMPSS_HOME
 
 # refuse WHERE SEEN EXPECTED DO: the message becomes the container's termination message, which the API shows; then exit 78.
@@ -10,7 +10,7 @@ refuse() {
 
 last_line() { printf '%s' "$1" | tail -n 1 | cut -c 1-300; }
 
-# Bounded, because a volume that does not answer would hold the pod in this check for ever.
+# Limited, because a volume that does not respond would block this check forever.
 readonly IMPORT_LIMIT_S=300 JAVA_LIMIT_S=60
 
 check_python() {
@@ -18,9 +18,9 @@ check_python() {
     refuse "pod $HOSTNAME: there is no Python for the step." "no program $POD_PYTHON" \
       "the worker environment, from the image or from extraVolumes" "set \`python\` to its path, or mount the environment there"
   [[ -n $POD_REQUIRED_MODULES ]] || return 0
-  local said
-  said=$(timeout "$IMPORT_LIMIT_S" "$POD_PYTHON" -c "import ${POD_REQUIRED_MODULES// /, }" 2>&1) ||
-    refuse "pod $HOSTNAME: Python cannot import what the step needs." "$(last_line "${said:-no answer in $IMPORT_LIMIT_S s}")" \
+  local output
+  output=$(timeout "$IMPORT_LIMIT_S" "$POD_PYTHON" -c "import ${POD_REQUIRED_MODULES// /, }" 2>&1) ||
+    refuse "pod $HOSTNAME: Python cannot import what the step needs." "$(last_line "${output:-no answer in $IMPORT_LIMIT_S s}")" \
       "modules $POD_REQUIRED_MODULES in $POD_PYTHON" "mount a worker environment that has them, or change \`requiredModules\`"
 }
 
@@ -39,9 +39,9 @@ check_binding() {
 }
 
 check_compss() {
-  local said
-  said=$(timeout "$JAVA_LIMIT_S" "${JAVA_HOME:+$JAVA_HOME/bin/}java" -version 2>&1) ||
-    refuse "pod $HOSTNAME: engine compss needs a Java runtime." "$(last_line "${said:-no answer in $JAVA_LIMIT_S s}")" \
+  local output
+  output=$(timeout "$JAVA_LIMIT_S" "${JAVA_HOME:+$JAVA_HOME/bin/}java" -version 2>&1) ||
+    refuse "pod $HOSTNAME: engine compss needs a Java runtime." "$(last_line "${output:-no answer in $JAVA_LIMIT_S s}")" \
       "a java that starts, on the PATH or under JAVA_HOME" "use an image with openjdk-17-jre-headless (deployments/images/compss)"
   [[ -f $COMPSS_HOME/Runtime/scripts/user/runcompss ]] ||
     refuse "pod $HOSTNAME: there is no COMPSs runtime." "no file $COMPSS_HOME/Runtime/scripts/user/runcompss" \

@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
-# Process 1 of a pod: checks once that the engine's runtime is there, starts sshd on a COMPSs worker, and stays.
-# What runs in the pod is started from outside (kubectl exec, or the COMPSs master over ssh).
+# Process 1 of a pod: checks once that the engine's runtime exists, starts sshd on a COMPSs worker, then waits.
+# Steps are started by kubectl exec, or by the COMPSs master over ssh.
 # usage: start-pod.sh master|worker
 set -euo pipefail
 role=$1
 # shellcheck source=runtime.sh
 source "$(dirname "$0")/runtime.sh"
 
-# The step's processes are no children of this one, so they are told by number -1 (all but this); the kubelet's grace period
-# bounds the wait.
+# The step's processes are not children of this one, so the signal goes to -1 (every other process); the kubelet's grace
+# period bounds the wait.
 # shellcheck disable=SC2317 # called by the trap
 stop() {
   trap '' TERM INT
@@ -19,13 +19,13 @@ stop() {
 }
 trap stop TERM INT
 
-# Beside this process and not in it, so that the trap does not wait for a slow import.
+# In the background, so that a slow import does not delay the trap.
 check_runtime &
 wait $!
 : >/run/medweave/runtime-checked
 
 if [[ $POD_ENGINE == compss && $role == worker ]]; then
-  # What sshd starts must see the pod's paths; sshd itself passes none of its environment on.
+  # Programs that sshd starts need the pod's paths; sshd does not pass on its own environment.
   settings="PATH=$PATH COMPSS_HOME=$COMPSS_HOME TMPDIR=$TMPDIR"
   for name in JAVA_HOME LD_LIBRARY_PATH LANG; do
     if [[ -n ${!name:-} ]]; then settings+=" $name=${!name}"; fi

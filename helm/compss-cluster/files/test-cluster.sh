@@ -1,14 +1,15 @@
 #!/usr/bin/env bash
-# `helm test`: from a pod of its own, with the master's key, is every worker reached as a run will reach it?
-# environment: as the pods' (runtime.sh). At the first worker that is not: exit 78 and the four lines of an error.
+# `helm test`: checks from a separate pod, with the master's key, that each worker can be reached as in a run.
+# environment: as in runtime.sh. The first worker that cannot be reached ends the test with an error and exit code 78.
 set -euo pipefail
 # shellcheck source=runtime.sh
 source "$(dirname "$0")/runtime.sh"
 
-# A port where nobody listens: a refusal proves the way there and back, a silence is a policy or a network in between.
+# No process listens on port 1: a refused connection proves that the route works; no response means a network policy or a
+# firewall.
 reached() {
-  local said
-  said=$(timeout 10 bash -c "exec 3<>/dev/tcp/$1/1" 2>&1) || [[ $said == *refused* ]]
+  local output
+  output=$(timeout 10 bash -c "exec 3<>/dev/tcp/$1/1" 2>&1) || [[ $output == *refused* ]]
 }
 
 # shellcheck disable=SC2016 # the worker expands it
@@ -21,10 +22,10 @@ for peer in "${peers[@]}"; do
     refuse "worker $peer is not found." "no address for that name" "the headless Service to answer" "kubectl get pods; is the worker running?"
   if [[ $POD_ENGINE == compss ]]; then
     # shellcheck disable=SC2029
-    said=$(/run/medweave-scripts/bin/ssh "$peer" "$ON_WORKER" 2>&1 </dev/null) ||
-      refuse "worker $peer is not reached over ssh." "$(last_line "$said")" "a login with the release's key, Java and COMPSs" \
+    output=$(/run/medweave-scripts/bin/ssh "$peer" "$ON_WORKER" 2>&1 </dev/null) ||
+      refuse "worker $peer is not reached over ssh." "$(last_line "$output")" "a login with the release's key, Java and COMPSs" \
         "read the worker's log: kubectl logs ${peer%%.*}"
-    echo "$peer: $said"
+    echo "$peer: $output"
   else
     reached "$peer" ||
       refuse "worker $peer is not reached." "no answer within 10 s" "pods of a release to reach each other" "look at the network policies of the namespace"

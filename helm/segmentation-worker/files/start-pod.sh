@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Process 1 of a pod: checks once that a step can run here, and stays. Steps are started from outside (kubectl exec).
+# Process 1 of a pod: checks once that a step can run, then waits. Steps are started by kubectl exec.
 # environment: POD_PYTHON, POD_REQUIRED_MODULES
 set -euo pipefail
 
@@ -9,8 +9,8 @@ refuse() {
   exit 78
 }
 
-# The step's processes are no children of this one, so they are told by number -1 (all but this); the kubelet's grace period
-# bounds the wait.
+# The step's processes are not children of this one, so the signal goes to -1 (every other process); the kubelet's grace
+# period bounds the wait.
 # shellcheck disable=SC2317 # called by the trap
 stop() {
   trap '' TERM INT
@@ -21,7 +21,7 @@ stop() {
 }
 trap stop TERM INT
 
-# Bounded, because a volume that does not answer would hold the pod in this check for ever.
+# Limited, because a volume that does not respond would block this check forever.
 readonly IMPORT_LIMIT_S=300
 
 check_python() {
@@ -29,14 +29,14 @@ check_python() {
     refuse "pod $HOSTNAME: there is no Python for the step." "no program $POD_PYTHON" \
       "the worker environment, from the image or from extraVolumes" "set \`python\` to its path, or mount the environment there"
   [[ -n $POD_REQUIRED_MODULES ]] || return 0
-  local said
-  said=$(timeout "$IMPORT_LIMIT_S" "$POD_PYTHON" -c "import ${POD_REQUIRED_MODULES// /, }" 2>&1) ||
+  local output
+  output=$(timeout "$IMPORT_LIMIT_S" "$POD_PYTHON" -c "import ${POD_REQUIRED_MODULES// /, }" 2>&1) ||
     refuse "pod $HOSTNAME: Python cannot import what the step needs." \
-      "$(printf '%s' "${said:-no answer in $IMPORT_LIMIT_S s}" | tail -n 1 | cut -c 1-300)" \
+      "$(printf '%s' "${output:-no answer in $IMPORT_LIMIT_S s}" | tail -n 1 | cut -c 1-300)" \
       "modules $POD_REQUIRED_MODULES in $POD_PYTHON" "use an image that has them, or change \`requiredModules\`"
 }
 
-# Beside this process and not in it, so that the trap does not wait for a slow import.
+# In the background, so that a slow import does not delay the trap.
 check_python &
 wait $!
 : >/run/medweave/runtime-checked
