@@ -37,7 +37,9 @@ COMMANDS = {
     "new": CommandEntry(SET_UP, "create a workflow, a step or a site file from a template", "project.new"),
     "bind": CommandEntry(SET_UP, "write the StreamFlow file that binds a workflow to a site", "placement.bind"),
     "provision": CommandEntry(
-        SET_UP, "install medweave-step at a site over ssh; the site needs no internet access", "provision.command"
+        SET_UP,
+        "install the worker environments of a site over ssh; the site needs no internet access",
+        "provision.command",
     ),
     "schema": CommandEntry(SET_UP, "print the JSON Schema of a file type, for editors and programs", "cli.schema"),
     "completion": CommandEntry(SET_UP, "print the shell completion script (bash, zsh)", "cli.completion"),

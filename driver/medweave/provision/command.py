@@ -26,7 +26,7 @@ from medweave_core.errors import StepError, StorageError, TryAgainError, UserInp
 from medweave_core.untrusted_text import load_json, plain
 
 DESCRIPTION = """\
-Install medweave-step at a site, in the virtual environments that the site file names
+Install the worker (`medweave-step`) at a site, in the virtual environments that the site file names
 (`environment.virtualEnvironment`). Each environment gets the extras of the roles that run there. The site needs no
 internet access.
 

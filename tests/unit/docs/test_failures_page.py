@@ -29,7 +29,7 @@ def test_each_kind_has_its_row_with_the_defaults() -> None:
         assert int(retries) == row.retries
         assert pause == (f"{row.wait} s, doubled each time" if row.wait else "none")
     assert f"{DEFAULTS[FailureKind.OUT_OF_MEMORY].factor:g} times the memory" in rows["OutOfMemory"][2]
-    assert f"After {MOST_ATTEMPTS} attempts" in PAGE
+    assert f"A job has at most {MOST_ATTEMPTS} attempts" in " ".join(PAGE.split())
     assert f"`signalLeadTime` of the service ({Service().signalLeadTime} s" in PAGE
     assert f"**exit code {PARTIAL}**" in PAGE
 

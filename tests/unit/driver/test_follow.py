@@ -15,6 +15,7 @@ from medweave.runs.follow.live_display import picture, visible
 from medweave.runs.follow.plain_lines import PAUSE_S, PlainLines
 from medweave.runs.follow.summary import RunInvocation, summary, unfinished_summary
 from medweave_core.contracts.events import Event
+from medweave_core.documents.line_numbers import shown
 from medweave_core.runlog.log_reader import FollowedLog
 from medweave_core.runlog.run_state import RunState, fold, steps
 
@@ -176,7 +177,7 @@ def test_the_summary_lists_outputs_without_file_names(log: Log, tmp_path: Path) 
     assert "completed after 2 min 05 s; 1 of 1 jobs done" in text
     assert "masks (2 files, 1 folder), report" in text
     assert "Doe" not in text
-    assert f"medweave report {tmp_path / 'lung-1'}" in text
+    assert f"medweave report {shown(tmp_path / 'lung-1')}" in text
     assert "medweave clean" not in text, "after a success there is nothing to clean"
     assert "--resume" not in text, "and nothing to resume"
 
@@ -200,15 +201,16 @@ def test_the_summary_of_a_failure_begins_with_its_first_cause(log: Log, tmp_path
     assert lines[1] == "  failed      train on hpc/gpu4, exit code 65, bad data"
     assert lines[2:14] == [f"    line {number}" for number in range(88, 100)]
     assert lines[14:16] == ["  failed      check on hpc/gpu4, exit code 65, bad data", "    medweave-step check: no."]
-    assert f"medweave run --resume {tmp_path} --file {tmp_path / 'my.yml'} --outdir {tmp_path / 'out'} " in lines[-2]
-    assert f"medweave clean {tmp_path} --file {tmp_path / 'my.yml'} " in lines[-1]
+    file, results = shown(tmp_path / "my.yml"), shown(tmp_path / "out")
+    assert f"medweave run --resume {shown(tmp_path)} --file {file} --outdir {results} " in lines[-2]
+    assert f"medweave clean {shown(tmp_path)} --file {file} " in lines[-1]
 
 
 def test_after_an_early_exit_jobs_that_may_still_run_are_listed(log: Log, tmp_path: Path) -> None:
     begin(log, "/train/0")
     text = "\n".join(unfinished_summary(log.state(), RunInvocation(tmp_path)))
     assert "train on hpc/gpu4" in text
-    assert f"medweave clean {tmp_path}" in text
+    assert f"medweave clean {shown(tmp_path)}" in text
 
 
 def test_a_log_is_read_in_whole_lines_and_types_of_later_versions_pass(tmp_path: Path) -> None:

@@ -130,7 +130,7 @@ def test_an_input_of_another_type_is_the_same_error_as_of_validate(folder: Path)
     (folder / "job.yml").write_text(f"threshold: high\n{job}", encoding="utf-8")
     error = error_of(folder)
     assert "job.yml:1: threshold: wrong type for input 'threshold'." in error.what
-    assert (error.seen, error.expected) == ('"high"', "float")
+    assert (error.seen, error.expected) == ('"high"', "a value of type float")
     (finding,) = (finding for finding in validate([folder])[0] if finding.rule == "job-type")
     assert (finding.what, finding.seen, finding.expected, finding.fix) == (
         "wrong type for input 'threshold'.", error.seen, error.expected, error.do,
