@@ -13,6 +13,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Literal
 
+import pytest
 from streamflow.core.deployment import ExecutionLocation
 from streamflow.data.manager import DefaultDataManager
 
@@ -86,6 +87,20 @@ class TransferSites:
     def run_connected(self, act: Callable[[TransferSites], Awaitable[Any]], kind: Any = MedweaveDataManager) -> Any:
         """Return the result of `act`, which is called while the sites are connected."""
         return asyncio.run(asyncio.wait_for(self._act_connected(act, kind), 60))
+
+    def cancel_once_begun(self, name: str, begun: Path) -> None:
+        """Send a file or folder through the driver, and cancel the copy as soon as the file `begun` exists."""
+
+        async def act(sites: TransferSites) -> None:
+            task = asyncio.create_task(sites.send("through-driver", name))
+            while not begun.exists():
+                assert not task.done(), task
+                await asyncio.sleep(0.01)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+
+        self.run_connected(act)
 
     async def _act_connected(self, act: Callable[[TransferSites], Awaitable[Any]], kind: Any) -> Any:
         login = {

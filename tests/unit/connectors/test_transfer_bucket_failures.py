@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import shutil
 import socket
@@ -239,16 +238,7 @@ def cancel_during_copy(at: TransferSites, tmp_path: Path) -> None:
     )
     cohort(at)
 
-    async def act(sites: TransferSites) -> None:
-        task = asyncio.create_task(sites.send("through-driver", "cohort"))
-        while not (tmp_path / "begun").exists():
-            assert not task.done(), task
-            await asyncio.sleep(0.01)
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-
-    at.run_connected(act)
+    at.cancel_once_begun("cohort", tmp_path / "begun")
 
 
 @pytest.mark.slow

@@ -336,16 +336,7 @@ def test_a_canceled_copy_leaves_no_files(at: TransferSites, tmp_path: Path) -> N
     at.replace("tar", PACKING + f"touch {tmp_path}/begun; head -c 100000 /dev/zero; exec sleep 60")
     cohort(at)
 
-    async def act(sites: TransferSites) -> None:
-        task = asyncio.create_task(sites.send("through-driver", "cohort"))
-        while not (tmp_path / "begun").exists():
-            assert not task.done(), task
-            await asyncio.sleep(0.01)
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-
-    at.run_connected(act)
+    at.cancel_once_begun("cohort", tmp_path / "begun")
     assert at.target_names() == []
 
 
