@@ -11,7 +11,7 @@ from medweave_core.contracts.labels import Label
 from medweave_steps.check.cohort import Checked, check_cohort
 from medweave_steps.check.labels import LabelOptions
 from medweave_steps.io.cohort.labels import parse_merges
-from medweave_steps.io.cohort.source import VolumeSource, open_source, read_ground_truth
+from medweave_steps.io.cohort.source import MaskValues, VolumeSource, open_source, read_ground_truth
 from medweave_steps.runtime.verb import StepContext
 
 
@@ -34,7 +34,9 @@ def cases_of(folder: Path) -> tuple[CaseEntry, ...]:
 
 def read_truth(cohort: Path, entry: CaseEntry, *, merge: tuple[str, ...] = ()) -> np.ndarray | None:
     """Return the ground truth of a case whose cohort has one label of the value 1."""
-    return read_ground_truth(cohort, entry, Label(value=1, name="nodule"), parse_merges(merge))
+    return read_ground_truth(
+        cohort, entry, MaskValues(labels=(Label(value=1, name="nodule"),), merges=parse_merges(merge))
+    )
 
 
 def open_only(folder: Path) -> VolumeSource:
