@@ -71,8 +71,9 @@ class TrainConfig(Recipe):
         default=None,
     )
     network: str = option(
-        "unet is the MONAI U-Net with the next three options; the others are the 3-D U-Net of DistMIS, as described in the paper, "
-        "and as implied by its 406,793 parameters (its layers depend on the depth of --patch-shape)",
+        "unet is the MONAI U-Net with the next four options; the others are the 3-D U-Net of DistMIS, as described in the paper, "
+        "and as implied by its 406,793 parameters (its layers depend on the depth of --patch-shape), and resenc-unet, nnU-Net's "
+        "residual-encoder U-Net with instance norm and deep supervision",
         default="unet",
         choices=network_names,
     )

@@ -16,6 +16,7 @@ from medweave_core.errors import InternalError
 from medweave_steps.runtime.allocator import keep_freed_memory
 from medweave_steps.runtime.imports import require
 from medweave_steps.training.data.patches import Batch
+from medweave_steps.training.loop.deep_supervision import in_dtype, with_deep_supervision
 from medweave_steps.training.loop.loss import dice_cross_entropy
 from medweave_steps.training.optimizers import build_optimizer, build_schedule, clip_gradients
 from medweave_steps.training.recipe import Recipe
@@ -51,12 +52,13 @@ class Stepper:
         self.dtype = next(network.parameters()).dtype
         self._loss_buffer = torch.empty((), dtype=self.dtype, pin_memory=device.type == "cuda")
         self._statistics = [buffer for buffer in network.buffers() if buffer.is_floating_point()]
-        self.loss = dice_cross_entropy(
+        plain_loss = dice_cross_entropy(
             dice_weight=recipe.dice_weight,
             cross_entropy_weight=recipe.cross_entropy_weight,
             over_batch=recipe.dice == "batch",
             smoothing=recipe.dice_smoothing,
         )
+        self.loss = with_deep_supervision(plain_loss)
         self.optimiser = build_optimizer(recipe, network.parameters(), learning_rate)
         self.schedule = build_schedule(recipe, self.optimiser, learning_rate=learning_rate, num_steps=num_steps)
         self._gradient_clip = recipe.gradient_clip
@@ -93,7 +95,7 @@ class Stepper:
         with torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self.uses_bfloat16):
             logits_BCIJK = network(image_BCIJK)
         # The loss sums over a hundred thousand voxels: never in bfloat16.
-        return self.loss(logits_BCIJK.to(self.dtype), label_BCIJK)
+        return self.loss(in_dtype(logits_BCIJK, self.dtype), label_BCIJK)
 
     def _on_device(self, array: npt.NDArray[np.float32]) -> Any:
         """Return a tensor on the device; the copy out of pinned memory is asynchronous.
