@@ -36,6 +36,8 @@ _NOT_NUMERIC = (
     "recompute",
     "data_workers",
     "cache_mib",
+    "preset",
+    "memory_gib",
 )
 """Options that do not change the trained weights: a run may be resumed under other values of these."""
 
@@ -50,6 +52,8 @@ _NAMED_IF_USED = (
     "dice",
     "dice_smoothing",
     "scale_by_ranks",
+    "window_hu",
+    "scaled_range",
 )
 
 RECIPE_OPTIONS = ("steps", "epochs", "batch_size", "patch_shape", "learning_rate", "network", "channels")
@@ -103,6 +107,23 @@ class TrainConfig(Recipe):
         "sliding-window size along I J K, in voxels; stored in the model card", default=(88, 104, 88), metavar="I J K"
     )
     overlap: float = option("overlap of neighboring windows, as a fraction of the window size", default=0.25)
+    window_hu: tuple[float, float] | None = option(
+        "intensity window of CT that the network sees, HU, within that of preprocess (default: that of preprocess)",
+        default=None, metavar="LOW HIGH",
+    )  # fmt: skip
+    scaled_range: tuple[float, float] = option(
+        "the network's input at both ends of the intensity window of CT", default=(0.0, 1.0), metavar="LOW HIGH"
+    )
+    preset: Literal["demo", "auto"] = option(
+        "defaults of the other options: demo is the recipe of the demo's synthetic scans; auto chooses them by nnU-Net's rules for "
+        "the training set and the memory, and prints what it chose; options that you set keep your value",
+        default="demo",
+    )
+    memory_gib: float | None = option(
+        "memory of a training step with --preset auto, GiB (default: the free memory of the device, at most 24 on a GPU and "
+        "8 on the CPU)",
+        default=None,
+    )
     strategy: str = option(
         "distribution strategy: single uses one process; ddp averages gradients over --ranks at every step; local-sgd averages "
         "weights at the end of every epoch and every --sync-interval steps",
@@ -164,7 +185,24 @@ class TrainConfig(Recipe):
         self._check_cache()
         parts, least = self.accumulate, self.batch_size // (1 if self.scale_by_ranks else self.ranks)
         check_option(1 <= parts <= least, "accumulate", parts, f"1 to {least}, the number of patches per rank and step")
-        self._check_network()
+        if self.preset == "demo":  # auto chooses the network later
+            self._check_network()
+        self._check_intensities()
+
+    def _check_intensities(self) -> None:
+        for name in ("window_hu", "scaled_range"):
+            low, high = getattr(self, name) or (0.0, 1.0)
+            fits = -math.inf < low < high < math.inf
+            check_option(fits, name, getattr(self, name), "two numbers, in ascending order")
+        memory = self.memory_gib
+        fits = memory is None or (0 < memory < math.inf and self.preset == "auto")
+        whole = self.epochs is not None and self.preset == "auto"
+        check_option(not whole, "preset", self.preset, "demo: with --epochs, a patch is a whole case")
+        check_option(fits, "memory_gib", memory, "more than 0, with --preset auto")
+
+    def _check_optimizer(self) -> None:
+        if self.preset == "demo":  # auto chooses optimizer and schedule later
+            Recipe._check_optimizer(self)
 
     def _check_variants(self) -> None:
         assert isinstance(self.strategy_options, strategy_class(self.strategy).Options), "made by build_config"

@@ -1,8 +1,8 @@
 """From the size of the cases and a memory limit to patch, batch and network, by nnU-Net's rules. Pure functions, without torch.
 
 Sources: Isensee et al. 2021, Nat Methods 18:203, supplementary note 2 (rule-based parameters); Isensee et al. 2024, MICCAI,
-"nnU-Net Revisited" (residual encoder); the program nnU-Net v2, `ExperimentPlanner` and `get_pool_and_conv_props`, for what the papers leave
-open. Tests compare the results with those of nnU-Net 2.8.1.
+"nnU-Net Revisited" (residual encoder); the program nnU-Net v2, `ExperimentPlanner` and `get_pool_and_conv_props`, for what the
+papers leave open. Tests compare the results with those of nnU-Net 2.8.1.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from typing import Any, Literal
 from medweave_steps.runtime.options import check_option, option
 
 MOST_DATA_WORKERS = 4
-_NAMED_IF_USED = ("optimizer", "momentum", "last_rate", "cycles", "gradient_clip")
+_NAMED_IF_USED = ("optimizer", "momentum", "last_rate", "cycles", "gradient_clip", "augmentation")
 """Options younger than some checkpoints, whose identity has them only where they differ from their default."""
 
 
@@ -69,6 +69,11 @@ class Recipe:
     thick_share: float = option("fraction of the other patches sampled on thick bright structures (hila)", default=0.4)
     augment: bool | None = option(
         "augment patches: flips, rotations, intensity changes (default: yes; no with --epochs)", default=None
+    )
+    augmentation: Literal["basic", "full"] = option(
+        "kind of augmentation: basic (flips, rotations by 90°, small intensity changes), or full, that of nnU-Net (rotation by any "
+        "angle, scaling, gamma, noise, mirroring), for z-scored intensities",
+        default="basic",
     )
     seed: int = option("random seed of weight initialization, patches and augmentation", default=0)
 

@@ -73,7 +73,8 @@ def open_sampler(
     options: dict[str, Any] = {
         "patch_shape": recipe.patch_shape, "batch_size": recipe.batch_size, "window_hu": cohort.window_hu,
         "lesion_share": recipe.lesion_share, "bright_share": recipe.bright_share, "thick_share": recipe.thick_share,
-        "augment": recipe.augments, "seed": recipe.seed,
+        "augment": recipe.augments, "seed": recipe.seed, "scaled_range": prepared.scaled_range,
+        "is_fully_augmented": recipe.augmentation == "full",
     }  # fmt: skip
     if not whole_volumes:
         return PatchSampler(opened, **options)

@@ -61,6 +61,7 @@ def predict_probability(
     window_shape: Triple,
     overlap: float,
     device: Any,
+    scaled_range: tuple[float, float] = (0.0, 1.0),
 ) -> FloatArray:
     """Return the probability of a lesion in each voxel, by MONAI's Gaussian-weighted sliding window, as `segment` computes it.
 
@@ -71,7 +72,7 @@ def predict_probability(
     """
     torch = require("torch", extra="train")
     inferers = require("monai.inferers", extra="train")
-    image = torch.from_numpy(np.array(scaled(volume_CIJK, window_hu)))[None].to(device)
+    image = torch.from_numpy(np.array(scaled(volume_CIJK, window_hu, scaled_range)))[None].to(device)
     with torch.inference_mode():
         logits = inferers.sliding_window_inference(
             image,
@@ -82,6 +83,7 @@ def predict_probability(
             mode="gaussian",
             sigma_scale=0.125,
             padding_mode="constant",
+            cval=scaled_range[0] if window_hu else 0.0,
         )
         probability: FloatArray = torch.sigmoid(logits)[0, 0].cpu().numpy()
     return probability
@@ -213,6 +215,7 @@ class Validator:
     window_shape: Triple
     overlap: float
     device: Any
+    scaled_range: tuple[float, float] = (0.0, 1.0)
 
     def tallies(
         self,
@@ -239,6 +242,7 @@ class Validator:
                 window_shape=self.window_shape,
                 overlap=self.overlap,
                 device=self.device,
+                scaled_range=self.scaled_range,
             )
             results.append(tallies(probability, case.label_IJK(), self.spacing_mm, choices=choices))
         return results
@@ -252,6 +256,7 @@ def open_validator(
         cases=validation,
         spacing_mm=prepared.cohort.spacing_mm,
         window_hu=prepared.cohort.window_hu,
+        scaled_range=prepared.scaled_range,
         window_shape=window_shape,
         overlap=overlap,
         device=device,
