@@ -54,6 +54,16 @@ inputs:
     doc: maximum number of cases that one job segments
     type: int
     default: 8
+  training_preset:
+    doc: defaults of the training, the recipe of the demo (demo) or options chosen for the scans and the memory (auto)
+    type: {type: enum, symbols: [demo, auto]}
+    default: demo
+  training_memory_gib:
+    doc: memory of a training step with training_preset auto, GiB
+    type: float?
+  training_network:
+    doc: network, a name listed by `medweave-step train --help`; by default that of the preset
+    type: string?
   training_steps:
     doc: number of optimizer steps
     type: int?
@@ -182,6 +192,9 @@ steps:
     run: ../tools/train.cwl
     in:
       training_set: preprocess/training_set
+      preset: training_preset
+      memory_gib: training_memory_gib
+      network: training_network
       training_steps: training_steps
       batch_size: training_batch_size
       patch_shape: training_patch_shape

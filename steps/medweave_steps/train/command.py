@@ -91,7 +91,8 @@ def _describe_demo_recipe(config: TrainConfig) -> str:
     return (
         f"the training options have their defaults, which were chosen for the synthetic scans of the demo ({config.steps} steps of "
         f"{config.batch_size} patches of {patch} voxels, network {config.network}), and these scans are not synthetic. "
-        f"Choose options for your data: --preset auto, or by hand: {options}."
+        "Use `train --preset auto`, which chooses options by the training set and the memory, or set them yourself. "
+        f"Choose options for your data: {options}."
     )
 
 
