@@ -284,11 +284,15 @@ Patches are sampled on lesions with equal probability per lesion. The loss is Di
 one-cycle learning-rate schedule. The weights with the best validation score (sliding-window inference) are kept. The
 probability threshold, and the minimum peak probability and volume (mm³) of a lesion, are selected on the validation split.
 
+Several labels exclude each other (softmax), or are predicted as regions that overlap (--regions, one sigmoid output each). Each
+label or region has its own figures, filters and, with regions, threshold; the validation score is the mean Dice over them. Voxels
+without annotation (check --ignore-label) count in no loss and no metric.
+
 Training on the CPU is deterministic: the same seed, options, data and number of threads give the same weights, also after
 resuming from a checkpoint.
 The default options are a recipe for the synthetic scans of the demo. With other scans, the step prints a notice until you set an
 option of the recipe (--steps, --patch-shape, --network, ...).
-Errors: an empty split, cases without labels, a checkpoint of another training."""
+Errors: an empty split, cases without labels, a label without a training case, a checkpoint of another training."""
 EXAMPLE = "medweave-step train --training-set prepared/training_set --output trained_model --steps 2000"
 
 VERB = Verb(name="train", description=DESCRIPTION, example=EXAMPLE, config=TrainConfig, run=run)
