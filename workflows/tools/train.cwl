@@ -68,6 +68,10 @@ inputs:
     doc: MONAI U-Net (unet); 3-D U-Net of DistMIS, as described in the paper (distmis-as-described) or as implied by its number of parameters (distmis-as-published); or another that `medweave-step train --help` lists; by default that of the preset
     type: string?
     inputBinding: {prefix: --network}
+  regions:
+    doc: unions of labels to predict as outputs that overlap, each NAME:VALUES, for example tumor core:2,3
+    type: string[]?
+    inputBinding: {prefix: --regions}
   norm:
     doc: normalization layers (batch, group, instance)
     type: {type: enum, symbols: [batch, group, instance]}

@@ -15,6 +15,8 @@ from medweave_core.errors import UserInputError
 from medweave_steps.io.cohort.prepared import CaseFolder, PreparedFolder
 from medweave_steps.io.cohort.target_spacing import target_spacing_mm
 from medweave_steps.networks import axes_text, network_type
+from medweave_steps.runtime.verb import StepContext
+from medweave_steps.tasks.training import TrainingTask
 from medweave_steps.train.config import TrainConfig
 from medweave_steps.train.fingerprint import Fingerprint, read_fingerprint
 from medweave_steps.train.planner import GIB, MEMORY_MODELS, DoesNotFitError, MemoryModel, Plan, PlanInput, make_plan
@@ -71,6 +73,29 @@ class Preset:
     config: TrainConfig
     notice: str
     facts: Mapping[str, Any]
+
+
+def planned(
+    config: TrainConfig,
+    context: StepContext,
+    prepared: PreparedFolder,
+    training: Sequence[CaseFolder],
+    *,
+    task: TrainingTask,
+    num_nodes: int = 1,
+) -> Preset:
+    """Return the training with the options of --preset auto; a training that is resumed keeps those that it began with."""
+    from medweave_steps.training.loop.checkpoint import read_checkpoint
+
+    if config.resume_from is not None:
+        preset = apply_checkpoint(config, read_checkpoint(config.resume_from), options_set=context.options_set)
+    else:
+        memory = step_memory(config, ranks_on_node=-(-config.ranks // num_nodes))
+        preset = apply_auto(
+            config, prepared, training, options_set=context.options_set, memory=memory, out_channels=task.num_channels
+        )
+    context.notice(preset.notice)
+    return preset
 
 
 def apply_auto(

@@ -10,10 +10,10 @@ import pytest
 from medweave_core.errors import UsageError
 from medweave_steps.io.model.network import build_network
 from medweave_steps.networks import ResEncOptions
+from medweave_steps.tasks.segmentation.loss import dice_cross_entropy
 from medweave_steps.train.config import TrainConfig
 from medweave_steps.train.network import architecture
 from medweave_steps.training.loop.deep_supervision import output_weights, with_deep_supervision
-from medweave_steps.training.loop.loss import dice_cross_entropy
 
 torch = pytest.importorskip("torch")
 

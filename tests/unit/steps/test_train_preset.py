@@ -17,10 +17,10 @@ from medweave_steps.cli import build_parser, load_verb, main
 from medweave_steps.io.cohort.prepared import PreparedFolder, open_prepared
 from medweave_steps.io.model.folder import check_cohort_fits, read_card
 from medweave_steps.runtime.options import read_options
+from medweave_steps.tasks import task_named
 from medweave_steps.train.config import TrainConfig
 from medweave_steps.train.planner import MEMORY_MODELS
 from medweave_steps.train.preset import GIB, Memory, Preset, apply_auto
-from medweave_steps.training.data.cases import open_sampler
 from support.training_set import training_set
 
 MEMORY = Memory(model=MEMORY_MODELS["cpu", False], num_bytes=8 * GIB, source="a test")
@@ -166,7 +166,8 @@ def test_a_window_beyond_that_of_preprocess_is_refused(tmp_path: Path, capfd: py
 def test_patches_are_clipped_and_scaled_as_the_model_card_says(tmp_path: Path) -> None:
     prepared = noisy_set(tmp_path / "data").with_input(window_hu=(-900.0, 100.0), scaled_range=(-9.0, 1.0))
     config = TrainConfig(training_set=Path("a"), output=Path("b"), augment=False, patch_shape=(16, 16, 16))
-    image = open_sampler(config, prepared, prepared.cases("train")).batch(0).image_BCIJK
+    task = task_named("segmentation").training_of_cohort(prepared.cohort, config.task_options)
+    image = task.open_sampler(config, prepared, prepared.cases("train")).batch(0).image_BCIJK
     assert image.min() == pytest.approx(-9, abs=1e-5)
     assert 0 < image.max() <= 1
 
