@@ -40,6 +40,10 @@ inputs:
   spacing_mm:
     doc: voxel size of the network input along Right, Anterior, Superior, mm
     type: float[]?
+  spacing_rule:
+    doc: spacing_mm or its default (fixed), or the voxel size of nnU-Net's rule for the scans of the cohort (nnunet)
+    type: {type: enum, symbols: [fixed, nnunet]}
+    default: fixed
   window_hu:
     doc: intensity window (low, high) of the network input, HU
     type: float[]?
@@ -183,6 +187,7 @@ steps:
       cohort_index: check/cohort_index
       purpose: {default: training}
       spacing_mm: spacing_mm
+      spacing_rule: spacing_rule
       window_hu: window_hu
       fractions: fractions
       split_seed: split_seed

@@ -83,7 +83,7 @@ inputs:
     inputBinding: {prefix: --learning-rate}
   optimizer:
     doc: optimizer (adam, adamw, sgd), by default that of the preset
-    type: ["null", {type: enum, symbols: [adam, adamw, sgd]}]
+    type: string?  # as `schedule`
     inputBinding: {prefix: --optimizer}
   weight_decay:
     doc: decoupled weight decay of adam and adamw, or the L2 penalty of sgd
@@ -99,7 +99,7 @@ inputs:
     inputBinding: {prefix: --amsgrad}
   schedule:
     doc: learning-rate schedule, by default that of the preset
-    type: ["null", {type: enum, symbols: [one-cycle, constant, polynomial, cosine, geometric, cyclic]}]
+    type: string?  # a name that `medweave-step train --help` lists; StreamFlow 0.2.0rc3 refuses an enum without a value
     inputBinding: {prefix: --schedule}
   dice:
     doc: Dice reduction, over all patches of a rank (batch) or per patch (sample)

@@ -15,6 +15,7 @@ from medweave_core.errors import UserInputError
 from medweave_steps.io.cohort.prepared import CaseFolder, PreparedFolder
 from medweave_steps.io.cohort.target_spacing import target_spacing_mm
 from medweave_steps.networks import axes_text, network_type
+from medweave_steps.runtime.options import check_option
 from medweave_steps.runtime.verb import StepContext
 from medweave_steps.tasks.training import TrainingTask
 from medweave_steps.train.config import TrainConfig
@@ -127,6 +128,10 @@ def apply_auto(
         plan = make_plan(plan_input, memory.model, memory.num_bytes)
     except DoesNotFitError as error:
         raise _does_not_fit(error, memory) from error
+    stages, patch = len(plan.channels), plan.topology.patch_shape
+    if "channels" in options_set and not _has_own_network(config, options_set):
+        expected = f"{stages} numbers: a patch of {_by(patch)} voxels has {stages} stages"
+        check_option(stages == len(config.channels), "channels", config.channels, expected)
     choices = [
         *_patch_choices(config, plan, fingerprint, memory, options_set),
         *_network_choices(config, plan, options_set),
