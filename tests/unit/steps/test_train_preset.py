@@ -104,7 +104,7 @@ def test_options_that_are_set_are_kept_even_at_their_default(tmp_path: Path) -> 
     assert (chosen.batch_size, chosen.optimizer, chosen.learning_rate) == (10, "adam", 0.001)
     assert (chosen.patch_shape, chosen.window_shape, chosen.window_hu) == ((16, 16, 16), (16, 16, 16), (-900, 300))
     assert (chosen.weight_decay, chosen.schedule) == (0, "polynomial")
-    assert "Kept: --batch-size, --patch-shape, --window-hu." in preset.notice
+    assert "Set: --batch-size, --patch-shape, --window-hu." in preset.notice
     assert "SGD" not in preset.notice
 
 
