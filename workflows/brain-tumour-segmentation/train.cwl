@@ -308,6 +308,7 @@ steps:
       candidates:
         source: [quantize/int8_candidate]
         linkMerge: merge_nested
+        pickValue: all_non_null  # without `quantized`, neither step runs
       training_set: preprocess/training_set
       test_batches: preprocess/inference_batches
       max_slowdown: gate_max_slowdown
