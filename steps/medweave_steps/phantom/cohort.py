@@ -13,6 +13,7 @@ from medweave_core.contracts.labels import PRESETS
 from medweave_steps.io.cohort.discovery import case_id_of_series
 from medweave_steps.phantom import dicom_writer, msd_writer
 from medweave_steps.phantom.chest import ChestSpec, Nodule, generate_chest
+from medweave_steps.phantom.dicom_bytes import TransferSyntax
 from medweave_steps.phantom.patient import Patient
 from medweave_steps.runtime.imports import require
 from medweave_steps.runtime.pool import finished_cases
@@ -52,7 +53,7 @@ class _Job:
     num_nodules: tuple[int, int]
     dicom: Path | None
     msd: Path | None
-    transfer_syntax: dicom_writer.TransferSyntax
+    transfer_syntax: TransferSyntax
 
 
 def write_cohort(config: PhantomConfig, context: StepContext) -> Mapping[str, Any]:
