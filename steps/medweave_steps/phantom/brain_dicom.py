@@ -114,6 +114,7 @@ def _shared_header(patient: Patient, brain: BrainPhantom, contrast: str) -> Any:
     dataset.StudyID, dataset.SeriesNumber, dataset.AcquisitionNumber = "1", str(number), "1"
     dataset.ImageOrientationPatient = ["1", "0", "0", "0", "1", "0"]
     dataset.PixelSpacing = [size, size]
+    dataset.RecognizableVisualFeatures = "NO"  # skull-stripped
     dataset.SamplesPerPixel, dataset.PhotometricInterpretation = 1, "MONOCHROME2"
     dataset.Rows, dataset.Columns = rows, columns
     dataset.BitsAllocated, dataset.BitsStored, dataset.HighBit, dataset.PixelRepresentation = 16, 16, 15, 0

@@ -138,6 +138,8 @@ def describe(folder: Path, config: PhantomConfig, held_out: list[str], labels: A
         "held_out_seed": config.held_out_seed if config.held_out_cases else None,
         "labels": codec.to_json(labels),
     }
+    if config.kind == "brain":
+        card["faces"] = "absent"  # skull-stripped
     (folder / "cohort_card.json").write_text(json.dumps(card, indent=2) + "\n", encoding="utf-8")
     splits = {"test": sorted(held_out)} if held_out else {}
     (folder / "splits.json").write_text(json.dumps(splits, indent=2) + "\n", encoding="utf-8")
