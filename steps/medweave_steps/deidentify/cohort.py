@@ -205,9 +205,9 @@ def _dicom(task: Task, context: StepContext, names: Sequence[str]) -> Deidentifi
 
 def _masks_by_patient(task: Task, series: Sequence[SourceSeries]) -> dict[str, list[MaskOfFrame]]:
     """Return the brain masks by identity of the patient; each belongs to the frame of reference of its series."""
-    if task.brain_masks is None:
-        return {}
     names = {str(one.ordinal): [case_id_of_series(one.series_uid)] for one in series if one.is_image}
+    if task.brain_masks is None or not names:
+        return {}
     matched = match_masks(find_masks(task.brain_masks), names)
     masks: dict[str, list[MaskOfFrame]] = {}
     for one in series:

@@ -9,10 +9,12 @@ from typing import Any
 
 import numpy as np
 
+from medweave_core.contracts.body_parts import regions_of
 from medweave_steps.deidentify.brain_mask import BrainMask, Mask, label_outside, wrong_grid
+from medweave_steps.deidentify.faces import FaceState
 from medweave_steps.deidentify.pixels import planes_of
 from medweave_steps.io.dicom.frames import Frame, frames_of, is_slice
-from medweave_steps.io.dicom.header import EXPLICIT_BIG_ENDIAN, NATIVE
+from medweave_steps.io.dicom.header import EXPLICIT_BIG_ENDIAN, NATIVE, body_part_of
 from medweave_steps.io.dicom.values import HeaderValues
 from medweave_steps.io.findings import FindingError, refuse
 
@@ -50,20 +52,24 @@ class Defacer:
     _brains: dict[Path, BrainMask] = field(default_factory=dict, init=False)
     _num_pixels: int = field(default=0, init=False)
 
-    def deface(self, dataset: Any, syntax: str) -> str | None:
+    def deface(self, dataset: Any, syntax: str, face: FaceState) -> str | None:
         """Set the pixels outside of the brain to the value of air, in place.
+
+        The mask of another series applies to scans of the head only, and to scans without body part: of a larger scan it would
+        remove the body.
 
         Args:
             dataset: pydicom Dataset of an image of slices.
             syntax: its transfer syntax.
+            face: whether the image may show one.
         Returns:
-            the new transfer syntax: changed pixels are not compressed; None for an image in a frame of reference without mask,
-            which is unchanged.
+            the new transfer syntax: changed pixels are not compressed; None for an image that no mask applies to, which is
+            unchanged.
         Raises:
             FindingError: the mask is unusable, or not on the grid of the series that it was made from.
         """
         mask = self._mask_of(dataset)
-        if mask is None:
+        if mask is None or (mask.ordinal != self.ordinal and not _shows_only_a_head(dataset, face)):
             return None
         frames, planes = frames_of(HeaderValues(dataset)), []
         for frame, plane in zip(frames, planes_of(dataset, syntax), strict=True):
@@ -116,6 +122,10 @@ def has_only_slices(dataset: Any) -> bool:
     values = HeaderValues(dataset)
     num_samples, photometric = values.integer("SamplesPerPixel") or 1, values.text("PhotometricInterpretation")
     return all(is_slice(frame.frame_type, num_samples, photometric) for frame in frames_of(values))
+
+
+def _shows_only_a_head(dataset: Any, face: FaceState) -> bool:
+    return face not in ("absent", "removed") and regions_of(body_part_of(dataset)) <= {"head"}
 
 
 def not_defaced(ordinal: int) -> FindingError:

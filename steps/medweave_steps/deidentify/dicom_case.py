@@ -167,7 +167,7 @@ def _new_file(
             face = face_in_image(dataset, job.faces)
             if job.masks and face in IDENTIFIABLE and not has_only_slices(dataset):
                 return None
-            new_syntax = defacer.deface(dataset, syntax)
+            new_syntax = defacer.deface(dataset, syntax, face)
             if new_syntax is not None:
                 syntax, face = new_syntax, "removed"
                 cleaner.actions["face-removed"] += 1

@@ -26,7 +26,7 @@ _LISTED = """
 """
 _WORDS = frozenset(_LISTED.split())
 _DIFFUSION = re.compile(r"B(0|\d{1,3}0)")  # b-values, s/mm2
-_WORD = re.compile(r"[^\W_]+[*+]?|\+C\b")
+_WORD = re.compile(r"\+C(?![^\W_])|C\+|[^\W_]+\*?")
 
 
 def scan_words(text: str, identifiers: Identifiers) -> str:
