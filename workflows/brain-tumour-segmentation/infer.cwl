@@ -22,6 +22,13 @@ inputs:
     doc: pseudonym key of an earlier run, for the same pseudonyms, dates and splits; by default each run creates a new key
     type: File?
     format: edam:format_2333  # binary
+  brain_masks:
+    doc: brain masks (NIfTI), with identified; all voxels outside are removed, so that no face is left
+    type: Directory?
+  faces:
+    doc: whether scans show faces, with identified; auto uses the cohort card, else the headers; absent for skull-stripped or defaced scans
+    type: {type: enum, symbols: [auto, present, absent]}
+    default: auto
   merge_labels:
     doc: mask values to merge into one label, for a cohort with masks; the masks are not used
     type: string[]
@@ -55,6 +62,8 @@ steps:
       identified: identified
       cohort: cohort
       pseudonym_key: pseudonym_key
+      brain_masks: brain_masks
+      faces: faces
       on_error: on_error
     out: [deidentified_cohort, home, run_report]
   check:

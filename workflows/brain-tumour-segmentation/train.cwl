@@ -23,6 +23,13 @@ inputs:
     doc: pseudonym key of an earlier run, for the same pseudonyms, dates and splits; by default each run creates a new key
     type: File?
     format: edam:format_2333  # binary
+  brain_masks:
+    doc: brain masks (NIfTI), with identified; all voxels outside are removed, so that no face is left
+    type: Directory?
+  faces:
+    doc: whether scans show faces, with identified; auto uses the cohort card, else the headers; absent for skull-stripped or defaced scans
+    type: {type: enum, symbols: [auto, present, absent]}
+    default: auto
   label_file:
     doc: labels of the masks with their DICOM codes, as a JSON list of value, name, category, type, anatomy and laterality
     type: File?
@@ -187,6 +194,8 @@ steps:
       identified: identified
       cohort: cohort
       pseudonym_key: pseudonym_key
+      brain_masks: brain_masks
+      faces: faces
       on_error: on_error
     out: [deidentified_cohort, home, run_report]
   check:
