@@ -56,7 +56,7 @@ def load_network(folder: Path, card: ModelCard) -> Any:
     """Return the card's network with the folder's weights (`models/model.safetensors`), in evaluation mode, float32, on the CPU.
 
     Returns:
-        a torch.nn.Module from [B, 1, I, J, K] to [B, 1, I, J, K] logits; see `one_logit` for networks that end in two channels.
+        a torch.nn.Module from images [B, C, I, J, K] to logits [B, outputs, I, J, K]; see `one_logit` for networks of bundles.
     Raises:
         UserInputError: as `load_plain`.
     """
