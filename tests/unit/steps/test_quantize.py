@@ -11,11 +11,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from medweave_core.contracts.labels import LUNG_NODULE
 from medweave_core.contracts.model import InputContract
 from medweave_steps.cli import main
 from medweave_steps.io.cohort.prepared import open_prepared
 from medweave_steps.io.model.folder import card_sha256, read_card
-from medweave_steps.quantize.windows import calibration_sha256, choose_windows
+from medweave_steps.tasks.segmentation.calibration import calibration_sha256, choose_windows
 from support.exported import export, openvino_logits
 from support.model_folders import TINY_UNET, trained_model
 from support.processes import interrupted, names_below, nearly_full_disk, started, wait_for_line
@@ -24,6 +25,7 @@ from support.training_set import training_set
 CONTRACT = InputContract(
     spacing_mm=(2.0, 2.0, 2.0), window_hu=(-1000.0, 400.0), patch_shape=(8, 8, 8), patch_multiple=2
 )
+ONE = (LUNG_NODULE,)
 # More channels than elsewhere: below eight there is little that int8 could make smaller.
 WIDER = {**TINY_UNET, "arguments": {**TINY_UNET["arguments"], "channels": [16, 32], "act": "RELU"}}
 
@@ -50,7 +52,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_candidate_computes_nearly_the_same_in_int8(made: Path) -> None:
     import openvino
 
-    image = choose_windows(open_prepared(made / "data").cases("validation"), CONTRACT, num_windows=1, seed=5)[
+    image = choose_windows(open_prepared(made / "data").cases("validation"), CONTRACT, ONE, num_windows=1, seed=5)[
         0
     ].values_BCIJK
     exact = openvino_logits(made / "exported/models/float32.xml", image)
@@ -121,7 +123,7 @@ def test_another_seed_calibrates_on_other_windows(made: Path) -> None:
 
 def test_windows_come_from_training_cases_alternate_and_hit_lesions(tmp_path: Path) -> None:
     folders = open_prepared(training_set(tmp_path / "data")).cases("train")
-    windows = choose_windows(folders, CONTRACT, num_windows=8, seed=0)
+    windows = choose_windows(folders, CONTRACT, ONE, num_windows=8, seed=0)
     assert [window.case_id for window in windows] == ["case-0", "case-1"] * 4
     assert [window.kind for window in windows] == ["lesion", "background", "background", "lesion"] * 2
     for window in windows:
@@ -133,13 +135,15 @@ def test_windows_come_from_training_cases_alternate_and_hit_lesions(tmp_path: Pa
         np.testing.assert_allclose(window.values_BCIJK[0, 0], (np.clip(volume, -1000, 400) + 1000) / 1400, atol=1e-6)
         if window.kind == "lesion":
             assert part.any()
-    assert calibration_sha256(windows) == calibration_sha256(choose_windows(folders, CONTRACT, num_windows=8, seed=0))
+    assert calibration_sha256(windows) == calibration_sha256(
+        choose_windows(folders, CONTRACT, ONE, num_windows=8, seed=0)
+    )
 
 
 @pytest.mark.parametrize("num_cases", [1, 2, 3])
 def test_every_case_gives_windows_of_both_kinds(tmp_path: Path, num_cases: int) -> None:
     folders = open_prepared(training_set(tmp_path / "data", ("train",) * num_cases)).cases("train")
-    windows = choose_windows(folders, CONTRACT, num_windows=2 * num_cases, seed=0)
+    windows = choose_windows(folders, CONTRACT, ONE, num_windows=2 * num_cases, seed=0)
     assert len({(window.case_id, window.kind) for window in windows}) == 2 * num_cases
 
 
@@ -158,7 +162,7 @@ def test_validation_cases_cannot_reach_the_calibration(made: Path) -> None:
 
 def test_cases_without_lesions_and_volumes_below_the_patch_are_used(tmp_path: Path) -> None:
     folders = open_prepared(training_set(tmp_path / "data", ("train",), balls=(), shape=(5, 8, 8))).cases("train")
-    (window,) = choose_windows(folders, CONTRACT, num_windows=1, seed=0)
+    (window,) = choose_windows(folders, CONTRACT, ONE, num_windows=1, seed=0)
     assert window.kind == "background"
     inside = window.values_BCIJK[0, 0]
     # Two of the eight planes lie before the five of the volume, one is too few for both sides: 1 before, 2 after.

@@ -1,0 +1,139 @@
+"""How well a segmentation agrees with the truth of a prepared case: Dice and lesions of each label or region.
+
+Suffix legend: C channel, I J K voxel axes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from medweave_core.contracts.cohort import PreparedCohort
+from medweave_core.contracts.gate import GateCase, GateLabelCase
+from medweave_core.contracts.labels import Label, Region, declared_or_lesion, shown
+from medweave_core.contracts.model import ComponentFilter, ModelCard, Postprocessing
+from medweave_core.errors import UserInputError
+from medweave_steps.inference.components import lesion_components
+from medweave_steps.inference.engine import Engine
+from medweave_steps.inference.head import OutputHead
+from medweave_steps.inference.windows import predict_probability
+from medweave_steps.io.cohort.prepared import CaseFolder
+from medweave_steps.metrics.lesions import match_lesions
+from medweave_steps.metrics.masks import BoolArray
+from medweave_steps.metrics.overlap import dice
+
+FloatArray = npt.NDArray[np.float32]
+_ABOVE_ZERO = float(np.finfo(np.float32).tiny)
+
+
+def predict(engine: Engine, volume_CIJK: npt.NDArray[np.floating], card: ModelCard) -> FloatArray:
+    """Return the probabilities of a whole volume, float32 [C, I, J, K]; raises as `predict_probability`."""
+    probability = predict_probability(engine, volume_CIJK, card)
+    return probability[None] if probability.ndim == 3 else probability
+
+
+def decisions(logits_BCIJK: FloatArray, card: ModelCard) -> npt.NDArray[np.int64]:
+    """Return what a model decides in each voxel before the component filters, int64 [B, I, J, K].
+
+    Softmax: the place of the most probable channel. Otherwise a bit for each channel: if its probability reaches the threshold.
+    """
+    if card.output.activation == "softmax":
+        return np.asarray(logits_BCIJK.argmax(axis=1), np.int64)
+    decided = np.zeros(np.delete(logits_BCIJK.shape, 1), np.int64)
+    for channel, one in enumerate(filters_of(card)):
+        decided = decided * 2 + (logits_BCIJK[:, channel] >= math.log(one.threshold / (1 - one.threshold)))
+    return decided
+
+
+def filters_of(card: ModelCard) -> tuple[ComponentFilter, ...]:
+    """Return threshold and filters of each output; a card without `by_output` has the same for all."""
+    filters = card.postprocessing.filters
+    return filters if card.postprocessing.by_output else filters * len(card.outputs)
+
+
+def check_truth(cohort: PreparedCohort, card: ModelCard) -> None:
+    """Refuse a cohort whose labels are not those that the model predicts.
+
+    A model with one label is judged on any cohort with one label, whatever its value and name.
+
+    Raises:
+        UserInputError: values or names differ; the message gives both.
+    """
+    seen, expected = (declared_or_lesion(labels) for labels in (cohort.labels, card.labels))
+    if len(seen) == len(expected) == 1 or _by_value(seen) == _by_value(expected):
+        return
+    raise UserInputError(
+        f"the labels of the preprocessed cases are not those of the model '{card.name}'.",
+        seen=f"label {shown(seen)} (cohort.json)",
+        expected=f"label {shown(expected)} (model_card.json)",
+        do="run check and preprocess on the cohort with the labels and the --merge-labels of the training",
+    )
+
+
+def judge_case(folder: CaseFolder, probability_CIJK: FloatArray, card: ModelCard) -> GateCase:
+    """Compare one prediction with the case's label, on the prepared grid; voxels without annotation are in neither mask."""
+    outputs = OutputHead.of(card).outputs
+    label_IJK = np.asarray(folder.label_IJK())
+    annotated = None if folder.ignore_value is None else label_IJK != folder.ignore_value
+    cases = []
+    for region, predicted in zip(outputs, output_masks(probability_CIJK, card), strict=True):
+        reference = reference_mask(label_IJK, region, num_outputs=len(outputs))
+        if annotated is not None:
+            predicted, reference = predicted & annotated, reference & annotated
+        cases.append(_judged(predicted, reference, card))
+    return GateCase(
+        case_id=folder.case.case_id,
+        patient_key=folder.case.patient_key,
+        dice=sum(case.dice for case in cases) / len(cases),
+        lesions=sum(case.lesions for case in cases),
+        lesions_hit=sum(case.lesions_hit for case in cases),
+        false_positives=sum(case.false_positives for case in cases),
+        by_label={region.name: case for region, case in zip(outputs, cases, strict=True)} if len(cases) > 1 else {},
+    )
+
+
+def output_masks(probability_CIJK: FloatArray, card: ModelCard) -> list[BoolArray]:
+    """Return for each label or region the voxels that belong to it, without the components that its filter drops.
+
+    Args:
+        probability_CIJK: as `OutputHead.probabilities` returns it.
+    Returns:
+        bool [I, J, K] each; regions may overlap.
+    """
+    head, filters = OutputHead.of(card), filters_of(card)
+    masks = []
+    for place, mask in enumerate(head.masks(probability_CIJK, filters)):
+        # Outside of the mask 0: of exclusive labels the most probable one counts, whatever its probability.
+        channel_IJK = np.where(mask, probability_CIJK[head.channel_of(place)], np.float32(0))
+        kept = lesion_components(channel_IJK, _above_zero(filters[place]), card.input.spacing_mm)
+        masks.append(kept.probability_IJK > 0)
+    return masks
+
+
+def _above_zero(one: ComponentFilter) -> Postprocessing:
+    return Postprocessing(threshold=_ABOVE_ZERO, min_peak=one.min_peak, min_volume_mm3=one.min_volume_mm3)
+
+
+def reference_mask(label_IJK: npt.NDArray[np.uint8], region: Region, *, num_outputs: int) -> BoolArray:
+    """Return the voxels of the truth that belong to an output; of a model with one output all that are not background."""
+    mask: BoolArray = label_IJK > 0 if num_outputs == 1 else np.isin(label_IJK, region.values)
+    return mask
+
+
+def _judged(predicted: BoolArray, reference: BoolArray, card: ModelCard) -> GateLabelCase:
+    match = match_lesions(predicted, reference, spacing_mm=card.input.spacing_mm)
+    overlap = dice(predicted, reference)
+    return GateLabelCase(
+        # Both masks empty: the models agree with the reader that there is nothing.
+        dice=1.0 if math.isnan(overlap) else overlap,
+        lesions=len(match.reference_hit),
+        lesions_hit=sum(match.reference_hit),
+        false_positives=match.num_false_positives,
+    )
+
+
+def _by_value(labels: Sequence[Label]) -> dict[int, str]:
+    return {label.value: label.name for label in labels}
