@@ -72,7 +72,7 @@ def measure(
                 continue
             try:
                 started = time.perf_counter()
-                probability_IJK = predict_probability(contender.engine, volume_CIJK, contender.card)
+                probability_IJK = predict_probability(contender.engine, volume_CIJK, contender.card)[0]
                 contender.seconds.append(time.perf_counter() - started)
             except InternalError as error:
                 if contender is contenders[0]:
