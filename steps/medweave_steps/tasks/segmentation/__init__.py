@@ -39,9 +39,9 @@ class SegmentationTask(Task):
 
     def predict(self, engine: Engine, volume_CIJK: Any, card: ModelCard) -> Any:
         """Return the probabilities of a whole volume, float32 [C, I, J, K]."""
-        from medweave_steps.tasks.segmentation.judging import predict
+        from medweave_steps.inference.windows import predict_probability
 
-        return predict(engine, volume_CIJK, card)
+        return predict_probability(engine, volume_CIJK, card)
 
     def judge_case(self, folder: CaseFolder, prediction: Any, card: ModelCard) -> GateCase:
         """Return Dice and lesions of each label or region, for probabilities as `predict` returns them."""

@@ -14,25 +14,16 @@ import numpy.typing as npt
 from medweave_core.contracts.cohort import PreparedCohort
 from medweave_core.contracts.gate import GateCase, GateLabelCase
 from medweave_core.contracts.labels import Label, Region, declared_or_lesion, shown
-from medweave_core.contracts.model import ComponentFilter, ModelCard, Postprocessing
+from medweave_core.contracts.model import ModelCard
 from medweave_core.errors import UserInputError
-from medweave_steps.inference.components import lesion_components
-from medweave_steps.inference.engine import Engine
+from medweave_steps.inference.components import filter_outputs
 from medweave_steps.inference.head import OutputHead
-from medweave_steps.inference.windows import predict_probability
 from medweave_steps.io.cohort.prepared import CaseFolder
 from medweave_steps.metrics.lesions import match_lesions
 from medweave_steps.metrics.masks import BoolArray
 from medweave_steps.metrics.overlap import dice
 
 FloatArray = npt.NDArray[np.float32]
-_ABOVE_ZERO = float(np.finfo(np.float32).tiny)
-
-
-def predict(engine: Engine, volume_CIJK: npt.NDArray[np.floating], card: ModelCard) -> FloatArray:
-    """Return the probabilities of a whole volume, float32 [C, I, J, K]; raises as `predict_probability`."""
-    probability = predict_probability(engine, volume_CIJK, card)
-    return probability[None] if probability.ndim == 3 else probability
 
 
 def decisions(logits_BCIJK: FloatArray, card: ModelCard) -> npt.NDArray[np.int64]:
@@ -43,15 +34,9 @@ def decisions(logits_BCIJK: FloatArray, card: ModelCard) -> npt.NDArray[np.int64
     if card.output.activation == "softmax":
         return np.asarray(logits_BCIJK.argmax(axis=1), np.int64)
     decided = np.zeros(np.delete(logits_BCIJK.shape, 1), np.int64)
-    for channel, one in enumerate(filters_of(card)):
+    for channel, one in enumerate(OutputHead.of(card).filters_of(card.postprocessing)):
         decided = decided * 2 + (logits_BCIJK[:, channel] >= math.log(one.threshold / (1 - one.threshold)))
     return decided
-
-
-def filters_of(card: ModelCard) -> tuple[ComponentFilter, ...]:
-    """Return threshold and filters of each output; a card without `by_output` has the same for all."""
-    filters = card.postprocessing.filters
-    return filters if card.postprocessing.by_output else filters * len(card.outputs)
 
 
 def check_truth(cohort: PreparedCohort, card: ModelCard) -> None:
@@ -96,25 +81,17 @@ def judge_case(folder: CaseFolder, probability_CIJK: FloatArray, card: ModelCard
 
 
 def output_masks(probability_CIJK: FloatArray, card: ModelCard) -> list[BoolArray]:
-    """Return for each label or region the voxels that belong to it, without the components that its filter drops.
+    """Return for each label or region the voxels that belong to it, as `segment` delivers them on the network's grid.
 
     Args:
         probability_CIJK: as `OutputHead.probabilities` returns it.
     Returns:
-        bool [I, J, K] each; regions may overlap.
+        bool [I, J, K] each, without the components that the filters drop; regions may overlap.
     """
-    head, filters = OutputHead.of(card), filters_of(card)
-    masks = []
-    for place, mask in enumerate(head.masks(probability_CIJK, filters)):
-        # Outside of the mask 0: of exclusive labels the most probable one counts, whatever its probability.
-        channel_IJK = np.where(mask, probability_CIJK[head.channel_of(place)], np.float32(0))
-        kept = lesion_components(channel_IJK, _above_zero(filters[place]), card.input.spacing_mm)
-        masks.append(kept.probability_IJK > 0)
-    return masks
-
-
-def _above_zero(one: ComponentFilter) -> Postprocessing:
-    return Postprocessing(threshold=_ABOVE_ZERO, min_peak=one.min_peak, min_volume_mm3=one.min_volume_mm3)
+    head = OutputHead.of(card)
+    filters = head.filters_of(card.postprocessing)
+    found = filter_outputs(probability_CIJK, head, filters, card.input.spacing_mm)
+    return head.masks(found.probability_CIJK, filters)
 
 
 def reference_mask(label_IJK: npt.NDArray[np.uint8], region: Region, *, num_outputs: int) -> BoolArray:
