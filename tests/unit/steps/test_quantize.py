@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import shutil
 import sys
@@ -18,6 +19,7 @@ from medweave_steps.io.cohort.prepared import open_prepared
 from medweave_steps.io.model.folder import card_sha256, read_card
 from medweave_steps.tasks.segmentation.calibration import calibration_sha256, choose_windows
 from support.exported import export, openvino_logits
+from support.label_models import LABELS, label_set
 from support.model_folders import TINY_UNET, trained_model
 from support.processes import interrupted, names_below, nearly_full_disk, started, wait_for_line
 from support.training_set import training_set
@@ -145,6 +147,34 @@ def test_every_case_gives_windows_of_both_kinds(tmp_path: Path, num_cases: int) 
     folders = open_prepared(training_set(tmp_path / "data", ("train",) * num_cases)).cases("train")
     windows = choose_windows(folders, CONTRACT, ONE, num_windows=2 * num_cases, seed=0)
     assert len({(window.case_id, window.kind) for window in windows}) == 2 * num_cases
+
+
+def test_lesions_of_every_label_are_drawn_in_turn(tmp_path: Path) -> None:
+    folders = open_prepared(label_set(tmp_path / "data", ("train", "train"))).cases("train")
+    contract = dataclasses.replace(CONTRACT, patch_shape=(2, 2, 2))
+    windows = choose_windows(folders, contract, LABELS, num_windows=12, seed=0)
+    lesions = [window for window in windows if window.label]
+    assert [window.label for window in lesions] == ["edema", "core", "enhancing"] * 2
+    # Both cases show all three labels, though they are drawn from in turn, too.
+    assert len({(window.case_id, window.label) for window in lesions}) == 6
+    values = {label.name: label.value for label in LABELS}
+    for window in lesions:
+        middle = tuple(start + 1 for start in window.start)
+        assert folders[int(window.case_id[-1])].label_IJK()[middle] == values[window.label]
+
+
+def test_a_case_without_a_label_shows_the_others_and_ignored_voxels_are_no_lesion(tmp_path: Path) -> None:
+    prepared = open_prepared(label_set(tmp_path / "data", ("train",), ignore_value=255))
+    path = tmp_path / "data/cases/case-0/label.npy"
+    label = np.load(path)
+    label[label == 1] = 255
+    label[label == 2] = 0
+    np.save(path, label)
+    windows = choose_windows(prepared.cases("train"), CONTRACT, LABELS, num_windows=8, seed=0)
+    assert [window.label for window in windows] == ["enhancing", ""] * 4
+    np.save(path, np.where(label == 4, 0, label))
+    one = choose_windows(prepared.cases("train"), CONTRACT, ONE, num_windows=2, seed=0)
+    assert [window.kind for window in one] == ["background", "background"]
 
 
 def test_validation_cases_cannot_reach_the_calibration(made: Path) -> None:

@@ -72,7 +72,7 @@ def choose_windows(
     and the int8 ranges would cut them off.
 
     Args:
-        cases: training cases; a case without label or lesion gives background only, one without a certain label the next label.
+        cases: training cases; a case without label or lesion gives background only, one without the label in turn the next.
         contract: window_hu, scaled range and patch shape.
         labels: of the model, at least one; with one, every voxel that is not background is a lesion's.
         num_windows: how many, at least 1.
@@ -88,18 +88,22 @@ def choose_windows(
             do="use the training_set folder of preprocess with --purpose training",
         )
     ordered = sorted(cases, key=lambda folder: folder.case.case_id)
-    windows = []
+    windows: list[CalibrationWindow] = []
     for number in range(num_windows):
         folder = ordered[number % len(ordered)]
         random = np.random.default_rng([seed, number])
         # A chequerboard of cases and rounds: every case gives both kinds, and half of any number of windows is of each.
-        place, round_number = number % len(ordered), number // len(ordered)
-        lesion_turn = (place + round_number) % 2 == 0
-        # A case has a lesion's turn in every second round, and in a round every second case has.
-        first = (place // 2 + round_number // 2) % len(labels)
-        in_turn = (*labels[first:], *labels[:first]) if lesion_turn else ()
+        lesion_turn = (number % len(ordered) + number // len(ordered)) % 2 == 0
+        in_turn = _in_turn(labels, folder.case.case_id, windows) if lesion_turn else ()
         windows.append(_window(folder, contract, in_turn, random=random))
     return windows
+
+
+def _in_turn(labels: Sequence[Label], case_id: str, windows: Sequence[CalibrationWindow]) -> list[Label]:
+    """Return the labels by rising number of windows, of equal ones that with fewer windows in this case first."""
+    in_all = Counter(window.label for window in windows)
+    in_case = Counter(window.label for window in windows if window.case_id == case_id)
+    return sorted(labels, key=lambda label: (in_all[label.name], in_case[label.name]))
 
 
 def calibration_sha256(windows: Sequence[CalibrationWindow]) -> str:
