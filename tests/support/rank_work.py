@@ -18,13 +18,12 @@ from medweave_steps.runtime.signals import Deferred
 from medweave_steps.train.config import TrainConfig
 from medweave_steps.train.loop import Trainer
 from medweave_steps.train.network import architecture
-from medweave_steps.training.data.cases import open_sampler, usable_cases
 from medweave_steps.training.device import choose_device
 from medweave_steps.training.distributed.group import Alone, RankGroup
 from medweave_steps.training.loop.energy import RanksEnergy
 from medweave_steps.training.loop.history import History
-from medweave_steps.training.loop.validate import open_validator
 from medweave_steps.training.strategies import Strategy
+from support.one_label import TASK, open_sampler, open_validator, usable_cases
 
 SUMMANDS = ((1.0, 1e16), (1.0, 1.0), (-1.0, -1e16))
 """By rank; the sum of the second column depends on its order: 1.0 from the left, 0.0 if the last two meet first."""
@@ -75,9 +74,12 @@ def trainer_for(config: TrainConfig, network: Any, group: Any) -> Trainer:
     return Trainer(
         config=config,
         network=network,
+        task=TASK,
         strategy=strategy,
         sampler=open_sampler(config, prepared, training, **config.of_sampler()),
-        validator=open_validator(prepared, validation, window_shape=config.window_shape, overlap=0.0, device=device),
+        validator=open_validator(
+            config, prepared, validation, window_shape=config.window_shape, overlap=0.0, device=device
+        ),
         uses_bfloat16=False,
         data_sha256="",
         signals=Deferred(),

@@ -40,13 +40,15 @@ class NetworkOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NetworkType:
-    """A kind of network: a torch module from images [B, C, I, J, K] to logits [B, 1, I, J, K].
+    """A kind of network: a torch module from images [B, C, I, J, K] to logits [B, outputs, I, J, K].
 
     `config` in the functions below is the configuration of `train`; `config.network_options` are the network's own options.
 
     Attributes:
         class_name: full name of the class, as the model card has it.
-        arguments: returns the keyword arguments of the class as JSON values, for a config and the number of image channels.
+        arguments: returns the keyword arguments of the class as JSON values, for a config, the number of image channels, and one
+            output channel.
+        out_channels: name of the argument for the number of output channels; None where the network has one.
         patch_multiple: returns the number that every side of a patch must be a multiple of.
         check: raises UsageError where the options do not fit the network.
         Options: class of the network's own options.
@@ -56,6 +58,7 @@ class NetworkType:
 
     class_name: str
     arguments: Callable[[Any, int], dict[str, Any]]
+    out_channels: str | None = None
     patch_multiple: Callable[[Any], int] = lambda config: 1
     check: Callable[[Any], None] = lambda config: None
     Options: type[NetworkOptions] = NetworkOptions
@@ -104,6 +107,7 @@ BUILT_IN: Mapping[str, NetworkType] = {
     "unet": NetworkType(
         class_name="monai.networks.nets.UNet",
         arguments=_unet_arguments,
+        out_channels="out_channels",
         patch_multiple=lambda config: math.prod(config.strides),
         cpu_kernels=("one-channel", "transposed"),
         has_lean_imports=True,

@@ -20,13 +20,15 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from medweave_core.documents.closest_match import closest
 from medweave_core.errors import UsageError
 from medweave_steps.runtime import plugins
+from medweave_steps.runtime.options import Variants
+from medweave_steps.tasks.training import TaskOptions, TrainingTask
 
 if TYPE_CHECKING:
     from medweave_core.contracts.cohort import PreparedCohort
     from medweave_core.contracts.gate import GateCase
     from medweave_core.contracts.model import ModelCard
     from medweave_steps.inference.engine import Engine
-    from medweave_steps.io.cohort.prepared import CaseFolder, PreparedFolder
+    from medweave_steps.io.cohort.prepared import CaseFolder
 
 GROUP: plugins.Group = "medweave.tasks"
 BUILT_IN: Mapping[str, str] = {"segmentation": "medweave_steps.tasks.segmentation"}
@@ -56,16 +58,24 @@ class Task:
 
     Attributes:
         name: as `--task`, model cards and entry points have it.
+        Options: class of the task's own options of `train`.
     """
 
     name: ClassVar[str]
+    Options: ClassVar[type[TaskOptions]] = TaskOptions
 
-    def usable_cases(self, prepared: PreparedFolder) -> tuple[list[CaseFolder], list[CaseFolder]]:
-        """Return the training and validation cases.
+    def training_of_cohort(self, cohort: PreparedCohort, options: Any) -> TrainingTask:
+        """Return the task as a new model learns it from a training set.
 
+        Args:
+            options: an `Options`.
         Raises:
-            UserInputError: a split is empty, or the cases lack what the task learns from.
+            UserInputError: the options do not fit the training set.
         """
+        raise NotImplementedError
+
+    def training_of_card(self, card: ModelCard, cohort: PreparedCohort) -> TrainingTask:
+        """Return the task as a trained model learns it further from a training set."""
         raise NotImplementedError
 
     def num_channels(self, card: ModelCard) -> int:
@@ -141,6 +151,13 @@ def task_named(name: str) -> Task:
         expected=f"one of {', '.join(names)}",
         do=closest(name, names) or "choose one of the listed tasks",
     )
+
+
+OPTIONS = Variants(
+    selector="task",
+    built_in=lambda: {name: task_named(name).Options for name in BUILT_IN},
+    options_of=lambda name: task_named(name).Options,
+)
 
 
 def _is_task(value: Any) -> bool:

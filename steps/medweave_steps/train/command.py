@@ -11,9 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from medweave_core.contracts import codec
-from medweave_core.contracts.body_parts import scans_of
 from medweave_core.contracts.energy import CountedEnergy
-from medweave_core.contracts.labels import model_name, only_label
 from medweave_core.contracts.model import InputContract, ModelCard, Postprocessing
 from medweave_core.contracts.report import RankFacts
 from medweave_core.contracts.volume import modality_of
@@ -21,16 +19,17 @@ from medweave_steps import __version__
 from medweave_steps.io.cohort.prepared import CaseFolder, PreparedFolder, open_prepared
 from medweave_steps.runtime.energy import POWERCAP
 from medweave_steps.runtime.verb import StepContext, Verb
+from medweave_steps.tasks import task_named
+from medweave_steps.tasks.training import TrainingTask
 from medweave_steps.train.config import RECIPE_OPTIONS, TrainConfig
-from medweave_steps.training.data.cases import open_sampler, usable_cases
 from medweave_steps.training.distributed.group import Group
-from medweave_steps.training.loop.validate import open_validator
 
 
 def run(config: TrainConfig, context: StepContext) -> Mapping[str, Any]:
     """Check the cases, train, choose the postprocessing on the validation split, and write the model."""
     from medweave_steps.runtime import environment
     from medweave_steps.runtime.imports import require
+    from medweave_steps.train.network import architecture
     from medweave_steps.training.distributed.group import Alone
     from medweave_steps.training.distributed.launch import ranks_here, run_ranks
     from medweave_steps.training.loop.checkpoint import checkpoint_of_earlier_attempt
@@ -44,7 +43,9 @@ def run(config: TrainConfig, context: StepContext) -> Mapping[str, Any]:
     if config.has_demo_recipe and not prepared.cohort.synthetic and node_group.node_rank == 0:
         context.notice(_describe_demo_recipe(config))
     config = _scaled(config, context)
-    training, _ = usable_cases(prepared)  # before any process is started
+    task = task_of(config, prepared)
+    training, _ = task.usable_cases(prepared)  # before any process is started
+    architecture(config, out_channels=task.num_channels)
     config = config.for_cases(len(training), num_channels=len(prepared.cohort.channels))
     uses_ranks = strategy_class(config.strategy).uses_ranks
     if not uses_ranks and node_group.num_nodes > 1:
@@ -92,6 +93,11 @@ def _scaled(config: TrainConfig, context: StepContext) -> TrainConfig:
     return together
 
 
+def task_of(config: TrainConfig, prepared: PreparedFolder) -> TrainingTask:
+    """Return what the model learns from the training set."""
+    return task_named(config.task).training_of_cohort(prepared.cohort, config.task_options)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainJob:
     """The arguments of every rank.
@@ -117,16 +123,14 @@ def train_on_rank(job: TrainJob, group: Group) -> tuple[Mapping[str, Any], StepC
     started, config = time.monotonic(), job.config
     context = StepContext(verb="train", num_threads=job.num_threads, quiet=group.rank != 0)
     prepared = open_prepared(config.training_set)
-    training, validation = usable_cases(prepared)
+    training, validation = task_of(config, prepared).usable_cases(prepared)
     trainer = _train(job, group, context, prepared, training, validation)
     per_case = trainer.best_tallies()
     context.ranks += group.gather(_facts(job, group, trainer))
     energy = trainer.energy.counted(trainer.state.each_wh)
     if group.rank != 0:
         return None
-    chosen, figures = deliver.choose(
-        context, validation, trainer.choices, per_case, max_false_positives=config.max_false_positives
-    )
+    chosen, figures = trainer.validator.choose(context, per_case)
     card = _card(config, context, prepared, trainer, chosen, figures, energy, time.monotonic() - started)
     deliver.write_model(job.folder, trainer.network, card)
     context.versions |= environment.library_versions()
@@ -153,16 +157,17 @@ def _train(
     check_agreement(group, _facts_to_agree_on(config, prepared, content))
     check_arrays(group, [*training, *validation])
     device = choose_device(config.device, local_rank=group.local_rank)
-    sampler = open_sampler(config, prepared, training, **config.of_sampler())
+    task = task_of(config, prepared)
+    sampler = task.open_sampler(config, prepared, training, **config.of_sampler())
     check_agreement(group, {"digest of the training cases": sampler.digest()})
-    validator = open_validator(
-        prepared, validation, window_shape=config.window_shape, overlap=config.overlap, device=device
+    validator = task.open_validator(
+        config, prepared, validation, window_shape=config.window_shape, overlap=config.overlap, device=device
     )
     ranks_energy = RanksEnergy(group, device, powercap=job.powercap)
     with deferred() as signals, contextlib.closing(ranks_energy) as energy:
         trainer = Trainer(
-            config=config, network=seeded_network(config, channels=len(prepared.cohort.channels)),
-            sampler=sampler, validator=validator,
+            config=config, network=seeded_network(config, task, channels=len(prepared.cohort.channels)),
+            task=task, sampler=sampler, validator=validator,
             strategy=config.open_strategy(
                 num_cases=len(training), num_channels=len(prepared.cohort.channels), group=group, device=device
             ),
@@ -223,13 +228,12 @@ def _card(
     from medweave_steps.training.loop.deliver import metrics_of
 
     cohort, state = prepared.cohort, trainer.state
-    label, modality = only_label(cohort.labels, "the training set"), modality_of(cohort.channels)
-    scans = scans_of(label, modality) + ("" if modality == "CT" else f" ({', '.join(cohort.channels)})")
+    task, modality = trainer.task, modality_of(cohort.channels)
+    fields = task.card_fields(cohort)
     return ModelCard(
-        name=config.name or model_name(label),
-        task=f"Segmentation of {label.name} in {scans}",
-        architecture=architecture(config, channels=len(cohort.channels)),
-        labels=(label,),
+        **fields | ({"name": config.name} if config.name else {}),
+        task_name=config.task,
+        architecture=architecture(config, channels=len(cohort.channels), out_channels=task.num_channels),
         input=InputContract(
             spacing_mm=cohort.spacing_mm,
             window_hu=cohort.window_hu,
@@ -265,7 +269,7 @@ def _card(
             "num_threads": context.num_threads,
             "host_cpu": cpu_model(),
             "num_training_cases": len(trainer.sampler.cases),
-            "num_training_lesions": len(trainer.sampler.lesions),
+            **task.training_facts(trainer.sampler),
             "num_validation_cases": len(trainer.validator.cases),
         },
         energy_wh=energy.whole_wh,

@@ -12,7 +12,10 @@ from medweave_core.errors import UserInputError
 from medweave_steps.networks import OPTIONS as NETWORK_OPTIONS
 from medweave_steps.networks import NetworkOptions, network_names, network_type
 from medweave_steps.runtime.options import check_option, option, variant_options
-from medweave_steps.training.data.volumes import steps_of_epoch
+from medweave_steps.tasks import OPTIONS as TASK_OPTIONS
+from medweave_steps.tasks import task_named, task_names
+from medweave_steps.tasks.training import TaskOptions
+from medweave_steps.training.data.batch import steps_of_epoch
 from medweave_steps.training.distributed.group import Group
 from medweave_steps.training.recipe import Recipe, options_of
 from medweave_steps.training.strategies import OPTIONS as STRATEGY_OPTIONS
@@ -40,6 +43,7 @@ _NOT_NUMERIC = (
 """Options that do not change the trained weights: a run may be resumed under other values of these."""
 
 _NAMED_IF_USED = (
+    "task",
     "epochs",
     "accumulate",
     "network",
@@ -52,6 +56,8 @@ _NAMED_IF_USED = (
     "scale_by_ranks",
 )
 
+_DEFAULT_TASK_OPTIONS = task_named("segmentation").Options()
+
 RECIPE_OPTIONS = ("steps", "epochs", "batch_size", "patch_shape", "learning_rate", "network", "channels")
 """Options that fit a training to its data; their defaults are the recipe of the demo."""
 
@@ -61,9 +67,15 @@ class TrainConfig(Recipe):
     """Options of `train`."""
 
     name: str | None = option(
-        "model name in the model card (default: anatomic region and name of the label)", default=None
+        "model name in the model card (default: anatomic region and name of each label)", default=None
     )
 
+    task: str = option(
+        "what the model learns: segmentation of the labels of the training set, or the task of another installed package",
+        default="segmentation",
+        choices=task_names,
+    )
+    task_options: TaskOptions = variant_options(TASK_OPTIONS, default=_DEFAULT_TASK_OPTIONS)
     steps: int = option("number of optimizer steps", default=2000)
     epochs: int | None = option(
         "number of passes over the training cases, instead of --steps and --epoch-steps; patches are then whole cases, each used "
@@ -168,6 +180,7 @@ class TrainConfig(Recipe):
     def _check_variants(self) -> None:
         assert isinstance(self.strategy_options, strategy_class(self.strategy).Options), "made by build_config"
         assert isinstance(self.network_options, network_type(self.network).Options), "made by build_config"
+        assert isinstance(self.task_options, task_named(self.task).Options), "made by build_config"
 
     def _check_cache(self) -> None:
         mib, decided = self.cache_mib, self.strategy_options.cache_mib is not None

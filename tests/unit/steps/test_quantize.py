@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import shutil
 import sys
@@ -12,22 +11,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from medweave_core.contracts.labels import LUNG_NODULE
-from medweave_core.contracts.model import InputContract
 from medweave_steps.cli import main
 from medweave_steps.io.cohort.prepared import open_prepared
 from medweave_steps.io.model.folder import card_sha256, read_card
 from medweave_steps.tasks.segmentation.calibration import calibration_sha256, choose_windows
 from support.exported import export, openvino_logits
-from support.label_models import LABELS, label_set
-from support.model_folders import TINY_UNET, trained_model
+from support.label_models import LABELS, SOFTMAX, label_set
+from support.model_folders import TINY_UNET, tiny_card, trained_model
 from support.processes import interrupted, names_below, nearly_full_disk, started, wait_for_line
 from support.training_set import training_set
 
-CONTRACT = InputContract(
-    spacing_mm=(2.0, 2.0, 2.0), window_hu=(-1000.0, 400.0), patch_shape=(8, 8, 8), patch_multiple=2
-)
-ONE = (LUNG_NODULE,)
 # More channels than elsewhere: below eight there is little that int8 could make smaller.
 WIDER = {**TINY_UNET, "arguments": {**TINY_UNET["arguments"], "channels": [16, 32], "act": "RELU"}}
 
@@ -54,7 +47,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_candidate_computes_nearly_the_same_in_int8(made: Path) -> None:
     import openvino
 
-    image = choose_windows(open_prepared(made / "data").cases("validation"), CONTRACT, ONE, num_windows=1, seed=5)[
+    image = choose_windows(open_prepared(made / "data").cases("validation"), tiny_card(), num_windows=1, seed=5)[
         0
     ].values_BCIJK
     exact = openvino_logits(made / "exported/models/float32.xml", image)
@@ -125,7 +118,7 @@ def test_another_seed_calibrates_on_other_windows(made: Path) -> None:
 
 def test_windows_come_from_training_cases_alternate_and_hit_lesions(tmp_path: Path) -> None:
     folders = open_prepared(training_set(tmp_path / "data")).cases("train")
-    windows = choose_windows(folders, CONTRACT, ONE, num_windows=8, seed=0)
+    windows = choose_windows(folders, tiny_card(), num_windows=8, seed=0)
     assert [window.case_id for window in windows] == ["case-0", "case-1"] * 4
     assert [window.kind for window in windows] == ["lesion", "background", "background", "lesion"] * 2
     for window in windows:
@@ -138,29 +131,28 @@ def test_windows_come_from_training_cases_alternate_and_hit_lesions(tmp_path: Pa
         if window.kind == "lesion":
             assert part.any()
     assert calibration_sha256(windows) == calibration_sha256(
-        choose_windows(folders, CONTRACT, ONE, num_windows=8, seed=0)
+        choose_windows(folders, tiny_card(), num_windows=8, seed=0)
     )
 
 
 @pytest.mark.parametrize("num_cases", [1, 2, 3])
 def test_every_case_gives_windows_of_both_kinds(tmp_path: Path, num_cases: int) -> None:
     folders = open_prepared(training_set(tmp_path / "data", ("train",) * num_cases)).cases("train")
-    windows = choose_windows(folders, CONTRACT, ONE, num_windows=2 * num_cases, seed=0)
+    windows = choose_windows(folders, tiny_card(), num_windows=2 * num_cases, seed=0)
     assert len({(window.case_id, window.kind) for window in windows}) == 2 * num_cases
 
 
 def test_lesions_of_every_label_are_drawn_in_turn(tmp_path: Path) -> None:
     folders = open_prepared(label_set(tmp_path / "data", ("train", "train"))).cases("train")
-    contract = dataclasses.replace(CONTRACT, patch_shape=(2, 2, 2))
-    windows = choose_windows(folders, contract, LABELS, num_windows=12, seed=0)
+    card = tiny_card(patch=2, labels=LABELS, output=SOFTMAX)
+    windows = choose_windows(folders, card, num_windows=12, seed=0)
     lesions = [window for window in windows if window.label]
-    assert [window.label for window in lesions] == ["edema", "core", "enhancing"] * 2
+    assert [window.label for window in lesions] == [1, 2, 4] * 2
     # Both cases show all three labels, though they are drawn from in turn, too.
     assert len({(window.case_id, window.label) for window in lesions}) == 6
-    values = {label.name: label.value for label in LABELS}
     for window in lesions:
         middle = tuple(start + 1 for start in window.start)
-        assert folders[int(window.case_id[-1])].label_IJK()[middle] == values[window.label]
+        assert folders[int(window.case_id[-1])].label_IJK()[middle] == window.label
 
 
 def test_a_case_without_a_label_shows_the_others_and_ignored_voxels_are_no_lesion(tmp_path: Path) -> None:
@@ -170,10 +162,10 @@ def test_a_case_without_a_label_shows_the_others_and_ignored_voxels_are_no_lesio
     label[label == 1] = 255
     label[label == 2] = 0
     np.save(path, label)
-    windows = choose_windows(prepared.cases("train"), CONTRACT, LABELS, num_windows=8, seed=0)
-    assert [window.label for window in windows] == ["enhancing", ""] * 4
+    windows = choose_windows(prepared.cases("train"), tiny_card(labels=LABELS, output=SOFTMAX), num_windows=8, seed=0)
+    assert [window.label for window in windows] == [4, 0] * 4
     np.save(path, np.where(label == 4, 0, label))
-    one = choose_windows(prepared.cases("train"), CONTRACT, ONE, num_windows=2, seed=0)
+    one = choose_windows(prepared.cases("train"), tiny_card(), num_windows=2, seed=0)
     assert [window.kind for window in one] == ["background", "background"]
 
 
@@ -192,7 +184,7 @@ def test_validation_cases_cannot_reach_the_calibration(made: Path) -> None:
 
 def test_cases_without_lesions_and_volumes_below_the_patch_are_used(tmp_path: Path) -> None:
     folders = open_prepared(training_set(tmp_path / "data", ("train",), balls=(), shape=(5, 8, 8))).cases("train")
-    (window,) = choose_windows(folders, CONTRACT, ONE, num_windows=1, seed=0)
+    (window,) = choose_windows(folders, tiny_card(), num_windows=1, seed=0)
     assert window.kind == "background"
     inside = window.values_BCIJK[0, 0]
     # Two of the eight planes lie before the five of the volume, one is too few for both sides: 1 before, 2 after.

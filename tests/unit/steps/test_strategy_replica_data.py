@@ -11,9 +11,10 @@ import torch
 
 from medweave_steps.cli import main
 from medweave_steps.io.model.folder import read_card
+from medweave_steps.tasks.segmentation.sampler import PatchSampler
 from medweave_steps.train_distributed.config import DistributedConfig
 from medweave_steps.train_distributed.engines import replica
-from medweave_steps.training.data.patches import Batch, PatchSampler
+from medweave_steps.training.data.batch import Batch
 from medweave_steps.training.loop.stepper import Stepper
 from support import fake_pycompss
 from support.continued import folder_to_continue, words

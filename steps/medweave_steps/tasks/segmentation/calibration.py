@@ -14,16 +14,20 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from medweave_core.contracts.labels import Label, declared_or_lesion
+from medweave_core.contracts.labels import Region
 from medweave_core.contracts.model import InputContract, ModelCard
 from medweave_core.contracts.volume import Triple
 from medweave_core.errors import UserInputError
+from medweave_steps.inference.head import OutputHead
 from medweave_steps.inference.windows import scale_hu
 from medweave_steps.io.cohort.prepared import CaseFolder
 from medweave_steps.io.hashing import sha256_of_text
 from medweave_steps.tasks import Calibration
+from medweave_steps.tasks.segmentation.judging import distinct_names
+from medweave_steps.tasks.segmentation.targets import Targets
 
 FloatArray = npt.NDArray[np.float32]
+Voxel = tuple[int, ...]
 AnyMask = npt.NDArray[np.bool_] | npt.NDArray[np.uint8]
 
 
@@ -33,27 +37,29 @@ class CalibrationWindow:
 
     Attributes:
         kind: of structure in its middle.
-        label: name of the lesion's label; empty for background.
+        label: value of the lesion's label; 0 for background.
         values_BCIJK: float32 [1, C, I, J, K], scaled as the model card says.
     """
 
     case_id: str
     kind: Literal["lesion", "background"]
-    label: str
+    label: int
     start: Triple
     values_BCIJK: FloatArray
 
 
 def calibration(cases: Sequence[CaseFolder], card: ModelCard, *, num_windows: int, seed: int) -> Calibration:
     """Return the calibration inputs of a model; arguments and errors as `choose_windows`."""
-    labels = declared_or_lesion(card.labels)
-    windows = choose_windows(cases, card.input, labels, num_windows=num_windows, seed=seed)
-    by_label = Counter(window.label for window in windows if window.kind == "lesion")
-    figures: dict[str, Any] = {"lesion_windows": by_label.total()}
-    text = f"{by_label.total()} of them around lesions"
+    labels = OutputHead.of(card).labels
+    windows = choose_windows(cases, card, num_windows=num_windows, seed=seed)
+    drawn = Counter(window.label for window in windows if window.label)
+    figures: dict[str, Any] = {"lesion_windows": drawn.total()}
+    text = f"{drawn.total()} of them around lesions"
     if len(labels) > 1:
-        figures["lesion_windows_by_label"] = {label.name: by_label[label.name] for label in labels}
-        text += f" ({', '.join(f'{by_label[label.name]} {label.name}' for label in labels)})"
+        names = distinct_names([Region(name=label.name, values=(label.value,)) for label in labels])
+        by_label = {name: drawn[label.value] for name, label in zip(names, labels, strict=True)}
+        figures["lesion_windows_by_label"] = by_label
+        text += f" ({', '.join(f'{number} {name}' for name, number in by_label.items())})"
     return Calibration(
         inputs_BCIJK=tuple(window.values_BCIJK for window in windows),
         num_cases=len({window.case_id for window in windows}),
@@ -64,7 +70,7 @@ def calibration(cases: Sequence[CaseFolder], card: ModelCard, *, num_windows: in
 
 
 def choose_windows(
-    cases: Sequence[CaseFolder], contract: InputContract, labels: Sequence[Label], *, num_windows: int, seed: int
+    cases: Sequence[CaseFolder], card: ModelCard, *, num_windows: int, seed: int
 ) -> list[CalibrationWindow]:
     """Draw windows from the cases in turn, lesion and background alternating, the lesions of each label in turn.
 
@@ -73,8 +79,7 @@ def choose_windows(
 
     Args:
         cases: training cases; a case without label or lesion gives background only, one without the label in turn the next.
-        contract: window_hu, scaled range and patch shape.
-        labels: of the model, at least one; with one, every voxel that is not background is a lesion's.
+        card: the model, with labels, window_hu, scaled range and patch shape.
         num_windows: how many, at least 1.
         seed: the same seed and cases give the same windows.
     Raises:
@@ -94,16 +99,25 @@ def choose_windows(
         random = np.random.default_rng([seed, number])
         # A chequerboard of cases and rounds: every case gives both kinds, and half of any number of windows is of each.
         lesion_turn = (number % len(ordered) + number // len(ordered)) % 2 == 0
-        in_turn = _in_turn(labels, folder.case.case_id, windows) if lesion_turn else ()
-        windows.append(_window(folder, contract, in_turn, random=random))
+        label, voxel = _lesion_voxel(folder, card, windows, random) if lesion_turn else (0, None)
+        windows.append(_window(folder, card.input, label, voxel, random))
     return windows
 
 
-def _in_turn(labels: Sequence[Label], case_id: str, windows: Sequence[CalibrationWindow]) -> list[Label]:
-    """Return the labels by rising number of windows, of equal ones that with fewer windows in this case first."""
+def _lesion_voxel(
+    folder: CaseFolder, card: ModelCard, windows: Sequence[CalibrationWindow], random: np.random.Generator
+) -> tuple[int, Voxel | None]:
+    """Return the label of the case that fewest windows show so far, and one of its voxels; 0 and None if it has no label."""
+    if not folder.case.has_label:
+        return 0, None
     in_all = Counter(window.label for window in windows)
-    in_case = Counter(window.label for window in windows if window.case_id == case_id)
-    return sorted(labels, key=lambda label: (in_all[label.name], in_case[label.name]))
+    in_case = Counter(window.label for window in windows if window.case_id == folder.case.case_id)
+    targets, label_IJK = Targets(head=OutputHead.of(card), ignore_value=folder.ignore_value), folder.label_IJK()
+    for label in sorted(targets.head.labels, key=lambda label: (in_all[label.value], in_case[label.value])):
+        voxel = _draw(targets.mask_of_label(label_IJK, label), random)
+        if voxel is not None:
+            return label.value, voxel
+    return 0, None
 
 
 def calibration_sha256(windows: Sequence[CalibrationWindow]) -> str:
@@ -116,18 +130,17 @@ def calibration_sha256(windows: Sequence[CalibrationWindow]) -> str:
 
 
 def _window(
-    folder: CaseFolder, contract: InputContract, labels: Sequence[Label], *, random: np.random.Generator
+    folder: CaseFolder, contract: InputContract, label: int, voxel: Voxel | None, random: np.random.Generator
 ) -> CalibrationWindow:
     volume_CIJK, is_ct = folder.volume_CIJK(), contract.window_hu is not None
     shape = volume_CIJK.shape[1:]
-    label, center = _lesion_voxel(folder, labels, random)
-    if center is None:
+    if voxel is None:
         inside = _draw(folder.lung_IJK(), random) if contract.crop == "lungs" else None
-        center = inside or tuple(int(random.integers(n)) for n in shape)
+        voxel = inside or tuple(int(random.integers(n)) for n in shape)
     # As the sliding window of `segment`: inside the volume, which is padded with air where it is smaller.
     start = [
         min(max(c - side // 2, 0), max(n - side, 0))
-        for c, side, n in zip(center, contract.patch_shape, shape, strict=True)
+        for c, side, n in zip(voxel, contract.patch_shape, shape, strict=True)
     ]
     where = tuple(slice(s, s + side) for s, side in zip(start, contract.patch_shape, strict=True))
     scaled_CIJK = scale_hu(volume_CIJK[:, *where], contract)
@@ -144,24 +157,7 @@ def _window(
     )
 
 
-def _lesion_voxel(
-    folder: CaseFolder, labels: Sequence[Label], random: np.random.Generator
-) -> tuple[str, tuple[int, ...] | None]:
-    """Return the first of the labels that the case has, and one of its voxels; "" and None if it has none of them."""
-    if not labels or not folder.case.has_label:
-        return "", None
-    label_IJK = folder.label_IJK()
-    for label in labels:
-        is_lesion = label_IJK == label.value if len(labels) > 1 else label_IJK > 0
-        if folder.ignore_value is not None:
-            is_lesion &= label_IJK != folder.ignore_value
-        voxel = _draw(is_lesion, random)
-        if voxel is not None:
-            return label.name, voxel
-    return "", None
-
-
-def _draw(mask_IJK: AnyMask, random: np.random.Generator) -> tuple[int, ...] | None:
+def _draw(mask_IJK: AnyMask, random: np.random.Generator) -> Voxel | None:
     voxels = np.flatnonzero(mask_IJK)
     if not len(voxels):
         return None

@@ -22,6 +22,7 @@ from medweave_steps.io.cohort.prepared import CaseFolder
 from medweave_steps.metrics.lesions import match_lesions
 from medweave_steps.metrics.masks import BoolArray
 from medweave_steps.metrics.overlap import dice
+from medweave_steps.tasks.segmentation.targets import Targets
 
 FloatArray = npt.NDArray[np.float32]
 
@@ -60,15 +61,14 @@ def check_truth(cohort: PreparedCohort, card: ModelCard) -> None:
 
 def judge_case(folder: CaseFolder, probability_CIJK: FloatArray, card: ModelCard) -> GateCase:
     """Compare one prediction with the case's label, on the prepared grid; voxels without annotation are in neither mask."""
-    outputs = OutputHead.of(card).outputs
+    targets = Targets(head=OutputHead.of(card), ignore_value=folder.ignore_value)
     label_IJK = np.asarray(folder.label_IJK())
-    annotated = None if folder.ignore_value is None else label_IJK != folder.ignore_value
+    counted = targets.counted(label_IJK)
     cases = []
-    for region, predicted in zip(outputs, output_masks(probability_CIJK, card), strict=True):
-        reference = reference_mask(label_IJK, region, num_outputs=len(outputs))
-        if annotated is not None:
-            predicted, reference = predicted & annotated, reference & annotated
-        cases.append(_judged(predicted, reference, card))
+    for region, predicted in zip(targets.outputs, output_masks(probability_CIJK, card), strict=True):
+        reference = targets.reference(label_IJK, region)
+        cases.append(_judged(predicted if counted is None else predicted & counted, reference, card))
+    names = distinct_names(targets.outputs)
     return GateCase(
         case_id=folder.case.case_id,
         patient_key=folder.case.patient_key,
@@ -76,7 +76,7 @@ def judge_case(folder: CaseFolder, probability_CIJK: FloatArray, card: ModelCard
         lesions=sum(case.lesions for case in cases),
         lesions_hit=sum(case.lesions_hit for case in cases),
         false_positives=sum(case.false_positives for case in cases),
-        by_label={region.name: case for region, case in zip(outputs, cases, strict=True)} if len(cases) > 1 else {},
+        by_label=dict(zip(names, cases, strict=True)) if len(cases) > 1 else {},
     )
 
 
@@ -94,10 +94,10 @@ def output_masks(probability_CIJK: FloatArray, card: ModelCard) -> list[BoolArra
     return head.masks(found.probability_CIJK, filters)
 
 
-def reference_mask(label_IJK: npt.NDArray[np.uint8], region: Region, *, num_outputs: int) -> BoolArray:
-    """Return the voxels of the truth that belong to an output; of a model with one output all that are not background."""
-    mask: BoolArray = label_IJK > 0 if num_outputs == 1 else np.isin(label_IJK, region.values)
-    return mask
+def distinct_names(outputs: Sequence[Region]) -> tuple[str, ...]:
+    """Return the names of outputs; with the label values where two have one name, such as both kidneys."""
+    names = [output.name for output in outputs]
+    return tuple(output.name if names.count(output.name) == 1 else output.text for output in outputs)
 
 
 def _judged(predicted: BoolArray, reference: BoolArray, card: ModelCard) -> GateLabelCase:

@@ -15,8 +15,7 @@ import numpy.typing as npt
 from medweave_core.errors import InternalError
 from medweave_steps.runtime.allocator import keep_freed_memory
 from medweave_steps.runtime.imports import require
-from medweave_steps.training.data.patches import Batch
-from medweave_steps.training.loop.loss import dice_cross_entropy
+from medweave_steps.training.data.batch import Batch
 from medweave_steps.training.recipe import Recipe
 
 FloatVector = npt.NDArray[np.float64]
@@ -27,6 +26,7 @@ class Stepper:
 
     Attributes:
         network: the module whose weights change.
+        loss: of the task, from the network's output and the labels of a batch to a scalar tensor.
         wrapped: the module called in training: the network itself, or a strategy's wrapper around it.
         device: torch.device.
         uses_bfloat16: the forward pass is in mixed bfloat16; weights and loss stay as they are.
@@ -37,6 +37,7 @@ class Stepper:
         self,
         *,
         recipe: Recipe,
+        loss: Callable[[Any, Any], Any],
         learning_rate: float,
         num_steps: int,
         network: Any,
@@ -50,12 +51,7 @@ class Stepper:
         self.dtype = next(network.parameters()).dtype
         self._loss_buffer = torch.empty((), dtype=self.dtype, pin_memory=device.type == "cuda")
         self._statistics = [buffer for buffer in network.buffers() if buffer.is_floating_point()]
-        self.loss = dice_cross_entropy(
-            dice_weight=recipe.dice_weight,
-            cross_entropy_weight=recipe.cross_entropy_weight,
-            over_batch=recipe.dice == "batch",
-            smoothing=recipe.dice_smoothing,
-        )
+        self.loss = loss
         self.optimiser = _adam(recipe, network, learning_rate)
         schedules = torch.optim.lr_scheduler
         if recipe.schedule == "constant":

@@ -10,20 +10,21 @@ import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from medweave_core.contracts.model import Postprocessing
 from medweave_core.contracts.volume import Triple, Triple_mm
-from medweave_steps.io.cohort.prepared import CaseFolder, PreparedFolder
+from medweave_steps.io.cohort.prepared import CaseFolder
 from medweave_steps.metrics.components import connected_components
 from medweave_steps.metrics.lesions import longest_diameters_mm
 from medweave_steps.runtime.imports import require
-from medweave_steps.training.data.patches import FloatArray, scaled
-
-T = TypeVar("T")
+from medweave_steps.runtime.verb import StepContext
+from medweave_steps.tasks.segmentation.targets import BoolArray, Targets, slugs
+from medweave_steps.training.data.batch import FloatArray, scaled
+from medweave_steps.training.loop.validator import Figures, Validator
 
 THRESHOLDS = (0.3, 0.4, 0.5)
 MIN_PEAKS = (0.0, 0.6, 0.7, 0.8, 0.85, 0.9, 0.93, 0.96, 0.98, 0.99, 0.995, 0.998)
@@ -61,13 +62,15 @@ def predict_probability(
     window_shape: Triple,
     overlap: float,
     device: Any,
+    is_softmax: bool = False,
 ) -> FloatArray:
-    """Return the probability of a lesion in each voxel, by MONAI's Gaussian-weighted sliding window, as `segment` computes it.
+    """Return the probability of each channel in each voxel, by MONAI's Gaussian-weighted sliding window, as `segment` computes it.
 
     Args:
-        predictor: from scaled windows [1, C, I, J, K] to float32 logits [1, 1, I, J, K].
+        predictor: from scaled windows [1, C, I, J, K] to float32 logits of the network's channels.
+        is_softmax: the channels exclude each other; else each has its own logistic function.
     Returns:
-        float32 [I, J, K].
+        float32 [C, I, J, K].
     """
     torch = require("torch", extra="train")
     inferers = require("monai.inferers", extra="train")
@@ -83,21 +86,28 @@ def predict_probability(
             sigma_scale=0.125,
             padding_mode="constant",
         )
-        probability: FloatArray = torch.sigmoid(logits)[0, 0].cpu().numpy()
+        activation = logits.softmax(1) if is_softmax else torch.sigmoid(logits)
+        probability: FloatArray = activation[0].cpu().numpy()
     return probability
 
 
 def tallies(
     probability_IJK: FloatArray,
-    label_IJK: npt.NDArray[np.uint8],
+    label_IJK: npt.NDArray[np.uint8] | BoolArray,
     spacing_mm: Triple_mm,
     *,
     choices: Sequence[Postprocessing],
+    mask_IJK: BoolArray | None = None,
+    counted_IJK: BoolArray | None = None,
 ) -> list[Tally]:
     """Count for each choice of threshold, lowest peak and smallest volume, one labeling per threshold.
 
     A lesion is a 26-connected component of the label, hit if a component of the mask that passes the filters overlaps it. Such a
     component that overlaps no lesion is a false positive.
+
+    Args:
+        mask_IJK: predicted voxels, with softmax; None where the thresholds decide.
+        counted_IJK: voxels with annotation, to which the prediction is restricted; None for all.
     """
     lesions = connected_components(np.asarray(label_IJK) > 0)
     diameters = tuple(longest_diameters_mm(lesions, spacing_mm=spacing_mm, plane_axis=2))
@@ -108,7 +118,8 @@ def tallies(
     results = []
     for choice in choices:
         if choice.threshold not in found:
-            components = connected_components(probability_IJK >= np.float32(choice.threshold))
+            mask = probability_IJK >= np.float32(choice.threshold) if mask_IJK is None else mask_IJK
+            components = connected_components(mask if counted_IJK is None else mask & counted_IJK)
             found[choice.threshold] = components
             peaks[choice.threshold] = np.zeros(components.num, np.float32)
             np.maximum.at(peaks[choice.threshold], components.labels, probability_IJK.reshape(-1)[components.voxels])
@@ -156,11 +167,11 @@ def score(figures: Mapping[str, float | None]) -> float:
     return figures["dice"] or 0.0
 
 
-def all_choices(overlap: float) -> list[Postprocessing]:
+def all_choices(overlap: float, *, thresholds: Sequence[float] = THRESHOLDS) -> list[Postprocessing]:
     """Return the thresholds, peaks and size filters that are tried."""
     return [
         Postprocessing(threshold=threshold, min_peak=peak, min_volume_mm3=volume, overlap=overlap)
-        for threshold in THRESHOLDS
+        for threshold in thresholds
         for peak in MIN_PEAKS
         for volume in MIN_VOLUMES_MM3
     ]
@@ -199,20 +210,45 @@ def choose_postprocessing(
     return choices[best], figures[best]
 
 
+def plain(overlap: float) -> Postprocessing:
+    """Return the postprocessing under which weights are compared: a threshold of one half without a size filter."""
+    return dataclasses.replace(Postprocessing(), overlap=overlap)
+
+
+CaseTally = tuple[Tally, ...]
+"""The tally of each output of the network."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Validator:
-    """The validation of a network on a set of cases.
+class SegmentationValidator(Validator):
+    """Sliding windows over the validation cases.
+
+    With several outputs each has its own tallies, threshold and filters, and the figures of a case are the means of the outputs'.
 
     Attributes:
         cases: the validation cases, labeled.
+        targets: outputs of the network.
+        max_false_positives: per scan and output, for the choice of the filters.
     """
 
     cases: Sequence[CaseFolder]
+    targets: Targets
     spacing_mm: Triple_mm
     window_hu: tuple[float, float] | None
     window_shape: Triple
     overlap: float
+    max_false_positives: float
     device: Any
+
+    @property
+    def plain(self) -> Postprocessing:
+        """Return a threshold of one half without filters."""
+        return plain(self.overlap)
+
+    @property
+    def choices(self) -> list[Postprocessing]:
+        """Return the thresholds, peaks and size filters that are tried for each output; softmax has no threshold."""
+        return all_choices(self.overlap, thresholds=(0.5,) if self.targets.is_softmax else THRESHOLDS)
 
     def tallies(
         self,
@@ -222,48 +258,106 @@ class Validator:
         num_cases: int | None = None,
         rank: int = 0,
         world_size: int = 1,
-    ) -> list[list[Tally]]:
-        """Return per case, in order, the tallies of each choice.
+    ) -> list[list[CaseTally]]:
+        """Return per case, in order, the tallies of each choice."""
+        return [self._tallies_of(case, predictor, choices) for case in self.cases[:num_cases][rank::world_size]]
 
-        Args:
-            num_cases: only the first ones; None for all.
-            rank, world_size: only this rank's share, every `world_size`-th case; `interleaved` joins the shares.
-        """
-        results = []
-        for case in self.cases[:num_cases][rank::world_size]:
-            volume = case.volume_CIJK()
-            probability = predict_probability(
-                predictor,
-                volume,
-                window_hu=self.window_hu,
-                window_shape=self.window_shape,
-                overlap=self.overlap,
-                device=self.device,
+    def _tallies_of(
+        self, case: CaseFolder, predictor: Callable[[Any], Any], choices: Sequence[Postprocessing]
+    ) -> list[CaseTally]:
+        targets, label = self.targets, case.label_IJK()
+        probability = predict_probability(
+            predictor,
+            case.volume_CIJK(),
+            window_hu=self.window_hu,
+            window_shape=self.window_shape,
+            overlap=self.overlap,
+            device=self.device,
+            is_softmax=targets.is_softmax,
+        )
+        counted, largest = targets.counted(label), probability.argmax(axis=0) if targets.is_softmax else None
+        of_outputs = []
+        for place, output in enumerate(targets.outputs):
+            channel = targets.head.channel_of(place)
+            of_outputs.append(
+                tallies(
+                    probability[channel],
+                    targets.reference(label, output),
+                    self.spacing_mm,
+                    choices=choices,
+                    mask_IJK=None if largest is None else largest == channel,
+                    counted_IJK=counted,
+                )
             )
-            results.append(tallies(probability, case.label_IJK(), self.spacing_mm, choices=choices))
-        return results
+        return list(zip(*of_outputs, strict=True))
+
+    def figures(self, tallies: Sequence[CaseTally]) -> Figures:
+        """Return the summary of all cases; with several outputs the means, then the figures of each output."""
+        return self._joined([summary([case[place] for case in tallies]) for place in range(len(self.targets.outputs))])
+
+    def score(self, figures: Mapping[str, float | None]) -> float:
+        """Return the mean Dice."""
+        return score(figures)
+
+    def progress(self, figures: Mapping[str, float | None]) -> tuple[str, dict[str, float]]:
+        """Return Dice and sensitivity."""
+        dice, sensitivity = figures["dice"] or 0.0, figures["sensitivity"] or 0.0
+        text = f"validation Dice {dice:.2f}, sensitivity {sensitivity:.2f}"
+        return text, {"dice": dice, "sensitivity": sensitivity}
+
+    def choose(self, context: StepContext, per_case: Sequence[Sequence[CaseTally]]) -> tuple[Postprocessing, Figures]:
+        """Choose threshold and filters of each output and add the cases' figures to the report."""
+        choices, outputs = self.choices, self.targets.outputs
+        chosen: list[Postprocessing] = []
+        figures: list[Figures] = []
+        for place, output in enumerate(outputs):
+            of_output = [[tally[place] for tally in case] for case in per_case]
+            best, of_best = choose_postprocessing(choices, of_output, max_false_positives=self.max_false_positives)
+            chosen.append(best)
+            figures.append(of_best)
+            self._report_false_positives(context, of_best, output.name if len(outputs) > 1 else "")
+        for case, of_case in zip(self.cases, per_case, strict=True):
+            kept = [of_case[choices.index(best)][place] for place, best in enumerate(chosen)]
+            self._add_case(context, case.case.case_id, kept)
+        return self._postprocessing(chosen), self._joined(figures)
+
+    def _postprocessing(self, chosen: Sequence[Postprocessing]) -> Postprocessing:
+        if len(chosen) == 1:
+            return chosen[0]
+        return dataclasses.replace(self.plain, by_output=tuple(best.filters[0] for best in chosen))
+
+    def _joined(self, figures: Sequence[Figures]) -> Figures:
+        if len(figures) == 1:
+            return figures[0]
+        known = {name: [own[name] for own in figures if own[name] is not None] for name in figures[0]}
+        means = {name: mean_of(values) for name, values in known.items()}
+        named = zip(slugs(self.targets.outputs), figures, strict=True)
+        return means | {f"{name}_{slug}": value for slug, own in named for name, value in own.items()}
+
+    def _report_false_positives(self, context: StepContext, figures: Figures, output: str) -> None:
+        limit, false_positives = self.max_false_positives, figures["false_positives_per_scan"] or 0.0
+        if false_positives > limit:
+            of_output = f" of {output}" if output else ""
+            context.notice(
+                f"no combination of threshold, peak probability and volume keeps false positives{of_output} at {limit:g} per "
+                f"validation scan; the best combination has {false_positives:.2f}."
+            )
+
+    def _add_case(self, context: StepContext, case_id: str, kept: Sequence[Tally]) -> None:
+        dices = [None if tally.dice != tally.dice else round(tally.dice, 4) for tally in kept]
+        named = zip(slugs(self.targets.outputs), dices, strict=True) if len(kept) > 1 else ()
+        context.add_case(
+            case_id,
+            split="validation",
+            dice=dices[0] if len(dices) == 1 else mean_of(dices),
+            lesions=sum(len(tally.hit) for tally in kept),
+            lesions_found=sum(sum(tally.hit) for tally in kept),
+            false_positives=sum(tally.num_false_positives for tally in kept),
+            **{f"dice_{slug}": dice for slug, dice in named},
+        )
 
 
-def open_validator(
-    prepared: PreparedFolder, validation: Sequence[CaseFolder], *, window_shape: Triple, overlap: float, device: Any
-) -> Validator:
-    """Return the validator of a training set: sliding windows over its validation cases."""
-    return Validator(
-        cases=validation,
-        spacing_mm=prepared.cohort.spacing_mm,
-        window_hu=prepared.cohort.window_hu,
-        window_shape=window_shape,
-        overlap=overlap,
-        device=device,
-    )
-
-
-def plain(overlap: float) -> Postprocessing:
-    """Return the postprocessing under which weights are compared: a threshold of one half without a size filter."""
-    return dataclasses.replace(Postprocessing(), overlap=overlap)
-
-
-def interleaved(shares: Sequence[Sequence[T]]) -> list[T]:
-    """Return the cases' results in order, from those of all ranks."""
-    total = sum(len(share) for share in shares)
-    return [shares[place % len(shares)][place // len(shares)] for place in range(total)]
+def mean_of(values: Sequence[float | None]) -> float | None:
+    """Return the mean of the defined values, rounded to 4 digits; None if none is defined."""
+    known = [value for value in values if value is not None]
+    return round(sum(known) / len(known), 4) if known else None
