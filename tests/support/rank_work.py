@@ -15,6 +15,7 @@ from medweave_steps.io.cohort.prepared import open_prepared
 from medweave_steps.io.model.network import build_network
 from medweave_steps.runtime.progress import Progress
 from medweave_steps.runtime.signals import Deferred
+from medweave_steps.train.command import task_of
 from medweave_steps.train.config import TrainConfig
 from medweave_steps.train.loop import Trainer
 from medweave_steps.train.network import architecture
@@ -23,7 +24,6 @@ from medweave_steps.training.distributed.group import Alone, RankGroup
 from medweave_steps.training.loop.energy import RanksEnergy
 from medweave_steps.training.loop.history import History
 from medweave_steps.training.strategies import Strategy
-from support.one_label import TASK, open_sampler, open_validator, usable_cases
 
 SUMMANDS = ((1.0, 1e16), (1.0, 1.0), (-1.0, -1e16))
 """By rank; the sum of the second column depends on its order: 1.0 from the left, 0.0 if the last two meet first."""
@@ -62,7 +62,8 @@ class OneOfTwo(Alone):
 def trainer_for(config: TrainConfig, network: Any, group: Any) -> Trainer:
     """Return a training of this network under the strategy of the options; a plain one for a fake group."""
     prepared = open_prepared(config.training_set)
-    training, validation = usable_cases(prepared)
+    task = task_of(config, prepared)
+    training, validation = task.usable_cases(prepared)
     device = choose_device("cpu")
     is_real = isinstance(group, RankGroup) or config.ranks == 1
     facts = {"num_cases": len(training), "num_channels": len(prepared.cohort.channels)}
@@ -74,10 +75,10 @@ def trainer_for(config: TrainConfig, network: Any, group: Any) -> Trainer:
     return Trainer(
         config=config,
         network=network,
-        task=TASK,
+        task=task,
         strategy=strategy,
-        sampler=open_sampler(config, prepared, training, **config.of_sampler()),
-        validator=open_validator(
+        sampler=task.open_sampler(config, prepared, training, **config.of_sampler()),
+        validator=task.open_validator(
             config, prepared, validation, window_shape=config.window_shape, overlap=0.0, device=device
         ),
         uses_bfloat16=False,
@@ -87,12 +88,12 @@ def trainer_for(config: TrainConfig, network: Any, group: Any) -> Trainer:
     )
 
 
-def seeded(config: TrainConfig, norm: Any) -> Any:
+def seeded(config: TrainConfig, norm: Any, *, channels: int = 1, out_channels: int = 1) -> Any:
     """Return the verb's network with another kind of normalization and the same weights."""
     import torch
 
     torch.manual_seed(0)
-    described = architecture(config)
+    described = architecture(config, channels=channels, out_channels=out_channels)
     return build_network(described | {"arguments": described["arguments"] | {"norm": norm}})
 
 

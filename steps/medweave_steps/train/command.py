@@ -18,10 +18,12 @@ from medweave_core.contracts.volume import modality_of
 from medweave_steps import __version__
 from medweave_steps.io.cohort.prepared import CaseFolder, PreparedFolder, open_prepared
 from medweave_steps.runtime.energy import POWERCAP
+from medweave_steps.runtime.options import check_option
 from medweave_steps.runtime.verb import StepContext, Verb
 from medweave_steps.tasks import task_named
 from medweave_steps.tasks.training import TrainingTask
 from medweave_steps.train.config import RECIPE_OPTIONS, TrainConfig
+from medweave_steps.train.cross_validation import Fold, with_fold
 from medweave_steps.training.distributed.group import Group
 
 
@@ -36,6 +38,8 @@ def run(config: TrainConfig, context: StepContext) -> Mapping[str, Any]:
     from medweave_steps.training.loop.outputs import open_outputs
     from medweave_steps.training.strategies import strategy_class
 
+    if config.folds is not None:
+        return _cross_validate(config, context)
     if config.resume_from is None:
         config = dataclasses.replace(config, resume_from=checkpoint_of_earlier_attempt(context))
     node_group = environment.node_group()
@@ -72,6 +76,65 @@ def run(config: TrainConfig, context: StepContext) -> Mapping[str, Any]:
     return results
 
 
+def _cross_validate(config: TrainConfig, context: StepContext) -> Mapping[str, Any]:
+    """Train one model for each fold, in this process."""
+    from medweave_steps.runtime import environment
+    from medweave_steps.runtime.imports import require
+    from medweave_steps.train.cross_validation import folds_of, train_folds
+    from medweave_steps.train.network import architecture
+    from medweave_steps.training.distributed.group import Alone
+    from medweave_steps.training.loop.outputs import open_outputs
+
+    resumes = config.resume_from is not None
+    check_option(
+        not resumes, "resume_from", config.resume_from, "no value: with --folds, set MEDWEAVE_RESUME_FROM instead"
+    )
+    node_group = environment.node_group()
+    if node_group.node_rank > 0:
+        return {}
+    if node_group.num_nodes > 1:
+        context.notice(f"{node_group.num_nodes} nodes were started, but --folds uses only the first node.")
+    prepared = open_prepared(config.training_set)
+    if config.has_demo_recipe and not prepared.cohort.synthetic:
+        context.notice(_describe_demo_recipe(config))
+    task = task_of(config, prepared)
+    architecture(config, out_channels=task.num_channels)
+    assert config.folds is not None
+    folds = folds_of(prepared, config.folds, seed=config.seed)
+    configs = {}
+    for fold in folds:  # before the first training
+        training, _ = task.usable_cases(with_fold(prepared, fold))
+        configs[fold] = config.for_cases(len(training), num_channels=len(prepared.cohort.channels))
+    threads = config.threads_per_rank or context.num_threads
+    require("torch", extra="train").set_num_threads(threads)
+    with open_outputs(config, node_group) as (folder, log_folder):
+
+        def train(fold: Fold) -> tuple[Mapping[str, Any], StepContext]:
+            own = _of_fold(configs[fold], fold)
+            model, log = folder / fold.name, log_folder / fold.name
+            for path in (model, log):
+                path.mkdir()
+            job = TrainJob(config=own, num_threads=threads, folder=model, log_folder=log, fold=fold)
+            outcome = train_on_rank(job, Alone())
+            assert outcome is not None, "the first rank returns it"
+            return outcome
+
+        return train_folds(folds, context, folder, train)
+
+
+def _of_fold(config: TrainConfig, fold: Fold) -> TrainConfig:
+    """Return the training of one fold: it has its own checkpoints, and resumes from those of an earlier attempt."""
+    from medweave_steps.runtime import environment
+    from medweave_steps.training.loop.checkpoint import newest_complete
+
+    earlier, folder = environment.resume_from(), config.checkpoint_folder
+    return dataclasses.replace(
+        config,
+        checkpoint_folder=folder / fold.name if folder else None,
+        resume_from=newest_complete(earlier / fold.name) if earlier else None,
+    )
+
+
 def _describe_demo_recipe(config: TrainConfig) -> str:
     patch = " x ".join(map(str, config.patch_shape))
     options = " ".join(f"--{name.replace('_', '-')}" for name in RECIPE_OPTIONS)
@@ -105,6 +168,7 @@ class TrainJob:
     Attributes:
         num_threads: compute threads of each rank.
         folder, log_folder: outputs that rank 0 writes.
+        fold: of a cross-validation; None for the splits of the training set.
         powercap: folder of the processors' counters of energy.
     """
 
@@ -112,6 +176,7 @@ class TrainJob:
     num_threads: int
     folder: Path
     log_folder: Path
+    fold: Fold | None = None
     powercap: Path = POWERCAP
 
 
@@ -122,7 +187,7 @@ def train_on_rank(job: TrainJob, group: Group) -> tuple[Mapping[str, Any], StepC
 
     started, config = time.monotonic(), job.config
     context = StepContext(verb="train", num_threads=job.num_threads, quiet=group.rank != 0)
-    prepared = open_prepared(config.training_set)
+    prepared = with_fold(open_prepared(config.training_set), job.fold)
     training, validation = task_of(config, prepared).usable_cases(prepared)
     trainer = _train(job, group, context, prepared, training, validation)
     per_case = trainer.best_tallies()
@@ -131,7 +196,7 @@ def train_on_rank(job: TrainJob, group: Group) -> tuple[Mapping[str, Any], StepC
     if group.rank != 0:
         return None
     chosen, figures = trainer.validator.choose(context, per_case)
-    card = _card(config, context, prepared, trainer, chosen, figures, energy, time.monotonic() - started)
+    card = _card(job, context, prepared, trainer, chosen, figures, energy, time.monotonic() - started)
     deliver.write_model(job.folder, trainer.network, card)
     context.versions |= environment.library_versions()
     return deliver.results_of(card), context
@@ -220,14 +285,14 @@ def _facts(job: TrainJob, group: Group, trainer: Any) -> RankFacts:
 
 
 def _card(
-    config: TrainConfig, context: StepContext, prepared: PreparedFolder, trainer: Any,
+    job: TrainJob, context: StepContext, prepared: PreparedFolder, trainer: Any,
     postprocessing: Postprocessing, figures: Mapping[str, float | None], energy: CountedEnergy, seconds: float,
 ) -> ModelCard:  # fmt: skip
     from medweave_steps.runtime.environment import cpu_model
     from medweave_steps.train.network import architecture
     from medweave_steps.training.loop.deliver import metrics_of
 
-    cohort, state = prepared.cohort, trainer.state
+    config, cohort, state = job.config, prepared.cohort, trainer.state
     task, modality = trainer.task, modality_of(cohort.channels)
     fields = task.card_fields(cohort)
     return ModelCard(
@@ -255,6 +320,7 @@ def _card(
         metrics=metrics_of(figures),
         training={
             **trainer.identity(),
+            **({"fold": job.fold.number} if job.fold else {}),
             "world_size": trainer.strategy.group.world_size,
             "steps_done": state.step,
             "best_step": state.best_step,
@@ -284,11 +350,17 @@ Patches are sampled on lesions with equal probability per lesion. The loss is Di
 one-cycle learning-rate schedule. The weights with the best validation score (sliding-window inference) are kept. The
 probability threshold, and the minimum peak probability and volume (mm³) of a lesion, are selected on the validation split.
 
+Several labels exclude each other (softmax), or are predicted as regions that overlap (--regions, one sigmoid output each). Each
+label or region has its own figures, filters and, with regions, threshold; the validation score is the mean Dice over them. Voxels
+without annotation (check --ignore-label) count in no loss and no metric.
+
+--folds K is a cross-validation by patient: K trainings, each validated on its part of the patients of train and validation.
+
 Training on the CPU is deterministic: the same seed, options, data and number of threads give the same weights, also after
 resuming from a checkpoint.
 The default options are a recipe for the synthetic scans of the demo. With other scans, the step prints a notice until you set an
 option of the recipe (--steps, --patch-shape, --network, ...).
-Errors: an empty split, cases without labels, a checkpoint of another training."""
+Errors: an empty split, cases without labels, a label without a training case, a checkpoint of another training."""
 EXAMPLE = "medweave-step train --training-set prepared/training_set --output trained_model --steps 2000"
 
 VERB = Verb(name="train", description=DESCRIPTION, example=EXAMPLE, config=TrainConfig, run=run)

@@ -43,6 +43,7 @@ _NOT_NUMERIC = (
 """Options that do not change the trained weights: a run may be resumed under other values of these."""
 
 _NAMED_IF_USED = (
+    "folds",
     "task",
     "epochs",
     "accumulate",
@@ -114,6 +115,12 @@ class TrainConfig(Recipe):
         "sliding-window size along I J K, in voxels; stored in the model card", default=(88, 104, 88), metavar="I J K"
     )
     overlap: float = option("overlap of neighboring windows, as a fraction of the window size", default=0.25)
+    folds: int | None = option(
+        "cross-validation: divide the patients of train and validation into this many folds (by --seed) and train one model for "
+        "each, validated on its fold; --output then has the folders fold-0, fold-1, ... and cross_validation.json, the table of "
+        "their scores",
+        default=None,
+    )
     strategy: str = option(
         "distribution strategy: single uses one process; ddp averages gradients over --ranks at every step; local-sgd averages "
         "weights at the end of every epoch and every --sync-interval steps",
@@ -170,12 +177,18 @@ class TrainConfig(Recipe):
         check_option(1 <= self.ranks <= most, "ranks", self.ranks, expected)
         threads = self.threads_per_rank
         check_option(threads is None or threads >= 1, "threads_per_rank", threads, "at least 1")
+        self._check_folds()
         self._check_variants()
         self.strategy_options.check(self.facts())
         self._check_cache()
         parts, least = self.accumulate, self.batch_size // (1 if self.scale_by_ranks else self.ranks)
         check_option(1 <= parts <= least, "accumulate", parts, f"1 to {least}, the number of patches per rank and step")
         self._check_network()
+
+    def _check_folds(self) -> None:
+        folds, uses_ranks = self.folds, strategy_class(self.strategy).uses_ranks
+        expected = "at least 2, with --strategy single: the folds are trained one after the other in one process"
+        check_option(folds is None or (folds >= 2 and not uses_ranks), "folds", folds, expected)
 
     def _check_variants(self) -> None:
         assert isinstance(self.strategy_options, strategy_class(self.strategy).Options), "made by build_config"

@@ -44,13 +44,18 @@ class Recipe:
     )
     cross_entropy_weight: float = option("weight of the cross-entropy loss", default=1.0)
     lesion_share: float = option(
-        "fraction of patches sampled on lesions, with equal probability per lesion", default=0.6
+        "fraction of patches sampled on lesions, with equal probability per lesion; of several labels, each is equally likely",
+        default=0.6,
     )
     bright_share: float = option(
         "fraction of the other patches sampled on bright structures (vessels) in cases cropped to the lungs",
         default=0.3,
     )
-    thick_share: float = option("fraction of the other patches sampled on thick bright structures (hila)", default=0.4)
+    thick_share: float = option(
+        "fraction of the other patches sampled on thick bright structures (hila) in cases cropped to the lungs; all other cases: "
+        "anywhere",
+        default=0.4,
+    )
     augment: bool | None = option(
         "augment patches: flips, rotations, intensity changes (default: yes; no with --epochs)", default=None
     )
@@ -66,7 +71,8 @@ class Recipe:
         "number of validation cases during training; 0 means all; the final validation uses all", default=0
     )
     max_false_positives: float = option(
-        "maximum number of false positives per validation scan when the postprocessing thresholds are selected",
+        "maximum number of false positives per validation scan, of each label or region, when the postprocessing thresholds are "
+        "selected",
         default=0.5,
     )
     precision: Literal["auto", "float32", "bfloat16"] = option(

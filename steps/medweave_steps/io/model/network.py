@@ -56,8 +56,8 @@ def load_network(folder: Path, card: ModelCard) -> Any:
     """Return the card's network with the folder's weights (`models/model.safetensors`), in evaluation mode, float32, on the CPU.
 
     Returns:
-        a torch.nn.Module from [B, C, I, J, K] to the logits of the card's output contract. A network that ends in two channels
-        whose card declares one label with sigmoid gets `one_logit`.
+        a torch.nn.Module from images [B, C, I, J, K] to logits [B, outputs, I, J, K]; with `one_logit` for a Bundle's
+        network that ends in two channels.
     Raises:
         UserInputError: as `load_plain`.
     """

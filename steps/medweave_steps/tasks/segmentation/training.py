@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -164,7 +165,10 @@ class SegmentationTraining(TrainingTask):
 
 
 def name_of(labels: Sequence[Label]) -> str:
-    """Return the default name of a model: the names of its labels, of which the first three are written out."""
-    names = [model_name(label) for label in labels[:MOST_NAMES]]
+    """Return the default name of a model: the names of its first three labels, with an anatomic region that all have named once."""
+    places = {(label.anatomy, label.laterality) for label in labels}
+    bare = [dataclasses.replace(label, anatomy=None, laterality=None) for label in labels]
+    named = [labels[0], *(bare if len(places) == 1 else labels)[1:MOST_NAMES]]
+    names = [model_name(label) for label in named]
     more = len(labels) - len(names)
     return "-".join(names) + (f"-and-{more}-more" if more else "")
