@@ -81,9 +81,7 @@ def _uncropped_shape(info: VolumeInfo) -> tuple[int, int, int]:
     return resampled_shape(ras.shape, ras.spacing_mm, info.grid.spacing_mm)
 
 
-def _restore_block(
-    probability_IJK: FloatArray, info: VolumeInfo, axes: Sequence[_Axis], outside: float
-) -> FloatArray:
+def _restore_block(probability_IJK: FloatArray, info: VolumeInfo, axes: Sequence[_Axis], outside: float) -> FloatArray:
     block = probability_IJK[
         tuple(slice(max(a.low, 0), min(a.high, n)) for a, n in zip(axes, info.grid.shape, strict=True))
     ]

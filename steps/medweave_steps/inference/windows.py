@@ -135,4 +135,3 @@ def _padded(scaled: FloatArray, window: tuple[int, ...], air: float) -> tuple[Fl
         width = [(0, 0), *((b, m - b) for b, m in zip(before, missing, strict=True))]
         scaled = np.pad(scaled, width, constant_values=np.float32(air))
     return scaled, (i, j, k)
-
