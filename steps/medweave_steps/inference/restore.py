@@ -2,8 +2,8 @@
 
 Interpolating the mask instead would leave the coarse grid's steps on the lesion's outline.
 Outside the crop everything is background. Beyond the outermost voxel centers of the uncropped grid the probability is repeated, as
-in resampling to that grid (see `io.geometry`). A voxel can belong to an output only next to a voxel of the network's grid that does, so only
-the lesions' boxes, one voxel larger on every side, are computed; a test proves that the result equals that of the whole volume.
+in resampling to that grid (see `io.geometry`). A voxel can belong to an output only next to a voxel of the network's grid that
+does, so only the lesions' boxes, one voxel larger on every side, are computed; a test proves that the result equals that of the whole volume.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def _restore_block(probability_IJK: FloatArray, info: VolumeInfo, axes: Sequence
 
 
 class _Axis(NamedTuple):
-    """The voxels `[low, high)` of the network's grid (below 0: background outside the crop) that give source voxels, with weights."""
+    """The voxels `[low, high)` of the network's grid (below 0: outside the crop) that give source voxels, with weights."""
 
     low: int
     high: int

@@ -42,8 +42,8 @@ class SegmentConfig:
     """Options of `segment`."""
 
     segmentation_model: tuple[Path, ...] = option(
-        "model folder of export or gate, with model_card.json; several folders are an ensemble: the mean of their probabilities, with "
-        "the median of their thresholds and filters for each label or region",
+        "model folder of export or gate, with model_card.json; several folders are an ensemble: the mean of their probabilities, "
+        "with the median of their thresholds and filters for each label or region",
         metavar="DIR",
     )
     case_batch: Path = option("batch folder of preprocess, such as prepared/inference_batches/batch-000")

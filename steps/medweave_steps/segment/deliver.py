@@ -106,7 +106,7 @@ def draft_dicom(case: CaseFolder, info: VolumeInfo, card: ModelCard, *, model_sh
 
 
 def body_part_finding(info: VolumeInfo, card: ModelCard) -> Finding | None:
-    """Return the finding that a case shows another part of the body than that of the card's labels; None if nothing indicates it."""
+    """Return the finding that a case shows another part of the body than the card's labels; None if nothing indicates it."""
     seen, expected = contradiction(info.body_part, card.labels, has_lungs=info.has_lungs)
     if not seen:
         return None

@@ -124,11 +124,11 @@ def test_highdicom_reads_names_and_voxels(run: Run) -> None:
     assert [seg.get_segment_description(n).segment_label for n in (1, 2, 3)] == ["Halo", "Solid core", "Cavity"]
     volume = seg.get_volume(combine_segments=True)
     index = (np.linalg.inv(volume.affine) @ series_with().affine_lps()).round(4)
-    for segment, label in enumerate(LABELS, start=1):
+    for number, label in enumerate(LABELS, start=1):
         ours = np.argwhere(labels == label.value)
         theirs = (index @ np.c_[ours, np.ones(len(ours))].T).T[:, :3].round().astype(int)
-        assert (volume.array == segment).sum() == len(ours)
-        assert (volume.array[tuple(theirs.T)] == segment).all()
+        assert (volume.array == number).sum() == len(ours)
+        assert (volume.array[tuple(theirs.T)] == number).all()
 
 
 def test_the_table_numbers_lesions_of_each_label(run: Run) -> None:
