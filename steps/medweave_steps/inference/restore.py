@@ -1,9 +1,10 @@
 """Restoring the source grid: the probabilities are interpolated linearly, then decided (thresholds, or the most probable label).
 
 Interpolating the mask instead would leave the coarse grid's steps on the lesion's outline.
-Outside the crop everything is background. Beyond the outermost voxel centers of the uncropped grid the probability is repeated, as
-in resampling to that grid (see `io.geometry`). A voxel can belong to an output only next to a voxel of the network's grid that
-does, so only the lesions' boxes, one voxel larger on every side, are computed; a test proves that the result equals that of the whole volume.
+Outside the crop everything is background. Beyond the outermost voxel centers of the uncropped grid the probability is repeated,
+as in resampling to that grid (see `io.geometry`). A voxel can belong to an output only next to a voxel of the network's grid that
+does, so only the lesions' boxes, one voxel larger on every side, are computed; a test proves that the result equals that of the
+whole volume.
 """
 
 from __future__ import annotations
