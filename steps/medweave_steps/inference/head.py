@@ -103,8 +103,7 @@ class OutputHead:
             largest = probability_CIJK.argmax(axis=0)
             return [largest == self.channel_of(place) for place in range(len(self.outputs))]
         return [
-            channel_IJK >= np.float32(one.threshold)
-            for channel_IJK, one in zip(probability_CIJK, filters, strict=True)
+            channel_IJK >= np.float32(one.threshold) for channel_IJK, one in zip(probability_CIJK, filters, strict=True)
         ]
 
     def drop(self, probability_CIJK: FloatArray, inside: npt.NDArray[np.bool_], output: int) -> None:

@@ -1,9 +1,10 @@
 """Restoring the source grid: the probabilities are interpolated linearly, then decided (thresholds, or the most probable label).
 
 Interpolating the mask instead would leave the coarse grid's steps on the lesion's outline.
-Outside the crop everything is background. Beyond the outermost voxel centers of the uncropped grid the probability is repeated, as
-in resampling to that grid (see `io.geometry`). A voxel can belong to an output only next to a voxel of the network's grid that does, so only
-the lesions' boxes, one voxel larger on every side, are computed; a test proves that the result equals that of the whole volume.
+Outside the crop everything is background. Beyond the outermost voxel centers of the uncropped grid the probability is repeated,
+as in resampling to that grid (see `io.geometry`). A voxel can belong to an output only next to a voxel of the network's grid that
+does, so only the lesions' boxes, one voxel larger on every side, are computed; a test proves that the result equals that of the
+whole volume.
 """
 
 from __future__ import annotations
@@ -81,9 +82,7 @@ def _uncropped_shape(info: VolumeInfo) -> tuple[int, int, int]:
     return resampled_shape(ras.shape, ras.spacing_mm, info.grid.spacing_mm)
 
 
-def _restore_block(
-    probability_IJK: FloatArray, info: VolumeInfo, axes: Sequence[_Axis], outside: float
-) -> FloatArray:
+def _restore_block(probability_IJK: FloatArray, info: VolumeInfo, axes: Sequence[_Axis], outside: float) -> FloatArray:
     block = probability_IJK[
         tuple(slice(max(a.low, 0), min(a.high, n)) for a, n in zip(axes, info.grid.shape, strict=True))
     ]
@@ -95,7 +94,7 @@ def _restore_block(
 
 
 class _Axis(NamedTuple):
-    """The voxels `[low, high)` of the network's grid (below 0: background outside the crop) that give source voxels, with weights."""
+    """The voxels `[low, high)` of the network's grid (below 0: outside the crop) that give source voxels, with weights."""
 
     low: int
     high: int

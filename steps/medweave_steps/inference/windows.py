@@ -77,8 +77,8 @@ def window_slices(shape: Triple, window: Triple, overlap: float) -> list[tuple[s
 def predict_probability(engine: Engine, volume_CIJK: npt.NDArray[np.floating], card: ModelCard) -> FloatArray:
     """Return the probability of each channel of the network's output, for a whole volume.
 
-    Overlapping logits are averaged with Gaussian weights, then put through the activation of the output contract. A volume smaller than a window is
-    padded on both sides with air (the low end of the scaled range), MR with its mean, 0.
+    Overlapping logits are averaged with Gaussian weights, then put through the activation of the output contract. A volume smaller
+    than a window is padded on both sides with air (the low end of the scaled range), MR with its mean, 0.
 
     Args:
         engine: the opened model; its batch shape is the window's shape.
@@ -102,9 +102,10 @@ def predict_probability(engine: Engine, volume_CIJK: npt.NDArray[np.floating], c
     logits = total[:, *inner] / weight_sum[inner]
     # One pass over the sum instead of one per window: NaN and infinity survive additions.
     if not np.isfinite(logits).all():
+        what = "voxels" if head.is_binary else "values"
         raise InternalError(
             f"the network of model '{card.name}' returned values that are NaN or infinite.",
-            seen=f"{int((~np.isfinite(logits)).sum())} of {logits.size} {'voxels' if len(logits) == 1 else 'values'} are NaN or infinite",
+            seen=f"{int((~np.isfinite(logits)).sum())} of {logits.size} {what} are NaN or infinite",
             expected="finite logits",
             do="do not use this model; if it is int8, use the float32 model that it was derived from",
         )
@@ -135,4 +136,3 @@ def _padded(scaled: FloatArray, window: tuple[int, ...], air: float) -> tuple[Fl
         width = [(0, 0), *((b, m - b) for b, m in zip(before, missing, strict=True))]
         scaled = np.pad(scaled, width, constant_values=np.float32(air))
     return scaled, (i, j, k)
-

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from medweave_core.contracts.labels import Label, Region
 from medweave_core.contracts.model import ComponentFilter, OutputContract, Postprocessing
 from medweave_core.contracts.volume import Grid, VolumeInfo
-from medweave_steps.inference.components import filter_outputs, lesion_components
 from medweave_steps.inference import restore
+from medweave_steps.inference.components import filter_outputs, lesion_components
 from medweave_steps.inference.head import OutputHead
 from medweave_steps.inference.restore import restore_labels
 from medweave_steps.io.cohort.source_hu import source_box
