@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -10,7 +11,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from medweave_core.contracts import codec
-from medweave_core.contracts.gate import GateCandidate, GateCase, GateDecision, GateTolerances
+from medweave_core.contracts.gate import (
+    GateCandidate,
+    GateCase,
+    GateDecision,
+    GateFigures,
+    GateLabelFigures,
+    GateTolerances,
+)
 from medweave_core.contracts.model import ModelCard
 from medweave_core.errors import UsageError, UserInputError
 from medweave_steps.io.cohort.prepared import CaseFolder, PreparedFolder, open_prepared
@@ -246,17 +254,25 @@ def _write(config: GateConfig, card: ModelCard, decision: GateDecision, winner: 
                 shutil.copyfile(winner.folder / name, folder / name)
             accepted = next(c for c in decision.candidates if c.card_sha256 == card_sha256(winner.card))
             assert accepted.validation is not None
-            figures = accepted.validation.figures
-            changes["metrics"] = {
-                "validation_dice": figures.dice_mean,
-                "validation_sensitivity": figures.lesion_sensitivity,
-                "validation_false_positives_per_scan": figures.false_positives_per_scan,
-            }
+            changes["metrics"] = _metrics_of(accepted.validation.figures)
             gate_notes |= {"candidate_sha256": card_sha256(winner.card)}
         changes["notes"] = {**winner.card.notes, "gate": gate_notes}
         changes |= {"precision": winner.card.precision, "parent_sha256": card_sha256(card)}
         write_card(folder, dataclasses.replace(card, **changes))
         decision_file.write_text(codec.dumps(decision), encoding="utf-8")
+
+
+def _metrics_of(figures: GateFigures) -> dict[str, float | None]:
+    """Return the figures under the names that a trained model's card has for them."""
+    parts: dict[str, GateFigures | GateLabelFigures] = {"": figures}
+    for name, of_label in figures.by_label.items():
+        parts["_" + re.sub(r"[^a-z0-9]+", "_", name.lower()).strip("_")] = of_label
+    metrics: dict[str, float | None] = {}
+    for suffix, part in parts.items():
+        metrics[f"validation_dice{suffix}"] = part.dice_mean
+        metrics[f"validation_sensitivity{suffix}"] = part.lesion_sensitivity
+        metrics[f"validation_false_positives_per_scan{suffix}"] = part.false_positives_per_scan
+    return metrics
 
 
 def _shown(case: GateCase) -> dict[str, Any]:

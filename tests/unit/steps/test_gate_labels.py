@@ -77,6 +77,10 @@ def test_an_equal_candidate_is_accepted_with_the_figures_of_every_output(
     assert list(decision["float32_validation"]["by_label"]) == names_of(output)
     for figures in decision["float32_validation"]["by_label"].values():
         assert figures == {"dice_mean": 1.0, "lesion_sensitivity": 1.0, "false_positives_per_scan": 0.0}
+    metrics = read_card(tmp_path / "accepted").metrics
+    assert {name: metrics[f"validation_dice_{name}"] for name in names_of(output)} == dict.fromkeys(
+        names_of(output), 1.0
+    )
     (case, _) = decision["float32_validation"]["cases"]
     assert (case["dice"], case["lesions"], case["lesions_hit"], case["false_positives"]) == (1.0, 6, 6, 0)
     (candidate,) = decision["candidates"]
