@@ -66,9 +66,9 @@ def run(config: QuantizeConfig, context: StepContext) -> Mapping[str, Any]:
     listed_file(config.exported_model, card, openvino_weights_file("float32"), made_by="export")
     prepared = open_prepared(config.training_set)
     check_cohort_fits(card, prepared.cohort)
-    windows = task_named(card.task_name).calibration_windows(
-        prepared.cases("train"), card, num_windows=config.windows, seed=config.seed
-    )
+    task = task_named(card.task_name)
+    task.check_truth(prepared.cohort, card)
+    windows = task.calibration_windows(prepared.cases("train"), card, num_windows=config.windows, seed=config.seed)
     num_windows = len(windows.inputs_BCIJK)
     context.notice(f"calibrating on {num_windows} windows of {windows.num_cases} training cases, {windows.text}.")
     settings = QuantizeSettings(

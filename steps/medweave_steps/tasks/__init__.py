@@ -91,7 +91,7 @@ class Task:
         raise NotImplementedError
 
     def check_truth(self, cohort: PreparedCohort, card: ModelCard) -> None:
-        """Check that a model can be judged by the truth of prepared cases.
+        """Check that the truth of prepared cases is what a model predicts, before it is judged or calibrated with them.
 
         Raises:
             UserInputError: the truth is of something else than the model predicts.

@@ -12,12 +12,13 @@ import jsonschema
 import numpy as np
 import pytest
 
-from medweave_core.contracts.labels import LUNG_NODULE, Label
+from medweave_core.contracts.labels import LUNG_NODULE, Label, Region
 from medweave_core.contracts.model import ModelCard, OutputContract
 from medweave_core.contracts.schema import schema_of
 from medweave_steps.cli import main
 from medweave_steps.io.model.folder import read_card, write_card
 from medweave_steps.io.model.network import build_network, save_weights
+from medweave_steps.tasks.segmentation.judging import distinct_names
 from support.exported import export, openvino_logits
 from support.label_models import (
     FROM,
@@ -151,6 +152,12 @@ def test_a_candidate_with_another_output_contract_is_refused(tmp_path: Path, cap
     write_card(tmp_path / "int8", dataclasses.replace(read_card(tmp_path / "int8"), output=other))
     assert gate(tmp_path) == 65
     assert "cannot replace the exported model" in capfd.readouterr().err
+
+
+def test_labels_with_one_name_keep_their_own_figures() -> None:
+    kidneys = [Region(name="kidney", values=(value,)) for value in (1, 2)]
+    cyst = Region(name="cyst", values=(3,))
+    assert distinct_names([*kidneys, cyst]) == ("kidney (label 1)", "kidney (label 2)", "cyst")
 
 
 def trained_label_model(folder: Path, output: OutputContract) -> ModelCard:

@@ -226,6 +226,17 @@ def test_a_training_set_on_another_grid_is_refused(
     assert "(1.0, 1.0, 1.0) mm" in error
 
 
+def test_a_training_set_with_other_labels_is_refused(
+    made: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    label_set(tmp_path / "data")
+    (tmp_path / "exported").symlink_to(made / "exported")
+    assert quantize(tmp_path) == 65
+    error = capfd.readouterr().err
+    assert "the labels of the preprocessed cases are not those of the model 'tiny'" in error
+    assert "1 (edema), 2 (core), 4 (enhancing) (cohort.json)" in error
+
+
 @pytest.mark.parametrize(
     ("model", "message"),
     [("trained", "has no models/float32.xml"), ("int8", "cannot be quantized"), ("data", "model_card")],
