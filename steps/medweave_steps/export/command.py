@@ -43,7 +43,7 @@ class ExportConfig:
         "maximum difference of two logits, as a fraction of the largest logit (at least 1)", default=1e-3
     )
     decision_tolerance: float = option(
-        "maximum fraction of voxels whose prediction (region, or most probable label) differs", default=1e-4
+        "maximum fraction of voxels whose predicted label or regions differ", default=1e-4
     )
 
     def __post_init__(self) -> None:
