@@ -223,9 +223,7 @@ class MaskValues:
     @staticmethod
     def of(index: CohortIndex) -> MaskValues:
         """Return the values of a cohort; one label named `lesion` if it declares none."""
-        return MaskValues(
-            labels=declared_or_lesion(index.labels), merges=index.merges, ignore_value=index.ignore_value
-        )
+        return MaskValues(labels=declared_or_lesion(index.labels), merges=index.merges, ignore_value=index.ignore_value)
 
     @property
     def allowed(self) -> tuple[int, ...]:
