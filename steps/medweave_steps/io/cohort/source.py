@@ -230,7 +230,7 @@ def read_ground_truth(
     else:
         source = open_source(cohort, entry)
         assert isinstance(source, DicomSource)
-        mask = ground_truth.read_dicom_segmentation(path, source.slices, source.grid, name, merges)
+        mask = ground_truth.read_dicom_mask(path, source.slices, source.grid, name, merges)
     if np.any((mask != label.value) & (mask != 0)):
         values = np.unique(mask)
         raise _changed(name, f"a mask with values {', '.join(map(str, values[values > 0]))} after merging")
