@@ -45,6 +45,17 @@ def keyhole(outer: np.ndarray, inner: np.ndarray) -> np.ndarray:
     return np.concatenate((outer, outer[:1], inner[:1], inner[:0:-1], inner[:1]))
 
 
+def distance_to_path(polygon: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+    """Return the distance of each voxel center (row, column) to the path of a closed polygon, in voxels."""
+    centers = np.stack(np.indices(shape), axis=-1).reshape(-1, 2).astype(float)
+    nearest = np.full(len(centers), np.inf)
+    for start, end in zip(polygon, np.roll(polygon, -1, axis=0), strict=True):
+        step = end - start
+        share = np.clip((centers - start) @ step / max(step @ step, 1e-30), 0, 1)
+        nearest = np.minimum(nearest, np.linalg.norm(centers - start - share[:, None] * step, axis=1))
+    return nearest.reshape(shape)
+
+
 def structure_set(series: CtSeries, rois: Mapping[int, DrawnRoi]) -> Dataset:
     """Return an RT Structure Set drawn on a series, ROIs by number.
 

@@ -9,7 +9,7 @@ import pytest
 from matplotlib.path import Path as Outline
 
 from medweave_steps.io.dicom.contours import ON_CONTOUR, count_crossed, rasterize
-from support.structure_sets import circle, keyhole, rectangle, star
+from support.structure_sets import circle, distance_to_path, keyhole, rectangle, star
 
 SHAPE = (40, 37)
 
@@ -30,23 +30,13 @@ def enclosed(polygon: np.ndarray) -> np.ndarray:
     return Outline(polygon).contains_points(centers()).reshape(SHAPE)
 
 
-def distance_to_path(polygon: np.ndarray) -> np.ndarray:
-    """Return the distance of each center to a polygon's path, in voxels."""
-    nearest = np.full(len(centers()), np.inf)
-    for start, end in zip(polygon, np.roll(polygon, -1, axis=0), strict=True):
-        step = end - start
-        share = np.clip((centers() - start) @ step / max(step @ step, 1e-30), 0, 1)
-        nearest = np.minimum(nearest, np.linalg.norm(centers() - start - share[:, None] * step, axis=1))
-    return nearest.reshape(SHAPE)
-
-
 @pytest.mark.parametrize("seed", range(8))
 def test_stars_at_any_place_equal_matplotlib(seed: int) -> None:
     rng = np.random.default_rng(seed)
     polygon = star(
         tuple(rng.uniform(10, 28, 2)), rng.uniform(4, 14), points=int(rng.integers(3, 9)), turn=rng.uniform(0, 6)
     )
-    expected = enclosed(polygon) | (distance_to_path(polygon) <= ON_CONTOUR)
+    expected = enclosed(polygon) | (distance_to_path(polygon, SHAPE) <= ON_CONTOUR)
     np.testing.assert_array_equal(voxels(polygon), expected)
 
 
@@ -60,7 +50,7 @@ def test_any_lines_count_by_the_even_odd_rule(seed: int) -> None:
         for (r0, c0), (r1, c1) in zip(polygon, np.roll(polygon, -1, axis=0), strict=True):
             spans = (r0 > rows) != (r1 > rows)
             crossings += spans & (c0 + (rows - r0) * (c1 - c0) / (r1 - r0) < columns)
-    clear = np.minimum.reduce([distance_to_path(polygon) for polygon in polygons]) > ON_CONTOUR
+    clear = np.minimum.reduce([distance_to_path(polygon, SHAPE) for polygon in polygons]) > ON_CONTOUR
     np.testing.assert_array_equal(voxels(*polygons)[clear], (crossings % 2 == 1)[clear])
 
 
@@ -78,7 +68,7 @@ def test_a_contour_inside_another_is_a_hole_and_one_inside_that_an_island() -> N
 
 def test_a_keyhole_contour_leaves_its_hole_out() -> None:
     outer, inner = circle((20.3, 18.1), 15.3), circle((20.4, 18.2), 7.2)
-    channel = distance_to_path(np.stack((outer[0], inner[0]))) <= ON_CONTOUR
+    channel = distance_to_path(np.stack((outer[0], inner[0])), SHAPE) <= ON_CONTOUR
     np.testing.assert_array_equal(voxels(keyhole(outer, inner)), enclosed(outer) & ~enclosed(inner) | channel)
 
 
