@@ -18,7 +18,7 @@ from medweave_core.contracts.volume import Grid
 from medweave_steps.io.cohort.label_map import LabelMap
 from medweave_steps.io.cohort.labels import LabelArray, merge_values
 from medweave_steps.io.dicom.contours import rasterize
-from medweave_steps.io.dicom.header import NATIVE, Plane, described_segments, load_pydicom
+from medweave_steps.io.dicom.header import NATIVE, Plane, background_of, described_segments, load_pydicom
 from medweave_steps.io.dicom.rtstruct import STRUCTURE_SET, damaged, read_rois
 from medweave_steps.io.dicom.series import SIDEWAYS_TOLERANCE
 from medweave_steps.io.dicom.slice_index import SlicesByImage, image_key, slices_by_image
@@ -203,12 +203,13 @@ def read_dicom_segmentation(
     described = {number for number, _ in described_segments(dataset)}
     places = _frame_places(dataset, slices, grid, name, described)
     label_map = LabelMap(grid.shape, merges)
-    kind = str(dataset.get("SegmentationType", "BINARY"))
-    highest = int(dataset.get("MaximumFractionalValue") or 1)
+    kind, highest = _kind(dataset, name)
+    background = background_of(dataset)
     num_seen = 0
     for place, frame in zip(places, _frames(dataset, name), strict=False):
         num_seen += 1
         if kind == "LABELMAP":
+            frame = np.where(frame == background, 0, frame)
             if frame.max() > 255:
                 raise _too_many_labels(name, int(frame.max()))
             for number in np.unique(frame[frame > 0]).tolist():
@@ -221,6 +222,17 @@ def read_dicom_segmentation(
         raise _damaged(name, f"{num_seen} of {len(places)} frames")
     label_map.check_overlaps(name, dict(described_segments(dataset)), "segment")
     return label_map.labels
+
+
+def _kind(dataset: Any, name: SeriesName) -> tuple[str, int]:
+    """Return the SegmentationType, and the stored value of probability or occupancy 1 (FRACTIONAL)."""
+    kind = str(dataset.get("SegmentationType") or "BINARY")
+    highest = int(dataset.get("MaximumFractionalValue") or 0)
+    if kind not in ("BINARY", "FRACTIONAL", "LABELMAP"):
+        raise _damaged(name, "a SegmentationType (0062,0001) other than BINARY, FRACTIONAL and LABELMAP")
+    if kind == "FRACTIONAL" and highest < 1:
+        raise _damaged(name, "a FRACTIONAL segmentation without MaximumFractionalValue (0062,000E)")
+    return kind, highest
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,6 +263,9 @@ def _frame_places(
     by_image = slices_by_image(slices)
     places = []
     groups = dataset.get("PerFrameFunctionalGroupsSequence") or []
+    num_frames = int(dataset.get("NumberOfFrames") or 1)
+    if len(groups) != num_frames:  # tiled images of pathology have no position for each frame
+        raise _damaged(name, f"{num_frames} frames, but the positions of {len(groups)}")
     _check_orientation(shared, groups, grid, name)
     for group in groups:
         position = _item(group, shared, "PlanePositionSequence")

@@ -205,8 +205,16 @@ def _describe(
 
 
 def described_segments(dataset: Any) -> tuple[tuple[int, str], ...]:
-    """Return number and label of each segment that the SegmentSequence of a segmentation describes."""
-    return tuple((int(s.SegmentNumber), str(s.get("SegmentLabel", ""))) for s in dataset.get("SegmentSequence") or ())
+    """Return number and label of each segment that the SegmentSequence of a segmentation describes, except its background."""
+    background = background_of(dataset)
+    segments = [(int(s.SegmentNumber), str(s.get("SegmentLabel", ""))) for s in dataset.get("SegmentSequence") or ()]
+    return tuple(segment for segment in segments if segment[0] != background or not background)
+
+
+def background_of(dataset: Any) -> int:
+    """Return the pixel value of a LABELMAP segmentation that belongs to no segment (PixelPaddingValue); 0 for other kinds."""
+    is_label_map = str(dataset.get("SegmentationType", "")) == "LABELMAP"
+    return int(dataset.get("PixelPaddingValue") or 0) if is_label_map else 0
 
 
 def _body_part(values: HeaderValues) -> str | None:
