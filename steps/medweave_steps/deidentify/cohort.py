@@ -42,6 +42,7 @@ class Deidentified:
     Attributes:
         case_ids: new ids of the written cases, in order, with the number of files of each.
         structured: True where structured content was cleaned.
+        descriptors: True where names of ROIs were kept.
         findings: errors; with one or more of them the output is not complete.
     """
 
@@ -53,6 +54,7 @@ class Deidentified:
     case_ids: dict[str, int] = field(default_factory=dict)
     num_patients: int = 0
     structured: bool = False
+    descriptors: bool = False
     findings: list[Finding] = field(default_factory=list)
 
 
@@ -144,6 +146,7 @@ def _dicom(task: Task, context: StepContext, names: Sequence[str]) -> Deidentifi
         if done.is_image:
             result.case_ids[case_id] = len(done.files)
         result.structured |= done.structured
+        result.descriptors |= done.descriptors
         result.uids |= done.uids
         result.files |= done.files
         result.actions += done.actions

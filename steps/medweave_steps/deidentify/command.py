@@ -21,7 +21,7 @@ De-identifies a cohort by the DICOM PS3.15 Basic Application Level Confidentiali
 dates. Pixel values, modality and contrasts do not change. Comments in compressed pixel data and bytes after the pixel data
 are removed.
 
-Input: DICOM series (CT, MR, PET images), DICOM SEG and SR; or NIfTI volumes and masks (plain, or a data set with
+Input: DICOM series (CT, MR, PET images), DICOM SEG, RTSTRUCT and SR; or NIfTI volumes and masks (plain, or a data set with
 dataset.json).
 
 Output: the --output folder has pseudonyms for folders, files, UIDs and patients. All dates of a patient are shifted by the
@@ -34,8 +34,8 @@ Skipped, with a notice: secondary captures, other DICOM objects, files that are 
 Rejected and not written: images with burned-in text (by their header or their pixels); unreadable pixel data; overlays in
 unused bits of the pixel data; a study with several patients.
 
-Not detected: low-contrast text, handwriting, faces in head scans, and names in codes or segment labels that occur nowhere
-else in the header. Review the output before you share it."""
+Not detected: low-contrast text, handwriting, faces in head scans, and names in codes, segment labels or ROI names that occur
+nowhere else in the header. Review the output before you share it."""
 EXAMPLE = "medweave-step deidentify --cohort /data/chest-ct --output de-identified --home home --key pseudonym.key"
 
 WAY_BACK, KEY_NAME = "way_back.json", "pseudonym.key"
@@ -164,7 +164,9 @@ def _report(
     for case_id, number in done.case_ids.items():
         context.add_case(case_id, num_files=number)
     options = options_of(
-        retain_patient_characteristics=config.retain_patient_characteristics, structured=done.structured
+        retain_patient_characteristics=config.retain_patient_characteristics,
+        structured=done.structured,
+        descriptors=done.descriptors,
     )
     figures: Mapping[str, Any] = codec.to_json(
         Deidentification(

@@ -28,6 +28,7 @@ IMPLICIT, EXPLICIT = "1.2.840.10008.1.2", "1.2.840.10008.1.2.1"
 # DICOM PS3.16, CID 7050.
 _BASIC = ("113100", "Basic Application Confidentiality Profile")
 _STRUCTURED = ("113104", "Clean Structured Content Option")
+_DESCRIPTORS = ("113105", "Clean Descriptors Option")
 _MODIFIED_DATES = ("113107", "Retain Longitudinal Temporal Information Modified Dates Option")
 _PATIENT_CHARACTERISTICS = ("113108", "Retain Patient Characteristics Option")
 
@@ -68,17 +69,20 @@ class SeriesDone:
     pseudonym: str
     is_image: bool = False
     structured: bool = False
+    descriptors: bool = False
     uids: dict[str, str] = field(default_factory=dict)
     files: dict[str, str] = field(default_factory=dict)
     actions: Counter[str] = field(default_factory=Counter)
     finding: Finding | None = None
 
 
-def options_of(*, retain_patient_characteristics: bool, structured: bool) -> list[tuple[str, str]]:
+def options_of(*, retain_patient_characteristics: bool, structured: bool, descriptors: bool) -> list[tuple[str, str]]:
     """Return codes and meanings of the profile and the options that were applied."""
     codes = [_BASIC, _MODIFIED_DATES]
     if structured:
         codes.append(_STRUCTURED)
+    if descriptors:
+        codes.append(_DESCRIPTORS)
     if retain_patient_characteristics:
         codes.append(_PATIENT_CHARACTERISTICS)
     return sorted(codes)
@@ -111,6 +115,7 @@ def deidentify_series(job: SeriesJob) -> SeriesDone:
             (job.output / path).write_bytes(new.content)
             done.is_image |= new.is_image
             done.structured |= cleaner.structured
+            done.descriptors |= cleaner.descriptors
             done.files[name] = path.as_posix()
         if search.finish():
             raise _text_in_pixels(job.ordinal)
@@ -258,7 +263,7 @@ def _unreadable(ordinal: int) -> FindingError:
 
 def _cleaned(dataset: Any, syntax: str, cleaner: HeaderCleaner) -> bytes:
     """Return the whole new file; the caller writes it, since pydicom hides the reason of a full disk."""
-    cleaner.structured = False
+    cleaner.structured = cleaner.descriptors = False
     cleaner.clean(dataset)
     _mark(dataset, cleaner)
     _new_meta(dataset, syntax)
@@ -276,7 +281,9 @@ def _mark(dataset: Any, cleaner: HeaderCleaner) -> None:
     dataset.LongitudinalTemporalInformationModified = "MODIFIED"
     items = []
     for value, meaning in options_of(
-        retain_patient_characteristics=cleaner.retain_patient_characteristics, structured=cleaner.structured
+        retain_patient_characteristics=cleaner.retain_patient_characteristics,
+        structured=cleaner.structured,
+        descriptors=cleaner.descriptors,
     ):
         item = pydicom.Dataset()
         item.CodeValue, item.CodingSchemeDesignator, item.CodeMeaning = value, "DCM", meaning

@@ -24,6 +24,7 @@ _DECIMAL_BYTES = re.compile(rb"[0-9+\-.eE \\\0]*")
 
 _PATIENT_NAME, _PATIENT_ID, _PATIENT_AGE, _TRACKING_ID = 0x00100010, 0x00100020, 0x00101010, 0x00620020
 _CODING_SCHEME_UID, _PIXEL_DATA = 0x0008010C, 0x7FE00010
+_CONTENT, _ROI_NAME = 0x0040A730, 0x30060026
 _CHARACTER_SET, _BODY_PART = 0x00080005, 0x00180015
 # Look-up tables and their descriptors (number of entries, first value, bits of an entry).
 _TABLE_DESCRIPTORS = {0x00283006: 0x00283002, **{0x00281200 + color: 0x00281100 + color for color in (1, 2, 3, 4)}}
@@ -51,6 +52,7 @@ class HeaderCleaner:
         uids: source UID to new UID, filled while headers are cleaned.
         actions: number of changes by kind.
         structured: True once a tree of structured content was cleaned.
+        descriptors: True once a descriptor that the basic profile empties was kept.
     """
 
     pseudonyms: Pseudonyms
@@ -61,6 +63,7 @@ class HeaderCleaner:
     uids: dict[str, str] = field(default_factory=dict)
     actions: Counter[str] = field(default_factory=Counter)
     structured: bool = False
+    descriptors: bool = False
 
     def clean(self, dataset: Any, *, is_item: bool = False) -> None:
         """Clean a pydicom Dataset and all sequences in it; see the module `profile` for the rules.
@@ -82,8 +85,8 @@ class HeaderCleaner:
             element = self._element(dataset, tag)
             if element is None:
                 continue
-            if number == 0x0040A730:
-                self.structured = True
+            self.structured |= number == _CONTENT
+            self.descriptors |= number == _ROI_NAME
             self._apply(dataset, element, rule or _rule_by_type(element.VR, number))
 
     def uid(self, uid: str) -> str:

@@ -352,6 +352,10 @@ def contour_twice(dataset: Dataset) -> None:
     dataset.ROIContourSequence[0].ContourSequence.append(copy.deepcopy(first_contour(dataset)))
 
 
+def reference_without_uid(dataset: Dataset) -> None:
+    del first_contour(dataset).ContourImageSequence[0].ReferencedSOPInstanceUID
+
+
 def undescribed(dataset: Dataset) -> None:
     dataset.ROIContourSequence[0].ReferencedROINumber = 9
 
@@ -369,6 +373,7 @@ def undescribed(dataset: Dataset) -> None:
         (described_twice, "unreadable-mask", "StructureSetROISequence with ROI 1 more than once"),
         (drawn_twice, "unreadable-mask", "ROIContourSequence with ROI 1 more than once"),
         (contour_twice, "unreadable-mask", "the same contour of ROI 1 (nodule) twice"),
+        (reference_without_uid, "unreadable-mask", "an unusable header (AttributeError)"),
         (undescribed, "unreadable-mask", "contours of ROI 9, which StructureSetROISequence does not describe"),
     ],
 )

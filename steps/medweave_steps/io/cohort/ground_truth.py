@@ -17,9 +17,9 @@ from medweave_core.contracts.labels import LabelMerge
 from medweave_core.contracts.volume import Grid
 from medweave_steps.io.cohort.label_map import LabelMap
 from medweave_steps.io.cohort.labels import LabelArray, merge_values
-from medweave_steps.io.dicom.contours import rasterize
+from medweave_steps.io.cohort.structure_set import read_rtstruct
 from medweave_steps.io.dicom.header import NATIVE, Plane, background_of, described_segments, load_pydicom
-from medweave_steps.io.dicom.rtstruct import STRUCTURE_SET, damaged, read_rois
+from medweave_steps.io.dicom.rtstruct import STRUCTURE_SET
 from medweave_steps.io.dicom.series import SIDEWAYS_TOLERANCE
 from medweave_steps.io.dicom.slice_index import SlicesByImage, image_key, slices_by_image
 from medweave_steps.io.dicom.values import has_other_cause
@@ -121,48 +121,6 @@ def read_dicom_mask(
     if _is_structure_set(path):
         return read_rtstruct(path, slices, grid, name, merges, notices=notices)
     return read_dicom_segmentation(path, slices, grid, name, merges)
-
-
-@_refuses_odd_headers
-def read_rtstruct(
-    path: Path,
-    slices: Sequence[Plane],
-    grid: Grid,
-    name: SeriesName,
-    merges: Sequence[LabelMerge] = (),
-    *,
-    notices: list[Finding] | None = None,
-) -> LabelArray:
-    """Return the contours of an RT Structure Set as voxels on the grid of its series.
-
-    A voxel belongs to an ROI if its center is inside an odd number of the ROI's contours on that slice, or on a contour. Slices
-    without a contour are not filled.
-
-    Args:
-        slices: planes of the series in the order of the source array.
-        grid: of the series, [slice, row, column].
-        merges: ROI numbers that count as one label; an ROI merged with 0 is left out unchecked.
-        notices: receives notices about ROIs without contours, skipped slices and crossing contours.
-    Returns:
-        uint8 [slice, row, column]; the label is the ROINumber after merging.
-    Raises:
-        FindingError: see `read_rois`; a damaged file; ROIs of different labels that overlap.
-    """
-    try:
-        dataset = load_pydicom().dcmread(io.BytesIO(path.read_bytes()), force=True)
-    except Exception as error:
-        if has_other_cause(error):
-            raise
-        raise damaged(name, type(error).__name__) from error
-    dropped = {value for merge in merges if merge.value == 0 for value in merge.values}
-    rois = read_rois(dataset, slices, grid, name, dropped=dropped, notices=[] if notices is None else notices)
-    label_map = LabelMap(grid.shape, merges)
-    for roi in rois:
-        for index, polygons in roi.polygons.items():
-            filled = rasterize(polygons, grid.shape[1:])
-            label_map.paint(filled.inside * np.uint8(roi.number), index, filled.rows, filled.columns)
-    label_map.check_overlaps(name, {roi.number: roi.name for roi in rois}, "ROI")
-    return label_map.labels
 
 
 def _is_structure_set(path: Path) -> bool:
