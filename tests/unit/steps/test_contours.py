@@ -104,6 +104,7 @@ def test_only_contours_of_which_neither_contains_the_other_cross() -> None:
     assert count_crossed([outer, inner, far], SHAPE) == 0
     first, second = rectangle((2.5, 2.5), (9.5, 9.5)), rectangle((7.5, 7.5), (12.5, 12.5))
     assert count_crossed([first, second], SHAPE) == 4
+    assert count_crossed([first, circle((6, 6), 0.2), rectangle((2.6, 2.6), (9.4, 9.4))], SHAPE) == 49
 
 
 def test_thousands_of_contours_take_seconds() -> None:

@@ -79,7 +79,7 @@ def test_nothing_of_an_attribute_of_the_profile_is_left(row: dict[str, str], nes
         dataset = Dataset()
         dataset.ReferencedSeriesSequence = DicomSequence([inner])
     cleaning = cleaner()
-    if row["keyword"] == "ROIName":  # the name of a structure stays (Clean Descriptors Option) unless it has a word of the header
+    if row["keyword"] == "ROIName":  # stays (Clean Descriptors Option) unless it has a word of the header
         cleaning.identifiers = Identifiers([SECRET])
     cleaning.clean(dataset)
     rule, vr = rules(False)[tag], dictionary_VR(tag)

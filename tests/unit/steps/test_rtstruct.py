@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import numpy as np
 import pydicom
 import pytest
 from matplotlib.path import Path as Outline
+from pydicom.data import get_testdata_file
 from pydicom.dataelem import RawDataElement
 from pydicom.dataset import Dataset
 
@@ -194,6 +196,26 @@ def test_only_rois_without_contours_are_a_case_without_lesions(tmp_path: Path) -
     write(tmp_path, CtSeries(shape=SHAPE), {3: DrawnRoi(name="planned")})
     assert not truth(tmp_path).any()
     assert {"empty-mask", "roi-without-contours"} <= notices_of(tmp_path).keys()
+
+
+def test_a_structure_set_of_a_planning_system(tmp_path: Path) -> None:
+    path = Path(get_testdata_file("rtstruct.dcm"))  # the surface of a water phantom, and two isocenters
+    contours = pydicom.dcmread(path, force=True)
+    series = CtSeries(shape=(4, 32, 42), spacing_mm=(10, 10, 10), origin=(-205, -155, -210))
+    frame = contours.ReferencedFrameOfReferenceSequence[0]
+    images = series.datasets()
+    for image in images:
+        image.SeriesInstanceUID = frame.RTReferencedStudySequence[0].RTReferencedSeriesSequence[0].SeriesInstanceUID
+        image.FrameOfReferenceUID = frame.FrameOfReferenceUID
+    write_datasets(images, tmp_path / "ct")
+    shutil.copy(path, tmp_path / "rtstruct.dcm")
+    assert only_error(tmp_path).seen == "ROI 2 (Isocenter 1): 1 POINT; ROI 3 (Isocenter 2): 1 POINT"
+    merge = ("0,2,3:background",)
+    checked = check(tmp_path, merge=merge)
+    assert [label.text for label in checked.index.labels] == ["1 (patient)"]
+    expected = np.zeros(series.shape, dtype=np.uint8)
+    expected[1:, 1:-1, 1:-1] = 1  # 400 x 300 mm around the origin
+    np.testing.assert_array_equal(read_truth(tmp_path, checked.index.cases[0], merge=merge), expected)
 
 
 def test_each_structure_set_goes_to_its_series(tmp_path: Path) -> None:

@@ -58,15 +58,15 @@ def rasterize(polygons: Sequence[Polygon], shape: tuple[int, int]) -> Filled:
 
 
 def count_crossed(polygons: Sequence[Polygon], shape: tuple[int, int]) -> int:
-    """Return the number of voxels in the common part of two polygons of which neither contains the other."""
+    """Return the number of voxels in the common part of polygons that cross, or that enclose the same voxels."""
     crossed = 0
     for first, second in combinations(polygons, 2):
         if (first.max(axis=0) < second.min(axis=0)).any() or (second.max(axis=0) < first.min(axis=0)).any():
             continue
         window = _window(np.concatenate((first, second)), shape)
         one, other = (_inside(polygon, np.roll(polygon, -1, axis=0), *window) for polygon in (first, second))
-        common = int((one & other).sum())
-        if common < min(int(one.sum()), int(other.sum())):
+        common, sizes = int((one & other).sum()), (int(one.sum()), int(other.sum()))
+        if common < min(sizes) or common == max(sizes):  # otherwise one contains the other: a hole
             crossed += common
     return crossed
 

@@ -299,8 +299,8 @@ class _Reader:
         crossed = [(roi, sum(count_crossed(polygons, shape) for polygons in roi.polygons.values())) for roi in rois]
         texts = [f"ROI {roi.text}: {count} voxels" for roi, count in crossed if count]
         if texts:
-            what = f"{self.name}: contours of one ROI cross; the voxels inside both do not belong to the ROI (even-odd rule)."
-            do = "join these contours if the structure contains the common part"
+            what = f"{self.name}: contours of one ROI cross or coincide; the voxels inside both do not belong to the ROI (even-odd rule)."
+            do = "join these contours, or delete one, if the structure contains the common part"
             yield notice("crossing-contours", what, seen=first_of(texts, 6), do=do, case_id=self.name.case_id)
 
     def misplaced(self, number: int, seen: str, expected: str) -> FindingError:
