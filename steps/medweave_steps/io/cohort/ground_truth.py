@@ -19,7 +19,7 @@ from medweave_steps.io.cohort.label_map import LabelMap
 from medweave_steps.io.cohort.labels import LabelArray, merge_values
 from medweave_steps.io.cohort.structure_set import read_rtstruct
 from medweave_steps.io.dicom.header import NATIVE, Plane, background_of, described_segments, load_pydicom
-from medweave_steps.io.dicom.rtstruct import STRUCTURE_SET
+from medweave_steps.io.dicom.rtstruct_header import STRUCTURE_SET
 from medweave_steps.io.dicom.series import SIDEWAYS_TOLERANCE
 from medweave_steps.io.dicom.slice_index import SlicesByImage, image_key, slices_by_image
 from medweave_steps.io.dicom.values import has_other_cause

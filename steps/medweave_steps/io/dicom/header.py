@@ -25,7 +25,7 @@ from medweave_steps.io.dicom.planes import (
     frames_disagree,
     read_planes,
 )
-from medweave_steps.io.dicom.rtstruct import STRUCTURE_SET, described_rois, referenced_objects
+from medweave_steps.io.dicom.rtstruct_header import STRUCTURE_SET, described_rois, referenced_objects
 from medweave_steps.io.dicom.uids import fill_from_file_meta
 from medweave_steps.io.dicom.values import HeaderValues, has_other_cause
 from medweave_steps.runtime.imports import require

@@ -16,16 +16,16 @@ import numpy as np
 import numpy.typing as npt
 
 from medweave_core.contracts.cohort import Finding
+from medweave_core.contracts.labels import HIGHEST_VALUE
 from medweave_core.contracts.volume import Grid
 from medweave_steps.io.dicom.contours import Polygon, count_crossed
 from medweave_steps.io.dicom.planes import Plane
+from medweave_steps.io.dicom.rtstruct_header import contours_of, frames_of_reference, listed_images, names_of
 from medweave_steps.io.dicom.slice_index import SlicesByImage, image_key, slices_by_image
 from medweave_steps.io.findings import FindingError, SeriesName, first_of, notice
 from medweave_steps.io.geometry import lps_to_ras
 
-STRUCTURE_SET = "1.2.840.10008.5.1.4.1.1.481.3"
 SAME_PLANE_VOXELS = 0.1  # share of the slice distance by which a contour may leave the plane of its slice
-HIGHEST_NUMBER = 255
 
 _CLOSED = ("CLOSED_PLANAR", "CLOSEDPLANAR_XOR")
 _HALF_A_VOXEL = 0.5 + 1e-3  # the border of the image lies half a voxel beyond the outermost centers
@@ -38,7 +38,7 @@ class Roi:
     Attributes:
         number: ROINumber, the label value.
         name: ROIName.
-        polygons: vertices (row, column) of its contours by the index of their slice; empty for an ROI without contours.
+        polygons: vertices (row, column) of its contours by the index of their slice.
     """
 
     number: int
@@ -49,24 +49,6 @@ class Roi:
     def text(self) -> str:
         """Return number and name, as messages show an ROI."""
         return _roi_text(self.number, self.name)
-
-
-def described_rois(dataset: Any) -> tuple[tuple[int, str], ...]:
-    """Return number and name of each ROI of an RT Structure Set that has a contour."""
-    drawn = {number for number, contours in _contours(dataset) if contours}
-    return tuple((number, text) for number, text in _names(dataset) if number in drawn)
-
-
-def referenced_objects(dataset: Any) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the SeriesInstanceUIDs that an RT Structure Set references, and the SOPInstanceUIDs of the images."""
-    images = _listed_images(dataset) or [
-        str(image.ReferencedSOPInstanceUID)
-        for _, contours in _contours(dataset)
-        for contour in contours
-        for image in contour.get("ContourImageSequence") or ()
-    ]
-    series = [str(item.SeriesInstanceUID) for item in _referenced_series(dataset) if item.get("SeriesInstanceUID")]
-    return tuple(dict.fromkeys(series)), tuple(dict.fromkeys(images))
 
 
 def read_rois(
@@ -125,13 +107,13 @@ class _Reader:
         unknown = sorted(drawn.keys() - self.names.keys())
         if unknown:
             raise damaged(self.name, f"contours of ROI {unknown[0]}, which StructureSetROISequence does not describe")
-        outside = [number for number in sorted(drawn) if not 0 < number <= HIGHEST_NUMBER]
+        outside = [number for number in sorted(drawn) if not 0 < number <= HIGHEST_VALUE]
         if outside:
             raise self.name.refuse(
                 "labels-outside-declared-set",
                 "the structure set has an ROI number that is not a label value.",
                 seen=f"ROINumber {first_of(outside)}",
-                expected=f"ROINumber (3006,0022) 1 to {HIGHEST_NUMBER}",
+                expected=f"ROINumber (3006,0022) 1 to {HIGHEST_VALUE}",
                 do="renumber the ROIs, or remove those that are not ground truth",
             )
 
@@ -155,7 +137,7 @@ class _Reader:
 
     def check_frames_of_reference(self, drawn: Mapping[int, Any], of_series: set[str]) -> None:
         """Refuse ROIs drawn in another frame of reference than that of the series."""
-        listed = {str(item.get("FrameOfReferenceUID") or "") for item in _frames_of_reference(self.dataset)} - {""}
+        listed = {str(item.get("FrameOfReferenceUID") or "") for item in frames_of_reference(self.dataset)} - {""}
         for item in self.dataset.get("StructureSetROISequence") or ():
             number = int(item.ROINumber)
             own = {str(item.get("ReferencedFrameOfReferenceUID") or "")} - {""} or listed
@@ -168,7 +150,7 @@ class _Reader:
 
     def check_series(self) -> None:
         """Refuse a structure set that lists images, none of which is in the series."""
-        listed = _listed_images(self.dataset)
+        listed = listed_images(self.dataset)
         if listed and not {uid for uid, _ in self.by_image} & set(listed):
             raise self.name.refuse(
                 "mask-on-another-grid",
@@ -299,7 +281,7 @@ class _Reader:
         crossed = [(roi, sum(count_crossed(polygons, shape) for polygons in roi.polygons.values())) for roi in rois]
         texts = [f"ROI {roi.text}: {count} voxels" for roi, count in crossed if count]
         if texts:
-            what = f"{self.name}: contours of one ROI cross or coincide; the voxels inside both do not belong to the ROI (even-odd rule)."
+            what = f"{self.name}: contours of one ROI cross or coincide; voxels inside both do not belong to it (even-odd rule)."
             do = "join these contours, or delete one, if the structure contains the common part"
             yield notice("crossing-contours", what, seen=first_of(texts, 6), do=do, case_id=self.name.case_id)
 
@@ -339,21 +321,11 @@ def _roi_text(number: int, text: str) -> str:
 
 def _num_skipped(roi: Roi) -> int:
     indices = roi.polygons.keys()
-    return max(indices) - min(indices) + 1 - len(indices) if indices else 0
-
-
-def _names(dataset: Any) -> list[tuple[int, str]]:
-    items = dataset.get("StructureSetROISequence") or ()
-    return [(int(item.ROINumber), str(item.get("ROIName") or "").strip()) for item in items]
-
-
-def _contours(dataset: Any) -> list[tuple[int, Sequence[Any]]]:
-    items = dataset.get("ROIContourSequence") or ()
-    return [(int(item.ReferencedROINumber), item.get("ContourSequence") or ()) for item in items]
+    return max(indices) - min(indices) + 1 - len(indices)
 
 
 def _described_once(dataset: Any, name: SeriesName) -> list[tuple[int, str]]:
-    names = _names(dataset)
+    names = names_of(dataset)
     if not names:
         raise name.refuse(
             "no-roi",
@@ -367,7 +339,7 @@ def _described_once(dataset: Any, name: SeriesName) -> list[tuple[int, str]]:
 
 
 def _contours_once(dataset: Any, name: SeriesName) -> list[tuple[int, Sequence[Any]]]:
-    contours = _contours(dataset)
+    contours = contours_of(dataset)
     _check_unique([number for number, _ in contours], "ROIContourSequence", name)
     return contours
 
@@ -376,19 +348,3 @@ def _check_unique(numbers: Sequence[int], keyword: str, name: SeriesName) -> Non
     repeated = [number for number, count in Counter(numbers).items() if count > 1]
     if repeated:
         raise damaged(name, f"{keyword} with ROI {repeated[0]} more than once")
-
-
-def _frames_of_reference(dataset: Any) -> Sequence[Any]:
-    return dataset.get("ReferencedFrameOfReferenceSequence") or ()
-
-
-def _listed_images(dataset: Any) -> list[str]:
-    """Return the SOPInstanceUIDs of the images that a structure set lists for its series."""
-    items = _referenced_series(dataset)
-    return [str(image.ReferencedSOPInstanceUID) for item in items for image in item.get("ContourImageSequence") or ()]
-
-
-def _referenced_series(dataset: Any) -> Iterator[Any]:
-    for frame in _frames_of_reference(dataset):
-        for study in frame.get("RTReferencedStudySequence") or ():
-            yield from study.get("RTReferencedSeriesSequence") or ()
