@@ -11,17 +11,20 @@ from medweave_core.contracts.labels import Label
 from medweave_steps.check.cohort import Checked, check_cohort
 from medweave_steps.check.labels import LabelOptions
 from medweave_steps.io.cohort.labels import parse_merges
-from medweave_steps.io.cohort.source import VolumeSource, open_source, read_ground_truth
+from medweave_steps.io.cohort.source import MaskValues, VolumeSource, open_source, read_ground_truth
 from medweave_steps.runtime.verb import StepContext
 
 
-def check(folder: Path, *, skip: bool = False, merge: tuple[str, ...] = ()) -> Checked:
+def check(
+    folder: Path, *, skip: bool = False, merge: tuple[str, ...] = (), ignore_value: int | None = None
+) -> Checked:
     """Run the data check in this process.
 
     Args:
         merge: values of `--merge-labels`.
+        ignore_value: of `--ignore-label`.
     """
-    options = LabelOptions(merges=parse_merges(merge))
+    options = LabelOptions(merges=parse_merges(merge), ignore_value=ignore_value)
     return check_cohort(folder, StepContext(verb="check", num_threads=2), skip=skip, label_options=options)
 
 
@@ -34,7 +37,9 @@ def cases_of(folder: Path) -> tuple[CaseEntry, ...]:
 
 def read_truth(cohort: Path, entry: CaseEntry, *, merge: tuple[str, ...] = ()) -> np.ndarray | None:
     """Return the ground truth of a case whose cohort has one label of the value 1."""
-    return read_ground_truth(cohort, entry, Label(value=1, name="nodule"), parse_merges(merge))
+    return read_ground_truth(
+        cohort, entry, MaskValues(labels=(Label(value=1, name="nodule"),), merges=parse_merges(merge))
+    )
 
 
 def open_only(folder: Path) -> VolumeSource:

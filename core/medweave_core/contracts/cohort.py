@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from medweave_core.contracts.labels import Label, LabelMerge, older_labels
+from medweave_core.contracts.labels import Label, LabelMerge, Region, older_labels
 from medweave_core.contracts.volume import CT_CHANNELS, Crop, DataClass, Grid, Triple_mm
 
 Split = Literal["train", "validation", "test"]
@@ -75,6 +75,8 @@ class CohortIndex:
         labels: foreground labels of the ground truth, after merging.
         merges: values of the masks that count as one label, as requested with --merge-labels.
         channels: names of the contrasts; every case has these.
+        regions: unions of labels that the cohort declares as training targets (nnU-Net); empty for the labels themselves.
+        ignore_value: value of voxels without annotation, which count in no loss and no metric; None if there are none.
         data_class: de-identified if the cohort card of `deidentify` declares it.
     """
 
@@ -86,6 +88,8 @@ class CohortIndex:
     data_class: DataClass = "identified"
     channels: tuple[str, ...] = CT_CHANNELS
     merges: tuple[LabelMerge, ...] = ()
+    regions: tuple[Region, ...] = ()
+    ignore_value: int | None = None
 
     @staticmethod
     def from_older(data: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -101,6 +105,10 @@ class PreparedCase:
     `lung.npy` bool (lungs, filled; CT only), `label.npy` uint8 where there is a ground truth. A batch's cases of CT have
     `source_hu.npy` too (see `VolumeInfo.source_hu_start`), and those from DICOM `source_headers.zip`: the headers without
     pixel data, which hold patient data. A training set has neither.
+
+    Attributes:
+        num_lesions: connected components (26) of each label, summed.
+        voxels_by_label: voxels of `label.npy` by label value; empty in the files of older versions.
     """
 
     case_id: str
@@ -109,6 +117,7 @@ class PreparedCase:
     has_label: bool
     num_lesions: int
     num_label_voxels: int
+    voxels_by_label: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,6 +131,7 @@ class PreparedCohort:
         crop: how the field of view was chosen.
         labels: foreground labels of `label.npy`.
         merges: values of the source masks that count as one label.
+        regions, ignore_value: as in the cohort index.
         split_seed: seed of the patient-level draw.
         data_sha256: digest over the source digests of all cases, in order of case id.
     """
@@ -138,6 +148,8 @@ class PreparedCohort:
     data_class: DataClass = "derived"
     channels: tuple[str, ...] = CT_CHANNELS
     merges: tuple[LabelMerge, ...] = ()
+    regions: tuple[Region, ...] = ()
+    ignore_value: int | None = None
 
     @staticmethod
     def from_older(data: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -121,6 +121,24 @@ class LabelMerge:
         return f"{', '.join(map(str, self.values))} as {self.name}"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Region:
+    """A union of labels that a model predicts as one of several overlapping outputs, such as the whole tumor of BraTS.
+
+    Attributes:
+        name: name of the region.
+        values: values of its labels, ascending.
+    """
+
+    name: str
+    values: tuple[int, ...]
+
+    @property
+    def text(self) -> str:
+        """Return a text such as `tumor core (labels 2, 3)`."""
+        return f"{self.name} (label{'s' if len(self.values) > 1 else ''} {', '.join(map(str, self.values))})"
+
+
 LUNG_NODULE = Label(
     value=1,
     name="nodule",
@@ -155,18 +173,57 @@ def only_label(labels: Sequence[Label], where: str) -> Label:
         UserInputError: several foreground labels, which no merge made one.
     """
     if len(labels) > 1:
-        raise several_labels(labels, where)
+        raise UserInputError(
+            f"{where} declares {len(labels)} foreground labels, but this step supports one.",
+            seen=f"label {shown(labels)}",
+            expected="one foreground label, or an explicit merge",
+            do=merge_advice([label.value for label in labels]),
+        )
     return labels[0] if labels else Label(value=1, name="lesion")
 
 
-def several_labels(labels: Sequence[Label], where: str) -> UserInputError:
-    """Return the error for several foreground labels without an explicit merge."""
-    return UserInputError(
-        f"{where} declares {len(labels)} foreground labels, but this version of medweave segments only one.",
-        seen=f"label {shown(labels)}",
-        expected="one foreground label, or an explicit merge",
-        do=merge_advice([label.value for label in labels]),
-    )
+def declared_or_lesion(labels: Sequence[Label]) -> tuple[Label, ...]:
+    """Return the foreground labels; one label named `lesion` if none is declared."""
+    return tuple(labels) or (Label(value=1, name="lesion"),)
+
+
+def check_regions(regions: Sequence[Region], labels: Sequence[Label]) -> None:
+    """Check that regions can be predicted together and turned into one label map again.
+
+    Two regions are nested or have no label in common, each label is in a region, and each region has exactly one label that is in
+    none of the smaller regions inside it; a voxel gets that label where no smaller region holds it.
+
+    Raises:
+        UserInputError: one of these does not hold; the message names the regions.
+    """
+    known, used = {label.value for label in labels}, {value for region in regions for value in region.values}
+    problem = ""
+    if len({region.name for region in regions}) < len(regions) or not all(region.values for region in regions):
+        problem = "two regions with one name, or a region without labels"
+    elif used != known:
+        problem = f"labels {', '.join(map(str, sorted(used ^ known)))} in a region and not declared, or declared and in no region"
+    for region in regions if not problem else ():
+        for other in regions:
+            common = set(region.values) & set(other.values)
+            if region is not other and common and common not in (set(region.values), set(other.values)):
+                problem = f"{region.text} and {other.text} overlap in part"
+        if not problem and own_value(region, regions) is None:
+            problem = f"{region.text} does not have exactly one label outside of the regions inside it"
+    if problem:
+        raise UserInputError(
+            "the regions cannot be predicted together.",
+            seen=problem,
+            expected="regions that are nested or separate, over all declared labels, each with one label of its own: "
+            '"whole tumor:1,2,3" "tumor core:2,3" "enhancing tumor:3"',
+            do="correct --regions",
+        )
+
+
+def own_value(region: Region, regions: Sequence[Region]) -> int | None:
+    """Return the label of a region that is in none of the smaller regions inside it; None if that is not exactly one."""
+    inside = {value for other in regions if set(other.values) < set(region.values) for value in other.values}
+    own = [value for value in region.values if value not in inside]
+    return own[0] if len(own) == 1 else None
 
 
 def merge_advice(values: Sequence[int]) -> str:

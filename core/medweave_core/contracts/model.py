@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from medweave_core.contracts.codec import to_json
-from medweave_core.contracts.labels import LUNG_NODULE, Label, older_labels, only_label
+from medweave_core.contracts.labels import LUNG_NODULE, Label, Region, declared_or_lesion, older_labels, only_label
 from medweave_core.contracts.volume import CT_CHANNELS, Crop, DataClass, Modality, Triple, Triple_mm, Unit
 
 RESEARCH_USE_ONLY = "Research use only. Not a medical device; not for diagnosis or treatment."
@@ -47,6 +47,37 @@ class InputContract:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class OutputContract:
+    """Output contract: the channels of the network's output, in order.
+
+    - `sigmoid` without regions: one channel, the logit of the only label.
+    - `sigmoid` with regions: one logit for each region; the regions may overlap.
+    - `softmax`: the background, then one channel for each label of the card, ascending by value.
+
+    Attributes:
+        activation: function from logits to probabilities.
+        regions: unions of labels, one for each channel; empty where the channels are labels.
+    """
+
+    activation: Literal["sigmoid", "softmax"] = "sigmoid"
+    regions: tuple[Region, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComponentFilter:
+    """Threshold and filters of one output of a model that has several.
+
+    Attributes:
+        threshold: probability from which a voxel belongs to a region; not used with softmax, where the most probable label counts.
+        min_peak, min_volume_mm3: as in `Postprocessing`.
+    """
+
+    threshold: float = 0.5
+    min_peak: float = 0.0
+    min_volume_mm3: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Postprocessing:
     """From the network's output to a mask; chosen on the validation split, never on the test split.
 
@@ -56,12 +87,22 @@ class Postprocessing:
             the detection of a lesion are separate settings; 0 keeps all.
         min_volume_mm3: smaller components are dropped, mm³.
         overlap: share of a patch that neighboring windows share.
+        by_output: threshold and filters of each label or region of a model with several; empty for one, which has the values above.
     """
 
     threshold: float = 0.5
     min_peak: float = 0.0
     min_volume_mm3: float = 0.0
     overlap: float = 0.25
+    by_output: tuple[ComponentFilter, ...] = ()
+
+    @property
+    def filters(self) -> tuple[ComponentFilter, ...]:
+        """Return threshold and filters of every output."""
+        only = ComponentFilter(
+            threshold=self.threshold, min_peak=self.min_peak, min_volume_mm3=self.min_volume_mm3
+        )
+        return self.by_output or (only,)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +110,7 @@ class ModelCard:
     """`model_card.json`: the model's architecture, input contract, origin and metrics.
 
     Attributes:
+        task_name: name of the task; `task` describes it in words.
         architecture: class name and constructor arguments of the network.
         labels: foreground labels, as the cohort that the model was trained on declares them.
         precision: numeric precision of `segment`; float32 unless `gate` accepted another.
@@ -100,6 +142,14 @@ class ModelCard:
     card_version: Literal[1] = 1
     data_class: DataClass = "model"
     notes: Mapping[str, Any] = field(default_factory=dict)
+    task_name: str = "segmentation"
+    output: OutputContract = OutputContract()
+
+    @property
+    def outputs(self) -> tuple[Region, ...]:
+        """Return what the model predicts, in the order of its channels without the background: its regions, or its labels."""
+        labels = declared_or_lesion(self.labels)
+        return self.output.regions or tuple(Region(name=label.name, values=(label.value,)) for label in labels)
 
     @property
     def label(self) -> Label:

@@ -58,10 +58,12 @@ class MaskRules:
     Attributes:
         declared: labels after merging; None where the cohort declares none, and the masks' own values are the labels.
         merges: values that count as one label.
+        ignore_value: value of voxels without annotation; None if there are none.
     """
 
     declared: tuple[Label, ...] | None = None
     merges: tuple[LabelMerge, ...] = ()
+    ignore_value: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -303,6 +305,8 @@ def _only_mask(series: FoundSeries) -> str | None:
 
 def _check_mask(mask: npt.NDArray[np.uint8], rules: MaskRules, result: Examined) -> None:
     counts = np.bincount(mask[mask > 0], minlength=256)  # of the whole mask it would make a copy of 8 bytes a voxel
+    if rules.ignore_value is not None:
+        counts[rules.ignore_value] = 0
     result.labels_found = tuple(int(value) for value in np.flatnonzero(counts))
     result.num_label_voxels = int(counts.sum())
     result.num_lesions = sum(connected_components(mask == value).num for value in result.labels_found)

@@ -117,6 +117,7 @@ def check_cohort(
         synthetic=any(bool(part.get("synthetic")) for part in [card, *_cards_below(cohort, below)]),
         labels=labels,
         merges=rules.merges,
+        ignore_value=rules.ignore_value,
         cases=tuple(cases),
         findings=tuple(findings),
         channels=cases[0].channels if cases else CT_CHANNELS,

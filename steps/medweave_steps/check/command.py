@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from medweave_core.contracts import codec
+from medweave_core.contracts.labels import HIGHEST_VALUE
 from medweave_core.errors import UsageError
-from medweave_steps.runtime.options import option
+from medweave_steps.runtime.options import check_option, option
 from medweave_steps.runtime.verb import StepContext, Verb
 
 DESCRIPTION = """\
@@ -21,11 +22,12 @@ Input: DICOM series (CT and enhanced CT; any nesting and file names; DICOM SEG o
 (masks under the names of their volumes in labels/ of the same folder, or named VOLUME_seg). splits.json ({"test": [case ids]}) and
 cohort_card.json are read if present. The step prints the pairs of volume and mask.
 
-Labels: --labels declares the labels once; preprocess, train and segment use them. Masks with several foreground values need
---merge-labels: labels are never merged silently.
+Labels: --labels declares the labels once; preprocess, train and segment use them. Masks with several foreground values need a
+name for each of them (--labels, or the names in dataset.json, cohort_card.json or DICOM SEG), or --merge-labels: labels are never
+merged silently. --ignore-label names the value of voxels without annotation.
 
 Reported as errors: missing, duplicate, tilted or unevenly spaced slices; mixed series or acquisitions; values that are not HU;
-headers without usable geometry or pixel format; masks on another grid; undeclared labels, or more than one label; a mask that
+headers without usable geometry or pixel format; masks on another grid; undeclared labels; a mask that
 matches two volumes; a patient in two splits; unreadable files. The step prints every error, then exits with code 65.
 Lengths are in mm, values in HU."""
 EXAMPLE = "medweave-step check --cohort cohort --labels lung-nodule --output cohort_index.json"
@@ -48,9 +50,19 @@ class CheckConfig:
         "merge mask values into one label, as VALUES:NAME, for example 1,2:tumor; values merged with 0 become background",
         default=(), metavar="VALUES:NAME",
     )  # fmt: skip
+    ignore_label: int | None = option(
+        "mask value of voxels without annotation (1 to 255); they count in no loss and no metric (default: the value that an "
+        "nnU-Net data set declares as ignore)",
+        default=None, metavar="VALUE",
+    )  # fmt: skip
     on_error: Literal["stop", "skip"] = option(
         "invalid cases: stop after all errors are reported, or skip these cases", default="stop"
     )
+
+    def __post_init__(self) -> None:
+        """Raise UsageError for a value that no mask of bytes can hold."""
+        value = self.ignore_label
+        check_option(value is None or 1 <= value <= HIGHEST_VALUE, "ignore_label", value, f"1 to {HIGHEST_VALUE}")
 
 
 def run(config: CheckConfig, context: StepContext) -> Mapping[str, Any]:
@@ -66,7 +78,9 @@ def run(config: CheckConfig, context: StepContext) -> Mapping[str, Any]:
             "--cohort is not an existing folder.", expected="a folder with CT or MR volumes", do="correct the path"
         )
     label_options = LabelOptions(
-        declared=None if config.labels is None else read_labels(config.labels), merges=parse_merges(config.merge_labels)
+        declared=None if config.labels is None else read_labels(config.labels),
+        merges=parse_merges(config.merge_labels),
+        ignore_value=config.ignore_label,
     )
     checked = check_cohort(config.cohort, context, skip=config.on_error == "skip", label_options=label_options)
     print_summary(checked, context)

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 from medweave_core.contracts.body_parts import contradiction
 from medweave_core.contracts.cohort import CaseEntry, Finding
-from medweave_core.contracts.labels import Label, LabelMerge, merge_advice
+from medweave_core.contracts.labels import Label, LabelMerge, merge_advice, shown
+from medweave_core.errors import UsageError
 from medweave_steps.check.cases import Examined, MaskRules
 from medweave_steps.io.cohort.discovery import FoundSeries
 from medweave_steps.io.cohort.labels import merged_labels, renamed
@@ -22,21 +23,32 @@ class LabelOptions:
     Attributes:
         declared: labels of `--labels`, after merging; None without that option.
         merges: of `--merge-labels`.
+        ignore_value: of `--ignore-label`; None without that option.
     """
 
     declared: tuple[Label, ...] | None = None
     merges: tuple[LabelMerge, ...] = ()
+    ignore_value: int | None = None
 
-    def rules(self, own: Sequence[Label] | None) -> MaskRules:
+    def rules(self, own: Sequence[Label] | None, *, ignore_value: int | None = None) -> MaskRules:
         """Return the rules for the label values of the masks.
 
         Args:
             own: labels that the cohort itself declares, before merging; None where it declares none.
+            ignore_value: value without annotation that the cohort itself declares; the option takes precedence.
+        Raises:
+            UsageError: the value without annotation is a label too.
         """
         declared = own if self.declared is None else self.declared
-        return MaskRules(
-            declared=None if declared is None else merged_labels(declared, self.merges), merges=self.merges
-        )
+        merged = None if declared is None else merged_labels(declared, self.merges)
+        ignored = ignore_value if self.ignore_value is None else self.ignore_value
+        if ignored is not None and any(label.value == ignored for label in merged or ()):
+            raise UsageError(
+                "invalid value of --ignore-label.",
+                seen=f"{ignored}, which is the value of a label",
+                expected="a mask value that no label has",
+            )
+        return MaskRules(declared=merged, merges=self.merges, ignore_value=ignored)
 
 
 NO_LABEL_OPTIONS = LabelOptions()
@@ -60,10 +72,12 @@ def cohort_labels(
         }
         unnamed = {value: Label(value=value, name="lesion") for value in observed if value not in named}
         labels = tuple(label for _, label in sorted((named | unnamed).items()))
+        if unnamed and len(labels) > 1:
+            return labels, [_undeclared(sorted(unnamed), observed)]
     has_truth = any(one.num_lesions is not None for one in examined)
     findings = []
     if has_truth and len(labels) > 1:
-        findings.append(_several(labels, observed))
+        findings += _absent(labels, observed)
     elif has_truth and len(labels) == 1 and labels[0].value != 1:
         what = f"the mask value of the label {labels[0].name} is {labels[0].value}, not 1."
         findings.append(notice("label-value", what))
@@ -118,15 +132,21 @@ def body_part_findings(cases: Sequence[CaseEntry], labels: Sequence[Label]) -> l
     return findings
 
 
-def _several(labels: Sequence[Label], observed: Counter[int]) -> Finding:
-    seen = [
-        f"label {label.text} in {observed[label.value]} mask{'' if observed[label.value] == 1 else 's'}"
-        for label in labels
-    ]
+def _undeclared(values: Sequence[int], observed: Counter[int]) -> Finding:
+    seen = [f"value {value} in {observed[value]} mask{'' if observed[value] == 1 else 's'}" for value in values]
     return refuse(
-        "several-labels",
-        f"the cohort has {len(labels)} foreground labels, but this version supports one.",
+        "undeclared-labels",
+        "the masks contain several values, and not all of them are declared as labels.",
         seen=", ".join(seen),
-        expected="one foreground label, or --merge-labels",
-        do=merge_advice([label.value for label in labels]),
+        expected="a name for every value",
+        do=f"declare the labels with --labels FILE, or {merge_advice(values if len(values) > 1 else sorted(observed))}",
     ).finding
+
+
+def _absent(labels: Sequence[Label], observed: Counter[int]) -> list[Finding]:
+    """Return a notice for labels that are declared and in no mask: a model cannot learn them."""
+    absent = [label for label in labels if not observed[label.value]]
+    if not absent:
+        return []
+    what = f"no mask contains the label {shown(absent)}."
+    return [notice("label-in-no-mask", what, do="correct the declaration, or add cases with this label")]

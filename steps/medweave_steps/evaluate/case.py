@@ -10,13 +10,13 @@ import numpy as np
 
 from medweave_core.contracts.cohort import CaseEntry
 from medweave_core.contracts.evaluation import CaseFigures
-from medweave_core.contracts.labels import Label, LabelMerge
+from medweave_core.contracts.labels import Label
 from medweave_core.contracts.volume import Grid
 from medweave_core.errors import UserInputError
 from medweave_steps.evaluate import delivered
 from medweave_steps.evaluate.baseline import BoolArray, threshold_mask, to_source_grid
 from medweave_steps.io.cohort.prepared import CaseFolder
-from medweave_steps.io.cohort.source import read_ground_truth
+from medweave_steps.io.cohort.source import MaskValues, read_ground_truth
 from medweave_steps.io.geometry import ras_axes
 from medweave_steps.metrics.lesions import LesionMatch, match_lesions
 from medweave_steps.metrics.overlap import dice
@@ -31,14 +31,15 @@ class CaseTask:
 
     Attributes:
         entry: the case in the cohort index.
-        label, merges: of the cohort's ground truth.
+        label: that is evaluated.
+        values: of the cohort's ground truth.
         prepared: the case in its batch, for the baseline.
         mask_folder: what `segment` delivered for it.
     """
 
     entry: CaseEntry
     label: Label
-    merges: tuple[LabelMerge, ...]
+    values: MaskValues
     prepared: CaseFolder
     mask_folder: Path
 
@@ -73,7 +74,7 @@ def evaluate_case(cohort: Path, task: CaseTask, rule: BaselineRule) -> CaseResul
         UserInputError: the delivered mask or the ground truth cannot be read, or does not lie on the source grid.
     """
     entry = task.entry
-    truth = read_ground_truth(cohort, entry, task.label, task.merges)
+    truth = read_ground_truth(cohort, entry, task.values)
     assert truth is not None, "cases without a ground truth are sorted out before"
     reference = np.ascontiguousarray(truth) > 0  # C order once, not in every metric
     predicted, mask_format = delivered.read_mask(cohort, task.mask_folder, entry, task.label)

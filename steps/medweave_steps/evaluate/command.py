@@ -113,6 +113,7 @@ def due_cases(config: EvaluateConfig, index: CohortIndex) -> tuple[list[CaseTask
     """
     from medweave_steps.evaluate.case import CaseTask
     from medweave_steps.evaluate.delivered import find_masks
+    from medweave_steps.io.cohort.source import MaskValues
 
     entries = {entry.case_id: entry for entry in index.cases}
     prepared = _prepared_cases(config)
@@ -129,9 +130,9 @@ def due_cases(config: EvaluateConfig, index: CohortIndex) -> tuple[list[CaseTask
         "the case batches that were segmented",
     )
     without_truth = [case_id for case_id in prepared if entries[case_id].ground_truth is None]
-    label = only_label(index.labels, "the cohort index")
+    label, values = only_label(index.labels, "the cohort index"), MaskValues.of(index)
     tasks = [
-        CaseTask(entry=entries[case_id], label=label, merges=index.merges, prepared=case, mask_folder=masks[case_id])
+        CaseTask(entry=entries[case_id], label=label, values=values, prepared=case, mask_folder=masks[case_id])
         for case_id, case in prepared.items()
         if case_id not in without_truth
     ]

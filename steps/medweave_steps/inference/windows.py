@@ -18,6 +18,7 @@ from medweave_core.contracts.model import InputContract, ModelCard
 from medweave_core.contracts.volume import Triple
 from medweave_core.errors import InternalError
 from medweave_steps.inference.engine import Engine
+from medweave_steps.inference.head import logistic
 
 FloatArray = npt.NDArray[np.float32]
 AnyFloatArray = npt.NDArray[np.floating]
@@ -107,7 +108,7 @@ def predict_probability(engine: Engine, volume_CIJK: npt.NDArray[np.floating], c
             expected="finite logits",
             do="do not use this model; if it is int8, use the float32 model that it was derived from",
         )
-    return _logistic(logits)
+    return logistic(logits)
 
 
 def _logits(
@@ -134,13 +135,3 @@ def _padded(scaled: FloatArray, window: tuple[int, ...], air: float) -> tuple[Fl
         width = [(0, 0), *((b, m - b) for b, m in zip(before, missing, strict=True))]
         scaled = np.pad(scaled, width, constant_values=np.float32(air))
     return scaled, (i, j, k)
-
-
-def _logistic(logits: FloatArray) -> FloatArray:
-    # exp(-x) overflows float32 below -88; at that point the probability is 0 in float32 anyway.
-    probability = np.maximum(logits, np.float32(-80))
-    np.negative(probability, out=probability)
-    np.exp(probability, out=probability)
-    probability += np.float32(1)
-    np.reciprocal(probability, out=probability)
-    return probability

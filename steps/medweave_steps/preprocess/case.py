@@ -16,10 +16,16 @@ import numpy.typing as npt
 
 from medweave_core.contracts import codec
 from medweave_core.contracts.cohort import CaseEntry
-from medweave_core.contracts.labels import Label, LabelMerge
 from medweave_core.contracts.volume import Triple, VolumeInfo
 from medweave_core.errors import UserInputError
-from medweave_steps.io.cohort.source import AIR_HU, DicomSource, VolumeSource, open_source, read_ground_truth
+from medweave_steps.io.cohort.source import (
+    AIR_HU,
+    DicomSource,
+    MaskValues,
+    VolumeSource,
+    open_source,
+    read_ground_truth,
+)
 from medweave_steps.io.cohort.source_hu import SOURCE_HU_FILE, SourceHuCollector, source_box
 from medweave_steps.io.dicom.source_headers import copy_headers
 from medweave_steps.io.findings import FindingError
@@ -44,7 +50,7 @@ class CaseJob:
 
     Attributes:
         folder: of the prepared case; must exist and be empty.
-        label, merges: of the cohort's ground truth; read it too. None for a case without ground truth.
+        values: of the cohort's ground truth, which is read too; None for a case without ground truth.
         for_segment: keep what `segment` needs of the source: DICOM headers, which hold patient data, and the HU of CT.
         keep_all_lesions: widen the crop to every lesion (training cases only: elsewhere the truth must not help).
         num_workers: for reading.
@@ -54,8 +60,7 @@ class CaseJob:
     entry: CaseEntry
     settings: CaseSettings
     folder: Path
-    label: Label | None
-    merges: tuple[LabelMerge, ...]
+    values: MaskValues | None
     for_segment: bool
     keep_all_lesions: bool
     num_workers: int
@@ -74,6 +79,7 @@ class CaseDone:
     has_label: bool
     num_lesions: int
     num_label_voxels: int
+    voxels_by_label: Mapping[str, int]
     figures: Mapping[str, Any]
     notices: tuple[str, ...]
 
@@ -124,11 +130,14 @@ def prepare_case(job: CaseJob) -> CaseDone:
     planes = _planes(job, source, plan, source_hu)
     box, field, num_widened = (_prepare_ct if is_ct else _prepare_mr)(job, source, plan, lesions, planes)
     shape = _sizes(box)
-    num_outside = num_label_voxels = 0
-    if job.label:
+    num_outside, voxels_by_label = 0, {}
+    if job.values:
         label, num_outside = paint(lesions, box[0], shape)
-        num_label_voxels = int(np.count_nonzero(label))
+        voxels_by_label = _voxels_by_label(label, job.values)
         save_array(job.folder / "label.npy", label)
+    num_label_voxels = sum(voxels_by_label.values())
+    ignored = job.values.ignore_value if job.values else None
+    num_lesions = sum(lesion.value != ignored for lesion in lesions)
     if job.for_segment and isinstance(source, DicomSource):
         copy_headers(job.folder / "source_headers.zip", source.folder, source.slices)
     info = _info(entry, plan, settings, box, field)
@@ -142,15 +151,16 @@ def prepare_case(job: CaseJob) -> CaseDone:
         "shape": list(shape),
         "field_of_view": field.kind if field and settings.crop == "lungs" else settings.crop,
         "lung_volume_ml": field.lung_volume_ml if field else None,
-        "num_lesions": len(lesions),
+        "num_lesions": num_lesions,
         "num_lesions_outside_crop": num_outside,
         "num_label_voxels": num_label_voxels,
     }
     return CaseDone(
         case_id=entry.case_id,
-        has_label=job.label is not None,
-        num_lesions=len(lesions),
+        has_label=job.values is not None,
+        num_lesions=num_lesions,
         num_label_voxels=num_label_voxels,
+        voxels_by_label=voxels_by_label,
         figures=figures,
         notices=tuple(_notices(job, field, num_widened, num_outside)),
     )
@@ -225,8 +235,13 @@ def check_files(cohort: Path, entry: CaseEntry) -> None:
         )
 
 
+def _voxels_by_label(label_IJK: npt.NDArray[np.uint8], values: MaskValues) -> dict[str, int]:
+    counts = np.bincount(label_IJK.ravel(), minlength=256)
+    return {str(label.value): int(counts[label.value]) for label in values.labels}
+
+
 def _lesions(job: CaseJob, plan: Resampling) -> list[ResampledLesion]:
-    truth = read_ground_truth(job.cohort, job.entry, job.label, job.merges) if job.label else None
+    truth = read_ground_truth(job.cohort, job.entry, job.values) if job.values else None
     return [] if truth is None else resample_lesions(truth, plan)
 
 

@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from medweave_core.contracts.cohort import CaseEntry, CohortIndex, Split
-from medweave_core.contracts.labels import only_label
 from medweave_core.errors import UsageError, UserInputError
 from medweave_steps.preprocess.config import DEFAULT_FRACTIONS, CaseSettings, PreprocessConfig, settings_of
 from medweave_steps.runtime.verb import StepContext, Verb
@@ -38,12 +37,13 @@ EXAMPLE = (
 
 def run(config: PreprocessConfig, context: StepContext) -> Mapping[str, Any]:
     """Write the prepared cohort and return the figures of the run report."""
+    from medweave_steps.io.cohort.source import MaskValues
     from medweave_steps.preprocess.case import CaseJob, check_files
     from medweave_steps.preprocess.layout import make_folders, parts_of, write_cohort_file
     from medweave_steps.runtime.write import atomic_directory
 
     index, settings = _inputs(config)
-    label = only_label(index.labels, "the cohort index") if config.purpose == "training" else None
+    values = MaskValues.of(index) if config.purpose == "training" else None
     splits = _splits(index, config, context)
     entries = [entry for entry in index.cases if entry.case_id in splits]
     for entry in entries:
@@ -58,8 +58,7 @@ def run(config: PreprocessConfig, context: StepContext) -> Mapping[str, Any]:
                 entry=entry,
                 settings=settings,
                 folder=folders[entry.case_id],
-                label=label,
-                merges=index.merges,
+                values=values,
                 for_segment=splits[entry.case_id] == "test",
                 keep_all_lesions=splits[entry.case_id] == "train",
                 num_workers=context.num_threads if len(entries) == 1 else 1,

@@ -14,7 +14,10 @@ from medweave_steps.io.geometry import interpolate_axis, to_ras_order
 from medweave_steps.preprocess.resample import Resampling
 
 LabelArray = npt.NDArray[np.uint8]
-HALF = 0.5 - 1e-6  # float32 rounding must not decide about a voxel that lies exactly on a lesion's border
+HALF_TOLERANCE = 1e-6
+HALF = 0.5 - HALF_TOLERANCE  # float32 rounding must not decide about a voxel that lies exactly on a lesion's border
+
+Box = tuple[slice, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,17 +27,23 @@ class ResampledLesion:
     Attributes:
         value: its label.
         start: first voxel of its box along I, J, K.
-        mask_IJK: bool, the lesion within its box; at least one voxel is set.
+        weight_IJK: float32 in [0, 1], the interpolated mask within its box; at least one voxel reaches one half.
     """
 
     value: int
     start: Triple
-    mask_IJK: npt.NDArray[np.bool_]
+    weight_IJK: npt.NDArray[np.float32]
+
+    @property
+    def mask_IJK(self) -> npt.NDArray[np.bool_]:
+        """The lesion within its box, bool; at least one voxel is set."""
+        mask: npt.NDArray[np.bool_] = self.weight_IJK >= HALF
+        return mask
 
     @property
     def stop(self) -> Triple:
         """One past the last voxel of its box along I, J, K."""
-        a, b, c = (low + n for low, n in zip(self.start, self.mask_IJK.shape, strict=True))
+        a, b, c = (low + n for low, n in zip(self.start, self.weight_IJK.shape, strict=True))
         return (a, b, c)
 
 
@@ -56,24 +65,68 @@ def resample_lesions(truth: LabelArray, plan: Resampling) -> list[ResampledLesio
 def paint(lesions: Sequence[ResampledLesion], start: Triple, shape: Triple) -> tuple[LabelArray, int]:
     """Return the label volume of a crop.
 
+    With one label, a voxel belongs to it where the interpolated mask reaches one half. With several, it gets the label with the
+    largest interpolated value, or the background if that is larger.
+
     Args:
         start, shape: of the crop on the uncropped grid.
     Returns:
         uint8 [I, J, K], and how many of the lesions have no voxel in the crop.
     """
     label = np.zeros(shape, dtype=np.uint8)
+    weights = _Weights(shape) if len({lesion.value for lesion in lesions}) > 1 else None
     outside = 0
     for lesion in lesions:
-        low = [max(a, b) for a, b in zip(lesion.start, start, strict=True)]
-        high = [min(a, b + n) for a, b, n in zip(lesion.stop, start, shape, strict=True)]
-        if any(a >= b for a, b in zip(low, high, strict=True)):
+        places = _places(lesion, start, shape)
+        if places is None:
             outside += 1
             continue
-        part = lesion.mask_IJK[tuple(slice(a - s, b - s) for a, b, s in zip(low, high, lesion.start, strict=True))]
-        target = label[tuple(slice(a - s, b - s) for a, b, s in zip(low, high, start, strict=True))]
+        inside, target = places
+        part = lesion.mask_IJK[inside]
         outside += not part.any()
-        target[part] = lesion.value
+        if weights is None:
+            label[target][part] = lesion.value
+        else:
+            weights.add(lesion.weight_IJK[inside], target, lesion.value)
+    if weights is not None:
+        label = weights.labels()
+        for lesion in lesions:  # none is lost, however small
+            places = _places(lesion, start, shape)
+            if places is not None and not (label[places[1]] == lesion.value).any():
+                label[places[1]][lesion.mask_IJK[places[0]]] = lesion.value
     return label, outside
+
+
+def _places(lesion: ResampledLesion, start: Triple, shape: Triple) -> tuple[Box, Box] | None:
+    """Return the part of a lesion's box that lies in a crop, as slices of the box and of the crop; None if there is none."""
+    low = [max(a, b) for a, b in zip(lesion.start, start, strict=True)]
+    high = [min(a, b + n) for a, b, n in zip(lesion.stop, start, shape, strict=True)]
+    if any(a >= b for a, b in zip(low, high, strict=True)):
+        return None
+    inside = tuple(slice(a - s, b - s) for a, b, s in zip(low, high, lesion.start, strict=True))
+    target = tuple(slice(a - s, b - s) for a, b, s in zip(low, high, start, strict=True))
+    return inside, target
+
+
+class _Weights:
+    """The interpolated masks of several labels in one volume."""
+
+    def __init__(self, shape: Triple) -> None:
+        self._best, self._sum = np.zeros(shape, np.float32), np.zeros(shape, np.float32)
+        self._value = np.zeros(shape, np.uint8)
+
+    def add(self, weight: npt.NDArray[np.float32], target: Box, value: int) -> None:
+        """Add one lesion."""
+        self._sum[target] += weight
+        is_larger = weight > self._best[target]
+        self._best[target][is_larger] = weight[is_larger]
+        self._value[target][is_larger] = value
+
+    def labels(self) -> LabelArray:
+        """Return the label with the largest value in each voxel; 0 where the rest of the sum is larger."""
+        background = 1 - self._sum
+        self._value[self._best < background - (HALF_TOLERANCE * 2)] = 0
+        return self._value
 
 
 def _components(truth_IJK: LabelArray) -> Iterator[tuple[int, Triple, npt.NDArray[np.bool_]]]:
@@ -118,10 +171,9 @@ def _resampled(
         places.append(positions[axis][inside] - first)
     for axis in range(3):
         around = interpolate_axis(around, places[axis], axis)
-    mask_IJK = around >= HALF
-    if not mask_IJK.any():
+    if not (around >= HALF).any():
         return _nearest(value, start, mask, positions)
-    return ResampledLesion(value=value, start=(low[0], low[1], low[2]), mask_IJK=mask_IJK)
+    return ResampledLesion(value=value, start=(low[0], low[1], low[2]), weight_IJK=around)
 
 
 def _nearest(
@@ -130,4 +182,4 @@ def _nearest(
     """Return a lesion of one new voxel: the one nearest to its center of mass."""
     centre = np.argwhere(mask).mean(axis=0) + np.asarray(start)
     i, j, k = (int(np.argmin(np.abs(place - c))) for place, c in zip(positions, centre, strict=True))
-    return ResampledLesion(value=value, start=(i, j, k), mask_IJK=np.ones((1, 1, 1), dtype=bool))
+    return ResampledLesion(value=value, start=(i, j, k), weight_IJK=np.ones((1, 1, 1), dtype=np.float32))

@@ -78,6 +78,8 @@ def write_cohort_file(
         synthetic=index.synthetic,
         labels=index.labels,
         merges=index.merges,
+        regions=index.regions,
+        ignore_value=index.ignore_value,
         channels=settings.channels,
         data_sha256=sha256_of_text(entry.content_sha256 for entry in entries),
         cases=tuple(
@@ -88,6 +90,7 @@ def write_cohort_file(
                 has_label=done[entry.case_id].has_label,
                 num_lesions=done[entry.case_id].num_lesions,
                 num_label_voxels=done[entry.case_id].num_label_voxels,
+                voxels_by_label=done[entry.case_id].voxels_by_label,
             )
             for entry in entries
         ),

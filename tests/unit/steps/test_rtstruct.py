@@ -17,6 +17,7 @@ from pydicom.dataset import Dataset
 
 from medweave_core.contracts.cohort import Finding
 from medweave_steps.check.command import DESCRIPTION
+from medweave_steps.io.cohort.source import MaskValues, read_ground_truth
 from support.checked import cases_of, check, errors_of, notices_of, only_error, read_truth
 from support.dicom_builder import AXIAL, FEET_FIRST_PRONE, CtSeries, rotated, segmentation, uid, write_datasets
 from support.structure_sets import DrawnRoi, circle, coordinates, keyhole, rectangle, star, structure_set
@@ -64,6 +65,14 @@ def truth(folder: Path) -> np.ndarray:
     mask = read_truth(folder, case)
     assert mask is not None
     assert mask.dtype == np.uint8
+    return mask
+
+
+def every_label(folder: Path) -> np.ndarray:
+    index = check(folder).index
+    assert [finding for finding in index.findings if finding.severity == "error"] == []
+    mask = read_ground_truth(folder, index.cases[0], MaskValues.of(index))
+    assert mask is not None
     return mask
 
 
@@ -133,21 +142,24 @@ def test_numbers_and_names_of_rois_are_values_and_names_of_labels(tmp_path: Path
         3: DrawnRoi(name="planned"),
     }
     write(tmp_path, CtSeries(shape=SHAPE), rois)
-    (finding,) = errors_of(tmp_path)
-    assert (finding.code, finding.seen) == ("several-labels", "label 2 (nodule) in 1 mask, label 7 (mass) in 1 mask")
+    np.testing.assert_array_equal(
+        every_label(tmp_path), on_slices({2: 2 * enclosed(SQUARE) + 7 * enclosed(moved(SQUARE, columns=8))})
+    )
+    assert [label.text for label in check(tmp_path).index.labels] == ["2 (nodule)", "7 (mass)"]
     checked = check(tmp_path, merge=("2,7:lesion",))
     assert [(label.value, label.name) for label in checked.index.labels] == [(2, "lesion")]
     assert checked.examined[0].num_label_voxels == 2 * 5 * 6
 
 
 def test_rois_that_touch_do_not_overlap(tmp_path: Path) -> None:
-    middle = 12.5
+    middle = 12.5  # no voxel center lies on the common path
     rois = {
         1: DrawnRoi(name="left", contours=[(2, rectangle((4.5, 4.5), (9.5, middle)))]),
         2: DrawnRoi(name="right", contours=[(2, rectangle((4.5, middle), (9.5, 20.5)))]),
     }
     write(tmp_path, CtSeries(shape=SHAPE), rois)
-    assert only_error(tmp_path).code == "several-labels"
+    mask = every_label(tmp_path)
+    assert [int((mask == value).sum()) for value in (1, 2)] == [5 * 8, 5 * 8]
 
 
 def test_rois_that_overlap_are_refused_with_the_merges_that_help(tmp_path: Path) -> None:

@@ -11,8 +11,8 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from medweave_core.contracts.cohort import CaseEntry
-from medweave_core.contracts.labels import Label, LabelMerge
+from medweave_core.contracts.cohort import CaseEntry, CohortIndex
+from medweave_core.contracts.labels import Label, LabelMerge, declared_or_lesion
 from medweave_core.contracts.volume import Grid
 from medweave_steps.io.cohort import ground_truth
 from medweave_steps.io.cohort.digest import digest_of_plane, joined_digest, nifti_digest, update_nifti
@@ -206,22 +206,43 @@ def open_source(cohort: Path, entry: CaseEntry) -> VolumeSource:
     return source
 
 
-def read_ground_truth(
-    cohort: Path, entry: CaseEntry, label: Label, merges: Sequence[LabelMerge]
-) -> npt.NDArray[np.uint8] | None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MaskValues:
+    """The values of the reference masks of a cohort, as its index lists them.
+
+    Attributes:
+        labels: foreground labels, after merging.
+        merges: values that count as one label.
+        ignore_value: value of voxels without annotation; None if there are none.
+    """
+
+    labels: tuple[Label, ...]
+    merges: tuple[LabelMerge, ...] = ()
+    ignore_value: int | None = None
+
+    @staticmethod
+    def of(index: CohortIndex) -> MaskValues:
+        """Return the values of a cohort; one label named `lesion` if it declares none."""
+        return MaskValues(labels=declared_or_lesion(index.labels), merges=index.merges, ignore_value=index.ignore_value)
+
+    @property
+    def allowed(self) -> tuple[int, ...]:
+        """Values that a mask may hold besides 0, after merging."""
+        values = tuple(label.value for label in self.labels)
+        return values if self.ignore_value is None else (*values, self.ignore_value)
+
+
+def read_ground_truth(cohort: Path, entry: CaseEntry, values: MaskValues) -> npt.NDArray[np.uint8] | None:
     """Return the reference mask of a case with its values merged, or None where it has none.
 
-    Args:
-        label: the one foreground label of the cohort.
-        merges: values of the masks that count as one label, as the cohort index lists them.
     Returns:
-        uint8 in source order, of the shape of `entry.grid`: 0 or the label's value.
+        uint8 in source order, of the shape of `entry.grid`: 0 or a value of `values.allowed`.
     Raises:
         UserInputError: the mask lies on another grid, names images that the series lacks, is cut off, or holds other labels.
     """
     if entry.ground_truth is None:
         return None
-    name = name_of(entry)
+    name, merges = name_of(entry), values.merges
     path = cohort / entry.ground_truth
     if not path.is_file():
         raise _changed(name, "the mask of the case is missing")
@@ -231,9 +252,9 @@ def read_ground_truth(
         source = open_source(cohort, entry)
         assert isinstance(source, DicomSource)
         mask = ground_truth.read_dicom_mask(path, source.slices, source.grid, name, merges)
-    if np.any((mask != label.value) & (mask != 0)):
-        values = np.unique(mask)
-        raise _changed(name, f"a mask with values {', '.join(map(str, values[values > 0]))} after merging")
+    unknown = set(np.flatnonzero(np.bincount(mask[mask > 0], minlength=1)).tolist()) - set(values.allowed)
+    if unknown:
+        raise _changed(name, f"a mask with values {', '.join(map(str, sorted(unknown)))} that no label has")
     return mask
 
 
