@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import nibabel
 import numpy as np
 import pydicom
 import pytest
 from pydicom.dataset import Dataset
 from pydicom.sequence import Sequence as DicomSequence
 
+from medweave_steps.io.cohort.discovery import case_id_of_series
 from support.checked import check, read_truth
 from support.dicom_builder import CtSeries, write_datasets
 from support.identified import NAME, PATIENT, SECRETS, deidentify, identified_series, results, way_back
@@ -94,6 +96,25 @@ def test_coordinates_and_their_number_stay(cohort: Path) -> None:
         assert [list(c.ContourData) for c in new.ContourSequence] == [list(c.ContourData) for c in old.ContourSequence]
     assert len(after.ROIContourSequence[0].ContourSequence[0].ContourData) == 3 * 13333
     assert after.StructureSetDate != before.StructureSetDate
+
+
+@pytest.mark.parametrize(("radius", "code"), [(4.8, 0), (9.5, 65)], ids=["in the brain", "on the skin"])
+def test_contours_that_a_brain_mask_would_cut_are_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], radius: float, code: int
+) -> None:
+    images = SERIES.datasets()
+    for image in images:
+        image.BodyPartExamined = "BRAIN"
+    write_datasets(images, tmp_path / "cohort")
+    roi = DrawnRoi(name="structure", contours=[(2, circle((15.7, 16.3), radius))])
+    write_datasets([structure_set(SERIES, {1: roi})], tmp_path / "cohort" / "truth")
+    mask = np.zeros(SERIES.shape[::-1], np.uint8)  # column, row, slice
+    mask[11:22, 11:21, 1:4] = 1
+    (tmp_path / "masks").mkdir()
+    name = f"{case_id_of_series(images[0].SeriesInstanceUID)}.nii.gz"
+    nibabel.save(nibabel.Nifti1Image(mask, SERIES.affine_ras()[:, [2, 1, 0, 3]]), tmp_path / "masks" / name)
+    assert deidentify(tmp_path / "cohort", "--brain-masks", str(tmp_path / "masks")) == code
+    assert ("contours lie outside of the brain mask" in capsys.readouterr().err) == bool(code)
 
 
 def test_dciodvfy_finds_no_new_error(cohort: Path) -> None:

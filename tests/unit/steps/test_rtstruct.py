@@ -400,6 +400,7 @@ def undescribed(dataset: Dataset) -> None:
         (with_data(*"123456"), "open-contour", "ROI 1 (nodule): 2 points"),
         (with_data(), "open-contour", "ROI 1 (nodule): 0 points"),
         (with_data(*"1234567891"), "unreadable-mask", "with 10 coordinates, not triplets"),
+        (with_data(*"12345678", ""), "unreadable-mask", "a coordinate that is not a finite number"),
         (with_data(*"12345678", "nan"), "unreadable-mask", "a coordinate that is not a finite number"),
         (with_data(*"12345678", "inf"), "unreadable-mask", "a coordinate that is not a finite number"),
         (with_data(*"12345678", "x"), "unreadable-mask", "a coordinate that is not a finite number"),

@@ -6,7 +6,6 @@ are not filled.
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,7 +19,7 @@ from medweave_core.contracts.labels import HIGHEST_VALUE
 from medweave_core.contracts.volume import Grid
 from medweave_steps.io.dicom.contours import Polygon, count_crossed
 from medweave_steps.io.dicom.planes import Plane
-from medweave_steps.io.dicom.rtstruct_header import contours_of, frames_of_reference, listed_images, names_of
+from medweave_steps.io.dicom.rtstruct_header import contours_of, frames_of_reference, listed_images, names_of, points_of
 from medweave_steps.io.dicom.slice_index import SlicesByImage, image_key, slices_by_image
 from medweave_steps.io.findings import FindingError, SeriesName, first_of, notice
 from medweave_steps.io.geometry import lps_to_ras
@@ -180,37 +179,24 @@ class _Reader:
 
     def _points(self, number: int, item: Any) -> npt.NDArray[np.float64]:
         """Return the points of a contour, float64 of shape (n, 3), LPS, mm."""
-        data = item.get_item("ContourData")
-        value = b"" if data is None or data.value is None else data.value
-        # Raw text: pydicom would make an object of every number.
-        words = value.strip(b" \0").split(b"\\") if isinstance(value, bytes) else list(np.atleast_1d(value))
-        words = [] if words == [b""] else words
         try:
-            numbers = np.asarray([float(word) for word in words])
-        except ValueError:
-            numbers = np.asarray([math.nan])
-        if not np.isfinite(numbers).all():
-            raise damaged(
-                self.name, f"a contour of ROI {self.text(number)} with a coordinate that is not a finite number"
-            )
-        if len(numbers) % 3:
-            raise damaged(
-                self.name, f"a contour of ROI {self.text(number)} with {len(numbers)} coordinates, not triplets"
-            )
+            points = points_of(item)
+        except ValueError as error:
+            raise damaged(self.name, f"a contour of ROI {self.text(number)} with {error}") from error
         declared = item.get("NumberOfContourPoints")
-        if declared is not None and int(declared) != len(numbers) // 3:
+        if declared is not None and int(declared) != len(points):
             raise damaged(
-                self.name, f"a contour of ROI {self.text(number)} with {len(numbers) // 3} of {int(declared)} points"
+                self.name, f"a contour of ROI {self.text(number)} with {len(points)} of {int(declared)} points"
             )
-        if len(numbers) < 9:
+        if len(points) < 3:
             raise self.name.refuse(
                 "open-contour",
                 "the structure set has a closed contour of fewer than 3 points, which encloses no area.",
-                seen=f"ROI {self.text(number)}: {len(numbers) // 3} points",
+                seen=f"ROI {self.text(number)}: {len(points)} points",
                 expected="at least 3 points",
                 do=f"delete this contour, or {_drop([number])}",
             )
-        return numbers.reshape(-1, 3)
+        return points
 
     def _slice_of(self, number: int, points: npt.NDArray[np.float64]) -> int:
         low, high = float(points[:, 0].min()), float(points[:, 0].max())

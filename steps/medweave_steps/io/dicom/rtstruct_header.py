@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
 STRUCTURE_SET = "1.2.840.10008.5.1.4.1.1.481.3"
 
 
@@ -36,6 +39,27 @@ def contours_of(dataset: Any) -> list[tuple[int, Sequence[Any]]]:
     """Return the ROI number and the contours of each item of ROIContourSequence."""
     items = dataset.get("ROIContourSequence") or ()
     return [(int(item.ReferencedROINumber), item.get("ContourSequence") or ()) for item in items]
+
+
+def points_of(contour: Any) -> npt.NDArray[np.float64]:
+    """Return the points of a contour, float64 of shape (n, 3), LPS, mm.
+
+    Raises:
+        ValueError: coordinates that are not finite numbers, or not triplets; the text completes "a contour with".
+    """
+    data = contour.get_item("ContourData")
+    value = b"" if data is None or data.value is None else data.value
+    # Raw text: pydicom would make an object of every number.
+    words = value.strip(b" \0").split(b"\\") if isinstance(value, bytes) else list(np.atleast_1d(value))
+    try:
+        numbers = np.asarray([float(word) for word in words] if words != [b""] else [])
+    except ValueError:
+        numbers = np.asarray([np.nan])
+    if not np.isfinite(numbers).all():
+        raise ValueError("a coordinate that is not a finite number")
+    if len(numbers) % 3:
+        raise ValueError(f"{len(numbers)} coordinates, not triplets")
+    return numbers.reshape(-1, 3)
 
 
 def frames_of_reference(dataset: Any) -> Sequence[Any]:
