@@ -85,6 +85,14 @@ def test_centers_on_the_path_belong_to_the_roi() -> None:
     assert voxels(diagonal)[np.arange(5, 16), np.arange(5, 16)].all()
 
 
+def test_contours_through_the_centers_of_border_voxels_give_the_mask_back() -> None:
+    mask = np.zeros(SHAPE, dtype=bool)
+    mask[4:30, 6:28] = True
+    mask[12:20, 10:18] = False
+    outer, around_hole = rectangle((4, 6), (29, 27)), rectangle((11, 9), (20, 18))
+    np.testing.assert_array_equal(voxels(outer, around_hole), mask)
+
+
 def test_neighbors_with_a_common_path_between_centers_share_no_voxel_and_leave_none_out() -> None:
     border = np.stack((np.linspace(2.3, 30.6, 12), 15 + 4 * np.sin(np.linspace(0, 5, 12))), axis=1)
     left = np.concatenate((border, [(30.6, 3.2), (2.3, 3.2)]))
