@@ -16,7 +16,7 @@ from medweave_steps.check.acquisitions import check_one_acquisition
 from medweave_steps.check.hounsfield import check_hounsfield, check_range
 from medweave_steps.io.cohort.digest import digest_of_series, read_content
 from medweave_steps.io.cohort.discovery import FoundSeries, is_reformat, patient_key_of
-from medweave_steps.io.cohort.ground_truth import read_dicom_segmentation, read_nifti_mask
+from medweave_steps.io.cohort.ground_truth import read_dicom_mask, read_nifti_mask
 from medweave_steps.io.cohort.patients import joined_issuer
 from medweave_steps.io.cohort.source import pixel_refusal
 from medweave_steps.io.dicom import pixels
@@ -103,7 +103,9 @@ def examine_dicom(cohort: Path, series: FoundSeries, rules: MaskRules, *, num_th
         content, result.bytes_read = _check_pixels(cohort, volume, series.name, result, num_threads)
         mask_file = _only_mask(series)
         if mask_file is not None:
-            mask = read_dicom_segmentation(cohort / mask_file, volume.planes, volume.grid, series.name, rules.merges)
+            mask = read_dicom_mask(
+                cohort / mask_file, volume.planes, volume.grid, series.name, rules.merges, notices=result.findings
+            )
             _check_mask(mask, rules, result)
     except FindingError as error:
         result.findings.append(error.finding)
@@ -293,10 +295,10 @@ def _only_mask(series: FoundSeries) -> str | None:
     if len(series.masks) > 1:
         raise series.name.refuse(
             "several-masks",
-            "several DICOM segmentations reference this series.",
-            seen=f"{len(series.masks)} segmentations",
-            expected="one segmentation, with one segment per label",
-            do="keep only the segmentation that is the ground truth, or merge the segmentations",
+            "several DICOM masks (SEG or RTSTRUCT) reference this series.",
+            seen=f"{len(series.masks)} masks",
+            expected="one mask, with one segment or ROI per label",
+            do="keep only the mask that is the ground truth, or merge the masks",
         )
     return series.masks[0].file if series.masks else None
 

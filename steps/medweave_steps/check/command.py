@@ -17,9 +17,9 @@ DESCRIPTION = """\
 Validates a cohort of CT or MR volumes: lists its cases, reports problems, and writes the cohort index that every later step
 reads.
 
-Input: DICOM series (CT and enhanced CT; any nesting and file names; DICOM SEG as ground truth), an MSD data set (dataset.json;
-CT, or MR with the contrasts that it declares, such as Task01), an nnU-Net data set (one channel), or plain NIfTI (masks under
-the names of their volumes in labels/ of the same folder, or named VOLUME_seg). splits.json ({"test": [case ids]}) and
+Input: DICOM series (CT and enhanced CT; any nesting and file names; DICOM SEG or RTSTRUCT as ground truth), an MSD data set
+(dataset.json; CT, or MR with the contrasts that it declares, such as Task01), an nnU-Net data set (one channel), or plain NIfTI
+(masks under the names of their volumes in labels/ of the same folder, or named VOLUME_seg). splits.json ({"test": [case ids]}) and
 cohort_card.json are read if present. The step prints the pairs of volume and mask.
 
 Labels: --labels declares the labels once; preprocess, train and segment use them. Masks with several foreground values need a

@@ -125,6 +125,20 @@ class BrainMask:
         to_patient[:, 2] = (*position, 1)
         return self._sample(self.to_index @ lps_to_ras(to_patient), rows, columns)
 
+    def count_outside(self, points_lps: npt.NDArray[np.float64]) -> int:
+        """Return how many points lie outside of the mask and of the voxels next to it.
+
+        Args:
+            points_lps: mm, shape (n, 3). Contours run along the border of the voxels that they enclose.
+        """
+        index = np.rint((points_lps * (-1, -1, 1)) @ self.to_index[:3, :3].T + self.to_index[:3, 3]).astype(np.intp)
+        near = np.zeros(len(index), np.bool_)
+        for offset in np.ndindex(3, 3, 3):
+            place = index + offset - 1
+            inside = ((place >= 0) & (place < self.brain_IJK.shape)).all(axis=1)
+            near[inside] |= self.brain_IJK[tuple(place[inside].T)]
+        return int((~near).sum())
+
     def fits(self, affine: AnyArray, shape: tuple[int, ...]) -> bool:
         """Return whether the mask lies on a NIfTI grid, voxel for voxel."""
         if self.brain_IJK.shape != shape:
@@ -160,6 +174,17 @@ def wrong_grid(where: str) -> FindingError:
         seen="other numbers of voxels, or voxel centers that differ",
         expected=f"the same voxels, to {GRID_TOLERANCE} voxels",
         do="make the mask from this scan without resampling it, or resample the mask to the scan (nearest neighbor)",
+    )
+
+
+def contour_outside(where: str, number: int) -> FindingError:
+    """Return the error for contours outside of the brain mask: one of the skin shows the face."""
+    return refuse(
+        "label-outside-brain-mask",
+        f"{where}: contours lie outside of the brain mask.",
+        seen=f"{number} points farther than a voxel from the mask",
+        expected="a mask that contains every contour",
+        do="correct or dilate the mask, remove these contours, or skip the case with --on-error skip",
     )
 
 

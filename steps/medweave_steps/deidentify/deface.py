@@ -10,11 +10,12 @@ from typing import Any
 import numpy as np
 
 from medweave_core.contracts.body_parts import regions_of
-from medweave_steps.deidentify.brain_mask import BrainMask, Mask, label_outside, wrong_grid
+from medweave_steps.deidentify.brain_mask import BrainMask, Mask, contour_outside, label_outside, wrong_grid
 from medweave_steps.deidentify.faces import FaceState
 from medweave_steps.deidentify.pixels import planes_of
 from medweave_steps.io.dicom.frames import Frame, frames_of, is_slice
 from medweave_steps.io.dicom.header import EXPLICIT_BIG_ENDIAN, NATIVE, body_part_of
+from medweave_steps.io.dicom.rtstruct_header import contours_of, frames_of_reference, points_of
 from medweave_steps.io.dicom.values import HeaderValues
 from medweave_steps.io.findings import FindingError, refuse
 
@@ -39,7 +40,7 @@ class MaskOfFrame:
 
 @dataclass(slots=True)
 class Defacer:
-    """Applies the brain masks of a patient to the images of one series, and checks its segmentations.
+    """Applies the brain masks of a patient to the images of one series, and checks its segmentations and structure sets.
 
     Attributes:
         ordinal: of the series.
@@ -104,6 +105,19 @@ class Defacer:
             outside += int(np.count_nonzero(plane if sampled is None else plane[~sampled[0]]))
         if outside:
             raise label_outside(f"series {self.ordinal}", outside)
+
+    def check_contours(self, dataset: Any) -> None:
+        """Raise FindingError for a structure set with contours in the part of the images that the mask removes."""
+        frames = {
+            str(item.get("FrameOfReferenceUID") or "").strip() for item in (dataset, *frames_of_reference(dataset))
+        }
+        mask = next((mask for mask in self.masks if mask.frame_of_reference in frames - {""}), None)
+        if mask is None:
+            return
+        contours = [contour for _, contours in contours_of(dataset) for contour in contours]
+        outside = sum(self._brain(mask).count_outside(points_of(contour)) for contour in contours)
+        if outside:
+            raise contour_outside(f"series {self.ordinal}", outside)
 
     def _mask_of(self, dataset: Any) -> MaskOfFrame | None:
         """Return the mask of the dataset's frame of reference; the series' own if it has one."""

@@ -22,6 +22,7 @@ from medweave_steps.deidentify.pixels import UnreadablePixelsError, planes_of, s
 from medweave_steps.deidentify.profile import BASIC, CHARACTERISTICS, FACES, MODIFIED_DATES, Option
 from medweave_steps.deidentify.pseudonyms import Pseudonyms
 from medweave_steps.io.dicom.header import SEGMENTATION, load_pydicom
+from medweave_steps.io.dicom.rtstruct_header import STRUCTURE_SET
 from medweave_steps.io.dicom.uids import fill_from_file_meta
 from medweave_steps.io.dicom.values import has_other_cause
 from medweave_steps.io.findings import FindingError, refuse
@@ -173,6 +174,8 @@ def _new_file(
                 cleaner.actions["face-removed"] += 1
         elif str(dataset.get("SOPClassUID", "")) in SEGMENTATION:
             defacer.check_segments(dataset)
+        elif str(dataset.get("SOPClassUID", "")) == STRUCTURE_SET:
+            defacer.check_contours(dataset)
         instance_uid = str(dataset.get("SOPInstanceUID") or "").strip()
         cleaner.options = {FACES} if face == "removed" else set()
         cleaner.modality = str(dataset.get("Modality") or "").strip()

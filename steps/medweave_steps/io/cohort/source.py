@@ -251,7 +251,7 @@ def read_ground_truth(cohort: Path, entry: CaseEntry, values: MaskValues) -> npt
     else:
         source = open_source(cohort, entry)
         assert isinstance(source, DicomSource)
-        mask = ground_truth.read_dicom_segmentation(path, source.slices, source.grid, name, merges)
+        mask = ground_truth.read_dicom_mask(path, source.slices, source.grid, name, merges)
     unknown = set(np.flatnonzero(np.bincount(mask[mask > 0], minlength=1)).tolist()) - set(values.allowed)
     if unknown:
         raise _changed(name, f"a mask with values {', '.join(map(str, sorted(unknown)))} that no label has")
