@@ -125,7 +125,7 @@ def examine_nifti(cohort: Path, case: ListedCase, rules: MaskRules) -> Examined:
         files = open_channels([cohort / file for file in case.files], case.name, case.channels)
         digests = []
         for nifti in files.volumes:
-            result.findings += nifti.notices
+            result.findings += [notice for notice in nifti.notices if notice not in result.findings]
             content = read_content(nifti)
             digests.append(content.sha256)
             result.bytes_read += content.num_bytes

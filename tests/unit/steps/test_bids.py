@@ -49,7 +49,7 @@ def test_sessions_of_a_subject_are_one_patient(tmp_path):
 
 
 def test_subjects_are_named_by_a_digest_unless_the_card_allows_their_names(tmp_path):
-    assert [case.case_id for case in cases_of(bids(tmp_path, synthetic=False))][0].startswith("case-")
+    assert cases_of(bids(tmp_path, synthetic=False))[0].case_id.startswith("case-")
     (tmp_path / "cohort_card.json").unlink()
     ids = {case.case_id for case in cases_of(tmp_path)}
     assert case_id_of_path("sub-01_ses-1") in ids

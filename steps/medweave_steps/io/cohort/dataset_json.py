@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -12,7 +13,13 @@ from medweave_steps.io.cohort.channel_names import check_channels
 from medweave_steps.io.cohort.documents import bad_json, labels_of, read_json
 from medweave_steps.io.cohort.files import DATASET_FILE, declared_channels, listed_volumes
 from medweave_steps.io.cohort.listed import ListedCase, ListedCohort
-from medweave_steps.io.cohort.nnunet import channel_files, is_nnunet_2, numbered_case, read_nnunet_2
+from medweave_steps.io.cohort.nnunet import (
+    channel_files,
+    is_nnunet_2,
+    nnunet_channels,
+    numbered_case,
+    read_nnunet_2,
+)
 from medweave_steps.io.findings import notice
 
 _WHAT = "the data set"
@@ -29,7 +36,11 @@ def read_dataset(cohort: Path, names: Sequence[str]) -> ListedCohort:
         FindingError: the file cannot be used, or lists a form of data set that is not read.
     """
     dataset = read_json(cohort / DATASET_FILE, _WHAT)
-    return read_nnunet_2(dataset, names) if is_nnunet_2(dataset) else _read_msd(dataset, names)
+    if not is_nnunet_2(dataset):
+        return _read_msd(dataset, names)
+    _, notices = check_channels(nnunet_channels(dataset))
+    listed = read_nnunet_2(dataset, names)
+    return dataclasses.replace(listed, findings=(*notices, *listed.findings))
 
 
 def _read_msd(dataset: Mapping[str, Any], names: Sequence[str]) -> ListedCohort:

@@ -14,7 +14,6 @@ from typing import Any
 from medweave_core.contracts.cohort import Finding
 from medweave_core.contracts.labels import HIGHEST_VALUE, Label, Region, check_regions, own_value
 from medweave_core.errors import UserInputError
-from medweave_steps.io.cohort.channel_names import check_channels
 from medweave_steps.io.cohort.files import case_id_of_stem, channel_names_of, inside
 from medweave_steps.io.cohort.listed import ListedCase, ListedCohort, missing_channels
 from medweave_steps.io.findings import FindingError, SeriesName, notice, refuse
@@ -49,7 +48,7 @@ def read_nnunet_2(dataset: Mapping[str, Any], names: Sequence[str]) -> ListedCoh
     if ending not in SUFFIXES or "dataset" in dataset:
         seen = f"file_ending {ending}" if ending not in SUFFIXES else "a list 'dataset'"
         raise unsupported(seen, ".nii.gz or .nii, in imagesTr and labelsTr")
-    channels, findings = _channels(dataset.get("channel_names"))
+    channels = nnunet_channels(dataset)
     labels = parse_nnunet_labels(dataset.get("labels"), dataset.get("regions_class_order"))
     masks = {stem(name): name for name in _below("labelsTr", names, ending)}
     training = _files_by_case("imagesTr", names, ending, len(channels))
@@ -67,7 +66,7 @@ def read_nnunet_2(dataset: Mapping[str, Any], names: Sequence[str]) -> ListedCoh
         cases.append(numbered_case(files, mask, channels, base=f"{folder}/{case}", suffix=ending, ordinal=ordinal))
     return ListedCohort(
         cases=tuple(cases), labels=labels.labels, regions=labels.regions, ignore_value=labels.ignore_value, rule=RULE,
-        findings=(*findings, *_notices(names, sum(case.mask is None for case in cases))),
+        findings=tuple(_notices(names, sum(case.mask is None for case in cases))),
     )  # fmt: skip
 
 
@@ -158,17 +157,22 @@ def unsupported(seen: str, expected: str) -> FindingError:
     )
 
 
-def _channels(declared: Any) -> tuple[tuple[str, ...], list[Finding]]:
+def nnunet_channels(dataset: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the names of `channel_names` in the order of their numbers.
+
+    Raises:
+        FindingError: another form.
+    """
+    declared = dataset.get("channel_names")
     expected = "channel_names {'0': name, '1': name, ...}"
     if not isinstance(declared, Mapping) or not declared:
         raise unsupported("no usable channels", expected)
     if sorted(map(str, declared)) != sorted(str(number) for number in range(len(declared))):
         raise unsupported("channel numbers that do not count from 0", expected)
     try:
-        names = channel_names_of(declared)
+        return channel_names_of(declared)
     except (AttributeError, TypeError, ValueError) as error:
         raise unsupported("a channel name that is not a short plain name", expected) from error
-    return check_channels(names)
 
 
 def _files_by_case(folder: str, names: Sequence[str], ending: str, num_channels: int) -> dict[str, dict[int, str]]:
