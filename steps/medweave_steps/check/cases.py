@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -41,7 +41,7 @@ class Examined:
     Attributes:
         entry: None where the volume cannot be used.
         labels_found: label values of the mask, after merging.
-        resampled_channels: channels that later steps resample to the grid of the first.
+        resampled_channels: channels that later steps resample to the grid of the first, with the share of it that they cover.
     """
 
     name: SeriesName
@@ -51,7 +51,7 @@ class Examined:
     num_lesions: int | None = None
     num_label_voxels: int | None = None
     bytes_read: int = 0
-    resampled_channels: tuple[str, ...] = ()
+    resampled_channels: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -254,14 +254,26 @@ def _same_ids(examined: Sequence[Examined]) -> list[Finding]:
 
 def _resampled(examined: Sequence[Examined], cases: Sequence[CaseEntry]) -> list[Finding]:
     """Return a notice about the channels that later steps resample to the grid of the first channel."""
-    usable = {case.case_id: case for case in cases}
-    count = Counter(
-        channel for one in examined if one.name.case_id in usable for channel in one.resampled_channels
-    )  # fmt: skip
-    if not count:
+    usable = {case.case_id for case in cases}
+    resampled = [
+        (channel, share)
+        for one in examined
+        if one.name.case_id in usable
+        for channel, share in one.resampled_channels.items()
+    ]
+    if not resampled:
         return []
-    do = "check that the channels show the same position of the patient: they are resampled, not registered"
-    return [notice("channels-resampled", resampled_text(count, cases[0].channels[0]), do=do)]
+    least = ", ".join(
+        f"{channel} {min(share for other, share in resampled if other == channel):.0%}" for channel in dict(resampled)
+    )
+    return [
+        notice(
+            "channels-resampled",
+            resampled_text(Counter(channel for channel, _ in resampled), cases[0].channels[0]),
+            seen=f"smallest share of the first channel's field of view that they cover: {least}; other voxels become 0",
+            do="check that the channels show the same position of the patient: they are resampled, not registered",
+        )
+    ]
 
 
 def _one_patient(cases: Sequence[Any]) -> list[Finding]:

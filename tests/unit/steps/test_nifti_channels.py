@@ -93,6 +93,7 @@ def test_a_channel_on_another_grid_is_resampled_linearly_and_reported(tmp_path):
     assert notices_of(folder)["channels-resampled"].what == (
         "channel ADC of 1 case: resampled linearly to the grid of the first channel (T2w)."
     )
+    assert "ADC 100%" in notices_of(folder)["channels-resampled"].seen
 
 
 def test_a_channel_stored_in_another_orientation_keeps_its_place(tmp_path):
@@ -109,6 +110,7 @@ def test_voxels_that_a_channel_does_not_cover_are_0(tmp_path):
     seen = planes(folder)[10:]
     assert (seen[:5] == 7).all()
     assert (seen[5:] == 0).all()
+    assert "ADC 50%" in notices_of(folder)["channels-resampled"].seen
 
 
 def as_itk(values: np.ndarray, affine: np.ndarray) -> SimpleITK.Image:

@@ -80,15 +80,15 @@ def read_bids(cohort: Path, names: Sequence[str], everything: Sequence[str], *, 
     for scan in scans:
         groups.setdefault(scan.case, {}).setdefault(scan.channel, []).append(scan.path)
     by_title = {"_".join(filter(None, case)): files for case, files in groups.items()}
-    channels, findings = choose_channels(by_title, _CHANNEL_ORDER)
-    channels, notices = check_channels(channels)
+    suffixes, findings = choose_channels(by_title, _CHANNEL_ORDER)
+    channels, notices = check_channels(suffixes)
     participants, participant_findings = read_participants(cohort, {subject for subject, _ in groups})
     masks = _masks_by_case(names, groups)
     shared = {mask for mask, number in Counter(chain(*masks.values())).items() if number > 1}
     cases = []
     for ordinal, (case, by_channel) in enumerate(sorted(groups.items()), start=1):
         name = SeriesName(case_id=_case_id(case, has_public_names=has_public_names), ordinal=ordinal)
-        files, errors = files_of_channels(name, by_channel, channels)
+        files, errors = files_of_channels(name, by_channel, suffixes)
         if participants is not None and case[0] not in participants:
             errors.append(_not_a_participant(name))
         mask, mask_errors = _only_mask(name, masks.get(case, []), shared)

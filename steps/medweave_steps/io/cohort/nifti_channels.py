@@ -47,10 +47,14 @@ class NiftiChannels:
         return self.volumes[0].grid
 
     @property
-    def resampled(self) -> tuple[str, ...]:
-        """Names of the channels that lie on another grid than the first, and are resampled to it."""
+    def resampled(self) -> dict[str, float]:
+        """Channels that lie on another grid than the first and are resampled to it, with the share of it that they cover."""
         pairs = zip(self.channels, self.volumes, strict=False)  # one file may hold several channels, on one grid
-        return tuple(channel for channel, volume in pairs if not is_same_grid(volume.grid, self.grid))
+        return {
+            channel: covered_share(volume.grid, self.grid)
+            for channel, volume in pairs
+            if not is_same_grid(volume.grid, self.grid)
+        }
 
     def planes(
         self, *, digest: ContentDigest | None, wanted: Sequence[int] | None, padding: float | None
@@ -95,10 +99,12 @@ def open_channels(paths: Sequence[Path], name: SeriesName, channels: tuple[str, 
         open_nifti(path, name, role=f"volume of channel {channel}", channels=(channel,))
         for path, channel in zip(paths, channels, strict=True)
     )
-    for channel, volume in zip(channels[1:], volumes[1:], strict=True):
-        if not is_same_grid(volume.grid, volumes[0].grid) and covered_share(volume.grid, volumes[0].grid) == 0:
-            raise _apart(name, channel, channels[0], volume.grid, volumes[0].grid)
-    return NiftiChannels(volumes=volumes, channels=channels)
+    files = NiftiChannels(volumes=volumes, channels=channels)
+    for channel, covered in files.resampled.items():
+        if covered == 0:
+            other = volumes[channels.index(channel)]
+            raise _apart(name, channel, channels[0], other.grid, files.grid)
+    return files
 
 
 def _apart(name: SeriesName, channel: str, first_channel: str, grid: Grid, first: Grid) -> FindingError:

@@ -146,7 +146,7 @@ class NiftiSource:
     @property
     def resampled_channels(self) -> tuple[str, ...]:
         """See `VolumeSource`."""
-        return self.files.resampled
+        return tuple(self.files.resampled)
 
     def planes(
         self,
