@@ -72,7 +72,9 @@ def test_an_nnunet_data_set_of_several_channels_is_read(tmp_path: Path, seen: Se
         mask[20:22, 20:22, 5] = 2
         save_nifti(cohort / "labelsTr" / f"case_{case:03d}.nii.gz", mask)
     dataset = {"channel_names": {"0": "T2w", "1": "ADC"}, "labels": {"background": 0, "lesion": [1, 2], "core": 2}}
-    (cohort / "dataset.json").write_text(json.dumps(dataset | {"file_ending": ".nii.gz", "regions_class_order": [1, 2]}))
+    (cohort / "dataset.json").write_text(
+        json.dumps(dataset | {"file_ending": ".nii.gz", "regions_class_order": [1, 2]})
+    )
     code, _, results = check(cohort)
     seen(f"exit code {code}, channels {results.get('channels')}, regions {results.get('regions')}")
     assert (code, results["num_cases"], results["channels"]) == (0, 2, ["T2w", "ADC"])

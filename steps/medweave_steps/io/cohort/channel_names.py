@@ -1,4 +1,4 @@
-"""Names of channels: which modality they stand for, and which names are refused."""
+"""Names of channels: their modality, and the names that are refused."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def check_channels(names: Sequence[str]) -> tuple[tuple[str, ...], list[Finding]
         raise _wrong(
             "two channels of the data set have the same name.",
             seen=f"channels {', '.join(names)}",
-            expected="a name of its own for each channel, such as its contrast",
+            expected="a different name for each channel, such as its contrast",
             do="rename the channels in dataset.json",
         )
     return channels, _name_notices(channels)

@@ -21,8 +21,8 @@ class ListedCase:
     Attributes:
         files: paths relative to the cohort: one file, or one for each channel.
         mask: path of its mask relative to the cohort, or None.
-        patient: identity of the patient, for its key; empty if the layout names none, and the volume counts as a patient.
-        errors: why the case cannot be used, as far as the names of its files tell.
+        patient: identity of the patient, for the patient key; empty if the layout names none: the volume then counts as a patient.
+        errors: why the case cannot be used, as far as its file names show.
     """
 
     name: SeriesName
@@ -55,7 +55,7 @@ class ListedCohort:
 def choose_channels(
     files_by_case: Mapping[str, Mapping[str, Sequence[str]]], order: Sequence[str]
 ) -> tuple[tuple[str, ...], list[Finding]]:
-    """Return the channels of a cohort whose file names tell them: those that at least half of the cases have.
+    """Return the channels of a cohort by its file names: those that at least half of the cases have.
 
     Args:
         files_by_case: files of each case by channel.

@@ -118,7 +118,7 @@ class NnunetLabels:
 def parse_nnunet_labels(declared: Any, class_order: Any = None) -> NnunetLabels:
     """Return the labels of `labels` (name to value, or to several values for a region).
 
-    A label that only regions declare is named after its region, and after what lies inside of it: `tumor without core`.
+    A label that only regions declare gets the name of its region, without the regions inside: `tumor without core`.
 
     Args:
         class_order: `regions_class_order`: the value that each region writes, in their order; later ones overwrite.
@@ -129,18 +129,18 @@ def parse_nnunet_labels(declared: Any, class_order: Any = None) -> NnunetLabels:
     values = {str(name): _values(value) for name, value in declared.items()} if isinstance(declared, Mapping) else {}
     if not values or None in values.values():
         raise unsupported("labels without a number", "labels {name: number}, or {name: [numbers]} for a region")
-    parsed = {name: found for name, found in values.items() if found is not None}
+    parsed = {name: numbers for name, numbers in values.items() if numbers is not None}
     ignored = parsed.pop("ignore", ())
-    foreground = {name: found for name, found in parsed.items() if found != (0,)}
-    used = sorted({value for found in foreground.values() for value in found})
+    foreground = {name: numbers for name, numbers in parsed.items() if numbers != (0,)}
+    used = sorted({value for numbers in foreground.values() for value in numbers})
     _check_values(used, ignored)
     ignore_value = ignored[0] if ignored else None
-    if all(len(found) == 1 for found in foreground.values()):
+    if all(len(numbers) == 1 for numbers in foreground.values()):
         if len(used) < len(foreground):
-            raise _bad_labels(f"{len(foreground)} names for {len(used)} values", "a value of its own for each label")
-        labels = tuple(Label(value=found[0], name=name) for name, found in foreground.items())
+            raise _bad_labels(f"{len(foreground)} names for {len(used)} values", "a different value for each label")
+        labels = tuple(Label(value=numbers[0], name=name) for name, numbers in foreground.items())
         return NnunetLabels(labels=_by_value(labels), ignore_value=ignore_value)
-    regions = tuple(Region(name=name, values=found) for name, found in foreground.items())
+    regions = tuple(Region(name=name, values=numbers) for name, numbers in foreground.items())
     _check_regions(regions, used, class_order)
     labels = tuple(Label(value=_own(region, regions), name=_own_name(region, regions)) for region in regions)
     return NnunetLabels(labels=_by_value(labels), regions=regions, ignore_value=ignore_value)
@@ -177,7 +177,7 @@ def nnunet_channels(dataset: Mapping[str, Any]) -> tuple[str, ...]:
 
 def _files_by_case(folder: str, names: Sequence[str], ending: str, num_channels: int) -> dict[str, dict[int, str]]:
     """Return the files of each case by channel number; a file without number is the only channel of its case."""
-    found: dict[str, dict[int, str]] = {}
+    cases: dict[str, dict[int, str]] = {}
     for name in _below(folder, names, ending):
         match = _NUMBERED.fullmatch(stem(name))
         case, number = (match[1], int(match[2])) if match else (stem(name), 0)
@@ -188,8 +188,8 @@ def _files_by_case(folder: str, names: Sequence[str], ending: str, num_channels:
                 f"a file in {folder} without a channel number",
                 f"{num_channels} files per case: CASE_0000, CASE_0001, ...",
             )
-        found.setdefault(case, {})[number] = name
-    return found
+        cases.setdefault(case, {})[number] = name
+    return cases
 
 
 def _below(folder: str, names: Sequence[str], ending: str) -> list[str]:
@@ -276,7 +276,7 @@ def _check_regions(regions: Sequence[Region], used: Sequence[int], class_order: 
 
 def _own(region: Region, regions: Sequence[Region]) -> int:
     value = own_value(region, regions)
-    assert value is not None, "check_regions accepts only regions with a label of their own"
+    assert value is not None, "check_regions accepts only regions with one label outside of smaller regions"
     return value
 
 
