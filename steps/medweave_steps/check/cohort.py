@@ -151,7 +151,7 @@ def _examine(
     if nifti and not found.series and not any(f.severity == "error" for f in found.findings):
         if is_bids(nifti):
             has_public_names = bool(card.get("synthetic")) or card.get("data_class") == DEIDENTIFIED
-            listed = read_bids(cohort, nifti, files.everything, has_public_names=has_public_names)
+            listed = read_bids(cohort, nifti, files.everything, files.numbers, has_public_names=has_public_names)
             return _listed("bids", listed, cohort, declared, options, context)
         return _listed("nifti", read_plain(nifti, files.everything, files.numbers), cohort, declared, options, context)
     if nifti:

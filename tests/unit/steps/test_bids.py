@@ -183,6 +183,25 @@ def test_a_mask_on_another_grid_than_the_first_channel_is_an_error(tmp_path):
     assert only_error(folder).code == "mask-on-another-grid"
 
 
+def test_a_file_in_the_folder_of_another_subject_is_an_error(tmp_path):
+    folder = bids(tmp_path)
+    (folder / ANAT.format("02", "1", "FLAIR")).rename(folder / "sub-01/ses-1/anat/sub-02_ses-1_FLAIR.nii.gz")
+    with pytest.raises(UserInputError) as caught:
+        check(folder)
+    assert "another subject or session" in caught.value.what
+    assert "sub-0" not in str(caught.value.seen)
+
+
+def test_names_without_entities_belong_to_the_subject_of_their_folder(tmp_path):
+    for subject in ("01", "02"):
+        save(tmp_path / f"sub-{subject}/anat/T1w.nii.gz", volume(int(subject)))
+        save(tmp_path / f"derivatives/manual/sub-{subject}/anat/dseg.nii.gz", mask())
+    assert {(case.files, case.ground_truth) for case in cases_of(tmp_path)} == {
+        ((f"sub-{subject}/anat/T1w.nii.gz",), f"derivatives/manual/sub-{subject}/anat/dseg.nii.gz")
+        for subject in ("01", "02")
+    }
+
+
 def test_files_without_session_and_files_of_other_kinds(tmp_path):
     for subject in ("01", "02"):
         save(tmp_path / f"sub-{subject}/anat/sub-{subject}_T1w.nii.gz", volume(int(subject)))

@@ -19,7 +19,7 @@ from medweave_steps.io.cohort.bids_tables import read_mask_labels, read_particip
 from medweave_steps.io.cohort.channel_names import check_channels
 from medweave_steps.io.cohort.discovery import case_id_of_path
 from medweave_steps.io.cohort.listed import CHANNEL_RULE, ListedCase, ListedCohort, choose_channels, files_of_channels
-from medweave_steps.io.findings import SeriesName, notice
+from medweave_steps.io.findings import FindingError, SeriesName, first_of, notice, refuse
 from medweave_steps.io.nifti.volume import stem
 
 RULE = (
@@ -34,21 +34,29 @@ _GADOLINIUM = "gadolinium"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _BidsFile:
-    """A file name in its parts.
+    """A path in its parts.
 
     Attributes:
-        entities: such as {sub: 01, ses: 1, ce: gadolinium}.
-        suffix: last part, such as T1w.
+        folders: entities of its folders: {sub: 01, ses: 1}.
+        entities: of its name, such as {sub: 01, ses: 1, ce: gadolinium}.
+        suffix: last part of its name, such as T1w.
     """
 
     path: str
+    folders: Mapping[str, str]
     entities: Mapping[str, str]
     suffix: str
 
     @property
     def case(self) -> tuple[str, str]:
-        """Subject and session; the session is empty if the name has none."""
-        return self.entities.get("sub", ""), self.entities.get("ses", "")
+        """Subject and session by the folders, else by the name; the session is empty if neither has one."""
+        places = {**self.entities, **self.folders}
+        return places.get("sub", ""), places.get("ses", "")
+
+    @property
+    def is_misplaced(self) -> bool:
+        """Return whether the name has another subject or session than the folders."""
+        return any(self.entities.get(key, value) != value for key, value in self.folders.items())
 
     @property
     def channel(self) -> str:
@@ -64,23 +72,27 @@ def is_bids(names: Sequence[str]) -> bool:
     return any(_PATH.fullmatch(name) for name in names)
 
 
-def read_bids(cohort: Path, names: Sequence[str], everything: Sequence[str], *, has_public_names: bool) -> ListedCohort:
+def read_bids(
+    cohort: Path,
+    names: Sequence[str],
+    everything: Sequence[str],
+    numbers: Mapping[str, int],
+    *,
+    has_public_names: bool,
+) -> ListedCohort:
     """Return the cases of a BIDS-like folder.
 
     Args:
         names: the NIfTI files, sorted.
         everything: all files of the cohort.
+        numbers: of each file among all files of the cohort, sorted by path, from 1.
         has_public_names: name the cases after subject and session; else subjects may identify patients, and cases are named after
             a digest.
     Raises:
-        FindingError: participants.tsv or a table of labels cannot be used.
+        FindingError: participants.tsv or a table of labels cannot be used, or a file lies in the folder of another subject.
     """
-    scans = [_parse(name) for name in names if _PATH.fullmatch(name) and not stem(name).endswith("mask")]
-    groups: dict[tuple[str, str], dict[str, list[str]]] = {}
-    for scan in scans:
-        groups.setdefault(scan.case, {}).setdefault(scan.channel, []).append(scan.path)
-    by_title = {"_".join(filter(None, case)): files for case, files in groups.items()}
-    suffixes, findings = choose_channels(by_title, _CHANNEL_ORDER)
+    groups = _group_scans(names, numbers)
+    suffixes, findings = choose_channels(list(groups.values()), _CHANNEL_ORDER)
     channels, notices = check_channels(suffixes)
     participants, participant_findings = read_participants(cohort, {subject for subject, _ in groups})
     masks = _masks_by_case(names, groups)
@@ -89,30 +101,47 @@ def read_bids(cohort: Path, names: Sequence[str], everything: Sequence[str], *, 
     for ordinal, (case, by_channel) in enumerate(sorted(groups.items()), start=1):
         name = SeriesName(case_id=_case_id(case, has_public_names=has_public_names), ordinal=ordinal)
         files, errors = files_of_channels(name, by_channel, suffixes)
+        mask, mask_errors = _only_mask(name, masks.get(case, []), shared)
         if participants is not None and case[0] not in participants:
             errors.append(_not_a_participant(name))
-        mask, mask_errors = _only_mask(name, masks.get(case, []), shared)
+        errors += mask_errors
+        patient = f"subject {case[0]}"
         cases.append(
-            ListedCase(
-                name=name, files=files, mask=mask, channels=channels, patient=f"subject {case[0]}",
-                errors=(*errors, *mask_errors),
-            )
-        )  # fmt: skip
+            ListedCase(name=name, files=files, mask=mask, channels=channels, patient=patient, errors=tuple(errors))
+        )
     used_masks = [case.mask for case in cases if case.mask]
     used = {file for case in cases for file in case.files}.union(used_masks)
-    others = sum(name not in used for name in names)
-    return ListedCohort(
-        cases=tuple(cases),
-        labels=read_mask_labels(cohort, used_masks, everything) or _label_of_names(used_masks),
-        findings=(*findings, *notices, *participant_findings, *_other_files(others)),
-        rule=RULE,
-    )
+    findings += [*notices, *participant_findings, *_other_files(sum(name not in used for name in names))]
+    labels = read_mask_labels(cohort, used_masks, everything) or _label_of_names(used_masks)
+    return ListedCohort(cases=tuple(cases), labels=labels, findings=tuple(findings), rule=RULE)
+
+
+def _group_scans(names: Sequence[str], numbers: Mapping[str, int]) -> dict[tuple[str, str], dict[str, list[str]]]:
+    """Return the files of each subject and session by channel.
+
+    Raises:
+        FindingError: a file lies in the folder of another subject or session.
+    """
+    files = [_parse(name) for name in names]
+    misplaced = [numbers[file.path] for file in files if file.is_misplaced]
+    if misplaced:
+        raise _misplaced(misplaced)
+    groups: dict[tuple[str, str], dict[str, list[str]]] = {}
+    for file in files:
+        if _PATH.fullmatch(file.path) and not file.suffix.endswith("mask"):
+            groups.setdefault(file.case, {}).setdefault(file.channel, []).append(file.path)
+    return groups
 
 
 def _parse(name: str) -> _BidsFile:
     *parts, suffix = stem(name).split("_")
+    folders = [folder for folder in PurePosixPath(name).parts[:-1] if folder.startswith(("sub-", "ses-"))]
+    return _BidsFile(path=name, folders=_pairs(folders), entities=_pairs(parts), suffix=suffix)
+
+
+def _pairs(parts: Sequence[str]) -> dict[str, str]:
     pairs = [part.partition("-") for part in parts]
-    return _BidsFile(path=name, entities={key: value for key, _, value in pairs if value}, suffix=suffix)
+    return {key: value for key, _, value in pairs if value}
 
 
 def _case_id(case: tuple[str, str], *, has_public_names: bool) -> str:
@@ -125,18 +154,21 @@ def _masks_by_case(names: Sequence[str], groups: Mapping[tuple[str, str], object
 
     A mask without session is listed for each session of its subject.
     """
-    found: dict[tuple[str, str], dict[str, list[str]]] = {}
+    sessions: dict[str, list[str]] = {}
+    for subject, session in groups:
+        sessions.setdefault(subject, []).append(session)
+    by_case: dict[tuple[str, str], dict[str, list[str]]] = {}
     for name in names:
         mask = _parse(name)
         if PurePosixPath(name).parts[0] != "derivatives" or mask.suffix not in _MASK_SUFFIXES:
             continue
         subject, session = mask.case
-        for case in groups:
-            if case[0] == subject and session in ("", case[1]):
-                found.setdefault(case, {}).setdefault(mask.suffix, []).append(name)
+        for other in sessions.get(subject, ()):
+            if session in ("", other):
+                by_case.setdefault((subject, other), {}).setdefault(mask.suffix, []).append(name)
     return {
         case: next(by_suffix[suffix] for suffix in _MASK_SUFFIXES if suffix in by_suffix)
-        for case, by_suffix in found.items()
+        for case, by_suffix in by_case.items()
     }
 
 
@@ -158,6 +190,16 @@ def _label_of_names(masks: Sequence[str]) -> tuple[Label, ...]:
     names = {mask.entities.get("label", mask.entities.get("desc", "")) for mask in parsed if mask.suffix == "mask"}
     is_binary = bool(parsed) and all(mask.suffix == "mask" for mask in parsed)
     return tuple(Label(value=1, name=name) for name in names if name) if is_binary and len(names) == 1 else ()
+
+
+def _misplaced(numbers: Sequence[int]) -> FindingError:
+    return refuse(
+        "misplaced-file",
+        "files have another subject or session in their name than in their folder.",
+        seen=f"file {first_of(numbers)} of the cohort, sorted by path",
+        expected="sub-01/ses-1/anat/sub-01_ses-1_...",
+        do="move or rename the files",
+    )
 
 
 def _not_a_participant(name: SeriesName) -> Finding:

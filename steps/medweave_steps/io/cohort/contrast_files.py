@@ -51,7 +51,7 @@ def read_contrast_files(pairing: Pairing, numbers: Mapping[str, int]) -> ListedC
     groups: dict[str, dict[str, list[str]]] = {}
     for volume in volumes:
         groups.setdefault(_case_path(volume), {}).setdefault(contrast_of(volume).upper(), []).append(volume)
-    channels, findings = choose_channels(groups, [word.upper() for word in _CONTRASTS])
+    channels, findings = choose_channels(list(groups.values()), [word.upper() for word in _CONTRASTS])
     channels, notices = check_channels(channels)
     # The masks are paired with the names that the volumes have without their contrast.
     of_cases = pair_masks(sorted([*groups, *pairing.volumes]))

@@ -53,7 +53,7 @@ class ListedCohort:
 
 
 def choose_channels(
-    files_by_case: Mapping[str, Mapping[str, Sequence[str]]], order: Sequence[str]
+    files_by_case: Sequence[Mapping[str, Sequence[str]]], order: Sequence[str]
 ) -> tuple[tuple[str, ...], list[Finding]]:
     """Return the channels of a cohort by its file names: those that at least half of the cases have.
 
@@ -64,7 +64,7 @@ def choose_channels(
         the channels, and a notice for those that fewer cases have.
     """
     counts: dict[str, int] = {}
-    for files in files_by_case.values():
+    for files in files_by_case:
         for channel in files:
             counts[channel] = counts.get(channel, 0) + 1
     least = math.ceil(len(files_by_case) / 2)
