@@ -18,7 +18,7 @@ from medweave_steps.io.cohort.digest import digest_of_series, joined_files_diges
 from medweave_steps.io.cohort.discovery import FoundSeries, is_reformat, patient_key_of
 from medweave_steps.io.cohort.ground_truth import read_dicom_segmentation, read_nifti_mask
 from medweave_steps.io.cohort.listed import ListedCase
-from medweave_steps.io.cohort.nifti_channels import open_channels
+from medweave_steps.io.cohort.nifti_channels import NiftiChannels, open_channels
 from medweave_steps.io.cohort.patients import joined_issuer
 from medweave_steps.io.cohort.source import pixel_refusal
 from medweave_steps.io.dicom import pixels
@@ -123,15 +123,7 @@ def examine_nifti(cohort: Path, case: ListedCase, rules: MaskRules) -> Examined:
         return result
     try:
         files = open_channels([cohort / file for file in case.files], case.name, case.channels)
-        digests = []
-        for nifti in files.volumes:
-            result.findings += [notice for notice in nifti.notices if notice not in result.findings]
-            content = read_content(nifti)
-            digests.append(content.sha256)
-            result.bytes_read += content.num_bytes
-            if case.channels == CT_CHANNELS:
-                _check_no_mask(content.labels, case.name)
-                _check_air(content.middle_hu, result)
+        content = _read_files(files, result)
         if case.mask is not None:
             if not (cohort / case.mask).is_file():
                 raise _mask_missing(case.name)
@@ -152,10 +144,28 @@ def examine_nifti(cohort: Path, case: ListedCase, rules: MaskRules) -> Examined:
         ground_truth=case.mask,
         grid=files.grid,
         fixed_split=None,
-        content_sha256=joined_files_digest(digests),
+        content_sha256=content,
         channels=case.channels,
     )
     return result
+
+
+def _read_files(files: NiftiChannels, result: Examined) -> str:
+    """Read every voxel of a case and return the digest of its content; add the notices about its files.
+
+    Raises:
+        FindingError: a file is cut off, or its values are no HU although it is CT.
+    """
+    digests = []
+    for nifti in files.volumes:
+        result.findings += [notice for notice in nifti.notices if notice not in result.findings]
+        content = read_content(nifti)
+        digests.append(content.sha256)
+        result.bytes_read += content.num_bytes
+        if files.channels == CT_CHANNELS:
+            _check_no_mask(content.labels, result.name)
+            _check_air(content.middle_hu, result)
+    return joined_files_digest(digests)
 
 
 def _patient_of(series: FoundSeries, result: Examined) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from medweave_steps.io.cohort.channel_names import check_channels
 from medweave_steps.io.cohort.discovery import case_id_of_path
 from medweave_steps.io.cohort.listed import CHANNEL_RULE, ListedCase, ListedCohort, choose_channels, files_of_channels
-from medweave_steps.io.findings import FindingError, SeriesName, refuse
+from medweave_steps.io.findings import FindingError, SeriesName, first_of, refuse
 from medweave_steps.io.nifti.pairing import Pairing, pair_masks
 from medweave_steps.io.nifti.volume import stem
 
@@ -44,13 +44,7 @@ def read_contrast_files(pairing: Pairing, numbers: Mapping[str, int]) -> ListedC
     Raises:
         FindingError: a volume without a contrast in its name.
     """
-    volumes = list(pairing.masks)
-    without = [numbers[volume] for volume in volumes if not contrast_of(volume)]
-    if without:
-        raise _no_contrast(len(volumes), without)
-    groups: dict[str, dict[str, list[str]]] = {}
-    for volume in volumes:
-        groups.setdefault(_case_path(volume), {}).setdefault(contrast_of(volume).upper(), []).append(volume)
+    groups = _group_volumes(list(pairing.masks), numbers)
     channels, findings = choose_channels(list(groups.values()), [word.upper() for word in _CONTRASTS])
     channels, notices = check_channels(channels)
     # The masks are paired with the names that the volumes have without their contrast.
@@ -79,6 +73,21 @@ def read_contrast_files(pairing: Pairing, numbers: Mapping[str, int]) -> ListedC
     return ListedCohort(cases=tuple(cases), findings=(*findings, *notices, *of_cases.notices(numbers)), rule=RULE)
 
 
+def _group_volumes(volumes: Sequence[str], numbers: Mapping[str, int]) -> dict[str, dict[str, list[str]]]:
+    """Return the volumes by case path and channel.
+
+    Raises:
+        FindingError: a volume without a contrast in its name.
+    """
+    without = [numbers[volume] for volume in volumes if not contrast_of(volume)]
+    if without:
+        raise _no_contrast(len(volumes), without)
+    groups: dict[str, dict[str, list[str]]] = {}
+    for volume in volumes:
+        groups.setdefault(_case_path(volume), {}).setdefault(contrast_of(volume).upper(), []).append(volume)
+    return groups
+
+
 def _case_path(volume: str) -> str:
     """Return the path that a volume would have without its contrast; `volume.nii.gz` if no other word is left."""
     folder, _, _ = volume.rpartition("/")
@@ -87,11 +96,10 @@ def _case_path(volume: str) -> str:
 
 
 def _no_contrast(num_volumes: int, without: Sequence[int]) -> FindingError:
-    shown = ", ".join(map(str, without[:6])) + (f" and {len(without) - 6} more" if len(without) > 6 else "")
     return refuse(
         "foreign-layout",
         "the folder has an unsupported layout: volumes with and without an MR contrast in their names.",
-        seen=f"{len(without)} of {num_volumes} volumes without a contrast: file {shown} of the cohort, sorted by path",
+        seen=f"{len(without)} of {num_volumes} volumes without a contrast: file {first_of(without, 6)} of the cohort, sorted by path",
         expected="the contrast as the last word of each volume's name, such as CASE_flair.nii.gz and CASE_t2.nii.gz",
         do="rename or remove these files, or list the cases in dataset.json",
     )
