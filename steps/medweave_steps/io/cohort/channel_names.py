@@ -9,7 +9,8 @@ from medweave_core.contracts.volume import CT_CHANNELS
 from medweave_steps.io.findings import FindingError, notice, refuse
 
 _MR_CONTRASTS = {
-    "FLAIR", "T1", "T1PRE", "T1POST", "BOLD", "T1W", "T1N", "T1C", "T1CE", "T1GD", "T2", "T2W", "T2F", "T2STAR", "T2STARW", "PD", "PDW", "ADC", "DWI", "HBV",
+    "T1PRE", "T1POST", "BOLD",
+    "FLAIR", "T1", "T1W", "T1N", "T1C", "T1CE", "T1GD", "T2", "T2W", "T2F", "T2STAR", "T2STARW", "PD", "PDW", "ADC", "DWI", "HBV",
     "TRACE", "DCE", "SWI", "MP2RAGE", "MPRAGE", "UNIT1", "STIR", "FA", "MD", "MR", "MRI",
 }  # fmt: skip
 # Names of other modalities in data sets of nnU-Net and MSD. Their values are neither HU nor what MR contrasts are.

@@ -99,7 +99,7 @@ def _no_contrast(num_volumes: int, without: Sequence[int]) -> FindingError:
     return refuse(
         "foreign-layout",
         "the folder has an unsupported layout: volumes with and without an MR contrast in their names.",
-        seen=f"{len(without)} of {num_volumes} volumes without a contrast: file {first_of(without, 6)} of the cohort, sorted by path",
+        seen=f"{len(without)} of {num_volumes} volumes without a contrast: file {first_of(without, 6)}, sorted by path",
         expected="the contrast as the last word of each volume's name, such as CASE_flair.nii.gz and CASE_t2.nii.gz",
         do="rename or remove these files, or list the cases in dataset.json",
     )
