@@ -154,6 +154,7 @@ def prepare_case(job: CaseJob) -> CaseDone:
         "num_lesions": num_lesions,
         "num_lesions_outside_crop": num_outside,
         "num_label_voxels": num_label_voxels,
+        **({"resampled_channels": list(source.resampled_channels)} if source.resampled_channels else {}),
     }
     return CaseDone(
         case_id=entry.case_id,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -37,6 +38,7 @@ EXAMPLE = (
 
 def run(config: PreprocessConfig, context: StepContext) -> Mapping[str, Any]:
     """Write the prepared cohort and return the figures of the run report."""
+    from medweave_steps.io.channel_grid import resampled_text
     from medweave_steps.io.cohort.source import MaskValues
     from medweave_steps.preprocess.case import CaseJob, check_files
     from medweave_steps.preprocess.layout import make_folders, parts_of, write_cohort_file
@@ -80,6 +82,9 @@ def run(config: PreprocessConfig, context: StepContext) -> Mapping[str, Any]:
         for text in case.notices:
             context.notice(text)
     figures = [done[entry.case_id].figures for entry in entries]
+    resampled = Counter(channel for case in figures for channel in case.get("resampled_channels", ()))
+    if resampled:
+        context.notice(resampled_text(resampled, settings.channels[0]))
     return {**_results(entries, splits, settings, figures, len(places) - 1), "num_failed_cases": len(failed)}
 
 

@@ -15,15 +15,15 @@ from medweave_core.contracts.cohort import CaseEntry, CohortIndex
 from medweave_core.contracts.labels import Label, LabelMerge, declared_or_lesion
 from medweave_core.contracts.volume import Grid
 from medweave_steps.io.cohort import ground_truth
-from medweave_steps.io.cohort.digest import digest_of_plane, joined_digest, nifti_digest, update_nifti
+from medweave_steps.io.cohort.digest import digest_of_plane, joined_digest
 from medweave_steps.io.cohort.discovery import is_scan_plane
+from medweave_steps.io.cohort.nifti_channels import ContentDigest, NiftiChannels, open_channels
 from medweave_steps.io.dicom import pixels
 from medweave_steps.io.dicom.header import Plane, read_file
 from medweave_steps.io.dicom.series import assemble, place_text
 from medweave_steps.io.dicom.source_headers import read_source_header
 from medweave_steps.io.findings import FindingError, SeriesName
 from medweave_steps.io.geometry import FloatArray
-from medweave_steps.io.nifti.volume import NiftiVolume, open_nifti
 
 AIR_HU = pixels.AIR_HU
 _SAME_GRID_MM = 1e-3
@@ -43,6 +43,10 @@ class VolumeSource(Protocol):
     @property
     def plane_axis(self) -> int:
         """Axis along which `planes` iterates."""
+
+    @property
+    def resampled_channels(self) -> tuple[str, ...]:
+        """Channels that are stored on another grid than the first, and are resampled linearly to it."""
 
     def planes(
         self,
@@ -79,6 +83,7 @@ class DicomSource:
     folder: Path
     slices: tuple[Plane, ...]
     plane_axis: int = 0
+    resampled_channels: tuple[str, ...] = ()
 
     def planes(
         self,
@@ -127,12 +132,21 @@ class DicomSource:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NiftiSource:
-    """A NIfTI volume; see `VolumeSource`."""
+    """A NIfTI volume of one file, or of one file for each channel; see `VolumeSource`."""
 
     entry: CaseEntry
-    grid: Grid
-    nifti: NiftiVolume
+    files: NiftiChannels
     plane_axis: int = 2
+
+    @property
+    def grid(self) -> Grid:
+        """See `VolumeSource`."""
+        return self.files.grid
+
+    @property
+    def resampled_channels(self) -> tuple[str, ...]:
+        """See `VolumeSource`."""
+        return tuple(self.files.resampled)
 
     def planes(
         self,
@@ -143,13 +157,9 @@ class NiftiSource:
         padding: float | None = None,
     ) -> Iterator[FloatArray]:
         """See `VolumeSource`, channel after channel; one thread inflates ahead, since a gzip stream has one order."""
-        digest, left = nifti_digest(self.nifti), None if wanted is None else set(wanted)
-        for index, stored in enumerate(self.nifti.planes()):
-            if verify:
-                update_nifti(digest, stored)
-            if left is None or index % self.grid.shape[2] in left:
-                yield self.nifti.to_hu(stored, padding=padding)
-        if verify:
+        digest = ContentDigest() if verify else None
+        yield from self.files.planes(digest=digest, wanted=wanted, padding=padding)
+        if digest is not None:
             _check_content(self.entry, digest.hexdigest())
 
     def volume(self, *, num_workers: int = 1) -> FloatArray:
@@ -194,8 +204,8 @@ def open_source(cohort: Path, entry: CaseEntry) -> VolumeSource:
     source: VolumeSource
     try:
         if entry.source_format == "nifti":
-            nifti = open_nifti(cohort / entry.files[0], name, channels=entry.channels)
-            source = NiftiSource(entry=entry, grid=nifti.grid, nifti=nifti)
+            files = open_channels([cohort / file for file in entry.files], name, entry.channels)
+            source = NiftiSource(entry=entry, files=files)
         else:
             source = _open_dicom(cohort, entry, name)
     except FileNotFoundError as error:
