@@ -14,8 +14,8 @@ from typing import Any, Literal
 from medweave_core.contracts.cohort import CohortIndex, Finding
 from medweave_core.contracts.labels import Label
 from medweave_core.contracts.volume import CT_CHANNELS
-from medweave_core.errors import UserInputError
-from medweave_steps.check.cases import Examined, MaskRules, NiftiCase, examine_dicom, examine_nifti
+from medweave_core.errors import UsageError, UserInputError
+from medweave_steps.check.cases import Examined, MaskRules, NiftiCase, examine_nifti
 from medweave_steps.check.labels import (
     NO_LABEL_OPTIONS,
     LabelOptions,
@@ -24,6 +24,8 @@ from medweave_steps.check.labels import (
     segment_labels,
 )
 from medweave_steps.check.splits import find_leaks, join_same_scans, read_splits
+from medweave_steps.check.studies import examine_series
+from medweave_steps.io.cohort.channel_rules import ChannelRule
 from medweave_steps.io.cohort.discovery import FoundDicom, case_id_of_path, discover_dicom, walk
 from medweave_steps.io.cohort.files import (
     CARD_FILE,
@@ -78,13 +80,19 @@ class _Files:
 
 
 def check_cohort(
-    cohort: Path, context: StepContext, *, skip: bool, label_options: LabelOptions = NO_LABEL_OPTIONS
+    cohort: Path,
+    context: StepContext,
+    *,
+    skip: bool,
+    label_options: LabelOptions = NO_LABEL_OPTIONS,
+    channel_rules: tuple[ChannelRule, ...] = (),
 ) -> Checked:
     """Read and check a whole cohort.
 
     Args:
         skip: leave bad cases out with a notice; otherwise their errors stay in the findings.
         label_options: labels and merges that the user requests.
+        channel_rules: which DICOM series of a study is which channel; empty without such rules.
     """
     card = _read_card(cohort)
     everything = list(walk(cohort))
@@ -92,7 +100,14 @@ def check_cohort(
     numbers = {name: number for number, name in enumerate(names, start=1)}
     unread, unread_findings = find_unread_files(names)
     files = _Files(everything=everything, readable=[name for name in names if name not in unread], numbers=numbers)
-    layout, examined, findings, own, rules = _examine(cohort, files, card, label_options, context)
+    layout, examined, findings, own, rules = _examine(cohort, files, card, label_options, channel_rules, context)
+    if channel_rules and layout != "dicom":
+        raise UsageError(
+            "--channels is for DICOM series only.",
+            seen="a cohort of NIfTI volumes",
+            expected="DICOM series",
+            do="omit --channels; dataset.json declares the channels of NIfTI volumes",
+        )
     findings = [*unread_findings, *findings]
     labels, label_findings = cohort_labels(rules, own, examined)
     splits, split_findings = read_splits(cohort, [e.name.case_id for e in examined])
@@ -127,7 +142,12 @@ def check_cohort(
 
 
 def _examine(
-    cohort: Path, files: _Files, card: Mapping[str, Any], options: LabelOptions, context: StepContext
+    cohort: Path,
+    files: _Files,
+    card: Mapping[str, Any],
+    options: LabelOptions,
+    channel_rules: tuple[ChannelRule, ...],
+    context: StepContext,
 ) -> tuple[Layout, list[Examined], list[Finding], tuple[Label, ...], MaskRules]:
     declared: tuple[Label, ...] = card.get("labels", ())
     if (cohort / DATASET_FILE).is_file():
@@ -136,7 +156,7 @@ def _examine(
         rules = options.rules(declared or None)
         return "msd", _examine_nifti(cohort, listed.cases, rules, context), list(listed.findings), declared, rules
     rules = options.rules(declared or None)
-    found = _discover(cohort, [name for name in files.readable if not is_nifti(name)], context)
+    found = _discover(cohort, [name for name in files.readable if not is_nifti(name)], channel_rules, context)
     nifti = [name for name in files.readable if is_nifti(name)]
     if nifti and not found.series and not any(f.severity == "error" for f in found.findings):
         cases, ambiguous, findings = _pair_nifti(nifti, files)
@@ -144,17 +164,18 @@ def _examine(
     if nifti:
         found.findings.append(notice("other-files", f"{len(nifti)} NIfTI files next to the DICOM series were ignored."))
     progress = context.progress(unit="series", total=len(found.series))
-    examined = []
-    for series in found.series:
-        examined.append(examine_dicom(cohort, series, rules, num_threads=context.num_threads))
-        progress.step(_line(examined[-1]))
-    usable = [series for series, one in zip(found.series, examined, strict=True) if one.entry]
-    labels, differing = segment_labels(usable)
-    findings = found.findings if declared else [*found.findings, *differing]
-    return "dicom", examined, findings, declared or labels, rules
+    checked = examine_series(
+        cohort, found.series, channel_rules, rules,
+        num_threads=context.num_threads, step=lambda one: progress.step(one.line),
+    )  # fmt: skip
+    labels, differing = segment_labels(checked.usable)
+    findings = [*found.findings, *checked.findings, *(() if declared else differing)]
+    return "dicom", checked.examined, findings, declared or labels, rules
 
 
-def _discover(cohort: Path, names: list[str], context: StepContext) -> FoundDicom:
+def _discover(
+    cohort: Path, names: list[str], channel_rules: tuple[ChannelRule, ...], context: StepContext
+) -> FoundDicom:
     """Return the headers of all files; prints a line now and then, because tens of thousands of files take a while."""
     blocks = len(names) // _HEADERS_A_LINE
     progress = context.progress(unit=f"{_HEADERS_A_LINE} headers", total=blocks)
@@ -163,7 +184,8 @@ def _discover(cohort: Path, names: list[str], context: StepContext) -> FoundDico
         if number % _HEADERS_A_LINE == 0:
             progress.step()
 
-    return discover_dicom(cohort, names, tick=tick)
+    modality = channel_rules[0].modality if channel_rules else None
+    return discover_dicom(cohort, names, modality=modality, tick=tick)
 
 
 def _examine_nifti(cohort: Path, cases: Sequence[NiftiCase], rules: MaskRules, context: StepContext) -> list[Examined]:
@@ -174,20 +196,10 @@ def _examine_nifti(cohort: Path, cases: Sequence[NiftiCase], rules: MaskRules, c
     try:
         for result in pool.map(lambda case: examine_nifti(cohort, case, rules), cases):
             examined.append(result)
-            progress.step(_line(result))
+            progress.step(result.line)
     finally:
         pool.shutdown(wait=False, cancel_futures=True)
     return examined
-
-
-def _line(examined: Examined) -> str:
-    errors = [finding for finding in examined.findings if finding.severity == "error"]
-    if errors or examined.entry is None:
-        return f"{examined.name.case_id}, {errors[0].code if errors else 'ignored'}"
-    grid = examined.entry.grid
-    spacing = " x ".join(f"{x:.2f}" for x in grid.spacing_mm)
-    lesions = "no mask" if examined.num_lesions is None else f"{examined.num_lesions} lesions"
-    return f"{examined.name.case_id}, {' x '.join(map(str, grid.shape))} voxels of {spacing} mm, {lesions}"
 
 
 def _notice_below(below: Sequence[str]) -> list[Finding]:

@@ -55,6 +55,12 @@ class CheckConfig:
         "nnU-Net data set declares as ignore)",
         default=None, metavar="VALUE",
     )  # fmt: skip
+    channels: Path | None = option(
+        "channel rules for DICOM series of MR or PET (JSON or YAML): a list of {name, modality, series_description, contrast, "
+        "echo_time_ms, inversion_time_ms, repetition_time_ms, scanning_sequence}; each study needs one series for each rule, and "
+        "the first rule sets the grid (default: each study has one series)",
+        default=None, metavar="FILE",
+    )  # fmt: skip
     on_error: Literal["stop", "skip"] = option(
         "invalid cases: stop after all errors are reported, or skip these cases", default="stop"
     )
@@ -70,6 +76,7 @@ def run(config: CheckConfig, context: StepContext) -> Mapping[str, Any]:
     from medweave_steps.check.cohort import check_cohort
     from medweave_steps.check.labels import LabelOptions
     from medweave_steps.check.summary import figures, print_summary, refusal
+    from medweave_steps.io.cohort.channel_rules import read_channel_rules
     from medweave_steps.io.cohort.labels import parse_merges, read_labels
     from medweave_steps.runtime.write import write_text
 
@@ -82,7 +89,14 @@ def run(config: CheckConfig, context: StepContext) -> Mapping[str, Any]:
         merges=parse_merges(config.merge_labels),
         ignore_value=config.ignore_label,
     )
-    checked = check_cohort(config.cohort, context, skip=config.on_error == "skip", label_options=label_options)
+    rules = () if config.channels is None else read_channel_rules(config.channels)
+    checked = check_cohort(
+        config.cohort,
+        context,
+        skip=config.on_error == "skip",
+        label_options=label_options,
+        channel_rules=rules,
+    )
     print_summary(checked, context)
     errors = [finding for finding in checked.index.findings if finding.severity == "error"]
     if errors:

@@ -63,7 +63,7 @@ def non_uniform_spacing(folder: Path) -> None:
 def wrong_modality(folder: Path) -> None:
     datasets = SERIES.datasets()
     for dataset in datasets:
-        dataset.Modality, dataset.SOPClassUID = "MR", pydicom.uid.MRImageStorage
+        dataset.Modality, dataset.SOPClassUID = "NM", pydicom.uid.NuclearMedicineImageStorage
     write_datasets(datasets, folder)
 
 
