@@ -163,11 +163,7 @@ def _examine(
         return "nifti", [*_examine_nifti(cohort, cases, rules, context), *ambiguous], findings, declared, rules
     if nifti:
         found.findings.append(notice("other-files", f"{len(nifti)} NIfTI files next to the DICOM series were ignored."))
-    progress = context.progress(unit="series", total=len(found.series))
-    checked = examine_series(
-        cohort, found.series, channel_rules, rules,
-        num_threads=context.num_threads, step=lambda one: progress.step(one.line),
-    )  # fmt: skip
+    checked = examine_series(cohort, found.series, channel_rules, rules, context)
     labels, differing = segment_labels(checked.usable)
     findings = [*found.findings, *checked.findings, *(() if declared else differing)]
     return "dicom", checked.examined, findings, declared or labels, rules

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -38,11 +38,11 @@ from medweave_steps.io.cohort.source import planes_in_unit
 from medweave_steps.io.dicom.series import COSINE_TOLERANCE, DicomVolume, assemble, is_stack
 from medweave_steps.io.findings import FindingError, SeriesName, notice, refuse
 from medweave_steps.io.hashing import sha256_of_text
+from medweave_steps.runtime.progress import Progress
+from medweave_steps.runtime.verb import StepContext
 
 _MOST_SHOWN = 6
 _COVERED = 0.99  # share of the first channel's grid that another one must cover without a notice
-
-Step = Callable[[Examined], None]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -84,26 +84,27 @@ def examine_series(
     series: Sequence[FoundSeries],
     channel_rules: Sequence[ChannelRule],
     rules: MaskRules,
-    *,
-    num_threads: int,
-    step: Step,
+    context: StepContext,
 ) -> ExaminedStudies:
     """Check the DICOM series of a cohort: each CT series is a case; those of MR and PET, or of the rules, are channels of a study.
 
     Args:
         series: all series of the wanted modalities.
         channel_rules: of `--channels`; empty where each study has one series.
-        step: called with each checked case.
+        rules: label values that masks may hold.
     """
     if not channel_rules and all(one.modality == "CT" for one in series):
-        examined = [_stepped(examine_dicom(cohort, one, rules, num_threads=num_threads), step) for one in series]
+        progress = context.progress(unit="series", total=len(series))
+        examined = [
+            _shown(examine_dicom(cohort, one, rules, num_threads=context.num_threads), progress) for one in series
+        ]
         usable = [one for one, its in zip(series, examined, strict=True) if its.entry]
         return ExaminedStudies(examined=examined, usable=usable)
-    return _examine_studies(cohort, series, channel_rules, rules, num_threads=num_threads, step=step)
+    return _examine_studies(cohort, series, channel_rules, rules, context)
 
 
-def _stepped(examined: Examined, step: Step) -> Examined:
-    step(examined)
+def _shown(examined: Examined, progress: Progress) -> Examined:
+    progress.step(examined.line)
     return examined
 
 
@@ -112,9 +113,7 @@ def _examine_studies(
     series: Sequence[FoundSeries],
     channel_rules: Sequence[ChannelRule],
     rules: MaskRules,
-    *,
-    num_threads: int,
-    step: Step,
+    context: StepContext,
 ) -> ExaminedStudies:
     """Group the series of each study into channels and check the cases; see `examine_series`."""
     result = ExaminedStudies()
@@ -128,16 +127,16 @@ def _examine_studies(
             result.findings.append(notice("not-a-volume", what, case_id=one.name.case_id))
     if not channel_rules:
         channel_rules = _default_rules(list(studies.values()))
-    unmatched = 0
+    unmatched, progress = 0, context.progress(unit="case", total=len(studies))
     for candidates in studies.values():
         name = _case_name(candidates, channel_rules)
         try:
             channels = _assign(candidates, channel_rules, name)
         except FindingError as error:
-            result.examined.append(_stepped(Examined(name=name, findings=[error.finding]), step))
+            result.examined.append(_shown(Examined(name=name, findings=[error.finding]), progress))
             continue
         unmatched += len(candidates) - len(channels)
-        examined = _stepped(_examine(cohort, channels, rules, num_threads=num_threads), step)
+        examined = _shown(_examine(cohort, channels, rules, num_threads=context.num_threads), progress)
         result.examined.append(examined)
         result.usable += channels.values() if examined.entry else ()
     if unmatched:

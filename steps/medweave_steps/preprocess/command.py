@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -17,15 +18,17 @@ if TYPE_CHECKING:
 DESCRIPTION = """\
 Reorients each case of a checked cohort to RAS (Right, Anterior, Superior), resamples it linearly to --spacing-mm, clips CT to
 --window-hu, crops it to the lungs, and splits the cohort by patient. MR contrasts are normalized to mean 0 and standard
-deviation 1 instead, and MR volumes are cropped to multiples of 8 voxels.
+deviation 1 instead; PET keeps its SUV. MR and PET volumes are cropped to multiples of 8 voxels. DICOM channels on another grid
+are resampled linearly to the grid of the first channel before, and the step reports it.
 
 Input: the cohort folder and the cohort_index.json that `check` wrote for it.
 
 Output: training_set/ (training and validation cases) and inference_batches/batch-000/ ... (test cases; all cases with
---purpose inference). Each has cohort.json and, per case, volume.npy (float32, HU; MR: one channel per contrast), lung.npy
-(CT), label.npy and volume_info.json (geometry in mm, inverse transform). Inference batches also hold source_hu.npy for CT
-(source HU inside the crop, for lesion measurements) and source_headers.zip for DICOM sources. source_headers.zip contains
-patient data. The training set contains neither file. The --output folder appears only when it is complete.
+--purpose inference). Each has cohort.json and, per case, volume.npy (float32, HU; MR and PET: one channel per contrast, SUV for
+PET), lung.npy (CT), label.npy and volume_info.json (geometry in mm, inverse transform). Inference batches also hold source_hu.npy
+for CT (source HU inside the crop, for lesion measurements) and source_headers.zip for DICOM sources (the first channel).
+source_headers.zip contains patient data. The training set contains neither file. The --output folder appears only when it is
+complete.
 
 A case with unusable data, such as a slice that cannot be decoded, is skipped with a notice.
 Errors: an index with errors or of another cohort, a patient in two splits, too few patients, a full disk.
@@ -79,8 +82,19 @@ def run(config: PreprocessConfig, context: StepContext) -> Mapping[str, Any]:
         context.add_case(entry.case_id, split=splits[entry.case_id], **case.figures)
         for text in case.notices:
             context.notice(text)
+    for text in _resampling_notices(entries):
+        context.notice(text)
     figures = [done[entry.case_id].figures for entry in entries]
     return {**_results(entries, splits, settings, figures, len(places) - 1), "num_failed_cases": len(failed)}
+
+
+def _resampling_notices(entries: Sequence[CaseEntry]) -> list[str]:
+    """Return a text for each DICOM channel that some cases have on another grid than their first channel."""
+    counts = Counter(one.name for entry in entries for one in entry.series if one.is_resampled)
+    return [
+        f"channel {name} was resampled to the grid of {entries[0].channels[0]} in {count} of {len(entries)} cases."
+        for name, count in counts.items()
+    ]
 
 
 def _prepare_all(jobs: Sequence[CaseJob], context: StepContext) -> tuple[dict[str, CaseDone], list[CaseFailed]]:
@@ -152,7 +166,7 @@ def _inputs(config: PreprocessConfig) -> tuple[CohortIndex, CaseSettings]:
         raise UserInputError(
             "the cohort index contains no case.",
             seen="0 cases",
-            expected="at least one CT volume",
+            expected="at least one volume",
             do="run check on a folder with DICOM series or NIfTI volumes",
         )
     card = None if config.segmentation_model is None else read_card(config.segmentation_model, verify=False)
