@@ -1,7 +1,7 @@
 #!/usr/bin/env cwl-runner
 cwlVersion: v1.2
 class: CommandLineTool
-label: Validate a cohort of CT or MR
+label: Validate a cohort of CT, MR or PET
 doc: |
   Reads every volume of the folder (DICOM, NIfTI, MSD or nnU-Net data set) and writes the cohort index for the later steps.
   Exits with code 65 and the list of all errors if a case is invalid, unless on_error is skip.
@@ -31,6 +31,10 @@ inputs:
     doc: mask values to merge into one label, such as "1,2:tumor"; labels are never merged silently
     type: string[]?
     inputBinding: {prefix: --merge-labels}
+  channels:
+    doc: rules (JSON or YAML) that group the DICOM series of a study into named channels of MR or PET; by default each study has one series
+    type: File?
+    inputBinding: {prefix: --channels}
   on_error:
     doc: invalid cases, stop after all errors are reported (stop) or skip these cases (skip)
     type: {type: enum, symbols: [stop, skip]}

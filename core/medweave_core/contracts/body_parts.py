@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Literal
 
 from medweave_core.contracts.labels import CodedTerm, Label
+from medweave_core.contracts.volume import MODALITY_NAMES, Modality
 
 Region = Literal["head", "neck", "chest", "abdomen", "pelvis", "upper limb", "lower limb"]
 
@@ -141,9 +142,9 @@ def only_region(label: Label) -> str:
     return next(iter(regions)) if len(regions) == 1 else ""
 
 
-def scans_of(label: Label, modality: str) -> str:
+def scans_of(label: Label, modality: Modality) -> str:
     """Return what a model or report about a label works on, such as `chest CT`, or `CT` where no region is known."""
-    return f"{only_region(label)} {modality}".strip()
+    return f"{only_region(label)} {MODALITY_NAMES[modality]}".strip()
 
 
 def procedure_of(label: Label) -> CodedTerm:

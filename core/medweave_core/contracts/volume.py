@@ -15,6 +15,7 @@ AffineRows = tuple[Row, Row, Row, Row]
 Modality = Literal["CT", "MR", "PT"]  # defined terms of DICOM; PT is PET
 Unit = Literal["HU", "SD", "SUV"]
 Crop = Literal["lungs", "none", "multiple-of-8"]
+MODALITY_NAMES: dict[Modality, str] = {"CT": "CT", "MR": "MR", "PT": "PET"}
 CT_CHANNELS = ("CT",)
 PET_CHANNELS = ("PET",)
 

@@ -14,22 +14,27 @@ from medweave_steps.runtime.options import check_option, option
 from medweave_steps.runtime.verb import StepContext, Verb
 
 DESCRIPTION = """\
-Validates a cohort of CT or MR volumes: lists its cases, reports problems, and writes the cohort index that every later step
+Validates a cohort of CT, MR or PET volumes: lists its cases, reports problems, and writes the cohort index that every later step
 reads.
 
-Input: DICOM series (CT and enhanced CT; any nesting and file names; DICOM SEG as ground truth), an MSD data set (dataset.json;
-CT, or MR with the contrasts that it declares, such as Task01), an nnU-Net data set (one channel), or plain NIfTI (masks under
-the names of their volumes in labels/ of the same folder, or named VOLUME_seg). splits.json ({"test": [case ids]}) and
-cohort_card.json are read if present. The step prints the pairs of volume and mask.
+Input: DICOM series (CT, MR, enhanced CT and MR, PET; any nesting and file names; DICOM SEG as ground truth), an MSD data set
+(dataset.json; CT, or MR with the contrasts that it declares, such as Task01), an nnU-Net data set (one channel), or plain NIfTI
+(masks under the names of their volumes in labels/ of the same folder, or named VOLUME_seg). splits.json ({"test": [case ids]})
+and cohort_card.json are read if present. The step prints the pairs of volume and mask.
+
+MR and PET from DICOM: --channels groups the series of a study into named channels; without it, each study has one series. The
+first channel sets the grid, and others are resampled to it; the step reports which. Without --channels, a cohort with CT is read
+as CT, and other modalities of its studies are ignored. PET values become SUV by body weight.
 
 Labels: --labels declares the labels once; preprocess, train and segment use them. Masks with several foreground values need a
 name for each of them (--labels, or the names in dataset.json, cohort_card.json or DICOM SEG), or --merge-labels: labels are never
 merged silently. --ignore-label names the value of voxels without annotation.
 
 Reported as errors: missing, duplicate, tilted or unevenly spaced slices; mixed series or acquisitions; values that are not HU;
-headers without usable geometry or pixel format; masks on another grid; undeclared labels; a mask that
-matches two volumes; a patient in two splits; unreadable files. The step prints every error, then exits with code 65.
-Lengths are in mm, values in HU."""
+headers without usable geometry or pixel format; a missing or ambiguous channel; channels of different patients or frames of
+reference; PET without the attributes that SUV need; masks on another grid; undeclared labels; a mask that matches two volumes; a
+patient in two splits; unreadable files. The step prints every error, then exits with code 65.
+Lengths are in mm, values in HU, SUV, or (MR) as stored."""
 EXAMPLE = "medweave-step check --cohort cohort --labels lung-nodule --output cohort_index.json"
 
 
@@ -82,7 +87,7 @@ def run(config: CheckConfig, context: StepContext) -> Mapping[str, Any]:
 
     if not config.cohort.is_dir():
         raise UsageError(
-            "--cohort is not an existing folder.", expected="a folder with CT or MR volumes", do="correct the path"
+            "--cohort is not an existing folder.", expected="a folder with CT, MR or PET volumes", do="correct the path"
         )
     label_options = LabelOptions(
         declared=None if config.labels is None else read_labels(config.labels),

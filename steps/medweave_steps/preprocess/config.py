@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 from medweave_core.contracts.model import ModelCard
-from medweave_core.contracts.volume import CT_CHANNELS, Crop, Triple_mm, modality_of
+from medweave_core.contracts.volume import CT_CHANNELS, MODALITY_NAMES, Crop, Triple_mm, modality_of
 from medweave_core.errors import UsageError, UserInputError
 from medweave_steps.runtime.options import option
 
@@ -110,9 +110,9 @@ def settings_of(
     modality = modality_of(channels)
     is_ct = modality == "CT"
     if not is_ct and config.window_hu is not None:
-        raise _unusable("window-hu", config.window_hu, f"no window: the cohort is {modality}, which has no HU")
+        raise _unusable("window-hu", config.window_hu, f"no window: the cohort is {MODALITY_NAMES[modality]}, which has no HU")
     if not is_ct and config.crop == "lungs":
-        raise _unusable("crop", config.crop, f"multiple-of-8 or none: the cohort is {modality}")
+        raise _unusable("crop", config.crop, f"multiple-of-8 or none: the cohort is {MODALITY_NAMES[modality]}")
     if card is not None:
         _check_card(config, card, channels)
         return CaseSettings(

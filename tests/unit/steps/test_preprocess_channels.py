@@ -127,4 +127,4 @@ def test_a_window_in_hu_is_refused_for_pet(tmp_path: Path, capsys: pytest.Captur
     PetSeries(key="pet").write(tmp_path / "cohort")
     with pytest.raises(AssertionError):
         prepare(tmp_path, "--purpose", "inference", "--window-hu", "-100", "100")
-    assert "the cohort is PT, which has no HU" in capsys.readouterr().err
+    assert "the cohort is PET, which has no HU" in capsys.readouterr().err
