@@ -19,16 +19,22 @@ from medweave_steps.runtime.verb import StepContext
 
 
 def check(
-    folder: Path, *, skip: bool = False, merge: tuple[str, ...] = (), channels: Sequence[Mapping[str, Any]] = ()
+    folder: Path,
+    *,
+    skip: bool = False,
+    merge: tuple[str, ...] = (),
+    ignore_value: int | None = None,
+    channels: Sequence[Mapping[str, Any]] = (),
 ) -> Checked:
     """Run the data check in this process.
 
     Args:
         merge: values of `--merge-labels`.
+        ignore_value: of `--ignore-label`.
         channels: rules of `--channels`.
     """
     rules = parse_channel_rules(list(channels)) if channels else ()
-    options = LabelOptions(merges=parse_merges(merge))
+    options = LabelOptions(merges=parse_merges(merge), ignore_value=ignore_value)
     context = StepContext(verb="check", num_threads=2)
     return check_cohort(folder, context, skip=skip, label_options=options, channel_rules=rules)
 

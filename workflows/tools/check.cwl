@@ -31,6 +31,10 @@ inputs:
     doc: mask values to merge into one label, such as "1,2:tumor"; labels are never merged silently
     type: string[]?
     inputBinding: {prefix: --merge-labels}
+  ignore_label:
+    doc: mask value of voxels without annotation, which count in no loss and no metric; by default the one that an nnU-Net data set declares
+    type: int?
+    inputBinding: {prefix: --ignore-label}
   channels:
     doc: rules (JSON or YAML) that group the DICOM series of a study into named channels of MR or PET; by default each study has one series
     type: File?
