@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from medweave_steps.check.acquisitions import normalized
 from medweave_steps.io.dicom.planes import MR_ATTRIBUTES, Plane
 from medweave_steps.io.findings import SeriesName
 
@@ -35,7 +36,7 @@ def check_one_contrast(planes: Sequence[Plane], name: SeriesName) -> None:
         FindingError: names the attribute and its values, where they are numbers.
     """
     for index, (keyword, _) in enumerate(MR_ATTRIBUTES):
-        values = list(dict.fromkeys(plane.acquisition[index] for plane in planes))
+        values = list(dict.fromkeys(normalized(plane.acquisition[index]) for plane in planes))
         if len(values) < 2:
             continue
         shown = ", ".join(value for value in values[:_MOST_VALUES] if _is_number(value))

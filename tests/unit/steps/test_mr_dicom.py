@@ -17,7 +17,7 @@ from medweave_steps.io.cohort.discovery import case_id_of_series
 from medweave_steps.io.cohort.source import open_source
 from support.checked import cases_of, check, errors_of, only_error, open_only, read_truth
 from support.dicom_builder import CtSeries, rotated, segmentation, uid, write_datasets
-from support.mr_pet_builder import MrSeries
+from support.mr_pet_builder import MrSeries, PetSeries
 
 RULES = [
     {"name": "T2w", "echo_time_ms": [80, 120]},
@@ -271,7 +271,7 @@ def test_an_enhanced_mr_file_of_two_echoes_is_refused_with_their_times(tmp_path:
     write_datasets([MrSeries(key="enhanced").enhanced_mr((30.0, 90.0))], tmp_path)
     error = only_error(tmp_path)
     assert error.code == "several-volumes"
-    assert error.seen == "EffectiveEchoTime with 2 values: 30.0, 90.0"
+    assert error.seen == "EffectiveEchoTime with 2 values: 30, 90"
 
 
 def test_a_diffusion_series_of_several_b_values_is_refused(tmp_path: Path) -> None:
@@ -280,6 +280,22 @@ def test_a_diffusion_series_of_several_b_values_is_refused(tmp_path: Path) -> No
         dataset.DiffusionBValue = 1000.0 * (number % 2)
     write_datasets(datasets, tmp_path)
     assert "DiffusionBValue with 2 values" in only_error(tmp_path).seen
+
+
+def test_the_spelling_of_a_time_does_not_matter(tmp_path: Path) -> None:
+    datasets = MrSeries(key="a").datasets()
+    datasets[2].EchoTime = "90.000"
+    write_datasets(datasets, tmp_path)
+    assert len(cases_of(tmp_path)) == 1
+
+
+def test_mr_and_pet_in_one_cohort_need_rules(tmp_path: Path) -> None:
+    MrSeries(key="t2", patient="ann").write(tmp_path / "mr")
+    PetSeries(key="pet", patient="ann").write(tmp_path / "pet")
+    with pytest.raises(UserInputError, match="no rules say which series") as error:
+        check(tmp_path)
+    assert error.value.seen == "MR and PT; up to 2 series in a study"
+    assert check_one(tmp_path, [{"name": "PET", "modality": "PT"}]).files[0].startswith("pet/")
 
 
 def test_values_are_rescaled_where_the_header_says_so(tmp_path: Path) -> None:
