@@ -110,7 +110,9 @@ def settings_of(
     modality = modality_of(channels)
     is_ct = modality == "CT"
     if not is_ct and config.window_hu is not None:
-        raise _unusable("window-hu", config.window_hu, f"no window: the cohort is {MODALITY_NAMES[modality]}, which has no HU")
+        raise _unusable(
+            "window-hu", config.window_hu, f"no window: the cohort is {MODALITY_NAMES[modality]}, which has no HU"
+        )
     if not is_ct and config.crop == "lungs":
         raise _unusable("crop", config.crop, f"multiple-of-8 or none: the cohort is {MODALITY_NAMES[modality]}")
     if card is not None:
