@@ -258,3 +258,8 @@ def _references(dataset: Any) -> dict[str, Any]:
         "referenced_series": tuple(str(item.SeriesInstanceUID) for item in series if item.get("SeriesInstanceUID")),
         "referenced_images": tuple(dict.fromkeys(images)),
     }
+
+
+def body_part_of(dataset: Any) -> str | None:
+    """Return the scanned body part of an image by its header, as a defined term of BodyPartExamined; None if it is not known."""
+    return _body_part(HeaderValues(dataset))
