@@ -36,8 +36,9 @@ inputs:
     type: int?
     inputBinding: {prefix: --ignore-label}
   channels:
-    doc: rules (JSON or YAML) that group the DICOM series of a study into named channels of MR or PET; by default each study has one series
+    doc: rules that group the DICOM series of a study into named channels of MR or PET, as a JSON list; by default each study has one series
     type: File?
+    format: edam:format_3464  # JSON
     inputBinding: {prefix: --channels}
   on_error:
     doc: invalid cases, stop after all errors are reported (stop) or skip these cases (skip)

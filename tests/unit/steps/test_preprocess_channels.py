@@ -21,6 +21,7 @@ from support.mr_pet_builder import MrSeries, PetSeries
 
 SHAPE = (12, 40, 36)
 SPACING = {"shape": SHAPE, "spacing_mm": (2.0, 1.0, 1.0)}
+JOBS = Path(__file__).resolve().parents[3] / "workflows" / "brain-tumour-segmentation" / "jobs"
 RULES = [{"name": "T2w", "echo_time_ms": [80, 120]}, {"name": "T1gd", "contrast": True}]
 
 
@@ -128,3 +129,29 @@ def test_a_window_in_hu_is_refused_for_pet(tmp_path: Path, capsys: pytest.Captur
     with pytest.raises(AssertionError):
         prepare(tmp_path, "--purpose", "inference", "--window-hu", "-100", "100")
     assert "the cohort is PET, which has no HU" in capsys.readouterr().err
+
+
+def test_dicom_and_msd_of_the_same_brain_give_equal_volumes(tmp_path: Path) -> None:
+    volumes = []
+    rules = json.loads((JOBS / "demo-channels.json").read_text())
+    for form in ("dicom", "msd"):
+        folder = tmp_path / form
+        folder.mkdir()
+        words = [
+            "--cases",
+            "1",
+            "--grid",
+            "demo",
+            "--format",
+            form,
+            "--output",
+            str(folder / "cohort"),
+            "--num-threads",
+            "1",
+        ]
+        assert main(["phantom", "brain", *words]) == 0
+        spacing = ("--purpose", "inference", "--spacing-mm", "3.75", "3.75", "3.75")
+        prepare(folder, *spacing, channels=rules if form == "dicom" else None)
+        (case,) = batch_of(folder).cases()
+        volumes.append(case.volume_CIJK())
+    np.testing.assert_array_equal(*volumes)
