@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Literal
 
 from medweave_core.contracts.labels import CodedTerm, Label
+from medweave_core.contracts.volume import MODALITY_NAMES, Modality
 
 Region = Literal["head", "neck", "chest", "abdomen", "pelvis", "upper limb", "lower limb"]
 
@@ -146,14 +147,14 @@ def only_region(*labels: Label) -> str:
     return next(iter(regions)) if len(regions) == 1 else ""
 
 
-def scans_of(label: Label, modality: str) -> str:
+def scans_of(label: Label, modality: Modality) -> str:
     """Return what a model or report about a label works on, such as `chest CT`, or `CT` where no region is known."""
     return scans_of_labels((label,), modality)
 
 
-def scans_of_labels(labels: Iterable[Label], modality: str) -> str:
+def scans_of_labels(labels: Iterable[Label], modality: Modality) -> str:
     """Return what a model or report about several labels works on, such as `head MR`."""
-    return f"{only_region(*labels)} {modality}".strip()
+    return f"{only_region(*labels)} {MODALITY_NAMES[modality]}".strip()
 
 
 def procedure_of(*labels: Label, modality: str = "CT") -> CodedTerm:

@@ -22,10 +22,10 @@ class InputContract:
 
     Attributes:
         modality: DICOM modality of the source.
-        unit: unit of the stored volume, before scaling: HU, or for MR standard deviations (SD) from each channel's mean.
+        unit: unit of the stored volume, before scaling: HU, for MR standard deviations (SD) from each channel's mean, for PET SUV.
         spacing_mm: voxel size along I, J, K.
-        window_hu: clipping range; scaled linearly to `scaled_range` by the program that runs the network. None for MR, which is
-            fed as it is stored.
+        window_hu: clipping range; scaled linearly to `scaled_range` by the program that runs the network. None for MR and PET,
+            which are fed as they are stored.
         scaled_range: range of the network's input, for CT.
         orientation: direction of the axes I, J, K.
         crop: field of view the model was trained on.

@@ -14,7 +14,7 @@ from medweave_core.contracts.labels import Label
 from medweave_core.contracts.volume import Grid
 from medweave_core.errors import UserInputError
 from medweave_steps.io.cohort.ground_truth import read_dicom_segmentation, read_nifti_mask
-from medweave_steps.io.cohort.source import DicomSource, name_of, open_source
+from medweave_steps.io.cohort.source import name_of, open_source, reference_series
 from medweave_steps.io.findings import FindingError
 from medweave_steps.io.geometry import affine_rows
 
@@ -113,8 +113,8 @@ def _read(cohort: Path, folder: Path, entry: CaseEntry) -> tuple[LabelArray, Mas
         if mask_format == "nifti":
             labels = _read_nifti(folder / NIFTI_MASK, entry)
         else:
-            source = open_source(cohort, entry)
-            if not isinstance(source, DicomSource):
+            source = reference_series(open_source(cohort, entry))
+            if source is None:
                 raise UserInputError(
                     f"{entry.case_id} has a DICOM mask, but its source is not DICOM.",
                     seen=f"{DICOM_MASK} for a NIfTI source",

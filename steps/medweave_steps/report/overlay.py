@@ -15,7 +15,7 @@ import numpy.typing as npt
 from medweave_core.contracts.body_parts import is_in_lungs
 from medweave_core.contracts.cohort import PreparedCohort
 from medweave_core.contracts.labels import Label
-from medweave_core.contracts.volume import Triple, VolumeInfo
+from medweave_core.contracts.volume import Triple, VolumeInfo, modality_of
 from medweave_core.errors import UserInputError
 from medweave_steps.io import geometry
 from medweave_steps.io.cohort.prepared import CaseFolder
@@ -33,6 +33,7 @@ LabelArray = npt.NDArray[np.uint8]
 _LUNG_LEVEL_HU, _LUNG_WIDTH_HU = -600.0, 1500.0
 # A skull-stripped brain is about 0.5 to 3 standard deviations above the mean that its black background pulls down.
 MR_WINDOW_SD = (-0.6, 5.0)
+PET_WINDOW_SUV = (0.0, 10.0)
 ZOOM_FIELD_MM = 50.0
 ZOOM_PIXELS_MM = 0.25
 
@@ -61,7 +62,7 @@ AXIAL = VIEWS[0]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Display:
-    """The values shown as black and as white, HU or standard deviations, and their name in texts."""
+    """The values shown as black and as white, HU, SUV or standard deviations, and their name in texts."""
 
     window: tuple[float, float]
     name: str
@@ -70,6 +71,9 @@ class Display:
 
 def display_of(cohort: PreparedCohort, labels: Sequence[Label]) -> Display:
     """Return how volumes are shown: labels in the lungs in the lung window, other CT in the window of the prepared cases."""
+    if modality_of(cohort.channels) == "PT":
+        low, high = PET_WINDOW_SUV
+        return Display(window=PET_WINDOW_SUV, name=cohort.channels[0], text=f"SUV from {low:g} to {high:g}")
     if cohort.window_hu is None:
         return Display(window=MR_WINDOW_SD, name=cohort.channels[0], text=cohort.channels[0])
     if all(map(is_in_lungs, labels)):

@@ -24,7 +24,7 @@ from medweave_steps.io.dicom.series import SIDEWAYS_TOLERANCE
 from medweave_steps.io.dicom.slice_index import SlicesByImage, image_key, slices_by_image
 from medweave_steps.io.dicom.values import has_other_cause
 from medweave_steps.io.findings import FindingError, SeriesName
-from medweave_steps.io.geometry import lps_to_ras
+from medweave_steps.io.geometry import corners_apart_mm, lps_to_ras
 from medweave_steps.io.nifti.volume import open_nifti
 
 SAME_PLACE_VOXELS = 0.1  # share of a voxel by which the grids of mask and volume may differ: rounding in headers
@@ -77,10 +77,7 @@ def check_same_grid(mask: Grid, grid: Grid, name: SeriesName) -> None:
             seen=f"a mask of {_times(mask.shape)} voxels",
             expected=f"{_times(grid.shape)} voxels, as in the volume",
         )
-    corners = np.asarray([[i, j, k, 1] for i in (0, 1) for j in (0, 1) for k in (0, 1)], dtype=np.float64)
-    corners[:, :3] *= np.asarray(grid.shape) - 1
-    apart = corners @ (np.asarray(mask.affine) - np.asarray(grid.affine)).T
-    worst_mm = float(np.linalg.norm(apart[:, :3], axis=1).max())
+    worst_mm = corners_apart_mm(mask, grid)
     if worst_mm > SAME_PLACE_VOXELS * min(grid.spacing_mm):
         raise _another_grid(
             name,

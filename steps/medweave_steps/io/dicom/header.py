@@ -14,9 +14,12 @@ from typing import Any, BinaryIO
 from medweave_core.contracts.body_parts import PARTS_BY_CODE, known_body_part
 from medweave_steps.io.dicom.fast_header import quick_header
 from medweave_steps.io.dicom.frames import FrameCountError, frames_of
+from medweave_steps.io.dicom.image_classes import CT_IMAGE, ENHANCED_CT, modality_of_class
 from medweave_steps.io.dicom.planes import (
+    ACQUISITION_ATTRIBUTES,
     DEFLATED,
     EXPLICIT_BIG_ENDIAN,
+    MR_ATTRIBUTES,
     NATIVE,
     PLANE_ATTRIBUTES,
     HeaderDefect,
@@ -24,6 +27,7 @@ from medweave_steps.io.dicom.planes import (
     Plane,
     frames_disagree,
     read_planes,
+    with_stored_values,
 )
 from medweave_steps.io.dicom.rtstruct_header import STRUCTURE_SET, described_rois, referenced_objects
 from medweave_steps.io.dicom.uids import fill_from_file_meta
@@ -35,8 +39,6 @@ __all__ = [
     "SEGMENTATION", "DicomFile", "HeaderDefect", "PixelLayout", "Plane", "load_pydicom", "looks_like_dicom", "read_file",
 ]  # fmt: skip
 
-CT_IMAGE = "1.2.840.10008.5.1.4.1.1.2"
-ENHANCED_CT = ("1.2.840.10008.5.1.4.1.1.2.1", "1.2.840.10008.5.1.4.1.1.2.2")
 SEGMENTATION = ("1.2.840.10008.5.1.4.1.1.66.4", "1.2.840.10008.5.1.4.1.1.66.7")
 MASKS = (*SEGMENTATION, STRUCTURE_SET)
 SECONDARY_CAPTURE = "1.2.840.10008.5.1.4.1.1.7"
@@ -60,7 +62,7 @@ class DicomFile:
     """The attributes of one file that grouping needs.
 
     Attributes:
-        planes: its planes, for CT images; empty for anything else.
+        planes: its planes, for images of CT, MR and PET; empty for anything else.
         defect: why its pixels cannot be used; None if they can, or if it has no pixels.
         referenced_series: series that a segmentation or structure set was drawn on.
         referenced_images: source images that a segmentation or structure set names.
@@ -192,8 +194,12 @@ def _describe(
         "study_uid": values.text("StudyInstanceUID"), "patient_id": values.text("PatientID"),
         "issuer": values.text("IssuerOfPatientID"),
     }  # fmt: skip
-    if sop_class == CT_IMAGE or sop_class in ENHANCED_CT:
-        planes, defect = read_planes(values, name, syntax, location, file_bytes)
+    modality = modality_of_class(sop_class)
+    if modality is not None:
+        attributes = MR_ATTRIBUTES if modality == "MR" else ACQUISITION_ATTRIBUTES
+        planes, defect = read_planes(values, name, syntax, location, file_bytes, attributes=attributes)
+        if modality == "MR":
+            planes = with_stored_values(planes, values)
         return DicomFile(**common, planes=planes, defect=defect, body_part=_body_part(values))
     common["defect"] = _frame_defect(values)
     if sop_class in SEGMENTATION:
