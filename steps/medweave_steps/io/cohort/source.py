@@ -222,9 +222,7 @@ class MultiSeriesSource:
             volume = np.stack(list(source.planes(num_workers=num_workers, verify=verify, padding=padding)))
             outside = source.padding if padding is None else padding
             indices = range(self.grid.shape[0]) if wanted is None else wanted
-            yield from resample_to_grid(
-                volume, source.grid, self.grid, planes=indices, plane_axis=0, outside=outside
-            )
+            yield from resample_to_grid(volume, source.grid, self.grid, planes=indices, plane_axis=0, outside=outside)
 
     def volume(self, *, num_workers: int = 1) -> FloatArray:
         """See `VolumeSource`."""
