@@ -15,9 +15,7 @@ from medweave_steps.io.cohort.source import MaskValues, VolumeSource, open_sourc
 from medweave_steps.runtime.verb import StepContext
 
 
-def check(
-    folder: Path, *, skip: bool = False, merge: tuple[str, ...] = (), ignore_value: int | None = None
-) -> Checked:
+def check(folder: Path, *, skip: bool = False, merge: tuple[str, ...] = (), ignore_value: int | None = None) -> Checked:
     """Run the data check in this process.
 
     Args:
