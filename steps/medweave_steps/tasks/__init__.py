@@ -6,8 +6,8 @@ of the group `medweave.tasks`:
     [project.entry-points."medweave.tasks"]
     my-task = "my_package.task:TASK"
 
-A task's module is imported only when the task is used, and its heavy libraries only inside its methods: workers that segment have no
-torch.
+A task's module is imported only when the task is used, and its heavy libraries only inside its methods: workers that segment have
+no torch.
 """
 
 from __future__ import annotations
