@@ -37,14 +37,14 @@ def training_facts(material: Material) -> list[tuple[str, str]]:
 
 def _thresholds_of(chosen: Mapping[str, Any], material: Material) -> str:
     """Return threshold and filters of the model, for each label or region where it has several."""
-    outputs = material.regions or material.shown
+    names = [output.name for output in material.regions] or [label.name for label in material.shown]
     by_output = chosen.get("by_output") or ()
-    if len(by_output) != len(outputs):
+    if len(by_output) != len(names):
         return _threshold_text(chosen, has_threshold=True)
     has_threshold = bool(material.regions)  # of exclusive labels the most probable one counts
     return "; ".join(
-        f"{output.name}: {_threshold_text(one, has_threshold=has_threshold)}"
-        for output, one in zip(outputs, by_output, strict=True)
+        f"{name}: {_threshold_text(one, has_threshold=has_threshold)}"
+        for name, one in zip(names, by_output, strict=True)
     )
 
 

@@ -112,7 +112,8 @@ def test_regions_of_the_model_are_the_rows_and_labels_the_outlines(tmp_path: Pat
     html, _ = report(tmp_path, regions=REGIONS)
     page = check(html)
     for text in (
-        "Each region, over 3 scans", "Dice, mean over regions", "whole (labels 1, 2, 5); tumor core (labels 2, 5); enhancing part (label 5)",
+        "Each region, over 3 scans", "Dice, mean over regions",
+        "whole (labels 1, 2, 5); tumor core (labels 2, 5); enhancing part (label 5)",
         "whole: voxel probability 0.4; lesion peak probability 0.7 and volume 10 mm³",
     ):  # fmt: skip
         assert text in page.text, text
