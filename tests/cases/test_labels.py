@@ -52,18 +52,27 @@ def two_labels(folder: Path, *, num_cases: int = 2) -> Path:
 
 
 @pytest.mark.case(
-    "multilabel", expected="exit code 65 that names values 1 and 2 and --merge-labels; merged only on request"
+    "multilabel", expected="two labels with their own lesions; exit code 65 where one is not declared; merged only on request"
 )
-def test_two_labels_are_merged_only_on_request(tmp_path: Path, capsys: pytest.CaptureFixture[str], seen: Seen) -> None:
+def test_two_labels_stay_apart_and_are_merged_only_on_request(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], seen: Seen
+) -> None:
     cohort = two_labels(tmp_path / "cohort")
+    assert step(tmp_path, "check", "--cohort", cohort, "--output", tmp_path / "index.json") == 0
+    labels = json.loads((tmp_path / "index.json").read_text())["labels"]
+    seen(f"labels {', '.join(label['name'] for label in labels)}")
+    assert [label["name"] for label in labels] == ["lung", "cancer"]
+    (tmp_path / "index.json").unlink()
+    dataset = json.loads((cohort / "dataset.json").read_text())
+    (cohort / "dataset.json").write_text(json.dumps(dataset | {"labels": {}}))
     code = step(tmp_path, "check", "--cohort", cohort, "--output", tmp_path / "index.json")
     error = first_error(capsys, "check")
-    seen(f"exit code {code}: {error}")
+    seen(f"without declaration exit code {code}: {error}")
     assert code == 65
-    assert "1 (lung)" in error
-    assert "2 (cancer)" in error
+    assert "value 1 in 2 masks, value 2 in 2 masks" in error
     assert "--merge-labels 1,2:NAME" in error
     assert not (tmp_path / "index.json").exists()
+    (cohort / "dataset.json").write_text(json.dumps(dataset))
     words = ("--cohort", cohort, "--output", tmp_path / "index.json", "--merge-labels", "0,1:background")
     assert step(tmp_path, "check", *words) == 0
     assert json.loads((tmp_path / "check.json").read_text())["results"]["num_lesions"] == 2, "one nodule in each"
@@ -176,21 +185,19 @@ def test_overlapping_segments_are_refused(tmp_path: Path, capsys: pytest.Capture
 
 
 @pytest.mark.case(
-    "seg_labels", expected="organs and a tumor in one segmentation are refused; a LABELMAP gives no false notice"
+    "seg_labels", expected="organs and a tumor in one segmentation are two labels; a LABELMAP gives no false notice"
 )
 @pytest.mark.parametrize("kind", ["BINARY", "LABELMAP"])
-def test_segments_of_several_organs_are_several_labels(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], seen: Seen, kind: str
-) -> None:
+def test_segments_of_several_organs_are_several_labels(tmp_path: Path, seen: Seen, kind: str) -> None:
     lung, nodule = lungs_and_nodule()
     masks = np.where(nodule, 2, np.where(lung, 1, 0))
     cohort = with_segments(tmp_path / "cohort", masks, ("Lung-Left", "GTV-1"), kind=kind)
     words = ("--cohort", cohort, "--output", tmp_path / "index.json")
-    code = step(tmp_path, "check", *words)
-    error = first_error(capsys, "check")
-    seen(f"exit code {code}: {error}")
-    assert code == 65
-    assert "label 1 (Lung-Left) in 1 mask, label 2 (GTV-1) in 1 mask" in error
+    assert step(tmp_path, "check", *words) == 0
+    results = json.loads((tmp_path / "check.json").read_text())["results"]
+    seen(f"labels {', '.join(label['name'] for label in results['labels'])}, {results['num_lesions']} components")
+    assert [label["name"] for label in results["labels"]] == ["Lung-Left", "GTV-1"]
+    assert [finding["code"] for finding in results["findings"]] == []
     assert step(tmp_path, "check", *words, "--merge-labels", "1,2:thorax") == 0
     results = json.loads((tmp_path / "check.json").read_text())["results"]
     assert results["labels"][0]["name"] == "thorax"

@@ -15,13 +15,16 @@ from medweave_steps.io.cohort.source import MaskValues, VolumeSource, open_sourc
 from medweave_steps.runtime.verb import StepContext
 
 
-def check(folder: Path, *, skip: bool = False, merge: tuple[str, ...] = ()) -> Checked:
+def check(
+    folder: Path, *, skip: bool = False, merge: tuple[str, ...] = (), ignore_value: int | None = None
+) -> Checked:
     """Run the data check in this process.
 
     Args:
         merge: values of `--merge-labels`.
+        ignore_value: of `--ignore-label`.
     """
-    options = LabelOptions(merges=parse_merges(merge))
+    options = LabelOptions(merges=parse_merges(merge), ignore_value=ignore_value)
     return check_cohort(folder, StepContext(verb="check", num_threads=2), skip=skip, label_options=options)
 
 

@@ -31,6 +31,10 @@ inputs:
     doc: mask values to merge into one label, such as "1,2:tumor"; labels are never merged silently
     type: string[]?
     inputBinding: {prefix: --merge-labels}
+  ignore_label:
+    doc: mask value of voxels without annotation, which count in no loss and no metric; by default the one that an nnU-Net data set declares
+    type: int?
+    inputBinding: {prefix: --ignore-label}
   on_error:
     doc: invalid cases, stop after all errors are reported (stop) or skip these cases (skip)
     type: {type: enum, symbols: [stop, skip]}

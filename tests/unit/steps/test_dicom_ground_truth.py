@@ -13,6 +13,7 @@ from pydicom.dataset import Dataset
 from medweave_core.contracts.cohort import Finding
 from medweave_core.contracts.labels import Label
 from medweave_steps.check.cohort import Checked
+from medweave_steps.io.cohort.source import MaskValues, read_ground_truth
 from support.checked import cases_of, check, errors_of, notices_of, only_error, read_truth
 from support.dicom_builder import AXIAL, FEET_FIRST_PRONE, CtSeries, rotated, segmentation, write_datasets
 
@@ -74,8 +75,11 @@ def test_segments_become_labels(tmp_path: Path, kind: str) -> None:
     mask[2, 30:33, 30:33] = 2
     series = CtSeries(shape=SHAPE)
     write(tmp_path, series, segmentation(series.datasets(), mask, kind=kind, labels=("nodule", "mass")))
-    (finding,) = errors_of(tmp_path)
-    assert (finding.code, finding.seen) == ("several-labels", "label 1 (nodule) in 1 mask, label 2 (mass) in 1 mask")
+    assert errors_of(tmp_path) == []
+    labelled = check(tmp_path).index
+    assert labelled.labels == (Label(value=1, name="nodule"), Label(value=2, name="mass"))
+    kept = read_ground_truth(tmp_path, labelled.cases[0], MaskValues.of(labelled))
+    np.testing.assert_array_equal(kept, mask)
     merge = ("1,2:lesion",)
     checked = check(tmp_path, merge=merge)
     assert checked.index.labels == (Label(value=1, name="lesion"),)

@@ -18,6 +18,7 @@ from medweave_core.errors import UsageError, UserInputError
 from medweave_steps.cli import main
 from medweave_steps.evaluate.delivered import read_mask
 from medweave_steps.io.cohort.labels import merge_values, merged_labels, parse_labels, parse_merges, read_labels
+from medweave_steps.io.cohort.source import MaskValues, read_ground_truth
 from support.checked import check, errors_of, notices_of, only_error, read_truth
 from support.dicom_builder import CtSeries, segmentation, write_datasets
 from support.labels import RIGHT_KIDNEY_TUMOR, SPLEEN
@@ -177,11 +178,12 @@ def mask_of(*values: int) -> np.ndarray:
     return mask
 
 
-def test_values_that_differ_between_cases_are_several_labels(tmp_path: Path) -> None:
+def test_values_that_differ_between_cases_need_a_declaration_or_a_merge(tmp_path: Path) -> None:
     volumes(tmp_path, mask_of(1), mask_of(255), mask_of(255))
     error = only_error(tmp_path)
-    assert error.code == "several-labels"
-    assert error.seen == "label 1 (lesion) in 1 mask, label 255 (lesion) in 2 masks"
+    assert error.code == "undeclared-labels"
+    assert error.seen == "value 1 in 1 mask, value 255 in 2 masks"
+    assert "--labels FILE" in error.do
     assert "--merge-labels 1,255:NAME" in error.do
     checked = check(tmp_path, merge=("1,255:lesion",))
     assert checked.index.labels == (Label(value=1, name="lesion"),)
@@ -221,10 +223,37 @@ def test_several_declared_labels_without_a_mask_are_no_error(tmp_path: Path) -> 
     assert errors_of(tmp_path) == []
 
 
-def test_several_declared_labels_are_an_error_even_where_the_masks_hold_one(tmp_path: Path) -> None:
+def test_a_declared_label_that_no_mask_holds_is_a_notice(tmp_path: Path) -> None:
     volumes(tmp_path, mask_of(1))
     (tmp_path / "cohort_card.json").write_text('{"labels": {"1": "lung", "2": "cancer"}}')
-    assert only_error(tmp_path).seen == "label 1 (lung) in 1 mask, label 2 (cancer) in 0 masks"
+    assert errors_of(tmp_path) == []
+    assert notices_of(tmp_path)["label-in-no-mask"].what == "no mask contains the label 2 (cancer)."
+
+
+def test_one_of_several_values_without_a_declaration_is_an_error(tmp_path: Path) -> None:
+    volumes(tmp_path, mask_of(1, 2))
+    (tmp_path / "cohort_card.json").write_text('{"labels": {"1": "lung"}}')
+    assert only_error(tmp_path).code == "labels-outside-declared-set"
+
+
+def test_voxels_without_annotation_are_no_label(tmp_path: Path) -> None:
+    volumes(tmp_path, mask_of(1, 2, 9))
+    (tmp_path / "cohort_card.json").write_text('{"labels": {"1": "lung", "2": "cancer"}}')
+    checked = check(tmp_path, ignore_value=9)
+    assert [finding for finding in checked.index.findings if finding.severity == "error"] == []
+    assert checked.index.ignore_value == 9
+    assert (checked.examined[0].labels_found, checked.examined[0].num_lesions) == ((1, 2), 2)
+    truth = read_ground_truth(tmp_path, checked.index.cases[0], MaskValues.of(checked.index))
+    assert truth is not None
+    assert np.unique(truth).tolist() == [0, 1, 2, 9]
+
+
+def test_the_value_without_annotation_is_not_a_label_too(tmp_path: Path) -> None:
+    volumes(tmp_path, mask_of(1, 2))
+    (tmp_path / "cohort_card.json").write_text('{"labels": {"1": "lung", "2": "cancer"}}')
+    with pytest.raises(UsageError, match="--ignore-label") as raised:
+        check(tmp_path, ignore_value=2)
+    assert "the value of a label" in raised.value.seen
 
 
 def test_the_summary_and_the_index_name_labels_and_merges(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -250,17 +279,14 @@ def test_the_summary_and_the_index_name_labels_and_merges(tmp_path: Path, capsys
     assert str(tmp_path) not in (tmp_path / "r.json").read_text()
 
 
-def test_preprocess_refuses_an_older_index_with_several_labels(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_preprocess_reads_an_older_index_with_several_labels(tmp_path: Path) -> None:
     folder = volumes(tmp_path / "cohort", mask_of(1))
     words = ["--cohort", str(folder), "--run-report", str(tmp_path / "r.json"), "--num-threads", "1"]
     assert main(["check", *words, "--output", str(tmp_path / "i.json")]) == 0
     index = json.loads((tmp_path / "i.json").read_text()) | {"labels": {"0": "background", "1": "lung", "2": "cancer"}}
     (tmp_path / "i.json").write_text(json.dumps(index))
-    output = ["--cohort-index", str(tmp_path / "i.json"), "--output", str(tmp_path / "out")]
-    assert main(["preprocess", *words, *output]) == 65
-    assert "1 (lung), 2 (cancer)" in capsys.readouterr().err
+    index = codec.from_json(CohortIndex, json.loads((tmp_path / "i.json").read_text()), where="test")
+    assert [label.text for label in MaskValues.of(index).labels] == ["1 (lung)", "2 (cancer)"]
 
 
 def test_a_mask_with_another_value_than_the_index_says_is_refused(tmp_path: Path) -> None:
