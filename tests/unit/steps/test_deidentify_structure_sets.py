@@ -23,8 +23,8 @@ MERGE = ("1,2:tumor",)
 
 
 def identified_structure_set() -> Dataset:
-    """Return contours of two structures; headers and one name identify the patient, and one contour has 40,000 coordinates."""
-    ring = circle((15.7, 16.3), 11.2, points=13333)
+    """Return contours of two structures; headers and one name identify the patient, and one contour is longer than 64 KiB."""
+    ring = circle((15.7, 16.3), 11.2, points=3000)
     rois = {
         1: DrawnRoi(name="GTV primary", contours=[(2, ring), (2, circle((15.7, 16.3), 5.2))]),
         2: DrawnRoi(name=f"Node {NAME}", contours=[(4, circle((15.7, 16.3), 4.2))]),
@@ -94,7 +94,7 @@ def test_coordinates_and_their_number_stay(cohort: Path) -> None:
     before, after = pydicom.dcmread(cohort / "contours.dcm"), pydicom.dcmread(new_file(cohort))
     for old, new in zip(before.ROIContourSequence[:2], after.ROIContourSequence[:2], strict=True):
         assert [list(c.ContourData) for c in new.ContourSequence] == [list(c.ContourData) for c in old.ContourSequence]
-    assert len(after.ROIContourSequence[0].ContourSequence[0].ContourData) == 3 * 13333
+    assert len(after.ROIContourSequence[0].ContourSequence[0].ContourData) == 3 * 3000
     assert after.StructureSetDate != before.StructureSetDate
 
 

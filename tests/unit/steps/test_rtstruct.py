@@ -116,7 +116,7 @@ def test_contours_of_enhanced_ct(tmp_path: Path) -> None:
     expected = on_slices({2: enclosed(STAR), 5: enclosed(SQUARE)})
     np.testing.assert_array_equal(truth(tmp_path), expected)
     for contour in dataset.ROIContourSequence[0].ContourSequence:
-        del contour.ContourImageSequence[0].ReferencedFrameNumber  # the position says which
+        del contour.ContourImageSequence[0].ReferencedFrameNumber  # only the position identifies the slice
     write_datasets([enhanced, dataset], tmp_path)
     np.testing.assert_array_equal(truth(tmp_path), expected)
 

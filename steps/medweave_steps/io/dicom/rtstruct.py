@@ -223,21 +223,21 @@ class _Reader:
         sizes = np.asarray(self.grid.shape[1:])
         outside = (points[:, 1:] < -_HALF_A_VOXEL) | (points[:, 1:] > sizes - 1 + _HALF_A_VOXEL)
         if outside.any():
-            _, row, column = points[outside.any(axis=1)][0]
+            row, column = points[outside.any(axis=1)][0, 1:].tolist()
             raise self.misplaced(
                 number,
                 f"a contour point at row {row:.2f}, column {column:.2f} of the series grid",
-                f"rows -0.5 to {sizes[0] - 0.5:g}, columns -0.5 to {sizes[1] - 0.5:g}",
+                f"rows -0.5 to {self.grid.shape[1] - 0.5:g}, columns -0.5 to {self.grid.shape[2] - 0.5:g}",
             )
 
     def _check_reference(self, number: int, item: Any, index: int) -> None:
         """Refuse a contour that names an image of another slice, or one that the series lacks."""
-        images = item.get("ContourImageSequence") or ()
+        images: Sequence[Any] = item.get("ContourImageSequence") or ()
         if len(images) != 1:
             return
         key = image_key(images[0])
         if "ReferencedFrameNumber" not in images[0] and (key[0], 1) in self.by_image:
-            return  # a multi-frame image without its frame: the position says which
+            return  # a multi-frame image without its frame: only the position identifies the slice
         if key not in self.by_image:
             raise self.misplaced(
                 number,
