@@ -172,7 +172,7 @@ def _dicom(task: Task, context: StepContext, names: Sequence[str]) -> Deidentifi
         )
         for one in series.values()
     ]  # fmt: skip
-    _load_libraries("pydicom", "scipy.ndimage") if jobs else None
+    _load_libraries("pydicom", "scipy.ndimage", *(["nibabel"] if masks else [])) if jobs else None
     progress = context.progress(unit="series", total=len(jobs))
     finished: list[SeriesDone] = []
     for done in finished_cases(deidentify_series, jobs, num_processes=context.num_threads):
