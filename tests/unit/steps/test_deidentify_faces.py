@@ -221,6 +221,18 @@ def test_the_mask_of_a_head_does_not_empty_a_larger_scan(tmp_path: Path) -> None
     assert card(folder)["data_class"] == "identified"
 
 
+def test_a_mask_applies_to_its_own_series_only_where_headers_name_no_frame_of_reference(tmp_path: Path) -> None:
+    folder, first, second = tmp_path / "cohort", head(), head("second")
+    for dataset in (*first, *second):
+        del dataset.FrameOfReferenceUID
+    write_datasets(first, folder / "first")
+    write_datasets(second, folder / "second")
+    assert deidentify(folder, "--brain-masks", str(mask_of(tmp_path / "masks", first))) == 0
+    assert sum(bool((image.pixel_array > 0).all()) for image in written(folder)) == SHAPE[0]
+    assert results(folder)["actions"]["face-removed"] == SHAPE[0]
+    assert card(folder)["data_class"] == "identified"
+
+
 def test_localizers_of_a_masked_head_are_not_written(tmp_path: Path) -> None:
     folder, first, scout = tmp_path / "cohort", head(), head("scout")
     for dataset in scout:
@@ -286,6 +298,16 @@ def test_labels_that_the_mask_would_cut_are_refused(
     write_datasets([segmentation(datasets, labels)], folder / "truth")
     assert deidentify(folder, "--brain-masks", str(mask_of(tmp_path / "masks", datasets))) == code
     assert ("labelled voxels lie outside of the brain mask" in capsys.readouterr().err) == bool(code)
+
+
+def test_labels_on_a_scan_that_no_mask_applies_to_are_not_compared(tmp_path: Path) -> None:
+    folder, first, body = tmp_path / "cohort", head(modality="CT"), head("body", "WHOLEBODY", modality="CT")
+    labels = np.zeros(SHAPE, np.uint8)
+    labels[0, 10, 12] = 1
+    write_datasets(first, folder / "first")
+    write_datasets(body, folder / "body")
+    write_datasets([segmentation(body, labels)], folder / "truth")
+    assert deidentify(folder, "--brain-masks", str(mask_of(tmp_path / "masks", first))) == 0
 
 
 def test_masks_belong_to_the_volume_of_their_path_or_name() -> None:
