@@ -99,6 +99,8 @@ class BrainMask:
                 expected="a NIfTI volume of three axes",
                 do="write the mask again with a brain extraction tool",
             ) from error
+        except OSError as error:
+            raise OSError(error.errno, error.strerror) from None
         kinds = np.unique(values)
         if len(kinds) != 2 or kinds[0] != 0:
             raise refuse(
