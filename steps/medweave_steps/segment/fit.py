@@ -11,6 +11,7 @@ from medweave_core.contracts.volume import VolumeInfo
 from medweave_core.errors import UserInputError
 from medweave_steps.inference.head import OutputHead
 from medweave_steps.io.geometry import ras_axes
+from medweave_steps.io.model.folder import holds_window
 
 _SAME_MM = 1e-4
 
@@ -73,7 +74,7 @@ def _compared(card: ModelCard, cohort: PreparedCohort, info: VolumeInfo) -> Iter
         f"values clipped to {_hu(info.window_hu)}",
         f"values clipped to {_hu(wanted.window_hu)}",
         "volume_info.json",
-        info.window_hu == wanted.window_hu,
+        holds_window(info.window_hu, wanted.window_hu),
     )
     yield f"unit {info.unit}", f"unit {wanted.unit}", "volume_info.json", info.unit == wanted.unit
     axes, flipped = ras_axes(info.grid)

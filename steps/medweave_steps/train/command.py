@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from medweave_core.contracts.report import RankFacts
 from medweave_core.contracts.volume import modality_of, unit_of
 from medweave_steps import __version__
 from medweave_steps.io.cohort.prepared import CaseFolder, PreparedFolder, open_prepared
+from medweave_steps.io.model.folder import holds_window
 from medweave_steps.runtime.energy import POWERCAP
 from medweave_steps.runtime.options import check_option
 from medweave_steps.runtime.verb import StepContext, Verb
@@ -24,6 +25,7 @@ from medweave_steps.tasks import task_named
 from medweave_steps.tasks.training import TrainingTask
 from medweave_steps.train.config import RECIPE_OPTIONS, TrainConfig
 from medweave_steps.train.cross_validation import Fold, with_fold
+from medweave_steps.train.preset import Preset, apply_auto, apply_checkpoint, step_memory
 from medweave_steps.training.distributed.group import Group
 
 
@@ -44,11 +46,20 @@ def run(config: TrainConfig, context: StepContext) -> Mapping[str, Any]:
         config = dataclasses.replace(config, resume_from=checkpoint_of_earlier_attempt(context))
     node_group = environment.node_group()
     prepared = open_prepared(config.training_set)
-    if config.has_demo_recipe and not prepared.cohort.synthetic and node_group.node_rank == 0:
+    if (
+        config.preset == "demo"
+        and config.has_demo_recipe
+        and not prepared.cohort.synthetic
+        and node_group.node_rank == 0
+    ):
         context.notice(_describe_demo_recipe(config))
-    config = _scaled(config, context)
     task = task_of(config, prepared)
     training, _ = task.usable_cases(prepared)  # before any process is started
+    preset_facts: Mapping[str, Any] = {}
+    if config.preset == "auto":
+        preset = _planned(config, context, prepared, training, num_nodes=node_group.num_nodes)
+        config, preset_facts = preset.config, preset.facts
+    config = _scaled(config, context)
     architecture(config, out_channels=task.num_channels)
     config = config.for_cases(len(training), num_channels=len(prepared.cohort.channels))
     uses_ranks = strategy_class(config.strategy).uses_ranks
@@ -61,7 +72,9 @@ def run(config: TrainConfig, context: StepContext) -> Mapping[str, Any]:
     num_here = ranks_here(config.ranks, node_group, option="ranks") if uses_ranks else 1
     threads = config.threads_per_rank or max(1, context.num_threads // num_here)
     with open_outputs(config, node_group, log_stays=True) as (folder, log_folder):
-        job = TrainJob(config=config, num_threads=threads, folder=folder, log_folder=log_folder)
+        job = TrainJob(
+            config=config, num_threads=threads, folder=folder, log_folder=log_folder, preset_facts=preset_facts
+        )
         if not uses_ranks:
             require("torch", extra="train").set_num_threads(threads)
             outcome = train_on_rank(job, Alone())
@@ -141,8 +154,49 @@ def _describe_demo_recipe(config: TrainConfig) -> str:
     return (
         f"the training options have their defaults, which were chosen for the synthetic scans of the demo ({config.steps} steps of "
         f"{config.batch_size} patches of {patch} voxels, network {config.network}), and these scans are not synthetic. "
-        f"Choose options for your data: {options}."
+        f"Choose options for your data: --preset auto, or by hand: {options}."
     )
+
+
+def _planned(
+    config: TrainConfig,
+    context: StepContext,
+    prepared: PreparedFolder,
+    training: Sequence[CaseFolder],
+    *,
+    num_nodes: int,
+) -> Preset:
+    """Return the training with the options of --preset auto; a training that is resumed keeps those that it began with."""
+    from medweave_steps.training.loop.checkpoint import read_checkpoint
+
+    if config.resume_from is not None:
+        preset = apply_checkpoint(config, read_checkpoint(config.resume_from), options_set=context.options_set)
+    else:
+        memory = step_memory(config, ranks_on_node=-(-config.ranks // num_nodes))
+        preset = apply_auto(
+            config, prepared, training, options_set=context.options_set, memory=memory,
+            out_channels=task_of(config, prepared).num_channels,
+        )  # fmt: skip
+    context.notice(preset.notice)
+    return preset
+
+
+def _prepared_for(config: TrainConfig) -> PreparedFolder:
+    """Open the training set for a network with the intensities of the options.
+
+    Raises:
+        UsageError: an intensity window for MR, or one beyond that of preprocess.
+    """
+    prepared = open_prepared(config.training_set)
+    window = prepared.cohort.window_hu
+    if config.window_hu is None and config.scaled_range == prepared.scaled_range:
+        return prepared
+    expected = (
+        "no value: MR has no intensity window" if window is None else f"a window within {window[0]:g} {window[1]:g}"
+    )
+    fits = window is not None and holds_window(window, config.window_hu or window)
+    check_option(fits, "window_hu", config.window_hu or config.scaled_range, expected)
+    return prepared.with_input(window_hu=config.window_hu or window, scaled_range=config.scaled_range)
 
 
 def _scaled(config: TrainConfig, context: StepContext) -> TrainConfig:
@@ -170,6 +224,7 @@ class TrainJob:
         folder, log_folder: outputs that rank 0 writes.
         fold: of a cross-validation; None for the splits of the training set.
         powercap: folder of the processors' counters of energy.
+        preset_facts: choices of --preset auto, for the model card.
     """
 
     config: TrainConfig
@@ -178,6 +233,7 @@ class TrainJob:
     log_folder: Path
     fold: Fold | None = None
     powercap: Path = POWERCAP
+    preset_facts: Mapping[str, Any] = field(default_factory=dict)
 
 
 def train_on_rank(job: TrainJob, group: Group) -> tuple[Mapping[str, Any], StepContext] | None:
@@ -187,7 +243,7 @@ def train_on_rank(job: TrainJob, group: Group) -> tuple[Mapping[str, Any], StepC
 
     started, config = time.monotonic(), job.config
     context = StepContext(verb="train", num_threads=job.num_threads, quiet=group.rank != 0)
-    prepared = with_fold(open_prepared(config.training_set), job.fold)
+    prepared = with_fold(_prepared_for(config), job.fold)
     training, validation = task_of(config, prepared).usable_cases(prepared)
     trainer = _train(job, group, context, prepared, training, validation)
     per_case = trainer.best_tallies()
@@ -197,6 +253,8 @@ def train_on_rank(job: TrainJob, group: Group) -> tuple[Mapping[str, Any], StepC
         return None
     chosen, figures = trainer.validator.choose(context, per_case)
     card = _card(job, context, prepared, trainer, chosen, figures, energy, time.monotonic() - started)
+    if job.preset_facts:
+        card = dataclasses.replace(card, training={**card.training, "preset": job.preset_facts})
     deliver.write_model(job.folder, trainer.network, card)
     context.versions |= environment.library_versions()
     return deliver.results_of(card), context
@@ -302,6 +360,7 @@ def _card(
         input=InputContract(
             spacing_mm=cohort.spacing_mm,
             window_hu=cohort.window_hu,
+            scaled_range=prepared.scaled_range,
             patch_shape=config.window_shape,
             patch_multiple=config.patch_multiple,
             crop=cohort.crop,

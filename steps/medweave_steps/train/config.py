@@ -39,6 +39,8 @@ _NOT_NUMERIC = (
     "recompute",
     "data_workers",
     "cache_mib",
+    "preset",
+    "memory_gib",
 )
 """Options that do not change the trained weights: a run may be resumed under other values of these."""
 
@@ -55,6 +57,8 @@ _NAMED_IF_USED = (
     "dice",
     "dice_smoothing",
     "scale_by_ranks",
+    "window_hu",
+    "scaled_range",
 )
 
 _DEFAULT_TASK_OPTIONS = task_named("segmentation").Options()
@@ -84,8 +88,9 @@ class TrainConfig(Recipe):
         default=None,
     )
     network: str = option(
-        "unet is the MONAI U-Net with the next three options; the others are the 3-D U-Net of DistMIS, as described in the paper, "
-        "and as implied by its 406,793 parameters (its layers depend on the depth of --patch-shape)",
+        "unet is the MONAI U-Net with the next four options; the others are the 3-D U-Net of DistMIS, as described in the paper, "
+        "and as implied by its 406,793 parameters (its layers depend on the depth of --patch-shape), and resenc-unet, nnU-Net's "
+        "residual-encoder U-Net with instance norm and deep supervision",
         default="unet",
         choices=network_names,
     )
@@ -119,6 +124,23 @@ class TrainConfig(Recipe):
         "cross-validation: divide the patients of train and validation into this many folds (by --seed) and train one model for "
         "each, validated on its fold; --output then has the folders fold-0, fold-1, ... and cross_validation.json, the table of "
         "their scores",
+        default=None,
+    )
+    window_hu: tuple[float, float] | None = option(
+        "intensity window of CT that the network sees, HU, within that of preprocess (default: that of preprocess)",
+        default=None, metavar="LOW HIGH",
+    )  # fmt: skip
+    scaled_range: tuple[float, float] = option(
+        "the network's input at both ends of the intensity window of CT", default=(0.0, 1.0), metavar="LOW HIGH"
+    )
+    preset: Literal["demo", "auto"] = option(
+        "defaults of the other options: demo is the recipe of the demo's synthetic scans; auto chooses them by nnU-Net's rules for "
+        "the training set and the memory, and prints what it chose; options that you set keep your value",
+        default="demo",
+    )
+    memory_gib: float | None = option(
+        "memory of a training step with --preset auto, GiB (default: the free memory of the device, at most 24 on a GPU and "
+        "8 on the CPU)",
         default=None,
     )
     strategy: str = option(
@@ -183,7 +205,24 @@ class TrainConfig(Recipe):
         self._check_cache()
         parts, least = self.accumulate, self.batch_size // (1 if self.scale_by_ranks else self.ranks)
         check_option(1 <= parts <= least, "accumulate", parts, f"1 to {least}, the number of patches per rank and step")
-        self._check_network()
+        if self.preset == "demo":  # auto chooses the network later
+            self._check_network()
+        self._check_intensities()
+
+    def _check_intensities(self) -> None:
+        for name in ("window_hu", "scaled_range"):
+            low, high = getattr(self, name) or (0.0, 1.0)
+            fits = -math.inf < low < high < math.inf
+            check_option(fits, name, getattr(self, name), "two numbers, in ascending order")
+        memory = self.memory_gib
+        fits = memory is None or (0 < memory < math.inf and self.preset == "auto")
+        whole = self.epochs is not None and self.preset == "auto"
+        check_option(not whole, "preset", self.preset, "demo: with --epochs, a patch is a whole case")
+        check_option(fits, "memory_gib", memory, "more than 0, with --preset auto")
+
+    def _check_optimizer(self) -> None:
+        if self.preset == "demo":  # auto chooses optimizer and schedule later
+            Recipe._check_optimizer(self)
 
     def _check_folds(self) -> None:
         folds, uses_ranks = self.folds, strategy_class(self.strategy).uses_ranks

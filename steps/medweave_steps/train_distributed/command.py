@@ -249,6 +249,8 @@ def replica_job(job: DistributedJob, task: TrainingTask) -> Any:
         task=task,
         architecture=json.dumps(job.card.architecture),
         window_shape=job.card.input.patch_shape,
+        window_hu=job.card.input.window_hu,
+        scaled_range=job.card.input.scaled_range,
         overlap=job.card.postprocessing.overlap,
         first_step=int(job.card.training.get("steps_done", 0)),
         num_threads=job.num_threads,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 from dataclasses import dataclass
@@ -102,10 +103,24 @@ class CaseFolder:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreparedFolder:
-    """A folder of prepared cases."""
+    """A folder of prepared cases.
+
+    Attributes:
+        scaled_range: range that a network's input is scaled to, for CT.
+    """
 
     cohort: PreparedCohort
     folder: Path
+    scaled_range: tuple[float, float] = (0.0, 1.0)
+
+    def with_input(self, *, window_hu: tuple[float, float] | None, scaled_range: tuple[float, float]) -> PreparedFolder:
+        """Return the folder for a network that clips and scales CT in another way.
+
+        Args:
+            window_hu: within that of the cohort; None for MR.
+        """
+        cohort = dataclasses.replace(self.cohort, window_hu=window_hu)
+        return dataclasses.replace(self, cohort=cohort, scaled_range=scaled_range)
 
     def digest(self) -> str:
         """Return the SHA-256 of the entries of all cases in cohort.json; the arrays are not read."""

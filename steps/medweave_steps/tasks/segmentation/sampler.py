@@ -19,6 +19,7 @@ from medweave_steps.io.cohort.prepared import CaseFolder
 from medweave_steps.metrics.components import connected_components
 from medweave_steps.runtime.imports import require
 from medweave_steps.tasks.segmentation.targets import ONE_LABEL, Targets
+from medweave_steps.training.data import full_augmentation
 from medweave_steps.training.data.augment import augmented, changed_intensity
 from medweave_steps.training.data.batch import Batch, FloatArray, Patch, joined, scaled
 from medweave_steps.training.data.case_cache import Sample
@@ -162,11 +163,14 @@ class PatchSampler:
         augment: bool,
         seed: int,
         targets: Targets = ONE_LABEL,
+        scaled_range: tuple[float, float] = (0.0, 1.0),
+        is_fully_augmented: bool = False,
     ) -> None:
         self.targets = targets
         self.cases, self.batch_size, self.window_hu, self.seed = tuple(cases), batch_size, window_hu, seed
         self.lesion_share, self.bright_share, self.thick_share = lesion_share, bright_share, thick_share
         self.augment = augment
+        self.scaled_range, self.is_fully_augmented = scaled_range, augment and is_fully_augmented
         self.patch_shape = np.array(patch_shape)
         self.lesions = [(c, n) for c, case in enumerate(self.cases) for n in range(len(case.lesion_centres))]
         values = [int(self.cases[c].lesion_values[n]) for c, n in self.lesions]
@@ -208,25 +212,56 @@ class PatchSampler:
         return self._cut(case, middle, rng)
 
     def _cut(self, case: TrainingCase, middle: npt.NDArray[np.float64], rng: np.random.Generator) -> Patch:
-        return self._changed(self._plain(case, middle), case, rng)
+        matrix = full_augmentation.draw_matrix(self.patch_shape, rng) if self.is_fully_augmented else None
+        sample = self._plain(case, middle) if matrix is None else self._interpolated(case, middle, matrix)
+        return self._changed(sample, case, rng)
+
+    def _low(self, case: TrainingCase, middle: npt.NDArray[np.float64]) -> npt.NDArray[np.int64]:
+        """Return the first voxel of a patch, which stays in the volume where it can."""
+        most = np.maximum(np.array(case.label_IJK.shape) - self.patch_shape, 0)
+        low: npt.NDArray[np.int64] = np.clip(np.rint(middle - self.patch_shape / 2).astype(int), 0, most)
+        return low
+
+    def _interpolated(
+        self, case: TrainingCase, middle: npt.NDArray[np.float64], matrix: npt.NDArray[np.float64]
+    ) -> Sample:
+        """Cut a rotated and scaled sample and scale its intensities."""
+        center = self._low(case, middle) + (self.patch_shape - 1) / 2
+        box = full_augmentation.box_of(matrix, center, self.patch_shape, case.label_IJK.shape)
+        center = center - np.array([side.start for side in box])
+        arrays = [*scaled(case.volume_CIJK[:, *box], self.window_hu, self.scaled_range), case.label_IJK[box]]
+        *channels, label = (
+            full_augmentation.interpolated(array, matrix, center, self.patch_shape, order=order, outside=outside)
+            for array, order, outside in zip(
+                arrays, [1] * (len(arrays) - 1) + [0], [self._air] * (len(arrays) - 1) + [0.0], strict=True
+            )
+        )
+        return np.stack(channels).astype(np.float32, copy=False), label.astype(np.float32)
+
+    @property
+    def _air(self) -> float:
+        """Return the value beyond the volume: the low end of CT, and the mean of MR, as at inference."""
+        return self.scaled_range[0] if self.window_hu else 0.0
 
     def _plain(self, case: TrainingCase, middle: npt.NDArray[np.float64]) -> Sample:
         """Cut a sample and scale it, without augmentation."""
-        shape = np.array(case.label_IJK.shape)
-        low = np.clip(np.rint(middle - self.patch_shape / 2).astype(int), 0, np.maximum(shape - self.patch_shape, 0))
+        low = self._low(case, middle)
         where = tuple(slice(a, a + n) for a, n in zip(low, self.patch_shape, strict=True))
-        image = scaled(case.volume_CIJK[:, *where], self.window_hu)
+        image = scaled(case.volume_CIJK[:, *where], self.window_hu, self.scaled_range)
         label = case.label_IJK[where].astype(np.float32)
         if label.shape != tuple(self.patch_shape):
             # A volume smaller than a patch is filled up with air, as a window is at inference.
             width = [(0, int(n - m)) for n, m in zip(self.patch_shape, label.shape, strict=True)]
-            image, label = np.pad(image, [(0, 0), *width]), np.pad(label, width)
+            image, label = np.pad(image, [(0, 0), *width], constant_values=self._air), np.pad(label, width)
         return image, label
 
     def _changed(self, sample: Sample, case: TrainingCase, rng: np.random.Generator) -> Patch:
         """Return a sample as a patch, with random augmentation if enabled; the sample itself is not changed."""
         image, label = sample
-        if self.augment:
+        if self.is_fully_augmented:
+            image, label = full_augmentation.mirrored(image, label, rng)
+            image = full_augmentation.with_full_intensity_changes(image, rng)
+        elif self.augment:
             image, label = augmented(image, label, rng)
             image = changed_intensity(image, rng)
         return np.ascontiguousarray(image), self.targets.encoded(label), case.case_id

@@ -98,6 +98,7 @@ class SegmentationTraining(TrainingTask):
             "patch_shape": recipe.patch_shape, "batch_size": recipe.batch_size, "window_hu": cohort.window_hu,
             "lesion_share": recipe.lesion_share, "bright_share": recipe.bright_share, "thick_share": recipe.thick_share,
             "augment": recipe.augments, "seed": recipe.seed, "targets": self.targets,
+            "scaled_range": prepared.scaled_range, "is_fully_augmented": recipe.augmentation == "full",
         }  # fmt: skip
         if not whole_volumes:
             return PatchSampler(opened, **options)
@@ -135,6 +136,7 @@ class SegmentationTraining(TrainingTask):
             targets=self.targets,
             spacing_mm=prepared.cohort.spacing_mm,
             window_hu=prepared.cohort.window_hu,
+            scaled_range=prepared.scaled_range,
             window_shape=window_shape,
             overlap=overlap,
             max_false_positives=recipe.max_false_positives,

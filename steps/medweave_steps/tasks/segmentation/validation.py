@@ -63,6 +63,7 @@ def predict_probability(
     overlap: float,
     device: Any,
     is_softmax: bool = False,
+    scaled_range: tuple[float, float] = (0.0, 1.0),
 ) -> FloatArray:
     """Return the probability of each channel in each voxel, by MONAI's Gaussian-weighted sliding window, as `segment` computes it.
 
@@ -74,7 +75,7 @@ def predict_probability(
     """
     torch = require("torch", extra="train")
     inferers = require("monai.inferers", extra="train")
-    image = torch.from_numpy(np.array(scaled(volume_CIJK, window_hu)))[None].to(device)
+    image = torch.from_numpy(np.array(scaled(volume_CIJK, window_hu, scaled_range)))[None].to(device)
     with torch.inference_mode():
         logits = inferers.sliding_window_inference(
             image,
@@ -85,6 +86,7 @@ def predict_probability(
             mode="gaussian",
             sigma_scale=0.125,
             padding_mode="constant",
+            cval=scaled_range[0] if window_hu else 0.0,
         )
         activation = logits.softmax(1) if is_softmax else torch.sigmoid(logits)
         probability: FloatArray = activation[0].cpu().numpy()
@@ -239,6 +241,7 @@ class SegmentationValidator(Validator):
     overlap: float
     max_false_positives: float
     device: Any
+    scaled_range: tuple[float, float] = (0.0, 1.0)
 
     @property
     def plain(self) -> Postprocessing:
@@ -274,6 +277,7 @@ class SegmentationValidator(Validator):
             overlap=self.overlap,
             device=self.device,
             is_softmax=targets.is_softmax,
+            scaled_range=self.scaled_range,
         )
         counted, largest = targets.counted(label), probability.argmax(axis=0) if targets.is_softmax else None
         of_outputs = []

@@ -48,6 +48,7 @@ class ReplicaJob:
         learning_rate: peak of the schedule over all rounds.
         architecture: of the model card, as JSON.
         window_shape, overlap: of the sliding window, from the model card.
+        window_hu, scaled_range: intensities of the network's input, from the model card; None for MR.
         first_step: steps that the model was trained for before; the sequence of patches continues from there.
         num_threads: compute threads of a replica.
         local_rank: place among the processes of a node; picks the GPU.
@@ -65,6 +66,8 @@ class ReplicaJob:
     first_step: int
     num_threads: int
     local_rank: int = 0
+    window_hu: tuple[float, float] | None = None
+    scaled_range: tuple[float, float] = (0.0, 1.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -263,6 +266,8 @@ def _bench(job: ReplicaJob) -> _Bench:
     require("torch", extra="train").set_num_threads(job.num_threads)
     device = choose_device(job.config.device, local_rank=job.local_rank)
     prepared = open_prepared(job.config.training_set)
+    if job.window_hu is not None:
+        prepared = prepared.with_input(window_hu=job.window_hu, scaled_range=job.scaled_range)
     training, validation = job.task.usable_cases(prepared)
     architecture = json.loads(job.architecture)
     network = move_to_device(build_network(architecture), device)
