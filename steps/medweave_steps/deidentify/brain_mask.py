@@ -146,8 +146,8 @@ class BrainMask:
         if self.brain_IJK.shape != shape:
             return False
         corners = np.array(np.meshgrid(*((0, size - 1) for size in shape))).reshape(3, -1)
-        there = self.to_index @ np.asarray(affine) @ np.vstack([corners, np.ones(corners.shape[1])])
-        return bool(np.abs(there[:3] - corners).max() <= GRID_TOLERANCE)
+        indices = self.to_index @ affine @ np.vstack([corners, np.ones(corners.shape[1])])
+        return bool(np.abs(indices[:3] - corners).max() <= GRID_TOLERANCE)
 
     def _sample(self, to_index: AnyArray, rows: int, columns: int) -> tuple[Mask, bool]:
         """Return the mask at pixel centers; False for pixels outside of it.
@@ -161,9 +161,9 @@ class BrainMask:
             place = to_index[axis, 0] * column + to_index[axis, 1] * row + to_index[axis, 2]
             index = np.rint(place).astype(np.intp)
             corners = place[np.ix_([0, -1], [0, -1])] - index[np.ix_([0, -1], [0, -1])]
-            here = (index >= 0) & (index < size)
-            is_on_grid &= bool(np.abs(corners).max() <= GRID_TOLERANCE and here.all())
-            inside &= here
+            is_within = (index >= 0) & (index < size)
+            is_on_grid &= bool(np.abs(corners).max() <= GRID_TOLERANCE and is_within.all())
+            inside &= is_within
             nearest.append(np.clip(index, 0, size - 1))
         return self.brain_IJK[nearest[0], nearest[1], nearest[2]] & inside, is_on_grid
 

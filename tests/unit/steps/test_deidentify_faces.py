@@ -78,7 +78,7 @@ def written(folder: Path, series_of: str | None = None) -> list[Dataset]:
 
 
 @pytest.mark.parametrize(
-    ("part", "modality", "more", "data_class", "said"),
+    ("part", "modality", "more", "data_class", "notice"),
     [
         ("BRAIN", "MR", (), "identified", "1 head scan may show a face"),
         ("HEAD", "CT", (), "identified", "1 head scan may show a face"),
@@ -93,15 +93,15 @@ def written(folder: Path, series_of: str | None = None) -> list[Dataset]:
     ],
 )
 def test_a_head_stays_identified_unless_its_face_is_declared_absent(
-    tmp_path: Path, part: str | None, modality: str, more: tuple[str, ...], data_class: str, said: str
+    tmp_path: Path, part: str | None, modality: str, more: tuple[str, ...], data_class: str, notice: str
 ) -> None:
     write_datasets(head(part=part, modality=modality), tmp_path / "cohort")
     assert deidentify(tmp_path / "cohort", *more) == 0
     assert card(tmp_path / "cohort")["data_class"] == data_class
-    assert said in notices(tmp_path / "cohort")
-    assert bool(said) == bool(notices(tmp_path / "cohort"))
+    assert notice in notices(tmp_path / "cohort")
+    assert bool(notice) == bool(notices(tmp_path / "cohort"))
     (case,) = json.loads((tmp_path / "out.json").read_text())["cases"]
-    assert not said or case["case_id"] in notices(tmp_path / "cohort")
+    assert not notice or case["case_id"] in notices(tmp_path / "cohort")
 
 
 def test_headers_that_declare_no_recognizable_features_count(tmp_path: Path) -> None:
@@ -117,7 +117,7 @@ def test_headers_that_declare_no_recognizable_features_count(tmp_path: Path) -> 
     assert card(tmp_path / "cohort", "one")["data_class"] == "identified"
 
 
-def test_the_cohort_card_declares_faces_and_the_declaration_is_kept(tmp_path: Path) -> None:
+def test_the_cohort_card_declares_faces_and_the_output_repeats_it(tmp_path: Path) -> None:
     folder = tmp_path / "cohort"
     write_datasets(head(), folder)
     (folder / "cohort_card.json").write_text(json.dumps({"faces": "absent"}))
