@@ -79,4 +79,5 @@ def _is_inside(positions: npt.NDArray[np.float64], grid: Grid) -> npt.NDArray[np
     limits = np.asarray(grid.shape, dtype=np.float64).reshape(3, *[1] * (positions.ndim - 1))
     tolerance = 0.5 + 1e-6
     inside = (positions >= -tolerance) & (positions <= limits - 1 + tolerance)
-    return np.logical_and.reduce(inside, axis=0)
+    inside_IJK: npt.NDArray[np.bool_] = np.logical_and.reduce(inside, axis=0)
+    return inside_IJK

@@ -171,7 +171,7 @@ class PatchSampler:
         self.lesion_share, self.bright_share, self.thick_share = lesion_share, bright_share, thick_share
         self.augment = augment
         self.scaled_range, self.is_fully_augmented = scaled_range, augment and is_fully_augmented
-        self.patch_shape = np.array(patch_shape)
+        self.patch_shape, self._sides = np.array(patch_shape), patch_shape
         self.lesions = [(c, n) for c, case in enumerate(self.cases) for n in range(len(case.lesion_centres))]
         values = [int(self.cases[c].lesion_values[n]) for c, n in self.lesions]
         self._by_label = [
@@ -212,7 +212,7 @@ class PatchSampler:
         return self._cut(case, middle, rng)
 
     def _cut(self, case: TrainingCase, middle: npt.NDArray[np.float64], rng: np.random.Generator) -> Patch:
-        matrix = full_augmentation.draw_matrix(self.patch_shape, rng) if self.is_fully_augmented else None
+        matrix = full_augmentation.draw_matrix(self._sides, rng) if self.is_fully_augmented else None
         sample = self._plain(case, middle) if matrix is None else self._interpolated(case, middle, matrix)
         return self._changed(sample, case, rng)
 
@@ -227,11 +227,11 @@ class PatchSampler:
     ) -> Sample:
         """Cut a rotated and scaled sample and scale its intensities."""
         center = self._low(case, middle) + (self.patch_shape - 1) / 2
-        box = full_augmentation.box_of(matrix, center, self.patch_shape, case.label_IJK.shape)
+        box = full_augmentation.box_of(matrix, center, self._sides, case.label_IJK.shape)
         center = center - np.array([side.start for side in box])
         arrays = [*scaled(case.volume_CIJK[:, *box], self.window_hu, self.scaled_range), case.label_IJK[box]]
         *channels, label = (
-            full_augmentation.interpolated(array, matrix, center, self.patch_shape, order=order, outside=outside)
+            full_augmentation.interpolated(array, matrix, center, self._sides, order=order, outside=outside)
             for array, order, outside in zip(
                 arrays, [1] * (len(arrays) - 1) + [0], [self._air] * (len(arrays) - 1) + [0.0], strict=True
             )

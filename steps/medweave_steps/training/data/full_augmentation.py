@@ -96,9 +96,7 @@ def interpolated(
     return result
 
 
-def mirrored(
-    image_CIJK: FloatArray, label: npt.NDArray[np.generic], rng: np.random.Generator
-) -> tuple[FloatArray, npt.NDArray[np.generic]]:
+def mirrored(image_CIJK: FloatArray, label: FloatArray, rng: np.random.Generator) -> tuple[FloatArray, FloatArray]:
     """Mirror image and label along each of the last three axes with probability one half."""
     for axis in range(-3, 0):
         if rng.random() < 0.5:
