@@ -26,7 +26,7 @@ CENTRES = ((8, 9, 8), (15, 10, 8), (12, 12, 7), (10, 8, 9))
 
 
 def shells(rng: np.random.Generator, centre: tuple[int, int, int]) -> tuple[np.ndarray, np.ndarray]:
-    """Return two contrasts (standard deviations) and the labels of three shells; the contrasts together tell them apart."""
+    """Return two contrasts (standard deviations) and the labels of three shells; each shell has its own pair of contrasts."""
     volume = rng.normal(0, 0.2, (2, *SHAPE)).astype(np.float32)
     label = np.zeros(SHAPE, np.uint8)
     distance = np.linalg.norm(np.stack(np.indices(SHAPE), axis=-1) - np.array(centre), axis=-1)
@@ -51,7 +51,7 @@ def label_set(
 
     Args:
         splits: the split of each case.
-        values: label values that are kept in the masks of training cases; the others become background.
+        values: label values in the masks of training cases; the others become background.
         ignored_planes: first planes along I without annotation.
         counted: whether `cohort.json` has the voxels of each label.
     """

@@ -70,10 +70,10 @@ def test_each_fold_has_a_model_and_a_row_of_the_table(tmp_path: Path, capfd: pyt
         (0, "fold-0", 2),
         (1, "fold-1", 2),
     ]
-    each = [row["metrics"]["validation_dice"] for row in table["folds"]]
-    assert table["mean"]["validation_dice"] == pytest.approx(sum(each) / 2, abs=1e-4)
+    dices = [row["metrics"]["validation_dice"] for row in table["folds"]]
+    assert table["mean"]["validation_dice"] == pytest.approx(sum(dices) / 2, abs=1e-4)
     cards = [read_card(tmp_path / "model" / name) for name in ("fold-0", "fold-1")]
-    assert [card.metrics["validation_dice"] for card in cards] == each
+    assert [card.metrics["validation_dice"] for card in cards] == dices
     assert [(card.training["folds"], card.training["fold"]) for card in cards] == [(2, 0), (2, 1)]
     assert "validation_dice of the 2 folds" in messages
     report = json.loads((tmp_path / "report.json").read_text())

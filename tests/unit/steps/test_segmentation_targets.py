@@ -81,8 +81,8 @@ def test_the_loss_is_that_of_monai(kind: str, over_batch: bool) -> None:
         options = {"softmax": True, "to_onehot_y": True, "include_background": False, **smoothing}
         expected = DiceCELoss(lambda_dice=0.7, lambda_ce=1.5, **options)(logits, labels)
     else:  # MONAI's DiceCELoss has no binary cross-entropy for several channels
-        each = [torch.nn.BCEWithLogitsLoss()(logits[:, n], labels[:, n]) for n in range(3)]
-        expected = 0.7 * DiceLoss(sigmoid=True, **smoothing)(logits, labels) + 1.5 * sum(each) / 3
+        terms = [torch.nn.BCEWithLogitsLoss()(logits[:, n], labels[:, n]) for n in range(3)]
+        expected = 0.7 * DiceLoss(sigmoid=True, **smoothing)(logits, labels) + 1.5 * sum(terms) / 3
     loss = dice_cross_entropy(dice_weight=0.7, cross_entropy_weight=1.5, over_batch=over_batch, targets=targets)
     assert loss(logits, labels).item() == pytest.approx(expected.item(), abs=1e-6)
     masked = dice_cross_entropy(

@@ -67,8 +67,8 @@ def test_softmax_learns_every_label_and_the_card_names_them(exclusive: Path) -> 
     assert card.architecture["arguments"]["out_channels"] == 4
     assert len(card.postprocessing.by_output) == 3
     names = ("edema", "tumor_core", "enhancing")
-    each = [card.metrics[f"validation_dice_{name}"] for name in names]
-    assert card.metrics["validation_dice"] == pytest.approx(sum(filter(None, each)) / 3, abs=1e-4)
+    by_label = [card.metrics[f"validation_dice_{name}"] for name in names]
+    assert card.metrics["validation_dice"] == pytest.approx(sum(filter(None, by_label)) / 3, abs=1e-4)
     for name in names:
         curve = dices(exclusive, f"dice_{name}")
         assert curve[-1] > 0.7

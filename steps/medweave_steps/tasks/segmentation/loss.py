@@ -83,12 +83,12 @@ def _masked_cross_entropy(*, is_softmax: bool, over_batch: bool) -> Callable[[An
         counted = _counted(label_BCIJK)
         label = label_BCIJK.clamp(min=0)
         if is_softmax:
-            each = functional.cross_entropy(logits_BCIJK, label[:, 0].long(), reduction="none")[:, None]
+            voxel_loss = functional.cross_entropy(logits_BCIJK, label[:, 0].long(), reduction="none")[:, None]
         else:
-            each = functional.binary_cross_entropy_with_logits(logits_BCIJK, label, reduction="none")
-        axes = tuple(range(0 if over_batch else 1, each.ndim))
-        number = counted.sum(axes).clamp(min=1) * each.shape[1]
-        return ((each * counted).sum(axes) / number).mean()
+            voxel_loss = functional.binary_cross_entropy_with_logits(logits_BCIJK, label, reduction="none")
+        axes = tuple(range(0 if over_batch else 1, voxel_loss.ndim))
+        number = counted.sum(axes).clamp(min=1) * voxel_loss.shape[1]
+        return ((voxel_loss * counted).sum(axes) / number).mean()
 
     return loss
 

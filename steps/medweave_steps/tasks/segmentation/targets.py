@@ -41,7 +41,7 @@ class Targets:
 
     @property
     def outputs(self) -> tuple[Region, ...]:
-        """What is predicted and judged: the regions, or the labels."""
+        """What is predicted and evaluated: the regions, or the labels."""
         return self.head.outputs
 
     def encoded(self, label_IJK: FloatArray) -> FloatArray:
@@ -98,11 +98,11 @@ def _table(targets: Targets) -> FloatArray:
 def targets_of_cohort(cohort: PreparedCohort, regions: Sequence[Region]) -> Targets:
     """Return what a new model learns from a training set.
 
-    One label has one channel. Several labels have the given regions, else those that the cohort declares, else they exclude each
-    other.
+    One label has one channel. Several labels have the regions of the option, else those that the cohort declares; without regions
+    the labels exclude each other.
 
     Args:
-        regions: of `--regions`; empty without that option.
+        regions: values of `--regions`; empty without that option.
     Raises:
         UserInputError: the regions do not fit the labels of the training set.
     """

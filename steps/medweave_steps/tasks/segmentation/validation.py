@@ -317,8 +317,8 @@ class SegmentationValidator(Validator):
             figures.append(of_best)
             self._report_false_positives(context, of_best, output.name if len(outputs) > 1 else "")
         for case, of_case in zip(self.cases, per_case, strict=True):
-            kept = [of_case[choices.index(best)][place] for place, best in enumerate(chosen)]
-            self._add_case(context, case.case.case_id, kept)
+            tallies = [of_case[choices.index(best)][place] for place, best in enumerate(chosen)]
+            self._add_case(context, case.case.case_id, tallies)
         return self._postprocessing(chosen), self._joined(figures)
 
     def _postprocessing(self, chosen: Sequence[Postprocessing]) -> Postprocessing:
@@ -343,16 +343,16 @@ class SegmentationValidator(Validator):
                 f"validation scan; the best combination has {false_positives:.2f}."
             )
 
-    def _add_case(self, context: StepContext, case_id: str, kept: Sequence[Tally]) -> None:
-        dices = [None if tally.dice != tally.dice else round(tally.dice, 4) for tally in kept]
-        named = zip(slugs(self.targets.outputs), dices, strict=True) if len(kept) > 1 else ()
+    def _add_case(self, context: StepContext, case_id: str, tallies: Sequence[Tally]) -> None:
+        dices = [None if tally.dice != tally.dice else round(tally.dice, 4) for tally in tallies]
+        named = zip(slugs(self.targets.outputs), dices, strict=True) if len(tallies) > 1 else ()
         context.add_case(
             case_id,
             split="validation",
             dice=dices[0] if len(dices) == 1 else mean_of(dices),
-            lesions=sum(len(tally.hit) for tally in kept),
-            lesions_found=sum(sum(tally.hit) for tally in kept),
-            false_positives=sum(tally.num_false_positives for tally in kept),
+            lesions=sum(len(tally.hit) for tally in tallies),
+            lesions_found=sum(sum(tally.hit) for tally in tallies),
+            false_positives=sum(tally.num_false_positives for tally in tallies),
             **{f"dice_{slug}": dice for slug, dice in named},
         )
 
