@@ -45,6 +45,7 @@ def lesions_csv(results: Sequence[CaseResult], entries: Sequence[CaseEntry], out
     """
     rows = []
     for result, entry in zip(results, entries, strict=True):
+        labels: list[tuple[str, LesionMatch, Sequence[bool | None]]]
         labels = [(ALL_LABELS, result.match, result.baseline_match.reference_hit)]
         for output, one in zip(outputs, result.by_label, strict=True):
             labels.append((output.name, one.match, (None,) * len(one.match.reference_hit)))

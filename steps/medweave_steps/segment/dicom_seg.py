@@ -153,7 +153,7 @@ def _put_in_slice_order(segmentation: Any) -> None:
     if len(segmentation.SegmentSequence) > 1:  # with one, it is in the shared functional groups
         segment = [int(g.SegmentIdentificationSequence[0].ReferencedSegmentNumber) for g in groups]
         num_slices //= len(segmentation.SegmentSequence)
-    ordered = [groups[frame] for frame in np.lexsort((place, segment))]
+    ordered = [groups[frame] for frame in np.lexsort((np.asarray(place), np.asarray(segment)))]
     for number, group in enumerate(ordered):
         content = group.FrameContentSequence[0]
         content.DimensionIndexValues = [content.DimensionIndexValues[0], number % num_slices + 1]
