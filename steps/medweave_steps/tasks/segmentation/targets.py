@@ -53,7 +53,10 @@ class Targets:
             float32 [C, I, J, K], contiguous: 0 and 1 for one label; one channel of class numbers (0 is background) for several;
             0 and 1 in a channel for each region. Voxels without annotation are `IGNORED`.
         """
-        return np.take(_table(self), label_IJK.astype(np.uint8, order="C"), axis=1)
+        if self.head.num_channels == 1 and self.ignore_value is None:
+            return np.greater(label_IJK, 0, order="C").astype(np.float32)[None]
+        # The indices are bytes and the table has 256 entries: the mode only saves a check of their range.
+        return np.take(_table(self), label_IJK.astype(np.uint8, order="C"), axis=1, mode="clip")
 
     def mask_of_label(self, label_IJK: npt.NDArray[np.uint8], label: Label) -> BoolArray:
         """Return the voxels of a label; with one label all that are not background."""
@@ -88,7 +91,7 @@ def _table(targets: Targets) -> FloatArray:
             table[0, label.value] = number
     elif head.output.regions:
         table = np.stack([np.isin(values, region.values) for region in head.outputs]).astype(np.float32)
-    else:
+    else:  # one label: every value that is not background
         table = (values > 0).astype(np.float32)[None]
     if targets.ignore_value is not None:
         table[:, targets.ignore_value] = IGNORED

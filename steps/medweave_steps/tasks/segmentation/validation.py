@@ -93,7 +93,7 @@ def predict_probability(
 
 def tallies(
     probability_IJK: FloatArray,
-    label_IJK: npt.NDArray[np.uint8] | BoolArray,
+    label_IJK: npt.NDArray[Any],
     spacing_mm: Triple_mm,
     *,
     choices: Sequence[Postprocessing],
