@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from medweave_core.contracts.cohort import PreparedCohort
 from medweave_core.contracts.labels import only_label
 from medweave_core.contracts.model import ModelCard
-from medweave_core.contracts.volume import VolumeInfo
+from medweave_core.contracts.volume import VolumeInfo, modality_of
 from medweave_core.errors import UserInputError
 from medweave_steps.io.geometry import ras_axes
 
@@ -45,6 +45,8 @@ def check_fits(card: ModelCard, cohort: PreparedCohort, infos: Sequence[VolumeIn
 
 def _compared(card: ModelCard, cohort: PreparedCohort, info: VolumeInfo) -> Iterable[tuple[str, str, str, bool]]:
     wanted = card.input
+    modality = modality_of(cohort.channels)
+    yield f'modality "{modality}"', f'modality "{wanted.modality}"', "cohort.json", modality == wanted.modality
     spacing = info.grid.spacing_mm
     same = all(abs(a - b) < _SAME_MM for a, b in zip(spacing, wanted.spacing_mm, strict=True))
     yield f"spacing {_mm(spacing)}", f"spacing {_mm(wanted.spacing_mm)}", "volume_info.json", same

@@ -172,7 +172,7 @@ def read_protocol(path: Path, modality: Modality) -> SeriesProtocol:
         description=values.text("SeriesDescription"),
         contrast=bool(values.text("ContrastBolusAgent") or values.items("ContrastBolusAgentSequence")),
         scanning_sequence=tuple(word.upper() for word in values.words("ScanningSequence")),
-        **times,  # type: ignore[arg-type]
+        **times,
     )
 
 

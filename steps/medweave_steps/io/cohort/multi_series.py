@@ -66,5 +66,6 @@ def _to_source(source: Grid, target: Grid) -> npt.NDArray[np.float64]:
 
 def _is_inside(places: npt.NDArray[np.float64], grid: Grid) -> npt.NDArray[np.bool_]:
     sizes = np.asarray(grid.shape).reshape((3,) + (1,) * (places.ndim - 1))
-    inside: npt.NDArray[np.bool_] = ((places >= -_HALF_VOXEL) & (places <= sizes - 1 + _HALF_VOXEL)).all(axis=0)
-    return inside
+    is_inside: npt.NDArray[np.bool_] = np.empty(places.shape[1:], dtype=np.bool_)
+    np.all((places >= -_HALF_VOXEL) & (places <= sizes - 1 + _HALF_VOXEL), axis=0, out=is_inside)
+    return is_inside
