@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 from medweave_core.contracts.model import ModelCard
-from medweave_core.contracts.volume import CT_CHANNELS, MODALITY_NAMES, Crop, Triple_mm, modality_of
+from medweave_core.contracts.volume import CT_CHANNELS, MODALITY_NAMES, Crop, Triple_mm, modality_of, unit_of
 from medweave_core.errors import UsageError, UserInputError
 from medweave_steps.runtime.options import option
 
@@ -147,11 +147,13 @@ def _check_card(config: PreprocessConfig, card: ModelCard, channels: tuple[str, 
                 expected=f"{_show(of_card)}, as in the model card",
                 do=f"omit --{name} with --segmentation-model",
             )
-    # The contract's literals hold modality, unit and orientation; these are the values that a card may still get wrong.
-    names = ", ".join(channels)
+    # The contract's literals hold the orientation; these are the values that a card may still get wrong.
+    names, modality, unit = ", ".join(channels), modality_of(channels), unit_of(channels)
     for what, seen, expected, fits in (
         ("channels", wanted.channels, f"{len(channels)}: {names}, as in the cohort", wanted.channels == len(channels)),
         ("channel_names", ", ".join(wanted.channel_names), f"{names}, as in the cohort", wanted.channel_names == channels),
+        ("modality", wanted.modality, f"{modality}, as in the cohort", wanted.modality == modality),
+        ("unit", wanted.unit, f"{unit} for {modality}", wanted.unit == unit),
         ("spacing_mm", _show(wanted.spacing_mm), "three numbers from 0.2 to 10 mm", all(0.2 <= x <= 10 for x in wanted.spacing_mm)),
         ("window_hu", _show(wanted.window_hu or ()), "for CT in ascending order", _window_fits(wanted.window_hu, channels)),
     ):  # fmt: skip

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from medweave_core.contracts.cohort import PreparedCohort
 from medweave_core.contracts.labels import check_regions, shown
 from medweave_core.contracts.model import ModelCard
-from medweave_core.contracts.volume import VolumeInfo
+from medweave_core.contracts.volume import VolumeInfo, modality_of
 from medweave_core.errors import UserInputError
 from medweave_steps.inference.head import OutputHead
 from medweave_steps.io.geometry import ras_axes
@@ -67,6 +67,8 @@ def _check_outputs(card: ModelCard) -> None:
 
 def _compared(card: ModelCard, cohort: PreparedCohort, info: VolumeInfo) -> Iterable[tuple[str, str, str, bool]]:
     wanted = card.input
+    modality = modality_of(cohort.channels)
+    yield f'modality "{modality}"', f'modality "{wanted.modality}"', "cohort.json", modality == wanted.modality
     spacing = info.grid.spacing_mm
     same = all(abs(a - b) < _SAME_MM for a, b in zip(spacing, wanted.spacing_mm, strict=True))
     yield f"spacing {_mm(spacing)}", f"spacing {_mm(wanted.spacing_mm)}", "volume_info.json", same
