@@ -64,10 +64,6 @@ inputs:
     type: string
     default: unet
     inputBinding: {prefix: --network}
-  regions:
-    doc: unions of labels to predict as outputs that overlap, each NAME:VALUES, for example tumor core:2,3
-    type: string[]?
-    inputBinding: {prefix: --regions}
   norm:
     doc: normalization layers (batch, group, instance)
     type: {type: enum, symbols: [batch, group, instance]}
