@@ -211,6 +211,7 @@ BUILT_IN: Mapping[str, NetworkType] = {
     "resenc-unet": NetworkType(
         class_name="medweave_steps.networks.resenc.ResEncUnet",
         arguments=_resenc_arguments,
+        out_channels="out_channels",
         patch_multiple=lambda config: math.gcd(*_resenc_multiples(config)),
         check=_check_resenc,
         Options=ResEncOptions,
