@@ -108,10 +108,10 @@ def check_losses(checks: Checks) -> None:
             loss = dice_cross_entropy(dice_weight=1, cross_entropy_weight=1, targets=targets)
             results = []
             for device in ("cpu", "cuda"):
-                own = logits.to(device).requires_grad_()
+                own = logits.detach().clone().to(device).requires_grad_()
                 value = loss(own, label.to(device))
                 value.backward()
-                results.append((float(value), own.grad.cpu()))
+                results.append((float(value.detach()), own.grad.cpu()))
             apart = abs(results[0][0] - results[1][0])
             gradient = float((results[0][1] - results[1][1]).abs().max())
             kind = f"loss of {name}{' with ignored voxels' if ignore_value else ''}, GPU and CPU"
