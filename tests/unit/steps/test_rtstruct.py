@@ -20,6 +20,7 @@ from medweave_steps.check.command import DESCRIPTION
 from medweave_steps.io.cohort.source import MaskValues, read_ground_truth
 from support.checked import cases_of, check, errors_of, notices_of, only_error, read_truth
 from support.dicom_builder import AXIAL, FEET_FIRST_PRONE, CtSeries, rotated, segmentation, uid, write_datasets
+from support.mr_pet_builder import MrSeries
 from support.structure_sets import DrawnRoi, circle, coordinates, keyhole, rectangle, star, structure_set
 from support.validators import dciodvfy_errors
 
@@ -241,11 +242,23 @@ def test_each_structure_set_goes_to_its_series(tmp_path: Path) -> None:
     np.testing.assert_array_equal(masks["2"], on_slices({2: enclosed(SQUARE)}))
 
 
+def test_a_structure_set_of_an_mr_study_is_drawn_on_one_of_its_channels(tmp_path: Path) -> None:
+    first = MrSeries(key="t2", patient="p", shape=SHAPE)
+    second = MrSeries(key="t1", patient="p", shape=SHAPE, echo_time_ms=10.0, description="t1")
+    for series in (first, second):
+        series.write(tmp_path / series.key)
+    write_datasets([structure_set(second, nodule((2, STAR)))], tmp_path / "rt")
+    rules = [{"name": "T2w", "echo_time_ms": [80, 120]}, {"name": "T1w", "echo_time_ms": [5, 20]}]
+    (case,) = check(tmp_path, channels=rules).index.cases
+    assert case.channels == ("T2w", "T1w")
+    np.testing.assert_array_equal(read_truth(tmp_path, case), on_slices({2: enclosed(STAR)}))
+
+
 def test_a_structure_set_of_no_series_here(tmp_path: Path) -> None:
     CtSeries(shape=SHAPE).write(tmp_path / "ct")
     write_datasets([structure_set(CtSeries(key="elsewhere", shape=SHAPE), nodule((2, STAR)))], tmp_path / "rt")
     assert cases_of(tmp_path)[0].ground_truth is None
-    assert "1 DICOM mask (SEG or RTSTRUCT) references no CT series" in notices_of(tmp_path)["orphan-mask"].what
+    assert "1 DICOM mask (SEG or RTSTRUCT) references no image series" in notices_of(tmp_path)["orphan-mask"].what
 
 
 def test_a_structure_set_beside_a_segmentation(tmp_path: Path) -> None:
