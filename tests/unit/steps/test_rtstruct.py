@@ -152,6 +152,34 @@ def test_numbers_and_names_of_rois_are_values_and_names_of_labels(tmp_path: Path
     assert checked.examined[0].num_label_voxels == 2 * 5 * 6
 
 
+def cohort_of(folder: Path, *names: Mapping[int, str]) -> None:
+    """Write a patient for each mapping of ROI numbers to names."""
+    for patient, rois in enumerate(names):
+        series = CtSeries(shape=SHAPE, key=f"p{patient}", patient=f"p{patient}")
+        drawn = {n: DrawnRoi(name=text, contours=[(n, SQUARE)]) for n, text in rois.items()}
+        write(folder / str(patient), series, drawn)
+
+
+def test_numbers_that_change_their_meaning_between_patients_are_refused(tmp_path: Path) -> None:
+    cohort_of(tmp_path, {1: "GTV", 2: "heart", 3: "lung"}, {1: "Heart", 2: "GTV", 3: "lung"})
+    finding = only_error(tmp_path)
+    assert (finding.code, finding.seen) == ("label-numbers-differ", "'gtv' is 1 and 2, 'heart' is 1 and 2")
+    index = check(tmp_path, merge=("1,2:structure",)).index
+    assert [label.text for label in index.labels] == ["1 (structure)", "3 (lung)"]
+    assert not any(finding.severity == "error" for finding in index.findings)
+
+
+def test_other_spellings_of_a_name_are_a_notice(tmp_path: Path) -> None:
+    cohort_of(tmp_path, {1: "GTV", 2: "lung"}, {1: "GTV-1", 2: "lung"})
+    assert errors_of(tmp_path) == []
+    assert notices_of(tmp_path)["labels-differ"].seen == "'GTV', 'GTV-1'"
+
+
+def test_structures_of_one_name_are_no_contradiction(tmp_path: Path) -> None:
+    cohort_of(tmp_path, {1: "nodule"}, {1: "nodule", 2: "nodule"})
+    assert errors_of(tmp_path) == []
+
+
 def test_rois_that_touch_do_not_overlap(tmp_path: Path) -> None:
     middle = 12.5  # no voxel center lies on the common path
     rois = {
