@@ -178,7 +178,7 @@ def _examine(
     if nifti:
         found.findings.append(notice("other-files", f"{len(nifti)} NIfTI files next to the DICOM series were ignored."))
     checked = examine_series(cohort, found.series, channel_rules, rules, context)
-    labels, differing = segment_labels(checked.usable)
+    labels, differing = segment_labels(checked.usable, rules.merges)
     findings = [*found.findings, *checked.findings, *(() if declared else differing)]
     return _Contents(
         layout="dicom", examined=checked.examined, findings=findings, labels=declared or labels, rules=rules

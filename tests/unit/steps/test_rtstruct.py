@@ -20,6 +20,7 @@ from medweave_steps.check.command import DESCRIPTION
 from medweave_steps.io.cohort.source import MaskValues, read_ground_truth
 from support.checked import cases_of, check, errors_of, notices_of, only_error, read_truth
 from support.dicom_builder import AXIAL, FEET_FIRST_PRONE, CtSeries, rotated, segmentation, uid, write_datasets
+from support.mr_pet_builder import MrSeries
 from support.structure_sets import DrawnRoi, circle, coordinates, keyhole, rectangle, star, structure_set
 from support.validators import dciodvfy_errors
 
@@ -151,6 +152,34 @@ def test_numbers_and_names_of_rois_are_values_and_names_of_labels(tmp_path: Path
     assert checked.examined[0].num_label_voxels == 2 * 5 * 6
 
 
+def cohort_of(folder: Path, *names: Mapping[int, str]) -> None:
+    """Write a patient for each mapping of ROI numbers to names."""
+    for patient, rois in enumerate(names):
+        series = CtSeries(shape=SHAPE, key=f"p{patient}", patient=f"p{patient}")
+        drawn = {n: DrawnRoi(name=text, contours=[(n, SQUARE)]) for n, text in rois.items()}
+        write(folder / str(patient), series, drawn)
+
+
+def test_numbers_that_change_their_meaning_between_patients_are_refused(tmp_path: Path) -> None:
+    cohort_of(tmp_path, {1: "GTV", 2: "heart", 3: "lung"}, {1: "Heart", 2: "GTV", 3: "lung"})
+    finding = only_error(tmp_path)
+    assert (finding.code, finding.seen) == ("label-numbers-differ", "'gtv' is 1 and 2, 'heart' is 1 and 2")
+    index = check(tmp_path, merge=("1,2:structure",)).index
+    assert [label.text for label in index.labels] == ["1 (structure)", "3 (lung)"]
+    assert not any(finding.severity == "error" for finding in index.findings)
+
+
+def test_other_spellings_of_a_name_are_a_notice(tmp_path: Path) -> None:
+    cohort_of(tmp_path, {1: "GTV", 2: "lung"}, {1: "GTV-1", 2: "lung"})
+    assert errors_of(tmp_path) == []
+    assert notices_of(tmp_path)["labels-differ"].seen == "'GTV', 'GTV-1'"
+
+
+def test_structures_of_one_name_are_no_contradiction(tmp_path: Path) -> None:
+    cohort_of(tmp_path, {1: "nodule"}, {1: "nodule", 2: "nodule"})
+    assert errors_of(tmp_path) == []
+
+
 def test_rois_that_touch_do_not_overlap(tmp_path: Path) -> None:
     middle = 12.5  # no voxel center lies on the common path
     rois = {
@@ -241,11 +270,23 @@ def test_each_structure_set_goes_to_its_series(tmp_path: Path) -> None:
     np.testing.assert_array_equal(masks["2"], on_slices({2: enclosed(SQUARE)}))
 
 
+def test_a_structure_set_of_an_mr_study_is_drawn_on_one_of_its_channels(tmp_path: Path) -> None:
+    first = MrSeries(key="t2", patient="p", shape=SHAPE)
+    second = MrSeries(key="t1", patient="p", shape=SHAPE, echo_time_ms=10.0, description="t1")
+    for series in (first, second):
+        series.write(tmp_path / series.key)
+    write_datasets([structure_set(second, nodule((2, STAR)))], tmp_path / "rt")
+    rules = [{"name": "T2w", "echo_time_ms": [80, 120]}, {"name": "T1w", "echo_time_ms": [5, 20]}]
+    (case,) = check(tmp_path, channels=rules).index.cases
+    assert case.channels == ("T2w", "T1w")
+    np.testing.assert_array_equal(read_truth(tmp_path, case), on_slices({2: enclosed(STAR)}))
+
+
 def test_a_structure_set_of_no_series_here(tmp_path: Path) -> None:
     CtSeries(shape=SHAPE).write(tmp_path / "ct")
     write_datasets([structure_set(CtSeries(key="elsewhere", shape=SHAPE), nodule((2, STAR)))], tmp_path / "rt")
     assert cases_of(tmp_path)[0].ground_truth is None
-    assert "1 DICOM mask (SEG or RTSTRUCT) references no CT series" in notices_of(tmp_path)["orphan-mask"].what
+    assert "1 DICOM mask (SEG or RTSTRUCT) references no image series" in notices_of(tmp_path)["orphan-mask"].what
 
 
 def test_a_structure_set_beside_a_segmentation(tmp_path: Path) -> None:

@@ -333,7 +333,7 @@ def _attach_masks(found: FoundDicom, masks: list[DicomFile]) -> None:
             notice(
                 "orphan-mask",
                 f"{orphans} DICOM {'mask (SEG or RTSTRUCT) references' if orphans == 1 else 'masks (SEG or RTSTRUCT) reference'} "
-                f"no CT series of the cohort and {'was' if orphans == 1 else 'were'} ignored.",
+                f"no image series of the cohort and {'was' if orphans == 1 else 'were'} ignored.",
                 do="add the series, or remove the file",
             )
         )
