@@ -34,8 +34,21 @@ SEED, HELD_OUT_SEED = 31, 52711
 def make_cohort(environment: Mapping[str, str], cases: int) -> None:
     """Write DICOM series of synthetic brains, in four contrasts, with their labels as DICOM SEG."""
     held_out = max(2, round(cases * HELD_OUT_CASES / (CASES + HELD_OUT_CASES)))
-    print(f"make demo-brain: writing {cases - held_out} + {held_out} synthetic brains to build/demo-brain/cohort", flush=True)
-    words = [command("medweave-step"), "phantom", "brain", "--output", str(COHORT), "--grid", "demo", "--format", "dicom"]
+    print(
+        f"make demo-brain: writing {cases - held_out} + {held_out} synthetic brains to build/demo-brain/cohort",
+        flush=True,
+    )
+    words = [
+        command("medweave-step"),
+        "phantom",
+        "brain",
+        "--output",
+        str(COHORT),
+        "--grid",
+        "demo",
+        "--format",
+        "dicom",
+    ]
     words += ["--cases", str(cases - held_out), "--seed", str(SEED)]
     words += ["--held-out-cases", str(held_out), "--held-out-seed", str(HELD_OUT_SEED)]
     run([*words, "--run-report", str(DEMO / "phantom_report.json")], environment=environment)
@@ -95,7 +108,8 @@ def print_table(metrics: Mapping[str, Any], summary: Mapping[str, Any]) -> None:
     print(f"\n  {len(summary['dicom_seg'])} DICOM SEG files with the segments {', '.join(summary['segments'])},")
     print(f"  for example {first}")
     print(f"  report   {summary['report']}   (open it in a browser; it needs no network)")
-    print(f"  figures  build/demo-brain/summary.json\n  {summary['seconds']:.0f} s in all. Research use only, not a medical device.")
+    print("  figures  build/demo-brain/summary.json")
+    print(f"  {summary['seconds']:.0f} s in all. Research use only, not a medical device.")
 
 
 def main() -> int:
@@ -108,7 +122,9 @@ def main() -> int:
         help="patients, a quarter of them for the test (default: %(default)s)",
     )
     parser.add_argument(
-        "--epochs", type=partial(number, least=1, example=10), help="training epochs instead of the job's; fewer find less"
+        "--epochs",
+        type=partial(number, least=1, example=10),
+        help="training epochs instead of the job's; fewer find less",
     )
     options = parser.parse_args()
     started = time.monotonic()

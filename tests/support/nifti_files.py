@@ -7,11 +7,13 @@ from pathlib import Path
 import nibabel
 import numpy as np
 
+AFFINE = np.diag([2.0, 2.0, 2.0, 1.0])
 
-def save(path: Path, values: np.ndarray) -> None:
-    """Write a NIfTI file of 2 mm voxels."""
+
+def save(path: Path, values: np.ndarray, affine: np.ndarray = AFFINE) -> None:
+    """Write a NIfTI file, of 2 mm voxels by default."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    image = nibabel.Nifti1Image(values, np.diag([2.0, 2.0, 2.0, 1.0]))
+    image = nibabel.Nifti1Image(values, affine)
     image.header.set_xyzt_units("mm")
     nibabel.save(image, path)
 
@@ -26,3 +28,26 @@ def mask(value: int = 1) -> np.ndarray:
     values = np.zeros((8, 9, 10), np.uint8)
     values[2:4, 3:5, 4:6] = value
     return values
+
+
+def write_brats(folder: Path, number: int, contrasts: tuple[str, ...] = ("flair", "t1", "t1ce", "t2")) -> None:
+    """Write cases in the layout of BraTS: a folder each, a file per contrast and a mask of the value 1."""
+    for case in range(number):
+        name = f"BraTS_{case:03d}"
+        for place, contrast in enumerate(contrasts):
+            save(folder / name / f"{name}_{contrast}.nii.gz", volume(10 * case + place))
+        save(folder / name / f"{name}_seg.nii.gz", mask())
+
+
+def write_bids(folder: Path, subjects: tuple[str, ...] = ("01",), sessions: tuple[str, ...] = ("1",)) -> None:
+    """Write a BIDS-like folder: T1w and FLAIR of each session, a label map in derivatives with its table, participants.tsv."""
+    for number, subject in enumerate(subjects):
+        for place, session in enumerate(sessions):
+            name, below = f"sub-{subject}_ses-{session}", f"sub-{subject}/ses-{session}/anat"
+            save(folder / below / f"{name}_T1w.nii.gz", volume(100 * number + 10 * place))
+            save(folder / below / f"{name}_FLAIR.nii.gz", volume(100 * number + 10 * place + 1))
+            save(folder / "derivatives" / "manual" / below / f"{name}_dseg.nii.gz", mask())
+    (folder / "derivatives" / "manual" / "dseg.tsv").write_text("index\tname\n0\tbackground\n1\tlesion core\n")
+    rows = "".join(f"sub-{subject}\t077Y\tF\n" for subject in subjects)
+    (folder / "participants.tsv").write_text(f"participant_id\tage\tsex\n{rows}")
+    (folder / "dataset_description.json").write_text('{"Name": "x", "BIDSVersion": "1.9.0"}')

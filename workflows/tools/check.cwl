@@ -3,7 +3,7 @@ cwlVersion: v1.2
 class: CommandLineTool
 label: Validate a cohort of CT, MR or PET
 doc: |
-  Reads every volume of the folder (DICOM, NIfTI, MSD or nnU-Net data set) and writes the cohort index for the later steps.
+  Reads every volume of the folder (DICOM, NIfTI, BIDS, MSD or nnU-Net data set) and writes the cohort index for the later steps.
   Exits with code 65 and the list of all errors if a case is invalid, unless on_error is skip.
 $namespaces: {edam: "http://edamontology.org/"}
 requirements:

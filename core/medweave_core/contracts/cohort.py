@@ -59,13 +59,14 @@ class CaseEntry:
     """One volume of the cohort: CT, PET, or MR with a channel for each contrast.
 
     Attributes:
-        case_id: `case-` + 8 hex digits of the SHA-256 of the SeriesInstanceUID (DICOM; of the first channel) or of the
-            relative path (NIfTI); the file's stem for a data set in MSD format, whose names are public.
+        case_id: `case-` + 8 hex digits of the SHA-256 of the SeriesInstanceUID (DICOM; of the first channel), of the relative path
+            (NIfTI) or of subject and session (BIDS); the name of the file or the case in a data set with dataset.json, whose names
+            are public.
         series_ordinal: 1-based place of the series in the cohort, in the order of discovery; used in messages.
         patient_key: digest that is equal for volumes of one patient, for splitting without leakage.
         source_format: how the volume is stored.
-        files: paths relative to the cohort, sorted along the slice normal (one per slice, or a single file); of the first
-            channel where there are several series.
+        files: paths relative to the cohort: of DICOM sorted along the slice normal (one per slice, or a single file; of the first
+            channel where there are several series), of NIfTI a single file, or one for each of `channels`; the first has the grid.
         ground_truth: path of the reference mask (DICOM SEG or NIfTI) relative to the cohort, or None.
         grid: the source grid; of the first channel where there are several series.
         fixed_split: the split that the cohort's `splits.json` names for this case, or None.
@@ -112,7 +113,7 @@ class CohortIndex:
         data_class: de-identified if the cohort card of `deidentify` declares it.
     """
 
-    layout: Literal["dicom", "nifti", "msd"]
+    layout: Literal["dicom", "nifti", "msd", "bids"]
     synthetic: bool
     labels: tuple[Label, ...]
     cases: tuple[CaseEntry, ...]

@@ -99,9 +99,7 @@ class Postprocessing:
     @property
     def filters(self) -> tuple[ComponentFilter, ...]:
         """Return threshold and filters of every output."""
-        only = ComponentFilter(
-            threshold=self.threshold, min_peak=self.min_peak, min_volume_mm3=self.min_volume_mm3
-        )
+        only = ComponentFilter(threshold=self.threshold, min_peak=self.min_peak, min_volume_mm3=self.min_volume_mm3)
         return self.by_output or (only,)
 
 
@@ -150,6 +148,11 @@ class ModelCard:
         """Return what the model predicts, in the order of its channels without the background: its regions, or its labels."""
         labels = declared_or_lesion(self.labels)
         return self.output.regions or tuple(Region(name=label.name, values=(label.value,)) for label in labels)
+
+    @property
+    def foreground_labels(self) -> tuple[Label, ...]:
+        """Return the foreground labels, ascending by value; one label named `lesion` if none is declared."""
+        return tuple(sorted(declared_or_lesion(self.labels), key=lambda label: label.value))
 
     @property
     def label(self) -> Label:

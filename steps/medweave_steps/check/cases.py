@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -14,9 +14,11 @@ from medweave_core.contracts.labels import Label, LabelMerge, shown
 from medweave_core.contracts.volume import CT_CHANNELS
 from medweave_steps.check.acquisitions import check_one_acquisition
 from medweave_steps.check.hounsfield import check_hounsfield, check_range
-from medweave_steps.io.cohort.digest import digest_of_series, read_content
+from medweave_steps.io.cohort.digest import digest_of_series, joined_files_digest, read_content
 from medweave_steps.io.cohort.discovery import FoundSeries, is_reformat, patient_key_of
-from medweave_steps.io.cohort.ground_truth import read_dicom_segmentation, read_nifti_mask
+from medweave_steps.io.cohort.ground_truth import read_dicom_mask, read_nifti_mask
+from medweave_steps.io.cohort.listed import ListedCase
+from medweave_steps.io.cohort.nifti_channels import NiftiChannels, open_channels
 from medweave_steps.io.cohort.patients import joined_issuer
 from medweave_steps.io.cohort.source import pixel_refusal
 from medweave_steps.io.dicom import pixels
@@ -25,7 +27,6 @@ from medweave_steps.io.dicom.series import DicomVolume, assemble, is_stack
 from medweave_steps.io.dicom.uids import reference_problem
 from medweave_steps.io.findings import FindingError, SeriesName, notice
 from medweave_steps.io.geometry import FloatArray
-from medweave_steps.io.nifti.volume import open_nifti
 from medweave_steps.metrics.components import connected_components
 
 NO_AIR_HU = (
@@ -40,6 +41,7 @@ class Examined:
     Attributes:
         entry: None where the volume cannot be used.
         labels_found: label values of the mask, after merging.
+        resampled_channels: channels that later steps resample to the grid of the first, with the share of it that they cover.
     """
 
     name: SeriesName
@@ -49,6 +51,7 @@ class Examined:
     num_lesions: int | None = None
     num_label_voxels: int | None = None
     bytes_read: int = 0
+    resampled_channels: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def line(self) -> str:
@@ -75,16 +78,6 @@ class MaskRules:
     declared: tuple[Label, ...] | None = None
     merges: tuple[LabelMerge, ...] = ()
     ignore_value: int | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NiftiCase:
-    """A NIfTI volume to examine: paths relative to the cohort."""
-
-    name: SeriesName
-    image: str
-    mask: str | None
-    channels: tuple[str, ...] = CT_CHANNELS
 
 
 def examine_dicom(cohort: Path, series: FoundSeries, rules: MaskRules, *, num_threads: int) -> Examined:
@@ -132,40 +125,56 @@ def examine_dicom(cohort: Path, series: FoundSeries, rules: MaskRules, *, num_th
     return result
 
 
-def examine_nifti(cohort: Path, case: NiftiCase, rules: MaskRules) -> Examined:
-    """Check one NIfTI volume and its mask. Every voxel is read once."""
-    result = Examined(name=case.name)
+def examine_nifti(cohort: Path, case: ListedCase, rules: MaskRules) -> Examined:
+    """Check one NIfTI volume, of one file or of a file for each channel, and its mask. Every voxel is read once."""
+    result = Examined(name=case.name, findings=list(case.errors))
+    if case.errors:
+        return result
     try:
-        nifti = open_nifti(cohort / case.image, case.name, channels=case.channels)
-        result.findings += nifti.notices
-        content = read_content(nifti)
-        result.bytes_read = content.num_bytes
-        if case.channels == CT_CHANNELS:
-            _check_no_mask(content.labels, case.name)
-            _check_air(content.middle_hu, result)
+        files = open_channels([cohort / file for file in case.files], case.name, case.channels)
+        content = _read_files(files, result)
         if case.mask is not None:
             if not (cohort / case.mask).is_file():
                 raise _mask_missing(case.name)
-            _check_mask(read_nifti_mask(cohort / case.mask, nifti.grid, case.name, rules.merges), rules, result)
+            _check_mask(read_nifti_mask(cohort / case.mask, files.grid, case.name, rules.merges), rules, result)
     except FileNotFoundError:
         result.findings.append(_image_missing(case.name).finding)
         return result
     except FindingError as error:
         result.findings.append(error.finding)
         return result
+    result.resampled_channels = files.resampled
     result.entry = CaseEntry(
         case_id=case.name.case_id,
         series_ordinal=case.name.ordinal,
-        patient_key=patient_key_of(f"file {case.image}"),
+        patient_key=patient_key_of(case.patient or f"file {case.files[0]}"),
         source_format="nifti",
-        files=(case.image,),
+        files=case.files,
         ground_truth=case.mask,
-        grid=nifti.grid,
+        grid=files.grid,
         fixed_split=None,
-        content_sha256=content.sha256,
+        content_sha256=content,
         channels=case.channels,
     )
     return result
+
+
+def _read_files(files: NiftiChannels, result: Examined) -> str:
+    """Read every voxel of a case and return the digest of its content; add the notices about its files.
+
+    Raises:
+        FindingError: a file is cut off, or its values are no HU although it is CT.
+    """
+    digests = []
+    for nifti in files.volumes:
+        result.findings += [notice for notice in nifti.notices if notice not in result.findings]
+        content = read_content(nifti)
+        digests.append(content.sha256)
+        result.bytes_read += content.num_bytes
+        if files.channels == CT_CHANNELS:
+            _check_no_mask(content.labels, result.name)
+            _check_air(content.middle_hu, result)
+    return joined_files_digest(digests)
 
 
 def patient_of(series: FoundSeries, result: Examined) -> str:
@@ -292,7 +301,9 @@ def check_ground_truth(
     """Check the mask that was drawn on a series; return its path, None if there is none."""
     mask_file = _only_mask(series)
     if mask_file is not None:
-        mask = read_dicom_segmentation(cohort / mask_file, volume.planes, volume.grid, series.name, rules.merges)
+        mask = read_dicom_mask(
+            cohort / mask_file, volume.planes, volume.grid, series.name, rules.merges, notices=result.findings
+        )
         _check_mask(mask, rules, result)
     return mask_file
 
@@ -327,10 +338,10 @@ def _only_mask(series: FoundSeries) -> str | None:
     if len(series.masks) > 1:
         raise series.name.refuse(
             "several-masks",
-            "several DICOM segmentations reference this series.",
-            seen=f"{len(series.masks)} segmentations",
-            expected="one segmentation, with one segment per label",
-            do="keep only the segmentation that is the ground truth, or merge the segmentations",
+            "several DICOM masks (SEG or RTSTRUCT) reference this series.",
+            seen=f"{len(series.masks)} masks",
+            expected="one mask, with one segment or ROI per label",
+            do="keep only the mask that is the ground truth, or merge the masks",
         )
     return series.masks[0].file if series.masks else None
 

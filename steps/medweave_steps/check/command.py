@@ -17,23 +17,25 @@ DESCRIPTION = """\
 Validates a cohort of CT, MR or PET volumes: lists its cases, reports problems, and writes the cohort index that every later step
 reads.
 
-Input: DICOM series (CT, MR, enhanced CT and MR, PET; any nesting and file names; DICOM SEG as ground truth), an MSD data set
-(dataset.json; CT, or MR with the contrasts that it declares, such as Task01), an nnU-Net data set (one channel), or plain NIfTI
-(masks under the names of their volumes in labels/ of the same folder, or named VOLUME_seg). splits.json ({"test": [case ids]})
-and cohort_card.json are read if present. The step prints the pairs of volume and mask.
+Input: DICOM series (CT, MR, enhanced CT and MR, PET; any nesting and file names; DICOM SEG or RTSTRUCT as ground truth), an MSD
+data set (dataset.json; CT, or MR with the contrasts that it declares, such as Task01), an nnU-Net data set (v1, v2; any number of
+channels, regions, ignore label), a BIDS-like folder (anat/, masks in derivatives/, participants.tsv), one NIfTI file per MR
+contrast (CASE_flair, CASE_t1, ..., CASE_seg, as in BraTS), or plain NIfTI, read as CT (masks under the names of their volumes in
+labels/ of the same folder, or named VOLUME_seg). splits.json ({"test": [case ids]}) and cohort_card.json are read if present.
+The step prints the rule by which files became cases, and the pairs of volume and mask. Channels on another grid than the first
+channel are resampled linearly to its grid by later steps, and reported.
 
-MR and PET from DICOM: --channels groups the series of a study into named channels; without it, each study has one series. The
-first channel sets the grid, and others are resampled to it; the step reports which. Without --channels, a cohort with CT is read
-as CT, and other modalities of its studies are ignored. PET values become SUV by body weight.
+MR and PET from DICOM: --channels groups the series of a study into named channels; without it, each study has one series. Without
+--channels, a cohort with CT is read as CT, and other modalities of its studies are ignored. PET values become SUV by body weight.
 
 Labels: --labels declares the labels once; preprocess, train and segment use them. Masks with several foreground values need a
 name for each of them (--labels, or the names in dataset.json, cohort_card.json or DICOM SEG), or --merge-labels: labels are never
 merged silently. --ignore-label names the value of voxels without annotation.
 
 Reported as errors: missing, duplicate, tilted or unevenly spaced slices; mixed series or acquisitions; values that are not HU;
-headers without usable geometry or pixel format; a missing or ambiguous channel; channels of different patients or frames of
-reference; PET without the attributes that SUV need; masks on another grid; undeclared labels; a mask that matches two volumes; a
-patient in two splits; unreadable files. The step prints every error, then exits with code 65.
+headers without usable geometry or pixel format; a missing or ambiguous channel; channels that do not overlap, or of different
+patients or frames of reference; PET without the attributes that SUV need; masks on another grid; undeclared labels; a mask that
+matches two volumes; a patient in two splits; unreadable files. The step prints every error, then exits with code 65.
 Lengths are in mm, values in HU, SUV, or (MR) as stored."""
 EXAMPLE = "medweave-step check --cohort cohort --labels lung-nodule --output cohort_index.json"
 
@@ -42,7 +44,9 @@ EXAMPLE = "medweave-step check --cohort cohort --labels lung-nodule --output coh
 class CheckConfig:
     """Options of `check`."""
 
-    cohort: Path = option("cohort folder: DICOM series, NIfTI volumes, or an MSD or nnU-Net data set", metavar="DIR")
+    cohort: Path = option(
+        "cohort folder: DICOM series, NIfTI volumes, a BIDS folder, or an MSD or nnU-Net data set", metavar="DIR"
+    )
     output: Path = option(
         "cohort index to write (JSON); it contains file names, so keep it with the data", metavar="FILE"
     )

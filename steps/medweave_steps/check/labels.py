@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from medweave_core.contracts.body_parts import contradiction
 from medweave_core.contracts.cohort import CaseEntry, Finding
-from medweave_core.contracts.labels import Label, LabelMerge, merge_advice, shown
+from medweave_core.contracts.labels import Label, LabelMerge, Region, merge_advice, shown
 from medweave_core.errors import UsageError
 from medweave_steps.check.cases import Examined, MaskRules
 from medweave_steps.io.cohort.discovery import FoundSeries
@@ -97,6 +97,26 @@ def cohort_labels(
         what = f"--merge-labels contains values that the cohort does not declare: {', '.join(map(str, absent))}."
         findings.append(notice("merge-without-label", what))
     return labels, findings
+
+
+def usable_regions(
+    regions: tuple[Region, ...], labels: Sequence[Label], rules: MaskRules
+) -> tuple[tuple[Region, ...], list[Finding]]:
+    """Return the regions that a cohort declares if they are unions of its labels; else none, and a notice.
+
+    Args:
+        labels: of the cohort, after merging.
+    """
+    values = {value for region in regions for value in region.values}
+    if not regions or (values == {label.value for label in labels} and not rules.merges):
+        return regions, []
+    finding = notice(
+        "regions-dropped",
+        "the regions that dataset.json declares are not used, because the labels are merged or declared otherwise.",
+        seen=f"{shown(labels)} as labels; {', '.join(region.text for region in regions)}",
+        do="remove --merge-labels and --labels to use the regions, or declare regions with train --regions",
+    )
+    return (), [finding]
 
 
 def segment_labels(series: Sequence[FoundSeries]) -> tuple[tuple[Label, ...], list[Finding]]:

@@ -24,6 +24,7 @@ from medweave_steps.check.cases import (
     patient_of,
 )
 from medweave_steps.check.intensities import check_one_contrast, check_rescale
+from medweave_steps.io.channel_grid import covered_share, is_same_grid
 from medweave_steps.io.cohort.channel_rules import (
     ChannelRule,
     SeriesProtocol,
@@ -32,7 +33,6 @@ from medweave_steps.io.cohort.channel_rules import (
     suggested_rules,
 )
 from medweave_steps.io.cohort.discovery import FoundSeries, patient_key_of
-from medweave_steps.io.cohort.multi_series import covered_share, is_same_grid
 from medweave_steps.io.cohort.patients import without_absent_issuers
 from medweave_steps.io.cohort.source import planes_in_unit
 from medweave_steps.io.dicom.series import COSINE_TOLERANCE, DicomVolume, assemble, is_stack

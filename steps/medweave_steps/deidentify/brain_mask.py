@@ -99,6 +99,8 @@ class BrainMask:
                 expected="a NIfTI volume of three axes",
                 do="write the mask again with a brain extraction tool",
             ) from error
+        except OSError as error:
+            raise OSError(error.errno, error.strerror) from None
         kinds = np.unique(values)
         if len(kinds) != 2 or kinds[0] != 0:
             raise refuse(
@@ -125,13 +127,27 @@ class BrainMask:
         to_patient[:, 2] = (*position, 1)
         return self._sample(self.to_index @ lps_to_ras(to_patient), rows, columns)
 
+    def count_outside(self, points_lps: npt.NDArray[np.float64]) -> int:
+        """Return how many points lie outside of the mask and of the voxels next to it.
+
+        Args:
+            points_lps: mm, shape (n, 3). Contours run along the border of the voxels that they enclose.
+        """
+        index = np.rint((points_lps * (-1, -1, 1)) @ self.to_index[:3, :3].T + self.to_index[:3, 3]).astype(np.intp)
+        near = np.zeros(len(index), np.bool_)
+        for offset in np.ndindex(3, 3, 3):
+            place = index + offset - 1
+            inside = ((place >= 0) & (place < self.brain_IJK.shape)).all(axis=1)
+            near[inside] |= self.brain_IJK[tuple(place[inside].T)]
+        return int((~near).sum())
+
     def fits(self, affine: AnyArray, shape: tuple[int, ...]) -> bool:
         """Return whether the mask lies on a NIfTI grid, voxel for voxel."""
         if self.brain_IJK.shape != shape:
             return False
         corners = np.array(np.meshgrid(*((0, size - 1) for size in shape))).reshape(3, -1)
-        there = self.to_index @ np.asarray(affine) @ np.vstack([corners, np.ones(corners.shape[1])])
-        return bool(np.abs(there[:3] - corners).max() <= GRID_TOLERANCE)
+        indices = self.to_index @ affine @ np.vstack([corners, np.ones(corners.shape[1])])
+        return bool(np.abs(indices[:3] - corners).max() <= GRID_TOLERANCE)
 
     def _sample(self, to_index: AnyArray, rows: int, columns: int) -> tuple[Mask, bool]:
         """Return the mask at pixel centers; False for pixels outside of it.
@@ -145,9 +161,9 @@ class BrainMask:
             place = to_index[axis, 0] * column + to_index[axis, 1] * row + to_index[axis, 2]
             index = np.rint(place).astype(np.intp)
             corners = place[np.ix_([0, -1], [0, -1])] - index[np.ix_([0, -1], [0, -1])]
-            here = (index >= 0) & (index < size)
-            is_on_grid &= bool(np.abs(corners).max() <= GRID_TOLERANCE and here.all())
-            inside &= here
+            is_within = (index >= 0) & (index < size)
+            is_on_grid &= bool(np.abs(corners).max() <= GRID_TOLERANCE and is_within.all())
+            inside &= is_within
             nearest.append(np.clip(index, 0, size - 1))
         return self.brain_IJK[nearest[0], nearest[1], nearest[2]] & inside, is_on_grid
 
@@ -160,6 +176,17 @@ def wrong_grid(where: str) -> FindingError:
         seen="other numbers of voxels, or voxel centers that differ",
         expected=f"the same voxels, to {GRID_TOLERANCE} voxels",
         do="make the mask from this scan without resampling it, or resample the mask to the scan (nearest neighbor)",
+    )
+
+
+def contour_outside(where: str, number: int) -> FindingError:
+    """Return the error for contours outside of the brain mask: one of the skin shows the face."""
+    return refuse(
+        "label-outside-brain-mask",
+        f"{where}: contours lie outside of the brain mask.",
+        seen=f"{number} points farther than a voxel from the mask",
+        expected="a mask that contains every contour",
+        do="correct or dilate the mask, remove these contours, or skip the case with --on-error skip",
     )
 
 

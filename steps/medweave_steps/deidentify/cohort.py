@@ -12,7 +12,7 @@ from medweave_core.contracts.cohort import Finding
 from medweave_core.contracts.deidentification import PatientAtHome
 from medweave_core.contracts.volume import DataClass
 from medweave_steps.deidentify.brain_mask import find_masks, match_masks, names_of_volume
-from medweave_steps.deidentify.deface import MaskOfFrame
+from medweave_steps.deidentify.deface import MaskOfFrame, mask_of_image
 from medweave_steps.deidentify.describe import (
     bad_description,
     declared_faces,
@@ -26,12 +26,11 @@ from medweave_steps.deidentify.dicom_case import (
     SeriesDone,
     SeriesJob,
     deidentify_series,
-    frame_of_reference,
-    read_private,
+    read_header,
     remove_empty_folders,
 )
 from medweave_steps.deidentify.dicom_cohort import SourceSeries, find_series
-from medweave_steps.deidentify.faces import IDENTIFIABLE, DeclaredFaces, FaceState, face_in_volume
+from medweave_steps.deidentify.faces import IDENTIFIABLE, DeclaredFaces, FaceState, face_in_image, face_in_volume
 from medweave_steps.deidentify.nifti_case import NiftiJob, deidentify_nifti
 from medweave_steps.deidentify.profile import FACES, Option
 from medweave_steps.deidentify.pseudonyms import Pseudonyms
@@ -163,16 +162,18 @@ def _dicom(task: Task, context: StepContext, names: Sequence[str]) -> Deidentifi
     series = {one.ordinal: one for one in sources.series if one.ordinal not in refused}
     result = Deidentified(left_aside=sources.left_aside, findings=[finding for _, finding in sources.findings])
     masks = _masks_by_patient(task, list(series.values()))
+    defaced = _defaced_series(task, list(series.values()), masks)
     jobs = [
         SeriesJob(
             cohort=task.cohort, ordinal=one.ordinal, study_uid=one.study_uid, series_uid=one.series_uid, files=tuple(one.files),
             identity=one.identity, output=task.output, key=task.key,
             retain_patient_characteristics=task.retain_patient_characteristics, faces=task.faces,
-            masks=tuple(masks.get(one.identity, ())), refuse_faces=task.refuse_faces,
+            masks=tuple(masks.get(one.identity, ())), defaced=defaced.get(one.identity, frozenset()),
+            refuse_faces=task.refuse_faces,
         )
         for one in series.values()
     ]  # fmt: skip
-    _load_libraries("pydicom", "scipy.ndimage") if jobs else None
+    _load_libraries("pydicom", "scipy.ndimage", *(["nibabel"] if masks else [])) if jobs else None
     progress = context.progress(unit="series", total=len(jobs))
     finished: list[SeriesDone] = []
     for done in finished_cases(deidentify_series, jobs, num_processes=context.num_threads):
@@ -212,11 +213,26 @@ def _masks_by_patient(task: Task, series: Sequence[SourceSeries]) -> dict[str, l
     masks: dict[str, list[MaskOfFrame]] = {}
     for one in series:
         if path := matched.get(str(one.ordinal)):
-            frame = frame_of_reference(read_private(task.cohort / one.files[0]))
+            frame = str(read_header(task.cohort / one.files[0], one.ordinal).get("FrameOfReferenceUID") or "").strip(
+                " \0"
+            )
             masks.setdefault(one.identity, []).append(
                 MaskOfFrame(path=path, frame_of_reference=frame, ordinal=one.ordinal)
             )
     return masks
+
+
+def _defaced_series(
+    task: Task, series: Sequence[SourceSeries], masks: Mapping[str, Sequence[MaskOfFrame]]
+) -> dict[str, frozenset[str]]:
+    """Return by identity of the patient the UIDs of the series that masks apply to."""
+    defaced: dict[str, frozenset[str]] = {}
+    for one in series:
+        if one.is_image and one.identity in masks:
+            image = read_header(task.cohort / one.files[0], one.ordinal)
+            if mask_of_image(image, masks[one.identity], one.ordinal, face_in_image(image, task.faces)):
+                defaced[one.identity] = defaced.get(one.identity, frozenset()) | {one.series_uid}
+    return defaced
 
 
 def _patients(series: Sequence[SourceSeries], pseudonyms: Pseudonyms) -> list[PatientAtHome]:

@@ -22,7 +22,7 @@ dates. Modality and contrasts do not change; pixel values change only outside of
 data and bytes after the pixel data are removed. SeriesDescription and ContrastBolusAgent of MR and PET keep the words that name
 the contrast; PET keeps PatientWeight, which the standardized uptake value (SUV) needs.
 
-Input: DICOM series (CT, MR, PET images), DICOM SEG and SR; or NIfTI volumes and masks (plain, or a data set with
+Input: DICOM series (CT, MR, PET images), DICOM SEG, RTSTRUCT and SR; or NIfTI volumes and masks (plain, or a data set with
 dataset.json).
 
 Output: the --output folder has pseudonyms for folders, files, UIDs and patients. All dates of a patient are shifted by the
@@ -39,8 +39,8 @@ Faces: a cohort with a scan of the head (also as part of a larger scan) gets the
 removes the face, or if the headers, cohort_card.json or --faces declare it absent; else it keeps the class identified, with a
 notice. MR and PET without body part count as scans of the head.
 
-Not detected: low-contrast text, handwriting, faces that nothing declares, and names in codes or segment labels that occur
-nowhere else in the header. Review the output before you share it."""
+Not detected: low-contrast text, handwriting, faces that nothing declares, and names in codes, segment labels or ROI names that
+occur nowhere else in the header. Review the output before you share it."""
 EXAMPLE = "medweave-step deidentify --cohort /data/chest-ct --output de-identified --home home --key pseudonym.key"
 
 WAY_BACK, KEY_NAME = "way_back.json", "pseudonym.key"

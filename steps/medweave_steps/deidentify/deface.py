@@ -10,11 +10,12 @@ from typing import Any
 import numpy as np
 
 from medweave_core.contracts.body_parts import regions_of
-from medweave_steps.deidentify.brain_mask import BrainMask, Mask, label_outside, wrong_grid
+from medweave_steps.deidentify.brain_mask import BrainMask, Mask, contour_outside, label_outside, wrong_grid
 from medweave_steps.deidentify.faces import FaceState
 from medweave_steps.deidentify.pixels import planes_of
 from medweave_steps.io.dicom.frames import Frame, frames_of, is_slice
 from medweave_steps.io.dicom.header import EXPLICIT_BIG_ENDIAN, NATIVE, body_part_of
+from medweave_steps.io.dicom.rtstruct_header import contours_of, frames_of_reference, points_of
 from medweave_steps.io.dicom.values import HeaderValues
 from medweave_steps.io.findings import FindingError, refuse
 
@@ -39,15 +40,17 @@ class MaskOfFrame:
 
 @dataclass(slots=True)
 class Defacer:
-    """Applies the brain masks of a patient to the images of one series, and checks its segmentations.
+    """Applies the brain masks of a patient to the images of one series, and checks its segmentations and structure sets.
 
     Attributes:
         ordinal: of the series.
+        defaced: UIDs in the source of the patient's series that masks apply to; segmentations of these are checked.
         resampled: True once an image was not on the grid of its mask.
     """
 
     masks: Sequence[MaskOfFrame]
     ordinal: int
+    defaced: frozenset[str] = frozenset()
     resampled: bool = False
     _brains: dict[Path, BrainMask] = field(default_factory=dict, init=False)
     _num_pixels: int = field(default=0, init=False)
@@ -68,8 +71,8 @@ class Defacer:
         Raises:
             FindingError: the mask is unusable, or not on the grid of the series that it was made from.
         """
-        mask = self._mask_of(dataset)
-        if mask is None or (mask.ordinal != self.ordinal and not _shows_only_a_head(dataset, face)):
+        mask = mask_of_image(dataset, self.masks, self.ordinal, face)
+        if mask is None:
             return None
         frames, planes = frames_of(HeaderValues(dataset)), []
         for frame, plane in zip(frames, planes_of(dataset, syntax), strict=True):
@@ -94,8 +97,9 @@ class Defacer:
 
     def check_segments(self, dataset: Any) -> None:
         """Raise FindingError for a segmentation with voxels that the mask removes from the images."""
-        mask = self._mask_of(dataset)
-        if mask is None:
+        series = {str(item.get("SeriesInstanceUID")) for item in dataset.get("ReferencedSeriesSequence") or ()}
+        mask = _mask_in_frame(dataset, self.masks, self.ordinal)
+        if mask is None or not series & self.defaced:
             return
         pixels = dataset.pixel_array.reshape(-1, int(dataset.Rows), int(dataset.Columns))
         outside = 0
@@ -105,11 +109,18 @@ class Defacer:
         if outside:
             raise label_outside(f"series {self.ordinal}", outside)
 
-    def _mask_of(self, dataset: Any) -> MaskOfFrame | None:
-        """Return the mask of the dataset's frame of reference; the series' own if it has one."""
-        frame_of_reference = HeaderValues(dataset).text("FrameOfReferenceUID")
-        same = [mask for mask in self.masks if mask.frame_of_reference == frame_of_reference]
-        return next((mask for mask in same if mask.ordinal == self.ordinal), same[0] if same else None)
+    def check_contours(self, dataset: Any) -> None:
+        """Raise FindingError for a structure set with contours in the part of the images that the mask removes."""
+        frames = {
+            str(item.get("FrameOfReferenceUID") or "").strip() for item in (dataset, *frames_of_reference(dataset))
+        }
+        mask = next((mask for mask in self.masks if mask.frame_of_reference in frames - {""}), None)
+        if mask is None:
+            return
+        contours = [contour for _, contours in contours_of(dataset) for contour in contours]
+        outside = sum(self._brain(mask).count_outside(points_of(contour)) for contour in contours)
+        if outside:
+            raise contour_outside(f"series {self.ordinal}", outside)
 
     def _brain(self, mask: MaskOfFrame) -> BrainMask:
         if mask.path not in self._brains:
@@ -124,8 +135,25 @@ def has_only_slices(dataset: Any) -> bool:
     return all(is_slice(frame.frame_type, num_samples, photometric) for frame in frames_of(values))
 
 
-def _shows_only_a_head(dataset: Any, face: FaceState) -> bool:
-    return face not in ("absent", "removed") and regions_of(body_part_of(dataset)) <= {"head"}
+def mask_of_image(dataset: Any, masks: Sequence[MaskOfFrame], ordinal: int, face: FaceState) -> MaskOfFrame | None:
+    """Return the mask that applies to an image: the one of its series, else one in its frame of reference if it shows only a head.
+
+    Args:
+        masks: of the patient.
+        ordinal: of the series.
+        face: whether the image may show one.
+    """
+    mask = _mask_in_frame(dataset, masks, ordinal)
+    is_head = face not in ("absent", "removed") and regions_of(body_part_of(dataset)) <= {"head"}
+    return mask if mask is not None and (mask.ordinal == ordinal or is_head) else None
+
+
+def _mask_in_frame(dataset: Any, masks: Sequence[MaskOfFrame], ordinal: int) -> MaskOfFrame | None:
+    """Return the mask of the series, else the first in the dataset's frame of reference."""
+    own = [mask for mask in masks if mask.ordinal == ordinal]
+    frame_of_reference = HeaderValues(dataset).text("FrameOfReferenceUID")
+    same = [mask for mask in masks if frame_of_reference and mask.frame_of_reference == frame_of_reference]
+    return next(iter([*own, *same]), None)
 
 
 def not_defaced(ordinal: int) -> FindingError:

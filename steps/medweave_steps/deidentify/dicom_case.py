@@ -22,6 +22,7 @@ from medweave_steps.deidentify.pixels import UnreadablePixelsError, planes_of, s
 from medweave_steps.deidentify.profile import BASIC, CHARACTERISTICS, FACES, MODIFIED_DATES, Option
 from medweave_steps.deidentify.pseudonyms import Pseudonyms
 from medweave_steps.io.dicom.header import SEGMENTATION, load_pydicom
+from medweave_steps.io.dicom.rtstruct_header import STRUCTURE_SET
 from medweave_steps.io.dicom.uids import fill_from_file_meta
 from medweave_steps.io.dicom.values import has_other_cause
 from medweave_steps.io.findings import FindingError, refuse
@@ -41,6 +42,7 @@ class SeriesJob:
         output: folder of the de-identified cohort.
         faces: whether images show faces, as the user or the cohort card declares.
         masks: brain masks of the patient.
+        defaced: series of the patient that masks apply to.
         refuse_faces: refuse images that may show a face.
     """
 
@@ -55,6 +57,7 @@ class SeriesJob:
     retain_patient_characteristics: bool
     faces: DeclaredFaces
     masks: tuple[MaskOfFrame, ...]
+    defaced: frozenset[str]
     refuse_faces: bool
 
 
@@ -107,7 +110,7 @@ def deidentify_series(job: SeriesJob) -> SeriesDone:
     done = SeriesDone(ordinal=job.ordinal, series_uid=cleaner.uid(job.series_uid), pseudonym=pseudonym)
     below = Path(pseudonym) / f"series-{pseudonyms.token('series', f'{job.study_uid} {job.series_uid}', digits=12)}"
     folder = job.output / below
-    search, defacer = TextSearch(), Defacer(job.masks, job.ordinal)
+    search, defacer = TextSearch(), Defacer(job.masks, job.ordinal, job.defaced)
     states: list[FaceState] = []
     try:
         folder.mkdir(parents=True)
@@ -165,7 +168,7 @@ def _new_file(
         face: FaceState | None = None
         if _look_at_pixels(dataset, syntax, search, job.ordinal):
             face = face_in_image(dataset, job.faces)
-            if job.masks and face in IDENTIFIABLE and not has_only_slices(dataset):
+            if job.masks and face != "absent" and not has_only_slices(dataset):
                 return None
             new_syntax = defacer.deface(dataset, syntax, face)
             if new_syntax is not None:
@@ -173,6 +176,8 @@ def _new_file(
                 cleaner.actions["face-removed"] += 1
         elif str(dataset.get("SOPClassUID", "")) in SEGMENTATION:
             defacer.check_segments(dataset)
+        elif str(dataset.get("SOPClassUID", "")) == STRUCTURE_SET:
+            defacer.check_contours(dataset)
         instance_uid = str(dataset.get("SOPInstanceUID") or "").strip()
         cleaner.options = {FACES} if face == "removed" else set()
         cleaner.modality = str(dataset.get("Modality") or "").strip()
@@ -193,10 +198,19 @@ def read_private(path: Path) -> bytes:
         raise OSError(error.errno, error.strerror) from None
 
 
-def frame_of_reference(content: bytes) -> str:
-    """Return the FrameOfReferenceUID of a DICOM file; empty if it has none."""
-    dataset = load_pydicom().dcmread(io.BytesIO(content), force=True, specific_tags=["FrameOfReferenceUID"])
-    return str(dataset.get("FrameOfReferenceUID") or "").strip(" \0")
+def read_header(path: Path, ordinal: int) -> Any:
+    """Return the header of a file of a series as a pydicom Dataset, without its pixels.
+
+    Raises:
+        FindingError: it cannot be read.
+    """
+    content = read_private(path)
+    try:
+        return load_pydicom().dcmread(io.BytesIO(content), force=True, stop_before_pixels=True)
+    except Exception as error:  # pydicom raises many kinds for damaged files; their texts may quote values
+        if has_other_cause(error):
+            raise
+        raise _unreadable(ordinal) from error
 
 
 def _parse(content: bytes, ordinal: int) -> tuple[Any, str]:

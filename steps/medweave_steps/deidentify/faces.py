@@ -36,13 +36,14 @@ def face_in_image(dataset: Any, declared: DeclaredFaces) -> FaceState:
 
     Args:
         dataset: pydicom Dataset of an image.
-        declared: by the user or the cohort card. RecognizableVisualFeatures (0028,0302) NO of the header comes first.
+        declared: by the user or the cohort card. RecognizableVisualFeatures (0028,0302) of the header comes first.
     """
     values = HeaderValues(dataset)
-    if declared == "absent" or values.text("RecognizableVisualFeatures").upper() == "NO":
-        return "absent"
-    if declared == "present" or values.text("RecognizableVisualFeatures").upper() == "YES":
-        return "present"
+    in_header: dict[str, FaceState] = {"NO": "absent", "YES": "present"}
+    if state := in_header.get(values.text("RecognizableVisualFeatures").upper()):
+        return state
+    if declared != "auto":
+        return declared
     part = body_part_of(dataset)
     if part is None:
         return "unknown" if values.text("Modality") == "CT" else "undeclared"

@@ -37,6 +37,7 @@ _DECIMAL_BYTES = re.compile(rb"[0-9+\-.eE \\\0]*")
 _PATIENT_NAME, _PATIENT_ID, _PATIENT_AGE, _TRACKING_ID = 0x00100010, 0x00100020, 0x00101010, 0x00620020
 _PATIENT_WEIGHT = 0x00101030
 _CODING_SCHEME_UID, _PIXEL_DATA = 0x0008010C, 0x7FE00010
+_OPTION_OF = {0x0040A730: STRUCTURED, 0x30060026: DESCRIPTORS}  # Content Sequence, ROI Name
 _CHARACTER_SET, _BODY_PART = 0x00080005, 0x00180015
 # Look-up tables and their descriptors (number of entries, first value, bits of an entry).
 _TABLE_DESCRIPTORS = {0x00283006: 0x00283002, **{0x00281200 + color: 0x00281100 + color for color in (1, 2, 3, 4)}}
@@ -102,8 +103,8 @@ class HeaderCleaner:
             element = self._element(dataset, tag)
             if element is None:
                 continue
-            if number == 0x0040A730:
-                self.options.add(STRUCTURED)
+            if number in _OPTION_OF:
+                self.options.add(_OPTION_OF[number])
             self._apply(dataset, element, rule or _rule_by_type(element.VR, number))
 
     def uid(self, uid: str) -> str:

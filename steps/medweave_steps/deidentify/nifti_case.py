@@ -202,7 +202,7 @@ class _PlaneFilter:
     @classmethod
     def of(cls, volume: NiftiVolume, brain: BrainMask, role: str, channels: tuple[str, ...] | None) -> _PlaneFilter:
         """Return the filter of a volume: removed voxels become 0 in MR and PET, air in CT, else the lowest value of the volume."""
-        if not brain.fits(volume.grid.affine, volume.grid.shape):
+        if not brain.fits(np.asarray(volume.grid.affine), volume.grid.shape):
             raise wrong_grid(str(volume.name))
         if role == "mask":
             return cls(brain, volume.name, None)

@@ -50,6 +50,7 @@ _OWN: Mapping[int, Action] = {
     0x0040A073: "clean",  # Verifying Observer Sequence: each of its attributes has its own rule
     0x00620020: "dummy",  # Tracking ID: required with a Tracking UID, and free text
     0x006A0003: "uid",  # Annotation Group UID
+    0x30060026: "keep",  # ROI Name: option "Clean Descriptors", so that the ground truth keeps the names of its labels
     0x04000500: "remove",  # Encrypted Attributes Sequence: the original values, for whoever has that key
     0x04000520: "remove",  # Encrypted Content
     # What many patients share (a machine's calibration, the version of a code list) is not moved: the same true date under two

@@ -1,6 +1,6 @@
 """Free text that names the contrast of an MR or PET series, reduced to words of a closed list.
 
-Readers tell contrasts apart by SeriesDescription and ContrastBolusAgent. Both are free text and may hold names, so only words of
+Readers distinguish contrasts by SeriesDescription and ContrastBolusAgent. Both are free text and may hold names, so only words of
 this list stay: they name sequences, weightings, planes, agents, tracers and corrections, and no person.
 """
 

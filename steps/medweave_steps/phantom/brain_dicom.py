@@ -1,6 +1,6 @@
 """A synthetic brain as a scanner would store it: one study with four MR series, and its ground truth as DICOM SEG.
 
-Attributes are those by which hospitals tell contrasts apart; times (ms) are typical of 3 T protocols for gliomas (Ellingson et al.
+The attributes distinguish the contrasts as in hospitals; times (ms) are typical of 3 T protocols for gliomas (Ellingson et al.
 2015, Neuro-Oncology 17:1188). Codes of the labels: DICOM PS3.16, CID 7169 "Brain Lesion Segmentation Type Without Necrosis", which
 names the non-enhancing and the enhancing part; category from CID 7150.
 """
@@ -35,7 +35,7 @@ CODED_LABELS = tuple(
 """Labels of Task01 with their coded terms."""
 
 _MR_IMAGE_STORAGE = "1.2.840.10008.5.1.4.1.1.4"
-_SPIN_ECHO: Mapping[str, Any] = {"ScanningSequence": "SE", "SequenceVariant": "NONE", "MRAcquisitionType": "3D"}
+_SPIN_ECHO: dict[str, Any] = {"ScanningSequence": "SE", "SequenceVariant": "NONE", "MRAcquisitionType": "3D"}
 _SEQUENCES: Mapping[str, Mapping[str, Any]] = {
     "FLAIR": {
         "ScanningSequence": ["SE", "IR"], "SequenceVariant": "SK", "MRAcquisitionType": "3D",

@@ -152,10 +152,10 @@ def prepare_case(job: CaseJob) -> CaseDone:
         "shape": list(shape),
         "field_of_view": field.kind if field and settings.crop == "lungs" else settings.crop,
         "lung_volume_ml": field.lung_volume_ml if field else None,
-        **_resampled_channels(entry),
         "num_lesions": num_lesions,
         "num_lesions_outside_crop": num_outside,
         "num_label_voxels": num_label_voxels,
+        **({"resampled_channels": list(source.resampled_channels)} if source.resampled_channels else {}),
     }
     return CaseDone(
         case_id=entry.case_id,
@@ -216,11 +216,6 @@ def _save_source_hu(folder: Path, info: VolumeInfo, source_hu: SourceHuCollector
     box = source_box(info)
     save_array(folder / SOURCE_HU_FILE, source_hu.part(box))
     return dataclasses.replace(info, source_hu_start=(box[0].start, box[1].start, box[2].start))
-
-
-def _resampled_channels(entry: CaseEntry) -> dict[str, list[str]]:
-    """Return the figure that names the channels which are resampled to the grid of the first; none for a case of one series."""
-    return {"resampled_channels": [one.name for one in entry.series if one.is_resampled]} if entry.series else {}
 
 
 def _slices(box: Box) -> tuple[slice, ...]:

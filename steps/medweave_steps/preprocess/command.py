@@ -40,6 +40,7 @@ EXAMPLE = (
 
 def run(config: PreprocessConfig, context: StepContext) -> Mapping[str, Any]:
     """Write the prepared cohort and return the figures of the run report."""
+    from medweave_steps.io.channel_grid import resampled_text
     from medweave_steps.io.cohort.source import MaskValues
     from medweave_steps.preprocess.case import CaseJob, check_files
     from medweave_steps.preprocess.layout import make_folders, parts_of, write_cohort_file
@@ -82,19 +83,11 @@ def run(config: PreprocessConfig, context: StepContext) -> Mapping[str, Any]:
         context.add_case(entry.case_id, split=splits[entry.case_id], **case.figures)
         for text in case.notices:
             context.notice(text)
-    for text in _resampling_notices(entries):
-        context.notice(text)
     figures = [done[entry.case_id].figures for entry in entries]
+    resampled = Counter(channel for case in figures for channel in case.get("resampled_channels", ()))
+    if resampled:
+        context.notice(resampled_text(resampled, settings.channels[0]))
     return {**_results(entries, splits, settings, figures, len(places) - 1), "num_failed_cases": len(failed)}
-
-
-def _resampling_notices(entries: Sequence[CaseEntry]) -> list[str]:
-    """Return a text for each DICOM channel that some cases have on another grid than their first channel."""
-    counts = Counter(one.name for entry in entries for one in entry.series if one.is_resampled)
-    return [
-        f"channel {name} was resampled to the grid of {entries[0].channels[0]} in {count} of {len(entries)} cases."
-        for name, count in counts.items()
-    ]
 
 
 def _prepare_all(jobs: Sequence[CaseJob], context: StepContext) -> tuple[dict[str, CaseDone], list[CaseFailed]]:

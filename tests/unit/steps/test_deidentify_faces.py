@@ -13,6 +13,8 @@ import pydicom
 import pytest
 from pydicom.dataset import Dataset
 
+from medweave_core.errors import UserInputError
+from medweave_steps.deidentify.brain_mask import match_masks, names_of_volume
 from medweave_steps.io.cohort.discovery import case_id_of_series
 from support.dicom_builder import CtSeries, segmentation, uid, write_datasets
 from support.identified import deidentify, results, tree
@@ -76,7 +78,7 @@ def written(folder: Path, series_of: str | None = None) -> list[Dataset]:
 
 
 @pytest.mark.parametrize(
-    ("part", "modality", "more", "data_class", "said"),
+    ("part", "modality", "more", "data_class", "notice"),
     [
         ("BRAIN", "MR", (), "identified", "1 head scan may show a face"),
         ("HEAD", "CT", (), "identified", "1 head scan may show a face"),
@@ -91,15 +93,15 @@ def written(folder: Path, series_of: str | None = None) -> list[Dataset]:
     ],
 )
 def test_a_head_stays_identified_unless_its_face_is_declared_absent(
-    tmp_path: Path, part: str | None, modality: str, more: tuple[str, ...], data_class: str, said: str
+    tmp_path: Path, part: str | None, modality: str, more: tuple[str, ...], data_class: str, notice: str
 ) -> None:
     write_datasets(head(part=part, modality=modality), tmp_path / "cohort")
     assert deidentify(tmp_path / "cohort", *more) == 0
     assert card(tmp_path / "cohort")["data_class"] == data_class
-    assert said in notices(tmp_path / "cohort")
-    assert bool(said) == bool(notices(tmp_path / "cohort"))
+    assert notice in notices(tmp_path / "cohort")
+    assert bool(notice) == bool(notices(tmp_path / "cohort"))
     (case,) = json.loads((tmp_path / "out.json").read_text())["cases"]
-    assert not said or case["case_id"] in notices(tmp_path / "cohort")
+    assert not notice or case["case_id"] in notices(tmp_path / "cohort")
 
 
 def test_headers_that_declare_no_recognizable_features_count(tmp_path: Path) -> None:
@@ -111,11 +113,11 @@ def test_headers_that_declare_no_recognizable_features_count(tmp_path: Path) -> 
     assert card(tmp_path / "cohort")["data_class"] == "de-identified"
     datasets[3].RecognizableVisualFeatures = "YES"
     write_datasets(datasets, tmp_path / "cohort")
-    assert deidentify(tmp_path / "cohort", name="one") == 0
+    assert deidentify(tmp_path / "cohort", "--faces", "absent", name="one") == 0
     assert card(tmp_path / "cohort", "one")["data_class"] == "identified"
 
 
-def test_the_cohort_card_declares_faces_and_the_declaration_is_kept(tmp_path: Path) -> None:
+def test_the_cohort_card_declares_faces_and_the_output_repeats_it(tmp_path: Path) -> None:
     folder = tmp_path / "cohort"
     write_datasets(head(), folder)
     (folder / "cohort_card.json").write_text(json.dumps({"faces": "absent"}))
@@ -199,12 +201,35 @@ def test_a_mask_applies_to_every_head_series_in_its_frame_of_reference(tmp_path:
     assert card(folder)["data_class"] == "identified"
 
 
+def test_a_mask_applies_to_the_frames_of_a_multi_frame_object(tmp_path: Path) -> None:
+    folder, order = tmp_path / "cohort", [3, 0, 5, 1, 4, 2]
+    scan = CtSeries(stored=np.random.default_rng(1).integers(500, 2000, SHAPE)).enhanced(order=order)
+    scan.BodyPartExamined = "HEAD"
+    write_datasets([scan], folder)
+    assert deidentify(folder, "--brain-masks", str(mask_of(tmp_path / "masks", [scan]))) == 0
+    (new,) = (pydicom.dcmread(path) for path in (tmp_path / "out").rglob("*.dcm"))
+    np.testing.assert_array_equal(new.pixel_array, np.where(brain()[order], scan.pixel_array, 24))
+    assert card(folder)["data_class"] == "de-identified"
+
+
 def test_the_mask_of_a_head_does_not_empty_a_larger_scan(tmp_path: Path) -> None:
     folder, first = tmp_path / "cohort", head()
     write_datasets(first, folder / "first")
     write_datasets(head("body", "WHOLEBODY"), folder / "body")
     assert deidentify(folder, "--brain-masks", str(mask_of(tmp_path / "masks", first))) == 0
     assert sum(bool((image.pixel_array > 0).all()) for image in written(folder)) == SHAPE[0]
+    assert card(folder)["data_class"] == "identified"
+
+
+def test_a_mask_applies_to_its_own_series_only_where_headers_name_no_frame_of_reference(tmp_path: Path) -> None:
+    folder, first, second = tmp_path / "cohort", head(), head("second")
+    for dataset in (*first, *second):
+        del dataset.FrameOfReferenceUID
+    write_datasets(first, folder / "first")
+    write_datasets(second, folder / "second")
+    assert deidentify(folder, "--brain-masks", str(mask_of(tmp_path / "masks", first))) == 0
+    assert sum(bool((image.pixel_array > 0).all()) for image in written(folder)) == SHAPE[0]
+    assert results(folder)["actions"]["face-removed"] == SHAPE[0]
     assert card(folder)["data_class"] == "identified"
 
 
@@ -273,6 +298,25 @@ def test_labels_that_the_mask_would_cut_are_refused(
     write_datasets([segmentation(datasets, labels)], folder / "truth")
     assert deidentify(folder, "--brain-masks", str(mask_of(tmp_path / "masks", datasets))) == code
     assert ("labelled voxels lie outside of the brain mask" in capsys.readouterr().err) == bool(code)
+
+
+def test_labels_on_a_scan_that_no_mask_applies_to_are_not_compared(tmp_path: Path) -> None:
+    folder, first, body = tmp_path / "cohort", head(modality="CT"), head("body", "WHOLEBODY", modality="CT")
+    labels = np.zeros(SHAPE, np.uint8)
+    labels[0, 10, 12] = 1
+    write_datasets(first, folder / "first")
+    write_datasets(body, folder / "body")
+    write_datasets([segmentation(body, labels)], folder / "truth")
+    assert deidentify(folder, "--brain-masks", str(mask_of(tmp_path / "masks", first))) == 0
+
+
+def test_masks_belong_to_the_volume_of_their_path_or_name() -> None:
+    names = {image: names_of_volume(image) for image in ("a/t1.nii.gz", "b/t1.nii.gz", "c/t2.nii")}
+    paths = {name: Path(name) for name in ("a/t1", "t2")}
+    assert match_masks(paths, names) == {"a/t1.nii.gz": Path("a/t1"), "c/t2.nii": Path("t2")}
+    for wrong in ({"t1": Path("t1")}, {"t2": Path("t2"), "c/t2": Path("c/t2")}, {}):
+        with pytest.raises(UserInputError, match="do not match the cases"):
+            match_masks(wrong, names)
 
 
 def test_masks_and_absent_faces_contradict_each_other(tmp_path: Path) -> None:
@@ -372,15 +416,22 @@ def test_the_same_key_makes_the_same_bytes_with_masks_and_the_result_is_valid(tm
     inside = np.zeros_like(phantom.label_IJK)
     inside[:, :, 1:-1] = phantom.image_CIJK[0, :, :, 1:-1] > 0
     inside |= phantom.label_IJK > 0
+    for path in folder.glob("study-*/*/*.dcm"):
+        image = pydicom.dcmread(path)
+        image.RecognizableVisualFeatures = "YES"
+        image.save_as(path)
     flair = pydicom.dcmread(next((folder / "study-0001/flair").iterdir()))
     size = phantom.spacing_mm
     affine = np.diag([-size, -size, size, 1.0])
     affine[1, 3] = size * (inside.shape[1] - 1)
     masks = write_mask(tmp_path / "masks", case_id_of_series(flair.SeriesInstanceUID), inside, affine)
-    for name in ("out", "again"):
-        assert deidentify(folder, "--brain-masks", str(masks), "--faces", "present", name=name) == 0
+    for name, num_threads in (("out", "1"), ("again", "2")):
+        assert deidentify(folder, "--brain-masks", str(masks), "--num-threads", num_threads, name=name) == 0
     assert tree(tmp_path / "out") == tree(tmp_path / "again")
     files = sorted((tmp_path / "out").rglob("*.dcm"))
     assert len(files) == 4 * inside.shape[2] + 1
+    assert results(folder)["actions"]["face-removed"] == 4 * inside.shape[2]
+    assert card(folder)["data_class"] == "de-identified"
+    assert "grid" not in notices(folder)
     for path in (files[0], files[-1], next(path for path in files if pydicom.dcmread(path).Modality == "SEG")):
         assert dciodvfy_errors(path) == []

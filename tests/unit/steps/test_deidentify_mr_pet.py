@@ -33,7 +33,7 @@ def written(folder: Path) -> list[Dataset]:
 
 
 @pytest.mark.parametrize(
-    ("text", "kept"),
+    ("text", "expected"),
     [
         ("Ax T1_post GAD", "Ax T1 post GAD"),
         ("t2_flair_tra_3D for Dr. Grimshaw", "t2 flair tra 3D"),
@@ -46,15 +46,15 @@ def written(folder: Path) -> list[Dataset]:
         ("", ""),
     ],
 )
-def test_only_words_about_the_scan_stay_in_a_description(text: str, kept: str) -> None:
-    assert scan_words(text, Identifiers(())) == kept
+def test_only_words_about_the_scan_stay_in_a_description(text: str, expected: str) -> None:
+    assert scan_words(text, Identifiers(())) == expected
 
 
 def test_a_word_that_is_the_name_of_the_patient_does_not_stay() -> None:
     assert scan_words("Ax T2 Head", Identifiers(["Head"])) == "Ax T2"
 
 
-def test_a_study_of_four_contrasts_keeps_what_tells_them_apart(tmp_path: Path) -> None:
+def test_a_study_of_four_contrasts_keeps_the_attributes_that_distinguish_them(tmp_path: Path) -> None:
     patient, folder = Patient(seed=1, ordinal=1, held_out=False), tmp_path / "cohort"
     write_study(folder, patient, generate_brain(BrainSpec(seed=patient.chest_seed, matrix_size=16)), "explicit")
     assert deidentify(folder) == 0

@@ -84,7 +84,9 @@ def test_the_folder_is_task01(tmp_path: Path) -> None:
     label = nibabel.load(tmp_path / "c" / data["training"][0]["label"])
     assert (image.shape, label.shape) == ((64, 64, 41, 4), (64, 64, 41))
     np.testing.assert_array_equal(image.affine, label.affine)
-    assert json.loads((tmp_path / "c/cohort_card.json").read_text())["synthetic"] is True
+    card = json.loads((tmp_path / "c/cohort_card.json").read_text())
+    assert card["synthetic"] is True
+    assert card["faces"] == "absent"
     assert json.loads((tmp_path / "c/splits.json").read_text()) == {"test": ["heldout_001"]}
 
 

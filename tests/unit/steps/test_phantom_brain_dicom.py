@@ -66,7 +66,7 @@ def test_file_names_and_image_numbers_do_not_give_the_position(study: Path) -> N
     assert any(higher < lower for lower, higher in pairwise(heights))
 
 
-def test_headers_tell_contrasts_apart(study: Path) -> None:
+def test_headers_distinguish_contrasts(study: Path) -> None:
     first = {contrast: images_of(study, contrast)[0] for contrast in CONTRASTS}
     assert [contrast for contrast in CONTRASTS if first[contrast].get("ContrastBolusAgent")] == ["T1gd"]
     assert [contrast for contrast in CONTRASTS if "InversionTime" in first[contrast]] == ["FLAIR"]

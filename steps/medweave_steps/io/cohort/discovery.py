@@ -19,7 +19,7 @@ from medweave_steps.io.dicom.frames import has_colors, is_slice
 from medweave_steps.io.dicom.header import (
     CT_IMAGE,
     ENHANCED_CT,
-    SEGMENTATION,
+    MASKS,
     DicomFile,
     Plane,
     read_file,
@@ -57,7 +57,7 @@ class FoundSeries:
     Attributes:
         files: headers in the order of discovery.
         planes: slices of the scan.
-        masks: segmentations drawn on it.
+        masks: segmentations and structure sets drawn on it.
         issuers: issuers of each PatientID in the whole cohort.
     """
 
@@ -186,7 +186,7 @@ def discover_dicom(
                 unreadable.setdefault("no DICOM prefix (DICM) at byte 128", []).append(number)
             else:
                 stray += 1
-        elif file.sop_class in SEGMENTATION or _is_ct(file):
+        elif file.sop_class in MASKS or _is_ct(file):
             files.append(file)
         else:
             others.append(file)
@@ -195,14 +195,14 @@ def discover_dicom(
     files = _without_same_uids(folder, files, names, found.findings)
     series: dict[str, FoundSeries] = {}
     for file in files:
-        if file.sop_class not in SEGMENTATION:
+        if file.sop_class not in MASKS:
             _add(series, file)
     found.series = _scans(list(series.values()), wanted, found.findings)
     issuers = issuers_by_patient_id((file.patient_id, file.issuer) for s in found.series for file in s.files)
     for entry in found.series:
         entry.issuers = issuers
     found.findings += _notice_shared_instances(found.series)
-    _attach_masks(found, [file for file in files if file.sop_class in SEGMENTATION])
+    _attach_masks(found, [file for file in files if file.sop_class in MASKS])
     studies = {file.study_uid for s in found.series for file in s.files}
     found.findings += judge_others(others, wanted, studies, case_id_of=case_id_of_series)
     if stray:
@@ -332,9 +332,9 @@ def _attach_masks(found: FoundDicom, masks: list[DicomFile]) -> None:
         found.findings.append(
             notice(
                 "orphan-mask",
-                f"{orphans} DICOM {'segmentation references' if orphans == 1 else 'segmentations reference'} no CT series of the "
-                "cohort and {'was' if orphans == 1 else 'were'} ignored.",
-                do="add the series, or remove the segmentation",
+                f"{orphans} DICOM {'mask (SEG or RTSTRUCT) references' if orphans == 1 else 'masks (SEG or RTSTRUCT) reference'} "
+                f"no CT series of the cohort and {'was' if orphans == 1 else 'were'} ignored.",
+                do="add the series, or remove the file",
             )
         )
 
@@ -342,10 +342,10 @@ def _attach_masks(found: FoundDicom, masks: list[DicomFile]) -> None:
 def _several_series(name: SeriesName) -> Finding:
     return name.refuse(
         "ambiguous-mask",
-        "a DICOM segmentation references this series and another series of the cohort.",
-        seen="more than one SeriesInstanceUID under ReferencedSeriesSequence",
-        expected="a segmentation that references only the series it was drawn on",
-        do="export the segmentation again for one series, or remove it",
+        "a DICOM mask (SEG or RTSTRUCT) references this series and another series of the cohort.",
+        seen="more than one SeriesInstanceUID under ReferencedSeriesSequence or RTReferencedSeriesSequence",
+        expected="a mask that references only the series it was drawn on",
+        do="export the mask again for one series, or remove it",
     ).finding
 
 

@@ -15,11 +15,12 @@ import numpy.typing as npt
 from medweave_core.contracts.cohort import CaseEntry, CohortIndex
 from medweave_core.contracts.labels import Label, LabelMerge, declared_or_lesion
 from medweave_core.contracts.volume import Grid, Modality
+from medweave_steps.io.channel_grid import resample_to_grid
 from medweave_steps.io.cohort import ground_truth
-from medweave_steps.io.cohort.digest import digest_of_plane, joined_digest, nifti_digest, update_nifti
+from medweave_steps.io.cohort.digest import digest_of_plane, joined_digest
 from medweave_steps.io.cohort.discovery import is_scan_plane
 from medweave_steps.io.cohort.modalities import modality_of_file
-from medweave_steps.io.cohort.multi_series import resampled_planes
+from medweave_steps.io.cohort.nifti_channels import ContentDigest, NiftiChannels, open_channels
 from medweave_steps.io.dicom import pixels
 from medweave_steps.io.dicom.header import Plane, read_file
 from medweave_steps.io.dicom.series import assemble, place_text
@@ -27,7 +28,6 @@ from medweave_steps.io.dicom.source_headers import read_source_header
 from medweave_steps.io.dicom.suv import SuvError, to_suv
 from medweave_steps.io.findings import FindingError, SeriesName
 from medweave_steps.io.geometry import FloatArray, corners_apart_mm
-from medweave_steps.io.nifti.volume import NiftiVolume, open_nifti
 
 AIR_HU = pixels.AIR_HU
 _SAME_GRID_MM = 1e-3
@@ -47,6 +47,10 @@ class VolumeSource(Protocol):
     @property
     def plane_axis(self) -> int:
         """Axis along which `planes` iterates."""
+
+    @property
+    def resampled_channels(self) -> tuple[str, ...]:
+        """Channels that are stored on another grid than the first, and are resampled linearly to it."""
 
     def planes(
         self,
@@ -86,6 +90,7 @@ class DicomSource:
     slices: tuple[Plane, ...]
     modality: Modality = "CT"
     plane_axis: int = 0
+    resampled_channels: tuple[str, ...] = ()
 
     @property
     def padding(self) -> float:
@@ -139,12 +144,21 @@ class DicomSource:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NiftiSource:
-    """A NIfTI volume; see `VolumeSource`."""
+    """A NIfTI volume of one file, or of one file for each channel; see `VolumeSource`."""
 
     entry: CaseEntry
-    grid: Grid
-    nifti: NiftiVolume
+    files: NiftiChannels
     plane_axis: int = 2
+
+    @property
+    def grid(self) -> Grid:
+        """See `VolumeSource`."""
+        return self.files.grid
+
+    @property
+    def resampled_channels(self) -> tuple[str, ...]:
+        """See `VolumeSource`."""
+        return tuple(self.files.resampled)
 
     def planes(
         self,
@@ -155,13 +169,9 @@ class NiftiSource:
         padding: float | None = None,
     ) -> Iterator[FloatArray]:
         """See `VolumeSource`, channel after channel; one thread inflates ahead, since a gzip stream has one order."""
-        digest, left = nifti_digest(self.nifti), None if wanted is None else set(wanted)
-        for index, stored in enumerate(self.nifti.planes()):
-            if verify:
-                update_nifti(digest, stored)
-            if left is None or index % self.grid.shape[2] in left:
-                yield self.nifti.to_hu(stored, padding=padding)
-        if verify:
+        digest = ContentDigest() if verify else None
+        yield from self.files.planes(digest=digest, wanted=wanted, padding=padding)
+        if digest is not None:
             _check_content(self.entry, digest.hexdigest())
 
     def volume(self, *, num_workers: int = 1) -> FloatArray:
@@ -191,6 +201,11 @@ class MultiSeriesSource:
     is_resampled: tuple[bool, ...]
     plane_axis: int = 0
 
+    @property
+    def resampled_channels(self) -> tuple[str, ...]:
+        """See `VolumeSource`."""
+        return tuple(one.name for one in self.entry.series if one.is_resampled)
+
     def planes(
         self,
         *,
@@ -207,7 +222,7 @@ class MultiSeriesSource:
             volume = np.stack(list(source.planes(num_workers=num_workers, verify=verify, padding=padding)))
             outside = source.padding if padding is None else padding
             indices = range(self.grid.shape[0]) if wanted is None else wanted
-            yield from resampled_planes(volume, source.grid, self.grid, indices, outside=outside)
+            yield from resample_to_grid(volume, source.grid, self.grid, planes=indices, plane_axis=0, outside=outside)
 
     def volume(self, *, num_workers: int = 1) -> FloatArray:
         """See `VolumeSource`."""
@@ -248,8 +263,8 @@ def open_source(cohort: Path, entry: CaseEntry) -> VolumeSource:
     source: VolumeSource
     try:
         if entry.source_format == "nifti":
-            nifti = open_nifti(cohort / entry.files[0], name, channels=entry.channels)
-            source = NiftiSource(entry=entry, grid=nifti.grid, nifti=nifti)
+            files = open_channels([cohort / file for file in entry.files], name, entry.channels)
+            source = NiftiSource(entry=entry, files=files)
         elif entry.series:
             source = _open_channels(cohort, entry, name)
         else:
@@ -306,7 +321,7 @@ def read_ground_truth(cohort: Path, entry: CaseEntry, values: MaskValues) -> npt
         mask = ground_truth.read_nifti_mask(path, entry.grid, name, merges)
     else:
         source = _annotated_series(open_source(cohort, entry), entry)
-        mask = ground_truth.read_dicom_segmentation(path, source.slices, source.grid, name, merges)
+        mask = ground_truth.read_dicom_mask(path, source.slices, source.grid, name, merges)
     unknown = set(np.flatnonzero(np.bincount(mask[mask > 0], minlength=1)).tolist()) - set(values.allowed)
     if unknown:
         raise _changed(name, f"a mask with values {', '.join(map(str, sorted(unknown)))} that no label has")
