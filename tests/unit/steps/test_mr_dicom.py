@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -96,9 +97,9 @@ def test_a_channel_on_another_grid_is_resampled_as_by_simpleitk_and_reported(tmp
     write(tmp_path, study)
     checked = check(tmp_path, channels=RULES).index
     (case,) = checked.cases
-    notices = {finding.code: finding.what for finding in checked.findings}
-    assert notices["resampled-channel"] == "channel T1w is resampled linearly to the grid of T2w in 1 of 1 cases."
-    assert "T1w covers" in notices["channel-covers-part"]
+    (resampling,) = (finding for finding in checked.findings if finding.code == "channels-resampled")
+    assert resampling.what == "channel T1w of 1 case: resampled linearly to the grid of the first channel (T2w)."
+    assert re.search(r"cover: T1w \d\d%; other voxels become 0", resampling.seen)
     resampled = channels_of(tmp_path, case)[1]
     expected = resampled_by_simpleitk(tmp_path, case)
     inside = expected > -1

@@ -98,7 +98,7 @@ def test_each_channel_is_on_the_grid_of_the_first_and_standardized(brains: tuple
 
 def test_resampling_of_a_channel_is_reported(brains: tuple[Path, dict[str, Any]]) -> None:
     _, report = brains
-    assert "channel T1gd was resampled to the grid of T2w in 3 of 3 cases." in str(report)
+    assert "channel T1gd of 3 cases: resampled linearly to the grid of the first channel (T2w)." in str(report)
     assert all(case["resampled_channels"] == ["T1gd"] for case in report["cases"])
 
 
@@ -141,18 +141,8 @@ def test_dicom_and_msd_of_the_same_brain_give_equal_volumes(tmp_path: Path) -> N
     for form in ("dicom", "msd"):
         folder = tmp_path / form
         folder.mkdir()
-        words = [
-            "--cases",
-            "1",
-            "--grid",
-            "demo",
-            "--format",
-            form,
-            "--output",
-            str(folder / "cohort"),
-            "--num-threads",
-            "1",
-        ]
+        words = ["--cases", "1", "--grid", "demo", "--format", form, "--output", str(folder / "cohort")]
+        words += ["--num-threads", "1", "--run-report", str(folder / "phantom.json")]
         assert main(["phantom", "brain", *words]) == 0
         spacing = ("--purpose", "inference", "--spacing-mm", "3.75", "3.75", "3.75")
         prepare(folder, *spacing, channels=rules if form == "dicom" else None)
@@ -189,7 +179,8 @@ def test_results_of_segment_lie_on_the_source_series(
     prepare(tmp_path, "--purpose", "inference", "--segmentation-model", str(tmp_path / "model"))
     batch = tmp_path / "prepared" / "inference_batches" / "batch-000"
     words = ["--segmentation-model", str(tmp_path / "model"), "--case-batch", str(batch), "--num-threads", "1"]
-    assert main(["segment", *words, "--output", str(tmp_path / "out")]) == 0
+    words += ["--output", str(tmp_path / "out"), "--run-report", str(tmp_path / "segment.json")]
+    assert main(["segment", *words]) == 0
     (path,) = (tmp_path / "out").rglob("lesion_mask.dcm")
     mask = pydicom.dcmread(path)
     np.testing.assert_array_equal(mask.pixel_array, ball)
