@@ -251,6 +251,15 @@ def test_a_mask_on_the_grid_of_a_resampled_channel_is_refused(tmp_path: Path) ->
     assert error.do == "list T1w first in the rules of --channels"
 
 
+def test_a_mask_of_a_series_that_is_not_read_is_reported(tmp_path: Path) -> None:
+    MrSeries(key="a").write(tmp_path / "mr")
+    other = MrSeries(key="b")
+    mask = np.ones(other.shape, np.uint8)
+    write_datasets([segmentation(other.datasets(), mask)], tmp_path / "seg")
+    what = {finding.code: finding.what for finding in check(tmp_path).index.findings}["orphan-mask"]
+    assert "references no MR or PT series of the cohort" in what
+
+
 def test_masks_on_two_channels_are_refused(tmp_path: Path) -> None:
     study = series("ann")
     write(tmp_path, study)
