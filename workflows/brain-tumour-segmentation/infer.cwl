@@ -33,6 +33,10 @@ inputs:
     doc: mask values to merge into one label, for a cohort with masks; the masks are not used
     type: string[]
     default: ["1,2,3:whole tumour"]
+  channels:
+    doc: rules that group the DICOM series of a study into named channels, as a JSON list; not needed for NIfTI
+    type: File?
+    format: edam:format_3464  # JSON
   on_error:
     doc: invalid cases, stop after all errors are reported (stop) or skip these cases (skip)
     type: {type: enum, symbols: [stop, skip]}
@@ -73,6 +77,7 @@ steps:
         source: [deidentify/deidentified_cohort, cohort]
         pickValue: first_non_null
       merge_labels: merge_labels
+      channels: channels
       on_error: on_error
     out: [cohort_index, run_report]
   preprocess:

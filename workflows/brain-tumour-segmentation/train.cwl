@@ -34,6 +34,13 @@ inputs:
     doc: labels of the masks with their DICOM codes, as a JSON list of value, name, category, type, anatomy and laterality
     type: File?
     format: edam:format_3464  # JSON
+  channels:
+    doc: rules that group the DICOM series of a study into named channels, as a JSON list; not needed for NIfTI
+    type: File?
+    format: edam:format_3464  # JSON
+  ignore_label:
+    doc: mask value of voxels without annotation, which count in no loss and no metric
+    type: int?
   on_error:
     doc: invalid cases, stop after all errors are reported (stop) or skip these cases (skip)
     type: {type: enum, symbols: [stop, skip]}
@@ -206,6 +213,8 @@ steps:
         pickValue: first_non_null
       label_file: label_file
       merge_labels: merge_labels
+      ignore_label: ignore_label
+      channels: channels
       on_error: on_error
     out: [cohort_index, run_report]
   preprocess:
