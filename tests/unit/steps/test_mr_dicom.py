@@ -18,6 +18,7 @@ from medweave_steps.io.cohort.discovery import case_id_of_series
 from medweave_steps.io.cohort.source import open_source
 from support.checked import cases_of, check, errors_of, only_error, open_only, read_truth
 from support.dicom_builder import CtSeries, rotated, segmentation, uid, write_datasets
+from support.identified import deidentify
 from support.mr_pet_builder import MrSeries, PetSeries
 
 RULES = [
@@ -77,6 +78,15 @@ def test_the_series_description_is_matched_in_any_case_and_never_shown(tmp_path:
     assert check_one(tmp_path, rules).channels == ("T1w", "T2w")
     error = error_of(tmp_path, [{"name": "PD", "series_description": "proton"}])
     assert "Quillfeather" not in str(error)
+
+
+def test_rules_hold_after_de_identification(tmp_path: Path) -> None:
+    write(tmp_path / "cohort", series("ann"))
+    assert deidentify(tmp_path / "cohort") == 0
+    case = check_one(tmp_path / "out")
+    np.testing.assert_array_equal(
+        channels_of(tmp_path / "out", case), np.stack([one.values() for one in series("ann").values()])
+    )
 
 
 @pytest.mark.parametrize(
