@@ -174,6 +174,7 @@ def test_results_of_segment_lie_on_the_source_series(
 ) -> None:
     series, ball = scan
     series.write(tmp_path / "cohort")
+    write_datasets([segmentation(series.datasets(), ball)], tmp_path / "cohort" / "seg")
     wanted = dataclasses.replace(openvino_card().input, window_hu=None, **contract)
     write_tiny_model(tmp_path / "model", kernel=np.ones((1, 1, 1)), bias=bias, input=wanted, labels=(NODULE_ANYWHERE,))
     prepare(tmp_path, "--purpose", "inference", "--segmentation-model", str(tmp_path / "model"))
@@ -186,3 +187,16 @@ def test_results_of_segment_lie_on_the_source_series(
     np.testing.assert_array_equal(mask.pixel_array, ball)
     assert mask.ReferencedSeriesSequence[0].SeriesInstanceUID == uid("hot", "series")
     assert mask.FrameOfReferenceUID == uid("patient-a", "frame")
+    words = [
+        "--cohort",
+        str(tmp_path / "cohort"),
+        "--cohort-index",
+        str(tmp_path / "index.json"),
+        "--case-batches",
+        str(batch),
+    ]
+    words += ["--segmentations", str(tmp_path / "out"), "--output", str(tmp_path / "evaluation"), "--num-threads", "1"]
+    words += ["--baseline-threshold-sd", "0.05", "--run-report", str(tmp_path / "evaluate.json")]
+    assert main(["evaluate", *words]) == 0
+    (row,) = json.loads((tmp_path / "evaluation" / "metrics.json").read_text())["per_case"]
+    assert (row["dice"], row["baseline_dice"]) == (1.0, 1.0)
