@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from medweave_core.contracts.cohort import Finding
-from medweave_core.contracts.volume import CT_CHANNELS
+from medweave_core.contracts.volume import CT_CHANNELS, is_pet_channel
 from medweave_steps.io.findings import FindingError, notice, refuse
 
 _MR_CONTRASTS = {
@@ -39,7 +39,8 @@ def check_channels(names: Sequence[str]) -> tuple[tuple[str, ...], list[Finding]
             expected="CT alone, or MR contrasts",
             do="make a data set of the CT channel alone",
         )
-    others = sorted({_OTHER_MODALITIES[word] for word in words if word in _OTHER_MODALITIES})
+    pet = {"PET" for name in names if is_pet_channel(name)}  # also "PET FDG"
+    others = sorted(pet | {_OTHER_MODALITIES[word] for word in words if word in _OTHER_MODALITIES})
     if others:
         raise _wrong(
             "the modality of the data set is neither CT nor MR.",
