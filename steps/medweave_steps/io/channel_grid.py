@@ -79,5 +79,6 @@ def _is_inside(positions: npt.NDArray[np.float64], grid: Grid) -> npt.NDArray[np
     """Return whether voxel positions, shape (3, ...), lie within half a voxel of the voxel centers of a grid."""
     limits = np.asarray(grid.shape, dtype=np.float64).reshape(3, *[1] * (positions.ndim - 1))
     tolerance = 0.5 + 1e-6
-    inside = (positions >= -tolerance) & (positions <= limits - 1 + tolerance)
-    return np.logical_and.reduce(inside, axis=0)
+    on_axis = (positions >= -tolerance) & (positions <= limits - 1 + tolerance)
+    inside: npt.NDArray[np.bool_] = np.logical_and.reduce(on_axis, axis=0)
+    return inside
