@@ -25,11 +25,11 @@ sys.path.insert(0, str(harness.ROOT / "tests"))
 from training_loop import name_of, steps_after, trainer_of
 
 from medweave_steps.io.cohort.prepared import open_prepared
+from medweave_steps.tasks.segmentation.sampler import PatchSampler
 from medweave_steps.train.config import TrainConfig
-from medweave_steps.training.data.cases import open_sampler, usable_cases
-from medweave_steps.training.data.patches import PatchSampler
 from medweave_steps.training.device import choose_device
 from medweave_steps.training.distributed.group import Alone
+from support.one_label import open_sampler, usable_cases
 from support.training_set import training_set
 
 SHAPE = (240, 240, 152)

@@ -33,13 +33,12 @@ from medweave_steps.runtime.signals import Deferred
 from medweave_steps.train.config import TrainConfig
 from medweave_steps.train.loop import Trainer
 from medweave_steps.train.network import seeded_network
-from medweave_steps.training.data.cases import open_sampler, usable_cases
-from medweave_steps.training.data.patches import Batch
+from medweave_steps.training.data.batch import Batch
 from medweave_steps.training.device import choose_device
 from medweave_steps.training.distributed.group import Alone, Group, RankGroup
 from medweave_steps.training.loop.energy import RanksEnergy
 from medweave_steps.training.loop.stepper import uses_bfloat16
-from medweave_steps.training.loop.validate import open_validator
+from support.one_label import TASK, open_sampler, open_validator, usable_cases
 from support.rank_work import run_to_its_end
 from support.training_set import training_set
 
@@ -89,9 +88,9 @@ def trainer_of(config: TrainConfig, device: Any, group: Group) -> Trainer:
     training, validation = usable_cases(prepared)
     window = config.window_shape
     return Unvalidated(
-        config=config, network=seeded_network(config),
+        config=config, network=seeded_network(config, TASK), task=TASK,
         sampler=open_sampler(config, prepared, training, **config.of_sampler()),
-        validator=open_validator(prepared, validation, window_shape=window, overlap=0.0, device=device),
+        validator=open_validator(config, prepared, validation, window_shape=window, overlap=0.0, device=device),
         strategy=config.open_strategy(
             num_cases=len(training), num_channels=len(prepared.cohort.channels), group=group, device=device
         ),

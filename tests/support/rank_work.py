@@ -15,15 +15,14 @@ from medweave_steps.io.cohort.prepared import open_prepared
 from medweave_steps.io.model.network import build_network
 from medweave_steps.runtime.progress import Progress
 from medweave_steps.runtime.signals import Deferred
+from medweave_steps.train.command import task_of
 from medweave_steps.train.config import TrainConfig
 from medweave_steps.train.loop import Trainer
 from medweave_steps.train.network import architecture
-from medweave_steps.training.data.cases import open_sampler, usable_cases
 from medweave_steps.training.device import choose_device
 from medweave_steps.training.distributed.group import Alone, RankGroup
 from medweave_steps.training.loop.energy import RanksEnergy
 from medweave_steps.training.loop.history import History
-from medweave_steps.training.loop.validate import open_validator
 from medweave_steps.training.strategies import Strategy
 
 SUMMANDS = ((1.0, 1e16), (1.0, 1.0), (-1.0, -1e16))
@@ -63,7 +62,8 @@ class OneOfTwo(Alone):
 def trainer_for(config: TrainConfig, network: Any, group: Any) -> Trainer:
     """Return a training of this network under the strategy of the options; a plain one for a fake group."""
     prepared = open_prepared(config.training_set)
-    training, validation = usable_cases(prepared)
+    task = task_of(config, prepared)
+    training, validation = task.usable_cases(prepared)
     device = choose_device("cpu")
     is_real = isinstance(group, RankGroup) or config.ranks == 1
     facts = {"num_cases": len(training), "num_channels": len(prepared.cohort.channels)}
@@ -75,9 +75,12 @@ def trainer_for(config: TrainConfig, network: Any, group: Any) -> Trainer:
     return Trainer(
         config=config,
         network=network,
+        task=task,
         strategy=strategy,
-        sampler=open_sampler(config, prepared, training, **config.of_sampler()),
-        validator=open_validator(prepared, validation, window_shape=config.window_shape, overlap=0.0, device=device),
+        sampler=task.open_sampler(config, prepared, training, **config.of_sampler()),
+        validator=task.open_validator(
+            config, prepared, validation, window_shape=config.window_shape, overlap=0.0, device=device
+        ),
         uses_bfloat16=False,
         data_sha256="",
         signals=Deferred(),
@@ -85,12 +88,12 @@ def trainer_for(config: TrainConfig, network: Any, group: Any) -> Trainer:
     )
 
 
-def seeded(config: TrainConfig, norm: Any) -> Any:
+def seeded(config: TrainConfig, norm: Any, *, channels: int = 1, out_channels: int = 1) -> Any:
     """Return the verb's network with another kind of normalization and the same weights."""
     import torch
 
     torch.manual_seed(0)
-    described = architecture(config)
+    described = architecture(config, channels=channels, out_channels=out_channels)
     return build_network(described | {"arguments": described["arguments"] | {"norm": norm}})
 
 

@@ -30,6 +30,7 @@ from medweave_steps.training.distributed.launch import run_ranks
 from medweave_steps.training.loop.checkpoint import read_checkpoint
 from medweave_steps.training.loop.history import History
 from medweave_steps.training.loop.stepper import Stepper
+from support.one_label import TASK
 from support.rank_work import run_to_its_end, seeded, trainer_for
 
 LEARNING_RATE = 0.1
@@ -106,7 +107,7 @@ def network_of(case: Case) -> Any:
     import torch
 
     if case.recipe:
-        return seeded_network(case.config)
+        return seeded_network(case.config, TASK)
     return seeded(case.config, case.norm).to(getattr(torch, case.dtype))
 
 

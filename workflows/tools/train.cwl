@@ -31,6 +31,10 @@ inputs:
     doc: model name in the model card
     type: string?
     inputBinding: {prefix: --name}
+  regions:
+    doc: unions of labels to predict instead of the labels, which may overlap, such as "whole tumor:1,2,3" "tumor core:2,3"
+    type: string[]?
+    inputBinding: {prefix: --regions}
   epochs:
     doc: number of passes over the training cases, instead of training_steps; patches are then whole cases, each used once per epoch
     type: int?

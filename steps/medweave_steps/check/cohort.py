@@ -13,7 +13,8 @@ from typing import Any, Literal
 from medweave_core.contracts.cohort import CaseEntry, CohortIndex, Finding
 from medweave_core.contracts.labels import Label, Region
 from medweave_core.contracts.volume import CT_CHANNELS
-from medweave_steps.check.cases import Examined, MaskRules, examine_dicom, examine_nifti
+from medweave_core.errors import UsageError
+from medweave_steps.check.cases import Examined, MaskRules, examine_nifti
 from medweave_steps.check.labels import (
     NO_LABEL_OPTIONS,
     LabelOptions,
@@ -23,8 +24,10 @@ from medweave_steps.check.labels import (
     usable_regions,
 )
 from medweave_steps.check.splits import find_leaks, join_same_scans, read_splits
+from medweave_steps.check.studies import examine_series
 from medweave_steps.io.channel_grid import resampled_text
 from medweave_steps.io.cohort.bids import is_bids, read_bids
+from medweave_steps.io.cohort.channel_rules import ChannelRule
 from medweave_steps.io.cohort.dataset_json import read_dataset
 from medweave_steps.io.cohort.discovery import FoundDicom, discover_dicom, walk
 from medweave_steps.io.cohort.documents import labels_of, read_json
@@ -75,13 +78,19 @@ class _Files:
 
 
 def check_cohort(
-    cohort: Path, context: StepContext, *, skip: bool, label_options: LabelOptions = NO_LABEL_OPTIONS
+    cohort: Path,
+    context: StepContext,
+    *,
+    skip: bool,
+    label_options: LabelOptions = NO_LABEL_OPTIONS,
+    channel_rules: tuple[ChannelRule, ...] = (),
 ) -> Checked:
     """Read and check a whole cohort.
 
     Args:
         skip: leave bad cases out with a notice; otherwise their errors stay in the findings.
         label_options: labels and merges that the user requests.
+        channel_rules: which DICOM series of a study is which channel; empty without such rules.
     """
     card = _read_card(cohort)
     everything = list(walk(cohort))
@@ -89,7 +98,14 @@ def check_cohort(
     numbers = {name: number for number, name in enumerate(names, start=1)}
     unread, unread_findings = find_unread_files(names)
     files = _Files(everything=everything, readable=[name for name in names if name not in unread], numbers=numbers)
-    contents = _examine(cohort, files, card, label_options, context)
+    contents = _examine(cohort, files, card, label_options, channel_rules, context)
+    if channel_rules and contents.layout != "dicom":
+        raise UsageError(
+            "--channels is for DICOM series only.",
+            seen="a cohort of NIfTI volumes",
+            expected="DICOM series",
+            do="omit --channels; dataset.json or the file names declare the channels of NIfTI volumes",
+        )
     examined, rules = contents.examined, contents.rules
     findings = [*unread_findings, *contents.findings]
     labels, label_findings = cohort_labels(rules, contents.labels, examined)
@@ -140,13 +156,18 @@ class _Contents:
 
 
 def _examine(
-    cohort: Path, files: _Files, card: Mapping[str, Any], options: LabelOptions, context: StepContext
+    cohort: Path,
+    files: _Files,
+    card: Mapping[str, Any],
+    options: LabelOptions,
+    channel_rules: tuple[ChannelRule, ...],
+    context: StepContext,
 ) -> _Contents:
     declared: tuple[Label, ...] = card.get("labels", ())
     if (cohort / DATASET_FILE).is_file():
         return _listed("msd", read_dataset(cohort, files.everything), cohort, declared, options, context)
     rules = options.rules(declared or None)
-    found = _discover(cohort, [name for name in files.readable if not is_nifti(name)], context)
+    found = _discover(cohort, [name for name in files.readable if not is_nifti(name)], channel_rules, context)
     nifti = [name for name in files.readable if is_nifti(name)]
     if nifti and not found.series and not any(f.severity == "error" for f in found.findings):
         if is_bids(nifti):
@@ -156,15 +177,12 @@ def _examine(
         return _listed("nifti", read_plain(nifti, files.everything, files.numbers), cohort, declared, options, context)
     if nifti:
         found.findings.append(notice("other-files", f"{len(nifti)} NIfTI files next to the DICOM series were ignored."))
-    progress = context.progress(unit="series", total=len(found.series))
-    examined = []
-    for series in found.series:
-        examined.append(examine_dicom(cohort, series, rules, num_threads=context.num_threads))
-        progress.step(_line(examined[-1]))
-    usable = [series for series, one in zip(found.series, examined, strict=True) if one.entry]
-    labels, differing = segment_labels(usable)
-    findings = found.findings if declared else [*found.findings, *differing]
-    return _Contents(layout="dicom", examined=examined, findings=findings, labels=declared or labels, rules=rules)
+    checked = examine_series(cohort, found.series, channel_rules, rules, context)
+    labels, differing = segment_labels(checked.usable)
+    findings = [*found.findings, *checked.findings, *(() if declared else differing)]
+    return _Contents(
+        layout="dicom", examined=checked.examined, findings=findings, labels=declared or labels, rules=rules
+    )
 
 
 def _listed(
@@ -184,7 +202,9 @@ def _listed(
     )  # fmt: skip
 
 
-def _discover(cohort: Path, names: list[str], context: StepContext) -> FoundDicom:
+def _discover(
+    cohort: Path, names: list[str], channel_rules: tuple[ChannelRule, ...], context: StepContext
+) -> FoundDicom:
     """Return the headers of all files; prints a line now and then, because tens of thousands of files take a while."""
     blocks = len(names) // _HEADERS_A_LINE
     progress = context.progress(unit=f"{_HEADERS_A_LINE} headers", total=blocks)
@@ -193,7 +213,8 @@ def _discover(cohort: Path, names: list[str], context: StepContext) -> FoundDico
         if number % _HEADERS_A_LINE == 0:
             progress.step()
 
-    return discover_dicom(cohort, names, tick=tick)
+    modality = channel_rules[0].modality if channel_rules else None
+    return discover_dicom(cohort, names, modality=modality, tick=tick)
 
 
 def _examine_nifti(cohort: Path, cases: Sequence[ListedCase], rules: MaskRules, context: StepContext) -> list[Examined]:
@@ -204,20 +225,10 @@ def _examine_nifti(cohort: Path, cases: Sequence[ListedCase], rules: MaskRules, 
     try:
         for result in pool.map(lambda case: examine_nifti(cohort, case, rules), cases):
             examined.append(result)
-            progress.step(_line(result))
+            progress.step(result.line)
     finally:
         pool.shutdown(wait=False, cancel_futures=True)
     return examined
-
-
-def _line(examined: Examined) -> str:
-    errors = [finding for finding in examined.findings if finding.severity == "error"]
-    if errors or examined.entry is None:
-        return f"{examined.name.case_id}, {errors[0].code if errors else 'ignored'}"
-    grid = examined.entry.grid
-    spacing = " x ".join(f"{x:.2f}" for x in grid.spacing_mm)
-    lesions = "no mask" if examined.num_lesions is None else f"{examined.num_lesions} lesions"
-    return f"{examined.name.case_id}, {' x '.join(map(str, grid.shape))} voxels of {spacing} mm, {lesions}"
 
 
 def _notice_below(below: Sequence[str]) -> list[Finding]:

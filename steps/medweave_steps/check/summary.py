@@ -10,7 +10,7 @@ from typing import Any
 from medweave_core.contracts import codec
 from medweave_core.contracts.cohort import Finding
 from medweave_core.contracts.labels import Label
-from medweave_core.contracts.volume import modality_of
+from medweave_core.contracts.volume import MODALITY_NAMES, modality_of
 from medweave_core.errors import UserInputError
 from medweave_steps.check.cohort import Checked
 from medweave_steps.runtime.verb import StepContext
@@ -83,7 +83,8 @@ def print_summary(checked: Checked, context: StepContext) -> None:
     """Print the content of the cohort and every notice; keep both for the report."""
     values = figures(checked)
     kind = {"dicom": "DICOM", "nifti": "NIfTI", "msd": "data set with dataset.json", "bids": "BIDS"}[values["layout"]]
-    modality = modality_of(checked.index.channels)
+    channels = checked.index.channels
+    modality = MODALITY_NAMES[modality_of(channels)]
     lines = [
         f"check: {counted(values['num_cases'], f'usable {modality} volume')} of "
         f"{counted(values['num_patients'], 'patient')} ({kind})" + (", synthetic" if values["synthetic"] else ""),
@@ -94,13 +95,13 @@ def print_summary(checked: Checked, context: StepContext) -> None:
         lines.append(
             f"check: voxels {name.replace('_', ' ')}: {row['min']:.2f} to {row['max']:.2f} mm, median {row['median']:.2f} mm"
         )
+    if len(channels) > 1:
+        lines.append(f"check: channels {', '.join(channels)}")
     lines += [f"check: label {label.text}{_codes(label)}" for label in checked.index.labels]
     lines += [f"check: values {merge.text}, merged by --merge-labels" for merge in checked.index.merges]
     lines += [f"check: region {region.text}" for region in checked.index.regions]
     if checked.index.ignore_value is not None:
         lines.append(f"check: value {checked.index.ignore_value}: voxels without annotation")
-    if len(checked.index.channels) > 1:
-        lines.append(f"check: channels: {', '.join(checked.index.channels)}")
     if checked.rule:
         lines.append(f"check: rule: {checked.rule}")
     print("\n".join([*lines, *_pair_lines(checked)]), file=sys.stderr, flush=True)

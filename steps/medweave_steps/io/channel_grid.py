@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from medweave_core.contracts.volume import Grid
-from medweave_steps.io.geometry import FloatArray
+from medweave_steps.io.geometry import FloatArray, corners_apart_mm
 from medweave_steps.runtime.imports import require
 
 SAME_PLACE_VOXELS = 0.1  # share of a voxel by which two grids may differ: rounding in headers
@@ -19,10 +19,7 @@ def is_same_grid(grid: Grid, first: Grid) -> bool:
     """Return whether two grids have one shape, and corners that differ by less than a tenth of a voxel."""
     if grid.shape != first.shape:
         return False
-    corners = np.asarray([[i, j, k, 1] for i in (0, 1) for j in (0, 1) for k in (0, 1)], dtype=np.float64)
-    corners[:, :3] *= np.asarray(first.shape) - 1
-    apart = corners @ (np.asarray(grid.affine) - np.asarray(first.affine)).T
-    return bool(np.linalg.norm(apart[:, :3], axis=1).max() <= SAME_PLACE_VOXELS * min(first.spacing_mm))
+    return corners_apart_mm(grid, first) <= SAME_PLACE_VOXELS * min(first.spacing_mm)
 
 
 def covered_share(grid: Grid, first: Grid) -> float:
@@ -34,28 +31,30 @@ def covered_share(grid: Grid, first: Grid) -> float:
 
 
 def resample_to_grid(
-    volume: FloatArray, source: Grid, target: Grid, *, planes: Iterable[int], outside: float
+    volume: FloatArray, source: Grid, target: Grid, *, planes: Iterable[int], plane_axis: int, outside: float
 ) -> Iterator[FloatArray]:
-    """Interpolate a volume linearly at the voxel centers of another grid.
+    """Interpolate a volume linearly at the voxel centers of another grid, which may be oblique to it.
 
-    A position within half a voxel of the border of the source gets the value of the border.
+    Nothing is smoothed before. A position within half a voxel of the border of the source gets the value of the border.
 
     Args:
-        volume: float32 [i, j, k] on the grid `source`.
-        planes: indices along the third axis of `target`, ascending.
+        volume: float32 on the grid `source`.
+        planes: indices along the plane axis of `target`, ascending.
+        plane_axis: axis of `target` that counts planes: 0 for DICOM arrays, 2 for NIfTI.
         outside: value of the positions that the source does not cover.
     Yields:
-        float32 [i, j] for each of `planes`, in Fortran order as planes of NIfTI files.
+        float32 with the other two axes of `target`, for each of `planes`; of NIfTI in Fortran order.
     """
     ndimage = require("scipy.ndimage", extra="preprocess")
     matrix = _index_transform(source, target)
-    rows, columns = (np.arange(size, dtype=np.float64) for size in target.shape[:2])
-    in_plane = matrix[:3, :1, None] * rows[None, :, None] + matrix[:3, 1:2, None] * columns[None, None, :]
+    first, second = (axis for axis in range(3) if axis != plane_axis)
+    rows, columns = (np.arange(target.shape[axis], dtype=np.float64) for axis in (first, second))
+    in_plane = matrix[:3, first, None, None] * rows[:, None] + matrix[:3, second, None, None] * columns
     for index in planes:
-        positions = in_plane + (matrix[:3, 2] * index + matrix[:3, 3])[:, None, None]
+        positions = in_plane + (matrix[:3, plane_axis] * index + matrix[:3, 3])[:, None, None]
         plane = ndimage.map_coordinates(volume, positions, order=1, mode="nearest", output=np.float32)
         plane[~_is_inside(positions, source)] = outside
-        yield np.asfortranarray(plane)
+        yield plane if plane_axis == 0 else np.asfortranarray(plane)
 
 
 def resampled_text(cases_by_channel: Mapping[str, int], first: str) -> str:
@@ -79,6 +78,6 @@ def _is_inside(positions: npt.NDArray[np.float64], grid: Grid) -> npt.NDArray[np
     """Return whether voxel positions, shape (3, ...), lie within half a voxel of the voxel centers of a grid."""
     limits = np.asarray(grid.shape, dtype=np.float64).reshape(3, *[1] * (positions.ndim - 1))
     tolerance = 0.5 + 1e-6
-    on_axis = (positions >= -tolerance) & (positions <= limits - 1 + tolerance)
-    inside: npt.NDArray[np.bool_] = np.logical_and.reduce(on_axis, axis=0)
-    return inside
+    inside = (positions >= -tolerance) & (positions <= limits - 1 + tolerance)
+    inside_IJK: npt.NDArray[np.bool_] = np.logical_and.reduce(inside, axis=0)
+    return inside_IJK

@@ -11,14 +11,14 @@ where the object is a `NetworkType`.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from medweave_core.documents.closest_match import closest
 from medweave_core.errors import StepError, UsageError
 from medweave_steps.runtime import plugins
-from medweave_steps.runtime.options import Variants, check_option
+from medweave_steps.runtime.options import Variants, check_option, option
 
 GROUP: plugins.Group = "medweave.networks"
 
@@ -40,13 +40,15 @@ class NetworkOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NetworkType:
-    """A kind of network: a torch module from images [B, C, I, J, K] to logits [B, 1, I, J, K].
+    """A kind of network: a torch module from images [B, C, I, J, K] to logits [B, outputs, I, J, K].
 
     `config` in the functions below is the configuration of `train`; `config.network_options` are the network's own options.
 
     Attributes:
         class_name: full name of the class, as the model card has it.
-        arguments: returns the keyword arguments of the class as JSON values, for a config and the number of image channels.
+        arguments: returns the keyword arguments of the class as JSON values, for a config, the number of image channels, and one
+            output channel.
+        out_channels: name of the argument for the number of output channels; None where the network has one.
         patch_multiple: returns the number that every side of a patch must be a multiple of.
         check: raises UsageError where the options do not fit the network.
         Options: class of the network's own options.
@@ -56,6 +58,7 @@ class NetworkType:
 
     class_name: str
     arguments: Callable[[Any, int], dict[str, Any]]
+    out_channels: str | None = None
     patch_multiple: Callable[[Any], int] = lambda config: 1
     check: Callable[[Any], None] = lambda config: None
     Options: type[NetworkOptions] = NetworkOptions
@@ -98,12 +101,93 @@ def _check_depth(config: Any) -> None:
     check_option(depth % multiple == 0, "patch_shape", config.patch_shape, f"a depth that is a multiple of {multiple}")
 
 
+RESENC_BLOCKS = (1, 3, 4, 6)
+"""Residual blocks of the first stages of the encoder, and of all further ones; Isensee et al. 2024, MICCAI, "nnU-Net Revisited"."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResEncOptions(NetworkOptions):
+    """Options of the residual-encoder U-Net, for each of its stages from full resolution down."""
+
+    stage_strides: tuple[str, ...] = option(
+        "strides of the stages of resenc-unet along I J K, such as 1x1x1 2x2x1 (default: --strides along all axes)",
+        default=(), metavar="IxJxK",
+    )  # fmt: skip
+    stage_kernels: tuple[str, ...] = option(
+        "convolution kernels of the stages of resenc-unet along I J K, such as 3x3x1 3x3x3 (default: 3x3x3)",
+        default=(), metavar="IxJxK",
+    )  # fmt: skip
+    encoder_blocks: tuple[int, ...] = option(
+        "residual blocks of the stages of resenc-unet (default: 1 3 4 6 6 ...)", default=(), metavar="N"
+    )
+
+
+def axes_text(values: Sequence[int]) -> str:
+    """Return numbers along I J K as the options have them, such as 2x2x1."""
+    return "x".join(map(str, values))
+
+
+def _axes_of(config: Any, name: str) -> list[list[int]]:
+    """Return I J K of each stage from a network's option.
+
+    Raises:
+        UsageError: an entry is not of the form 2x2x1, or there is not one for each stage.
+    """
+    texts = getattr(config.network_options, name)
+    parts = [[int(word) if word.isdecimal() else 0 for word in text.split("x")] for text in texts]
+    stages = len(config.channels)
+    fits = len(parts) == stages and all(len(axes) == 3 and min(axes) >= 1 for axes in parts)
+    check_option(fits, name, texts, f"{stages} entries such as 2x2x1, one for each of --channels")
+    return parts
+
+
+def resenc_strides(config: Any) -> list[list[int]]:
+    """Return the strides of all stages along I J K; the first are 1."""
+    if config.network_options.stage_strides:
+        return _axes_of(config, "stage_strides")
+    return [[stride] * 3 for stride in (1, *config.strides)]
+
+
+def _resenc_arguments(config: Any, channels: int) -> dict[str, Any]:
+    stages, options = len(config.channels), config.network_options
+    default_blocks = (*RESENC_BLOCKS, *(RESENC_BLOCKS[-1:] * stages))[:stages]
+    return {
+        "in_channels": channels,
+        "out_channels": 1,
+        "channels": list(config.channels),
+        "strides": resenc_strides(config),
+        "kernels": _axes_of(config, "stage_kernels") if options.stage_kernels else [[3, 3, 3]] * stages,
+        "blocks": list(options.encoder_blocks or default_blocks),
+    }
+
+
+def _resenc_multiples(config: Any) -> list[int]:
+    """Return the numbers that the sides of a patch along I J K must be multiples of."""
+    return [math.prod(axis) for axis in zip(*resenc_strides(config), strict=True)]
+
+
+def _check_resenc(config: Any) -> None:
+    arguments, stages = _resenc_arguments(config, 1), len(config.channels)
+    blocks = config.network_options.encoder_blocks
+    fits = not blocks or (len(blocks) == stages and min(blocks) >= 1)
+    check_option(fits, "encoder_blocks", blocks, f"{stages} numbers, one for each of --channels, each >= 1")
+    first = arguments["strides"][0]
+    check_option(max(first) == 1, "stage_strides", config.network_options.stage_strides, "1x1x1 first")
+    is_odd = all(side % 2 for kernel in arguments["kernels"] for side in kernel)
+    check_option(is_odd, "stage_kernels", config.network_options.stage_kernels, "odd numbers")
+    for name in ("patch_shape", "window_shape"):
+        shape, multiples = getattr(config, name), _resenc_multiples(config)
+        fits = not any(side % multiple for side, multiple in zip(shape, multiples, strict=True))
+        check_option(fits, name, shape, f"multiples of {' '.join(map(str, multiples))}, the products of the strides")
+
+
 _DISTMIS = "medweave_steps.networks.distmis.DistMisUnet"
 
 BUILT_IN: Mapping[str, NetworkType] = {
     "unet": NetworkType(
         class_name="monai.networks.nets.UNet",
         arguments=_unet_arguments,
+        out_channels="out_channels",
         patch_multiple=lambda config: math.prod(config.strides),
         cpu_kernels=("one-channel", "transposed"),
         has_lean_imports=True,
@@ -123,6 +207,13 @@ BUILT_IN: Mapping[str, NetworkType] = {
         },
         patch_multiple=lambda config: 2**POOLINGS,
         check=_check_depth,
+    ),
+    "resenc-unet": NetworkType(
+        class_name="medweave_steps.networks.resenc.ResEncUnet",
+        arguments=_resenc_arguments,
+        patch_multiple=lambda config: math.gcd(*_resenc_multiples(config)),
+        check=_check_resenc,
+        Options=ResEncOptions,
     ),
 }
 
@@ -173,4 +264,8 @@ def type_of_class(class_name: str) -> NetworkType | None:
     return None
 
 
-OPTIONS = Variants(selector="network", built_in=lambda: {}, options_of=lambda name: network_type(name).Options)
+OPTIONS = Variants(
+    selector="network",
+    built_in=lambda: {"resenc-unet": ResEncOptions},
+    options_of=lambda name: network_type(name).Options,
+)

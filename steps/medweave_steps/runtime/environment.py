@@ -244,6 +244,24 @@ def peak_memory_mib() -> tuple[float, float]:
     return round(own, 1), round(children, 1)
 
 
+def available_memory_bytes() -> int:
+    """Return the memory that this process may still use: what the kernel calls available, capped by the cgroup's limit."""
+    available = _kib(Path("/proc/meminfo"), "MemAvailable:") * 1024
+    for limit_file, used_file in (
+        ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
+        ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes"),
+    ):
+        with contextlib.suppress(OSError, ValueError):  # no cgroup, or no limit ("max")
+            limit, used = (int(Path(name).read_text(encoding="ascii")) for name in (limit_file, used_file))
+            available = min(available, max(limit - used, 0))
+    return available
+
+
+def _kib(path: Path, name: str) -> int:
+    """Return a number of a file of /proc with lines such as `MemAvailable: 123 kB`."""
+    return int(path.read_text(encoding="ascii", errors="replace").partition(name)[2].split()[0])
+
+
 def library_versions() -> Mapping[str, str]:
     """Return the versions of Python and of the reported libraries that this process has imported."""
     versions = {"python": platform.python_version()}

@@ -150,7 +150,8 @@ def add_options(parser: argparse.ArgumentParser, config: type, words: Sequence[s
         required = field.default is dataclasses.MISSING
         shown = "" if required or field.default in (None, ()) else f" (default: {_show(field.default)})"
         keywords: dict[str, Any] = {"help": field.metadata["help"].replace("%", "%%") + shown, "dest": field.name}
-        keywords |= {"required": required, "default": None if required else field.default}
+        # Without a default, so that the namespace has the options of the command line only; `build_config` adds the defaults.
+        keywords |= {"required": required, "default": argparse.SUPPRESS}
         keywords |= _value_keywords(hints[field.name], field.metadata["metavar"])
         choices = field.metadata["choices"]
         if choices:

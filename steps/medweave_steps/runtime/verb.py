@@ -31,6 +31,7 @@ class StepContext:
         ranks: facts about the processes of a training.
         versions: of libraries that only another process of this step imported.
         quiet: nothing is printed; for all processes of a training but the first.
+        options_set: names of the options that the command line sets.
     """
 
     verb: str
@@ -40,6 +41,7 @@ class StepContext:
     ranks: list[RankFacts] = field(default_factory=list)
     versions: dict[str, str] = field(default_factory=dict)
     quiet: bool = False
+    options_set: frozenset[str] = frozenset()
 
     def take(self, other: StepContext) -> None:
         """Add the notices and figures that another process of this step has collected for the report."""
@@ -143,7 +145,7 @@ def _run_and_report(verb: Verb, namespace: argparse.Namespace) -> None:
     writes = environment.node_group().node_rank == 0
     environment.limit_threads(namespace.num_threads)
     config: Any = options.read_options(verb.config, namespace)
-    context = StepContext(verb=verb.name, num_threads=namespace.num_threads)
+    context = StepContext(verb=verb.name, num_threads=namespace.num_threads, options_set=frozenset(vars(namespace)))
     results = verb.run(config, context)
     if not writes:
         return

@@ -66,6 +66,8 @@ def _plain(name: str, value: Any) -> Any:
         raise _wrong(f"option {name!r}", "the name of an option of `train` without the dashes, such as learning-rate")
     if name in RESERVED:
         raise _wrong(f"option {name!r}", f"options of train, except {', '.join(RESERVED)}, which the search sets")
+    if name == "folds":
+        raise _wrong("option 'folds'", "trials of one model each; cross-validate the best options with `train --folds`")
     if isinstance(value, list | tuple) and value and all(_is_scalar(item) for item in value):
         return [_number(item) for item in value]
     if not _is_scalar(value):

@@ -6,45 +6,61 @@ import contextlib
 import dataclasses
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from medweave_core.contracts import codec
-from medweave_core.contracts.body_parts import scans_of
 from medweave_core.contracts.energy import CountedEnergy
-from medweave_core.contracts.labels import model_name, only_label
 from medweave_core.contracts.model import InputContract, ModelCard, Postprocessing
 from medweave_core.contracts.report import RankFacts
-from medweave_core.contracts.volume import modality_of
+from medweave_core.contracts.volume import modality_of, unit_of
 from medweave_steps import __version__
 from medweave_steps.io.cohort.prepared import CaseFolder, PreparedFolder, open_prepared
+from medweave_steps.io.model.folder import holds_window
 from medweave_steps.runtime.energy import POWERCAP
+from medweave_steps.runtime.options import check_option
 from medweave_steps.runtime.verb import StepContext, Verb
+from medweave_steps.tasks import task_named
+from medweave_steps.tasks.training import TrainingTask
 from medweave_steps.train.config import RECIPE_OPTIONS, TrainConfig
-from medweave_steps.training.data.cases import open_sampler, usable_cases
+from medweave_steps.train.cross_validation import Fold, with_fold
+from medweave_steps.train.preset import Preset, apply_auto, apply_checkpoint, step_memory
 from medweave_steps.training.distributed.group import Group
-from medweave_steps.training.loop.validate import open_validator
 
 
 def run(config: TrainConfig, context: StepContext) -> Mapping[str, Any]:
     """Check the cases, train, choose the postprocessing on the validation split, and write the model."""
     from medweave_steps.runtime import environment
     from medweave_steps.runtime.imports import require
+    from medweave_steps.train.network import architecture
     from medweave_steps.training.distributed.group import Alone
     from medweave_steps.training.distributed.launch import ranks_here, run_ranks
     from medweave_steps.training.loop.checkpoint import checkpoint_of_earlier_attempt
     from medweave_steps.training.loop.outputs import open_outputs
     from medweave_steps.training.strategies import strategy_class
 
+    if config.folds is not None:
+        return _cross_validate(config, context)
     if config.resume_from is None:
         config = dataclasses.replace(config, resume_from=checkpoint_of_earlier_attempt(context))
     node_group = environment.node_group()
     prepared = open_prepared(config.training_set)
-    if config.has_demo_recipe and not prepared.cohort.synthetic and node_group.node_rank == 0:
+    if (
+        config.preset == "demo"
+        and config.has_demo_recipe
+        and not prepared.cohort.synthetic
+        and node_group.node_rank == 0
+    ):
         context.notice(_describe_demo_recipe(config))
+    task = task_of(config, prepared)
+    training, _ = task.usable_cases(prepared)  # before any process is started
+    preset_facts: Mapping[str, Any] = {}
+    if config.preset == "auto":
+        preset = _planned(config, context, prepared, training, num_nodes=node_group.num_nodes)
+        config, preset_facts = preset.config, preset.facts
     config = _scaled(config, context)
-    training, _ = usable_cases(prepared)  # before any process is started
+    architecture(config, out_channels=task.num_channels)
     config = config.for_cases(len(training), num_channels=len(prepared.cohort.channels))
     uses_ranks = strategy_class(config.strategy).uses_ranks
     if not uses_ranks and node_group.num_nodes > 1:
@@ -56,7 +72,9 @@ def run(config: TrainConfig, context: StepContext) -> Mapping[str, Any]:
     num_here = ranks_here(config.ranks, node_group, option="ranks") if uses_ranks else 1
     threads = config.threads_per_rank or max(1, context.num_threads // num_here)
     with open_outputs(config, node_group, log_stays=True) as (folder, log_folder):
-        job = TrainJob(config=config, num_threads=threads, folder=folder, log_folder=log_folder)
+        job = TrainJob(
+            config=config, num_threads=threads, folder=folder, log_folder=log_folder, preset_facts=preset_facts
+        )
         if not uses_ranks:
             require("torch", extra="train").set_num_threads(threads)
             outcome = train_on_rank(job, Alone())
@@ -71,14 +89,114 @@ def run(config: TrainConfig, context: StepContext) -> Mapping[str, Any]:
     return results
 
 
+def _cross_validate(config: TrainConfig, context: StepContext) -> Mapping[str, Any]:
+    """Train one model for each fold, in this process."""
+    from medweave_steps.runtime import environment
+    from medweave_steps.runtime.imports import require
+    from medweave_steps.train.cross_validation import folds_of, train_folds
+    from medweave_steps.train.network import architecture
+    from medweave_steps.training.distributed.group import Alone
+    from medweave_steps.training.loop.outputs import open_outputs
+
+    resumes = config.resume_from is not None
+    check_option(
+        not resumes, "resume_from", config.resume_from, "no value: with --folds, set MEDWEAVE_RESUME_FROM instead"
+    )
+    node_group = environment.node_group()
+    if node_group.node_rank > 0:
+        return {}
+    if node_group.num_nodes > 1:
+        context.notice(f"{node_group.num_nodes} nodes were started, but --folds uses only the first node.")
+    prepared = open_prepared(config.training_set)
+    if config.has_demo_recipe and not prepared.cohort.synthetic:
+        context.notice(_describe_demo_recipe(config))
+    task = task_of(config, prepared)
+    architecture(config, out_channels=task.num_channels)
+    assert config.folds is not None
+    folds = folds_of(prepared, config.folds, seed=config.seed)
+    configs = {}
+    for fold in folds:  # before the first training
+        training, _ = task.usable_cases(with_fold(prepared, fold))
+        configs[fold] = config.for_cases(len(training), num_channels=len(prepared.cohort.channels))
+    threads = config.threads_per_rank or context.num_threads
+    require("torch", extra="train").set_num_threads(threads)
+    with open_outputs(config, node_group) as (folder, log_folder):
+
+        def train(fold: Fold) -> tuple[Mapping[str, Any], StepContext]:
+            own = _of_fold(configs[fold], fold)
+            model, log = folder / fold.name, log_folder / fold.name
+            for path in (model, log):
+                path.mkdir()
+            job = TrainJob(config=own, num_threads=threads, folder=model, log_folder=log, fold=fold)
+            outcome = train_on_rank(job, Alone())
+            assert outcome is not None, "the first rank returns it"
+            return outcome
+
+        return train_folds(folds, context, folder, train)
+
+
+def _of_fold(config: TrainConfig, fold: Fold) -> TrainConfig:
+    """Return the training of one fold: it has its own checkpoints, and resumes from those of an earlier attempt."""
+    from medweave_steps.runtime import environment
+    from medweave_steps.training.loop.checkpoint import newest_complete
+
+    earlier, folder = environment.resume_from(), config.checkpoint_folder
+    return dataclasses.replace(
+        config,
+        checkpoint_folder=folder / fold.name if folder else None,
+        resume_from=newest_complete(earlier / fold.name) if earlier else None,
+    )
+
+
 def _describe_demo_recipe(config: TrainConfig) -> str:
     patch = " x ".join(map(str, config.patch_shape))
     options = " ".join(f"--{name.replace('_', '-')}" for name in RECIPE_OPTIONS)
     return (
         f"the training options have their defaults, which were chosen for the synthetic scans of the demo ({config.steps} steps of "
         f"{config.batch_size} patches of {patch} voxels, network {config.network}), and these scans are not synthetic. "
-        f"Choose options for your data: {options}."
+        f"Choose options for your data: --preset auto, or by hand: {options}."
     )
+
+
+def _planned(
+    config: TrainConfig,
+    context: StepContext,
+    prepared: PreparedFolder,
+    training: Sequence[CaseFolder],
+    *,
+    num_nodes: int,
+) -> Preset:
+    """Return the training with the options of --preset auto; a training that is resumed keeps those that it began with."""
+    from medweave_steps.training.loop.checkpoint import read_checkpoint
+
+    if config.resume_from is not None:
+        preset = apply_checkpoint(config, read_checkpoint(config.resume_from), options_set=context.options_set)
+    else:
+        memory = step_memory(config, ranks_on_node=-(-config.ranks // num_nodes))
+        preset = apply_auto(
+            config, prepared, training, options_set=context.options_set, memory=memory,
+            out_channels=task_of(config, prepared).num_channels,
+        )  # fmt: skip
+    context.notice(preset.notice)
+    return preset
+
+
+def _prepared_for(config: TrainConfig) -> PreparedFolder:
+    """Open the training set for a network with the intensities of the options.
+
+    Raises:
+        UsageError: an intensity window for MR, or one beyond that of preprocess.
+    """
+    prepared = open_prepared(config.training_set)
+    window = prepared.cohort.window_hu
+    if config.window_hu is None and config.scaled_range == prepared.scaled_range:
+        return prepared
+    expected = (
+        "no value: MR has no intensity window" if window is None else f"a window within {window[0]:g} {window[1]:g}"
+    )
+    fits = window is not None and holds_window(window, config.window_hu or window)
+    check_option(fits, "window_hu", config.window_hu or config.scaled_range, expected)
+    return prepared.with_input(window_hu=config.window_hu or window, scaled_range=config.scaled_range)
 
 
 def _scaled(config: TrainConfig, context: StepContext) -> TrainConfig:
@@ -92,6 +210,11 @@ def _scaled(config: TrainConfig, context: StepContext) -> TrainConfig:
     return together
 
 
+def task_of(config: TrainConfig, prepared: PreparedFolder) -> TrainingTask:
+    """Return what the model learns from the training set."""
+    return task_named(config.task).training_of_cohort(prepared.cohort, config.task_options)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainJob:
     """The arguments of every rank.
@@ -99,14 +222,18 @@ class TrainJob:
     Attributes:
         num_threads: compute threads of each rank.
         folder, log_folder: outputs that rank 0 writes.
+        fold: of a cross-validation; None for the splits of the training set.
         powercap: folder of the processors' counters of energy.
+        preset_facts: choices of --preset auto, for the model card.
     """
 
     config: TrainConfig
     num_threads: int
     folder: Path
     log_folder: Path
+    fold: Fold | None = None
     powercap: Path = POWERCAP
+    preset_facts: Mapping[str, Any] = field(default_factory=dict)
 
 
 def train_on_rank(job: TrainJob, group: Group) -> tuple[Mapping[str, Any], StepContext] | None:
@@ -116,18 +243,18 @@ def train_on_rank(job: TrainJob, group: Group) -> tuple[Mapping[str, Any], StepC
 
     started, config = time.monotonic(), job.config
     context = StepContext(verb="train", num_threads=job.num_threads, quiet=group.rank != 0)
-    prepared = open_prepared(config.training_set)
-    training, validation = usable_cases(prepared)
+    prepared = with_fold(_prepared_for(config), job.fold)
+    training, validation = task_of(config, prepared).usable_cases(prepared)
     trainer = _train(job, group, context, prepared, training, validation)
     per_case = trainer.best_tallies()
     context.ranks += group.gather(_facts(job, group, trainer))
     energy = trainer.energy.counted(trainer.state.each_wh)
     if group.rank != 0:
         return None
-    chosen, figures = deliver.choose(
-        context, validation, trainer.choices, per_case, max_false_positives=config.max_false_positives
-    )
-    card = _card(config, context, prepared, trainer, chosen, figures, energy, time.monotonic() - started)
+    chosen, figures = trainer.validator.choose(context, per_case)
+    card = _card(job, context, prepared, trainer, chosen, figures, energy, time.monotonic() - started)
+    if job.preset_facts:
+        card = dataclasses.replace(card, training={**card.training, "preset": job.preset_facts})
     deliver.write_model(job.folder, trainer.network, card)
     context.versions |= environment.library_versions()
     return deliver.results_of(card), context
@@ -153,16 +280,17 @@ def _train(
     check_agreement(group, _facts_to_agree_on(config, prepared, content))
     check_arrays(group, [*training, *validation])
     device = choose_device(config.device, local_rank=group.local_rank)
-    sampler = open_sampler(config, prepared, training, **config.of_sampler())
+    task = task_of(config, prepared)
+    sampler = task.open_sampler(config, prepared, training, **config.of_sampler())
     check_agreement(group, {"digest of the training cases": sampler.digest()})
-    validator = open_validator(
-        prepared, validation, window_shape=config.window_shape, overlap=config.overlap, device=device
+    validator = task.open_validator(
+        config, prepared, validation, window_shape=config.window_shape, overlap=config.overlap, device=device
     )
     ranks_energy = RanksEnergy(group, device, powercap=job.powercap)
     with deferred() as signals, contextlib.closing(ranks_energy) as energy:
         trainer = Trainer(
-            config=config, network=seeded_network(config, channels=len(prepared.cohort.channels)),
-            sampler=sampler, validator=validator,
+            config=config, network=seeded_network(config, task, channels=len(prepared.cohort.channels)),
+            task=task, sampler=sampler, validator=validator,
             strategy=config.open_strategy(
                 num_cases=len(training), num_channels=len(prepared.cohort.channels), group=group, device=device
             ),
@@ -215,29 +343,29 @@ def _facts(job: TrainJob, group: Group, trainer: Any) -> RankFacts:
 
 
 def _card(
-    config: TrainConfig, context: StepContext, prepared: PreparedFolder, trainer: Any,
+    job: TrainJob, context: StepContext, prepared: PreparedFolder, trainer: Any,
     postprocessing: Postprocessing, figures: Mapping[str, float | None], energy: CountedEnergy, seconds: float,
 ) -> ModelCard:  # fmt: skip
     from medweave_steps.runtime.environment import cpu_model
     from medweave_steps.train.network import architecture
     from medweave_steps.training.loop.deliver import metrics_of
 
-    cohort, state = prepared.cohort, trainer.state
-    label, modality = only_label(cohort.labels, "the training set"), modality_of(cohort.channels)
-    scans = scans_of(label, modality) + ("" if modality == "CT" else f" ({', '.join(cohort.channels)})")
+    config, cohort, state = job.config, prepared.cohort, trainer.state
+    task, modality = trainer.task, modality_of(cohort.channels)
+    fields = task.card_fields(cohort)
     return ModelCard(
-        name=config.name or model_name(label),
-        task=f"Segmentation of {label.name} in {scans}",
-        architecture=architecture(config, channels=len(cohort.channels)),
-        labels=(label,),
+        **fields | ({"name": config.name} if config.name else {}),
+        task_name=config.task,
+        architecture=architecture(config, channels=len(cohort.channels), out_channels=task.num_channels),
         input=InputContract(
             spacing_mm=cohort.spacing_mm,
             window_hu=cohort.window_hu,
+            scaled_range=prepared.scaled_range,
             patch_shape=config.window_shape,
             patch_multiple=config.patch_multiple,
             crop=cohort.crop,
             modality=modality,
-            unit="HU" if modality == "CT" else "SD",
+            unit=unit_of(cohort.channels),
             channels=len(cohort.channels),
             channel_names=cohort.channels,
         ),
@@ -251,6 +379,7 @@ def _card(
         metrics=metrics_of(figures),
         training={
             **trainer.identity(),
+            **({"fold": job.fold.number} if job.fold else {}),
             "world_size": trainer.strategy.group.world_size,
             "steps_done": state.step,
             "best_step": state.best_step,
@@ -265,7 +394,7 @@ def _card(
             "num_threads": context.num_threads,
             "host_cpu": cpu_model(),
             "num_training_cases": len(trainer.sampler.cases),
-            "num_training_lesions": len(trainer.sampler.lesions),
+            **task.training_facts(trainer.sampler),
             "num_validation_cases": len(trainer.validator.cases),
         },
         energy_wh=energy.whole_wh,
@@ -280,11 +409,17 @@ Patches are sampled on lesions with equal probability per lesion. The loss is Di
 one-cycle learning-rate schedule. The weights with the best validation score (sliding-window inference) are kept. The
 probability threshold, and the minimum peak probability and volume (mm³) of a lesion, are selected on the validation split.
 
+Several labels exclude each other (softmax), or are predicted as regions that overlap (--regions, one sigmoid output each). Each
+label or region has its own figures, filters and, with regions, threshold; the validation score is the mean Dice over them. Voxels
+without annotation (check --ignore-label) count in no loss and no metric.
+
+--folds K is a cross-validation by patient: K trainings, each validated on its part of the patients of train and validation.
+
 Training on the CPU is deterministic: the same seed, options, data and number of threads give the same weights, also after
 resuming from a checkpoint.
 The default options are a recipe for the synthetic scans of the demo. With other scans, the step prints a notice until you set an
 option of the recipe (--steps, --patch-shape, --network, ...).
-Errors: an empty split, cases without labels, a checkpoint of another training."""
+Errors: an empty split, cases without labels, a label without a training case, a checkpoint of another training."""
 EXAMPLE = "medweave-step train --training-set prepared/training_set --output trained_model --steps 2000"
 
 VERB = Verb(name="train", description=DESCRIPTION, example=EXAMPLE, config=TrainConfig, run=run)

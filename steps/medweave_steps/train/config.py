@@ -12,7 +12,10 @@ from medweave_core.errors import UserInputError
 from medweave_steps.networks import OPTIONS as NETWORK_OPTIONS
 from medweave_steps.networks import NetworkOptions, network_names, network_type
 from medweave_steps.runtime.options import check_option, option, variant_options
-from medweave_steps.training.data.volumes import steps_of_epoch
+from medweave_steps.tasks import OPTIONS as TASK_OPTIONS
+from medweave_steps.tasks import task_named, task_names
+from medweave_steps.tasks.training import TaskOptions
+from medweave_steps.training.data.batch import steps_of_epoch
 from medweave_steps.training.distributed.group import Group
 from medweave_steps.training.recipe import Recipe, options_of
 from medweave_steps.training.strategies import OPTIONS as STRATEGY_OPTIONS
@@ -36,10 +39,14 @@ _NOT_NUMERIC = (
     "recompute",
     "data_workers",
     "cache_mib",
+    "preset",
+    "memory_gib",
 )
 """Options that do not change the trained weights: a run may be resumed under other values of these."""
 
 _NAMED_IF_USED = (
+    "folds",
+    "task",
     "epochs",
     "accumulate",
     "network",
@@ -50,7 +57,11 @@ _NAMED_IF_USED = (
     "dice",
     "dice_smoothing",
     "scale_by_ranks",
+    "window_hu",
+    "scaled_range",
 )
+
+_DEFAULT_TASK_OPTIONS = task_named("segmentation").Options()
 
 RECIPE_OPTIONS = ("steps", "epochs", "batch_size", "patch_shape", "learning_rate", "network", "channels")
 """Options that fit a training to its data; their defaults are the recipe of the demo."""
@@ -61,9 +72,15 @@ class TrainConfig(Recipe):
     """Options of `train`."""
 
     name: str | None = option(
-        "model name in the model card (default: anatomic region and name of the label)", default=None
+        "model name in the model card (default: anatomic region and name of each label)", default=None
     )
 
+    task: str = option(
+        "what the model learns: segmentation of the labels of the training set, or the task of another installed package",
+        default="segmentation",
+        choices=task_names,
+    )
+    task_options: TaskOptions = variant_options(TASK_OPTIONS, default=_DEFAULT_TASK_OPTIONS)
     steps: int = option("number of optimizer steps", default=2000)
     epochs: int | None = option(
         "number of passes over the training cases, instead of --steps and --epoch-steps; patches are then whole cases, each used "
@@ -71,8 +88,9 @@ class TrainConfig(Recipe):
         default=None,
     )
     network: str = option(
-        "unet is the MONAI U-Net with the next three options; the others are the 3-D U-Net of DistMIS, as described in the paper, "
-        "and as implied by its 406,793 parameters (its layers depend on the depth of --patch-shape)",
+        "unet is the MONAI U-Net with the next four options; the others are the 3-D U-Net of DistMIS, as described in the paper, "
+        "and as implied by its 406,793 parameters (its layers depend on the depth of --patch-shape), and resenc-unet, nnU-Net's "
+        "residual-encoder U-Net with instance norm and deep supervision",
         default="unet",
         choices=network_names,
     )
@@ -102,6 +120,29 @@ class TrainConfig(Recipe):
         "sliding-window size along I J K, in voxels; stored in the model card", default=(88, 104, 88), metavar="I J K"
     )
     overlap: float = option("overlap of neighboring windows, as a fraction of the window size", default=0.25)
+    folds: int | None = option(
+        "cross-validation: divide the patients of train and validation into this many folds (by --seed) and train one model for "
+        "each, validated on its fold; --output then has the folders fold-0, fold-1, ... and cross_validation.json, the table of "
+        "their scores",
+        default=None,
+    )
+    window_hu: tuple[float, float] | None = option(
+        "intensity window of CT that the network sees, HU, within that of preprocess (default: that of preprocess)",
+        default=None, metavar="LOW HIGH",
+    )  # fmt: skip
+    scaled_range: tuple[float, float] = option(
+        "the network's input at both ends of the intensity window of CT", default=(0.0, 1.0), metavar="LOW HIGH"
+    )
+    preset: Literal["demo", "auto"] = option(
+        "defaults of the other options: demo is the recipe of the demo's synthetic scans; auto chooses them by nnU-Net's rules for "
+        "the training set and the memory, and prints what it chose; options that you set keep your value",
+        default="demo",
+    )
+    memory_gib: float | None = option(
+        "memory of a training step with --preset auto, GiB (default: the free memory of the device, at most 24 on a GPU and "
+        "8 on the CPU)",
+        default=None,
+    )
     strategy: str = option(
         "distribution strategy: single uses one process; ddp averages gradients over --ranks at every step; local-sgd averages "
         "weights at the end of every epoch and every --sync-interval steps",
@@ -158,16 +199,40 @@ class TrainConfig(Recipe):
         check_option(1 <= self.ranks <= most, "ranks", self.ranks, expected)
         threads = self.threads_per_rank
         check_option(threads is None or threads >= 1, "threads_per_rank", threads, "at least 1")
+        self._check_folds()
         self._check_variants()
         self.strategy_options.check(self.facts())
         self._check_cache()
         parts, least = self.accumulate, self.batch_size // (1 if self.scale_by_ranks else self.ranks)
         check_option(1 <= parts <= least, "accumulate", parts, f"1 to {least}, the number of patches per rank and step")
-        self._check_network()
+        if self.preset == "demo":  # auto chooses the network later
+            self._check_network()
+        self._check_intensities()
+
+    def _check_intensities(self) -> None:
+        for name in ("window_hu", "scaled_range"):
+            low, high = getattr(self, name) or (0.0, 1.0)
+            fits = -math.inf < low < high < math.inf
+            check_option(fits, name, getattr(self, name), "two numbers, in ascending order")
+        memory = self.memory_gib
+        fits = memory is None or (0 < memory < math.inf and self.preset == "auto")
+        whole = self.epochs is not None and self.preset == "auto"
+        check_option(not whole, "preset", self.preset, "demo: with --epochs, a patch is a whole case")
+        check_option(fits, "memory_gib", memory, "more than 0, with --preset auto")
+
+    def _check_optimizer(self) -> None:
+        if self.preset == "demo":  # auto chooses optimizer and schedule later
+            Recipe._check_optimizer(self)
+
+    def _check_folds(self) -> None:
+        folds, uses_ranks = self.folds, strategy_class(self.strategy).uses_ranks
+        expected = "at least 2, with --strategy single: the folds are trained one after the other in one process"
+        check_option(folds is None or (folds >= 2 and not uses_ranks), "folds", folds, expected)
 
     def _check_variants(self) -> None:
         assert isinstance(self.strategy_options, strategy_class(self.strategy).Options), "made by build_config"
         assert isinstance(self.network_options, network_type(self.network).Options), "made by build_config"
+        assert isinstance(self.task_options, task_named(self.task).Options), "made by build_config"
 
     def _check_cache(self) -> None:
         mib, decided = self.cache_mib, self.strategy_options.cache_mib is not None

@@ -13,18 +13,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from medweave_core.contracts.model import Postprocessing
 from medweave_core.errors import InternalError
 from medweave_steps.runtime.progress import Progress
 from medweave_steps.runtime.signals import Deferred
+from medweave_steps.tasks.training import TrainingTask
 from medweave_steps.train.config import TrainConfig
+from medweave_steps.training.data.batch import Batch, Sampler
 from medweave_steps.training.data.batches import Batches
-from medweave_steps.training.data.patches import Batch, PatchSampler
-from medweave_steps.training.loop import checkpoint, memory, validate
+from medweave_steps.training.loop import checkpoint, memory
 from medweave_steps.training.loop.energy import RanksEnergy, wh_of
 from medweave_steps.training.loop.history import History
 from medweave_steps.training.loop.recompute import recompute_activations
 from medweave_steps.training.loop.stepper import Stepper
+from medweave_steps.training.loop.validator import Figures, Validator, interleaved
 from medweave_steps.training.strategies import Strategy, resumable_options
 
 
@@ -35,7 +36,7 @@ class LoopState:
     Attributes:
         step: optimizer steps done.
         losses: loss of each step since the last training point.
-        best_score, best_step, best_weights: of the best validation so far; `validate.score`.
+        best_score, best_step, best_weights: of the best validation so far; `Validator.score`.
         num_worse: validations since the best.
         stopped_early: patience has run out.
         train_seconds: time spent in steps, validation apart.
@@ -67,22 +68,22 @@ class Trainer:
         *,
         config: TrainConfig,
         network: Any,
+        task: TrainingTask,
         strategy: Strategy,
-        sampler: PatchSampler,
-        validator: validate.Validator,
+        sampler: Sampler,
+        validator: Validator,
         uses_bfloat16: bool,
         data_sha256: str,
         signals: Deferred,
         energy: RanksEnergy,
         num_threads: int = 1,
     ) -> None:
-        self.config, self.network, self.strategy, self.sampler = config, network, strategy, sampler
+        self.config, self.network, self.task, self.strategy, self.sampler = config, network, task, strategy, sampler
         self.validator, self.data_sha256, self.signals, self.state = validator, data_sha256, signals, LoopState()
         # What every rank knows to have arrived at some rank: all obey it at the same step.
         self.agreed = signals if strategy.group.world_size == 1 else Deferred()
-        self.choices = validate.all_choices(config.overlap)
         self.num_threads, self.energy = num_threads, energy
-        self._last_tallies: list[list[validate.Tally]] | None = None
+        self._last_tallies: list[list[Any]] | None = None
         self._saved_at = 0
         self._saves_alone = strategy.is_alike or strategy.group.world_size == 1
         if config.recompute:
@@ -90,6 +91,7 @@ class Trainer:
         with memory.wrap_oom(lambda: memory.exhausted_at_start(num_weights=self._num_weights(), **self._had())):
             self.stepper = Stepper(
                 recipe=config,
+                loss=task.open_loss(config),
                 learning_rate=config.learning_rate,
                 num_steps=config.steps,
                 network=network,
@@ -169,9 +171,9 @@ class Trainer:
         detail, numbers = f"loss {loss:.3f}", {"loss": round(loss, 4)}
         if figures is not None:
             history.add(state.step, figures)
-            self._keep_best(validate.score(figures))
-            detail += f", validation Dice {figures['dice'] or 0:.2f}, sensitivity {figures['sensitivity'] or 0:.2f}"
-            numbers |= {"dice": figures["dice"] or 0.0, "sensitivity": figures["sensitivity"] or 0.0}
+            self._keep_best(self.validator.score(figures))
+            text, of_validation = self.validator.progress(figures)
+            detail, numbers = f"{detail}, {text}", numbers | of_validation
         state.losses = []
         progress.step(detail, **numbers)
 
@@ -242,7 +244,7 @@ class Trainer:
         self.signals.raise_if_ending()
         return self.stepper.predict(window_BCIJK)
 
-    def tallies(self, choices: Sequence[Postprocessing], *, num_cases: int | None = None) -> list[list[validate.Tally]]:
+    def tallies(self, choices: Sequence[Any], *, num_cases: int | None = None) -> list[list[Any]]:
         """Return per validation case, the tallies of each choice, by the network as it is; the ranks share the cases."""
         self.network.eval()
         group = self.strategy.group
@@ -253,22 +255,22 @@ class Trainer:
             share = self.validator.tallies(
                 self.predict, choices, num_cases=num_cases, rank=group.rank, world_size=group.world_size
             )
-        return validate.interleaved(group.gather(share))
+        return interleaved(group.gather(share))
 
-    def best_tallies(self) -> list[list[validate.Tally]]:
-        """Return per validation case, the tallies of `choices` under the best weights, which the network holds from here on."""
+    def best_tallies(self) -> list[list[Any]]:
+        """Return per validation case, the tallies of all choices under the best weights, which the network holds from here on."""
         self.network.load_state_dict(self.state.best_weights)
         if self._last_tallies is not None and self.state.best_step == self.state.step:
             return self._last_tallies
-        return self.tallies(self.choices)
+        return self.tallies(self.validator.choices)
 
-    def _validate(self, history: History) -> dict[str, float | None]:
-        plain = validate.plain(self.config.overlap)
+    def _validate(self, history: History) -> Figures:
+        plain = self.validator.plain
         folder = self.config.checkpoint_folder
         random_states = self._random_states() if folder and self._saves_alone else []
         # The last weights are mostly the best ones: all choices are counted in one pass over the cases.
         is_last = self.state.step == self.config.steps and not self.config.validation_cases
-        choices = self.choices if is_last else [plain]
+        choices = self.validator.choices if is_last else [plain]
         try:
             per_case = self.tallies(choices, num_cases=self.config.validation_cases or None)
         except BaseException:
@@ -277,7 +279,7 @@ class Trainer:
                 self.save(folder, history, random_states=random_states)
             raise
         self._last_tallies = per_case if is_last else None
-        return validate.summary([case[choices.index(plain)] for case in per_case])
+        return self.validator.figures([case[choices.index(plain)] for case in per_case])
 
     def _keep_best(self, score: float) -> None:
         state = self.state
@@ -293,7 +295,8 @@ class Trainer:
     def identity(self) -> dict[str, Any]:
         """Return every option and setting that the trained weights depend on, besides the data and torch itself."""
         precision = "bfloat16" if self.stepper.uses_bfloat16 else "float32"
-        return {**self.config.identity(), "precision": precision, "device": self.strategy.device.type}
+        device = self.strategy.device.type
+        return {**self.config.identity(), **self.task.identity(), "precision": precision, "device": device}
 
     def _random_states(self) -> list[dict[str, Any]]:
         """Return the random states of all ranks in order; every rank must call it."""

@@ -4,50 +4,57 @@ from __future__ import annotations
 
 from typing import Any
 
+from medweave_core.errors import StepError, UsageError
 from medweave_steps.io.model.network import build_network
-from medweave_steps.networks import network_type
+from medweave_steps.networks import network_names, network_type
 from medweave_steps.runtime.imports import require
+from medweave_steps.tasks.training import TrainingTask
 from medweave_steps.train.config import TrainConfig
 from medweave_steps.training.loop.cpu_kernels import replace_kernels
 
 
-def architecture(config: TrainConfig, *, channels: int = 1) -> dict[str, Any]:
+def architecture(config: TrainConfig, *, channels: int = 1, out_channels: int = 1) -> dict[str, Any]:
     """Return class and arguments of the network, as the model card and the Bundle have them.
 
     Args:
         channels: of an image.
+        out_channels: of the network's output.
+    Raises:
+        UsageError: the network has one output channel, and the task needs several.
     """
     network = network_type(config.network)
-    return {"class": network.class_name, "arguments": network.arguments(config, channels)}
+    arguments = network.arguments(config, channels)
+    if out_channels > 1:
+        if network.out_channels is None:
+            able = [name for name in network_names() if name != config.network and _has_outputs(name)]
+            raise UsageError(
+                f"the network '{config.network}' has one output channel, and the labels of the training set need several.",
+                seen=f"{out_channels} output channels",
+                expected="1 output channel",
+                do=f"choose --network {' or '.join(able)}, or merge the labels with check --merge-labels",
+            )
+        arguments |= {network.out_channels: out_channels}
+    return {"class": network.class_name, "arguments": arguments}
 
 
-LESION_SHARE = 0.018
-"""Lesion voxels among those of the training patches, about; its logit is -4."""
+def _has_outputs(name: str) -> bool:
+    try:
+        return network_type(name).out_channels is not None
+    except StepError:
+        return False
 
 
-def seeded_network(config: TrainConfig, *, channels: int = 1) -> Any:
-    """Return the network with weights drawn from the seed, on the CPU, with its CPU kernels; sets torch's global random state."""
-    torch = require("torch", extra="train")
-    torch.manual_seed(config.seed)
-    network = build_network(architecture(config, channels=channels))
-    if config.network == "unet":  # the paper's network starts from a probability of one half
-        start_from_rarity(network, LESION_SHARE)
-    replace_kernels(network, network_type(config.network).cpu_kernels)
-    return network
-
-
-def start_from_rarity(network: Any, share: float) -> None:
-    """Set the bias of the output so that the untrained network predicts as few lesion voxels as patches have.
+def seeded_network(config: TrainConfig, task: TrainingTask, *, channels: int = 1) -> Any:
+    """Return the network with weights drawn from the seed, on the CPU, with its CPU kernels; sets torch's global random state.
 
     Args:
-        network: MONAI's UNet, whose last convolution gives the logit.
-        share: expected share of lesion voxels, in (0, 1).
-    Source: Lin et al. 2017, ICCV, "Focal Loss for Dense Object Detection", section 4.1.
+        task: what the network learns.
+        channels: of an image.
     """
     torch = require("torch", extra="train")
-    biases = [
-        tensor for name, tensor in network.named_parameters() if name.endswith("conv.bias") and tensor.shape == (1,)
-    ]
-    assert biases, "the last convolution has one output channel with a bias"
-    with torch.no_grad():
-        biases[-1].fill_(float(torch.logit(torch.tensor(share))))
+    torch.manual_seed(config.seed)
+    network = build_network(architecture(config, channels=channels, out_channels=task.num_channels))
+    if config.network == "unet":  # the paper's network starts from a probability of one half
+        network = task.initialized(network)
+    replace_kernels(network, network_type(config.network).cpu_kernels)
+    return network

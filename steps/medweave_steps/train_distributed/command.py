@@ -28,8 +28,9 @@ from medweave_steps.io.model.folder import (
 from medweave_steps.runtime.energy import POWERCAP
 from medweave_steps.runtime.options import check_option
 from medweave_steps.runtime.verb import StepContext, Verb
+from medweave_steps.tasks import task_named
+from medweave_steps.tasks.training import TrainingTask
 from medweave_steps.train_distributed.config import DistributedConfig
-from medweave_steps.training.data.cases import usable_cases
 from medweave_steps.training.distributed.group import Alone, Group
 
 WORKERS = "the work runs on COMPSs workers, whose counters are not read"
@@ -93,11 +94,16 @@ def usable_model(config: DistributedConfig, prepared: PreparedFolder) -> ModelCa
     card = read_card(config.trained_model)
     check_float32(card, "be trained further", expected=AS_TRAINED, do="set --trained-model to that folder")
     check_cohort_fits(card, prepared.cohort)
-    usable_cases(prepared)
+    task_of(card, prepared).usable_cases(prepared)
     multiple = card.input.patch_multiple
     fits = not any(side % multiple for side in config.patch_shape)
     check_option(fits, "patch_shape", config.patch_shape, f"multiples of {multiple}, as in the model card")
     return card
+
+
+def task_of(card: ModelCard, prepared: PreparedFolder) -> TrainingTask:
+    """Return what the model has learned and learns further."""
+    return task_named(card.task_name).training_of_card(card, prepared.cohort)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,18 +141,22 @@ def continue_on_rank(job: DistributedJob, group: Group) -> tuple[Mapping[str, An
     from medweave_steps.training.loop.checkpoint import read_checkpoint
     from medweave_steps.training.loop.energy import RanksEnergy
     from medweave_steps.training.loop.history import History
-    from medweave_steps.training.loop.validate import all_choices, interleaved
+    from medweave_steps.training.loop.validator import interleaved
 
     started, config = time.monotonic(), job.config
     context = StepContext(verb="train-distributed", num_threads=job.num_threads, quiet=group.rank != 0)
     prepared = open_prepared(config.training_set)
     content = read_checkpoint(config.resume_from) if config.resume_from else None
     check_agreement(group, facts_to_agree_on(job, prepared, content))
-    training, validation = usable_cases(prepared)
+    task = task_of(job.card, prepared)
+    training, validation = task.usable_cases(prepared)
     check_arrays(group, [*training, *validation])
     network = load_plain(config.trained_model, job.card)
-    task = replica_job(job)
-    engine = open_engine(job.engine, task, group)
+    replicas = replica_job(job, task)
+    validator = task.open_validator(
+        config, prepared, validation, window_shape=replicas.window_shape, overlap=replicas.overlap, device=None
+    )
+    engine = open_engine(job.engine, replicas, group)
     course, checkpoints = course_of(job, group, engine, network, prepared, content)
     if content is not None:
         context.notice(f"resumed from a checkpoint after round {len(course.rounds)} of {config.rounds}.")
@@ -157,25 +167,23 @@ def continue_on_rank(job: DistributedJob, group: Group) -> tuple[Mapping[str, An
     energy = RanksEnergy(group, device, powercap=job.powercap, elsewhere=elsewhere)
     with contextlib.closing(energy):
         run_rounds(
-            task, engine, course, checkpoints, history, energy,
+            replicas, engine, validator, course, checkpoints, history, energy,
             lambda total, done: context.progress(unit="round", total=total, done=done),
         )  # fmt: skip
     history.close()
-    choices = all_choices(task.overlap)
-    per_case = interleaved(engine.tallies(packed(course.best_weights), choices, None, course.bfloat16))
+    shares = engine.tallies(packed(course.best_weights), validator.choices, None, course.bfloat16)
+    per_case = interleaved(shares)
     counted = energy.counted(course.each_wh)
     if group.rank != 0:
         return None
-    chosen, figures = deliver.choose(
-        context, validation, choices, per_case, max_false_positives=config.max_false_positives
-    )
+    chosen, figures = validator.choose(context, per_case)
     if course.best_round == 0:
         context.notice("no round improved the validation score of the input model: its weights are unchanged.")
-    context.ranks += facts_of(task, course)
+    context.ranks += facts_of(replicas, course)
     network.load_state_dict(course.best_weights)
     seconds = time.monotonic() - started
     card = child_card(
-        job, prepared, course, {**engine.card_facts(), **pace_of(task, course)}, chosen, figures, counted, seconds
+        job, prepared, course, {**engine.card_facts(), **pace_of(replicas, course)}, chosen, figures, counted, seconds
     )
     deliver.write_model(job.folder, network, card)
     context.versions |= environment.library_versions()
@@ -230,7 +238,7 @@ def facts_to_agree_on(
     }
 
 
-def replica_job(job: DistributedJob) -> Any:
+def replica_job(job: DistributedJob, task: TrainingTask) -> Any:
     """Return the job of the replicas, from the options and the card of the model."""
     from medweave_steps.train_distributed.engines.replica import ReplicaJob
 
@@ -238,27 +246,30 @@ def replica_job(job: DistributedJob) -> Any:
         # Tasks may run in another working directory.
         config=dataclasses.replace(job.config, training_set=job.config.training_set.absolute()),
         **job.config.of_replicas(),
+        task=task,
         architecture=json.dumps(job.card.architecture),
         window_shape=job.card.input.patch_shape,
+        window_hu=job.card.input.window_hu,
+        scaled_range=job.card.input.scaled_range,
         overlap=job.card.postprocessing.overlap,
         first_step=int(job.card.training.get("steps_done", 0)),
         num_threads=job.num_threads,
     )
 
 
-def open_engine(name: str, task: Any, group: Group) -> Any:
+def open_engine(name: str, replicas: Any, group: Group) -> Any:
     """Make the engine of this name."""
     if name == "ddp":
         from medweave_steps.train_distributed.engines.ddp import DdpEngine
 
-        return DdpEngine(task, group)
+        return DdpEngine(replicas, group)
     if name == "compss":
         from medweave_steps.train_distributed.engines.compss import CompssEngine
 
-        return CompssEngine(task)
+        return CompssEngine(replicas)
     from medweave_steps.train_distributed.engines.in_order import InOrderEngine
 
-    return InOrderEngine(task)
+    return InOrderEngine(replicas)
 
 
 def child_card(

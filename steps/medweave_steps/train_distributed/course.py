@@ -12,7 +12,7 @@ from typing import Any
 from medweave_steps.runtime.signals import deferred
 from medweave_steps.train_distributed.engines.replica import Ability, Share
 from medweave_steps.training.distributed.average import packed, unpacked
-from medweave_steps.training.loop import checkpoint, validate
+from medweave_steps.training.loop import checkpoint
 
 _SAVED_FIELDS = ("weights", "best_score", "best_round", "best_weights", "rounds", "each_wh")
 
@@ -46,9 +46,8 @@ class Course:
         """Precision of the arithmetic, as the options name it."""
         return "bfloat16" if self.bfloat16 else "float32"
 
-    def consider(self, figures: Mapping[str, float | None]) -> None:
-        """Store the weights as the best ones if no earlier ones were better."""
-        score = validate.score(figures)
+    def consider(self, score: float) -> None:
+        """Store the weights as the best ones if no earlier ones had a better score."""
         if score >= self.best_score:
             self.best_score, self.best_round, self.best_weights = score, len(self.rounds), self.weights
 

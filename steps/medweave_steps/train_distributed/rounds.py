@@ -13,14 +13,15 @@ from medweave_steps.train_distributed.course import Course, RoundCheckpoints
 from medweave_steps.train_distributed.engines import ReplicaEngine
 from medweave_steps.train_distributed.engines.replica import ReplicaJob
 from medweave_steps.training.distributed.average import averaged, num_bytes_of, packed, unpacked
-from medweave_steps.training.loop import validate
 from medweave_steps.training.loop.energy import RanksEnergy, wh_of
 from medweave_steps.training.loop.history import History
+from medweave_steps.training.loop.validator import Figures, Validator, interleaved
 
 
 def run_rounds(
     job: ReplicaJob,
     engine: ReplicaEngine,
+    validator: Validator,
     course: Course,
     checkpoints: RoundCheckpoints,
     history: History,
@@ -30,42 +31,41 @@ def run_rounds(
     """Run the remaining rounds and write a checkpoint after each.
 
     Args:
+        validator: judges the tallies of the replicas.
         course: as it is before them; the engine has the memories that belong to it.
         history: gets a training and a validation point per round.
     Raises:
         StepError: a replica failed; the first one in their order.
     """
     if not course.rounds:
-        course.consider(_figures(job, engine, course))
+        course.consider(validator.score(_figures(job, engine, validator, course)))
     for number, wh in enumerate(course.each_wh):
         history.add_event(_step_after(job, number), "energy_wh", wh)
     progress = make_progress(job.rounds, len(course.rounds))
     energy.begin()
     for number in range(len(course.rounds), job.rounds):
         loss = _train(job, engine, course, history)
-        figures = _figures(job, engine, course)
-        course.rounds[-1] = {**course.rounds[-1], "dice": figures["dice"]}
-        course.consider(figures)
+        figures = _figures(job, engine, validator, course)
+        text, numbers = validator.progress(figures)
+        course.rounds[-1] = {**course.rounds[-1], "dice": figures.get("dice")}
+        course.consider(validator.score(figures))
         history.add(_step_after(job, number), figures)
         course.each_wh.append(wh_of(energy.joules()))
         history.add_event(_step_after(job, number), "energy_wh", course.each_wh[-1])
         if checkpoints.folder is not None:  # every rank must give its optimizer state
             checkpoints.write(course, engine.memories(), history.points)
-        progress.step(
-            f"loss {loss:.3f}, validation Dice {figures['dice'] or 0:.2f}, sensitivity {figures['sensitivity'] or 0:.2f}",
-            loss=round(loss, 4), dice=figures["dice"] or 0.0, sensitivity=figures["sensitivity"] or 0.0,
-        )  # fmt: skip
+        progress.step(f"loss {loss:.3f}, {text}", loss=round(loss, 4), **numbers)
 
 
 def _step_after(job: ReplicaJob, number: int) -> int:
     return job.first_step + (number + 1) * job.steps_per_round
 
 
-def _figures(job: ReplicaJob, engine: ReplicaEngine, course: Course) -> dict[str, float | None]:
+def _figures(job: ReplicaJob, engine: ReplicaEngine, validator: Validator, course: Course) -> Figures:
     """Return the figures of the current weights on the validation split."""
-    plain = [validate.plain(job.overlap)]
+    plain = [validator.plain]
     shares = engine.tallies(packed(course.weights), plain, job.config.validation_cases or None, course.bfloat16)
-    return validate.summary([case[0] for case in validate.interleaved(shares)])
+    return validator.figures([case[0] for case in interleaved(shares)])
 
 
 def _train(job: ReplicaJob, engine: ReplicaEngine, course: Course, history: History) -> float:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from medweave_core.errors import UsageError
+from medweave_steps.runtime.environment import available_memory_bytes
 from medweave_steps.runtime.imports import require
 
 
@@ -33,6 +34,14 @@ def choose_device(wanted: Literal["auto", "cpu", "cuda"], *, local_rank: int = 0
             do="start fewer ranks or more nodes, or choose --device cpu",
         )
     return torch.device("cuda", local_rank)
+
+
+def free_bytes(device: Any) -> int:
+    """Return the free memory of a device, that of the CPU within the limit of its cgroup."""
+    torch = require("torch", extra="train")
+    if device.type == "cuda":
+        return int(torch.cuda.mem_get_info(device)[0])
+    return available_memory_bytes()
 
 
 def move_to_device(network: Any, device: Any) -> Any:

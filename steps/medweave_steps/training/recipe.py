@@ -12,6 +12,8 @@ from typing import Any, Literal
 from medweave_steps.runtime.options import check_option, option
 
 MOST_DATA_WORKERS = 4
+_NAMED_IF_USED = ("optimizer", "momentum", "last_rate", "cycles", "gradient_clip", "augmentation")
+"""Options younger than some checkpoints, whose identity has them only where they differ from their default."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,14 +28,28 @@ class Recipe:
     patch_shape: tuple[int, int, int] = option(
         "patch size along I J K, in voxels", default=(32, 32, 32), metavar="I J K"
     )
-    weight_decay: float = option("decoupled weight decay (AdamW); 0 is plain Adam", default=0.0)
+    optimizer: Literal["adam", "adamw", "sgd"] = option(
+        "optimizer: adam (with --weight-decay, AdamW), adamw, or sgd with Nesterov momentum", default="adam"
+    )
+    weight_decay: float = option(
+        "decoupled weight decay (AdamW); 0 is plain Adam; with sgd, an L2 penalty", default=0.0
+    )
+    momentum: float = option("Nesterov momentum of sgd; 0 is plain gradient descent", default=0.99)
     beta2: float = option("beta2 of Adam: decay rate of the second moment", default=0.999)
     amsgrad: bool = option("use the AMSGrad variant of Adam", default=False)
-    schedule: Literal["one-cycle", "constant"] = option(
-        "learning-rate schedule: one-cycle (rises, then falls), or constant",
+    schedule: Literal["one-cycle", "constant", "polynomial", "cosine", "geometric", "cyclic"] = option(
+        "learning-rate schedule: one-cycle (rises, then falls), constant, polynomial (falls with power 0.9), cosine (falls), "
+        "geometric (falls by the same factor in each step), or cyclic (rises and falls --cycles times)",
         default="one-cycle",
     )
     warm_up: float = option("fraction of the steps in which the learning rate rises (one-cycle)", default=0.1)
+    last_rate: float = option(
+        "lowest learning rate of the geometric and cyclic schedules, as a fraction of --learning-rate", default=0.01
+    )
+    cycles: int = option("number of cycles of the cyclic schedule in the whole training", default=4)
+    gradient_clip: float = option(
+        "largest norm of all gradients together; longer gradients are scaled down to it; 0 does not clip", default=0.0
+    )
     dice_weight: float = option("weight of the Dice loss", default=1.0)
     dice: Literal["batch", "sample"] = option(
         "Dice reduction: batch is one Dice over all patches of a rank; sample is the mean of the Dice of each patch",
@@ -44,15 +60,25 @@ class Recipe:
     )
     cross_entropy_weight: float = option("weight of the cross-entropy loss", default=1.0)
     lesion_share: float = option(
-        "fraction of patches sampled on lesions, with equal probability per lesion", default=0.6
+        "fraction of patches sampled on lesions, with equal probability per lesion; of several labels, each is equally likely",
+        default=0.6,
     )
     bright_share: float = option(
         "fraction of the other patches sampled on bright structures (vessels) in cases cropped to the lungs",
         default=0.3,
     )
-    thick_share: float = option("fraction of the other patches sampled on thick bright structures (hila)", default=0.4)
+    thick_share: float = option(
+        "fraction of the other patches sampled on thick bright structures (hila) in cases cropped to the lungs; all other cases: "
+        "anywhere",
+        default=0.4,
+    )
     augment: bool | None = option(
         "augment patches: flips, rotations, intensity changes (default: yes; no with --epochs)", default=None
+    )
+    augmentation: Literal["basic", "full"] = option(
+        "kind of augmentation: basic (flips, rotations by 90°, small intensity changes), or full, that of nnU-Net (rotation by any "
+        "angle, scaling, gamma, noise, mirroring), for z-scored intensities",
+        default="basic",
     )
     seed: int = option("random seed of weight initialization, patches and augmentation", default=0)
 
@@ -66,7 +92,8 @@ class Recipe:
         "number of validation cases during training; 0 means all; the final validation uses all", default=0
     )
     max_false_positives: float = option(
-        "maximum number of false positives per validation scan when the postprocessing thresholds are selected",
+        "maximum number of false positives per validation scan, of each label or region, when the postprocessing thresholds are "
+        "selected",
         default=0.5,
     )
     precision: Literal["auto", "float32", "bfloat16"] = option(
@@ -92,7 +119,7 @@ class Recipe:
         check_option(self.batch_size >= 1, "batch_size", self.batch_size, "at least 1")
         for name in ("validation_cases", "seed"):
             check_option(getattr(self, name) >= 0, name, getattr(self, name), "0 or more")
-        for name in ("weight_decay", "dice_weight", "cross_entropy_weight", "max_false_positives"):
+        for name in ("weight_decay", "dice_weight", "cross_entropy_weight", "max_false_positives", "gradient_clip"):
             check_option(0 <= getattr(self, name) < math.inf, name, getattr(self, name), "0 or more")
         for name in ("lesion_share", "bright_share", "thick_share"):
             check_option(0 <= getattr(self, name) <= 1, name, getattr(self, name), "0 to 1")
@@ -101,6 +128,10 @@ class Recipe:
         check_option(0 <= self.beta2 < 1, "beta2", self.beta2, "0 or more, and less than 1")
         check_option(0 < self.dice_smoothing < math.inf, "dice_smoothing", self.dice_smoothing, "more than 0")
         check_option(0 < self.warm_up < 1, "warm_up", self.warm_up, "between 0 and 1")
+        check_option(0 <= self.momentum < 1, "momentum", self.momentum, "0 or more, and less than 1")
+        check_option(0 < self.last_rate <= 1, "last_rate", self.last_rate, "more than 0, at most 1")
+        check_option(self.cycles >= 1, "cycles", self.cycles, "at least 1")
+        self._check_optimizer()
         check_option(
             self.dice_weight + self.cross_entropy_weight > 0,
             "dice_weight",
@@ -108,6 +139,25 @@ class Recipe:
             "a positive weight of at least one loss term",
         )
         check_option(min(self.patch_shape) >= 1, "patch_shape", self.patch_shape, "numbers of voxels, each >= 1")
+
+    def _check_optimizer(self) -> None:
+        """Refuse options that the selected optimizer or schedule would ignore."""
+        decays = self.optimizer != "adamw" or self.weight_decay > 0
+        check_option(decays, "weight_decay", self.weight_decay, "more than 0 with --optimizer adamw, such as 0.01")
+        defaults = {field.name: field.default for field in dataclasses.fields(self)}
+        for name, has_effect, expected in (
+            ("momentum", self.optimizer == "sgd", "no value: the option applies only to --optimizer sgd"),
+            ("beta2", self.optimizer != "sgd", "no value: the option applies only to --optimizer adam and adamw"),
+            ("amsgrad", self.optimizer != "sgd", "no value: the option applies only to --optimizer adam and adamw"),
+            ("cycles", self.schedule == "cyclic", "no value: the option applies only to --schedule cyclic"),
+            (
+                "last_rate",
+                self.schedule in ("geometric", "cyclic"),
+                "no value: the option applies only to --schedule geometric and cyclic",
+            ),
+        ):
+            value = getattr(self, name)
+            check_option(has_effect or value == defaults[name], name, value, expected)
 
 
 def options_of(recipe: Recipe, *, leave_out: Collection[str]) -> dict[str, Any]:
@@ -125,7 +175,7 @@ def options_of(recipe: Recipe, *, leave_out: Collection[str]) -> dict[str, Any]:
         if "variants" in field.metadata:
             own = {part.name: (getattr(value, part.name), part.default) for part in dataclasses.fields(value)}
             values |= {name: used for name, (used, default) in own.items() if used != default}
-        else:
+        elif field.name not in _NAMED_IF_USED or value != field.default:
             values[field.name] = value
     values["augment"] = recipe.augments
     return {

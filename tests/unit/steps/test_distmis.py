@@ -15,10 +15,11 @@ from medweave_steps.cli import main
 from medweave_steps.io.model.folder import read_card
 from medweave_steps.io.model.network import build_network, load_network
 from medweave_steps.networks.distmis import AlongDepth, DistMisUnet, num_parameters
+from medweave_steps.tasks.segmentation.loss import dice_cross_entropy
 from medweave_steps.train.config import TrainConfig
 from medweave_steps.train.network import architecture, seeded_network
-from medweave_steps.training.loop.loss import dice_cross_entropy
 from medweave_steps.training.loop.stepper import Stepper
+from support.one_label import TASK
 from support.training_set import TINY, training_set
 from support.weights import assert_equal_weights
 
@@ -131,7 +132,8 @@ def stepper(**options: Any) -> Stepper:
     values = config(**options)
     network = torch.nn.Conv3d(1, 1, 1)
     return Stepper(
-        recipe=values, learning_rate=values.learning_rate, num_steps=10, network=network, wrapped=network,
+        recipe=values, loss=TASK.open_loss(values), learning_rate=values.learning_rate,
+        num_steps=10, network=network, wrapped=network,
         device=torch.device("cpu"), uses_bfloat16=False,
     )  # fmt: skip
 
@@ -167,7 +169,7 @@ def test_a_rise_of_one_step_is_no_division_by_zero() -> None:
 @pytest.mark.parametrize(("norm", "kind"), [("group", "GroupNorm"), ("instance", "InstanceNorm3d")])
 @pytest.mark.parametrize("network", ["unet", "distmis-as-described"])
 def test_every_network_takes_every_normalisation(network: str, norm: str, kind: str) -> None:
-    built = seeded_network(config(network=network, norm=norm, channels=(4, 12), strides=(2,)), channels=4)
+    built = seeded_network(config(network=network, norm=norm, channels=(4, 12), strides=(2,)), TASK, channels=4)
     kinds = {type(module).__name__ for module in built.modules()}
     assert {name for name in kinds if "Norm" in name} == {kind}
 

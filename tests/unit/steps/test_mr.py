@@ -21,11 +21,11 @@ from medweave_steps.io.model.bundle_files import inference_config
 from medweave_steps.io.model.folder import write_card
 from medweave_steps.preprocess.contrasts import box_of_multiples
 from medweave_steps.segment.fit import check_fits
+from medweave_steps.tasks.segmentation.volumes import VolumeSampler
 from medweave_steps.train.config import TrainConfig
-from medweave_steps.training.data.cases import open_sampler
-from medweave_steps.training.data.volumes import VolumeSampler
 from support.brain_cohort import MATRIX_SIZE, PREPARED_SHAPE, SPACING_MM, write_brains
 from support.model_folders import tiny_card
+from support.one_label import open_sampler
 
 
 def step(folder: Path, *words: str) -> int:

@@ -129,7 +129,11 @@ def test_a_rotated_grid_is_resampled_as_simpleitk_does():
     turned = np.array([[cosine, -1.7 * sine, 0, 9], [sine, 1.7 * cosine, 0, 3], [0, 0, 2.5, -1], [0, 0, 0, 1]])
     values = np.random.default_rng(3).normal(size=(20, 15, 9)).astype(np.float32)
     seen = np.stack(
-        list(resample_to_grid(values, grid(turned, values.shape), grid(), planes=range(SHAPE[2]), outside=-99.0)),
+        list(
+            resample_to_grid(
+                values, grid(turned, values.shape), grid(), planes=range(SHAPE[2]), plane_axis=2, outside=-99.0
+            )
+        ),
         axis=2,
     )
     target, linear = as_itk(np.zeros(SHAPE, np.float32), AFFINE), SimpleITK.sitkLinear

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from medweave_core.errors import UsageError
-from medweave_steps.tasks import check_task, task_names
+from medweave_steps.tasks import task_named, task_names
 from support.training_set import training_set
 
 STRATEGY = """
@@ -86,6 +86,109 @@ class Tiny(torch.nn.Sequential):
         super().__init__(torch.nn.Conv3d(channels, width, 3, padding=1), torch.nn.ReLU(), torch.nn.Conv3d(width, 1, 1))
 """
 
+TASK = """
+from dataclasses import dataclass
+import numpy as np
+from medweave_core.contracts.model import OutputContract, Postprocessing
+from medweave_steps.runtime.options import option
+from medweave_steps.tasks import Task
+from medweave_steps.tasks.training import TaskOptions, TrainingTask
+from medweave_steps.training.data.batch import joined, scaled
+from medweave_steps.training.loop.validator import Validator
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options(TaskOptions):
+    gain: float = option("factor of the intensity to predict", default=1.0)
+
+class Corners:
+    # The lowest corner of every case, which is the whole training set.
+    def __init__(self, recipe, cases, window, gain):
+        self.recipe, self.cases, self.window, self.gain = recipe, cases, window, gain
+
+    def batch(self, step, *, rank=0, world_size=1):
+        i, j, k = self.recipe.patch_shape
+        patches = []
+        for place in range(rank, self.recipe.batch_size, world_size):
+            case = self.cases[(step + place) % len(self.cases)]
+            image = np.array(scaled(case.volume_CIJK()[:, :i, :j, :k], self.window))
+            patches.append((image, image * np.float32(self.gain), case.case.case_id))
+        return joined(patches, num_together=self.recipe.batch_size)
+
+    def divide_memory(self, num_processes):
+        pass
+
+    def num_counted(self, steps, *, rank, world_size):
+        return steps * len(range(rank, self.recipe.batch_size, world_size))
+
+    def num_padding(self, steps, *, rank, world_size):
+        return 0
+
+    def digest(self):
+        return "corners"
+
+class Errors(Validator):
+    plain, choices = "all", ("all",)
+
+    def __init__(self, cases, window, gain):
+        self.cases, self.window, self.gain = cases, window, gain
+
+    def tallies(self, predictor, choices, *, num_cases=None, rank=0, world_size=1):
+        import torch
+        tallies = []
+        for case in self.cases[:num_cases][rank::world_size]:
+            image = torch.from_numpy(np.array(scaled(case.volume_CIJK(), self.window)))[None]
+            with torch.inference_mode():
+                tallies.append([float((predictor(image) - self.gain * image).square().mean())])
+        return tallies
+
+    def figures(self, tallies):
+        return {"error": sum(tallies) / len(tallies)}
+
+    def score(self, figures):
+        return 1 / (1 + figures["error"])
+
+    def progress(self, figures):
+        return f"validation error {figures['error']:.3f}", {"error": figures["error"]}
+
+    def choose(self, context, per_case):
+        for case, (error,) in zip(self.cases, per_case):
+            context.add_case(case.case.case_id, error=error)
+        return Postprocessing(), self.figures([error for (error,) in per_case])
+
+@dataclass(frozen=True)
+class Training(TrainingTask):
+    window: tuple
+    gain: float
+    num_channels = 1
+
+    def usable_cases(self, prepared):
+        return prepared.cases("train"), prepared.cases("validation")
+
+    def open_sampler(self, recipe, prepared, training, *, whole_volumes=False, cache_mib=None):
+        return Corners(recipe, training, self.window, self.gain)
+
+    def open_loss(self, recipe):
+        return lambda output, label: (output - label).square().mean()
+
+    def open_validator(self, recipe, prepared, validation, *, window_shape, overlap, device):
+        return Errors(validation, self.window, self.gain)
+
+    def card_fields(self, cohort):
+        return {"name": "denoiser", "task": "Regression of intensity", "labels": (), "output": OutputContract()}
+
+class Regression(Task):
+    name = "regression"
+    Options = Options
+
+    def training_of_cohort(self, cohort, options):
+        return Training(cohort.window_hu, options.gain)
+
+    def training_of_card(self, card, cohort):
+        return Training(cohort.window_hu, card.training.get("gain", 1.0))
+
+TASK = Regression()
+"""
+
 ENTRY_POINTS = """
 [medweave.strategies]
 gossip = thirdparty.strategy:Gossip
@@ -116,7 +219,9 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     install(folder, "thirdparty", ENTRY_POINTS)
     package = folder / "thirdparty"
     package.mkdir()
-    for module, text in (("__init__", ""), ("strategy", STRATEGY), ("network", NETWORK), ("layers", LAYERS)):
+    for module, text in (
+        ("__init__", ""), ("strategy", STRATEGY), ("network", NETWORK), ("layers", LAYERS), ("task", TASK),
+    ):  # fmt: skip
         (package / f"{module}.py").write_text(text)
     return folder
 
@@ -239,12 +344,33 @@ def test_an_option_of_another_strategy_is_refused(site: Path, data: Path, tmp_pa
     assert "with --strategy local-sgd only" in ended.stderr
 
 
-def test_a_task_of_another_package_is_found_and_refused(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.slow
+def test_a_task_of_another_package_trains_and_is_continued(site: Path, data: Path, tmp_path: Path) -> None:
+    for folder, ranks in (("one", ()), ("two", ("--strategy", "ddp", "--ranks", 2))):
+        (tmp_path / folder).mkdir()
+        ended = train(tmp_path / folder, site, data, "--task", "regression", "--gain", 0.5, *ranks)
+        assert ended.returncode == 0, ended.stderr
+        assert "validation error" in ended.stderr
+        card = json.loads((tmp_path / folder / "model" / "model_card.json").read_text())
+        assert (card["name"], card["task_name"], card["training"]["gain"]) == ("denoiser", "regression", 0.5)
+        assert list(card["metrics"]) == ["validation_error"]
+    curve = json.loads((tmp_path / "one" / "training_log" / "curves.json").read_text())
+    losses = [point["loss"] for point in curve if "loss" in point]
+    assert losses[-1] < losses[0]
+    further = step(
+        tmp_path / "one", site, "train-distributed", "--training-set", data, "--trained-model", "model", "--output", "further",
+        "--rounds", 1, "--steps-per-round", 2, "--batch-size", 4, "--patch-shape", 8, 8, 8, "--precision", "float32",
+        "--num-threads", 1, "--training-log", "log",
+    )  # fmt: skip
+    assert further.returncode == 0, further.stderr
+
+
+def test_tasks_of_other_packages_are_found_and_unknown_ones_refused(
+    site: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.syspath_prepend(str(site))
     assert task_names() == ("segmentation", "regression")
-    check_task("segmentation")
-    with pytest.raises(UsageError) as caught:
-        check_task("regression")
-    assert caught.value.seen == "a task of another package"
-    with pytest.raises(UsageError, match="unsupported task 'detection'"):
-        check_task("detection")
+    assert task_named("regression").name == "regression"
+    with pytest.raises(UsageError, match="unknown task 'segmentaton'") as caught:
+        task_named("segmentaton")
+    assert "segmentation" in caught.value.do

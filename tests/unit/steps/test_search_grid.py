@@ -64,6 +64,7 @@ def test_a_seed_that_is_named_counts() -> None:
         (SearchGrid(product={"learning_rate": (1,)}), "option 'learning_rate'"),
         (SearchGrid(product={"--steps": (1,)}), "option '--steps'"),
         *((SearchGrid(product={name: ("x",)}), f"option '{name}'") for name in RESERVED),
+        (SearchGrid(product={"folds": (2, 3)}), "option 'folds'"),
         (SearchGrid(product={"steps": ({"a": 1},)}), 'steps: {"a": 1}'),
         (SearchGrid(product={"steps": (None,)}), "steps: null"),
         (SearchGrid(product={"learning-rate": (math.nan,)}), "learning-rate: NaN"),

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from medweave_core.errors import UsageError
-from medweave_steps.training.data.patches import Batch
+from medweave_steps.training.data.batch import Batch
 from medweave_steps.training.distributed.group import Alone
 from support import strategy_work
 from support.rank_work import run_to_its_end

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from medweave_core.errors import InternalError
-from medweave_steps.training.data.patches import Batch
+from medweave_steps.training.data.batch import Batch
 from medweave_steps.training.distributed.group import Alone
 from medweave_steps.training.loop.stepper import Stepper, not_a_number
 from support.strategy_work import Case, options, trainer_of

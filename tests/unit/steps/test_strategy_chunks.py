@@ -15,6 +15,7 @@ import torch
 from medweave_core.errors import UsageError, UserInputError
 from medweave_steps.cli import main
 from medweave_steps.io.cohort.prepared import open_prepared
+from medweave_steps.tasks.segmentation.volumes import VolumeSampler
 from medweave_steps.train.network import architecture, seeded_network
 from medweave_steps.train_distributed.config import DistributedConfig
 from medweave_steps.train_distributed.engines import replica
@@ -22,13 +23,12 @@ from medweave_steps.train_distributed.engines.compss import CompssEngine
 from medweave_steps.train_distributed.engines.replica import ReplicaJob
 from medweave_steps.training.data.batches import Batches
 from medweave_steps.training.data.case_cache import MIB, sample_bytes
-from medweave_steps.training.data.cases import open_sampler, usable_cases
-from medweave_steps.training.data.volumes import VolumeSampler
 from medweave_steps.training.distributed.average import averaged, packed, unpacked
 from medweave_steps.training.distributed.group import Alone
 from medweave_steps.training.loop.checkpoint import read_checkpoint
 from medweave_steps.training.loop.chunks import Chunk, chunk_of
 from support import fake_pycompss, strategy_work
+from support.one_label import TASK, open_sampler, usable_cases
 from support.rank_work import OneOfTwo, run_to_its_end
 from support.strategy_work import Case, by_two_ranks, largest_difference, options
 from support.training_set import training_set
@@ -220,13 +220,13 @@ def test_its_average_is_that_of_compss_for_the_same_partition_bit_for_bit(
         batch_size=4, patch_shape=SHAPE, learning_rate=config.learning_rate, schedule="constant", precision="float32",
     )  # fmt: skip
     job = ReplicaJob(
-        config=further, **further.of_replicas(), architecture=json.dumps(architecture(config)), window_shape=SHAPE,
+        config=further, **further.of_replicas(), task=TASK, architecture=json.dumps(architecture(config)), window_shape=SHAPE,
         overlap=config.overlap, first_step=0, num_threads=1,
     )  # fmt: skip
     bench = dataclasses.replace(replica._bench(job), sampler=PartOfARank(sampler_of(config)))
     monkeypatch.setattr(replica, "_bench", lambda _: bench)
     calls = fake_pycompss.install(monkeypatch, in_runtime=False)
-    engine, content = CompssEngine(job), packed(seeded_network(config).state_dict())
+    engine, content = CompssEngine(job), packed(seeded_network(config, TASK).state_dict())
     for number in range(3):
         shares = engine.train(number, content, bfloat16=False)
         assert [share.samples for share in shares] == [2] * 4
@@ -265,7 +265,7 @@ def test_it_continues_in_another_way_and_where_a_rank_has_nothing(
 
 def test_the_chunks_of_all_ranks_are_sent_once_an_epoch(data: Path, by_ranks: dict[str, dict[str, Any]]) -> None:
     of_weights = sum(
-        tensor.numel() * tensor.element_size() for tensor in seeded_network(volumes(data)).state_dict().values()
+        tensor.numel() * tensor.element_size() for tensor in seeded_network(volumes(data), TASK).state_dict().values()
     )
     assert by_ranks["chunks"]["bytes"] == 3 * 2 * 2 * of_weights
     assert by_ranks["whole"]["bytes"] == 3 * 2 * of_weights

@@ -14,11 +14,11 @@ import torch
 from medweave_steps.io.cohort.prepared import open_prepared
 from medweave_steps.runtime.environment import RankPlace
 from medweave_steps.training.data.batches import AHEAD, Batches
-from medweave_steps.training.data.cases import open_sampler, usable_cases
 from medweave_steps.training.device import move_to_device
 from medweave_steps.training.distributed.group import Alone, RankGroup
 from medweave_steps.training.loop.checkpoint import read_checkpoint
 from medweave_steps.training.loop.stepper import Stepper
+from support.one_label import open_sampler, usable_cases
 from support.strategy_work import Case, largest_difference, options, trained
 from support.training_set import training_set
 

@@ -23,6 +23,7 @@ from medweave_steps.training.distributed.average import averaged, packed, unpack
 from medweave_steps.training.distributed.group import Alone
 from medweave_steps.training.strategies import STRATEGIES, Strategy, strategy_class
 from support import strategy_work
+from support.one_label import TASK
 from support.rank_work import run_to_its_end
 from support.strategy_work import KINDS, Case, by_two_ranks, case_of, largest_difference, options
 from support.training_set import training_set
@@ -85,10 +86,11 @@ def test_it_averages_as_train_distributed_does_bit_for_bit(data: Path, shared: d
         batch_size=config.batch_size, patch_shape=config.patch_shape, learning_rate=config.learning_rate,
     )  # fmt: skip
     job = ReplicaJob(
-        config=further, **further.of_replicas(), architecture=json.dumps(architecture(config)), window_shape=config.window_shape,
+        config=further, **further.of_replicas(), task=TASK,
+        architecture=json.dumps(architecture(config)), window_shape=config.window_shape,
         overlap=config.overlap, first_step=0, num_threads=1,
     )  # fmt: skip
-    engine, content = InOrderEngine(job), packed(seeded_network(config).state_dict())
+    engine, content = InOrderEngine(job), packed(seeded_network(config, TASK).state_dict())
     for number in range(further.rounds):
         shares = engine.train(number, content, bfloat16=False)
         content = packed(averaged([unpacked(share.weights) for share in shares], [share.samples for share in shares]))

@@ -12,9 +12,9 @@ import torch
 
 from medweave_core.errors import TryAgainError, UsageError
 from medweave_steps.io.model.network import build_network
+from medweave_steps.tasks.segmentation.sampler import PatchSampler
 from medweave_steps.train.config import TrainConfig
 from medweave_steps.train.network import architecture
-from medweave_steps.training.data.patches import PatchSampler
 from medweave_steps.training.distributed.group import Alone
 from medweave_steps.training.loop import memory
 from medweave_steps.training.loop.recompute import recompute_activations

@@ -11,12 +11,15 @@ import torch
 
 from medweave_steps.cli import main
 from medweave_steps.io.model.folder import read_card
+from medweave_steps.tasks.segmentation.sampler import PatchSampler
+from medweave_steps.tasks.segmentation.training import SegmentationTraining
 from medweave_steps.train_distributed.config import DistributedConfig
 from medweave_steps.train_distributed.engines import replica
-from medweave_steps.training.data.patches import Batch, PatchSampler
+from medweave_steps.training.data.batch import Batch
 from medweave_steps.training.loop.stepper import Stepper
 from support import fake_pycompss
 from support.continued import folder_to_continue, words
+from support.one_label import TASK
 from support.weights import assert_equal_weights
 
 pytestmark = pytest.mark.slow  # each starts training processes, or waits for a fixture that does
@@ -63,8 +66,8 @@ def test_data_are_opened_once_for_all_rounds_of_a_process(
         opened.append(values)
         return open_sampler(*values, **named)
 
-    open_sampler = replica.open_sampler
-    monkeypatch.setattr(replica, "open_sampler", noted)
+    open_sampler = SegmentationTraining.open_sampler
+    monkeypatch.setattr(SegmentationTraining, "open_sampler", noted)
     fake_pycompss.install(monkeypatch)
     replica._bench.cache_clear()
     assert main(words(tmp_path, "--engine", engine, data=continued)) == 0
@@ -78,6 +81,7 @@ def test_batches_of_a_replica_are_cut_ahead_of_its_next_round(continued: Path, t
         batch_size=3, patch_shape=(8, 8, 8),
     )  # fmt: skip
     job = replica.ReplicaJob(
+        task=TASK,
         config=config, **config.of_replicas(),
         architecture=json.dumps(read_card(continued / "parent").architecture),
         window_shape=(24, 20, 16), overlap=0.0, first_step=0, num_threads=1,

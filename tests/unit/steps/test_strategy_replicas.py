@@ -84,7 +84,7 @@ def test_the_optimiser_of_a_replica_continues_from_round_to_round(
     continued: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # With one replica there is nothing to average: six rounds of a step are one round of six.
-    import medweave_steps.training.loop.validate as validate
+    import medweave_steps.tasks.segmentation.validation as validate
 
     rising = iter(range(100))
     monkeypatch.setattr(validate, "score", lambda figures: float(next(rising)))
@@ -207,7 +207,7 @@ def test_compss_that_is_not_installed_is_never_replaced(
 def test_the_model_that_was_given_is_kept_where_no_round_was_better(
     continued: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import medweave_steps.training.loop.validate as validate
+    import medweave_steps.tasks.segmentation.validation as validate
 
     falling = iter(range(100, 0, -1))
     monkeypatch.setattr(validate, "score", lambda figures: float(next(falling)))

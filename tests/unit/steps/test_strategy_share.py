@@ -11,12 +11,12 @@ import pytest
 from medweave_core.errors import UsageError, UserInputError
 from medweave_steps.io.cohort.prepared import open_prepared
 from medweave_steps.runtime.environment import NodeGroup
+from medweave_steps.tasks.segmentation.volumes import VolumeSampler
 from medweave_steps.train.config import TrainConfig
-from medweave_steps.training.data.cases import open_sampler
-from medweave_steps.training.data.volumes import VolumeSampler
 from medweave_steps.training.distributed.group import Alone
 from medweave_steps.training.distributed.launch import run_ranks
 from support import rank_work
+from support.one_label import open_sampler
 from support.training_set import SHAPE, training_set
 
 

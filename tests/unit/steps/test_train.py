@@ -324,7 +324,7 @@ def test_an_output_that_exists_is_not_overwritten(trained: Path, capfd: pytest.C
 
 def test_training_stops_when_patience_runs_out(trained: Path, tmp_path: Path) -> None:
     # A learning rate this small changes nothing, but ties count as better; so the score is made to fall.
-    import medweave_steps.training.loop.validate as validate
+    import medweave_steps.tasks.segmentation.validation as validate
 
     falling = iter(range(100, 0, -1))
     with pytest.MonkeyPatch.context() as patch:

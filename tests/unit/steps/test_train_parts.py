@@ -15,15 +15,16 @@ from medweave_core.contracts.model import Postprocessing
 from medweave_steps.inference.windows import predict_probability as predict_as_segment
 from medweave_steps.io.cohort.prepared import open_prepared
 from medweave_steps.runtime.environment import computes_in_bfloat16
+from medweave_steps.tasks.segmentation import validation as validate
+from medweave_steps.tasks.segmentation.loss import dice_cross_entropy
+from medweave_steps.tasks.segmentation.sampler import PatchSampler, lesion_boxes, open_training_case
 from medweave_steps.train.config import TrainConfig
 from medweave_steps.train.network import seeded_network
 from medweave_steps.training.data.augment import augmented, changed_intensity
 from medweave_steps.training.data.batches import Batches
-from medweave_steps.training.data.patches import PatchSampler, lesion_boxes, open_training_case
-from medweave_steps.training.loop import validate
-from medweave_steps.training.loop.loss import dice_cross_entropy
 from support.model_folders import seeded_network as any_network
 from support.model_folders import tiny_card
+from support.one_label import TASK
 from support.training_set import WINDOW_HU, training_set
 
 
@@ -171,7 +172,7 @@ def test_the_loss_is_dice_over_the_batch_plus_cross_entropy() -> None:
 
 def test_the_network_normalises_by_batches_and_keeps_the_shape() -> None:
     config = TrainConfig(training_set=Path("a"), output=Path("b"))
-    network = seeded_network(config)
+    network = seeded_network(config, TASK)
     kinds = {type(module).__name__ for module in network.modules()}
     assert "BatchNorm3d" in kinds
     assert not any("InstanceNorm" in kind for kind in kinds)
@@ -199,7 +200,7 @@ def test_validation_predicts_as_segment_does() -> None:
         overlap=0.25,
         device=torch.device("cpu"),
     )
-    np.testing.assert_allclose(ours, predict_as_segment(engine, volume[None], card), atol=1e-5)
+    np.testing.assert_allclose(ours[0], predict_as_segment(engine, volume[None], card), atol=1e-5)
 
 
 def label_and_probability() -> tuple[np.ndarray, np.ndarray]:

@@ -81,7 +81,7 @@ class NiftiChannels:
             for index, stored in enumerate(_stored_planes(volume, digest)):
                 values[:, :, index] = volume.to_hu(stored, padding=padding)
             outside = volume.background if padding is None else padding
-            yield from resample_to_grid(values, volume.grid, self.grid, planes=indices, outside=outside)
+            yield from resample_to_grid(values, volume.grid, self.grid, planes=indices, plane_axis=2, outside=outside)
 
 
 def open_channels(paths: Sequence[Path], name: SeriesName, channels: tuple[str, ...]) -> NiftiChannels:

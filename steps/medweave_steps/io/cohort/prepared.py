@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 from dataclasses import dataclass
@@ -48,10 +49,15 @@ def read_index(path: Path) -> CohortIndex:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CaseFolder:
-    """One prepared case on disk; its methods return memory-mapped arrays."""
+    """One prepared case on disk; its methods return memory-mapped arrays.
+
+    Attributes:
+        ignore_value: value of label voxels without annotation, as the cohort declares it; None if there are none.
+    """
 
     case: PreparedCase
     folder: Path
+    ignore_value: int | None = None
 
     def info(self) -> VolumeInfo:
         """Return the geometry, with the inverse transform to the source."""
@@ -97,10 +103,24 @@ class CaseFolder:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreparedFolder:
-    """A folder of prepared cases."""
+    """A folder of prepared cases.
+
+    Attributes:
+        scaled_range: range that a network's input is scaled to, for CT.
+    """
 
     cohort: PreparedCohort
     folder: Path
+    scaled_range: tuple[float, float] = (0.0, 1.0)
+
+    def with_input(self, *, window_hu: tuple[float, float] | None, scaled_range: tuple[float, float]) -> PreparedFolder:
+        """Return the folder for a network that clips and scales CT in another way.
+
+        Args:
+            window_hu: within that of the cohort; None for MR.
+        """
+        cohort = dataclasses.replace(self.cohort, window_hu=window_hu)
+        return dataclasses.replace(self, cohort=cohort, scaled_range=scaled_range)
 
     def digest(self) -> str:
         """Return the SHA-256 of the entries of all cases in cohort.json; the arrays are not read."""
@@ -109,7 +129,7 @@ class PreparedFolder:
     def cases(self, split: Split | None = None) -> list[CaseFolder]:
         """Return the cases of one split, or all, in the order of the cohort file."""
         return [
-            CaseFolder(case=case, folder=self.folder / "cases" / case.case_id)
+            CaseFolder(case=case, folder=self.folder / "cases" / case.case_id, ignore_value=self.cohort.ignore_value)
             for case in self.cohort.cases
             if split in (None, case.split)
         ]

@@ -103,7 +103,7 @@ def check_cohort_fits(card: ModelCard, cohort: PreparedCohort) -> None:
     wanted = card.input
     same_channels = wanted.channel_names == cohort.channels and wanted.crop == cohort.crop
     same_spacing = all(abs(a - b) <= 1e-4 for a, b in zip(wanted.spacing_mm, cohort.spacing_mm, strict=True))
-    if same_spacing and wanted.window_hu == cohort.window_hu and same_channels:
+    if same_spacing and holds_window(cohort.window_hu, wanted.window_hu) and same_channels:
         return
     raise UserInputError(
         f"the preprocessed cases do not match the model '{card.name}'.",
@@ -111,6 +111,13 @@ def check_cohort_fits(card: ModelCard, cohort: PreparedCohort) -> None:
         expected=f"{_shown(wanted.spacing_mm, wanted.window_hu, wanted.crop, wanted.channel_names)} (model_card.json)",
         do="run preprocess on the cohort with the spacing, window and crop of this model card",
     )
+
+
+def holds_window(prepared: tuple[float, float] | None, wanted: tuple[float, float] | None) -> bool:
+    """Return whether values clipped to one window can be clipped to another one without loss; None is MR, which is not clipped."""
+    if prepared is None or wanted is None:
+        return prepared == wanted
+    return prepared[0] <= wanted[0] and wanted[1] <= prepared[1]
 
 
 def _shown(spacing_mm: object, window_hu: object, crop: str, channels: tuple[str, ...]) -> str:

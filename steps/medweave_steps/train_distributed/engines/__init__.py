@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Literal, Protocol
 
-from medweave_core.contracts.model import Postprocessing
 from medweave_core.errors import UsageError
 from medweave_steps.train_distributed.engines.replica import Ability, Share
-from medweave_steps.training.loop.validate import Tally
 
 EngineName = Literal["in-order", "ddp", "compss"]
 ENGINES: tuple[EngineName, ...] = ("in-order", "ddp", "compss")
@@ -24,8 +22,8 @@ class ReplicaEngine(Protocol):
         """Train every replica for one round from the same weights; the engine stores the states of their optimizers."""
 
     def tallies(
-        self, weights: bytes, choices: Sequence[Postprocessing], num_cases: int | None, bfloat16: bool
-    ) -> list[list[list[Tally]]]:
+        self, weights: bytes, choices: Sequence[Any], num_cases: int | None, bfloat16: bool
+    ) -> list[list[list[Any]]]:
         """Return the tallies of each replica's share of the validation cases by these weights."""
 
     def memories(self) -> list[bytes]:

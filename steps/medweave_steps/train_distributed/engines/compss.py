@@ -10,10 +10,8 @@ import importlib
 from collections.abc import Sequence
 from typing import Any
 
-from medweave_core.contracts.model import Postprocessing
 from medweave_core.errors import BackendMissingError, StepError
 from medweave_steps.train_distributed.engines.replica import Ability, ReplicaJob, Share
-from medweave_steps.training.loop.validate import Tally
 
 
 def require_pycompss() -> None:
@@ -59,8 +57,8 @@ class CompssEngine:
         return self._collected(submitted, spent=[parcel, *before])
 
     def tallies(
-        self, weights: bytes, choices: Sequence[Postprocessing], num_cases: int | None, bfloat16: bool
-    ) -> list[list[list[Tally]]]:
+        self, weights: bytes, choices: Sequence[Any], num_cases: int | None, bfloat16: bool
+    ) -> list[list[list[Any]]]:
         """Return the tallies; submits all tasks before it waits for the first."""
         parcel, how = self._tasks.Parcel(weights), self._tasks.Parcel((tuple(choices), num_cases))
         submitted = [self._tasks.tally_task(self.job, number, parcel, how, bfloat16) for number in self._replicas]

@@ -12,7 +12,6 @@ from typing import Any
 
 from pycompss.api.task import task
 
-from medweave_core.contracts.model import Postprocessing
 from medweave_core.errors import StepError
 from medweave_steps.runtime.verb import as_step_error
 from medweave_steps.train_distributed.engines import replica
@@ -55,7 +54,7 @@ def tally_task(job: ReplicaJob, number: int, weights: Parcel, how: Parcel, bfloa
     Args:
         how: choices of the postprocessing, and the number of cases or None.
     """
-    choices: Sequence[Postprocessing]
+    choices: Sequence[Any]
     choices, num_cases = how.content
     return Parcel(_attempt(replica.tally, job, number, weights.content, choices, num_cases, bfloat16))
 

@@ -6,12 +6,10 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
-from medweave_core.contracts.model import Postprocessing
 from medweave_steps.train_distributed.engines import replica
 from medweave_steps.train_distributed.engines.replica import Ability, ReplicaJob, Share
 from medweave_steps.training.distributed.agreement import check_agreement
 from medweave_steps.training.distributed.group import Group
-from medweave_steps.training.loop.validate import Tally
 
 
 class DdpEngine:
@@ -37,8 +35,8 @@ class DdpEngine:
         return self.group.gather(share)
 
     def tallies(
-        self, weights: bytes, choices: Sequence[Postprocessing], num_cases: int | None, bfloat16: bool
-    ) -> list[list[list[Tally]]]:
+        self, weights: bytes, choices: Sequence[Any], num_cases: int | None, bfloat16: bool
+    ) -> list[list[list[Any]]]:
         """Return the tallies of all ranks."""
         return self.group.gather(replica.tally(self.job, self.group.rank, weights, choices, num_cases, bfloat16))
 

@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from medweave_core.contracts.model import Postprocessing
 from medweave_steps.train_distributed.engines import replica
 from medweave_steps.train_distributed.engines.replica import Ability, ReplicaJob, Share
-from medweave_steps.training.loop.validate import Tally
 
 
 class InOrderEngine:
@@ -33,8 +31,8 @@ class InOrderEngine:
         return shares
 
     def tallies(
-        self, weights: bytes, choices: Sequence[Postprocessing], num_cases: int | None, bfloat16: bool
-    ) -> list[list[list[Tally]]]:
+        self, weights: bytes, choices: Sequence[Any], num_cases: int | None, bfloat16: bool
+    ) -> list[list[list[Any]]]:
         """Return the tallies of the shares, computed one after the other."""
         return [replica.tally(self.job, number, weights, choices, num_cases, bfloat16) for number in self._replicas]
 

@@ -16,7 +16,6 @@ from typing import Any
 
 import numpy as np
 
-from medweave_core.contracts.model import Postprocessing
 from medweave_core.contracts.volume import Triple
 from medweave_core.errors import TryAgainError
 from medweave_steps.io.cohort.prepared import open_prepared
@@ -24,15 +23,15 @@ from medweave_steps.io.model.network import build_network, one_logit
 from medweave_steps.networks import type_of_class
 from medweave_steps.runtime import environment
 from medweave_steps.runtime.imports import require
+from medweave_steps.tasks.training import TrainingTask
+from medweave_steps.training.data.batch import Batch, Sampler
 from medweave_steps.training.data.batches import Batches
-from medweave_steps.training.data.cases import open_sampler, usable_cases
-from medweave_steps.training.data.patches import Batch, PatchSampler
 from medweave_steps.training.device import choose_device, move_to_device
 from medweave_steps.training.distributed.average import packed, unpacked
 from medweave_steps.training.loop import memory
 from medweave_steps.training.loop.cpu_kernels import replace_kernels
 from medweave_steps.training.loop.stepper import Stepper, not_a_number, uses_bfloat16
-from medweave_steps.training.loop.validate import Tally, Validator, open_validator
+from medweave_steps.training.loop.validator import Validator
 from medweave_steps.training.recipe import Recipe
 
 
@@ -42,18 +41,21 @@ class ReplicaJob:
 
     Attributes:
         config: options of the training that it shares with `train`.
+        task: what the model learns.
         replicas: number of replicas.
         rounds: of the training.
         steps_per_round: optimizer steps of each replica in a round.
         learning_rate: peak of the schedule over all rounds.
         architecture: of the model card, as JSON.
         window_shape, overlap: of the sliding window, from the model card.
+        window_hu, scaled_range: intensities of the network's input, from the model card; None for MR.
         first_step: steps that the model was trained for before; the sequence of patches continues from there.
         num_threads: compute threads of a replica.
         local_rank: place among the processes of a node; picks the GPU.
     """
 
     config: Recipe
+    task: TrainingTask
     replicas: int
     rounds: int
     steps_per_round: int
@@ -64,6 +66,8 @@ class ReplicaJob:
     first_step: int
     num_threads: int
     local_rank: int = 0
+    window_hu: tuple[float, float] | None = None
+    scaled_range: tuple[float, float] = (0.0, 1.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -191,10 +195,10 @@ def tally(
     job: ReplicaJob,
     replica: int,
     weights: bytes,
-    choices: Sequence[Postprocessing],
+    choices: Sequence[Any],
     num_cases: int | None,
     bfloat16: bool,
-) -> list[list[Tally]]:
+) -> list[list[Any]]:
     """Return the tallies of this replica's validation cases, every `replicas`-th, with the averaged weights."""
     torch = require("torch", extra="train")
     bench = _bench(job)
@@ -239,7 +243,7 @@ class _Bench:
 
     network: Any
     whole: Any
-    sampler: PatchSampler
+    sampler: Sampler
     validator: Validator
     device: Any
     batches: _Ahead
@@ -247,6 +251,7 @@ class _Bench:
     def stepper(self, job: ReplicaJob, bfloat16: bool) -> Stepper:
         return Stepper(
             recipe=job.config,
+            loss=job.task.open_loss(job.config),
             learning_rate=job.learning_rate,
             num_steps=job.rounds * job.steps_per_round,
             network=self.whole,
@@ -261,7 +266,9 @@ def _bench(job: ReplicaJob) -> _Bench:
     require("torch", extra="train").set_num_threads(job.num_threads)
     device = choose_device(job.config.device, local_rank=job.local_rank)
     prepared = open_prepared(job.config.training_set)
-    training, validation = usable_cases(prepared)
+    if job.window_hu is not None:
+        prepared = prepared.with_input(window_hu=job.window_hu, scaled_range=job.scaled_range)
+    training, validation = job.task.usable_cases(prepared)
     architecture = json.loads(job.architecture)
     network = move_to_device(build_network(architecture), device)
     known = type_of_class(architecture["class"])
@@ -269,9 +276,9 @@ def _bench(job: ReplicaJob) -> _Bench:
     return _Bench(
         network=network,
         whole=one_logit(network, architecture),
-        sampler=open_sampler(job.config, prepared, training),
-        validator=open_validator(
-            prepared, validation, window_shape=job.window_shape, overlap=job.overlap, device=device
+        sampler=job.task.open_sampler(job.config, prepared, training),
+        validator=job.task.open_validator(
+            job.config, prepared, validation, window_shape=job.window_shape, overlap=job.overlap, device=device
         ),
         device=device,
         batches=_Ahead(),

@@ -8,7 +8,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Protocol
 
 from medweave_steps.runtime.imports import require
-from medweave_steps.training.data.patches import Batch, PatchSampler
+from medweave_steps.training.data.batch import Batch, Sampler
 
 AHEAD = 2
 """Batches that each worker process keeps ready."""
@@ -34,7 +34,7 @@ class Batches:
             `Stepper` copies without waiting.
     """
 
-    def __init__(self, sampler: PatchSampler, *, rank: int, world_size: int, num_workers: int, device: Any) -> None:
+    def __init__(self, sampler: Sampler, *, rank: int, world_size: int, num_workers: int, device: Any) -> None:
         self.waited_s = 0.0
         self._source: _Source = (
             _Processes(sampler, rank, world_size, num_workers, pinned=device.type == "cuda")
@@ -55,7 +55,7 @@ class Batches:
 
 
 class _Thread:
-    def __init__(self, sampler: PatchSampler, rank: int, world_size: int) -> None:
+    def __init__(self, sampler: Sampler, rank: int, world_size: int) -> None:
         self._sampler, self._rank, self._world_size = sampler, rank, world_size
         self._thread = ThreadPoolExecutor(1, "patches")
         self._next: tuple[int, Future[Batch]] | None = None
@@ -76,7 +76,7 @@ class _Thread:
 class _Processes:
     """Batches from torch's DataLoader. A batch depends only on its step, not on the process that cuts it."""
 
-    def __init__(self, sampler: PatchSampler, rank: int, world_size: int, num_workers: int, *, pinned: bool) -> None:
+    def __init__(self, sampler: Sampler, rank: int, world_size: int, num_workers: int, *, pinned: bool) -> None:
         sampler.divide_memory(num_workers)
         self._patches = _Patches(sampler, rank, world_size)
         self._num_workers, self._pinned = num_workers, pinned
@@ -115,7 +115,7 @@ class _Processes:
 class _Patches:
     """The data set of a worker process: the batch of each step."""
 
-    def __init__(self, sampler: PatchSampler, rank: int, world_size: int) -> None:
+    def __init__(self, sampler: Sampler, rank: int, world_size: int) -> None:
         self._sampler, self._rank, self._world_size = sampler, rank, world_size
 
     def __getitem__(self, step: int) -> tuple[Any, Any, list[str], int, bool]:

@@ -15,8 +15,9 @@ import numpy.typing as npt
 from medweave_core.errors import InternalError
 from medweave_steps.runtime.allocator import keep_freed_memory
 from medweave_steps.runtime.imports import require
-from medweave_steps.training.data.patches import Batch
-from medweave_steps.training.loop.loss import dice_cross_entropy
+from medweave_steps.training.data.batch import Batch
+from medweave_steps.training.loop.deep_supervision import in_dtype, with_deep_supervision
+from medweave_steps.training.optimizers import build_optimizer, build_schedule, clip_gradients
 from medweave_steps.training.recipe import Recipe
 
 FloatVector = npt.NDArray[np.float64]
@@ -27,6 +28,7 @@ class Stepper:
 
     Attributes:
         network: the module whose weights change.
+        loss: of the task, from the network's output and the labels of a batch to a scalar tensor.
         wrapped: the module called in training: the network itself, or a strategy's wrapper around it.
         device: torch.device.
         uses_bfloat16: the forward pass is in mixed bfloat16; weights and loss stay as they are.
@@ -37,6 +39,7 @@ class Stepper:
         self,
         *,
         recipe: Recipe,
+        loss: Callable[[Any, Any], Any],
         learning_rate: float,
         num_steps: int,
         network: Any,
@@ -50,22 +53,10 @@ class Stepper:
         self.dtype = next(network.parameters()).dtype
         self._loss_buffer = torch.empty((), dtype=self.dtype, pin_memory=device.type == "cuda")
         self._statistics = [buffer for buffer in network.buffers() if buffer.is_floating_point()]
-        self.loss = dice_cross_entropy(
-            dice_weight=recipe.dice_weight,
-            cross_entropy_weight=recipe.cross_entropy_weight,
-            over_batch=recipe.dice == "batch",
-            smoothing=recipe.dice_smoothing,
-        )
-        self.optimiser = _adam(recipe, network, learning_rate)
-        schedules = torch.optim.lr_scheduler
-        if recipe.schedule == "constant":
-            self.schedule = schedules.ConstantLR(self.optimiser, factor=1.0)
-        else:
-            # Smith and Topin 2019, Proc. SPIE 11006, "Super-convergence": one rise, one fall to almost zero. The momentum goes
-            # opposite to it, and with it beta1; beta2 is constant.
-            # A rise of exactly one step is divided by zero in torch.
-            rise = recipe.warm_up * (1.001 if math.isclose(recipe.warm_up * num_steps, 1) else 1)
-            self.schedule = schedules.OneCycleLR(self.optimiser, learning_rate, total_steps=num_steps, pct_start=rise)
+        self.loss = with_deep_supervision(loss)
+        self.optimiser = build_optimizer(recipe, network.parameters(), learning_rate)
+        self.schedule = build_schedule(recipe, self.optimiser, learning_rate=learning_rate, num_steps=num_steps)
+        self._gradient_clip = recipe.gradient_clip
 
     @property
     def learning_rate(self) -> float:
@@ -99,7 +90,7 @@ class Stepper:
         with torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self.uses_bfloat16):
             logits_BCIJK = network(image_BCIJK)
         # The loss sums over a hundred thousand voxels: never in bfloat16.
-        return self.loss(logits_BCIJK.to(self.dtype), label_BCIJK)
+        return self.loss(in_dtype(logits_BCIJK, self.dtype), label_BCIJK)
 
     def _on_device(self, array: npt.NDArray[np.float32]) -> Any:
         """Return a tensor on the device; the copy out of pinned memory is asynchronous.
@@ -178,6 +169,7 @@ class Stepper:
 
     def apply(self) -> None:
         """Update the weights by the gradient of the step, and the learning rate by one step."""
+        clip_gradients(self.network.parameters(), self._gradient_clip)
         self.optimiser.step()
         self.schedule.step()
 
@@ -216,19 +208,8 @@ class Stepper:
         self.optimiser.load_state_dict(state)
         for weight, moments in self.optimiser.state.items():
             for name, moment in moments.items():
-                if moment.shape == weight.shape and moment.stride() != weight.stride():
+                if moment is not None and moment.shape == weight.shape and moment.stride() != weight.stride():
                     moments[name] = torch.empty_like(weight, dtype=moment.dtype).copy_(moment)
-
-
-def _adam(recipe: Recipe, network: Any, learning_rate: float) -> Any:
-    # One kernel for all weights: the weights are many and small.
-    options = {
-        "lr": learning_rate, "betas": (0.9, recipe.beta2), "amsgrad": recipe.amsgrad, "fused": True,
-    }  # fmt: skip
-    optimisers = require("torch", extra="train").optim
-    if recipe.weight_decay:
-        return optimisers.AdamW(network.parameters(), weight_decay=recipe.weight_decay, **options)
-    return optimisers.Adam(network.parameters(), **options)
 
 
 def uses_bfloat16(recipe: Recipe, device: Any) -> bool:

@@ -29,7 +29,7 @@ from medweave_steps.training.distributed.average import mean_state
 from medweave_steps.training.distributed.group import Group
 
 if TYPE_CHECKING:
-    from medweave_steps.training.data.patches import Batch
+    from medweave_steps.training.data.batch import Batch
     from medweave_steps.training.loop.stepper import Stepper
 
 GROUP: plugins.Group = "medweave.strategies"

@@ -16,7 +16,7 @@ from medweave_steps.training.loop.chunks import Chunk, ChunkProgress, Weights, c
 from medweave_steps.training.strategies import Strategy, StrategyOptions, SyncResult, TrainingFacts
 
 if TYPE_CHECKING:
-    from medweave_steps.training.data.patches import Batch
+    from medweave_steps.training.data.batch import Batch
     from medweave_steps.training.loop.stepper import Stepper
 
 _INTERVAL = "at least 1, with --strategy local-sgd only"

@@ -6,9 +6,7 @@ ranks, and a resumed training needs no state but the step. Suffix legend: B batc
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
-import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -20,12 +18,11 @@ from medweave_core.errors import UserInputError
 from medweave_steps.io.cohort.prepared import CaseFolder
 from medweave_steps.metrics.components import connected_components
 from medweave_steps.runtime.imports import require
+from medweave_steps.tasks.segmentation.targets import ONE_LABEL, Targets
+from medweave_steps.training.data import full_augmentation
 from medweave_steps.training.data.augment import augmented, changed_intensity
+from medweave_steps.training.data.batch import Batch, FloatArray, Patch, joined, scaled
 from medweave_steps.training.data.case_cache import Sample
-
-FloatArray = npt.NDArray[np.float32]
-Patch = tuple[FloatArray, FloatArray, str]
-"""Image [channel, I, J, K], label [I, J, K], and the case."""
 
 BRIGHT_HU = -400.0
 """Midway between aerated lung (-850 HU) and blood (45 HU): a bright voxel is mostly vessel, airway wall or nodule."""
@@ -46,6 +43,7 @@ class TrainingCase:
         label_IJK: uint8, 0 is background.
         lesion_centres: (n, 3), voxels: middle of each lesion's bounding box.
         lesion_extents: (n, 3), voxels: sides of that box.
+        lesion_values: (n,) label of each lesion.
         bright_points: (m, 3) int16: bright lung voxels that are no lesion.
         thick_points: (t, 3) int16: those of them that lie inside thick structures, mostly the vessels of the hila.
     """
@@ -55,52 +53,20 @@ class TrainingCase:
     label_IJK: npt.NDArray[np.uint8]
     lesion_centres: npt.NDArray[np.float64]
     lesion_extents: npt.NDArray[np.float64]
+    lesion_values: npt.NDArray[np.uint8]
     bright_points: npt.NDArray[np.int16]
     thick_points: npt.NDArray[np.int16]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Batch:
-    """Patches of one step.
-
-    Attributes:
-        image_BCIJK: float32, scaled to about 0 to 1; MR as it is stored.
-        label_BCIJK: float32, 0 or 1.
-        case_ids: the case of each patch.
-        num_together: patches of the step that count, over all ranks.
-        is_padding: the patches only keep a rank busy and have no weight.
-        chunk: where the step is in the chunks of its epoch; None where epochs are not cut.
-    """
-
-    image_BCIJK: FloatArray
-    label_BCIJK: FloatArray
-    case_ids: tuple[str, ...]
-    num_together: int
-    is_padding: bool = False
-
-    @property
-    def num_counted(self) -> int:
-        """Number of patches that are not padding."""
-        return 0 if self.is_padding else len(self.case_ids)
-
-    def parts(self, number: int) -> list[Batch]:
-        """Split the batch into `number` batches (fewer if there are fewer patches), in order; their sizes differ by one at most."""
-        number = min(number, len(self.case_ids))
-        ends = [len(self.case_ids) * place // number for place in range(number + 1)]
-        return [
-            dataclasses.replace(
-                self, image_BCIJK=self.image_BCIJK[a:b], label_BCIJK=self.label_BCIJK[a:b], case_ids=self.case_ids[a:b]
-            )
-            for a, b in itertools.pairwise(ends)
-        ]
-
-
-def open_training_case(case: CaseFolder, *, spacing_mm: Triple_mm, seed: int, has_lungs: bool = True) -> TrainingCase:
+def open_training_case(
+    case: CaseFolder, *, spacing_mm: Triple_mm, seed: int, has_lungs: bool = True, targets: Targets = ONE_LABEL
+) -> TrainingCase:
     """Return a case with its lesions and bright structures; reads its arrays once and leaves them memory-mapped.
 
     Args:
         has_lungs: the cases were cropped to the lungs, in which bright structures are searched.
         seed: for the choice of points, where there are more than `MAX_POINTS`.
+        targets: labels whose lesions are searched.
     Raises:
         UserInputError: volume, label and lung mask differ in shape.
     """
@@ -113,7 +79,7 @@ def open_training_case(case: CaseFolder, *, spacing_mm: Triple_mm, seed: int, ha
             expected="arrays of the same shape",
             do="run preprocess again",
         )
-    centres, extents = lesion_boxes(label)
+    centres, extents, values = _lesions(label, targets)
     bright = thick = np.zeros((0, 3), np.int16)
     if lung is not None:
         free_lung, rng = np.asarray(lung & (label == 0)), np.random.default_rng(seed)
@@ -125,6 +91,7 @@ def open_training_case(case: CaseFolder, *, spacing_mm: Triple_mm, seed: int, ha
         label_IJK=label,
         lesion_centres=centres,
         lesion_extents=extents,
+        lesion_values=values,
         bright_points=bright,
         thick_points=thick,
     )
@@ -145,7 +112,25 @@ def _some_points(mask_IJK: npt.NDArray[np.bool_], rng: np.random.Generator) -> n
     return np.stack(np.unravel_index(voxels, mask_IJK.shape), axis=1).astype(np.int16)
 
 
-def lesion_boxes(label_IJK: npt.NDArray[np.uint8]) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+def _lesions(
+    label_IJK: npt.NDArray[np.uint8], targets: Targets
+) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64], npt.NDArray[np.uint8]]:
+    """Return centers, sides and labels of the lesions of all labels, label by label."""
+    boxes = [lesion_boxes(targets.mask_of_label(label_IJK, label)) for label in targets.head.labels]
+    values = [
+        np.full(len(centres), label.value, np.uint8)
+        for (centres, _), label in zip(boxes, targets.head.labels, strict=True)
+    ]
+    return (
+        np.concatenate([centres for centres, _ in boxes]),
+        np.concatenate([extents for _, extents in boxes]),
+        np.concatenate(values),
+    )
+
+
+def lesion_boxes(
+    label_IJK: npt.NDArray[np.uint8] | npt.NDArray[np.bool_],
+) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
     """Return center and sides, in voxels, of the bounding box of each 26-connected lesion; both of shape (n, 3)."""
     lesions = connected_components(label_IJK > 0)
     index = np.stack(np.unravel_index(lesions.voxels, label_IJK.shape), axis=1)
@@ -159,9 +144,10 @@ class PatchSampler:
     """A sampler that cuts the patches of any step.
 
     A patch lies on a lesion with chance `lesion_share`, each lesion of the training set being as likely as any other (by
-    voxels, one large lesion would hide ten small ones); it holds the whole lesion where that fits. The other patches come from a
-    random case: around a bright lung structure with chance `bright_share` or a thick one with chance `thick_share`, where
-    false positives arise, else anywhere.
+    voxels, one large lesion would hide ten small ones); it holds the whole lesion where that fits. Of several labels, each label
+    that has a lesion is as likely as any other, then each of its lesions. The other patches come from a random case: in cases
+    cropped to the lungs, around a bright structure with chance `bright_share` or a thick one with chance `thick_share`, where
+    false positives arise; else, and in all other cases, anywhere.
     """
 
     def __init__(
@@ -176,12 +162,22 @@ class PatchSampler:
         thick_share: float,
         augment: bool,
         seed: int,
+        targets: Targets = ONE_LABEL,
+        scaled_range: tuple[float, float] = (0.0, 1.0),
+        is_fully_augmented: bool = False,
     ) -> None:
+        self.targets = targets
         self.cases, self.batch_size, self.window_hu, self.seed = tuple(cases), batch_size, window_hu, seed
         self.lesion_share, self.bright_share, self.thick_share = lesion_share, bright_share, thick_share
         self.augment = augment
-        self.patch_shape = np.array(patch_shape)
+        self.scaled_range, self.is_fully_augmented = scaled_range, augment and is_fully_augmented
+        self.patch_shape, self._sides = np.array(patch_shape), patch_shape
         self.lesions = [(c, n) for c, case in enumerate(self.cases) for n in range(len(case.lesion_centres))]
+        values = [int(self.cases[c].lesion_values[n]) for c, n in self.lesions]
+        self._by_label = [
+            [place for place, own in zip(self.lesions, values, strict=True) if own == value]
+            for value in sorted(set(values))
+        ]
 
     def batch(self, step: int, *, rank: int = 0, world_size: int = 1) -> Batch:
         """Return this rank's patches of a step's global batch."""
@@ -206,6 +202,8 @@ class PatchSampler:
             digest.update(f"{case.case_id} {case.volume_CIJK.shape[-3:]}".encode())
             for places in (case.lesion_centres, case.lesion_extents, case.bright_points, case.thick_points):
                 digest.update(f" {places.shape} ".encode() + places.tobytes())
+            if len(self.targets.head.labels) > 1:
+                digest.update(case.lesion_values.tobytes())
         return digest.hexdigest()
 
     def _patch(self, step: int, place: int) -> Patch:
@@ -214,34 +212,67 @@ class PatchSampler:
         return self._cut(case, middle, rng)
 
     def _cut(self, case: TrainingCase, middle: npt.NDArray[np.float64], rng: np.random.Generator) -> Patch:
-        return self._changed(self._plain(case, middle), case, rng)
+        matrix = full_augmentation.draw_matrix(self._sides, rng) if self.is_fully_augmented else None
+        sample = self._plain(case, middle) if matrix is None else self._interpolated(case, middle, matrix)
+        return self._changed(sample, case, rng)
+
+    def _low(self, case: TrainingCase, middle: npt.NDArray[np.float64]) -> npt.NDArray[np.int64]:
+        """Return the first voxel of a patch, which stays in the volume where it can."""
+        most = np.maximum(np.array(case.label_IJK.shape) - self.patch_shape, 0)
+        low: npt.NDArray[np.int64] = np.clip(np.rint(middle - self.patch_shape / 2).astype(int), 0, most)
+        return low
+
+    def _interpolated(
+        self, case: TrainingCase, middle: npt.NDArray[np.float64], matrix: npt.NDArray[np.float64]
+    ) -> Sample:
+        """Cut a rotated and scaled sample and scale its intensities."""
+        center = self._low(case, middle) + (self.patch_shape - 1) / 2
+        box = full_augmentation.box_of(matrix, center, self._sides, case.label_IJK.shape)
+        center = center - np.array([side.start for side in box])
+        arrays = [*scaled(case.volume_CIJK[:, *box], self.window_hu, self.scaled_range), case.label_IJK[box]]
+        *channels, label = (
+            full_augmentation.interpolated(array, matrix, center, self._sides, order=order, outside=outside)
+            for array, order, outside in zip(
+                arrays, [1] * (len(arrays) - 1) + [0], [self._air] * (len(arrays) - 1) + [0.0], strict=True
+            )
+        )
+        return np.stack(channels).astype(np.float32, copy=False), label.astype(np.float32)
+
+    @property
+    def _air(self) -> float:
+        """Return the value beyond the volume: the low end of CT, and the mean of MR, as at inference."""
+        return self.scaled_range[0] if self.window_hu else 0.0
 
     def _plain(self, case: TrainingCase, middle: npt.NDArray[np.float64]) -> Sample:
         """Cut a sample and scale it, without augmentation."""
-        shape = np.array(case.label_IJK.shape)
-        low = np.clip(np.rint(middle - self.patch_shape / 2).astype(int), 0, np.maximum(shape - self.patch_shape, 0))
+        low = self._low(case, middle)
         where = tuple(slice(a, a + n) for a, n in zip(low, self.patch_shape, strict=True))
-        image = scaled(case.volume_CIJK[:, *where], self.window_hu)
-        label = (case.label_IJK[where] > 0).astype(np.float32)
+        image = scaled(case.volume_CIJK[:, *where], self.window_hu, self.scaled_range)
+        label = case.label_IJK[where].astype(np.float32)
         if label.shape != tuple(self.patch_shape):
             # A volume smaller than a patch is filled up with air, as a window is at inference.
             width = [(0, int(n - m)) for n, m in zip(self.patch_shape, label.shape, strict=True)]
-            image, label = np.pad(image, [(0, 0), *width]), np.pad(label, width)
+            image, label = np.pad(image, [(0, 0), *width], constant_values=self._air), np.pad(label, width)
         return image, label
 
     def _changed(self, sample: Sample, case: TrainingCase, rng: np.random.Generator) -> Patch:
         """Return a sample as a patch, with random augmentation if enabled; the sample itself is not changed."""
         image, label = sample
-        if self.augment:
+        if self.is_fully_augmented:
+            image, label = full_augmentation.mirrored(image, label, rng)
+            image = full_augmentation.with_full_intensity_changes(image, rng)
+        elif self.augment:
             image, label = augmented(image, label, rng)
             image = changed_intensity(image, rng)
-        return np.ascontiguousarray(image), np.ascontiguousarray(label), case.case_id
+        return np.ascontiguousarray(image), self.targets.encoded(label), case.case_id
 
     def _middle(self, rng: np.random.Generator) -> tuple[TrainingCase, npt.NDArray[np.float64]]:
         if self.lesions and rng.random() < self.lesion_share:
-            number, lesion = self.lesions[int(rng.integers(len(self.lesions)))]
+            number, lesion = self._lesion(rng)
             case = self.cases[number]
-            room = np.maximum(self.patch_shape / 2 - case.lesion_extents[lesion] / 2 - EDGE_VOXELS, 0)
+            room = self.patch_shape / 2 - case.lesion_extents[lesion] / 2 - EDGE_VOXELS
+            # Structures of several labels are often larger than a patch, which then lies anywhere in their box.
+            room = np.maximum(room, 0) if len(self.targets.head.labels) == 1 else np.abs(room)
             return case, case.lesion_centres[lesion] + 0.5 + rng.uniform(-1, 1, 3) * room
         case = self.cases[int(rng.integers(len(self.cases)))]
         chance = rng.random()
@@ -254,24 +285,9 @@ class PatchSampler:
             return case, point + rng.uniform(-jitter, jitter, 3)
         return case, rng.uniform(0, 1, 3) * np.array(case.label_IJK.shape)
 
-
-def joined(patches: Sequence[Patch], *, num_together: int, is_padding: bool = False) -> Batch:
-    """Join patches into a batch."""
-    return Batch(
-        image_BCIJK=np.stack([image for image, _, _ in patches]),
-        label_BCIJK=np.stack([label for _, label, _ in patches])[:, None],
-        case_ids=tuple(case_id for _, _, case_id in patches),
-        num_together=num_together,
-        is_padding=is_padding,
-    )
-
-
-def scaled(volume: npt.NDArray[np.floating], window_hu: tuple[float, float] | None) -> FloatArray:
-    """Return the network's input: HU clipped to the window, scaled to 0 to 1, float32; MR, which has no window, as it is."""
-    if window_hu is None:
-        return np.asarray(volume, dtype=np.float32)
-    low, high = window_hu
-    out: FloatArray = np.clip(np.asarray(volume, dtype=np.float32), np.float32(low), np.float32(high))
-    out -= np.float32(low)
-    out *= np.float32(1 / (high - low))
-    return out
+    def _lesion(self, rng: np.random.Generator) -> tuple[int, int]:
+        """Draw a lesion: its case and its number there."""
+        lesions = self.lesions
+        if len(self.targets.head.labels) > 1:
+            lesions = self._by_label[int(rng.integers(len(self._by_label)))]
+        return lesions[int(rng.integers(len(lesions)))]

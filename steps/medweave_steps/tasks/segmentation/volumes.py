@@ -8,13 +8,9 @@ import numpy as np
 
 from medweave_core.contracts.volume import Triple
 from medweave_core.errors import UserInputError
+from medweave_steps.tasks.segmentation.sampler import PatchSampler
+from medweave_steps.training.data.batch import Batch, Patch, joined, steps_of_epoch
 from medweave_steps.training.data.case_cache import MIB, CaseCache, sample_bytes
-from medweave_steps.training.data.patches import Batch, Patch, PatchSampler, joined
-
-
-def steps_of_epoch(num_cases: int, batch_size: int) -> int:
-    """Return the number of steps in which each case is used once."""
-    return -(-num_cases // batch_size)
 
 
 class VolumeSampler(PatchSampler):
