@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from medweave_core.contracts.cohort import Finding
-from medweave_core.contracts.volume import CT_CHANNELS
+from medweave_core.contracts.volume import CT_CHANNELS, is_pet_channel
 from medweave_steps.io.findings import FindingError, notice, refuse
 
 _MR_CONTRASTS = {
@@ -39,13 +39,17 @@ def check_channels(names: Sequence[str]) -> tuple[tuple[str, ...], list[Finding]
             expected="CT alone, or MR contrasts",
             do="make a data set of the CT channel alone",
         )
-    others = sorted({_OTHER_MODALITIES[word] for word in words if word in _OTHER_MODALITIES})
+    others = sorted(
+        {_OTHER_MODALITIES[word] for word in words if word in _OTHER_MODALITIES}
+        | {"PET" for name in names if is_pet_channel(name)}
+    )
     if others:
         raise _wrong(
             "the modality of the data set is neither CT nor MR.",
             seen=f"channels {', '.join(names)} ({', '.join(others)})",
             expected="CT alone, or MR contrasts such as T1w, T2w, FLAIR, ADC, DWI",
-            do="use a CT or MR data set, such as MSD Task06 (lung) or Task01 (brain tumours)",
+            do="use a CT or MR data set, such as MSD Task06 (lung) or Task01 (brain tumours); read PET from DICOM, which has the "
+            "unit of its values",
         )
     if len(set(words)) < len(words):
         raise _wrong(
