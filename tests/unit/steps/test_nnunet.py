@@ -151,6 +151,19 @@ def test_a_file_without_channel_number_is_refused(tmp_path):
     assert "without a channel number" in refusal_of(folder).seen
 
 
+def test_two_files_of_one_case_and_channel_are_refused(tmp_path):
+    folder = write_nnunet(tmp_path)
+    save(folder / "imagesTr" / "copy" / "b_1_0000.nii.gz", volume())
+    assert "two files in imagesTr of one case and channel (_0000)" in refusal_of(folder).seen
+
+
+def test_nifti_files_that_are_not_read_are_counted(tmp_path):
+    folder = write_nnunet(tmp_path)
+    save(folder / "imagesTr" / "b_2_0000.nii", volume())
+    save(folder / "predictions" / "b_0.nii.gz", mask())
+    assert "2 NIfTI files ignored" in notices_of(folder)["other-files"].what
+
+
 @pytest.mark.parametrize(
     ("names", "what"),
     [
