@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -51,7 +51,7 @@ class Examined:
     num_lesions: int | None = None
     num_label_voxels: int | None = None
     bytes_read: int = 0
-    resampled_channels: Mapping[str, float] = field(default_factory=dict)
+    resampled_channels: dict[str, float] = field(default_factory=dict)
 
     @property
     def line(self) -> str:
@@ -143,7 +143,7 @@ def examine_nifti(cohort: Path, case: ListedCase, rules: MaskRules) -> Examined:
     except FindingError as error:
         result.findings.append(error.finding)
         return result
-    result.resampled_channels = files.resampled
+    result.resampled_channels = dict(files.resampled)
     result.entry = CaseEntry(
         case_id=case.name.case_id,
         series_ordinal=case.name.ordinal,

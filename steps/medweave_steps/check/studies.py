@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -34,15 +33,14 @@ from medweave_steps.io.cohort.channel_rules import (
 )
 from medweave_steps.io.cohort.discovery import FoundSeries, patient_key_of
 from medweave_steps.io.cohort.patients import without_absent_issuers
-from medweave_steps.io.cohort.source import planes_in_unit
 from medweave_steps.io.dicom.series import COSINE_TOLERANCE, DicomVolume, assemble, is_stack
+from medweave_steps.io.dicom.suv import planes_in_unit
 from medweave_steps.io.findings import FindingError, SeriesName, notice, refuse
 from medweave_steps.io.hashing import sha256_of_text
 from medweave_steps.runtime.progress import Progress
 from medweave_steps.runtime.verb import StepContext
 
 _MOST_SHOWN = 6
-_COVERED = 0.99  # share of the first channel's grid that another one must cover without a notice
 
 
 @dataclass(slots=True, kw_only=True)
@@ -143,7 +141,6 @@ def _examine_studies(
         verbs = ("matches", "was") if unmatched == 1 else ("match", "were")
         what = f"{unmatched} series {verbs[0]} no channel and {verbs[1]} ignored."
         result.findings.append(notice("other-series", what))
-    result.findings += _resampled(result.examined)
     return result
 
 
@@ -266,7 +263,9 @@ def _examine(cohort: Path, series: dict[str, FoundSeries], rules: MaskRules, *, 
         content_sha256=digests[0] if len(digests) == 1 else sha256_of_text(digests),
         channels=tuple(series),
         body_part=first.body_part,
-        series=tuple(_channel_series(one, channels[0], annotated) for one in channels) if len(channels) > 1 else (),
+        series=tuple(_channel_series(one, result.resampled_channels, annotated) for one in channels)
+        if len(channels) > 1
+        else (),
     )
     return result
 
@@ -299,7 +298,7 @@ def _check_one_patient(series: Sequence[FoundSeries], name: SeriesName) -> None:
 
 
 def _check_one_space(channels: Sequence[_Channel], result: Examined) -> None:
-    """Refuse channels whose positions cannot be compared; add a notice for one that covers the first in part only."""
+    """Refuse channels whose positions cannot be compared; record those on another grid than the first."""
     first = channels[0]
     for other in channels[1:]:
         frames = {channel.volume.planes[0].frame_of_reference for channel in (first, other)}
@@ -323,9 +322,8 @@ def _check_one_space(channels: Sequence[_Channel], result: Examined) -> None:
                 expected="channels of one field of view",
                 do="correct the rules, or leave the channel out",
             )
-        if share < _COVERED:
-            what = f"{first.series.name}: {other.name} covers {share:.0%} of {first.name}; its voxels outside are 0."
-            result.findings.append(notice("channel-covers-part", what, case_id=first.series.name.case_id))
+        if not is_same_grid(other.volume.grid, first.volume.grid):
+            result.resampled_channels[other.name] = share
 
 
 def _annotated(channels: Sequence[_Channel]) -> _Channel | None:
@@ -362,26 +360,13 @@ def _files_of(channel: _Channel) -> tuple[str, ...]:
     return tuple(dict.fromkeys(plane.file for plane in channel.volume.planes))
 
 
-def _channel_series(channel: _Channel, first: _Channel, annotated: _Channel | None) -> ChannelSeries:
+def _channel_series(channel: _Channel, resampled: Collection[str], annotated: _Channel | None) -> ChannelSeries:
     return ChannelSeries(
         name=channel.name,
         ordinal=channel.series.name.ordinal,
         files=_files_of(channel),
         grid=channel.volume.grid,
         content_sha256=channel.content_sha256,
-        is_resampled=channel is not first and not is_same_grid(channel.volume.grid, first.volume.grid),
+        is_resampled=channel.name in resampled,
         has_ground_truth=channel is annotated,
     )
-
-
-def _resampled(examined: Sequence[Examined]) -> list[Finding]:
-    """Return a notice for each channel that some cases have on another grid than the first channel."""
-    entries = [one.entry for one in examined if one.entry]
-    counts = Counter(series.name for entry in entries for series in entry.series if series.is_resampled)
-    return [
-        notice(
-            "resampled-channel",
-            f"channel {name} is resampled linearly to the grid of {entries[0].channels[0]} in {count} of {len(entries)} cases.",
-        )
-        for name, count in counts.items()
-    ]

@@ -11,14 +11,14 @@ import numpy as np
 
 from medweave_core.contracts.cohort import CaseEntry
 from medweave_core.contracts.evaluation import CaseFigures, LabelCaseFigures
-from medweave_core.contracts.volume import Grid
+from medweave_core.contracts.volume import Grid, VolumeInfo
 from medweave_core.errors import UserInputError
 from medweave_steps.evaluate import delivered
 from medweave_steps.evaluate.baseline import BoolArray, threshold_mask, to_source_grid
 from medweave_steps.evaluate.compared import ComparedLabels
 from medweave_steps.io.cohort.prepared import CaseFolder
 from medweave_steps.io.cohort.source import MaskValues, read_ground_truth
-from medweave_steps.io.geometry import ras_axes
+from medweave_steps.io.geometry import FloatArray, ras_axes
 from medweave_steps.metrics.lesions import LesionMatch, match_lesions
 from medweave_steps.metrics.overlap import dice
 from medweave_steps.metrics.surface import surface_distances
@@ -161,13 +161,22 @@ def _baseline_mask(entry: CaseEntry, prepared: CaseFolder, rule: BaselineRule) -
     info = prepared.info()
     _check_same_source(info.source_grid, entry)
     mask_IJK = threshold_mask(
-        prepared.volume_CIJK()[0],
+        _values(prepared, info),
         prepared.lung_IJK() if rule.inside_lungs else None,
         threshold=rule.threshold,
         volume_mm3=rule.volume_mm3,
         voxel_volume_mm3=info.grid.voxel_volume_mm3,
     )
     return to_source_grid(mask_IJK, info)
+
+
+def _values(prepared: CaseFolder, info: VolumeInfo) -> FloatArray:
+    """Return the first channel in the unit of the threshold: HU for CT, standard deviations from the mean for MR and PET."""
+    volume_IJK: FloatArray = prepared.volume_CIJK()[0]
+    if info.unit != "SUV":
+        return volume_IJK
+    mean, deviation = volume_IJK.mean(dtype=np.float64), volume_IJK.std(dtype=np.float64)
+    return (volume_IJK - np.float32(mean)) / np.float32(deviation)
 
 
 def _check_same_source(source_grid: Grid, entry: CaseEntry) -> None:

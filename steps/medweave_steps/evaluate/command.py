@@ -42,10 +42,10 @@ class EvaluateConfig:
         default=-400.0,
     )
     baseline_threshold_sd: float = option(
-        "threshold of the MR baseline, in standard deviations above the mean of the first contrast", default=2.5
+        "threshold of the MR and PET baseline, in standard deviations above the mean of the first contrast", default=2.5
     )
     baseline_volume_mm3: tuple[float, float] | None = option(
-        "component volumes that the baseline keeps, mm³ (default: 30 15000, spheres of about 4 to 30 mm; MR 1000 1000000)",
+        "component volumes that the baseline keeps, mm³ (default: 30 15000, spheres of about 4 to 30 mm; MR and PET 1000 1000000)",
         default=None, metavar="LOW HIGH",
     )  # fmt: skip
     bootstrap_seed: int = option("random seed of the bootstrap", default=20260, metavar="S")

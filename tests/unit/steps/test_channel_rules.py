@@ -66,7 +66,8 @@ def test_rules_for_nifti_volumes_are_refused(tmp_path: Path, capsys: pytest.Capt
     save(tmp_path / "cohort" / "a.nii.gz", volume())
     (tmp_path / "rules.json").write_text(json.dumps(RULES))
     command = ["check", "--cohort", str(tmp_path / "cohort"), "--output", str(tmp_path / "index.json")]
-    assert main([*command, "--channels", str(tmp_path / "rules.json"), "--num-threads", "1"]) == 2
+    command += ["--channels", str(tmp_path / "rules.json"), "--run-report", str(tmp_path / "report.json")]
+    assert main([*command, "--num-threads", "1"]) == 2
     assert "for DICOM series only" in capsys.readouterr().err
 
 

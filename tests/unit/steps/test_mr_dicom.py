@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from medweave_steps.io.cohort.discovery import case_id_of_series
 from medweave_steps.io.cohort.source import open_source
 from support.checked import cases_of, check, errors_of, only_error, open_only, read_truth
 from support.dicom_builder import CtSeries, rotated, segmentation, uid, write_datasets
+from support.identified import deidentify
 from support.mr_pet_builder import MrSeries, PetSeries
 
 RULES = [
@@ -78,6 +80,15 @@ def test_the_series_description_is_matched_in_any_case_and_never_shown(tmp_path:
     assert "Quillfeather" not in str(error)
 
 
+def test_rules_hold_after_de_identification(tmp_path: Path) -> None:
+    write(tmp_path / "cohort", series("ann"))
+    assert deidentify(tmp_path / "cohort") == 0
+    case = check_one(tmp_path / "out")
+    np.testing.assert_array_equal(
+        channels_of(tmp_path / "out", case), np.stack([one.values() for one in series("ann").values()])
+    )
+
+
 @pytest.mark.parametrize(
     "rule", [{"repetition_time_ms": [3000, 5000]}, {"scanning_sequence": ["se"]}, {"inversion_time_ms": [2000, 2600]}]
 )
@@ -96,9 +107,9 @@ def test_a_channel_on_another_grid_is_resampled_as_by_simpleitk_and_reported(tmp
     write(tmp_path, study)
     checked = check(tmp_path, channels=RULES).index
     (case,) = checked.cases
-    notices = {finding.code: finding.what for finding in checked.findings}
-    assert notices["resampled-channel"] == "channel T1w is resampled linearly to the grid of T2w in 1 of 1 cases."
-    assert "T1w covers" in notices["channel-covers-part"]
+    (resampling,) = (finding for finding in checked.findings if finding.code == "channels-resampled")
+    assert resampling.what == "channel T1w of 1 case: resampled linearly to the grid of the first channel (T2w)."
+    assert re.search(r"cover: T1w \d\d%; other voxels become 0", resampling.seen)
     resampled = channels_of(tmp_path, case)[1]
     expected = resampled_by_simpleitk(tmp_path, case)
     inside = expected > -1
@@ -248,6 +259,15 @@ def test_a_mask_on_the_grid_of_a_resampled_channel_is_refused(tmp_path: Path) ->
     error = error_of(tmp_path)
     assert error.code == "mask-on-another-grid"
     assert error.do == "list T1w first in the rules of --channels"
+
+
+def test_a_mask_of_a_series_that_is_not_read_is_reported(tmp_path: Path) -> None:
+    MrSeries(key="a").write(tmp_path / "mr")
+    other = MrSeries(key="b")
+    mask = np.ones(other.shape, np.uint8)
+    write_datasets([segmentation(other.datasets(), mask)], tmp_path / "seg")
+    what = {finding.code: finding.what for finding in check(tmp_path).index.findings}["orphan-mask"]
+    assert "references no MR or PT series of the cohort" in what
 
 
 def test_masks_on_two_channels_are_refused(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import pytest
 from medweave_steps.io.cohort.source import open_source
 from support.checked import cases_of, check, only_error, open_only
 from support.dicom_builder import write_datasets
+from support.identified import deidentify
 from support.mr_pet_builder import PetSeries
 
 HALF_LIFE_S = 6586.2
@@ -119,3 +120,12 @@ def test_another_weight_after_check_is_noticed(tmp_path: Path) -> None:
     PetSeries(key="pet", attributes={"PatientWeight": 80}).write(tmp_path)
     with pytest.raises(Exception, match="changed since"):
         list(open_source(tmp_path, case).planes(num_workers=1, verify=True))
+
+
+def test_a_de_identified_series_has_the_same_suv(tmp_path: Path) -> None:
+    tracer = {"RadiopharmaceuticalStartDateTime": "20191231233000", "RadionuclideHalfLife": 40000}
+    scan = PetSeries(key="pet", attributes={"SeriesTime": "003000", "AcquisitionTime": "003000"}, tracer=tracer)
+    scan.write(tmp_path / "cohort")
+    assert deidentify(tmp_path / "cohort") == 0
+    before, after = open_only(tmp_path / "cohort").volume(), open_only(tmp_path / "out").volume()
+    np.testing.assert_array_equal(before, after)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pydicom
 import pytest
 
 from medweave_core.contracts.volume import VolumeInfo
@@ -18,6 +20,8 @@ from medweave_steps.segment.dicom_seg import draft_segmentation
 from support.dicom_builder import segmentation, uid, write_datasets
 from support.model_folders import tiny_card
 from support.mr_pet_builder import MrSeries, PetSeries
+from support.openvino_models import NODULE_ANYWHERE, write_tiny_model
+from support.openvino_models import tiny_card as openvino_card
 
 SHAPE = (12, 40, 36)
 SPACING = {"shape": SHAPE, "spacing_mm": (2.0, 1.0, 1.0)}
@@ -94,7 +98,7 @@ def test_each_channel_is_on_the_grid_of_the_first_and_standardized(brains: tuple
 
 def test_resampling_of_a_channel_is_reported(brains: tuple[Path, dict[str, Any]]) -> None:
     _, report = brains
-    assert "channel T1gd was resampled to the grid of T2w in 3 of 3 cases." in str(report)
+    assert "channel T1gd of 3 cases: resampled linearly to the grid of the first channel (T2w)." in str(report)
     assert all(case["resampled_channels"] == ["T1gd"] for case in report["cases"])
 
 
@@ -137,21 +141,62 @@ def test_dicom_and_msd_of_the_same_brain_give_equal_volumes(tmp_path: Path) -> N
     for form in ("dicom", "msd"):
         folder = tmp_path / form
         folder.mkdir()
-        words = [
-            "--cases",
-            "1",
-            "--grid",
-            "demo",
-            "--format",
-            form,
-            "--output",
-            str(folder / "cohort"),
-            "--num-threads",
-            "1",
-        ]
+        words = ["--cases", "1", "--grid", "demo", "--format", form, "--output", str(folder / "cohort")]
+        words += ["--num-threads", "1", "--run-report", str(folder / "phantom.json")]
         assert main(["phantom", "brain", *words]) == 0
         spacing = ("--purpose", "inference", "--spacing-mm", "3.75", "3.75", "3.75")
         prepare(folder, *spacing, channels=rules if form == "dicom" else None)
         (case,) = batch_of(folder).cases()
         volumes.append(case.volume_CIJK())
     np.testing.assert_array_equal(*volumes)
+
+
+def hot_ball(series: type[MrSeries], **options: Any) -> tuple[MrSeries, np.ndarray]:
+    """Return a series of low values with a ball of high ones, and the ball's mask [slice, row, column]."""
+    places = np.stack(np.meshgrid(*map(np.arange, (16, 40, 40)), indexing="ij"))
+    ball = (((places - np.array([7, 18, 22])[:, None, None, None]) ** 2).sum(0) <= 25).astype(np.uint8)
+    scan = series(
+        key="hot", shape=(16, 40, 40), spacing_mm=(2.0, 2.0, 2.0), stored=100 + 20000 * ball.astype(int), **options
+    )
+    return scan, ball
+
+
+@pytest.mark.parametrize(
+    ("scan", "contract", "bias"),
+    [
+        (hot_ball(PetSeries, slopes=2.0), {"modality": "PT", "unit": "SUV", "channel_names": ("PET",)}, -5.0),
+        (hot_ball(MrSeries), {"modality": "MR", "unit": "SD", "channel_names": ("MR",)}, -2.0),
+    ],
+    ids=["PET", "MR"],
+)
+def test_results_of_segment_lie_on_the_source_series(
+    tmp_path: Path, scan: tuple[MrSeries, np.ndarray], contract: dict[str, Any], bias: float
+) -> None:
+    series, ball = scan
+    series.write(tmp_path / "cohort")
+    write_datasets([segmentation(series.datasets(), ball)], tmp_path / "cohort" / "seg")
+    wanted = dataclasses.replace(openvino_card().input, window_hu=None, **contract)
+    write_tiny_model(tmp_path / "model", kernel=np.ones((1, 1, 1)), bias=bias, input=wanted, labels=(NODULE_ANYWHERE,))
+    prepare(tmp_path, "--purpose", "inference", "--segmentation-model", str(tmp_path / "model"))
+    batch = tmp_path / "prepared" / "inference_batches" / "batch-000"
+    words = ["--segmentation-model", str(tmp_path / "model"), "--case-batch", str(batch), "--num-threads", "1"]
+    words += ["--output", str(tmp_path / "out"), "--run-report", str(tmp_path / "segment.json")]
+    assert main(["segment", *words]) == 0
+    (path,) = (tmp_path / "out").rglob("lesion_mask.dcm")
+    mask = pydicom.dcmread(path)
+    np.testing.assert_array_equal(mask.pixel_array, ball)
+    assert mask.ReferencedSeriesSequence[0].SeriesInstanceUID == uid("hot", "series")
+    assert mask.FrameOfReferenceUID == uid("patient-a", "frame")
+    words = [
+        "--cohort",
+        str(tmp_path / "cohort"),
+        "--cohort-index",
+        str(tmp_path / "index.json"),
+        "--case-batches",
+        str(batch),
+    ]
+    words += ["--segmentations", str(tmp_path / "out"), "--output", str(tmp_path / "evaluation"), "--num-threads", "1"]
+    words += ["--baseline-threshold-sd", "0.05", "--run-report", str(tmp_path / "evaluate.json")]
+    assert main(["evaluate", *words]) == 0
+    (row,) = json.loads((tmp_path / "evaluation" / "metrics.json").read_text())["per_case"]
+    assert (row["dice"], row["baseline_dice"]) == (1.0, 1.0)

@@ -39,10 +39,8 @@ def check_channels(names: Sequence[str]) -> tuple[tuple[str, ...], list[Finding]
             expected="CT alone, or MR contrasts",
             do="make a data set of the CT channel alone",
         )
-    others = sorted(
-        {_OTHER_MODALITIES[word] for word in words if word in _OTHER_MODALITIES}
-        | {"PET" for name in names if is_pet_channel(name)}
-    )
+    pet = {"PET" for name in names if is_pet_channel(name)}  # also "PET FDG"
+    others = sorted(pet | {_OTHER_MODALITIES[word] for word in words if word in _OTHER_MODALITIES})
     if others:
         raise _wrong(
             "the modality of the data set is neither CT nor MR.",

@@ -202,7 +202,7 @@ def discover_dicom(
     for entry in found.series:
         entry.issuers = issuers
     found.findings += _notice_shared_instances(found.series)
-    _attach_masks(found, [file for file in files if file.sop_class in MASKS])
+    _attach_masks(found, [file for file in files if file.sop_class in MASKS], wanted)
     studies = {file.study_uid for s in found.series for file in s.files}
     found.findings += judge_others(others, wanted, studies, case_id_of=case_id_of_series)
     if stray:
@@ -310,7 +310,7 @@ def _notice_shared_instances(all_series: list[FoundSeries]) -> list[Finding]:
     ]
 
 
-def _attach_masks(found: FoundDicom, masks: list[DicomFile]) -> None:
+def _attach_masks(found: FoundDicom, masks: list[DicomFile], wanted: tuple[Modality, ...]) -> None:
     by_series = {series.series_uid: series for series in found.series}
     by_image = {uid: owners[0] for uid, owners in _owners(found.series).items() if len(owners) == 1}
     orphans = 0
@@ -333,7 +333,7 @@ def _attach_masks(found: FoundDicom, masks: list[DicomFile]) -> None:
             notice(
                 "orphan-mask",
                 f"{orphans} DICOM {'mask (SEG or RTSTRUCT) references' if orphans == 1 else 'masks (SEG or RTSTRUCT) reference'} "
-                f"no CT series of the cohort and {'was' if orphans == 1 else 'were'} ignored.",
+                f"no {' or '.join(wanted)} series of the cohort and {'was' if orphans == 1 else 'were'} ignored.",
                 do="add the series, or remove the file",
             )
         )

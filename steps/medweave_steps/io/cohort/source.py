@@ -25,7 +25,7 @@ from medweave_steps.io.dicom import pixels
 from medweave_steps.io.dicom.header import Plane, read_file
 from medweave_steps.io.dicom.series import assemble, place_text
 from medweave_steps.io.dicom.source_headers import read_source_header
-from medweave_steps.io.dicom.suv import SuvError, to_suv
+from medweave_steps.io.dicom.suv import planes_in_unit
 from medweave_steps.io.findings import FindingError, SeriesName
 from medweave_steps.io.geometry import FloatArray, corners_apart_mm
 
@@ -359,25 +359,6 @@ def _open_channels(cohort: Path, entry: CaseEntry, name: SeriesName) -> MultiSer
             raise _changed(name, f"another grid of {one.name}")
     is_resampled = tuple(one.is_resampled for one in entry.series)
     return MultiSeriesSource(entry=entry, grid=sources[0].grid, sources=sources, is_resampled=is_resampled)
-
-
-def planes_in_unit(
-    cohort: Path, planes: Sequence[Plane], modality: Modality, name: SeriesName
-) -> tuple[Sequence[Plane], bool]:
-    """Return planes whose slope and intercept give the unit of the modality: those of PET give SUV.
-
-    Returns:
-        the planes, and whether decay was counted to AcquisitionTime; see `SuvScale`.
-    Raises:
-        FindingError: a PET series whose headers do not give SUV.
-    """
-    if modality != "PT":
-        return planes, False
-    try:
-        scaled, scale = to_suv(cohort, planes)
-    except SuvError as error:
-        raise name.refuse(error.code, error.what, seen=error.seen, expected=error.expected, do=error.do) from error
-    return scaled, scale.by_acquisition
 
 
 def _open_dicom(cohort: Path, entry: CaseEntry, name: SeriesName) -> DicomSource:

@@ -16,8 +16,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from medweave_core.contracts.volume import Modality
 from medweave_steps.io.dicom.header import Plane, load_pydicom
 from medweave_steps.io.dicom.values import HeaderValues, has_other_cause
+from medweave_steps.io.findings import SeriesName
 
 # Defined terms of Units (0054,1001), PS3.3, C.8.9.1.1.3: any other text may hold anything.
 _UNITS = ("CNTS", "NONE", "CM2", "PCNT", "CPS", "BQML", "MGMINML", "UMOLMINML", "MLMING", "MLG", "1CM", "UMOLML", "PROPCNTS",
@@ -77,6 +79,25 @@ class SuvScale:
 
     factor: float
     by_acquisition: bool = False
+
+
+def planes_in_unit(
+    cohort: Path, planes: Sequence[Plane], modality: Modality, name: SeriesName
+) -> tuple[Sequence[Plane], bool]:
+    """Return planes whose slope and intercept give the unit of the modality: those of PET give SUV.
+
+    Returns:
+        the planes, and whether decay was counted to AcquisitionTime; see `SuvScale`.
+    Raises:
+        FindingError: a PET series whose headers do not give SUV.
+    """
+    if modality != "PT":
+        return planes, False
+    try:
+        scaled, scale = to_suv(cohort, planes)
+    except SuvError as error:
+        raise name.refuse(error.code, error.what, seen=error.seen, expected=error.expected, do=error.do) from error
+    return scaled, scale.by_acquisition
 
 
 def to_suv(folder: Path, planes: Sequence[Plane]) -> tuple[list[Plane], SuvScale]:
