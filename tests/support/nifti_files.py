@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from typing import Any
 
 import nibabel
 import numpy as np
@@ -51,3 +53,24 @@ def write_bids(folder: Path, subjects: tuple[str, ...] = ("01",), sessions: tupl
     rows = "".join(f"sub-{subject}\t077Y\tF\n" for subject in subjects)
     (folder / "participants.tsv").write_text(f"participant_id\tage\tsex\n{rows}")
     (folder / "dataset_description.json").write_text('{"Name": "x", "BIDSVersion": "1.9.0"}')
+
+
+def write_nnunet(folder: Path, *, cases: int = 2, suffix: str = ".nii.gz", test: bool = True, **changes: Any) -> Path:
+    """Write an nnU-Net v2 data set, of two channels by default, with a label map of two values; `changes` are for dataset.json."""
+    data: dict[str, Any] = {
+        "channel_names": {"0": "T1w", "1": "FLAIR"},
+        "labels": {"background": 0, "edema": 1, "core": 2},
+        "numTraining": cases,
+        "file_ending": suffix,
+    }
+    data |= changes
+    for case in range(cases):
+        for channel in range(len(data["channel_names"])):
+            save(folder / "imagesTr" / f"b_{case}_{channel:04d}{suffix}", volume(10 * case + channel))
+        truth = mask(1)
+        truth[5, 5, 5] = 2
+        save(folder / "labelsTr" / f"b_{case}{suffix}", truth)
+    for channel in range(len(data["channel_names"]) if test else 0):
+        save(folder / "imagesTs" / f"t_0_{channel:04d}{suffix}", volume(90 + channel))
+    (folder / "dataset.json").write_text(json.dumps(data))
+    return folder

@@ -36,7 +36,7 @@ inputs:
     type: int?
     inputBinding: {prefix: --ignore-label}
   channels:
-    doc: rules that group the DICOM series of a study into named channels of MR or PET, as a JSON list; by default each study has one series
+    doc: rules that group the DICOM series of a study into named channels of MR or PET, or the names of the NIfTI channels to read, as a JSON list; by default each study has one series
     type: File?
     format: edam:format_3464  # JSON
     inputBinding: {prefix: --channels}

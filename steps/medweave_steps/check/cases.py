@@ -16,9 +16,9 @@ from medweave_steps.check.acquisitions import check_one_acquisition
 from medweave_steps.check.hounsfield import check_hounsfield, check_range
 from medweave_steps.io.cohort.digest import digest_of_series, joined_files_digest, read_content
 from medweave_steps.io.cohort.discovery import FoundSeries, is_reformat, patient_key_of
-from medweave_steps.io.cohort.ground_truth import read_dicom_mask, read_nifti_mask
+from medweave_steps.io.cohort.ground_truth import read_dicom_mask
 from medweave_steps.io.cohort.listed import ListedCase
-from medweave_steps.io.cohort.nifti_channels import NiftiChannels, open_channels
+from medweave_steps.io.cohort.nifti_channels import NiftiChannels, open_channels, read_mask
 from medweave_steps.io.cohort.patients import joined_issuer
 from medweave_steps.io.cohort.source import pixel_refusal
 from medweave_steps.io.dicom import pixels
@@ -136,7 +136,7 @@ def examine_nifti(cohort: Path, case: ListedCase, rules: MaskRules) -> Examined:
         if case.mask is not None:
             if not (cohort / case.mask).is_file():
                 raise _mask_missing(case.name)
-            _check_mask(read_nifti_mask(cohort / case.mask, files.grid, case.name, rules.merges), rules, result)
+            _check_mask(read_mask(cohort / case.mask, files, case.name, rules.merges), rules, result)
     except FileNotFoundError:
         result.findings.append(_image_missing(case.name).finding)
         return result

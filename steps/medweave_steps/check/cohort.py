@@ -13,7 +13,6 @@ from typing import Any, Literal
 from medweave_core.contracts.cohort import CaseEntry, CohortIndex, Finding
 from medweave_core.contracts.labels import Label, Region
 from medweave_core.contracts.volume import CT_CHANNELS
-from medweave_core.errors import UsageError
 from medweave_steps.check.cases import Examined, MaskRules, examine_nifti
 from medweave_steps.check.labels import (
     NO_LABEL_OPTIONS,
@@ -28,6 +27,7 @@ from medweave_steps.check.studies import examine_series
 from medweave_steps.io.channel_grid import resampled_text
 from medweave_steps.io.cohort.bids import is_bids, read_bids
 from medweave_steps.io.cohort.channel_rules import ChannelRule
+from medweave_steps.io.cohort.channel_selection import names_of_rules, select_declared
 from medweave_steps.io.cohort.dataset_json import read_dataset
 from medweave_steps.io.cohort.discovery import FoundDicom, discover_dicom, walk
 from medweave_steps.io.cohort.documents import labels_of, read_json
@@ -90,7 +90,7 @@ def check_cohort(
     Args:
         skip: leave bad cases out with a notice; otherwise their errors stay in the findings.
         label_options: labels and merges that the user requests.
-        channel_rules: which DICOM series of a study is which channel; empty without such rules.
+        channel_rules: which DICOM series of a study is which channel, or the names of NIfTI channels; empty without such rules.
     """
     card = _read_card(cohort)
     everything = list(walk(cohort))
@@ -99,13 +99,6 @@ def check_cohort(
     unread, unread_findings = find_unread_files(names)
     files = _Files(everything=everything, readable=[name for name in names if name not in unread], numbers=numbers)
     contents = _examine(cohort, files, card, label_options, channel_rules, context)
-    if channel_rules and contents.layout != "dicom":
-        raise UsageError(
-            "--channels is for DICOM series only.",
-            seen="a cohort of NIfTI volumes",
-            expected="DICOM series",
-            do="omit --channels; dataset.json or the file names declare the channels of NIfTI volumes",
-        )
     examined, rules = contents.examined, contents.rules
     findings = [*unread_findings, *contents.findings]
     labels, label_findings = cohort_labels(rules, contents.labels, examined)
@@ -165,16 +158,21 @@ def _examine(
 ) -> _Contents:
     declared: tuple[Label, ...] = card.get("labels", ())
     if (cohort / DATASET_FILE).is_file():
-        return _listed("msd", read_dataset(cohort, files.everything), cohort, declared, options, context)
+        listed = select_declared(read_dataset(cohort, files.everything), names_of_rules(channel_rules))
+        return _listed("msd", listed, cohort, declared, options, context)
     rules = options.rules(declared or None)
     found = _discover(cohort, [name for name in files.readable if not is_nifti(name)], channel_rules, context)
     nifti = [name for name in files.readable if is_nifti(name)]
     if nifti and not found.series and not any(f.severity == "error" for f in found.findings):
+        wanted = names_of_rules(channel_rules)
         if is_bids(nifti):
-            has_public_names = bool(card.get("synthetic")) or card.get("data_class") == DEIDENTIFIED
-            listed = read_bids(cohort, nifti, files.everything, files.numbers, has_public_names=has_public_names)
+            is_public = bool(card.get("synthetic")) or card.get("data_class") == DEIDENTIFIED
+            listed = read_bids(
+                cohort, nifti, files.everything, files.numbers, has_public_names=is_public, wanted=wanted
+            )
             return _listed("bids", listed, cohort, declared, options, context)
-        return _listed("nifti", read_plain(nifti, files.everything, files.numbers), cohort, declared, options, context)
+        listed = read_plain(nifti, files.everything, files.numbers, wanted)
+        return _listed("nifti", listed, cohort, declared, options, context)
     if nifti:
         found.findings.append(notice("other-files", f"{len(nifti)} NIfTI files next to the DICOM series were ignored."))
     checked = examine_series(cohort, found.series, channel_rules, rules, context)

@@ -67,7 +67,8 @@ class CheckConfig:
     channels: Path | None = option(
         "channel rules for DICOM series of MR or PET (JSON or YAML): a list of {name, modality, series_description, contrast, "
         "echo_time_ms, inversion_time_ms, repetition_time_ms, scanning_sequence}; each study needs one series for each rule, and "
-        "the first rule sets the grid (default: each study has one series)",
+        "the first rule sets the grid (default: each study has one series); for NIfTI with a file per channel a list of {name}: "
+        "the channels to read, in their order",
         default=None, metavar="FILE",
     )  # fmt: skip
     on_error: Literal["stop", "skip"] = option(

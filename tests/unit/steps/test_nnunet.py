@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -14,30 +13,9 @@ from medweave_core.contracts.labels import Label, Region
 from medweave_core.errors import UserInputError
 from medweave_steps.io.cohort.nnunet import parse_nnunet_labels
 from support.checked import cases_of, check, notices_of, only_error
-from support.nifti_files import mask, save, volume
+from support.nifti_files import mask, save, volume, write_nnunet
 
 REGIONS = {"background": 0, "whole tumor": [1, 2, 3], "tumor core": [2, 3], "enhancing": [3]}
-
-
-def nnunet(folder: Path, *, cases: int = 2, suffix: str = ".nii.gz", test: bool = True, **changes: Any) -> Path:
-    """Write an nnU-Net v2 data set of two channels."""
-    data: dict[str, Any] = {
-        "channel_names": {"0": "T1w", "1": "FLAIR"},
-        "labels": {"background": 0, "edema": 1, "core": 2},
-        "numTraining": cases,
-        "file_ending": suffix,
-    }
-    data |= changes
-    for case in range(cases):
-        for channel in range(len(data["channel_names"])):
-            save(folder / "imagesTr" / f"b_{case}_{channel:04d}{suffix}", volume(10 * case + channel))
-        truth = mask(1)
-        truth[5, 5, 5] = 2
-        save(folder / "labelsTr" / f"b_{case}{suffix}", truth)
-    for channel in range(len(data["channel_names"]) if test else 0):
-        save(folder / "imagesTs" / f"t_0_{channel:04d}{suffix}", volume(90 + channel))
-    (folder / "dataset.json").write_text(json.dumps(data))
-    return folder
 
 
 def refusal_of(folder: Path) -> Finding:
@@ -48,7 +26,7 @@ def refusal_of(folder: Path) -> Finding:
 
 @pytest.mark.parametrize("suffix", [".nii.gz", ".nii"])
 def test_channels_labels_and_test_cases_are_read(tmp_path, suffix):
-    folder = nnunet(tmp_path, suffix=suffix)
+    folder = write_nnunet(tmp_path, suffix=suffix)
     index = check(folder).index
     assert {case.case_id: case.ground_truth for case in index.cases} == {
         "b_0": f"labelsTr/b_0{suffix}",
@@ -65,7 +43,7 @@ def test_channels_labels_and_test_cases_are_read(tmp_path, suffix):
 def test_regions_name_the_labels_and_are_kept(tmp_path):
     truth = mask(1)
     truth[5, 5, 5:7] = (2, 3)
-    folder = nnunet(tmp_path, labels=REGIONS, regions_class_order=[1, 2, 3])
+    folder = write_nnunet(tmp_path, labels=REGIONS, regions_class_order=[1, 2, 3])
     save(folder / "labelsTr" / "b_0.nii.gz", truth)
     index = check(folder).index
     assert index.regions == (
@@ -82,7 +60,7 @@ def test_regions_name_the_labels_and_are_kept(tmp_path):
 
 
 def test_regions_are_dropped_with_a_notice_where_labels_are_merged(tmp_path):
-    folder = nnunet(tmp_path, labels=REGIONS)
+    folder = write_nnunet(tmp_path, labels=REGIONS)
     index = check(folder, merge=("1,2,3:tumor",)).index
     assert (index.regions, [label.name for label in index.labels]) == ((), ["tumor"])
     assert "regions-dropped" in {finding.code for finding in index.findings}
@@ -99,14 +77,14 @@ def test_regions_are_dropped_with_a_notice_where_labels_are_merged(tmp_path):
     ],
 )
 def test_regions_that_cannot_be_predicted_together_are_refused(tmp_path, labels, order, seen):
-    finding = refusal_of(nnunet(tmp_path, labels=labels, regions_class_order=order))
+    finding = refusal_of(write_nnunet(tmp_path, labels=labels, regions_class_order=order))
     assert finding.code == "bad-regions"
     assert seen in finding.seen
     assert "dataset.json" in finding.do
 
 
 def test_the_ignore_label_is_no_label(tmp_path):
-    folder = nnunet(tmp_path, labels={"background": 0, "edema": 1, "core": 2, "ignore": 3})
+    folder = write_nnunet(tmp_path, labels={"background": 0, "edema": 1, "core": 2, "ignore": 3})
     truth = mask(1)
     truth[0, 0] = 3
     save(folder / "labelsTr" / "b_1.nii.gz", truth)
@@ -128,14 +106,14 @@ def test_the_ignore_label_is_no_label(tmp_path):
     ],
 )
 def test_values_that_no_mask_can_have_are_refused(tmp_path, labels, seen):
-    finding = refusal_of(nnunet(tmp_path, labels=labels))
+    finding = refusal_of(write_nnunet(tmp_path, labels=labels))
     assert finding.code == "bad-json"
     assert seen in finding.seen
 
 
 @pytest.mark.parametrize(("value", "seen"), [(300, "value 300"), (1.5, "value 1.5"), (7, "label 7")])
 def test_a_mask_with_other_values_is_an_error(tmp_path, value, seen):
-    folder = nnunet(tmp_path)
+    folder = write_nnunet(tmp_path)
     save(folder / "labelsTr" / "b_1.nii.gz", mask().astype(np.float32) * np.float32(value))
     error = only_error(folder)
     assert (error.code, error.case_id) == ("labels-outside-declared-set", "b_1")
@@ -143,7 +121,7 @@ def test_a_mask_with_other_values_is_an_error(tmp_path, value, seen):
 
 
 def test_a_missing_channel_names_the_case_and_the_channel(tmp_path):
-    folder = nnunet(tmp_path)
+    folder = write_nnunet(tmp_path)
     (folder / "imagesTr" / "b_1_0001.nii.gz").unlink()
     error = only_error(folder)
     assert (error.code, error.case_id) == ("missing-channel", "b_1")
@@ -153,14 +131,14 @@ def test_a_missing_channel_names_the_case_and_the_channel(tmp_path):
 
 
 def test_a_case_without_any_channel_is_a_missing_volume(tmp_path):
-    folder = nnunet(tmp_path)
+    folder = write_nnunet(tmp_path)
     for channel in range(2):
         (folder / "imagesTr" / f"b_1_{channel:04d}.nii.gz").unlink()
     assert only_error(folder).code == "missing-volume"
 
 
 def test_a_channel_that_is_not_declared_is_refused(tmp_path):
-    folder = nnunet(tmp_path)
+    folder = write_nnunet(tmp_path)
     save(folder / "imagesTr" / "b_1_0002.nii.gz", volume())
     finding = refusal_of(folder)
     assert finding.code == "foreign-layout"
@@ -168,9 +146,22 @@ def test_a_channel_that_is_not_declared_is_refused(tmp_path):
 
 
 def test_a_file_without_channel_number_is_refused(tmp_path):
-    folder = nnunet(tmp_path)
+    folder = write_nnunet(tmp_path)
     save(folder / "imagesTr" / "b_9.nii.gz", volume())
     assert "without a channel number" in refusal_of(folder).seen
+
+
+def test_two_files_of_one_case_and_channel_are_refused(tmp_path):
+    folder = write_nnunet(tmp_path)
+    save(folder / "imagesTr" / "copy" / "b_1_0000.nii.gz", volume())
+    assert "two files in imagesTr of one case and channel (_0000)" in refusal_of(folder).seen
+
+
+def test_nifti_files_that_are_not_read_are_counted(tmp_path):
+    folder = write_nnunet(tmp_path)
+    save(folder / "imagesTr" / "b_2_0000.nii", volume())
+    save(folder / "predictions" / "b_0.nii.gz", mask())
+    assert "2 NIfTI files ignored" in notices_of(folder)["other-files"].what
 
 
 @pytest.mark.parametrize(
@@ -183,13 +174,13 @@ def test_a_file_without_channel_number_is_refused(tmp_path):
     ],
 )
 def test_channels_that_are_not_supported_are_refused(tmp_path, names, what):
-    finding = refusal_of(nnunet(tmp_path, channel_names=dict(enumerate(names))))
+    finding = refusal_of(write_nnunet(tmp_path, channel_names=dict(enumerate(names))))
     assert finding.code == "wrong-modality"
     assert what in finding.what
 
 
 def test_normalization_names_and_unknown_names_are_read_with_a_notice(tmp_path):
-    folder = nnunet(tmp_path, channel_names={"0": "noNorm", "1": "b1400"})
+    folder = write_nnunet(tmp_path, channel_names={"0": "noNorm", "1": "b1400"})
     notices = notices_of(folder)
     assert notices["channel-normalization"].seen == "noNorm"
     assert notices["channel-names"].seen == "b1400"
@@ -197,12 +188,12 @@ def test_normalization_names_and_unknown_names_are_read_with_a_notice(tmp_path):
 
 
 def test_contrasts_of_prostate_mr_need_no_notice(tmp_path):
-    notices = notices_of(nnunet(tmp_path, channel_names={"0": "T2w", "1": "ADC", "2": "DWI", "3": "hbv"}))
+    notices = notices_of(write_nnunet(tmp_path, channel_names={"0": "T2w", "1": "ADC", "2": "DWI", "3": "hbv"}))
     assert not {"channel-names", "channel-normalization"} & notices.keys()
 
 
 def test_splits_and_test_masks_of_nnunet_are_not_used(tmp_path):
-    folder = nnunet(tmp_path)
+    folder = write_nnunet(tmp_path)
     (folder / "splits_final.json").write_text("[]")
     save(folder / "labelsTs" / "t_0.nii.gz", mask())
     notices = notices_of(folder)
@@ -213,17 +204,17 @@ def test_splits_and_test_masks_of_nnunet_are_not_used(tmp_path):
 def test_the_rule_and_the_files_of_each_channel_are_printed(tmp_path, capsys):
     from medweave_steps.cli import main
 
-    folder, out = nnunet(tmp_path / "cohort"), tmp_path / "out"
+    folder, out = write_nnunet(tmp_path / "cohort"), tmp_path / "out"
     words = ["check", "--cohort", str(folder), "--output", str(out / "i.json"), "--run-report", str(out / "r.json")]
     assert main(words) == 0
     printed = capsys.readouterr().err
-    assert "check: channels: T1w, FLAIR" in printed
+    assert "check: channels T1w, FLAIR" in printed
     assert "check: rule: the files imagesTr/CASE_0000, CASE_0001, ... are the channels of a case" in printed
     assert "b_0: files 1, 2 with mask 7, b_1: files 3, 4 with mask 8" in printed
 
 
 def test_several_channels_of_nnunet_1_are_read(tmp_path):
-    folder = nnunet(tmp_path, test=False)
+    folder = write_nnunet(tmp_path, test=False)
     listed = [{"image": f"./imagesTr/b_{n}.nii.gz", "label": f"./labelsTr/b_{n}.nii.gz"} for n in (0, 1)]
     text = {"modality": {"0": "T1w", "1": "FLAIR"}, "labels": {"0": "background", "1": "edema", "2": "core"}}
     (folder / "dataset.json").write_text(json.dumps(text | {"training": listed, "test": []}))

@@ -17,6 +17,7 @@ from medweave_core.contracts.cohort import Finding
 from medweave_core.contracts.labels import Label
 from medweave_steps.io.cohort.bids_tables import read_mask_labels, read_participants
 from medweave_steps.io.cohort.channel_names import check_channels
+from medweave_steps.io.cohort.channel_selection import select_files
 from medweave_steps.io.cohort.discovery import case_id_of_path
 from medweave_steps.io.cohort.listed import CHANNEL_RULE, ListedCase, ListedCohort, choose_channels, files_of_channels
 from medweave_steps.io.findings import FindingError, SeriesName, first_of, notice, refuse
@@ -79,6 +80,7 @@ def read_bids(
     numbers: Mapping[str, int],
     *,
     has_public_names: bool,
+    wanted: Sequence[str] = (),
 ) -> ListedCohort:
     """Return the cases of a BIDS-like folder.
 
@@ -88,11 +90,13 @@ def read_bids(
         numbers: of each file among all files of the cohort, sorted by path, from 1.
         has_public_names: name the cases after subject and session; else subjects may identify patients, and cases are named after
             a digest.
+        wanted: channels to read, in order; empty for those that at least half of the cases have.
     Raises:
+        UsageError: no case has a wanted channel.
         FindingError: participants.tsv or a table of labels cannot be used, or a file lies in the folder of another subject.
     """
-    groups = _group_scans(names, numbers)
-    suffixes, findings = choose_channels(list(groups.values()), _CHANNEL_ORDER)
+    groups = select_files(_group_scans(names, numbers), wanted)
+    suffixes, findings = (tuple(wanted), []) if wanted else choose_channels(list(groups.values()), _CHANNEL_ORDER)
     channels, notices = check_channels(suffixes)
     participants, participant_findings = read_participants(cohort, {subject for subject, _ in groups})
     masks = _masks_by_case(names, groups)

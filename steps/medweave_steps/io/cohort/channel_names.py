@@ -46,7 +46,8 @@ def check_channels(names: Sequence[str]) -> tuple[tuple[str, ...], list[Finding]
             "the modality of the data set is neither CT nor MR.",
             seen=f"channels {', '.join(names)} ({', '.join(others)})",
             expected="CT alone, or MR contrasts such as T1w, T2w, FLAIR, ADC, DWI",
-            do="use a CT or MR data set, such as MSD Task06 (lung) or Task01 (brain tumours)",
+            do="use a CT or MR data set, such as MSD Task06 (lung) or Task01 (brain tumours); read PET from DICOM, which has the "
+            "unit of its values",
         )
     if len(set(words)) < len(words):
         raise _wrong(

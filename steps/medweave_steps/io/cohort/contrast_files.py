@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 
 from medweave_steps.io.cohort.channel_names import check_channels
+from medweave_steps.io.cohort.channel_selection import select_files
 from medweave_steps.io.cohort.discovery import case_id_of_path
 from medweave_steps.io.cohort.listed import CHANNEL_RULE, ListedCase, ListedCohort, choose_channels, files_of_channels
 from medweave_steps.io.findings import FindingError, SeriesName, first_of, refuse
@@ -35,24 +36,28 @@ def has_contrast_files(volumes: Sequence[str]) -> bool:
     return any(contrast_of(volume) not in {"", *_AMBIGUOUS} for volume in volumes)
 
 
-def read_contrast_files(pairing: Pairing, numbers: Mapping[str, int]) -> ListedCohort:
+def read_contrast_files(pairing: Pairing, numbers: Mapping[str, int], wanted: Sequence[str] = ()) -> ListedCohort:
     """Return the cases of a folder with one file for each contrast.
 
     Args:
         pairing: masks and volumes among the NIfTI files.
         numbers: of each file among all files of the cohort, sorted by path, from 1.
+        wanted: channels to read, in order; empty for those that at least half of the cases have.
     Raises:
+        UsageError: no case has a wanted channel.
         FindingError: a volume without a contrast in its name.
     """
-    groups = _group_volumes(list(pairing.masks), numbers)
-    channels, findings = choose_channels(list(groups.values()), [word.upper() for word in _CONTRASTS])
+    volumes = _group_volumes(list(pairing.masks), numbers)
+    groups = select_files(volumes, wanted)
+    order = [word.upper() for word in _CONTRASTS]
+    channels, findings = (tuple(wanted), []) if wanted else choose_channels(list(groups.values()), order)
     channels, notices = check_channels(channels)
     # The masks are paired with the names that the volumes have without their contrast.
     of_cases = pair_masks(sorted([*groups, *pairing.volumes]))
     names = {
         path: SeriesName(case_id=case_id_of_path(path), ordinal=ordinal) for ordinal, path in enumerate(groups, start=1)
     }
-    first_files = {path: numbers[next(iter(files.values()))[0]] for path, files in groups.items()}
+    first_files = {path: numbers[next(iter(files.values()))[0]] for path, files in volumes.items()}
     refusals = of_cases.refusals(names.__getitem__, {**numbers, **first_files})
     masks = dict(of_cases.pairs())
     cases = []

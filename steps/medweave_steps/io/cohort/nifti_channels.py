@@ -10,9 +10,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from medweave_core.contracts.labels import LabelMerge
 from medweave_core.contracts.volume import Grid
 from medweave_steps.io.channel_grid import covered_share, is_same_grid, resample_to_grid
 from medweave_steps.io.cohort.digest import joined_files_digest, nifti_digest, update_nifti
+from medweave_steps.io.cohort.ground_truth import read_nifti_mask
+from medweave_steps.io.cohort.labels import LabelArray
 from medweave_steps.io.findings import FindingError, SeriesName
 from medweave_steps.io.geometry import FloatArray
 from medweave_steps.io.nifti.volume import NiftiVolume, open_nifti
@@ -105,6 +108,31 @@ def open_channels(paths: Sequence[Path], name: SeriesName, channels: tuple[str, 
             other = volumes[channels.index(channel)]
             raise _apart(name, channel, channels[0], other.grid, files.grid)
     return files
+
+
+def read_mask(path: Path, files: NiftiChannels, name: SeriesName, merges: Sequence[LabelMerge]) -> LabelArray:
+    """Return the NIfTI label map of a case on the grid of its first channel; see `read_nifti_mask`.
+
+    Raises:
+        FindingError: also if the mask lies on the grid of another channel, with the name of that channel.
+    """
+    try:
+        return read_nifti_mask(path, files.grid, name, merges)
+    except FindingError as error:
+        if error.finding.code != "mask-on-another-grid" or len(files.volumes) == 1:
+            raise
+        grid = open_nifti(path, name, role="mask").grid
+        pairs = zip(files.channels, files.volumes, strict=True)
+        channel = next((channel for channel, volume in pairs if is_same_grid(volume.grid, grid)), None)
+        if channel is None:
+            raise
+        raise name.refuse(
+            "mask-on-another-grid",
+            f"the mask is on the grid of the channel {channel}, not of the first channel.",
+            seen=error.seen,
+            expected=f"a mask on the grid of {files.channels[0]}",
+            do=f"list {channel} first in the rules of --channels",
+        ) from error
 
 
 def _apart(name: SeriesName, channel: str, first_channel: str, grid: Grid, first: Grid) -> FindingError:

@@ -66,7 +66,7 @@ def read_nnunet_2(dataset: Mapping[str, Any], names: Sequence[str]) -> ListedCoh
         cases.append(numbered_case(files, mask, channels, base=f"{folder}/{case}", suffix=ending, ordinal=ordinal))
     return ListedCohort(
         cases=tuple(cases), labels=labels.labels, regions=labels.regions, ignore_value=labels.ignore_value, rule=RULE,
-        findings=tuple(_notices(names, sum(case.mask is None for case in cases))),
+        findings=tuple(_notices(names, cases)),
     )  # fmt: skip
 
 
@@ -188,7 +188,11 @@ def _files_by_case(folder: str, names: Sequence[str], ending: str, num_channels:
                 f"a file in {folder} without a channel number",
                 f"{num_channels} files per case: CASE_0000, CASE_0001, ...",
             )
-        cases.setdefault(case, {})[number] = name
+        if number in cases.setdefault(case, {}):
+            raise unsupported(
+                f"two files in {folder} of one case and channel (_{number:04d})", "one file per case and channel"
+            )
+        cases[case][number] = name
     return cases
 
 
@@ -203,8 +207,9 @@ def _undeclared(number: int) -> FindingError:
     )
 
 
-def _notices(names: Sequence[str], num_unlabelled: int) -> list[Finding]:
+def _notices(names: Sequence[str], cases: Sequence[ListedCase]) -> list[Finding]:
     findings = []
+    num_unlabelled = sum(case.mask is None for case in cases)
     if num_unlabelled:
         findings.append(notice("no-mask", f"{num_unlabelled} volumes of the data set have no mask."))
     if any(PurePosixPath(name).name == "splits_final.json" for name in names):
@@ -214,6 +219,13 @@ def _notices(names: Sequence[str], num_unlabelled: int) -> list[Finding]:
                 "splits_final.json of nnU-Net is not used.",
                 do="write splits.json with the case ids as printed by check to define the splits",
             )
+        )
+    used = {file for case in cases for file in (*case.files, case.mask)}
+    others = sum(is_nifti(name) and name not in used and not name.startswith("labelsTs/") for name in names)
+    if others:
+        what = f"{others} NIfTI {'file' if others == 1 else 'files'} ignored: another folder, or another ending."
+        findings.append(
+            notice("other-files", what, do="correct 'file_ending' in dataset.json if these files belong to the cases")
         )
     hidden = sum(name.startswith("labelsTs/") for name in names)
     if hidden:
