@@ -103,12 +103,12 @@ def test_voxels_without_annotation_have_no_gradient_and_do_not_change_the_loss(k
     value.backward()
     gradient = logits.grad.numpy()
     ignored = np.broadcast_to(maps[:, None] == IGNORE, gradient.shape)
-    assert math.isfinite(float(value))
+    assert math.isfinite(value.item())
     assert np.all(gradient[ignored] == 0)
     assert np.count_nonzero(gradient[~ignored]) > 0.9 * np.count_nonzero(~ignored)
     other = logits.detach().clone()
     other[torch.from_numpy(ignored.copy())] = 3.0
-    assert float(loss(other, labels)) == pytest.approx(float(value), abs=1e-6)
+    assert float(loss(other, labels)) == pytest.approx(value.item(), abs=1e-6)
 
 
 def test_one_label_stays_one_channel_and_several_exclude_each_other_unless_regions_are_declared(tmp_path: Path) -> None:

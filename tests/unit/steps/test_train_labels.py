@@ -9,10 +9,15 @@ import numpy as np
 import pytest
 import torch
 
+from medweave_core.contracts.labels import CodedTerm, Label
 from medweave_core.contracts.model import OutputContract
 from medweave_steps.cli import main
+from medweave_steps.io.cohort.prepared import open_prepared
 from medweave_steps.io.model.folder import read_card
 from medweave_steps.io.model.network import load_network
+from medweave_steps.tasks.segmentation.training import name_of
+from medweave_steps.train.command import task_of
+from medweave_steps.train.network import seeded_network
 from medweave_steps.training.distributed.group import Alone
 from support import label_work
 from support.label_set import LABELS, REGION_WORDS, REGIONS, label_set
@@ -180,3 +185,25 @@ def test_one_label_keeps_one_logit_whatever_regions_the_cohort_declared(tmp_path
     assert card.output == OutputContract()
     assert card.postprocessing.by_output == ()
     assert [label.name for label in card.labels] == ["nodule"]
+
+
+@pytest.mark.parametrize("words", [(), REGION_WORDS[1:]])
+def test_an_untrained_network_predicts_every_label_as_rare(tmp_path: Path, words: tuple[str, ...]) -> None:
+    config = options(label_set(tmp_path / "data"), regions=words)
+    task = task_of(config, open_prepared(config.training_set))
+    network = seeded_network(config, task, channels=2).eval()
+    with torch.inference_mode():
+        logits = network(torch.zeros(1, 2, 8, 8, 8))
+    probability = logits.sigmoid() if words else logits.softmax(1)[:, 1:]
+    assert probability.shape[1] == 3
+    assert probability.mean() < 0.05
+
+
+def test_the_default_name_has_the_common_anatomy_once() -> None:
+    brain = CodedTerm(value="12738006", scheme="SCT", meaning="Brain")
+    labels = [Label(value=value, name=f"part {value}", anatomy=brain) for value in (1, 2, 3, 4)]
+    assert name_of(labels[:1]) == "brain-part-1"
+    assert name_of(labels[:2]) == "brain-part-1-part-2"
+    assert name_of(labels) == "brain-part-1-part-2-part-3-and-1-more"
+    liver = Label(value=5, name="lesion", anatomy=CodedTerm(value="10200004", scheme="SCT", meaning="Liver"))
+    assert name_of([labels[0], liver]) == "brain-part-1-liver-lesion"
