@@ -11,6 +11,7 @@ import numpy as np
 from medweave_core.contracts import codec
 from medweave_core.contracts.cohort import PreparedCase, PreparedCohort
 from medweave_core.contracts.labels import Label, Region
+from support.training_set import volume_info
 
 SHAPE = (24, 20, 16)
 IGNORE = 255
@@ -66,6 +67,7 @@ def label_set(
         own.mkdir(parents=True)
         np.save(own / "volume.npy", volume)
         np.save(own / "label.npy", label)
+        (own / "volume_info.json").write_text(codec.dumps(volume_info(own.name, label.shape)), encoding="utf-8")
         voxels = {str(one.value): int((label == one.value).sum()) for one in labels}
         case = PreparedCase(
             case_id=name, patient_key=name, split=split, has_label=True, num_lesions=len(SHELLS),

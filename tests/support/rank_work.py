@@ -15,8 +15,8 @@ from medweave_steps.io.cohort.prepared import open_prepared
 from medweave_steps.io.model.network import build_network
 from medweave_steps.runtime.progress import Progress
 from medweave_steps.runtime.signals import Deferred
-from medweave_steps.train.command import task_of
 from medweave_steps.train.config import TrainConfig
+from medweave_steps.train.inputs import task_of
 from medweave_steps.train.loop import Trainer
 from medweave_steps.train.network import architecture
 from medweave_steps.training.device import choose_device

@@ -61,7 +61,7 @@ def training_set(
         np.save(own / "lung.npy", np.ones(volume.shape, np.bool_))
         if place not in unlabelled:
             np.save(own / "label.npy", label)
-        (own / "volume_info.json").write_text(codec.dumps(_info(name, volume.shape)), encoding="utf-8")
+        (own / "volume_info.json").write_text(codec.dumps(volume_info(name, volume.shape)), encoding="utf-8")
         cases.append(
             PreparedCase(
                 case_id=name,
@@ -80,7 +80,8 @@ def training_set(
     return folder
 
 
-def _info(case_id: str, shape: tuple[int, int, int]) -> VolumeInfo:
+def volume_info(case_id: str, shape: tuple[int, int, int]) -> VolumeInfo:
+    """Return the geometry of a case that was not resampled."""
     grid = Grid(shape=shape, affine=affine_rows(np.diag([*SPACING_MM, 1.0])))
     return VolumeInfo(
         case_id=case_id, source_format="nifti", source_grid=grid, source_sha256="0" * 64, source_axis=(0, 1, 2),

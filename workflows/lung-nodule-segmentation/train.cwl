@@ -44,6 +44,10 @@ inputs:
   spacing_mm:
     doc: voxel size of the network input along Right, Anterior, Superior, mm
     type: float[]?
+  spacing_rule:
+    doc: spacing_mm or its default (fixed), or the voxel size of nnU-Net's rule for the scans of the cohort (nnunet)
+    type: {type: enum, symbols: [fixed, nnunet]}
+    default: fixed
   window_hu:
     doc: intensity window (low, high) of the network input, HU
     type: float[]?
@@ -58,6 +62,16 @@ inputs:
     doc: maximum number of cases that one job segments
     type: int
     default: 8
+  training_preset:
+    doc: defaults of the training, the recipe of the demo (demo) or options chosen for the scans and the memory (auto)
+    type: {type: enum, symbols: [demo, auto]}
+    default: demo
+  training_memory_gib:
+    doc: memory of a training step with training_preset auto, GiB
+    type: float?
+  training_network:
+    doc: network, a name listed by `medweave-step train --help`; by default that of the preset
+    type: string?
   training_steps:
     doc: number of optimizer steps
     type: int?
@@ -178,6 +192,7 @@ steps:
       cohort_index: check/cohort_index
       purpose: {default: training}
       spacing_mm: spacing_mm
+      spacing_rule: spacing_rule
       window_hu: window_hu
       fractions: fractions
       split_seed: split_seed
@@ -187,6 +202,9 @@ steps:
     run: ../tools/train.cwl
     in:
       training_set: preprocess/training_set
+      preset: training_preset
+      memory_gib: training_memory_gib
+      network: training_network
       training_steps: training_steps
       batch_size: training_batch_size
       patch_shape: training_patch_shape

@@ -33,6 +33,11 @@ inputs:
     doc: voxel size after resampling along Right, Anterior, Superior, mm
     type: float[]?
     inputBinding: {prefix: --spacing-mm}
+  spacing_rule:
+    doc: spacing_mm or its default (fixed), or the voxel size of nnU-Net's rule for the scans of the cohort (nnunet)
+    type: {type: enum, symbols: [fixed, nnunet]}
+    default: fixed
+    inputBinding: {prefix: --spacing-rule}
   window_hu:
     doc: intensity window (low, high) after resampling, HU
     type: float[]?

@@ -35,6 +35,15 @@ inputs:
     doc: unions of labels to predict instead of the labels, which may overlap, such as "whole tumor:1,2,3" "tumor core:2,3"
     type: string[]?
     inputBinding: {prefix: --regions}
+  preset:
+    doc: defaults of the other options, the recipe of the demo (demo) or options chosen for the training set and the memory by nnU-Net's rules (auto)
+    type: {type: enum, symbols: [demo, auto]}
+    default: demo
+    inputBinding: {prefix: --preset}
+  memory_gib:
+    doc: memory of a training step with preset auto, GiB; by default the free memory of the device up to nnU-Net's target
+    type: float?
+    inputBinding: {prefix: --memory-gib}
   epochs:
     doc: number of passes over the training cases, instead of training_steps; patches are then whole cases, each used once per epoch
     type: int?
@@ -60,9 +69,8 @@ inputs:
     type: int[]?
     inputBinding: {prefix: --channels}
   network:
-    doc: MONAI U-Net (unet); 3-D U-Net of DistMIS, as described in the paper (distmis-as-described) or as implied by its number of parameters (distmis-as-published); or another that `medweave-step train --help` lists
-    type: string
-    default: unet
+    doc: MONAI U-Net (unet); 3-D U-Net of DistMIS, as described in the paper (distmis-as-described) or as implied by its number of parameters (distmis-as-published); or another that `medweave-step train --help` lists; by default that of the preset
+    type: string?
     inputBinding: {prefix: --network}
   norm:
     doc: normalization layers (batch, group, instance)
@@ -73,6 +81,14 @@ inputs:
     doc: peak learning rate
     type: float?
     inputBinding: {prefix: --learning-rate}
+  optimizer:
+    doc: optimizer (adam, adamw, sgd), by default that of the preset
+    type: string?  # as `schedule`
+    inputBinding: {prefix: --optimizer}
+  weight_decay:
+    doc: decoupled weight decay of adam and adamw, or the L2 penalty of sgd
+    type: float?
+    inputBinding: {prefix: --weight-decay}
   beta2:
     doc: beta2 of Adam, decay rate of the second moment
     type: float?
@@ -82,9 +98,8 @@ inputs:
     type: boolean?
     inputBinding: {prefix: --amsgrad}
   schedule:
-    doc: learning-rate schedule (one-cycle, constant)
-    type: {type: enum, symbols: [one-cycle, constant]}
-    default: one-cycle
+    doc: learning-rate schedule, by default that of the preset
+    type: string?  # a name that `medweave-step train --help` lists; StreamFlow 0.2.0rc3 refuses an enum without a value
     inputBinding: {prefix: --schedule}
   dice:
     doc: Dice reduction, over all patches of a rank (batch) or per patch (sample)

@@ -57,6 +57,13 @@ def ras_axes(grid: Grid) -> tuple[Triple, tuple[bool, bool, bool]]:
     return (axis[0], axis[1], axis[2]), (flipped[0], flipped[1], flipped[2])
 
 
+def along_ras(grid: Grid) -> tuple[Triple_mm, Triple]:
+    """Return spacing in mm and number of voxels of a source grid along the axes closest to Right, Anterior, Superior."""
+    (a, b, c), _ = ras_axes(grid)
+    spacing, shape = grid.spacing_mm, grid.shape
+    return (spacing[a], spacing[b], spacing[c]), (shape[a], shape[b], shape[c])
+
+
 def to_ras_order(array: AnyArray, axis: Triple, flipped: tuple[bool, bool, bool]) -> AnyArray:
     """Return a view of a source array with axes I, J, K."""
     slices = tuple(slice(None, None, -1 if flip else 1) for flip in flipped)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import statistics
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -46,7 +47,7 @@ def run(config: PreprocessConfig, context: StepContext) -> Mapping[str, Any]:
     from medweave_steps.preprocess.layout import make_folders, parts_of, write_cohort_file
     from medweave_steps.runtime.write import atomic_directory
 
-    index, settings = _inputs(config)
+    index, settings = _inputs(config, context)
     values = MaskValues.of(index) if config.purpose == "training" else None
     splits = _splits(index, config, context)
     entries = [entry for entry in index.cases if entry.case_id in splits]
@@ -134,7 +135,7 @@ def _load_libraries(entries: Sequence[CaseEntry]) -> None:
         require(module, extra="preprocess")
 
 
-def _inputs(config: PreprocessConfig) -> tuple[CohortIndex, CaseSettings]:
+def _inputs(config: PreprocessConfig, context: StepContext) -> tuple[CohortIndex, CaseSettings]:
     from medweave_steps.io.cohort.prepared import read_index
     from medweave_steps.io.model.folder import read_card
 
@@ -162,8 +163,22 @@ def _inputs(config: PreprocessConfig) -> tuple[CohortIndex, CaseSettings]:
             expected="at least one volume",
             do="run check on a folder with DICOM series or NIfTI volumes",
         )
+    if config.spacing_rule == "nnunet":
+        config = _with_spacing_of(index, config, context)
     card = None if config.segmentation_model is None else read_card(config.segmentation_model, verify=False)
     return index, settings_of(config, card, index.channels)
+
+
+def _with_spacing_of(index: CohortIndex, config: PreprocessConfig, context: StepContext) -> PreprocessConfig:
+    """Return the options with the voxel size of nnU-Net's rule for the scans, between 0.2 and 10 mm."""
+    from medweave_steps.io.cohort.target_spacing import target_spacing_mm
+    from medweave_steps.io.geometry import along_ras
+
+    grids = [along_ras(entry.grid) for entry in index.cases]
+    target = target_spacing_mm([spacing for spacing, _ in grids], [shape for _, shape in grids])
+    i, j, k = (round(min(max(value, 0.2), 10), 3) for value in target)
+    context.notice(f"spacing of {i:g} x {j:g} x {k:g} mm by nnU-Net's rule, from {len(grids)} scans.")
+    return dataclasses.replace(config, spacing_rule="fixed", spacing_mm=(i, j, k))
 
 
 def _splits(index: CohortIndex, config: PreprocessConfig, context: StepContext) -> dict[str, Split]:

@@ -33,6 +33,11 @@ class PreprocessConfig:
         "the model's)",
         default=None, metavar="R A S",
     )  # fmt: skip
+    spacing_rule: Literal["fixed", "nnunet"] = option(
+        "fixed takes --spacing-mm, nnunet the voxel size of nnU-Net's rule for the scans of the cohort: the median along each "
+        "axis, and a low percentile along an axis of few thick slices",
+        default="fixed",
+    )
     window_hu: tuple[float, float] | None = option(
         "intensity window after resampling, HU (default: -1000 400, or the model's); not for MR, whose contrasts "
         "get mean 0 and standard deviation 1 each, and PET, which keeps its SUV",
@@ -64,6 +69,8 @@ class PreprocessConfig:
         """Raise UsageError for a value that cannot be used."""
         if self.spacing_mm is not None and not all(math.isfinite(x) and 0.2 <= x <= 10 for x in self.spacing_mm):
             raise _unusable("spacing-mm", self.spacing_mm, "three numbers from 0.2 to 10 mm")
+        if self.spacing_rule != "fixed" and (self.spacing_mm is not None or self.segmentation_model is not None):
+            raise _unusable("spacing-rule", self.spacing_rule, "fixed with --spacing-mm or --segmentation-model")
         if self.window_hu is not None and not (
             all(map(math.isfinite, self.window_hu)) and self.window_hu[0] < self.window_hu[1]
         ):

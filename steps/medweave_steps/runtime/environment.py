@@ -245,16 +245,29 @@ def peak_memory_mib() -> tuple[float, float]:
 
 
 def available_memory_bytes() -> int:
-    """Return the memory that this process may still use: what the kernel calls available, capped by the cgroup's limit."""
+    """Return the memory that this process may still use: what the kernel calls available, capped by the limits of its cgroups."""
     available = _kib(Path("/proc/meminfo"), "MemAvailable:") * 1024
-    for limit_file, used_file in (
-        ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
-        ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes"),
-    ):
-        with contextlib.suppress(OSError, ValueError):  # no cgroup, or no limit ("max")
-            limit, used = (int(Path(name).read_text(encoding="ascii")) for name in (limit_file, used_file))
-            available = min(available, max(limit - used, 0))
+    for folder in _memory_cgroups():
+        for limit_name, used_name in (
+            ("memory.max", "memory.current"),
+            ("memory.limit_in_bytes", "memory.usage_in_bytes"),
+        ):
+            with contextlib.suppress(OSError, ValueError):  # another version of cgroups, or no limit ("max")
+                limit, used = (int((folder / name).read_text(encoding="ascii")) for name in (limit_name, used_name))
+                available = min(available, max(limit - used, 0))
     return available
+
+
+def _memory_cgroups() -> list[Path]:
+    """Return the folders of this process's cgroup and of those around it; a scheduler's limit is on any of them."""
+    root, folders = Path("/sys/fs/cgroup"), []
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/self/cgroup").read_text(encoding="utf-8").splitlines():
+            _, controllers, path = line.split(":", 2)
+            if not controllers or "memory" in controllers.split(","):
+                own = root / ("memory" if controllers else "") / path.strip("/")
+                folders += [own, *(parent for parent in own.parents if parent.is_relative_to(root))]
+    return folders
 
 
 def _kib(path: Path, name: str) -> int:

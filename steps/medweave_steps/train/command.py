@@ -17,15 +17,13 @@ from medweave_core.contracts.report import RankFacts
 from medweave_core.contracts.volume import modality_of, unit_of
 from medweave_steps import __version__
 from medweave_steps.io.cohort.prepared import CaseFolder, PreparedFolder, open_prepared
-from medweave_steps.io.model.folder import holds_window
 from medweave_steps.runtime.energy import POWERCAP
 from medweave_steps.runtime.options import check_option
 from medweave_steps.runtime.verb import StepContext, Verb
-from medweave_steps.tasks import task_named
-from medweave_steps.tasks.training import TrainingTask
 from medweave_steps.train.config import RECIPE_OPTIONS, TrainConfig
 from medweave_steps.train.cross_validation import Fold, with_fold
-from medweave_steps.train.preset import Preset, apply_auto, apply_checkpoint, step_memory
+from medweave_steps.train.inputs import prepared_for, task_of
+from medweave_steps.train.preset import planned
 from medweave_steps.training.distributed.group import Group
 
 
@@ -57,7 +55,7 @@ def run(config: TrainConfig, context: StepContext) -> Mapping[str, Any]:
     training, _ = task.usable_cases(prepared)  # before any process is started
     preset_facts: Mapping[str, Any] = {}
     if config.preset == "auto":
-        preset = _planned(config, context, prepared, training, num_nodes=node_group.num_nodes)
+        preset = planned(config, context, prepared, training, task=task, num_nodes=node_group.num_nodes)
         config, preset_facts = preset.config, preset.facts
     config = _scaled(config, context)
     architecture(config, out_channels=task.num_channels)
@@ -108,9 +106,14 @@ def _cross_validate(config: TrainConfig, context: StepContext) -> Mapping[str, A
     if node_group.num_nodes > 1:
         context.notice(f"{node_group.num_nodes} nodes were started, but --folds uses only the first node.")
     prepared = open_prepared(config.training_set)
-    if config.has_demo_recipe and not prepared.cohort.synthetic:
+    if config.preset == "demo" and config.has_demo_recipe and not prepared.cohort.synthetic:
         context.notice(_describe_demo_recipe(config))
     task = task_of(config, prepared)
+    preset_facts: Mapping[str, Any] = {}
+    if config.preset == "auto":  # once for all folds, so that their models can form an ensemble
+        cases = [case for split in task.usable_cases(prepared) for case in split]
+        preset = planned(config, context, prepared, cases, task=task)
+        config, preset_facts = preset.config, preset.facts
     architecture(config, out_channels=task.num_channels)
     assert config.folds is not None
     folds = folds_of(prepared, config.folds, seed=config.seed)
@@ -127,7 +130,9 @@ def _cross_validate(config: TrainConfig, context: StepContext) -> Mapping[str, A
             model, log = folder / fold.name, log_folder / fold.name
             for path in (model, log):
                 path.mkdir()
-            job = TrainJob(config=own, num_threads=threads, folder=model, log_folder=log, fold=fold)
+            job = TrainJob(
+                config=own, num_threads=threads, folder=model, log_folder=log, fold=fold, preset_facts=preset_facts
+            )
             outcome = train_on_rank(job, Alone())
             assert outcome is not None, "the first rank returns it"
             return outcome
@@ -154,49 +159,9 @@ def _describe_demo_recipe(config: TrainConfig) -> str:
     return (
         f"the training options have their defaults, which were chosen for the synthetic scans of the demo ({config.steps} steps of "
         f"{config.batch_size} patches of {patch} voxels, network {config.network}), and these scans are not synthetic. "
-        f"Choose options for your data: --preset auto, or by hand: {options}."
+        "Use `train --preset auto`, which chooses options by the training set and the memory, or set them yourself. "
+        f"Choose options for your data: {options}."
     )
-
-
-def _planned(
-    config: TrainConfig,
-    context: StepContext,
-    prepared: PreparedFolder,
-    training: Sequence[CaseFolder],
-    *,
-    num_nodes: int,
-) -> Preset:
-    """Return the training with the options of --preset auto; a training that is resumed keeps those that it began with."""
-    from medweave_steps.training.loop.checkpoint import read_checkpoint
-
-    if config.resume_from is not None:
-        preset = apply_checkpoint(config, read_checkpoint(config.resume_from), options_set=context.options_set)
-    else:
-        memory = step_memory(config, ranks_on_node=-(-config.ranks // num_nodes))
-        preset = apply_auto(
-            config, prepared, training, options_set=context.options_set, memory=memory,
-            out_channels=task_of(config, prepared).num_channels,
-        )  # fmt: skip
-    context.notice(preset.notice)
-    return preset
-
-
-def _prepared_for(config: TrainConfig) -> PreparedFolder:
-    """Open the training set for a network with the intensities of the options.
-
-    Raises:
-        UsageError: an intensity window for MR, or one beyond that of preprocess.
-    """
-    prepared = open_prepared(config.training_set)
-    window = prepared.cohort.window_hu
-    if config.window_hu is None and config.scaled_range == prepared.scaled_range:
-        return prepared
-    expected = (
-        "no value: MR has no intensity window" if window is None else f"a window within {window[0]:g} {window[1]:g}"
-    )
-    fits = window is not None and holds_window(window, config.window_hu or window)
-    check_option(fits, "window_hu", config.window_hu or config.scaled_range, expected)
-    return prepared.with_input(window_hu=config.window_hu or window, scaled_range=config.scaled_range)
 
 
 def _scaled(config: TrainConfig, context: StepContext) -> TrainConfig:
@@ -208,11 +173,6 @@ def _scaled(config: TrainConfig, context: StepContext) -> TrainConfig:
             f"{together.learning_rate:g}."
         )
     return together
-
-
-def task_of(config: TrainConfig, prepared: PreparedFolder) -> TrainingTask:
-    """Return what the model learns from the training set."""
-    return task_named(config.task).training_of_cohort(prepared.cohort, config.task_options)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -243,7 +203,7 @@ def train_on_rank(job: TrainJob, group: Group) -> tuple[Mapping[str, Any], StepC
 
     started, config = time.monotonic(), job.config
     context = StepContext(verb="train", num_threads=job.num_threads, quiet=group.rank != 0)
-    prepared = with_fold(_prepared_for(config), job.fold)
+    prepared = with_fold(prepared_for(config), job.fold)
     training, validation = task_of(config, prepared).usable_cases(prepared)
     trainer = _train(job, group, context, prepared, training, validation)
     per_case = trainer.best_tallies()

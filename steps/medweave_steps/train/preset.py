@@ -15,6 +15,9 @@ from medweave_core.errors import UserInputError
 from medweave_steps.io.cohort.prepared import CaseFolder, PreparedFolder
 from medweave_steps.io.cohort.target_spacing import target_spacing_mm
 from medweave_steps.networks import axes_text, network_type
+from medweave_steps.runtime.options import check_option
+from medweave_steps.runtime.verb import StepContext
+from medweave_steps.tasks.training import TrainingTask
 from medweave_steps.train.config import TrainConfig
 from medweave_steps.train.fingerprint import Fingerprint, read_fingerprint
 from medweave_steps.train.planner import GIB, MEMORY_MODELS, DoesNotFitError, MemoryModel, Plan, PlanInput, make_plan
@@ -73,6 +76,29 @@ class Preset:
     facts: Mapping[str, Any]
 
 
+def planned(
+    config: TrainConfig,
+    context: StepContext,
+    prepared: PreparedFolder,
+    training: Sequence[CaseFolder],
+    *,
+    task: TrainingTask,
+    num_nodes: int = 1,
+) -> Preset:
+    """Return the training with the options of --preset auto; a training that is resumed keeps those that it began with."""
+    from medweave_steps.training.loop.checkpoint import read_checkpoint
+
+    if config.resume_from is not None:
+        preset = apply_checkpoint(config, read_checkpoint(config.resume_from), options_set=context.options_set)
+    else:
+        memory = step_memory(config, ranks_on_node=-(-config.ranks // num_nodes))
+        preset = apply_auto(
+            config, prepared, training, options_set=context.options_set, memory=memory, out_channels=task.num_channels
+        )
+    context.notice(preset.notice)
+    return preset
+
+
 def apply_auto(
     config: TrainConfig, prepared: PreparedFolder, training: Sequence[CaseFolder], *, options_set: frozenset[str],
     memory: Memory, out_channels: int = 1,
@@ -102,6 +128,10 @@ def apply_auto(
         plan = make_plan(plan_input, memory.model, memory.num_bytes)
     except DoesNotFitError as error:
         raise _does_not_fit(error, memory) from error
+    stages, patch = len(plan.channels), plan.topology.patch_shape
+    if "channels" in options_set and not _has_own_network(config, options_set):
+        expected = f"{stages} numbers: a patch of {_by(patch)} voxels has {stages} stages"
+        check_option(stages == len(config.channels), "channels", config.channels, expected)
     choices = [
         *_patch_choices(config, plan, fingerprint, memory, options_set),
         *_network_choices(config, plan, options_set),

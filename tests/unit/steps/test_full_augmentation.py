@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from medweave_steps.io.cohort.prepared import open_prepared
+from medweave_steps.tasks import task_named
 from medweave_steps.train.config import TrainConfig
 from medweave_steps.training.data import full_augmentation
-from support.one_label import open_sampler
 from support.training_set import training_set
 
 PATCH = (12, 10, 8)
@@ -28,7 +28,8 @@ def sampler(folder: Path, **options: Any) -> Any:
     config = TrainConfig(
         training_set=folder, output=folder, patch_shape=(16, 16, 16), augmentation="full", batch_size=6, **options
     )
-    return open_sampler(config, prepared, prepared.cases("train"))
+    task = task_named("segmentation").training_of_cohort(prepared.cohort, config.task_options)
+    return task.open_sampler(config, prepared, prepared.cases("train"))
 
 
 def test_a_quarter_turn_is_that_of_numpy_for_image_and_label() -> None:

@@ -239,6 +239,15 @@ def test_a_model_sets_spacing_window_and_crop(msd, tmp_path):
         assert case.info().crop_start == (0, 0, 0)
 
 
+@pytest.mark.slow
+def test_the_spacing_follows_the_scans_by_nnunets_rule(msd, tmp_path, capfd):
+    assert preprocess(msd[0], tmp_path / "out", "--spacing-rule", "nnunet", spacing=None) == 0
+    assert "spacing of 5 x 5 x 5 mm by nnU-Net's rule" in capfd.readouterr().err
+    assert all(case.info().grid.spacing_mm == pytest.approx((5, 5, 5)) for case in all_cases(tmp_path / "out").values())
+    assert preprocess(msd[0], tmp_path / "again", "--spacing-rule", "nnunet", spacing=(2, 2, 2)) == 2
+    assert "fixed with --spacing-mm" in capfd.readouterr().err
+
+
 def with_lesion_below_the_lungs(cohort: Path) -> None:
     """Adds to every mask a lesion of 20 x 20 x 10 mm in the lowest slices, where there is no lung."""
     write_msd(cohort, 3, splits={"train": ["lung_000"], "validation": ["lung_001"], "test": ["lung_002"]})

@@ -17,10 +17,11 @@ from medweave_steps.cli import build_parser, load_verb, main
 from medweave_steps.io.cohort.prepared import PreparedFolder, open_prepared
 from medweave_steps.io.model.folder import check_cohort_fits, read_card
 from medweave_steps.runtime.options import read_options
+from medweave_steps.tasks import task_named
 from medweave_steps.train.config import TrainConfig
 from medweave_steps.train.planner import MEMORY_MODELS
 from medweave_steps.train.preset import GIB, Memory, Preset, apply_auto
-from support.one_label import open_sampler
+from support.label_set import REGION_WORDS, label_set
 from support.training_set import training_set
 
 MEMORY = Memory(model=MEMORY_MODELS["cpu", False], num_bytes=8 * GIB, source="a test")
@@ -44,6 +45,7 @@ def auto(prepared: PreparedFolder, *words: str, memory: Memory = MEMORY) -> Pres
     return apply_auto(config, prepared, prepared.cases("train"), options_set=given, memory=memory)
 
 
+@pytest.mark.slow
 def test_training_with_auto_records_its_choices_and_resumes_with_them(tmp_path: Path) -> None:
     noisy_set(tmp_path / "data")
     report = tmp_path / "report.json"
@@ -139,6 +141,12 @@ def test_what_does_not_fit_the_memory_says_what_would(tmp_path: Path) -> None:
     assert "--patch-shape 24 20 16, which fits" in error.value.do
 
 
+def test_more_channels_than_the_patch_has_stages_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="--channels") as error:
+        auto(noisy_set(tmp_path / "data"), "--channels", "4", "8", "8", "16")
+    assert "a patch of 24 x 20 x 16 voxels has 3 stages" in error.value.expected
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -166,7 +174,8 @@ def test_a_window_beyond_that_of_preprocess_is_refused(tmp_path: Path, capfd: py
 def test_patches_are_clipped_and_scaled_as_the_model_card_says(tmp_path: Path) -> None:
     prepared = noisy_set(tmp_path / "data").with_input(window_hu=(-900.0, 100.0), scaled_range=(-9.0, 1.0))
     config = TrainConfig(training_set=Path("a"), output=Path("b"), augment=False, patch_shape=(16, 16, 16))
-    image = open_sampler(config, prepared, prepared.cases("train")).batch(0).image_BCIJK
+    task = task_named("segmentation").training_of_cohort(prepared.cohort, config.task_options)
+    image = task.open_sampler(config, prepared, prepared.cases("train")).batch(0).image_BCIJK
     assert image.min() == pytest.approx(-9, abs=1e-5)
     assert 0 < image.max() <= 1
 
@@ -196,3 +205,29 @@ def test_the_notice_for_scans_that_are_not_synthetic_names_the_preset(tmp_path: 
     words += ["--run-report", str(report), "--training-log", str(tmp_path / "log")]
     assert main(["train", *words]) == 0
     assert "--preset auto" in json.loads(report.read_text())["notices"][0]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("words", [(), REGION_WORDS], ids=["labels", "regions"])
+def test_several_labels_or_regions_learn_with_deep_supervision(words: tuple[str, ...], tmp_path: Path) -> None:
+    label_set(tmp_path / "data")
+    line = ["--training-set", str(tmp_path / "data"), "--output", str(tmp_path / "model"), "--num-threads", "1"]
+    line += ["--training-log", str(tmp_path / "log"), "--run-report", str(tmp_path / "report.json")]
+    own = ["--channels", "4", "8", "16", "--steps", "60", "--epoch-steps", "20", "--precision", "float32"]
+    assert main(["train", *line, *words, *own, "--preset", "auto", "--device", "cpu"]) == 0
+    card = read_card(tmp_path / "model")
+    assert card.architecture["arguments"]["out_channels"] == (3 if words else 4)
+    points = json.loads((tmp_path / "log" / "curves.json").read_text())
+    losses = [point["loss"] for point in points if "loss" in point]
+    assert losses[-1] < 0.8 * losses[0]
+
+
+@pytest.mark.slow
+def test_folds_are_planned_once_so_that_their_models_agree(tmp_path: Path) -> None:
+    noisy_set(tmp_path / "data")
+    line = ["--training-set", str(tmp_path / "data"), "--output", str(tmp_path / "models"), "--num-threads", "1"]
+    line += ["--training-log", str(tmp_path / "log"), "--run-report", str(tmp_path / "report.json")]
+    assert main(["train", *line, "--preset", "auto", "--folds", "3", "--channels", "4", "8", "--steps", "1"]) == 0
+    cards = [read_card(tmp_path / "models" / f"fold-{number}") for number in range(3)]
+    assert cards[0].input == cards[1].input == cards[2].input
+    assert cards[0].training["preset"]["fingerprint"]["num_cases"] == 3

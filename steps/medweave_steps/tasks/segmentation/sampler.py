@@ -162,16 +162,16 @@ class PatchSampler:
         thick_share: float,
         augment: bool,
         seed: int,
-        targets: Targets = ONE_LABEL,
         scaled_range: tuple[float, float] = (0.0, 1.0),
         is_fully_augmented: bool = False,
+        targets: Targets = ONE_LABEL,
     ) -> None:
         self.targets = targets
         self.cases, self.batch_size, self.window_hu, self.seed = tuple(cases), batch_size, window_hu, seed
         self.lesion_share, self.bright_share, self.thick_share = lesion_share, bright_share, thick_share
         self.augment = augment
         self.scaled_range, self.is_fully_augmented = scaled_range, augment and is_fully_augmented
-        self.patch_shape, self._sides = np.array(patch_shape), patch_shape
+        self.patch_shape = np.array(patch_shape)
         self.lesions = [(c, n) for c, case in enumerate(self.cases) for n in range(len(case.lesion_centres))]
         values = [int(self.cases[c].lesion_values[n]) for c, n in self.lesions]
         self._by_label = [
@@ -212,7 +212,7 @@ class PatchSampler:
         return self._cut(case, middle, rng)
 
     def _cut(self, case: TrainingCase, middle: npt.NDArray[np.float64], rng: np.random.Generator) -> Patch:
-        matrix = full_augmentation.draw_matrix(self._sides, rng) if self.is_fully_augmented else None
+        matrix = full_augmentation.draw_matrix(self.patch_shape.tolist(), rng) if self.is_fully_augmented else None
         sample = self._plain(case, middle) if matrix is None else self._interpolated(case, middle, matrix)
         return self._changed(sample, case, rng)
 
@@ -226,17 +226,16 @@ class PatchSampler:
         self, case: TrainingCase, middle: npt.NDArray[np.float64], matrix: npt.NDArray[np.float64]
     ) -> Sample:
         """Cut a rotated and scaled sample and scale its intensities."""
+        shape, interpolated = self.patch_shape.tolist(), full_augmentation.interpolated
         center = self._low(case, middle) + (self.patch_shape - 1) / 2
-        box = full_augmentation.box_of(matrix, center, self._sides, case.label_IJK.shape)
+        box = full_augmentation.box_of(matrix, center, shape, case.label_IJK.shape)
         center = center - np.array([side.start for side in box])
-        arrays = [*scaled(case.volume_CIJK[:, *box], self.window_hu, self.scaled_range), case.label_IJK[box]]
-        *channels, label = (
-            full_augmentation.interpolated(array, matrix, center, self._sides, order=order, outside=outside)
-            for array, order, outside in zip(
-                arrays, [1] * (len(arrays) - 1) + [0], [self._air] * (len(arrays) - 1) + [0.0], strict=True
-            )
+        image_CIJK = scaled(case.volume_CIJK[:, *box], self.window_hu, self.scaled_range)
+        image = np.stack(
+            [interpolated(channel, matrix, center, shape, order=1, outside=self._air) for channel in image_CIJK]
         )
-        return np.stack(channels).astype(np.float32, copy=False), label.astype(np.float32)
+        label = interpolated(case.label_IJK[box], matrix, center, shape, order=0, outside=0)
+        return image, label.astype(np.float32)
 
     @property
     def _air(self) -> float:

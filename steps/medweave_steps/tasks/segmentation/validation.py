@@ -62,8 +62,8 @@ def predict_probability(
     window_shape: Triple,
     overlap: float,
     device: Any,
-    is_softmax: bool = False,
     scaled_range: tuple[float, float] = (0.0, 1.0),
+    is_softmax: bool = False,
 ) -> FloatArray:
     """Return the probability of each channel in each voxel, by MONAI's Gaussian-weighted sliding window, as `segment` computes it.
 
@@ -276,8 +276,8 @@ class SegmentationValidator(Validator):
             window_shape=self.window_shape,
             overlap=self.overlap,
             device=self.device,
-            is_softmax=targets.is_softmax,
             scaled_range=self.scaled_range,
+            is_softmax=targets.is_softmax,
         )
         counted, largest = targets.counted(label), probability.argmax(axis=0) if targets.is_softmax else None
         of_outputs = []

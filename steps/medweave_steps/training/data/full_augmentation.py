@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +18,7 @@ from medweave_steps.runtime.imports import require
 
 FloatArray = npt.NDArray[np.float32]
 Matrix = npt.NDArray[np.float64]
+V = TypeVar("V", bound=np.generic)
 
 ROTATION_CHANCE, LARGEST_ANGLE = 0.2, np.pi / 6
 SCALING_CHANCE, SCALES = 0.2, (0.7, 1.4)
@@ -77,9 +79,9 @@ def box_of(
 
 
 def interpolated(
-    array_IJK: npt.NDArray[np.generic], matrix: Matrix, center: npt.NDArray[np.float64], patch_shape: Sequence[int],
+    array_IJK: npt.NDArray[V], matrix: Matrix, center: npt.NDArray[np.float64], patch_shape: Sequence[int],
     *, order: int, outside: float,
-) -> npt.NDArray[np.generic]:  # fmt: skip
+) -> npt.NDArray[V]:  # fmt: skip
     """Return a rotated and scaled patch, in the array's dtype.
 
     Args:
@@ -90,13 +92,15 @@ def interpolated(
     """
     ndimage = require("scipy.ndimage", extra="train")
     offset = center - matrix @ ((np.array(patch_shape) - 1) / 2)
-    result: npt.NDArray[np.generic] = ndimage.affine_transform(
+    result: npt.NDArray[V] = ndimage.affine_transform(
         array_IJK, matrix, offset, tuple(patch_shape), order=order, mode="constant", cval=outside, prefilter=False
     )
     return result
 
 
-def mirrored(image_CIJK: FloatArray, label: FloatArray, rng: np.random.Generator) -> tuple[FloatArray, FloatArray]:
+def mirrored(
+    image_CIJK: FloatArray, label: npt.NDArray[V], rng: np.random.Generator
+) -> tuple[FloatArray, npt.NDArray[V]]:
     """Mirror image and label along each of the last three axes with probability one half."""
     for axis in range(-3, 0):
         if rng.random() < 0.5:
