@@ -159,11 +159,14 @@ class Ours:
         from medweave_steps.inference.engine import open_engine
         from medweave_steps.io.model.folder import card_sha256, read_card
         from medweave_steps.runtime import environment
+        from medweave_steps.segment.ensemble import SegmentationModel
 
         environment.limit_threads(num_threads)
         self.card = dataclasses.replace(read_card(model), precision="float32")
         self.num_threads = num_threads
-        self.model_sha256 = card_sha256(self.card)
+        self.model = SegmentationModel(
+            folders=(model,), cards=(self.card,), card=self.card, sha256=card_sha256(self.card)
+        )
         self.engine = open_engine(model, self.card, num_threads=num_threads)
 
     def run(self, cohort: Path, case_id: str, output: Path) -> dict[str, float]:
@@ -202,9 +205,7 @@ class Ours:
         folder = CaseFolder(case=case, folder=prepared)
         # As the verb does: complete or absent, flushed to the disk (the reference does not wait for the disk).
         with atomic_directory(output / "results") as results:
-            _, seconds = segment_case(
-                results, folder, folder.info(), self.engine, self.card, model_sha256=self.model_sha256
-            )
+            _, seconds = segment_case(results, folder, folder.info(), [self.engine], self.model)
         total = time.perf_counter() - started
         assert done.case_id == case_id
         flush_s = total - prepared_s - sum(seconds.values())

@@ -52,7 +52,8 @@ def two_labels(folder: Path, *, num_cases: int = 2) -> Path:
 
 
 @pytest.mark.case(
-    "multilabel", expected="two labels with their own lesions; exit code 65 where one is not declared; merged only on request"
+    "multilabel",
+    expected="two labels with their own lesions; exit code 65 where one is not declared; merged only on request",
 )
 def test_two_labels_stay_apart_and_are_merged_only_on_request(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], seen: Seen

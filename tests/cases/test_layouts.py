@@ -61,6 +61,26 @@ def test_an_nnunet_data_set_is_read(tmp_path: Path, seen: Seen):
     assert [(label["value"], label["name"]) for label in results["labels"]] == [(1, "lesion")]
 
 
+@pytest.mark.case("nnunet_v2", expected="an nnU-Net v2 data set of several channels and regions is read")
+def test_an_nnunet_data_set_of_several_channels_is_read(tmp_path: Path, seen: Seen):
+    cohort = tmp_path / "cohort"
+    for case in range(2):
+        for channel in range(2):
+            hu, _, nodule = chest_RAS(2 * case + channel, SHAPE)
+            save_nifti(cohort / "imagesTr" / f"case_{case:03d}_{channel:04d}.nii.gz", hu)
+        mask = nodule.astype(np.uint8)
+        mask[20:22, 20:22, 5] = 2
+        save_nifti(cohort / "labelsTr" / f"case_{case:03d}.nii.gz", mask)
+    dataset = {"channel_names": {"0": "T2w", "1": "ADC"}, "labels": {"background": 0, "lesion": [1, 2], "core": 2}}
+    (cohort / "dataset.json").write_text(
+        json.dumps(dataset | {"file_ending": ".nii.gz", "regions_class_order": [1, 2]})
+    )
+    code, _, results = check(cohort)
+    seen(f"exit code {code}, channels {results.get('channels')}, regions {results.get('regions')}")
+    assert (code, results["num_cases"], results["channels"]) == (0, 2, ["T2w", "ADC"])
+    assert results["regions"] == [{"name": "lesion", "values": [1, 2]}, {"name": "core", "values": [2]}]
+
+
 @pytest.mark.case("nnunet_v2", expected="masks of the KiTS layout are masks, not CT volumes")
 def test_masks_of_kits_are_no_volumes(tmp_path: Path, seen: Seen):
     for case in range(2):

@@ -10,6 +10,8 @@ import pytest
 
 from medweave_core.contracts.labels import Label
 from medweave_steps.io.model.folder import read_card
+from medweave_steps.runtime.options import build_config
+from medweave_steps.train.config import TrainConfig
 from support.both_engines import digests, only, run_both, run_jobs
 from support.brain_cohort import training_job
 from support.cwl_files import WORKFLOWS, load
@@ -24,11 +26,14 @@ def test_the_defaults_are_those_of_the_paper(name: str) -> None:
     inputs = load(FOLDER / f"{name}.cwl")["inputs"]
     assert inputs["fractions"]["default"] == [0.7, 0.15, 0.15]
     if name == "train":
+        assert inputs["training_preset"]["default"] == "distmis"
+        config = build_config(TrainConfig, {"training_set": Path(), "output": Path(), "preset": "distmis"})
         expected = {
             "epochs": 250, "learning_rate": 1e-4, "batch_size": 2, "network": "distmis-as-described", "norm": "batch",
-            "volume_shape": [240, 240, 152], "dice_smoothing": 0.1,
+            "patch_shape": (240, 240, 152), "window_shape": (240, 240, 152), "dice_smoothing": 0.1, "dice": "sample",
+            "cross_entropy_weight": 0.0, "schedule": "constant", "scale_by_ranks": True,
         }  # fmt: skip
-        assert {item: inputs[item]["default"] for item in expected} == expected
+        assert {item: getattr(config, item) for item in expected} == expected
 
 
 @pytest.mark.pipeline

@@ -119,9 +119,22 @@ def test_the_options_of_a_tool_are_those_of_its_verb(path: Path) -> None:
     required = {option for option, field in fields.items() if field.default is dataclasses.MISSING}
     required -= {option for option in required if fields[option].metadata["positional"]}
     assert required <= arguments
+    # An option whose first value is an input of its own: the others follow it without a prefix.
+    following = {
+        described["inputBinding"]["position"]: described["type"]
+        for described in document["inputs"].values()
+        if "prefix" not in described.get("inputBinding", {"prefix": ""})
+        and described["inputBinding"].get("position", 0) > 0
+    }
     for parameter, described in bound.items():
         field = fields[described["inputBinding"]["prefix"]]
-        check_type(parameter, described, all_hints(config)[field.name], field)
+        further = following.get(described["inputBinding"].get("position", 0) + 1, "")
+        check_type(
+            parameter,
+            {**described, "type": f"{described['type']}{further}"} if further else described,
+            all_hints(config)[field.name],
+            field,
+        )
 
 
 def check_type(parameter: str, described: dict[str, Any], hint: Any, field: dataclasses.Field[Any]) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -10,22 +12,31 @@ from medweave_core.contracts.cohort import CaseEntry, Finding
 from medweave_core.contracts.labels import Label
 from medweave_steps.check.cohort import Checked, check_cohort
 from medweave_steps.check.labels import LabelOptions
+from medweave_steps.io.cohort.channel_rules import parse_channel_rules
 from medweave_steps.io.cohort.labels import parse_merges
 from medweave_steps.io.cohort.source import MaskValues, VolumeSource, open_source, read_ground_truth
 from medweave_steps.runtime.verb import StepContext
 
 
 def check(
-    folder: Path, *, skip: bool = False, merge: tuple[str, ...] = (), ignore_value: int | None = None
+    folder: Path,
+    *,
+    skip: bool = False,
+    merge: tuple[str, ...] = (),
+    ignore_value: int | None = None,
+    channels: Sequence[Mapping[str, Any]] = (),
 ) -> Checked:
     """Run the data check in this process.
 
     Args:
         merge: values of `--merge-labels`.
         ignore_value: of `--ignore-label`.
+        channels: rules of `--channels`.
     """
+    rules = parse_channel_rules(list(channels)) if channels else ()
     options = LabelOptions(merges=parse_merges(merge), ignore_value=ignore_value)
-    return check_cohort(folder, StepContext(verb="check", num_threads=2), skip=skip, label_options=options)
+    context = StepContext(verb="check", num_threads=2)
+    return check_cohort(folder, context, skip=skip, label_options=options, channel_rules=rules)
 
 
 def cases_of(folder: Path) -> tuple[CaseEntry, ...]:

@@ -124,13 +124,13 @@ class CtSeries:
     def _slice(self, index: int) -> Dataset:
         assert self.stored is not None
         dataset = self._common(CTImageStorage, uid(self.key, "image", index))
-        dataset.ImagePositionPatient = [_decimal(v) for v in self.position(index)]
-        dataset.ImageOrientationPatient = [_decimal(v) for v in self.orientation]
-        dataset.PixelSpacing = [_decimal(v) for v in self.spacing_mm[1:]]
+        dataset.ImagePositionPatient = [decimal_string(v) for v in self.position(index)]
+        dataset.ImageOrientationPatient = [decimal_string(v) for v in self.orientation]
+        dataset.PixelSpacing = [decimal_string(v) for v in self.spacing_mm[1:]]
         dataset.SliceThickness = "5"  # never the distance between slices
         dataset.InstanceNumber = 1000 - 7 * index % 13
-        dataset.RescaleSlope = _decimal(np.broadcast_to(self.slopes, self.shape[:1])[index])
-        dataset.RescaleIntercept = _decimal(np.broadcast_to(self.intercepts, self.shape[:1])[index])
+        dataset.RescaleSlope = decimal_string(np.broadcast_to(self.slopes, self.shape[:1])[index])
+        dataset.RescaleIntercept = decimal_string(np.broadcast_to(self.intercepts, self.shape[:1])[index])
         dataset.RescaleType = "HU"
         dataset.ImageType = ["ORIGINAL", "PRIMARY", "AXIAL"]
         self._pixels(dataset, self.stored[index])
@@ -175,9 +175,9 @@ class CtSeries:
         dataset.NumberOfFrames = len(order)
         self._pixels(dataset, self.stored[order])
         measures, oriented, frame_type = Dataset(), Dataset(), Dataset()
-        measures.PixelSpacing = [_decimal(v) for v in self.spacing_mm[1:]]
+        measures.PixelSpacing = [decimal_string(v) for v in self.spacing_mm[1:]]
         measures.SliceThickness = "5"
-        oriented.ImageOrientationPatient = [_decimal(v) for v in self.orientation]
+        oriented.ImageOrientationPatient = [decimal_string(v) for v in self.orientation]
         frame_type.FrameType = ["ORIGINAL", "PRIMARY", "VOLUME", "NONE"]
         shared = Dataset()
         shared.PixelMeasuresSequence = DicomSequence([measures])
@@ -189,9 +189,9 @@ class CtSeries:
 
     def _frame_group(self, index: int) -> Dataset:
         place, rescale = Dataset(), Dataset()
-        place.ImagePositionPatient = [_decimal(v) for v in self.position(index)]
-        rescale.RescaleSlope = _decimal(np.broadcast_to(self.slopes, self.shape[:1])[index])
-        rescale.RescaleIntercept = _decimal(np.broadcast_to(self.intercepts, self.shape[:1])[index])
+        place.ImagePositionPatient = [decimal_string(v) for v in self.position(index)]
+        rescale.RescaleSlope = decimal_string(np.broadcast_to(self.slopes, self.shape[:1])[index])
+        rescale.RescaleIntercept = decimal_string(np.broadcast_to(self.intercepts, self.shape[:1])[index])
         rescale.RescaleType = "HU"
         group = Dataset()
         group.PlanePositionSequence = DicomSequence([place])
@@ -199,7 +199,7 @@ class CtSeries:
         return group
 
 
-def _decimal(value: float) -> str:
+def decimal_string(value: float) -> str:
     """Return a decimal string of at most 16 characters, as DICOM requires."""
     return f"{float(value):.10f}"[:16]
 

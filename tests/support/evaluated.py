@@ -10,7 +10,8 @@ import numpy as np
 
 from medweave_core.contracts import codec
 from medweave_core.contracts.cohort import CaseEntry, CohortIndex, PreparedCase, PreparedCohort
-from medweave_core.contracts.labels import PRESETS
+from medweave_core.contracts.labels import PRESETS, Label, Region
+from medweave_core.contracts.segmentations import Segmentations
 from medweave_core.contracts.volume import Grid, VolumeInfo
 from medweave_steps.io import geometry
 
@@ -22,12 +23,13 @@ class CaseSpec:
     """One case.
 
     Attributes:
-        reference: ground truth in source order (bool), or None.
-        predicted: delivered mask in source order (bool), or None where `segment` delivered nothing.
+        reference: ground truth in source order (bool, or uint8 label values), or None.
+        predicted: delivered mask in source order (likewise), or None where `segment` delivered nothing.
         volume_hu: float32 in source order; by default lung with the reference as soft tissue.
         lung: bool in source order; by default everywhere.
         source_format: "nifti" arrays are [i, j, k]; "dicom" arrays are [slice, row, column].
         spacing_mm: along the source array's axes.
+        labels: of the masks; `write_run` sets them.
     """
 
     case_id: str
@@ -38,6 +40,7 @@ class CaseSpec:
     source_format: str = "nifti"
     spacing_mm: tuple[float, float, float] = (1.0, 1.0, 1.0)
     patient_key: str = ""
+    labels: tuple[Label, ...] = PRESETS["lung-nodule"]
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -101,8 +104,18 @@ def write_run(
     prepared_spacing_mm: tuple[float, float, float] = (1.0, 1.0, 1.0),
     crop_start: tuple[int, int, int] = (0, 0, 0),
     synthetic: bool = True,
+    labels: tuple[Label, ...] = PRESETS["lung-nodule"],
+    delivered: tuple[Label, ...] | None = None,
+    regions: tuple[Region, ...] = (),
+    ignore_value: int | None = None,
 ) -> MadeRun:
-    """Write everything; cases go to the batches in turn."""
+    """Write everything; cases go to the batches in turn.
+
+    Args:
+        labels, ignore_value: of the ground truth.
+        delivered, regions: of the model, which `segmentations.json` then records; None for the labels of the ground truth and no
+            such file.
+    """
     made = MadeRun(
         root=root,
         cohort=root / "cohort",
@@ -116,21 +129,29 @@ def write_run(
         folder.mkdir(parents=True)
     for ordinal, spec in enumerate(specs, start=1):
         batch = (ordinal - 1) % num_batches
+        spec.labels = labels
         entries.append(_write_source(made, spec, ordinal))
-        _write_mask(made, spec, made.segmentations[batch] / spec.case_id)
+        _write_mask(made, spec, made.segmentations[batch] / spec.case_id, delivered or labels)
         prepared[batch].append(
             _write_prepared(made.batches[batch] / "cases" / spec.case_id, spec, prepared_spacing_mm, crop_start)
         )
     for folder, cases in zip(made.batches, prepared, strict=True):
         cohort = PreparedCohort(
             spacing_mm=prepared_spacing_mm, window_hu=(-1000.0, 400.0), crop="lungs", margin_mm=0.0, split_seed=0,
-            synthetic=synthetic, labels=PRESETS["lung-nodule"], data_sha256="0" * 64, cases=tuple(cases),
+            synthetic=synthetic, labels=labels, ignore_value=ignore_value, data_sha256="0" * 64, cases=tuple(cases),
         )  # fmt: skip
         (folder / "cohort.json").write_text(codec.dumps(cohort))
+    for folder in made.segmentations if delivered else ():
+        record = Segmentations(
+            model_name="labels", model_sha256="a" * 64, precision="float32", backend="openvino", synthetic_data=True,
+            synthetic_model=True, table_columns={}, cases=(), labels=delivered, regions=regions,
+        )  # fmt: skip
+        (folder / "segmentations.json").write_text(codec.dumps(record))
     index = CohortIndex(
         layout="dicom" if all(s.source_format == "dicom" for s in specs) else "nifti",
         synthetic=synthetic,
-        labels=PRESETS["lung-nodule"],
+        labels=labels,
+        ignore_value=ignore_value,
         cases=tuple(entries),
         findings=(),
     )
@@ -153,7 +174,7 @@ def _write_source(made: MadeRun, spec: CaseSpec, ordinal: int) -> CaseEntry:
         files = [str(path.relative_to(made.cohort)) for path in sorted(folder.glob("*.dcm"))]
         if spec.reference is not None:
             truth = f"ground-truth/{spec.case_id}.dcm"
-            write_seg(made.cohort / truth, spec.reference, datasets)
+            write_seg(made.cohort / truth, spec.reference, datasets, spec.labels)
     return CaseEntry(
         case_id=spec.case_id, series_ordinal=ordinal, patient_key=spec.patient_key or f"patient-of-{spec.case_id}",
         source_format=spec.source_format, files=tuple(files), ground_truth=truth, grid=spec.grid(),
@@ -161,7 +182,7 @@ def _write_source(made: MadeRun, spec: CaseSpec, ordinal: int) -> CaseEntry:
     )  # fmt: skip
 
 
-def _write_mask(made: MadeRun, spec: CaseSpec, folder: Path) -> None:
+def _write_mask(made: MadeRun, spec: CaseSpec, folder: Path, labels: Sequence[Label]) -> None:
     if spec.predicted is None:
         return
     from medweave_steps.segment.nifti_out import write_mask
@@ -172,7 +193,7 @@ def _write_mask(made: MadeRun, spec: CaseSpec, folder: Path) -> None:
         import pydicom
 
         datasets = [pydicom.dcmread(path) for path in sorted((made.cohort / spec.case_id).glob("*.dcm"))]
-        write_seg(folder / "lesion_mask.dcm", spec.predicted, datasets)
+        write_seg(folder / "lesion_mask.dcm", spec.predicted, datasets, labels)
 
 
 def _write_prepared(
@@ -194,7 +215,10 @@ def _write_prepared(
     np.save(folder / "lung.npy", resample(lung) >= 0.5)
     has_label = spec.reference is not None
     if has_label:
-        np.save(folder / "label.npy", (resample(spec.reference) >= 0.5).astype(np.uint8))
+        label = resample(spec.reference)
+        np.save(
+            folder / "label.npy", (label >= 0.5 if spec.reference.dtype == bool else np.rint(label)).astype(np.uint8)
+        )
     (folder / "volume_info.json").write_text(codec.dumps(info))
     return PreparedCase(
         case_id=spec.case_id, patient_key=spec.patient_key or f"patient-of-{spec.case_id}", split="test",
@@ -247,18 +271,27 @@ def write_series(folder: Path, spec: CaseSpec) -> list:
     return datasets
 
 
-def write_seg(path: Path, mask: np.ndarray, datasets: Sequence) -> None:
-    """Write a BINARY DICOM SEG on these images."""
+def write_seg(
+    path: Path, mask: np.ndarray, datasets: Sequence, labels: Sequence[Label] = PRESETS["lung-nodule"]
+) -> None:
+    """Write a BINARY DICOM SEG on these images, with a segment for each label in this order."""
     import highdicom as hd
     from pydicom.sr.codedict import codes
 
-    description = hd.seg.SegmentDescription(
-        segment_number=1, segment_label="nodule", segmented_property_category=codes.SCT.MorphologicallyAbnormalStructure,
-        segmented_property_type=codes.SCT.Nodule, algorithm_type=hd.seg.SegmentAlgorithmTypeValues.MANUAL,
-    )  # fmt: skip
+    descriptions = [
+        hd.seg.SegmentDescription(
+            segment_number=number, segment_label=label.name,
+            segmented_property_category=codes.SCT.MorphologicallyAbnormalStructure,
+            segmented_property_type=codes.SCT.Nodule, algorithm_type=hd.seg.SegmentAlgorithmTypeValues.MANUAL,
+        )
+        for number, label in enumerate(labels, start=1)
+    ]  # fmt: skip
+    segments = mask.astype(np.uint8)
+    if len(labels) > 1:
+        segments = np.select([mask == label.value for label in labels], range(1, len(labels) + 1)).astype(np.uint8)
     segmentation = hd.seg.Segmentation(
-        source_images=list(datasets), pixel_array=mask.astype(np.uint8), segmentation_type="BINARY",
-        segment_descriptions=[description], series_instance_uid=hd.UID(), series_number=2, sop_instance_uid=hd.UID(),
+        source_images=list(datasets), pixel_array=segments, segmentation_type="BINARY",
+        segment_descriptions=descriptions, series_instance_uid=hd.UID(), series_number=2, sop_instance_uid=hd.UID(),
         instance_number=1, manufacturer="medweave", manufacturer_model_name="test", software_versions="0",
         device_serial_number="0", omit_empty_frames=False,
     )  # fmt: skip

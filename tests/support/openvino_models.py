@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from medweave_core.contracts.labels import LUNG_NODULE, PRESETS
-from medweave_core.contracts.model import InputContract, ModelCard, Postprocessing
+from medweave_core.contracts.labels import LUNG_NODULE, PRESETS, Label, Region
+from medweave_core.contracts.model import InputContract, ModelCard, OutputContract, Postprocessing
 from medweave_steps.io.model.folder import write_card
 
 WINDOW_HU = (-1000.0, 400.0)
@@ -40,35 +40,41 @@ def tiny_card(**changes: Any) -> ModelCard:
     return ModelCard(**(values | changes))
 
 
-def write_openvino(path: Path, kernel: np.ndarray, bias: float, *, patch: Sequence[int]) -> None:
-    """Write one 3-D convolution with zero padding, as OpenVINO IR."""
+def write_openvino(path: Path, kernel: np.ndarray, bias: float | Sequence[float], *, patch: Sequence[int]) -> None:
+    """Write one 3-D convolution with zero padding, as OpenVINO IR.
+
+    Args:
+        kernel: [I, J, K] for one output channel, or [C, I, J, K].
+        bias: one, or one for each channel.
+    """
     import openvino as ov
     from openvino import opset13 as ops
 
-    side = kernel.shape[0] // 2
+    side, kernel = kernel.shape[-1] // 2, kernel.reshape(-1, 1, *kernel.shape[-3:])
     image = ops.parameter([-1, 1, *patch], np.float32, name="image")
-    weights = ops.constant(kernel.astype(np.float32)[None, None])
+    weights = ops.constant(kernel.astype(np.float32))
     out = ops.convolution(image, weights, [1, 1, 1], [side] * 3, [side] * 3, [1, 1, 1])
     path.parent.mkdir(parents=True, exist_ok=True)
-    model = ov.Model([ops.add(out, ops.constant(np.float32(bias)))], [image], "tiny")
+    each = np.float32(bias) if np.ndim(bias) == 0 else np.asarray(bias, np.float32).reshape(1, -1, 1, 1, 1)
+    model = ov.Model([ops.add(out, ops.constant(each))], [image], "tiny")
     ov.save_model(model, path, compress_to_fp16=False)
 
 
-def write_onnx(path: Path, kernel: np.ndarray, bias: float) -> None:
+def write_onnx(path: Path, kernel: np.ndarray, bias: float | Sequence[float]) -> None:
     """Write the same network as ONNX."""
     import onnx
     from onnx import TensorProto, helper, numpy_helper
 
-    side = kernel.shape[0] // 2
+    side, kernel = kernel.shape[-1] // 2, kernel.reshape(-1, 1, *kernel.shape[-3:])
     sides = ["b", 1, "i", "j", "k"]
     graph = helper.make_graph(
         [helper.make_node("Conv", ["image", "weights", "bias"], ["logits"], pads=[side] * 6)],
         "tiny",
         [helper.make_tensor_value_info("image", TensorProto.FLOAT, sides)],
-        [helper.make_tensor_value_info("logits", TensorProto.FLOAT, sides)],
+        [helper.make_tensor_value_info("logits", TensorProto.FLOAT, ["b", len(kernel), "i", "j", "k"])],
         [
-            numpy_helper.from_array(kernel.astype(np.float32)[None, None], "weights"),
-            numpy_helper.from_array(np.array([bias], dtype=np.float32), "bias"),
+            numpy_helper.from_array(kernel.astype(np.float32), "weights"),
+            numpy_helper.from_array(np.array(bias, dtype=np.float32).reshape(-1), "bias"),
         ],
     )
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=10)
@@ -89,6 +95,35 @@ def write_tiny_model(
     """
     kernel = np.full((3, 3, 3), gain / 27) if kernel is None else kernel
     card = tiny_card(**changes)
+    write_openvino(folder / "models/float32.xml", kernel, bias, patch=card.input.patch_shape)
+    write_onnx(folder / "models/model.onnx", kernel, bias)
+    return write_card(folder, card)
+
+
+# Logit = gain * mean of the scaled input + bias: soft tissue of about -720 to -230 HU, denser parts, and a label never seen.
+BANDS = ((40.0, -8.0), (80.0, -30.0), (0.0, -50.0))
+REGION_BANDS = ((40.0, -8.0), (40.0, -22.0), (0.0, -50.0))
+
+
+def write_model_of_labels(
+    folder: Path, labels: Sequence[Label], *, has_regions: bool = False, **changes: Any
+) -> ModelCard:
+    """Write a model folder whose network gives three labels by brightness: around, dense, and one that no voxel has.
+
+    Args:
+        labels: three, ascending by value.
+        has_regions: sigmoid outputs for the nested regions `whole`, `core` and `never` instead of softmax.
+    """
+    bands, values = (REGION_BANDS, [label.value for label in labels])
+    regions = tuple(
+        Region(name=name, values=tuple(values[place:])) for place, name in enumerate(("whole", "core", "never"))
+    )
+    output = OutputContract(regions=regions)
+    if not has_regions:
+        bands, output = ((0.0, 0.0), *BANDS), OutputContract(activation="softmax")
+    kernel = np.stack([np.full((3, 3, 3), gain / 27) for gain, _ in bands])
+    card = tiny_card(**{"labels": tuple(labels), "output": output, "name": "tiny-labels"} | changes)
+    bias = [each for _, each in bands]
     write_openvino(folder / "models/float32.xml", kernel, bias, patch=card.input.patch_shape)
     write_onnx(folder / "models/model.onnx", kernel, bias)
     return write_card(folder, card)

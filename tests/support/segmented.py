@@ -46,10 +46,11 @@ class Run:
         return self.output / case_id / name
 
 
-def segment(folder: Path, model: Path, batch: Path, *extra: str, output: str = "segmentations") -> Run:
-    """Run `medweave-step segment` in this process, with one thread."""
+def segment(folder: Path, model: Path | Sequence[Path], batch: Path, *extra: str, output: str = "segmentations") -> Run:
+    """Run `medweave-step segment` in this process, with one thread; several models are an ensemble."""
+    models = [model] if isinstance(model, Path) else model
     report = folder / f"{output}_report.json"
-    words = ["--segmentation-model", str(model), "--case-batch", str(batch), "--output", str(folder / output)]
+    words = ["--segmentation-model", *map(str, models), "--case-batch", str(batch), "--output", str(folder / output)]
     code = main(["segment", *words, "--run-report", str(report), "--num-threads", "1", *extra])
     return Run(code, folder / output, report)
 

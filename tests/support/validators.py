@@ -45,3 +45,24 @@ def dciodvfy_errors(path: Path) -> list[str]:
     lines = (ended.stdout + ended.stderr).splitlines()
     assert lines, "dciodvfy printed nothing at all"
     return [line for line in lines if line.startswith("Error")]
+
+
+def plastimatch_masks(structure_set: Path, ct: Path, output: Path) -> dict[str, Any]:
+    """Return the voxels of each ROI as plastimatch (Debian package plastimatch) finds them on the grid of a CT series.
+
+    Args:
+        structure_set: RT Structure Set; the names of its ROIs are plain words.
+        ct: folder with the files of the series.
+        output: folder for its images; it does not exist.
+    Returns:
+        SimpleITK image by ROIName; contours of one ROI are combined by XOR.
+    """
+    import SimpleITK
+
+    if shutil.which("plastimatch") is None:
+        pytest.skip("plastimatch is missing: apt-get install plastimatch")
+    words = ["plastimatch", "convert", "--input", structure_set, "--referenced-ct", ct, "--xor-contours"]
+    words += ["--output-prefix", output, "--prefix-format", "nrrd"]
+    ended = subprocess.run(words, text=True, capture_output=True, check=False, errors="replace")
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    return {path.stem: SimpleITK.ReadImage(str(path)) for path in output.glob("*.nrrd")}

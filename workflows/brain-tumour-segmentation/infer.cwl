@@ -2,21 +2,41 @@
 cwlVersion: v1.2
 class: Workflow
 label: Segment brain tumors with an existing model
-doc: Segments a folder of brain MR in the format of MSD Task01, without masks, and writes NIfTI masks and lesion tables. The model card defines the preprocessing.
+doc: Segments a folder of brain MR, without masks, and writes the tumors as NIfTI, for DICOM sources as DICOM SEG and SR, and as tables. The model card defines the preprocessing.
 $namespaces: {edam: "http://edamontology.org/", medweave: "urn:medweave:cwl#"}
 requirements:
   ScatterFeatureRequirement: {}
+  MultipleInputFeatureRequirement: {}
 inputs:
   cohort:
-    doc: MSD data set of MR, a folder with dataset.json and imagesTr or imagesTs
+    doc: folder with brain MR (MSD or nnU-Net data set, DICOM series, or NIfTI)
     type: Directory
   segmentation_model:
-    doc: model folder of export
+    doc: model folder of gate or export
     type: Directory
+  identified:
+    doc: the cohort contains patient identities; it is then de-identified first, and the later steps use the result
+    type: boolean
+    default: false
+  pseudonym_key:
+    doc: pseudonym key of an earlier run, for the same pseudonyms, dates and splits; by default each run creates a new key
+    type: File?
+    format: edam:format_2333  # binary
+  brain_masks:
+    doc: brain masks (NIfTI), with identified; all voxels outside are removed, so that no face is left
+    type: Directory?
+  faces:
+    doc: whether scans show faces, with identified; auto uses the cohort card, else the headers; absent for skull-stripped or defaced scans
+    type: {type: enum, symbols: [auto, present, absent]}
+    default: auto
   merge_labels:
     doc: mask values to merge into one label, for a cohort with masks; the masks are not used
     type: string[]
     default: ["1,2,3:whole tumour"]
+  channels:
+    doc: rules that group the DICOM series of a study into named channels, as a JSON list; not needed for NIfTI
+    type: File?
+    format: edam:format_3464  # JSON
   on_error:
     doc: invalid cases, stop after all errors are reported (stop) or skip these cases (skip)
     type: {type: enum, symbols: [stop, skip]}
@@ -31,21 +51,41 @@ inputs:
     default: openvino
 outputs:
   segmentations:
-    doc: masks (NIfTI) and lesion tables (CSV) of all cases, one folder per batch
+    doc: masks (NIfTI, for DICOM sources DICOM SEG) and lesion tables (CSV, DICOM SR) of all cases, one folder per batch
     type: Directory[]
     outputSource: segment/segmentations
+  home:
+    doc: re-identification map and a new key; identified data, keep it inside your institution
+    type: Directory?
+    outputSource: deidentify/home
 steps:
+  deidentify:
+    run: ../tools/deidentify.cwl
+    when: $(inputs.identified)
+    in:
+      identified: identified
+      cohort: cohort
+      pseudonym_key: pseudonym_key
+      brain_masks: brain_masks
+      faces: faces
+      on_error: on_error
+    out: [deidentified_cohort, home, run_report]
   check:
     run: ../tools/check.cwl
     in:
-      cohort: cohort
+      cohort:
+        source: [deidentify/deidentified_cohort, cohort]
+        pickValue: first_non_null
       merge_labels: merge_labels
+      channels: channels
       on_error: on_error
     out: [cohort_index, run_report]
   preprocess:
     run: ../tools/preprocess.cwl
     in:
-      cohort: cohort
+      cohort:
+        source: [deidentify/deidentified_cohort, cohort]
+        pickValue: first_non_null
       cohort_index: check/cohort_index
       purpose: {default: inference}
       cases_per_batch: cases_per_batch

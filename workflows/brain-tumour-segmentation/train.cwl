@@ -3,17 +3,44 @@ cwlVersion: v1.2
 class: Workflow
 label: Train a brain tumor segmentation model, and evaluate it on the test split
 doc: |
-  Trains a model of the whole tumor on brain MR in the format of MSD Task01, four contrasts with masks. Writes the masks of the test split,
-  their evaluation against the ground truth, and a report with the time for each number of ranks. The defaults are those of
-  DistMIS: whole volumes of 240 x 240 x 152 voxels, Dice loss, Adam with 1e-4 and a batch of 2 for each rank, 250 epochs.
+  Trains a model on brain MR with masks: the whole tumor by default, or several labels, or regions that overlap. Writes the masks of the
+  test split, their evaluation against the ground truth, and a report with the time for each number of ranks. The defaults are those of
+  DistMIS: MSD Task01, whole volumes of 240 x 240 x 152 voxels, Dice loss, Adam with 1e-4 and a batch of 2 for each rank, 250 epochs.
+  With `distributed`, the first model is trained further by several replicas; with `quantized`, gate may accept an int8 model.
 $namespaces: {edam: "http://edamontology.org/"}
 requirements:
   ScatterFeatureRequirement: {}
   MultipleInputFeatureRequirement: {}
 inputs:
   cohort:
-    doc: MSD data set of MR, a folder with dataset.json, imagesTr and labelsTr
+    doc: folder with brain MR and masks (MSD or nnU-Net data set, DICOM series with DICOM SEG, or NIfTI)
     type: Directory
+  identified:
+    doc: the cohort contains patient identities; it is then de-identified first, and the later steps use the result
+    type: boolean
+    default: false
+  pseudonym_key:
+    doc: pseudonym key of an earlier run, for the same pseudonyms, dates and splits; by default each run creates a new key
+    type: File?
+    format: edam:format_2333  # binary
+  brain_masks:
+    doc: brain masks (NIfTI), with identified; all voxels outside are removed, so that no face is left
+    type: Directory?
+  faces:
+    doc: whether scans show faces, with identified; auto uses the cohort card, else the headers; absent for skull-stripped or defaced scans
+    type: {type: enum, symbols: [auto, present, absent]}
+    default: auto
+  label_file:
+    doc: labels of the masks with their DICOM codes, as a JSON list of value, name, category, type, anatomy and laterality
+    type: File?
+    format: edam:format_3464  # JSON
+  channels:
+    doc: rules that group the DICOM series of a study into named channels, as a JSON list; not needed for NIfTI
+    type: File?
+    format: edam:format_3464  # JSON
+  ignore_label:
+    doc: mask value of voxels without annotation, which count in no loss and no metric
+    type: int?
   on_error:
     doc: invalid cases, stop after all errors are reported (stop) or skip these cases (skip)
     type: {type: enum, symbols: [stop, skip]}
@@ -22,9 +49,12 @@ inputs:
     doc: voxel size of the network input along Right, Anterior, Superior, mm
     type: float[]?
   merge_labels:
-    doc: mask values to merge into one label; the default merges the three labels of MSD Task01 into the whole tumor
+    doc: mask values to merge into one label; the default merges the three labels of MSD Task01 into the whole tumor, and [] keeps the labels
     type: string[]
     default: ["1,2,3:whole tumour"]
+  regions:
+    doc: unions of labels to predict instead of the labels, which may overlap, such as "whole tumor:1,2,3" "tumor core:2,3"
+    type: string[]?
   fractions:
     doc: fractions of patients for training, validation and test, with sum 1
     type: float[]
@@ -37,30 +67,34 @@ inputs:
     doc: maximum number of cases that one job segments
     type: int
     default: 8
+  training_preset:
+    doc: defaults of the training, the recipe of the paper (distmis), or options chosen for the scans and the memory (auto)
+    type: {type: enum, symbols: [distmis, auto, demo]}
+    default: distmis
+  training_memory_gib:
+    doc: memory of a training step with training_preset auto, GiB
+    type: float?
+  training_steps:
+    doc: number of optimizer steps, for training_preset auto or demo
+    type: int?
   network:
-    doc: 3-D U-Net of DistMIS, as described in the paper (distmis-as-described) or as implied by its number of parameters (distmis-as-published), the MONAI U-Net (unet), or another that `medweave-step train --help` lists
-    type: string
-    default: distmis-as-described
+    doc: 3-D U-Net of DistMIS, as described in the paper (distmis-as-described) or as implied by its number of parameters (distmis-as-published), the MONAI U-Net (unet), or another that `medweave-step train --help` lists; by default that of the preset
+    type: string?
   norm:
-    doc: normalization layers (batch, group, instance)
-    type: {type: enum, symbols: [batch, group, instance]}
-    default: batch
+    doc: normalization layers (batch, group, instance); by default those of the preset
+    type: string?
   volume_shape:
-    doc: size of a whole preprocessed volume along I, J, K, in voxels; multiples of 8
-    type: int[]
-    default: [240, 240, 152]
+    doc: size of a whole preprocessed volume along I, J, K, in voxels, multiples of 8; of a patch with another preset than distmis. By default that of the preset, 240 240 152 with distmis
+    type: int[]?
   epochs:
-    doc: number of epochs
-    type: int
-    default: 250
+    doc: number of epochs; by default 250 with distmis
+    type: int?
   batch_size:
-    doc: volumes per optimizer step and rank
-    type: int
-    default: 2
+    doc: volumes per optimizer step and rank; by default 2 with distmis
+    type: int?
   learning_rate:
-    doc: learning rate of one rank; it is multiplied by the number of ranks
-    type: float
-    default: 0.0001
+    doc: learning rate of one rank, which is multiplied by the number of ranks with distmis; by default 0.0001 with distmis
+    type: float?
   beta2:
     doc: beta2 of Adam, decay rate of the second moment
     type: float?
@@ -68,9 +102,14 @@ inputs:
     doc: use the AMSGrad variant of Adam
     type: boolean?
   dice_smoothing:
-    doc: smoothing term of the Dice loss, in voxels (epsilon in the paper)
-    type: float
-    default: 0.1
+    doc: smoothing term of the Dice loss, in voxels (epsilon in the paper); by default 0.1 with distmis
+    type: float?
+  dice:
+    doc: Dice reduction, over all volumes of a rank (batch) or per volume (sample); by default sample with distmis
+    type: string?
+  cross_entropy_weight:
+    doc: weight of the cross-entropy loss; by default 0 with distmis
+    type: float?
   training_seed:
     doc: random seed of weight initialization and case order
     type: int
@@ -94,19 +133,53 @@ inputs:
     type: int[]
     default: []
   training_threads:
-    doc: compute threads of each rank; weights are reproducible only for equal numbers
+    doc: compute threads of each rank and replica; weights are reproducible only for equal numbers
     type: int?
+  distributed:
+    doc: continue training the first model with several replicas, whose weights are averaged
+    type: boolean
+    default: false
+  distributed_rounds:
+    doc: number of rounds (local training, then weight averaging)
+    type: int?
+  distributed_steps_per_round:
+    doc: optimizer steps of each replica per round
+    type: int?
+  distributed_replicas:
+    doc: number of replicas
+    type: int?
+  distributed_engine:
+    doc: how replicas are distributed; auto uses the engine of the deployment, else in-order
+    type: {type: enum, symbols: [auto, in-order, ddp, compss]}
+    default: auto
+  quantized:
+    doc: quantize the model to int8, and let gate accept or refuse it on the machine type of segment
+    type: boolean
+    default: false
+  gate_max_slowdown:
+    doc: maximum time relative to float32 for an int8 model that is smaller but not faster
+    type: float?
 outputs:
   exported_model:
     doc: model folder, also a MONAI Bundle
     type: Directory
     outputSource: export/exported_model
+  accepted_model:
+    doc: model folder whose card fixes the precision that gate accepted, with quantized
+    type: Directory?
+    outputSource: gate/accepted_model
+  gate_decision:
+    doc: measurements and decision for each candidate, with quantized
+    type: File?
+    format: edam:format_3464  # JSON
+    outputSource: gate/gate_decision
   training_log:
     doc: TensorBoard events, and the curves as JSON
     type: Directory
-    outputSource: train/training_log
+    outputSource: [train_distributed/training_log, train/training_log]
+    pickValue: first_non_null
   segmentations:
-    doc: masks (NIfTI) and lesion tables (CSV) of the test cases, one folder per batch
+    doc: masks (NIfTI, for DICOM sources DICOM SEG) and lesion tables (CSV, DICOM SR) of the test cases, one folder per batch
     type: Directory[]
     outputSource: segment/segmentations
   evaluation:
@@ -117,18 +190,40 @@ outputs:
     doc: reproducible part of the report
     type: Directory
     outputSource: report/report
+  home:
+    doc: re-identification map and a new key; identified data, keep it inside your institution
+    type: Directory?
+    outputSource: deidentify/home
 steps:
+  deidentify:
+    run: ../tools/deidentify.cwl
+    when: $(inputs.identified)
+    in:
+      identified: identified
+      cohort: cohort
+      pseudonym_key: pseudonym_key
+      brain_masks: brain_masks
+      faces: faces
+      on_error: on_error
+    out: [deidentified_cohort, home, run_report]
   check:
     run: ../tools/check.cwl
     in:
-      cohort: cohort
+      cohort:
+        source: [deidentify/deidentified_cohort, cohort]
+        pickValue: first_non_null
+      label_file: label_file
       merge_labels: merge_labels
+      ignore_label: ignore_label
+      channels: channels
       on_error: on_error
     out: [cohort_index, run_report]
   preprocess:
     run: ../tools/preprocess.cwl
     in:
-      cohort: cohort
+      cohort:
+        source: [deidentify/deidentified_cohort, cohort]
+        pickValue: first_non_null
       cohort_index: check/cohort_index
       purpose: {default: training}
       spacing_mm: spacing_mm
@@ -141,6 +236,10 @@ steps:
     in:
       training_set: preprocess/training_set
       name: {default: brain-tumour}
+      regions: regions
+      preset: training_preset
+      memory_gib: training_memory_gib
+      training_steps: training_steps
       network: network
       norm: norm
       epochs: epochs
@@ -148,15 +247,13 @@ steps:
       patch_shape: volume_shape
       window_shape: volume_shape
       learning_rate: learning_rate
-      schedule: {default: constant}
       beta2: beta2
       amsgrad: amsgrad
-      dice: {default: sample}
+      dice: dice
       dice_smoothing: dice_smoothing
-      cross_entropy_weight: {default: 0.0}
+      cross_entropy_weight: cross_entropy_weight
       seed: training_seed
       strategy: training_strategy
-      scale_by_ranks: {default: true}
       ranks: training_ranks
       chunk_mib: training_chunk_mib
       cache_mib: training_cache_mib
@@ -168,6 +265,10 @@ steps:
     in:
       training_set: preprocess/training_set
       name: {default: brain-tumour}
+      regions: regions
+      preset: training_preset
+      memory_gib: training_memory_gib
+      training_steps: training_steps
       network: network
       norm: norm
       epochs: epochs
@@ -175,36 +276,79 @@ steps:
       patch_shape: volume_shape
       window_shape: volume_shape
       learning_rate: learning_rate
-      schedule: {default: constant}
       beta2: beta2
       amsgrad: amsgrad
-      dice: {default: sample}
+      dice: dice
       dice_smoothing: dice_smoothing
-      cross_entropy_weight: {default: 0.0}
+      cross_entropy_weight: cross_entropy_weight
       seed: training_seed
       strategy: training_strategy
-      scale_by_ranks: {default: true}
       ranks: timed_ranks
       chunk_mib: training_chunk_mib
       cache_mib: training_cache_mib
       threads_per_rank: training_threads
     out: [run_report]
+  train_distributed:
+    run: ../tools/train-distributed.cwl
+    when: $(inputs.distributed)
+    in:
+      distributed: distributed
+      training_set: preprocess/training_set
+      first_model: train/trained_model
+      first_training_log: train/training_log
+      rounds: distributed_rounds
+      steps_per_round: distributed_steps_per_round
+      replicas: distributed_replicas
+      batch_size: batch_size
+      patch_shape: volume_shape
+      engine: distributed_engine
+      threads_per_replica: training_threads
+      seed: training_seed
+    out: [trained_model, training_log, run_report]
   export:
     run: ../tools/export.cwl
     in:
-      trained_model: train/trained_model
+      trained_model:
+        source: [train_distributed/trained_model, train/trained_model]
+        pickValue: first_non_null
     out: [exported_model, run_report]
+  quantize:
+    run: ../tools/quantize.cwl
+    when: $(inputs.quantized)
+    in:
+      quantized: quantized
+      exported_model: export/exported_model
+      training_set: preprocess/training_set
+    out: [int8_candidate, run_report]
+  gate:
+    run: ../tools/gate.cwl
+    when: $(inputs.quantized)
+    in:
+      quantized: quantized
+      exported_model: export/exported_model
+      candidates:
+        source: [quantize/int8_candidate]
+        linkMerge: merge_nested
+        pickValue: all_non_null  # without `quantized`, neither step runs
+      training_set: preprocess/training_set
+      test_batches: preprocess/inference_batches
+      max_slowdown: gate_max_slowdown
+    out: [accepted_model, gate_decision, run_report]
   segment:
     run: ../tools/segment.cwl
     scatter: case_batch
     in:
-      segmentation_model: export/exported_model
+      segmentation_model:
+        source: [gate/accepted_model, export/exported_model]
+        pickValue: first_non_null
       case_batch: preprocess/inference_batches
     out: [segmentations, run_report]
   evaluate:
     run: ../tools/evaluate.cwl
     in:
-      cohort: cohort
+      cohort:
+        source: [deidentify/deidentified_cohort, cohort]
+        pickValue: first_non_null
       cohort_index: check/cohort_index
       segmentations: segment/segmentations
       case_batches: preprocess/inference_batches
@@ -216,15 +360,22 @@ steps:
       evaluation: evaluate/evaluation
       segmentations: segment/segmentations
       case_batches: preprocess/inference_batches
-      training_log: train/training_log
+      training_log:
+        source: [train_distributed/training_log, train/training_log]
+        pickValue: first_non_null
       run_reports:
         source:
+          - deidentify/run_report
           - check/run_report
           - preprocess/run_report
           - train/run_report
           - train_timed/run_report
+          - train_distributed/run_report
           - export/run_report
+          - quantize/run_report
+          - gate/run_report
           - segment/run_report
           - evaluate/run_report
         linkMerge: merge_flattened
+        pickValue: all_non_null  # optional steps may not have run
     out: [report, run_report]

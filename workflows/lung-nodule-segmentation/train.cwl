@@ -22,6 +22,10 @@ inputs:
     doc: pseudonym key of an earlier run, for the same pseudonyms, dates and splits; by default each run creates a new key
     type: File?
     format: edam:format_2333  # binary
+  faces:
+    doc: whether scans show faces, with identified; auto uses the cohort card, else the headers; absent for scans of the chest alone
+    type: {type: enum, symbols: [auto, present, absent]}
+    default: auto
   labels:
     doc: preset for the labels of the masks with their DICOM codes
     type: string
@@ -165,6 +169,7 @@ steps:
       identified: identified
       cohort: cohort
       pseudonym_key: pseudonym_key
+      faces: faces
       on_error: on_error
     out: [deidentified_cohort, home, run_report]
   check:

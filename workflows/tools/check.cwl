@@ -1,9 +1,9 @@
 #!/usr/bin/env cwl-runner
 cwlVersion: v1.2
 class: CommandLineTool
-label: Validate a cohort of CT or MR
+label: Validate a cohort of CT, MR or PET
 doc: |
-  Reads every volume of the folder (DICOM, NIfTI, MSD or nnU-Net data set) and writes the cohort index for the later steps.
+  Reads every volume of the folder (DICOM, NIfTI, BIDS, MSD or nnU-Net data set) and writes the cohort index for the later steps.
   Exits with code 65 and the list of all errors if a case is invalid, unless on_error is skip.
 $namespaces: {edam: "http://edamontology.org/"}
 requirements:
@@ -35,6 +35,11 @@ inputs:
     doc: mask value of voxels without annotation, which count in no loss and no metric; by default the one that an nnU-Net data set declares
     type: int?
     inputBinding: {prefix: --ignore-label}
+  channels:
+    doc: rules that group the DICOM series of a study into named channels of MR or PET, or the names of the NIfTI channels to read, as a JSON list; by default each study has one series
+    type: File?
+    format: edam:format_3464  # JSON
+    inputBinding: {prefix: --channels}
   on_error:
     doc: invalid cases, stop after all errors are reported (stop) or skip these cases (skip)
     type: {type: enum, symbols: [stop, skip]}

@@ -5,7 +5,8 @@ label: De-identify a cohort
 doc: |
   Applies the Basic Application Level Confidentiality Profile of DICOM PS3.15 with modified dates, replaces the names of
   folders, files and patients and the UIDs by pseudonyms, and searches the pixels for burned-in text. The re-identification map
-  is a separate output that must stay at the source site. Exits with code 65 if a case cannot be de-identified, unless on_error is skip.
+  is a separate output that must stay at the source site. Exits with code 65 if a case cannot be de-identified, unless on_error is skip:
+  a scan that may show a face is such a case, because the output has the data class de-identified.
 $namespaces: {edam: "http://edamontology.org/"}
 requirements:
   ResourceRequirement: {coresMin: 2, ramMin: 2048}  # MiB
@@ -15,6 +16,7 @@ arguments:
   - {prefix: --output, valueFrom: de-identified}
   - {prefix: --home, valueFrom: home}
   - {prefix: --num-threads, valueFrom: $(runtime.cores)}
+  - --require-deidentified
 inputs:
   cohort:
     doc: folder with the identified cohort, DICOM or NIfTI
@@ -30,6 +32,17 @@ inputs:
     type: boolean
     default: false
     inputBinding: {prefix: --retain-patient-characteristics}
+  faces:
+    doc: |
+      whether scans show faces; auto uses cohort_card.json, else the DICOM headers; absent if they show another part of the body, or
+      were defaced or skull-stripped before
+    type: {type: enum, symbols: [auto, present, absent]}
+    default: auto
+    inputBinding: {prefix: --faces}
+  brain_masks:
+    doc: brain masks (NIfTI); all voxels outside are removed from their scans
+    type: Directory?
+    inputBinding: {prefix: --brain-masks}
   on_error:
     doc: invalid cases, stop after all errors are reported (stop) or skip these cases (skip)
     type: {type: enum, symbols: [stop, skip]}

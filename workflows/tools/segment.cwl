@@ -4,7 +4,7 @@ class: CommandLineTool
 label: Segment a batch of preprocessed cases
 doc: |
   Runs sliding-window inference on the CPU, resamples each mask to its source grid, and writes it as NIfTI and, for DICOM sources,
-  as DICOM SEG with a DICOM SR of the lesions. Fails if the model card does not match the cases.
+  as DICOM SEG (a segment for each label) with a DICOM SR of the lesions. Fails if the model card does not match the cases.
 $namespaces: {edam: "http://edamontology.org/"}
 requirements:
   ResourceRequirement: {coresMin: 2, ramMin: 3072}  # MiB
@@ -16,9 +16,13 @@ arguments:
   - {prefix: --num-threads, valueFrom: $(runtime.cores)}
 inputs:
   segmentation_model:
-    doc: model folder; its card fixes precision, window and threshold
+    doc: model folder; its card fixes labels, precision, window and thresholds
     type: Directory
-    inputBinding: {prefix: --segmentation-model}
+    inputBinding: {prefix: --segmentation-model, position: 1}
+  ensemble:
+    doc: further model folders with the same contracts; the probabilities of all models are averaged
+    type: Directory[]?
+    inputBinding: {position: 2}  # more values of --segmentation-model
   case_batch:
     doc: preprocessed cases
     type: Directory
@@ -29,7 +33,7 @@ inputs:
     default: openvino
     inputBinding: {prefix: --backend}
   threshold:
-    doc: probability threshold for a lesion voxel, between 0 and 1; by default the threshold in the model card
+    doc: probability threshold for a voxel of the label or of every region, between 0 and 1; by default the thresholds in the model card
     type: float?
     inputBinding: {prefix: --threshold}
 outputs:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Literal
 
 from medweave_core.contracts.labels import CodedTerm, Label
+from medweave_core.contracts.volume import MODALITY_NAMES, Modality
 
 Region = Literal["head", "neck", "chest", "abdomen", "pelvis", "upper limb", "lower limb"]
 
@@ -110,11 +111,16 @@ _SYNONYMS = {
 }  # fmt: skip
 PARTS_BY_CODE = {code: part for part, (_, codes) in _PARTS.items() for code in codes.split()}
 
-# Procedures by the region that was scanned; where none is known, the one of CID 100 that names no region.
+# Procedures of CT by the region that was scanned; where none is known, and for other modalities, the one of CID 100 that names
+# no region.
 _PROCEDURES: Mapping[str, CodedTerm] = {
     "chest": CodedTerm(value="169069000", scheme="SCT", meaning="CT of chest"),
 }
-_ANY_CT = CodedTerm(value="25045-6", scheme="LN", meaning="CT unspecified body region")
+_ANY_REGION: Mapping[str, CodedTerm] = {
+    "CT": CodedTerm(value="25045-6", scheme="LN", meaning="CT unspecified body region"),
+    "MR": CodedTerm(value="25056-3", scheme="LN", meaning="MRI unspecified body region"),
+    "PT": CodedTerm(value="44136-0", scheme="LN", meaning="PET unspecified body region"),
+}
 
 
 def known_body_part(text: str) -> str | None:
@@ -135,20 +141,30 @@ def regions_of_labels(labels: Iterable[Label]) -> frozenset[str]:
     return frozenset().union(*regions) if all(regions) else frozenset()
 
 
-def only_region(label: Label) -> str:
-    """Return the one region that a label lies in, or an empty text."""
-    regions = regions_of_labels([label])
+def only_region(*labels: Label) -> str:
+    """Return the one region that all labels lie in, or an empty text."""
+    regions = regions_of_labels(labels)
     return next(iter(regions)) if len(regions) == 1 else ""
 
 
-def scans_of(label: Label, modality: str) -> str:
+def scans_of(label: Label, modality: Modality) -> str:
     """Return what a model or report about a label works on, such as `chest CT`, or `CT` where no region is known."""
-    return f"{only_region(label)} {modality}".strip()
+    return scans_of_labels((label,), modality)
 
 
-def procedure_of(label: Label) -> CodedTerm:
-    """Return the procedure that a report about a label in CT names."""
-    return _PROCEDURES.get(only_region(label), _ANY_CT)
+def scans_of_labels(labels: Iterable[Label], modality: Modality) -> str:
+    """Return what a model or report about several labels works on, such as `head MR`."""
+    return f"{only_region(*labels)} {MODALITY_NAMES[modality]}".strip()
+
+
+def procedure_of(*labels: Label, modality: str = "CT") -> CodedTerm:
+    """Return the procedure that a report about labels names: of CT with its region where one is known.
+
+    Args:
+        modality: a key of the table of procedures without a region: CT, MR or PT.
+    """
+    any_region = _ANY_REGION[modality]
+    return _PROCEDURES.get(only_region(*labels), any_region) if modality == "CT" else any_region
 
 
 def is_in_lungs(label: Label) -> bool:

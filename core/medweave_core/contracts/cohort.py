@@ -32,22 +32,48 @@ class Finding:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CaseEntry:
-    """One volume of the cohort: CT, or MR with a channel for each contrast.
+class ChannelSeries:
+    """One DICOM series of a case that has several: one channel.
 
     Attributes:
-        case_id: `case-` + 8 hex digits of the SHA-256 of the SeriesInstanceUID (DICOM) or of the relative path (NIfTI);
-            the file's stem for a data set in MSD format, whose names are public.
+        name: name of the channel.
+        ordinal: 1-based place of the series in the cohort, in the order of discovery; used in messages.
+        files: paths relative to the cohort, sorted along the slice normal.
+        grid: grid of the series; where it differs from that of the case, the series is resampled to that of the case.
+        content_sha256: digest of the voxel values and geometry of the series.
+        is_resampled: True if the grid differs from that of the case.
+        has_ground_truth: True if the reference mask of the case was drawn on this series.
+    """
+
+    name: str
+    ordinal: int
+    files: tuple[str, ...]
+    grid: Grid
+    content_sha256: str
+    is_resampled: bool = False
+    has_ground_truth: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CaseEntry:
+    """One volume of the cohort: CT, PET, or MR with a channel for each contrast.
+
+    Attributes:
+        case_id: `case-` + 8 hex digits of the SHA-256 of the SeriesInstanceUID (DICOM; of the first channel), of the relative path
+            (NIfTI) or of subject and session (BIDS); the name of the file or the case in a data set with dataset.json, whose names
+            are public.
         series_ordinal: 1-based place of the series in the cohort, in the order of discovery; used in messages.
         patient_key: digest that is equal for volumes of one patient, for splitting without leakage.
         source_format: how the volume is stored.
-        files: paths relative to the cohort, sorted along the slice normal (one per slice, or a single file).
+        files: paths relative to the cohort: of DICOM sorted along the slice normal (one per slice, or a single file; of the first
+            channel where there are several series), of NIfTI a single file, or one for each of `channels`; the first has the grid.
         ground_truth: path of the reference mask (DICOM SEG or NIfTI) relative to the cohort, or None.
-        grid: the source grid.
+        grid: the source grid; of the first channel where there are several series.
         fixed_split: the split that the cohort's `splits.json` names for this case, or None.
         content_sha256: digest of the voxel values and geometry; equal digests are the same scan twice.
         channels: names of the contrasts, in the order of the file.
         body_part: scanned body part by the header, as a defined term of BodyPartExamined; None if it is not known.
+        series: the DICOM series of the channels, in their order; empty for a case of one series or file.
     """
 
     case_id: str
@@ -61,6 +87,13 @@ class CaseEntry:
     content_sha256: str
     channels: tuple[str, ...] = CT_CHANNELS
     body_part: str | None = None
+    series: tuple[ChannelSeries, ...] = ()
+
+    @property
+    def all_files(self) -> tuple[str, ...]:
+        """Return the files of all channels and of the reference mask."""
+        volumes = tuple(file for one in self.series for file in one.files) or self.files
+        return volumes if self.ground_truth is None else (*volumes, self.ground_truth)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,7 +113,7 @@ class CohortIndex:
         data_class: de-identified if the cohort card of `deidentify` declares it.
     """
 
-    layout: Literal["dicom", "nifti", "msd"]
+    layout: Literal["dicom", "nifti", "msd", "bids"]
     synthetic: bool
     labels: tuple[Label, ...]
     cases: tuple[CaseEntry, ...]
@@ -101,10 +134,10 @@ class CohortIndex:
 class PreparedCase:
     """One prepared case; its files lie in `cases/<case_id>/`.
 
-    Files: `volume.npy` float32 [I, J, K] in HU or, for MR, [channel, I, J, K] in standard deviations, `volume_info.json`,
-    `lung.npy` bool (lungs, filled; CT only), `label.npy` uint8 where there is a ground truth. A batch's cases of CT have
-    `source_hu.npy` too (see `VolumeInfo.source_hu_start`), and those from DICOM `source_headers.zip`: the headers without
-    pixel data, which hold patient data. A training set has neither.
+    Files: `volume.npy` float32 [I, J, K] in HU, [channel, I, J, K] in standard deviations for MR and in SUV for PET,
+    `volume_info.json`, `lung.npy` bool (lungs, filled; CT only), `label.npy` uint8 where there is a ground truth. A batch's
+    cases of CT have `source_hu.npy` too (see `VolumeInfo.source_hu_start`), and those from DICOM `source_headers.zip`: the
+    headers without pixel data, which hold patient data. A training set has neither.
 
     Attributes:
         num_lesions: connected components (26) of each label, summed.
@@ -126,7 +159,7 @@ class PreparedCohort:
 
     Attributes:
         spacing_mm: voxel size along I, J, K.
-        window_hu: clipping range, HU; None for MR.
+        window_hu: clipping range, HU; None for MR and PET.
         channels: names of the contrasts.
         crop: how the field of view was chosen.
         labels: foreground labels of `label.npy`.

@@ -19,7 +19,8 @@ class Deidentification:
         num_uids: different UIDs that were replaced.
         actions: number of attributes by action: `removed`, `emptied`, `replaced`, `uid-replaced`,
             `date-shifted`, `private-removed`, `unknown-removed`, `overlay-removed`, `code-replaced`, `identifier-replaced`,
-            `pixel-data-trimmed` (files whose PixelData had comments or bytes behind the pixels).
+            `pixel-data-trimmed` (files whose PixelData had comments or bytes behind the pixels), `face-removed` (images whose
+            voxels outside of a brain mask are air), `text-cleaned` (text reduced to words that name the contrast).
         left_aside: files of the cohort that were not written, by reason.
         left_out: cases that were left out for an error (`--on-error skip`), by the code of the error.
     """

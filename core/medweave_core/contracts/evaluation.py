@@ -12,8 +12,8 @@ Interval = tuple[float, float]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CaseFigures:
-    """One case, on its source grid.
+class LabelCaseFigures:
+    """One label or region in one case, or all labels as one mask, on the source grid.
 
     Attributes:
         patient_key: equal for cases of one patient.
@@ -27,7 +27,6 @@ class CaseFigures:
         predicted_components: components of the predicted mask.
         false_positives: predicted components that overlap no lesion.
         reference_volume_mm3, predicted_volume_mm3: volume of the masks, mm³.
-        baseline_dice, baseline_false_positives: Dice and false positives of the baseline.
     """
 
     case_id: str
@@ -44,6 +43,16 @@ class CaseFigures:
     false_positives: int
     reference_volume_mm3: float
     predicted_volume_mm3: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CaseFigures(LabelCaseFigures):
+    """One case, on its source grid: all labels as one mask.
+
+    Attributes:
+        baseline_dice, baseline_false_positives: Dice and false positives of the baseline.
+    """
+
     baseline_dice: float | None
     baseline_false_positives: int
 
@@ -75,8 +84,8 @@ class BaselineFigures:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Evaluation:
-    """The whole of `metrics.json`. A figure that is not defined is null; `_ci` is the bootstrap interval over patients.
+class PooledFigures:
+    """Figures over all cases. A figure that is not defined is null; `_ci` is the bootstrap interval over patients.
 
     Attributes:
         synthetic: True if the data come from a generator: the figures then say nothing about patients.
@@ -91,8 +100,6 @@ class Evaluation:
         false_positives_per_scan: predicted components that overlap no lesion, per scan with a ground truth.
         cases_both_empty: neither prediction nor ground truth holds a lesion.
         cases_one_empty: exactly one of them does.
-        cases_without_ground_truth: segmented, but nothing to compare with; in no figure.
-        bootstrap: seed, draws and level of the intervals.
     """
 
     synthetic: bool
@@ -122,9 +129,43 @@ class Evaluation:
     false_positives_per_scan_ci: Interval | None
     cases_both_empty: int
     cases_one_empty: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LabelFigures(PooledFigures):
+    """One label, or one region of the model.
+
+    Attributes:
+        name: of the label or region.
+        values: values of its labels in the masks.
+        per_case: its figures in each case.
+    """
+
+    name: str
+    values: tuple[int, ...]
+    per_case: tuple[LabelCaseFigures, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evaluation(PooledFigures):
+    """The whole of `metrics.json`; its own figures count all labels as one mask.
+
+    Attributes:
+        cases_without_ground_truth: segmented, but nothing to compare with; in no figure.
+        bootstrap: seed, draws and level of the intervals.
+        by_label: the figures of each label, or of each region of the model, where there are several.
+        dice_by_label_mean: mean over `by_label` of their mean Dice; null for one label.
+        labels_not_evaluated: labels or regions of the model that the ground truth lacks; they are in no figure of `by_label`, and
+            voxels of such labels count as background.
+    """
+
     cases_without_ground_truth: tuple[str, ...]
     bootstrap: Mapping[str, float]
     baseline: BaselineFigures
     per_case: tuple[CaseFigures, ...]
+    by_label: tuple[LabelFigures, ...] = ()
+    dice_by_label_mean: float | None = None
+    dice_by_label_ci: Interval | None = None
+    labels_not_evaluated: tuple[str, ...] = ()
     evaluation_version: Literal[1] = 1
     data_class: DataClass = "aggregate"

@@ -1,9 +1,14 @@
-"""`gate_decision.json`: the measurements of each candidate and their machine, the decision, and its reasons."""
+"""`gate_decision.json`: the measurements of each candidate and their machine, the decision, and its reasons.
+
+A model with several outputs (labels, or regions) is judged by the figures of each of them, in the mappings `by_label`. The figures
+above these are then the mean Dice over the outputs, the lesions of all outputs pooled, and the sum of their false positives; they
+do not affect the decision. A model with one output is judged by the figures above, and its mappings are empty.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from medweave_core.contracts.model import Precision
@@ -12,7 +17,7 @@ from medweave_core.contracts.volume import DataClass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GateTolerances:
-    """The limits for the losses of a candidate and the required gain.
+    """The limits for the losses of a candidate, equal for every label, and the required gain.
 
     Attributes:
         dice: the lower bound of the paired difference of Dice (95 % interval over patients) must be above minus this value.
@@ -30,13 +35,30 @@ class GateTolerances:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GateCase:
-    """One case seen by one model, on the prepared grid.
+class GateLabelCase:
+    """One label of one case seen by one model, on the prepared grid.
 
     Attributes:
         dice: Dice coefficient; 1 if both masks are empty, 0 if exactly one is.
         lesions, lesions_hit: reference lesions, and those that a predicted component overlaps.
         false_positives: predicted components that overlap no lesion.
+    """
+
+    dice: float
+    lesions: int
+    lesions_hit: int
+    false_positives: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GateCase:
+    """One case seen by one model, on the prepared grid.
+
+    Attributes:
+        dice: Dice coefficient; 1 if both masks are empty, 0 if exactly one is. Of several labels the mean.
+        lesions, lesions_hit: reference lesions, and those that a predicted component overlaps, of all labels.
+        false_positives: predicted components that overlap no lesion, of all labels.
+        by_label: the same for each label or region of a model with several, by name.
     """
 
     case_id: str
@@ -45,11 +67,12 @@ class GateCase:
     lesions: int
     lesions_hit: int
     false_positives: int
+    by_label: Mapping[str, GateLabelCase] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GateFigures:
-    """One model on one split.
+class GateLabelFigures:
+    """One label of one model on one split.
 
     Attributes:
         dice_mean: mean over cases.
@@ -60,7 +83,24 @@ class GateFigures:
     dice_mean: float
     lesion_sensitivity: float | None
     false_positives_per_scan: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GateFigures:
+    """One model on one split.
+
+    Attributes:
+        dice_mean: mean over cases; of several labels, the mean over cases and labels.
+        lesion_sensitivity: lesions hit over lesions of all cases and labels; None if there is no lesion.
+        false_positives_per_scan: mean over cases, of several labels summed.
+        by_label: the same for each label or region of a model with several, by name.
+    """
+
+    dice_mean: float
+    lesion_sensitivity: float | None
+    false_positives_per_scan: float
     cases: tuple[GateCase, ...]
+    by_label: Mapping[str, GateLabelFigures] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,13 +117,27 @@ class GateDifference:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class GateLabelComparison:
+    """One label of a candidate compared with float32 on one split."""
+
+    dice: GateDifference
+    lesion_sensitivity: GateDifference
+    false_positives_per_scan: GateDifference
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class GateComparison:
-    """A candidate compared with float32 on one split."""
+    """A candidate compared with float32 on one split.
+
+    Attributes:
+        by_label: the differences of each label or region of a model with several, by name; the tolerances hold for each.
+    """
 
     figures: GateFigures
     dice: GateDifference
     lesion_sensitivity: GateDifference
     false_positives_per_scan: GateDifference
+    by_label: Mapping[str, GateLabelComparison] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -154,6 +154,15 @@ def upper_first(text: str) -> str:
     return text[:1].upper() + text[1:]
 
 
+def joint_title(labels: Sequence[Label]) -> str:
+    """Return the title of several labels together, such as `brain: edema, necrosis`; of one label its title."""
+    if len(labels) == 1:
+        return labels[0].title
+    places = {label.anatomy.meaning.lower() if label.anatomy else "" for label in labels}
+    place = f"{next(iter(places))}: " if len(places) == 1 and places != {""} else ""
+    return place + ", ".join(label.name if place and not label.laterality else label.title for label in labels)
+
+
 def model_name(label: Label) -> str:
     """Return the default name of a model for a label, such as `lung-nodule`."""
     return re.sub(r"[^a-z0-9]+", "-", label.title.lower()).strip("-") or "model"

@@ -22,10 +22,10 @@ class InputContract:
 
     Attributes:
         modality: DICOM modality of the source.
-        unit: unit of the stored volume, before scaling: HU, or for MR standard deviations (SD) from each channel's mean.
+        unit: unit of the stored volume, before scaling: HU, for MR standard deviations (SD) from each channel's mean, for PET SUV.
         spacing_mm: voxel size along I, J, K.
-        window_hu: clipping range; scaled linearly to `scaled_range` by the program that runs the network. None for MR, which is
-            fed as it is stored.
+        window_hu: clipping range; scaled linearly to `scaled_range` by the program that runs the network. None for MR and PET,
+            which are fed as they are stored.
         scaled_range: range of the network's input, for CT.
         orientation: direction of the axes I, J, K.
         crop: field of view the model was trained on.
@@ -99,9 +99,7 @@ class Postprocessing:
     @property
     def filters(self) -> tuple[ComponentFilter, ...]:
         """Return threshold and filters of every output."""
-        only = ComponentFilter(
-            threshold=self.threshold, min_peak=self.min_peak, min_volume_mm3=self.min_volume_mm3
-        )
+        only = ComponentFilter(threshold=self.threshold, min_peak=self.min_peak, min_volume_mm3=self.min_volume_mm3)
         return self.by_output or (only,)
 
 
@@ -150,6 +148,11 @@ class ModelCard:
         """Return what the model predicts, in the order of its channels without the background: its regions, or its labels."""
         labels = declared_or_lesion(self.labels)
         return self.output.regions or tuple(Region(name=label.name, values=(label.value,)) for label in labels)
+
+    @property
+    def foreground_labels(self) -> tuple[Label, ...]:
+        """Return the foreground labels, ascending by value; one label named `lesion` if none is declared."""
+        return tuple(sorted(declared_or_lesion(self.labels), key=lambda label: label.value))
 
     @property
     def label(self) -> Label:

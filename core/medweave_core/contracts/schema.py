@@ -60,6 +60,8 @@ def schema_for(name: str, cls: type) -> dict[str, Any]:
 
 def _attribute_docs(cls: type) -> dict[str, str]:
     docs: dict[str, str] = {}
+    for base in cls.__bases__:
+        docs.update(_attribute_docs(base) if dataclasses.is_dataclass(base) else {})
     current: list[str] = []
     for line in inspect.getdoc(cls).partition("Attributes:")[2].splitlines():  # type: ignore[union-attr]
         head, separator, text = line.strip().partition(": ")

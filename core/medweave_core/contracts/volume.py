@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import dataclass
 from typing import Literal
 
@@ -11,17 +12,32 @@ Triple = tuple[int, int, int]
 Row = tuple[float, float, float, float]
 AffineRows = tuple[Row, Row, Row, Row]
 
-Modality = Literal["CT", "MR"]
-Unit = Literal["HU", "SD"]
+Modality = Literal["CT", "MR", "PT"]  # defined terms of DICOM; PT is PET
+Unit = Literal["HU", "SD", "SUV"]
 Crop = Literal["lungs", "none", "multiple-of-8"]
+MODALITY_NAMES: dict[Modality, str] = {"CT": "CT", "MR": "MR", "PT": "PET"}
 CT_CHANNELS = ("CT",)
+PET_CHANNELS = ("PET",)
 
 DataClass = Literal["identified", "de-identified", "derived", "model", "aggregate"]
 
 
 def modality_of(channels: tuple[str, ...]) -> Modality:
-    """Return CT for a single channel of that name; else MR, with one channel for each contrast."""
-    return "CT" if channels == CT_CHANNELS else "MR"
+    """Return CT for a single channel of that name, PT for channels named PET; else MR, with one channel for each contrast."""
+    if channels == CT_CHANNELS:
+        return "CT"
+    return "PT" if channels and all(map(is_pet_channel, channels)) else "MR"
+
+
+def is_pet_channel(name: str) -> bool:
+    """Return True for the name of a PET channel: PET, or PET and a word, such as `PET FDG`."""
+    return re.match(r"(PET|PT)\b", name, re.IGNORECASE) is not None
+
+
+def unit_of(channels: tuple[str, ...]) -> Unit:
+    """Return the unit of prepared volumes: HU for CT, SUV by body weight for PET, standard deviations for MR."""
+    units: dict[Modality, Unit] = {"CT": "HU", "PT": "SUV", "MR": "SD"}
+    return units[modality_of(channels)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,12 +84,12 @@ class VolumeInfo:
         source_axis, source_flipped: the axis permutation and flips described above.
         grid: shape and affine of `volume.npy`.
         crop_start: first voxel of the volume on the uncropped resampled grid (never negative).
-        window_hu: values were clipped to this range, HU; None for MR, whose channels have mean 0 and standard deviation 1.
-        unit: of the values: HU, or standard deviations (SD).
-        channels: names of the contrasts; those of MR are the first axis of `volume.npy`.
+        window_hu: values were clipped to this range, HU; None for MR, whose channels have mean 0 and standard deviation 1, and PET.
+        unit: of the values: HU, standard deviations (SD), or standardized uptake values by body weight (SUV, g/ml).
+        channels: names of the contrasts; those of MR and PET are the first axis of `volume.npy`.
         source_hu_start: `source_hu.npy` holds source HU, neither clipped nor resampled, of the part of the source array that
             the volume reaches: int16 (-32768 is padding), or float32 (NaN is padding) where HU are not whole numbers. This
-            is its first voxel in the source array. None if there is no such file (training sets, MR).
+            is its first voxel in the source array. None if there is no such file (training sets, MR, PET).
         body_part: scanned body part by the source's header, as a defined term of BodyPartExamined; None if it is not known.
         has_lungs: True if the voxels of a CT show a lung; None if it is not known.
     """

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from medweave_core.contracts.labels import Label, only_label
+from medweave_core.contracts.labels import Label, declared_or_lesion, shown
 from medweave_core.contracts.model import InputContract, ModelCard, Postprocessing
 from medweave_core.contracts.volume import Triple, Triple_mm
 from medweave_core.errors import UsageError, UserInputError
@@ -117,7 +117,14 @@ def _labels(config: BundleConfig, contract: BundleContract, metadata: Mapping[st
         labels = parse_labels(metadata["labels"], where="the labels of the Bundle (configs/metadata.json)")
     else:
         labels = (Label(value=1, name=contract.label),)
-    return (only_label(labels, "the Bundle"),)
+    if len(labels) > 1:
+        raise UserInputError(
+            f"{len(labels)} labels are declared for the Bundle, but bundle imports networks with one.",
+            seen=f"label {shown(labels)}",
+            expected="one foreground label",
+            do="set --labels to the label of the network's lesion class. A model folder that medweave trained needs no import",
+        )
+    return declared_or_lesion(labels)
 
 
 _UNKNOWN_TRAINING: Mapping[str, Any] = {

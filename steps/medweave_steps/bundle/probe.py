@@ -40,7 +40,8 @@ def probe(network: Any, patch_shape: Triple, *, activation: str | None) -> tuple
             seen=seen + (f", and the activation {activation}" if activation else ""),
             expected="a 3-D network with one input channel and an output of the input size: one channel (sigmoid), "
             "or two (softmax over background and lesion)",
-            do="use a supported network; several lesion classes are not supported",
+            do="use a supported network; a Bundle with several classes cannot be imported. A model folder that medweave trained "
+            "needs no import: use it as it is",
         )
     return kind, multiple
 

@@ -33,7 +33,7 @@ def check_one_acquisition(planes: Sequence[Plane], name: SeriesName) -> None:
         FindingError: names the attribute and the number of values, never a value.
     """
     for index, (keyword, _) in enumerate(ACQUISITION_ATTRIBUTES):
-        values = [_normalized(plane.acquisition[index]) for plane in planes]
+        values = [normalized(plane.acquisition[index]) for plane in planes]
         if keyword not in _ABSENCE_COUNTS:
             values = [value for value in values if value]
         num_values = len(set(values))
@@ -55,7 +55,7 @@ def _alternates(num_slices: int, num_values: int, num_changes: int) -> bool:
     return num_values * _MIN_SLICES_PER_TIME <= num_slices and num_changes * 2 > num_slices
 
 
-def _normalized(text: str) -> str:
+def normalized(text: str) -> str:
     """Return a number without its spelling ("120" and "120.0" are equal), and other text in capitals."""
     try:
         return f"{float(text):g}"

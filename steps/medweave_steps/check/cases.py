@@ -14,9 +14,11 @@ from medweave_core.contracts.labels import Label, LabelMerge, shown
 from medweave_core.contracts.volume import CT_CHANNELS
 from medweave_steps.check.acquisitions import check_one_acquisition
 from medweave_steps.check.hounsfield import check_hounsfield, check_range
-from medweave_steps.io.cohort.digest import digest_of_series, read_content
+from medweave_steps.io.cohort.digest import digest_of_series, joined_files_digest, read_content
 from medweave_steps.io.cohort.discovery import FoundSeries, is_reformat, patient_key_of
-from medweave_steps.io.cohort.ground_truth import read_dicom_segmentation, read_nifti_mask
+from medweave_steps.io.cohort.ground_truth import read_dicom_mask
+from medweave_steps.io.cohort.listed import ListedCase
+from medweave_steps.io.cohort.nifti_channels import NiftiChannels, open_channels, read_mask
 from medweave_steps.io.cohort.patients import joined_issuer
 from medweave_steps.io.cohort.source import pixel_refusal
 from medweave_steps.io.dicom import pixels
@@ -25,7 +27,6 @@ from medweave_steps.io.dicom.series import DicomVolume, assemble, is_stack
 from medweave_steps.io.dicom.uids import reference_problem
 from medweave_steps.io.findings import FindingError, SeriesName, notice
 from medweave_steps.io.geometry import FloatArray
-from medweave_steps.io.nifti.volume import open_nifti
 from medweave_steps.metrics.components import connected_components
 
 NO_AIR_HU = (
@@ -40,6 +41,7 @@ class Examined:
     Attributes:
         entry: None where the volume cannot be used.
         labels_found: label values of the mask, after merging.
+        resampled_channels: channels that later steps resample to the grid of the first, with the share of it that they cover.
     """
 
     name: SeriesName
@@ -49,6 +51,18 @@ class Examined:
     num_lesions: int | None = None
     num_label_voxels: int | None = None
     bytes_read: int = 0
+    resampled_channels: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def line(self) -> str:
+        """Return the text of the progress line."""
+        errors = [finding for finding in self.findings if finding.severity == "error"]
+        if errors or self.entry is None:
+            return f"{self.name.case_id}, {errors[0].code if errors else 'ignored'}"
+        grid = self.entry.grid
+        spacing = " x ".join(f"{x:.2f}" for x in grid.spacing_mm)
+        lesions = "no mask" if self.num_lesions is None else f"{self.num_lesions} lesions"
+        return f"{self.name.case_id}, {' x '.join(map(str, grid.shape))} voxels of {spacing} mm, {lesions}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,21 +80,11 @@ class MaskRules:
     ignore_value: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NiftiCase:
-    """A NIfTI volume to examine: paths relative to the cohort."""
-
-    name: SeriesName
-    image: str
-    mask: str | None
-    channels: tuple[str, ...] = CT_CHANNELS
-
-
 def examine_dicom(cohort: Path, series: FoundSeries, rules: MaskRules, *, num_threads: int) -> Examined:
     """Check one CT series and its segmentation. Every pixel byte is read once; at most one plane is decoded."""
     result = Examined(name=series.name)
     try:
-        _check_defects(series)
+        check_defects(series)
     except FindingError as error:
         result.findings.append(error.finding)
         return result
@@ -94,17 +98,15 @@ def examine_dicom(cohort: Path, series: FoundSeries, rules: MaskRules, *, num_th
         result.findings.append(notice("reformatted", what, case_id=series.name.case_id))
         return result
     try:
-        patient = _patient_of(series, result)
-        _check_references(series, result)
-        _check_whole(series.planes, series.name)
+        patient = patient_of(series, result)
+        check_references(series, result)
+        check_whole(series.planes, series.name)
         _check_units(series, result)
         volume = assemble(series.planes, series.name)
         check_one_acquisition(volume.planes, series.name)
-        content, result.bytes_read = _check_pixels(cohort, volume, series.name, result, num_threads)
-        mask_file = _only_mask(series)
-        if mask_file is not None:
-            mask = read_dicom_segmentation(cohort / mask_file, volume.planes, volume.grid, series.name, rules.merges)
-            _check_mask(mask, rules, result)
+        content = check_pixels(cohort, volume, result, num_threads)
+        _check_air(middle_plane(cohort, volume, result), result)
+        mask_file = check_ground_truth(cohort, series, volume, rules, result)
     except FindingError as error:
         result.findings.append(error.finding)
         return result
@@ -123,43 +125,59 @@ def examine_dicom(cohort: Path, series: FoundSeries, rules: MaskRules, *, num_th
     return result
 
 
-def examine_nifti(cohort: Path, case: NiftiCase, rules: MaskRules) -> Examined:
-    """Check one NIfTI volume and its mask. Every voxel is read once."""
-    result = Examined(name=case.name)
+def examine_nifti(cohort: Path, case: ListedCase, rules: MaskRules) -> Examined:
+    """Check one NIfTI volume, of one file or of a file for each channel, and its mask. Every voxel is read once."""
+    result = Examined(name=case.name, findings=list(case.errors))
+    if case.errors:
+        return result
     try:
-        nifti = open_nifti(cohort / case.image, case.name, channels=case.channels)
-        result.findings += nifti.notices
-        content = read_content(nifti)
-        result.bytes_read = content.num_bytes
-        if case.channels == CT_CHANNELS:
-            _check_no_mask(content.labels, case.name)
-            _check_air(content.middle_hu, result)
+        files = open_channels([cohort / file for file in case.files], case.name, case.channels)
+        content = _read_files(files, result)
         if case.mask is not None:
             if not (cohort / case.mask).is_file():
                 raise _mask_missing(case.name)
-            _check_mask(read_nifti_mask(cohort / case.mask, nifti.grid, case.name, rules.merges), rules, result)
+            _check_mask(read_mask(cohort / case.mask, files, case.name, rules.merges), rules, result)
     except FileNotFoundError:
         result.findings.append(_image_missing(case.name).finding)
         return result
     except FindingError as error:
         result.findings.append(error.finding)
         return result
+    result.resampled_channels = dict(files.resampled)
     result.entry = CaseEntry(
         case_id=case.name.case_id,
         series_ordinal=case.name.ordinal,
-        patient_key=patient_key_of(f"file {case.image}"),
+        patient_key=patient_key_of(case.patient or f"file {case.files[0]}"),
         source_format="nifti",
-        files=(case.image,),
+        files=case.files,
         ground_truth=case.mask,
-        grid=nifti.grid,
+        grid=files.grid,
         fixed_split=None,
-        content_sha256=content.sha256,
+        content_sha256=content,
         channels=case.channels,
     )
     return result
 
 
-def _patient_of(series: FoundSeries, result: Examined) -> str:
+def _read_files(files: NiftiChannels, result: Examined) -> str:
+    """Read every voxel of a case and return the digest of its content; add the notices about its files.
+
+    Raises:
+        FindingError: a file is cut off, or its values are no HU although it is CT.
+    """
+    digests = []
+    for nifti in files.volumes:
+        result.findings += [notice for notice in nifti.notices if notice not in result.findings]
+        content = read_content(nifti)
+        digests.append(content.sha256)
+        result.bytes_read += content.num_bytes
+        if files.channels == CT_CHANNELS:
+            _check_no_mask(content.labels, result.name)
+            _check_air(content.middle_hu, result)
+    return joined_files_digest(digests)
+
+
+def patient_of(series: FoundSeries, result: Examined) -> str:
     """Return the patient of the series, for its patient key; add a notice if its headers do not identify the patient completely."""
     if len(series.patients) > 1:
         raise series.name.refuse(
@@ -190,7 +208,7 @@ def _patient_of(series: FoundSeries, result: Examined) -> str:
     return f"{patient_id}\n{joined}"
 
 
-def _check_references(series: FoundSeries, result: Examined) -> None:
+def check_references(series: FoundSeries, result: Examined) -> None:
     """Add a notice where DICOM results cannot reference the images; masks and tables need no identifiers."""
     problem = reference_problem(series.uids)
     if problem:
@@ -200,7 +218,7 @@ def _check_references(series: FoundSeries, result: Examined) -> None:
         result.findings.append(finding)
 
 
-def _check_whole(planes: Sequence[Plane], name: SeriesName) -> None:
+def check_whole(planes: Sequence[Plane], name: SeriesName) -> None:
     """Refuse a series with truncated files.
 
     This check runs before those of the geometry: a truncated header has neither a position nor pixels, and the cause is the copy,
@@ -221,8 +239,8 @@ def _is_cut_off(plane: Plane) -> bool:
     return plane.pixel_offset is None and plane.position_lps is None
 
 
-def _check_defects(series: FoundSeries) -> None:
-    """Refuse files whose pixels cannot be used; files that end inside their header are left to `_check_whole`."""
+def check_defects(series: FoundSeries) -> None:
+    """Refuse files whose pixels cannot be used; files that end inside their header are left to `check_whole`."""
     cut_off = {plane.file for plane in series.planes if _is_cut_off(plane)}
     defects = [file.defect for file in series.defective if file.defect and file.file not in cut_off]
     if defects:
@@ -242,17 +260,18 @@ def _check_units(series: FoundSeries, result: Examined) -> None:
     result.findings += check_hounsfield(series.planes, image_types, series.name)
 
 
-def _check_pixels(
-    cohort: Path, volume: DicomVolume, name: SeriesName, result: Examined, num_threads: int
-) -> tuple[str, int]:
-    planes = volume.planes
-    middle = planes[len(planes) // 2]
+def check_pixels(cohort: Path, volume: DicomVolume, result: Examined, num_threads: int) -> str:
+    """Read every pixel byte of a series once; return the digest of its voxels and geometry.
+
+    Raises:
+        FindingError: pixels that cannot be decoded, or a truncated file.
+    """
+    planes, name = volume.planes, result.name
     try:
         for layout in {plane.layout for plane in planes}:
             pixels.check_decodable(layout)
         ranges = pixels.locate(cohort, planes)
-        content = digest_of_series(cohort, planes, ranges, volume.grid, num_threads=num_threads)
-        _check_air(next(pixels.iterate(cohort, [middle], num_workers=1)), result)
+        content, num_bytes = digest_of_series(cohort, planes, ranges, volume.grid, num_threads=num_threads)
     except pixels.PixelError as error:
         raise pixel_refusal(name, error) from error
     except EOFError as error:
@@ -260,7 +279,33 @@ def _check_pixels(
             "truncated-file", "a file is truncated.", seen="a file that ends inside its pixel data", expected="complete files",
             do="copy or export the series again",
         ) from error  # fmt: skip
+    result.bytes_read += num_bytes
     return content
+
+
+def middle_plane(cohort: Path, volume: DicomVolume, result: Examined) -> FloatArray:
+    """Return the middle plane of a series, float32 [row, column], in its unit.
+
+    Raises:
+        FindingError: it cannot be decoded.
+    """
+    try:
+        return next(pixels.iterate(cohort, [volume.planes[len(volume.planes) // 2]], num_workers=1))
+    except pixels.PixelError as error:
+        raise pixel_refusal(result.name, error) from error
+
+
+def check_ground_truth(
+    cohort: Path, series: FoundSeries, volume: DicomVolume, rules: MaskRules, result: Examined
+) -> str | None:
+    """Check the mask that was drawn on a series; return its path, None if there is none."""
+    mask_file = _only_mask(series)
+    if mask_file is not None:
+        mask = read_dicom_mask(
+            cohort / mask_file, volume.planes, volume.grid, series.name, rules.merges, notices=result.findings
+        )
+        _check_mask(mask, rules, result)
+    return mask_file
 
 
 def _check_air(plane_hu: FloatArray, result: Examined) -> None:
@@ -293,10 +338,10 @@ def _only_mask(series: FoundSeries) -> str | None:
     if len(series.masks) > 1:
         raise series.name.refuse(
             "several-masks",
-            "several DICOM segmentations reference this series.",
-            seen=f"{len(series.masks)} segmentations",
-            expected="one segmentation, with one segment per label",
-            do="keep only the segmentation that is the ground truth, or merge the segmentations",
+            "several DICOM masks (SEG or RTSTRUCT) reference this series.",
+            seen=f"{len(series.masks)} masks",
+            expected="one mask, with one segment or ROI per label",
+            do="keep only the mask that is the ground truth, or merge the masks",
         )
     return series.masks[0].file if series.masks else None
 

@@ -14,22 +14,29 @@ from medweave_steps.runtime.options import check_option, option
 from medweave_steps.runtime.verb import StepContext, Verb
 
 DESCRIPTION = """\
-Validates a cohort of CT or MR volumes: lists its cases, reports problems, and writes the cohort index that every later step
+Validates a cohort of CT, MR or PET volumes: lists its cases, reports problems, and writes the cohort index that every later step
 reads.
 
-Input: DICOM series (CT and enhanced CT; any nesting and file names; DICOM SEG as ground truth), an MSD data set (dataset.json;
-CT, or MR with the contrasts that it declares, such as Task01), an nnU-Net data set (one channel), or plain NIfTI (masks under
-the names of their volumes in labels/ of the same folder, or named VOLUME_seg). splits.json ({"test": [case ids]}) and
-cohort_card.json are read if present. The step prints the pairs of volume and mask.
+Input: DICOM series (CT, MR, enhanced CT and MR, PET; any nesting and file names; DICOM SEG or RTSTRUCT as ground truth), an MSD
+data set (dataset.json; CT, or MR with the contrasts that it declares, such as Task01), an nnU-Net data set (v1, v2; any number of
+channels, regions, ignore label), a BIDS-like folder (anat/, masks in derivatives/, participants.tsv), one NIfTI file per MR
+contrast (CASE_flair, CASE_t1, ..., CASE_seg, as in BraTS), or plain NIfTI, read as CT (masks under the names of their volumes in
+labels/ of the same folder, or named VOLUME_seg). splits.json ({"test": [case ids]}) and cohort_card.json are read if present.
+The step prints the rule by which files became cases, and the pairs of volume and mask. Channels on another grid than the first
+channel are resampled linearly to its grid by later steps, and reported.
+
+MR and PET from DICOM: --channels groups the series of a study into named channels; without it, each study has one series. Without
+--channels, a cohort with CT is read as CT, and other modalities of its studies are ignored. PET values become SUV by body weight.
 
 Labels: --labels declares the labels once; preprocess, train and segment use them. Masks with several foreground values need a
 name for each of them (--labels, or the names in dataset.json, cohort_card.json or DICOM SEG), or --merge-labels: labels are never
 merged silently. --ignore-label names the value of voxels without annotation.
 
 Reported as errors: missing, duplicate, tilted or unevenly spaced slices; mixed series or acquisitions; values that are not HU;
-headers without usable geometry or pixel format; masks on another grid; undeclared labels; a mask that
+headers without usable geometry or pixel format; a missing or ambiguous channel; channels that do not overlap, or of different
+patients or frames of reference; PET without the attributes that SUV need; masks on another grid; undeclared labels; a mask that
 matches two volumes; a patient in two splits; unreadable files. The step prints every error, then exits with code 65.
-Lengths are in mm, values in HU."""
+Lengths are in mm, values in HU, SUV, or (MR) as stored."""
 EXAMPLE = "medweave-step check --cohort cohort --labels lung-nodule --output cohort_index.json"
 
 
@@ -37,7 +44,9 @@ EXAMPLE = "medweave-step check --cohort cohort --labels lung-nodule --output coh
 class CheckConfig:
     """Options of `check`."""
 
-    cohort: Path = option("cohort folder: DICOM series, NIfTI volumes, or an MSD or nnU-Net data set", metavar="DIR")
+    cohort: Path = option(
+        "cohort folder: DICOM series, NIfTI volumes, a BIDS folder, or an MSD or nnU-Net data set", metavar="DIR"
+    )
     output: Path = option(
         "cohort index to write (JSON); it contains file names, so keep it with the data", metavar="FILE"
     )
@@ -55,6 +64,13 @@ class CheckConfig:
         "nnU-Net data set declares as ignore)",
         default=None, metavar="VALUE",
     )  # fmt: skip
+    channels: Path | None = option(
+        "channel rules for DICOM series of MR or PET (JSON or YAML): a list of {name, modality, series_description, contrast, "
+        "echo_time_ms, inversion_time_ms, repetition_time_ms, scanning_sequence}; each study needs one series for each rule, and "
+        "the first rule sets the grid (default: each study has one series); for NIfTI with a file per channel a list of {name}: "
+        "the channels to read, in their order",
+        default=None, metavar="FILE",
+    )  # fmt: skip
     on_error: Literal["stop", "skip"] = option(
         "invalid cases: stop after all errors are reported, or skip these cases", default="stop"
     )
@@ -70,19 +86,27 @@ def run(config: CheckConfig, context: StepContext) -> Mapping[str, Any]:
     from medweave_steps.check.cohort import check_cohort
     from medweave_steps.check.labels import LabelOptions
     from medweave_steps.check.summary import figures, print_summary, refusal
+    from medweave_steps.io.cohort.channel_rules import read_channel_rules
     from medweave_steps.io.cohort.labels import parse_merges, read_labels
     from medweave_steps.runtime.write import write_text
 
     if not config.cohort.is_dir():
         raise UsageError(
-            "--cohort is not an existing folder.", expected="a folder with CT or MR volumes", do="correct the path"
+            "--cohort is not an existing folder.", expected="a folder with CT, MR or PET volumes", do="correct the path"
         )
     label_options = LabelOptions(
         declared=None if config.labels is None else read_labels(config.labels),
         merges=parse_merges(config.merge_labels),
         ignore_value=config.ignore_label,
     )
-    checked = check_cohort(config.cohort, context, skip=config.on_error == "skip", label_options=label_options)
+    rules = () if config.channels is None else read_channel_rules(config.channels)
+    checked = check_cohort(
+        config.cohort,
+        context,
+        skip=config.on_error == "skip",
+        label_options=label_options,
+        channel_rules=rules,
+    )
     print_summary(checked, context)
     errors = [finding for finding in checked.index.findings if finding.severity == "error"]
     if errors:

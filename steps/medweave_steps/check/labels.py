@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from medweave_core.contracts.body_parts import contradiction
 from medweave_core.contracts.cohort import CaseEntry, Finding
-from medweave_core.contracts.labels import Label, LabelMerge, merge_advice, shown
+from medweave_core.contracts.labels import Label, LabelMerge, Region, merge_advice, shown
 from medweave_core.errors import UsageError
 from medweave_steps.check.cases import Examined, MaskRules
 from medweave_steps.io.cohort.discovery import FoundSeries
-from medweave_steps.io.cohort.labels import merged_labels, renamed
-from medweave_steps.io.findings import notice, refuse
+from medweave_steps.io.cohort.labels import merged_labels, renamed, value_table
+from medweave_steps.io.findings import first_of, notice, refuse
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,15 +99,41 @@ def cohort_labels(
     return labels, findings
 
 
-def segment_labels(series: Sequence[FoundSeries]) -> tuple[tuple[Label, ...], list[Finding]]:
-    """Return the labels as the segmentations name them, and a notice where two name one number differently."""
+def usable_regions(
+    regions: tuple[Region, ...], labels: Sequence[Label], rules: MaskRules
+) -> tuple[tuple[Region, ...], list[Finding]]:
+    """Return the regions that a cohort declares if they are unions of its labels; else none, and a notice.
+
+    Args:
+        labels: of the cohort, after merging.
+    """
+    values = {value for region in regions for value in region.values}
+    if not regions or (values == {label.value for label in labels} and not rules.merges):
+        return regions, []
+    finding = notice(
+        "regions-dropped",
+        "the regions that dataset.json declares are not used, because the labels are merged or declared otherwise.",
+        seen=f"{shown(labels)} as labels; {', '.join(region.text for region in regions)}",
+        do="remove --merge-labels and --labels to use the regions, or declare regions with train --regions",
+    )
+    return (), [finding]
+
+
+def segment_labels(
+    series: Sequence[FoundSeries], merges: Sequence[LabelMerge]
+) -> tuple[tuple[Label, ...], list[Finding]]:
+    """Return the labels as the masks name them, before merging, and findings where masks name one number differently.
+
+    A number with several names is a notice. It is an error if one of these names also has another number after merging: then
+    the numbers mean different structures in the masks.
+    """
     names: dict[int, dict[str, None]] = {}
     for entry in series:
         for mask in entry.masks:
             for number, text in mask.segments:
                 if 0 < number < 256:  # 0 is the background of a LABELMAP
                     names.setdefault(number, {})[text or f"segment {number}"] = None
-    findings = [
+    findings = _renumbered(names, merges) or [
         notice(
             "labels-differ",
             f"segment {number} has different names in the segmentations.",
@@ -118,6 +144,36 @@ def segment_labels(series: Sequence[FoundSeries]) -> tuple[tuple[Label, ...], li
         if len(texts) > 1
     ]
     return tuple(Label(value=number, name=next(iter(names[number]))) for number in sorted(names)), findings
+
+
+def _renumbered(names: Mapping[int, Iterable[str]], merges: Sequence[LabelMerge]) -> list[Finding]:
+    """Return an error where masks give the numbers of structures in different orders.
+
+    Args:
+        names: of each number in any mask, before merging.
+    """
+    values = value_table(merges)
+    by_value: dict[int, set[str]] = {}
+    by_name: dict[str, set[int]] = {}
+    for number, texts in names.items():
+        for text in texts if values[number] else ():
+            by_value.setdefault(int(values[number]), set()).add(text.casefold())
+            by_name.setdefault(text.casefold(), set()).add(int(values[number]))
+    wrong = [
+        f"'{name}' is {' and '.join(map(str, sorted(numbers)))}"
+        for name, numbers in by_name.items()
+        if len(numbers) > 1 and any(len(by_value[value]) > 1 for value in numbers)
+    ]
+    if not wrong:
+        return []
+    finding = refuse(
+        "label-numbers-differ",
+        "the same number means different structures in the masks.",
+        seen=first_of(wrong, 4),
+        expected="the same segment or ROI number for a structure in all masks",
+        do="renumber the segments or ROIs, or merge these values with --merge-labels",
+    ).finding
+    return [finding]
 
 
 def body_part_findings(cases: Sequence[CaseEntry], labels: Sequence[Label]) -> list[Finding]:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import statistics
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from medweave_core.contracts import codec
 from medweave_core.contracts.cohort import Finding
 from medweave_core.contracts.labels import Label
-from medweave_core.contracts.volume import modality_of
+from medweave_core.contracts.volume import MODALITY_NAMES, modality_of
 from medweave_core.errors import UserInputError
 from medweave_steps.check.cohort import Checked
 from medweave_steps.runtime.verb import StepContext
@@ -48,6 +48,9 @@ def figures(checked: Checked) -> dict[str, Any]:
         "labels": codec.to_json(checked.index.labels),
         "merges": codec.to_json(checked.index.merges),
         "channels": list(checked.index.channels),
+        **({"regions": codec.to_json(checked.index.regions)} if checked.index.regions else {}),
+        **({"ignore_value": checked.index.ignore_value} if checked.index.ignore_value is not None else {}),
+        **({"rule": checked.rule} if checked.rule else {}),
         "findings": [codec.to_json(finding) for finding in findings],
     }
 
@@ -79,8 +82,9 @@ def counted(number: int, noun: str) -> str:
 def print_summary(checked: Checked, context: StepContext) -> None:
     """Print the content of the cohort and every notice; keep both for the report."""
     values = figures(checked)
-    kind = {"dicom": "DICOM", "nifti": "NIfTI", "msd": "data set with dataset.json"}[values["layout"]]
-    modality = modality_of(checked.index.channels)
+    kind = {"dicom": "DICOM", "nifti": "NIfTI", "msd": "data set with dataset.json", "bids": "BIDS"}[values["layout"]]
+    channels = checked.index.channels
+    modality = MODALITY_NAMES[modality_of(channels)]
     lines = [
         f"check: {counted(values['num_cases'], f'usable {modality} volume')} of "
         f"{counted(values['num_patients'], 'patient')} ({kind})" + (", synthetic" if values["synthetic"] else ""),
@@ -91,8 +95,15 @@ def print_summary(checked: Checked, context: StepContext) -> None:
         lines.append(
             f"check: voxels {name.replace('_', ' ')}: {row['min']:.2f} to {row['max']:.2f} mm, median {row['median']:.2f} mm"
         )
+    if len(channels) > 1:
+        lines.append(f"check: channels {', '.join(channels)}")
     lines += [f"check: label {label.text}{_codes(label)}" for label in checked.index.labels]
     lines += [f"check: values {merge.text}, merged by --merge-labels" for merge in checked.index.merges]
+    lines += [f"check: region {region.text}" for region in checked.index.regions]
+    if checked.index.ignore_value is not None:
+        lines.append(f"check: value {checked.index.ignore_value}: voxels without annotation")
+    if checked.rule:
+        lines.append(f"check: rule: {checked.rule}")
     print("\n".join([*lines, *_pair_lines(checked)]), file=sys.stderr, flush=True)
     for finding in checked.index.findings:
         if finding.severity == "notice":
@@ -110,14 +121,21 @@ def print_summary(checked: Checked, context: StepContext) -> None:
             )  # fmt: skip
 
 
-def _pairs(checked: Checked) -> dict[str, dict[str, int]]:
-    """Return, for each case id, the file numbers of its volume (the first file of a series) and of its mask."""
+def _pairs(checked: Checked) -> dict[str, dict[str, Any]]:
+    """Return, for each case id, the file numbers of its volume (the first file of a series) and of its mask.
+
+    A case with a file for each channel has `channel_files`, the numbers in the order of the channels.
+    """
     numbers = checked.file_numbers
-    return {
-        case.case_id: {"volume_file": numbers[case.files[0]], "mask_file": numbers[mask]}
-        for case in checked.index.cases
-        if (mask := case.ground_truth) is not None and mask in numbers and case.files[0] in numbers
-    }
+    pairs: dict[str, dict[str, Any]] = {}
+    for case in checked.index.cases:
+        mask = case.ground_truth
+        if mask is None or mask not in numbers or case.files[0] not in numbers:
+            continue
+        pairs[case.case_id] = {"volume_file": numbers[case.files[0]], "mask_file": numbers[mask]}
+        if case.source_format == "nifti" and len(case.files) > 1:
+            pairs[case.case_id]["channel_files"] = [numbers[file] for file in case.files]
+    return pairs
 
 
 def _pair_lines(checked: Checked) -> list[str]:
@@ -127,5 +145,10 @@ def _pair_lines(checked: Checked) -> list[str]:
         return []
     shown = list(pairs.items())[:_MOST_PAIRS]
     more = f", and {len(pairs) - len(shown)} more in the run report" if len(pairs) > len(shown) else ""
-    text = ", ".join(f"{case_id}: file {pair['volume_file']} with mask {pair['mask_file']}" for case_id, pair in shown)
+    text = ", ".join(f"{case_id}: {_volume_text(pair)} with mask {pair['mask_file']}" for case_id, pair in shown)
     return [f"check: volume and mask pairs (file numbers, sorted by path): {text}{more}"]
+
+
+def _volume_text(pair: Mapping[str, Any]) -> str:
+    files = pair.get("channel_files")
+    return f"files {', '.join(map(str, files))}" if files else f"file {pair['volume_file']}"

@@ -10,20 +10,39 @@ from pathlib import Path
 
 from medweave_core.contracts.cohort import Finding
 from medweave_core.contracts.deidentification import PatientAtHome
+from medweave_core.contracts.volume import DataClass
+from medweave_steps.deidentify.brain_mask import find_masks, match_masks, names_of_volume
+from medweave_steps.deidentify.deface import MaskOfFrame, mask_of_image
 from medweave_steps.deidentify.describe import (
     bad_description,
+    declared_faces,
     read_channels,
     read_description,
     write_card,
     write_dataset,
     write_splits,
 )
-from medweave_steps.deidentify.dicom_case import SeriesDone, SeriesJob, deidentify_series, remove_empty_folders
+from medweave_steps.deidentify.dicom_case import (
+    SeriesDone,
+    SeriesJob,
+    deidentify_series,
+    read_header,
+    remove_empty_folders,
+)
 from medweave_steps.deidentify.dicom_cohort import SourceSeries, find_series
+from medweave_steps.deidentify.faces import IDENTIFIABLE, DeclaredFaces, FaceState, face_in_image, face_in_volume
 from medweave_steps.deidentify.nifti_case import NiftiJob, deidentify_nifti
+from medweave_steps.deidentify.profile import FACES, Option
 from medweave_steps.deidentify.pseudonyms import Pseudonyms
 from medweave_steps.io.cohort.discovery import case_id_of_path, case_id_of_series, walk
-from medweave_steps.io.cohort.files import CARD_FILE, DATASET_FILE, SPLITS_FILE, case_id_of_stem, listed_volumes
+from medweave_steps.io.cohort.files import (
+    CARD_FILE,
+    DATASET_FILE,
+    DEIDENTIFIED,
+    SPLITS_FILE,
+    case_id_of_stem,
+    listed_volumes,
+)
 from medweave_steps.io.cohort.foreign_layouts import dataset_as_msd, refuse_foreign_layout
 from medweave_steps.io.cohort.prepared import INDEX_FILE
 from medweave_steps.io.findings import FindingError, SeriesName
@@ -41,7 +60,9 @@ class Deidentified:
 
     Attributes:
         case_ids: new ids of the written cases, in order, with the number of files of each.
-        structured: True where structured content was cleaned.
+        options: of the profile, beyond those of all files.
+        faces: by new id of a case, whether it may show a face.
+        num_resampled: series to which a brain mask of another grid was applied.
         findings: errors; with one or more of them the output is not complete.
     """
 
@@ -52,18 +73,34 @@ class Deidentified:
     left_aside: Counter[str] = field(default_factory=Counter)
     case_ids: dict[str, int] = field(default_factory=dict)
     num_patients: int = 0
-    structured: bool = False
+    options: set[Option] = field(default_factory=set)
+    faces: dict[str, FaceState] = field(default_factory=dict)
+    num_resampled: int = 0
     findings: list[Finding] = field(default_factory=list)
+
+    @property
+    def data_class(self) -> DataClass:
+        """Return `identified` where a case may show a face, else `de-identified`."""
+        return "identified" if IDENTIFIABLE & set(self.faces.values()) else DEIDENTIFIED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
-    """The options of one de-identification."""
+    """The options of one de-identification.
+
+    Attributes:
+        faces: `auto` leaves it to the cohort card.
+        brain_masks: folder of masks.
+        refuse_faces: refuse cases that may show a face.
+    """
 
     cohort: Path
     output: Path
     key: bytes
     retain_patient_characteristics: bool
+    faces: DeclaredFaces
+    brain_masks: Path | None
+    refuse_faces: bool
 
 
 def deidentify_cohort(task: Task, context: StepContext) -> Deidentified:
@@ -73,6 +110,8 @@ def deidentify_cohort(task: Task, context: StepContext) -> Deidentified:
         FindingError: a file that describes the cohort cannot be used.
     """
     everything = list(walk(task.cohort))
+    if task.faces == "auto":
+        task = dataclasses.replace(task, faces=declared_faces(task.cohort))
     names = [name for name in everything if name.rpartition("/")[2] not in _ABOUT_THE_COHORT]
     dataset = dataset_as_msd(read_description(task.cohort / DATASET_FILE), everything)
     if (task.cohort / DATASET_FILE).is_file():
@@ -94,7 +133,10 @@ def deidentify_cohort(task: Task, context: StepContext) -> Deidentified:
             done.left_aside["mask-without-volume"] += len(pairing.orphans())
         elif nifti:
             done.left_aside["nifti-beside-dicom"] += len(nifti)
-    write_card(task.cohort, everything, task.output)
+    is_free = done.data_class == DEIDENTIFIED and "removed" in done.faces.values()
+    write_card(
+        task.cohort, everything, task.output, data_class=done.data_class, faces="absent" if is_free else task.faces
+    )
     return done
 
 
@@ -119,15 +161,19 @@ def _dicom(task: Task, context: StepContext, names: Sequence[str]) -> Deidentifi
     refused = {ordinal for ordinal, _ in sources.findings}
     series = {one.ordinal: one for one in sources.series if one.ordinal not in refused}
     result = Deidentified(left_aside=sources.left_aside, findings=[finding for _, finding in sources.findings])
+    masks = _masks_by_patient(task, list(series.values()))
+    defaced = _defaced_series(task, list(series.values()), masks)
     jobs = [
         SeriesJob(
             cohort=task.cohort, ordinal=one.ordinal, study_uid=one.study_uid, series_uid=one.series_uid, files=tuple(one.files),
             identity=one.identity, output=task.output, key=task.key,
-            retain_patient_characteristics=task.retain_patient_characteristics,
+            retain_patient_characteristics=task.retain_patient_characteristics, faces=task.faces,
+            masks=tuple(masks.get(one.identity, ())), defaced=defaced.get(one.identity, frozenset()),
+            refuse_faces=task.refuse_faces,
         )
         for one in series.values()
     ]  # fmt: skip
-    _load_libraries("pydicom", "scipy.ndimage") if jobs else None
+    _load_libraries("pydicom", "scipy.ndimage", *(["nibabel"] if masks else [])) if jobs else None
     progress = context.progress(unit="series", total=len(jobs))
     finished: list[SeriesDone] = []
     for done in finished_cases(deidentify_series, jobs, num_processes=context.num_threads):
@@ -143,7 +189,10 @@ def _dicom(task: Task, context: StepContext, names: Sequence[str]) -> Deidentifi
         new_ids[case_id_of_series(series[done.ordinal].series_uid)] = case_id
         if done.is_image:
             result.case_ids[case_id] = len(done.files)
-        result.structured |= done.structured
+            result.faces[case_id] = done.face
+        result.num_resampled += done.resampled
+        result.left_aside["picture-of-a-head"] += done.num_left_aside
+        result.options |= done.options
         result.uids |= done.uids
         result.files |= done.files
         result.actions += done.actions
@@ -153,6 +202,37 @@ def _dicom(task: Task, context: StepContext, names: Sequence[str]) -> Deidentifi
     if result.case_ids:
         write_splits(task.cohort, task.output, new_ids)
     return result
+
+
+def _masks_by_patient(task: Task, series: Sequence[SourceSeries]) -> dict[str, list[MaskOfFrame]]:
+    """Return the brain masks by identity of the patient; each belongs to the frame of reference of its series."""
+    names = {str(one.ordinal): [case_id_of_series(one.series_uid)] for one in series if one.is_image}
+    if task.brain_masks is None or not names:
+        return {}
+    matched = match_masks(find_masks(task.brain_masks), names)
+    masks: dict[str, list[MaskOfFrame]] = {}
+    for one in series:
+        if path := matched.get(str(one.ordinal)):
+            frame = str(read_header(task.cohort / one.files[0], one.ordinal).get("FrameOfReferenceUID") or "").strip(
+                " \0"
+            )
+            masks.setdefault(one.identity, []).append(
+                MaskOfFrame(path=path, frame_of_reference=frame, ordinal=one.ordinal)
+            )
+    return masks
+
+
+def _defaced_series(
+    task: Task, series: Sequence[SourceSeries], masks: Mapping[str, Sequence[MaskOfFrame]]
+) -> dict[str, frozenset[str]]:
+    """Return by identity of the patient the UIDs of the series that masks apply to."""
+    defaced: dict[str, frozenset[str]] = {}
+    for one in series:
+        if one.is_image and one.identity in masks:
+            image = read_header(task.cohort / one.files[0], one.ordinal)
+            if mask_of_image(image, masks[one.identity], one.ordinal, face_in_image(image, task.faces)):
+                defaced[one.identity] = defaced.get(one.identity, frozenset()) | {one.series_uid}
+    return defaced
 
 
 def _patients(series: Sequence[SourceSeries], pseudonyms: Pseudonyms) -> list[PatientAtHome]:
@@ -186,6 +266,8 @@ def _nifti(
             refused[done.name.ordinal] = done.finding
         else:
             good.add(done.name.ordinal)
+            result.faces[done.name.case_id] = done.face
+            result.options |= {FACES} if done.face == "removed" else set()
         progress.step(f"{done.name.case_id}{', ' + done.finding.code if done.finding else ''}")
     result.findings = [refused[ordinal] for ordinal in sorted(refused)]
     written = [job for job in jobs if job.name.ordinal in good]
@@ -194,6 +276,8 @@ def _nifti(
         result.files |= dict(pairs)
         result.case_ids[job.name.case_id] = len(pairs)
         result.actions["header-cleared"] += len(pairs)
+        if job.brain_mask is not None:
+            result.actions["face-removed"] += 1
     result.num_patients = len(written)
     case_id = case_id_of_path if dataset is None else case_id_of_stem
     write_splits(
@@ -210,6 +294,10 @@ def _nifti_jobs(
     task: Task, folders: Mapping[str, Sequence[tuple[str, str | None]]], channels: tuple[str, ...] | None
 ) -> list[NiftiJob]:
     pseudonyms = Pseudonyms(task.key)
+    masks: Mapping[str, Path] = {}
+    if task.brain_masks is not None:
+        images = [image for pairs in folders.values() for image, _ in pairs]
+        masks = match_masks(find_masks(task.brain_masks), {image: names_of_volume(image) for image in images})
     jobs: list[NiftiJob] = []
     for folder, pairs in folders.items():
         for image, mask in pairs:
@@ -223,6 +311,9 @@ def _nifti_jobs(
                     image=(image, f"{folder}/{name}{_suffix(image)}"),
                     mask=None if mask is None else (mask, f"{labels}/{name}{_suffix(mask)}"),
                     channels=channels,
+                    face=face_in_volume(channels, task.faces),
+                    brain_mask=masks.get(image),
+                    refuse_faces=task.refuse_faces,
                 )
             )
     return jobs

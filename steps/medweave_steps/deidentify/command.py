@@ -18,10 +18,11 @@ if TYPE_CHECKING:
 
 DESCRIPTION = """\
 De-identifies a cohort by the DICOM PS3.15 Basic Application Level Confidentiality Profile (Table E.1-1, 2026c) with modified
-dates. Pixel values, modality and contrasts do not change. Comments in compressed pixel data and bytes after the pixel data
-are removed.
+dates. Modality and contrasts do not change; pixel values change only outside of brain masks. Comments in compressed pixel
+data and bytes after the pixel data are removed. SeriesDescription and ContrastBolusAgent of MR and PET keep the words that name
+the contrast; PET keeps PatientWeight, which the standardized uptake value (SUV) needs.
 
-Input: DICOM series (CT, MR, PET images), DICOM SEG and SR; or NIfTI volumes and masks (plain, or a data set with
+Input: DICOM series (CT, MR, PET images), DICOM SEG, RTSTRUCT and SR; or NIfTI volumes and masks (plain, or a data set with
 dataset.json).
 
 Output: the --output folder has pseudonyms for folders, files, UIDs and patients. All dates of a patient are shifted by the
@@ -34,8 +35,12 @@ Skipped, with a notice: secondary captures, other DICOM objects, files that are 
 Rejected and not written: images with burned-in text (by their header or their pixels); unreadable pixel data; overlays in
 unused bits of the pixel data; a study with several patients.
 
-Not detected: low-contrast text, handwriting, faces in head scans, and names in codes or segment labels that occur nowhere
-else in the header. Review the output before you share it."""
+Faces: a cohort with a scan of the head (also as part of a larger scan) gets the data class de-identified only if --brain-masks
+removes the face, or if the headers, cohort_card.json or --faces declare it absent; else it keeps the class identified, with a
+notice. MR and PET without body part count as scans of the head.
+
+Not detected: low-contrast text, handwriting, faces that nothing declares, and names in codes, segment labels or ROI names that
+occur nowhere else in the header. Review the output before you share it."""
 EXAMPLE = "medweave-step deidentify --cohort /data/chest-ct --output de-identified --home home --key pseudonym.key"
 
 WAY_BACK, KEY_NAME = "way_back.json", "pseudonym.key"
@@ -59,12 +64,34 @@ class DeidentifyConfig:
     retain_patient_characteristics: bool = option(
         "keep sex, age (above 89 years: 90), size, weight, ethnic group, smoking and pregnancy status", default=False
     )
+    faces: Literal["auto", "present", "absent"] = option(
+        "whether scans show faces. auto: cohort_card.json, else the DICOM headers (BodyPartExamined, "
+        "RecognizableVisualFeatures); present: all of them; absent: none, because they show another part of the body or the "
+        "face was removed before (defaced or skull-stripped)",
+        default="auto",
+    )
+    brain_masks: Path | None = option(
+        "folder of brain masks (NIfTI); all voxels outside are removed. For NIfTI: the file name of the volume; for DICOM: "
+        "CASE_ID.nii.gz, with the case id of one series of the study, for all series in its frame of reference",
+        default=None,
+        metavar="DIR",
+    )
+    require_deidentified: bool = option(
+        "refuse scans that may show a face; without it they are written, and the cohort keeps the data class identified",
+        default=False,
+    )
     on_error: Literal["stop", "skip"] = option(
         "invalid cases: stop after all errors are reported, or skip these cases", default="stop"
     )
 
     def __post_init__(self) -> None:
         _check_places(self)
+        if self.brain_masks is not None and self.faces == "absent":
+            raise UsageError(
+                "--brain-masks and --faces absent contradict each other.",
+                expected="masks only for scans that show faces",
+                do="leave one of them out",
+            )
 
 
 def _check_places(config: DeidentifyConfig) -> None:
@@ -75,7 +102,11 @@ def _check_places(config: DeidentifyConfig) -> None:
         raise UsageError(
             "--cohort is not an existing folder.", expected="a folder with DICOM or NIfTI files", do="correct the path"
         )
+    masks = None if config.brain_masks is None else config.brain_masks.resolve()
+    if masks is not None and not masks.is_dir():
+        raise UsageError("--brain-masks is not an existing folder.", expected="a folder of NIfTI files")
     wrong = {
+        "--brain-masks and --cohort overlap.": masks is not None and (_nested(masks, cohort) or _nested(cohort, masks)),
         "--output and --cohort overlap.": _nested(output, cohort) or _nested(cohort, output),
         "--home and --output overlap.": _nested(home, output) or _nested(output, home),
         "--home and --cohort overlap.": _nested(home, cohort) or _nested(cohort, home),
@@ -104,7 +135,8 @@ def run(config: DeidentifyConfig, context: StepContext) -> Mapping[str, Any]:
         home.chmod(0o700)
         task = Task(
             cohort=config.cohort, output=output, key=secret,
-            retain_patient_characteristics=config.retain_patient_characteristics,
+            retain_patient_characteristics=config.retain_patient_characteristics, faces=config.faces,
+            brain_masks=config.brain_masks, refuse_faces=config.require_deidentified,
         )  # fmt: skip
         done = deidentify_cohort(task, context)
         codes = Counter(finding.code for finding in done.findings)
@@ -156,16 +188,22 @@ def _report(
 ) -> Mapping[str, Any]:
     from medweave_core.contracts.deidentification import Deidentification
     from medweave_steps.deidentify.dicom_case import options_of
+    from medweave_steps.deidentify.faces import notices_of
     from medweave_steps.deidentify.profile import PROFILE
 
     for reason, number in sorted(done.left_aside.items()):
         if number:
             context.notice(f"{number} {'file' if number == 1 else 'files'} skipped and not written: {reason}.")
+    for text in notices_of(done.faces):
+        context.notice(text)
+    if done.num_resampled:
+        context.notice(
+            f"{done.num_resampled} series are not on the grid of their brain mask: the mask was sampled at their voxel centers "
+            "(nearest neighbor)."
+        )
     for case_id, number in done.case_ids.items():
         context.add_case(case_id, num_files=number)
-    options = options_of(
-        retain_patient_characteristics=config.retain_patient_characteristics, structured=done.structured
-    )
+    options = options_of(done.options, retain_patient_characteristics=config.retain_patient_characteristics)
     figures: Mapping[str, Any] = codec.to_json(
         Deidentification(
             profile=PROFILE,

@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast, get_args
 
 from medweave_core.contracts import codec
 from medweave_core.contracts.labels import CodedTerm, Label
+from medweave_core.contracts.volume import DataClass
 from medweave_core.errors import UserInputError
 from medweave_steps.deidentify.codes import PUBLIC_SCHEMES
-from medweave_steps.io.cohort.files import CARD_FILE, DATASET_FILE, DEIDENTIFIED, SPLITS_FILE, declared_channels
+from medweave_steps.deidentify.faces import CARD_KEY, DeclaredFaces
+from medweave_steps.io.cohort.files import CARD_FILE, DATASET_FILE, SPLITS_FILE, declared_channels
 from medweave_steps.io.cohort.labels import parse_labels
 from medweave_steps.io.findings import FindingError, refuse
 
@@ -46,10 +48,30 @@ def bad_description(file: str, seen: str) -> FindingError:
     )
 
 
-def write_card(cohort: Path, names: Sequence[str], output: Path) -> None:
-    """Write `cohort_card.json`: the current data class, the cohort's own labels, and `synthetic` if any of its cards says so."""
+def declared_faces(cohort: Path) -> DeclaredFaces:
+    """Return what the cohort card declares about faces; `auto` if nothing.
+
+    Raises:
+        FindingError: another value.
+    """
+    declared = read_description(cohort / CARD_FILE).get(CARD_KEY, "auto")
+    if declared not in get_args(DeclaredFaces):
+        raise bad_description(CARD_FILE, f"'{CARD_KEY}' that is not {', '.join(get_args(DeclaredFaces))}")
+    return cast(DeclaredFaces, declared)
+
+
+def write_card(
+    cohort: Path, names: Sequence[str], output: Path, *, data_class: DataClass, faces: DeclaredFaces
+) -> None:
+    """Write `cohort_card.json`: the current data class, the cohort's own labels, and `synthetic` if any of its cards says so.
+
+    Args:
+        faces: declaration for later runs; `auto` is not written.
+    """
     cards = [read_description(cohort / name) for name in names if name.rpartition("/")[2] == CARD_FILE]
-    card: dict[str, Any] = {"data_class": DEIDENTIFIED, "synthetic": any(bool(card.get("synthetic")) for card in cards)}
+    card: dict[str, Any] = {"data_class": data_class, "synthetic": any(bool(card.get("synthetic")) for card in cards)}
+    if faces != "auto":
+        card[CARD_KEY] = faces
     labels = _card_labels(read_description(cohort / CARD_FILE).get("labels"))
     _write(output / CARD_FILE, card | ({"labels": labels} if labels else {}))
 

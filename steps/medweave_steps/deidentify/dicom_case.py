@@ -6,6 +6,7 @@ import io
 import os
 import shutil
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,23 +14,21 @@ from typing import Any
 from medweave_core.contracts.cohort import Finding
 from medweave_steps import __version__
 from medweave_steps.deidentify.burned_in import TextSearch
+from medweave_steps.deidentify.deface import Defacer, MaskOfFrame, has_only_slices, not_defaced
+from medweave_steps.deidentify.faces import IDENTIFIABLE, DeclaredFaces, FaceState, face_in_image, worst
 from medweave_steps.deidentify.header import HeaderCleaner
 from medweave_steps.deidentify.identifiers import identifiers_of
 from medweave_steps.deidentify.pixels import UnreadablePixelsError, planes_of, strip_pixel_data
+from medweave_steps.deidentify.profile import BASIC, CHARACTERISTICS, FACES, MODIFIED_DATES, Option
 from medweave_steps.deidentify.pseudonyms import Pseudonyms
 from medweave_steps.io.dicom.header import SEGMENTATION, load_pydicom
+from medweave_steps.io.dicom.rtstruct_header import STRUCTURE_SET
 from medweave_steps.io.dicom.uids import fill_from_file_meta
 from medweave_steps.io.dicom.values import has_other_cause
 from medweave_steps.io.findings import FindingError, refuse
 from medweave_steps.runtime.imports import require
 
 IMPLICIT, EXPLICIT = "1.2.840.10008.1.2", "1.2.840.10008.1.2.1"
-
-# DICOM PS3.16, CID 7050.
-_BASIC = ("113100", "Basic Application Confidentiality Profile")
-_STRUCTURED = ("113104", "Clean Structured Content Option")
-_MODIFIED_DATES = ("113107", "Retain Longitudinal Temporal Information Modified Dates Option")
-_PATIENT_CHARACTERISTICS = ("113108", "Retain Patient Characteristics Option")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +40,10 @@ class SeriesJob:
         files: paths relative to the cohort.
         identity: of the patient, for pseudonym and date shift.
         output: folder of the de-identified cohort.
+        faces: whether images show faces, as the user or the cohort card declares.
+        masks: brain masks of the patient.
+        defaced: series of the patient that masks apply to.
+        refuse_faces: refuse images that may show a face.
     """
 
     cohort: Path
@@ -52,6 +55,10 @@ class SeriesJob:
     output: Path
     key: bytes
     retain_patient_characteristics: bool
+    faces: DeclaredFaces
+    masks: tuple[MaskOfFrame, ...]
+    defaced: frozenset[str]
+    refuse_faces: bool
 
 
 @dataclass(slots=True, kw_only=True)
@@ -61,27 +68,29 @@ class SeriesDone:
     Attributes:
         series_uid: the new one.
         files: source path to new path, both relative.
+        face: the worst of its images.
+        resampled: a brain mask of another grid was applied.
+        num_left_aside: localizers and projections of a head, to which no brain mask applies.
     """
 
     ordinal: int
     series_uid: str
     pseudonym: str
     is_image: bool = False
-    structured: bool = False
+    options: set[Option] = field(default_factory=set)
+    face: FaceState = "absent"
+    resampled: bool = False
+    num_left_aside: int = 0
     uids: dict[str, str] = field(default_factory=dict)
     files: dict[str, str] = field(default_factory=dict)
     actions: Counter[str] = field(default_factory=Counter)
     finding: Finding | None = None
 
 
-def options_of(*, retain_patient_characteristics: bool, structured: bool) -> list[tuple[str, str]]:
-    """Return codes and meanings of the profile and the options that were applied."""
-    codes = [_BASIC, _MODIFIED_DATES]
-    if structured:
-        codes.append(_STRUCTURED)
-    if retain_patient_characteristics:
-        codes.append(_PATIENT_CHARACTERISTICS)
-    return sorted(codes)
+def options_of(applied: Iterable[Option], *, retain_patient_characteristics: bool) -> list[Option]:
+    """Return codes and meanings of the profile and its options: those of all files, and those that were applied."""
+    always = {BASIC, MODIFIED_DATES} | ({CHARACTERISTICS} if retain_patient_characteristics else set())
+    return sorted(always | set(applied))
 
 
 def deidentify_series(job: SeriesJob) -> SeriesDone:
@@ -101,22 +110,33 @@ def deidentify_series(job: SeriesJob) -> SeriesDone:
     done = SeriesDone(ordinal=job.ordinal, series_uid=cleaner.uid(job.series_uid), pseudonym=pseudonym)
     below = Path(pseudonym) / f"series-{pseudonyms.token('series', f'{job.study_uid} {job.series_uid}', digits=12)}"
     folder = job.output / below
-    search = TextSearch()
+    search, defacer = TextSearch(), Defacer(job.masks, job.ordinal, job.defaced)
+    states: list[FaceState] = []
     try:
         folder.mkdir(parents=True)
         for name in job.files:
-            new = _new_file(read_private(job.cohort / name), job, cleaner, search)
+            new = _new_file(read_private(job.cohort / name), job, cleaner, search, defacer)
+            if new is None:
+                done.num_left_aside += 1
+                continue
+            states += [new.face] if new.face else []
             path = below / f"{pseudonyms.token('instance', new.instance_uid, digits=16)}.dcm"
             _refuse_twice(job, new.instance_uid, (job.output / path).exists())
             (job.output / path).write_bytes(new.content)
             done.is_image |= new.is_image
-            done.structured |= cleaner.structured
+            done.options |= cleaner.options
             done.files[name] = path.as_posix()
         if search.finish():
             raise _text_in_pixels(job.ordinal)
+        defacer.finish()
+        done.face, done.resampled = worst(states), defacer.resampled
+        if job.refuse_faces and done.face in IDENTIFIABLE:
+            raise not_defaced(job.ordinal)
     except FindingError as error:
         shutil.rmtree(folder, ignore_errors=True)
         return SeriesDone(ordinal=job.ordinal, series_uid=done.series_uid, pseudonym=pseudonym, finding=error.finding)
+    if not done.files:
+        folder.rmdir()
     done.uids, done.actions = cleaner.uids, cleaner.actions
     return done
 
@@ -124,12 +144,18 @@ def deidentify_series(job: SeriesJob) -> SeriesDone:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _NewFile:
     instance_uid: str
-    is_image: bool
+    face: FaceState | None
     content: bytes
 
+    @property
+    def is_image(self) -> bool:
+        return self.face is not None
 
-def _new_file(content: bytes, job: SeriesJob, cleaner: HeaderCleaner, search: TextSearch) -> _NewFile:
-    """Examine and clean one file of the series, in memory.
+
+def _new_file(
+    content: bytes, job: SeriesJob, cleaner: HeaderCleaner, search: TextSearch, defacer: Defacer
+) -> _NewFile | None:
+    """Examine and clean one file of the series, in memory; return None for a picture of a head that no mask applies to.
 
     Raises:
         FindingError: the file is refused, or a value in it cannot be read: pydicom decodes values when they are first used.
@@ -139,9 +165,24 @@ def _new_file(content: bytes, job: SeriesJob, cleaner: HeaderCleaner, search: Te
         _check(dataset, job)
         cleaner.identifiers = identifiers_of(dataset)
         cleaner.actions["pixel-data-trimmed"] += _strip_pixels(dataset, syntax, job.ordinal)
-        is_image = _look_at_pixels(dataset, syntax, search, job.ordinal)
+        face: FaceState | None = None
+        if _look_at_pixels(dataset, syntax, search, job.ordinal):
+            face = face_in_image(dataset, job.faces)
+            if job.masks and face != "absent" and not has_only_slices(dataset):
+                return None
+            new_syntax = defacer.deface(dataset, syntax, face)
+            if new_syntax is not None:
+                syntax, face = new_syntax, "removed"
+                cleaner.actions["face-removed"] += 1
+        elif str(dataset.get("SOPClassUID", "")) in SEGMENTATION:
+            defacer.check_segments(dataset)
+        elif str(dataset.get("SOPClassUID", "")) == STRUCTURE_SET:
+            defacer.check_contours(dataset)
         instance_uid = str(dataset.get("SOPInstanceUID") or "").strip()
-        return _NewFile(instance_uid=instance_uid, is_image=is_image, content=_cleaned(dataset, syntax, cleaner))
+        cleaner.options = {FACES} if face == "removed" else set()
+        cleaner.modality = str(dataset.get("Modality") or "").strip()
+        content = _cleaned(dataset, syntax, cleaner)
+        return _NewFile(instance_uid=instance_uid, face=face, content=content)
     except Exception as error:  # pydicom raises many kinds for damaged files; their texts may quote values
         if has_other_cause(error):
             raise
@@ -155,6 +196,21 @@ def read_private(path: Path) -> bytes:
             return stream.read()
     except OSError as error:
         raise OSError(error.errno, error.strerror) from None
+
+
+def read_header(path: Path, ordinal: int) -> Any:
+    """Return the header of a file of a series as a pydicom Dataset, without its pixels.
+
+    Raises:
+        FindingError: it cannot be read.
+    """
+    content = read_private(path)
+    try:
+        return load_pydicom().dcmread(io.BytesIO(content), force=True, stop_before_pixels=True)
+    except Exception as error:  # pydicom raises many kinds for damaged files; their texts may quote values
+        if has_other_cause(error):
+            raise
+        raise _unreadable(ordinal) from error
 
 
 def _parse(content: bytes, ordinal: int) -> tuple[Any, str]:
@@ -258,7 +314,6 @@ def _unreadable(ordinal: int) -> FindingError:
 
 def _cleaned(dataset: Any, syntax: str, cleaner: HeaderCleaner) -> bytes:
     """Return the whole new file; the caller writes it, since pydicom hides the reason of a full disk."""
-    cleaner.structured = False
     cleaner.clean(dataset)
     _mark(dataset, cleaner)
     _new_meta(dataset, syntax)
@@ -268,7 +323,7 @@ def _cleaned(dataset: Any, syntax: str, cleaner: HeaderCleaner) -> bytes:
 
 
 def _mark(dataset: Any, cleaner: HeaderCleaner) -> None:
-    """Record the de-identification in the header (DICOM PS3.15, E.1.1)."""
+    """Record the de-identification in the header (DICOM PS3.15, E.1.1 and E.3.2)."""
     pydicom = require("pydicom", extra="deidentify")
     dataset.PatientID = dataset.PatientName = cleaner.pseudonym
     dataset.PatientIdentityRemoved = "YES"
@@ -276,7 +331,7 @@ def _mark(dataset: Any, cleaner: HeaderCleaner) -> None:
     dataset.LongitudinalTemporalInformationModified = "MODIFIED"
     items = []
     for value, meaning in options_of(
-        retain_patient_characteristics=cleaner.retain_patient_characteristics, structured=cleaner.structured
+        cleaner.options, retain_patient_characteristics=cleaner.retain_patient_characteristics
     ):
         item = pydicom.Dataset()
         item.CodeValue, item.CodingSchemeDesignator, item.CodeMeaning = value, "DCM", meaning

@@ -13,8 +13,8 @@ from medweave_steps.io.dicom.duplicates import find_same_uids
 from medweave_steps.io.dicom.header import (
     CT_IMAGE,
     ENHANCED_CT,
+    MASKS,
     SECONDARY_CAPTURE,
-    SEGMENTATION,
     DicomFile,
     HeaderDefect,
     read_file,
@@ -147,7 +147,7 @@ def _not_delivered(file: DicomFile | None) -> str:
         return "not-dicom"
     if file.sop_class.startswith(SECONDARY_CAPTURE) or {word.upper() for word in file.image_type} & _PICTURES_OF_TEXT:
         return "secondary-capture"
-    if file.sop_class in _IMAGES or file.sop_class in SEGMENTATION or file.sop_class.startswith(_REPORTS):
+    if file.sop_class in _IMAGES or file.sop_class in MASKS or file.sop_class.startswith(_REPORTS):
         return ""
     return "other-object"
 

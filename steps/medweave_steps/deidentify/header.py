@@ -11,8 +11,20 @@ from typing import Any
 from medweave_steps.deidentify import dates
 from medweave_steps.deidentify.codes import REMOVED, is_code, is_public, replace_code
 from medweave_steps.deidentify.identifiers import Identifiers
-from medweave_steps.deidentify.profile import BINARY_KEPT, Action, Rule, rules, text_kept
+from medweave_steps.deidentify.profile import (
+    BINARY_KEPT,
+    CHARACTERISTICS,
+    DESCRIPTORS,
+    STRUCTURED,
+    Action,
+    Option,
+    Rule,
+    own_rule,
+    rules,
+    text_kept,
+)
 from medweave_steps.deidentify.pseudonyms import Pseudonyms, is_standard_uid
+from medweave_steps.deidentify.scan_words import scan_words
 
 _NUMBERS = frozenset(["AT", "FD", "FL", "SL", "SS", "SV", "UL", "US", "UV"])
 _DECIMALS = frozenset(("DS", "IS"))
@@ -23,7 +35,9 @@ _CODE_STRING = re.compile(r"[A-Z0-9 _\0]{0,16}")
 _DECIMAL_BYTES = re.compile(rb"[0-9+\-.eE \\\0]*")
 
 _PATIENT_NAME, _PATIENT_ID, _PATIENT_AGE, _TRACKING_ID = 0x00100010, 0x00100020, 0x00101010, 0x00620020
+_PATIENT_WEIGHT = 0x00101030
 _CODING_SCHEME_UID, _PIXEL_DATA = 0x0008010C, 0x7FE00010
+_OPTION_OF = {0x0040A730: STRUCTURED, 0x30060026: DESCRIPTORS}  # Content Sequence, ROI Name
 _CHARACTER_SET, _BODY_PART = 0x00080005, 0x00180015
 # Look-up tables and their descriptors (number of entries, first value, bits of an entry).
 _TABLE_DESCRIPTORS = {0x00283006: 0x00283002, **{0x00281200 + color: 0x00281100 + color for color in (1, 2, 3, 4)}}
@@ -50,7 +64,8 @@ class HeaderCleaner:
         identifiers: words that must not occur in any text; replaced for each file.
         uids: source UID to new UID, filled while headers are cleaned.
         actions: number of changes by kind.
-        structured: True once a tree of structured content was cleaned.
+        modality: of the file, for the rules of one modality; replaced for each file.
+        options: of the profile that were applied, beyond those that all files have; emptied for each file.
     """
 
     pseudonyms: Pseudonyms
@@ -60,7 +75,13 @@ class HeaderCleaner:
     identifiers: Identifiers = field(default_factory=lambda: Identifiers(()))
     uids: dict[str, str] = field(default_factory=dict)
     actions: Counter[str] = field(default_factory=Counter)
-    structured: bool = False
+    modality: str = ""
+    options: set[Option] = field(default_factory=set)
+
+    @property
+    def structured(self) -> bool:
+        """Return True once a tree of structured content was cleaned."""
+        return STRUCTURED in self.options
 
     def clean(self, dataset: Any, *, is_item: bool = False) -> None:
         """Clean a pydicom Dataset and all sequences in it; see the module `profile` for the rules.
@@ -76,14 +97,14 @@ class HeaderCleaner:
             number = int(tag)
             if self._must_go(dataset, number) or (is_item and self._is_removed_pixel_data(dataset, number)):
                 continue
-            rule = table.get(number)
+            rule = own_rule(self.modality, number) or table.get(number)
             if rule is None and self._stays_as_it_is(dataset, tag):
                 continue
             element = self._element(dataset, tag)
             if element is None:
                 continue
-            if number == 0x0040A730:
-                self.structured = True
+            if number in _OPTION_OF:
+                self.options.add(_OPTION_OF[number])
             self._apply(dataset, element, rule or _rule_by_type(element.VR, number))
 
     def uid(self, uid: str) -> str:
@@ -171,7 +192,9 @@ class HeaderCleaner:
 
     def _apply(self, dataset: Any, element: Any, rule: Rule) -> None:
         action = rule.action
-        if action == "date" and not self._move(element):
+        if (action == "date" and not self._move(element)) or (
+            action == "scan-words" and not self._keep_scan_words(element)
+        ):
             action = rule.otherwise
         if element.VR == "SQ" and action in ("keep", "uid", "date"):
             action = "clean"
@@ -183,6 +206,7 @@ class HeaderCleaner:
             "keep": lambda: self._keep(element),
             "clean": lambda: self._clean_items(element),
             "date": lambda: None,
+            "scan-words": lambda: None,
         }
         doing[action]()
 
@@ -250,7 +274,19 @@ class HeaderCleaner:
             self.actions["date-shifted"] += 1
         return True
 
+    def _keep_scan_words(self, element: Any) -> bool:
+        """Reduce text to words that name the scan. Return False if none is left; the text is then unchanged."""
+        words = scan_words(" ".join(_values(element)), self.identifiers)
+        if element.VR not in _SHORT_TEXT or not words:
+            return False
+        element.value = words
+        self.actions["text-cleaned"] += 1
+        self.options.add(DESCRIPTORS)
+        return True
+
     def _keep(self, element: Any) -> None:
+        if int(element.tag) == _PATIENT_WEIGHT and not element.is_empty:
+            self.options.add(CHARACTERISTICS)
         if int(element.tag) == _PATIENT_AGE:
             self._keep_age(element)
         elif int(element.tag) == _CHARACTER_SET:

@@ -7,13 +7,17 @@ import struct
 import zlib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, cast
+from typing import Any, BinaryIO, cast
 
 import numpy as np
+import numpy.typing as npt
 
 from medweave_core.contracts.cohort import Finding
 from medweave_core.contracts.volume import CT_CHANNELS
+from medweave_steps.deidentify.brain_mask import BrainMask, label_outside, wrong_grid
 from medweave_steps.deidentify.burned_in import TextSearch
+from medweave_steps.deidentify.deface import AIR_HU
+from medweave_steps.deidentify.faces import IDENTIFIABLE, FaceState
 from medweave_steps.io.findings import FindingError, SeriesName
 from medweave_steps.io.nifti.volume import NiftiVolume, open_nifti
 
@@ -54,6 +58,9 @@ class NiftiJob:
 
     Attributes:
         channels: contrasts that the volume must hold; None where the cohort declares none: any number of them.
+        face: whether the volume may show one.
+        brain_mask: keeps its voxels and removes all others.
+        refuse_faces: refuse a volume that may show a face.
     """
 
     cohort: Path
@@ -62,6 +69,9 @@ class NiftiJob:
     image: tuple[str, str]
     mask: tuple[str, str] | None
     channels: tuple[str, ...] | None = None
+    face: FaceState = "unknown"
+    brain_mask: Path | None = None
+    refuse_faces: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +79,7 @@ class NiftiDone:
     """The result for one case; with a finding no file was written."""
 
     name: SeriesName
+    face: FaceState
     finding: Finding | None = None
 
 
@@ -79,23 +90,30 @@ def deidentify_nifti(job: NiftiJob) -> NiftiDone:
         OSError: reading or writing failed; it names no file, since a file's name may be a person's.
     """
     written: list[Path] = []
+    face = job.face if job.brain_mask is None else "removed"
     try:
+        if job.refuse_faces and face in IDENTIFIABLE:
+            raise _may_show_a_face(job.name)
+        brain = None if job.brain_mask is None else BrainMask.read(job.brain_mask, str(job.name))
         for role, pair in (("volume", job.image), ("mask", job.mask)):
             if pair is not None:
                 written.append(job.output / pair[1])
                 written[-1].parent.mkdir(parents=True, exist_ok=True)
                 channels = job.channels if role == "volume" else CT_CHANNELS
-                _copy(job.cohort / pair[0], written[-1], job.name, role, channels)
+                _copy(job.cohort / pair[0], written[-1], job.name, role, channels, brain)
     except FindingError as error:
         for path in written:
             path.unlink(missing_ok=True)
-        return NiftiDone(name=job.name, finding=error.finding)
-    return NiftiDone(name=job.name)
+        return NiftiDone(name=job.name, face=face, finding=error.finding)
+    return NiftiDone(name=job.name, face=face)
 
 
-def _copy(source: Path, target: Path, name: SeriesName, role: str, channels: tuple[str, ...] | None) -> None:
+def _copy(
+    source: Path, target: Path, name: SeriesName, role: str, channels: tuple[str, ...] | None, brain: BrainMask | None
+) -> None:
     try:
         volume = open_nifti(source, name, role=role, channels=channels)
+        planes = None if brain is None else _PlaneFilter.of(volume, brain, role, channels)
         with source.open("rb") as probe:
             packed = probe.read(2) == b"\x1f\x8b"
         with cast(BinaryIO, gzip.open(source, "rb") if packed else source.open("rb")) as stream:
@@ -103,10 +121,10 @@ def _copy(source: Path, target: Path, name: SeriesName, role: str, channels: tup
             search = TextSearch() if role == "volume" else None
             with target.open("wb") as plain:
                 if not target.name.endswith(".gz"):
-                    _write(stream, plain, header, volume, name, search)
+                    _write(stream, plain, header, volume, planes, search)
                 else:  # no name and no time in the gzip header: they would be the source's
                     with gzip.GzipFile("", "wb", _GZIP_LEVEL, plain, mtime=0) as deflated:
-                        _write(stream, cast(BinaryIO, deflated), header, volume, name, search)
+                        _write(stream, cast(BinaryIO, deflated), header, volume, planes, search)
     except FileNotFoundError:
         raise _missing(name, role) from None
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
@@ -148,20 +166,72 @@ def _header(stream: BinaryIO, volume: NiftiVolume, name: SeriesName, role: str) 
 
 
 def _write(
-    source: BinaryIO, target: BinaryIO, header: bytes, volume: NiftiVolume, name: SeriesName, search: TextSearch | None
+    source: BinaryIO,
+    target: BinaryIO,
+    header: bytes,
+    volume: NiftiVolume,
+    planes: _PlaneFilter | None,
+    search: TextSearch | None,
 ) -> None:
     """Write header and voxels of every channel, and nothing that may follow them."""
     target.write(header)
-    rows, columns, planes = volume.grid.shape
+    rows, columns, num_planes = volume.grid.shape
     size = rows * columns * volume.dtype.itemsize
-    for index in range(planes * volume.num_channels):
+    for index in range(num_planes * volume.num_channels):
         data = source.read(size)
         if len(data) < size:
             raise EOFError
-        target.write(data)
+        plane = np.frombuffer(data, volume.dtype).reshape((columns, rows))  # the first axis runs along a line
+        target.write(data if planes is None else planes.filtered(plane, index % num_planes).tobytes())
         if search is not None:
-            plane = np.frombuffer(data, volume.dtype).reshape((columns, rows))  # the first axis runs along a line
-            search.add(plane, kind=f"channel {index // planes}")
+            search.add(plane, kind=f"channel {index // num_planes}")
+
+
+@dataclass(frozen=True, slots=True)
+class _PlaneFilter:
+    """Removes the voxels outside of the brain from a volume; refuses labelled voxels there in a mask.
+
+    Attributes:
+        blank: stored value of removed voxels; None for a mask with labels, which is not changed.
+    """
+
+    brain: BrainMask
+    name: SeriesName
+    blank: Any
+
+    @classmethod
+    def of(cls, volume: NiftiVolume, brain: BrainMask, role: str, channels: tuple[str, ...] | None) -> _PlaneFilter:
+        """Return the filter of a volume: removed voxels become 0 in MR and PET, air in CT, else the lowest value of the volume."""
+        if not brain.fits(np.asarray(volume.grid.affine), volume.grid.shape):
+            raise wrong_grid(str(volume.name))
+        if role == "mask":
+            return cls(brain, volume.name, None)
+        if channels is None:
+            return cls(brain, volume.name, min(np.nanmin(plane) for plane in volume.planes()))
+        value = (AIR_HU if channels == CT_CHANNELS else 0.0) - volume.intercept
+        stored = value / (volume.slope or 1.0)
+        if volume.dtype.kind in "iu":
+            limits = np.iinfo(volume.dtype)
+            stored = min(max(round(stored), limits.min), limits.max)
+        return cls(brain, volume.name, stored)
+
+    def filtered(self, plane_JI: npt.NDArray[Any], index: int) -> npt.NDArray[Any]:
+        keep = self.brain.brain_IJK[:, :, index].T
+        if self.blank is not None:
+            return np.where(keep, plane_JI, np.array(self.blank, plane_JI.dtype)).astype(plane_JI.dtype)
+        if num_outside := int(np.count_nonzero(plane_JI[~keep])):
+            raise label_outside(str(self.name), num_outside)
+        return plane_JI
+
+
+def _may_show_a_face(name: SeriesName) -> FindingError:
+    return name.refuse(
+        "face",
+        "the volume may show a face.",
+        seen="a scan of the head, or MR or PET without a declaration, and no brain mask",
+        expected="volumes without faces, because this run must write de-identified data",
+        do="give masks with --brain-masks, declare --faces absent if no face is visible, or skip with --on-error skip",
+    )
 
 
 def _cut_off(name: SeriesName, role: str) -> FindingError:

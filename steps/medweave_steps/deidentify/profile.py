@@ -16,7 +16,16 @@ from typing import Literal
 
 PROFILE = "DICOM PS3.15 2026c, Table E.1-1, Basic Application Level Confidentiality Profile"
 
-Action = Literal["remove", "empty", "dummy", "uid", "date", "keep", "clean"]
+Action = Literal["remove", "empty", "dummy", "uid", "date", "keep", "clean", "scan-words"]
+
+# Codes of the profile and its options, DICOM PS3.16, CID 7050.
+Option = tuple[str, str]
+BASIC: Option = ("113100", "Basic Application Confidentiality Profile")
+FACES: Option = ("113102", "Clean Recognizable Visual Features Option")
+STRUCTURED: Option = ("113104", "Clean Structured Content Option")
+DESCRIPTORS: Option = ("113105", "Clean Descriptors Option")
+MODIFIED_DATES: Option = ("113107", "Retain Longitudinal Temporal Information Modified Dates Option")
+CHARACTERISTICS: Option = ("113108", "Retain Patient Characteristics Option")
 
 # What a type 1 or type 2 attribute needs so that the object stays valid: where the table leaves the choice to the IOD, the
 # value that every type allows.
@@ -41,6 +50,7 @@ _OWN: Mapping[int, Action] = {
     0x0040A073: "clean",  # Verifying Observer Sequence: each of its attributes has its own rule
     0x00620020: "dummy",  # Tracking ID: required with a Tracking UID, and free text
     0x006A0003: "uid",  # Annotation Group UID
+    0x30060026: "keep",  # ROI Name: option "Clean Descriptors", so that the ground truth keeps the names of its labels
     0x04000500: "remove",  # Encrypted Attributes Sequence: the original values, for whoever has that key
     0x04000520: "remove",  # Encrypted Content
     # What many patients share (a machine's calibration, the version of a code list) is not moved: the same true date under two
@@ -92,11 +102,28 @@ class Rule:
 
     Attributes:
         action: for the attribute.
-        otherwise: action for a date that cannot be shifted.
+        otherwise: action for a date that cannot be shifted, or a text without a word that stays.
     """
 
     action: Action
     otherwise: Action
+
+
+# What readers of MR and PET need and the table removes: words that name the contrast, and in PET the weight, without which there is
+# no standardized uptake value (SUV).
+_WORDS: Mapping[int, Rule] = {
+    0x0008103E: Rule("scan-words", "remove"),  # Series Description
+    0x00180010: Rule("scan-words", "dummy"),  # Contrast/Bolus Agent
+}
+_BY_MODALITY: Mapping[str, Mapping[int, Rule]] = {
+    "MR": _WORDS,
+    "PT": {**_WORDS, 0x00101030: Rule("keep", "keep")},  # Patient's Weight
+}
+
+
+def own_rule(modality: str, tag: int) -> Rule | None:
+    """Return the rule of an attribute that holds for one modality only; None for any other."""
+    return _BY_MODALITY.get(modality, {}).get(tag)
 
 
 @functools.cache

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from medweave_core.contracts import codec
-from medweave_core.contracts.labels import only_label
 from medweave_core.contracts.volume import modality_of
 from medweave_core.errors import UsageError, UserInputError
 from medweave_steps.io.cohort.prepared import CaseFolder, open_prepared, read_index
@@ -20,6 +19,7 @@ if TYPE_CHECKING:
     from medweave_core.contracts.cohort import CohortIndex
     from medweave_core.contracts.evaluation import Evaluation
     from medweave_steps.evaluate.case import CaseResult, CaseTask
+    from medweave_steps.evaluate.compared import ComparedLabels
 
 
 _VOLUME_MM3, _MR_VOLUME_MM3 = (30.0, 15000.0), (1000.0, 1e6)
@@ -42,10 +42,10 @@ class EvaluateConfig:
         default=-400.0,
     )
     baseline_threshold_sd: float = option(
-        "threshold of the MR baseline, in standard deviations above the mean of the first contrast", default=2.5
+        "threshold of the MR and PET baseline, in standard deviations above the mean of the first contrast", default=2.5
     )
     baseline_volume_mm3: tuple[float, float] | None = option(
-        "component volumes that the baseline keeps, mm³ (default: 30 15000, spheres of about 4 to 30 mm; MR 1000 1000000)",
+        "component volumes that the baseline keeps, mm³ (default: 30 15000, spheres of about 4 to 30 mm; MR and PET 1000 1000000)",
         default=None, metavar="LOW HIGH",
     )  # fmt: skip
     bootstrap_seed: int = option("random seed of the bootstrap", default=20260, metavar="S")
@@ -70,12 +70,14 @@ class EvaluateConfig:
 def run(config: EvaluateConfig, context: StepContext) -> Mapping[str, Any]:
     """Evaluate the segmentations of all cases and return the figures of the run report."""
     from medweave_steps.evaluate.case import BaselineRule
+    from medweave_steps.evaluate.compared import compare_labels
     from medweave_steps.evaluate.summary import summarise
     from medweave_steps.evaluate.tables import lesions_csv, per_case_csv
     from medweave_steps.runtime.write import atomic_directory, write_text
 
     index = read_index(config.cohort_index)
-    tasks, without_truth = due_cases(config, index)
+    compared = compare_labels(index, config.segmentations)
+    tasks, without_truth = due_cases(config, index, compared)
     is_ct = modality_of(index.channels) == "CT"
     rule = BaselineRule(
         threshold=config.baseline_threshold_hu if is_ct else config.baseline_threshold_sd,
@@ -87,6 +89,7 @@ def run(config: EvaluateConfig, context: StepContext) -> Mapping[str, Any]:
         results = _evaluate_all(config.cohort, tasks, rule, context)
         evaluation = summarise(
             results,
+            compared=compared,
             rule=rule,
             synthetic=index.synthetic,
             without_ground_truth=without_truth,
@@ -94,22 +97,24 @@ def run(config: EvaluateConfig, context: StepContext) -> Mapping[str, Any]:
             num_resamples=config.bootstrap_resamples,
         )
         write_text(folder / "metrics.json", codec.dumps(evaluation))
-        write_text(folder / "per_case.csv", per_case_csv(evaluation.per_case))
-        write_text(folder / "lesions.csv", lesions_csv(results, [task.entry for task in tasks]))
+        write_text(folder / "per_case.csv", per_case_csv(evaluation))
+        write_text(folder / "lesions.csv", lesions_csv(results, [task.entry for task in tasks], compared.outputs))
     _say(evaluation, context)
     figures = codec.to_json(evaluation)
+    for label in figures["by_label"]:
+        del label["per_case"]  # metrics.json has them
     for case in figures.pop("per_case"):
         case_id = case.pop("case_id")
         context.add_case(case_id, **case)
     return {name: value for name, value in figures.items() if name not in ("evaluation_version", "data_class")}
 
 
-def due_cases(config: EvaluateConfig, index: CohortIndex) -> tuple[list[CaseTask], list[str]]:
+def due_cases(config: EvaluateConfig, index: CohortIndex, compared: ComparedLabels) -> tuple[list[CaseTask], list[str]]:
     """Return the cases to compare, in the order of the case batches, and the ids of those without a ground truth.
 
     Raises:
         UserInputError: a prepared case was not segmented, or is not in the index; a mask belongs to no prepared case; no
-            case has a ground truth; the cohort has several foreground labels.
+            case has a ground truth.
     """
     from medweave_steps.evaluate.case import CaseTask
     from medweave_steps.evaluate.delivered import find_masks
@@ -130,9 +135,9 @@ def due_cases(config: EvaluateConfig, index: CohortIndex) -> tuple[list[CaseTask
         "the case batches that were segmented",
     )
     without_truth = [case_id for case_id in prepared if entries[case_id].ground_truth is None]
-    label, values = only_label(index.labels, "the cohort index"), MaskValues.of(index)
+    values = MaskValues.of(index)
     tasks = [
-        CaseTask(entry=entries[case_id], label=label, values=values, prepared=case, mask_folder=masks[case_id])
+        CaseTask(entry=entries[case_id], compared=compared, values=values, prepared=case, mask_folder=masks[case_id])
         for case_id, case in prepared.items()
         if case_id not in without_truth
     ]
@@ -193,6 +198,11 @@ def _evaluate_all(cohort: Path, tasks: list[CaseTask], rule: Any, context: StepC
 def _say(evaluation: Evaluation, context: StepContext) -> None:
     if evaluation.synthetic:
         context.notice("synthetic data: these results say nothing about performance on patients.")
+    if evaluation.labels_not_evaluated:
+        names = ", ".join(evaluation.labels_not_evaluated)
+        context.notice(
+            f"not evaluated, because the ground truth has no such labels: {names}. Voxels of these labels count as background."
+        )
     for count, what in (
         (evaluation.cases_both_empty, "no lesion in either mask and therefore no Dice"),
         (len(evaluation.cases_without_ground_truth), "no ground truth and therefore no metrics"),
@@ -206,7 +216,9 @@ Compares the delivered masks (DICOM SEG if present, else NIfTI) with the ground 
 pooled: Dice, HD95 (mm), NSD at 2 mm, lesion sensitivity by size (longest in-plane diameter, mm) and false positives per scan.
 Pooled metrics have 95 % bootstrap intervals over patients. For comparison, the same metrics are computed for a fixed baseline:
 a threshold (CT: in HU, inside the lungs for cases cropped to the lungs; MR: on the first contrast) and a component-size filter.
-Errors: masks on another grid; missing cases."""
+With several labels, these metrics count all labels as one mask, and each label, or region of the model, has its own in addition.
+Voxels with the ignore value of the cohort are in no metric.
+Errors: masks on another grid; missing cases; labels of the ground truth that the model does not predict."""
 EXAMPLE = """\
 medweave-step evaluate --cohort cohort --cohort-index cohort_index.json --segmentations segmentations \\
       --case-batches prepared/inference_batches/batch-000 --output evaluation"""

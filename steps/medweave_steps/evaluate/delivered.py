@@ -14,12 +14,13 @@ from medweave_core.contracts.labels import Label
 from medweave_core.contracts.volume import Grid
 from medweave_core.errors import UserInputError
 from medweave_steps.io.cohort.ground_truth import read_dicom_segmentation, read_nifti_mask
-from medweave_steps.io.cohort.source import DicomSource, name_of, open_source
+from medweave_steps.io.cohort.source import name_of, open_source, reference_series
 from medweave_steps.io.findings import FindingError
 from medweave_steps.io.geometry import affine_rows
 
 MaskFormat = Literal["dicom-seg", "nifti"]
 BoolArray = npt.NDArray[np.bool_]
+LabelArray = npt.NDArray[np.uint8]
 
 DICOM_MASK = "lesion_mask.dcm"
 NIFTI_MASK = "lesion_mask.nii.gz"
@@ -47,6 +48,36 @@ def find_masks(folders: Sequence[Path]) -> dict[str, Path]:
     return found
 
 
+def read_label_map(
+    cohort: Path, folder: Path, entry: CaseEntry, labels: Sequence[Label]
+) -> tuple[LabelArray, MaskFormat]:
+    """Return the delivered label map of one case; see `read_mask` for the file that is read.
+
+    Args:
+        labels: of the delivered masks, ascending by value; the segments of a DICOM SEG are numbered in this order.
+    Returns:
+        uint8 label values of shape `entry.grid.shape` in source order, C-contiguous, and which file was read.
+    Raises:
+        UserInputError: the file cannot be read, its grid is not that of the source, or it holds other labels.
+    """
+    stored, mask_format = _read(cohort, folder, entry)
+    values = [label.value for label in labels]
+    is_seg = mask_format == "dicom-seg"
+    known = [0, *(range(1, len(values) + 1) if is_seg else values)]
+    unknown = np.setdiff1d(np.unique(stored), known)
+    if len(unknown):
+        kind = "segments" if is_seg else "the values"
+        raise UserInputError(
+            f"the delivered mask of {entry.case_id} contains labels that segmentations.json does not name.",
+            seen=f"{kind} {', '.join(map(str, unknown.tolist()))}",
+            expected=", ".join(f"{place} ({label.name})" for place, label in zip(known[1:], labels, strict=True)),
+            do="evaluate the unmodified masks that segment wrote for this cohort, with their segmentations.json",
+        )
+    table = np.zeros(256, np.uint8)
+    table[known] = [0, *values]
+    return table[np.ascontiguousarray(stored)], mask_format
+
+
 def read_mask(cohort: Path, folder: Path, entry: CaseEntry, label: Label) -> tuple[BoolArray, MaskFormat]:
     """Return the delivered mask of one case: the DICOM SEG where there is one, else the NIfTI.
 
@@ -62,13 +93,28 @@ def read_mask(cohort: Path, folder: Path, entry: CaseEntry, label: Label) -> tup
     Raises:
         UserInputError: the file cannot be read, its grid is not that of the source, or it holds several labels.
     """
+    labels, mask_format = _read(cohort, folder, entry)
+    predicted: BoolArray = np.ascontiguousarray(labels) > 0
+    others = [int(value) for value in np.unique(labels[(labels != label.value) & (labels != 0)])]
+    if others and (others != [1] or (labels == label.value).any()):
+        raise UserInputError(
+            f"the delivered mask of {entry.case_id} contains labels that differ from the ground truth.",
+            seen=f"the values {', '.join(map(str, sorted({*others, *np.unique(labels).tolist()} - {0})))}",
+            expected=f"0, and {label.text}",
+            do="evaluate masks with this label only; labels are never merged silently",
+        )
+    return predicted, mask_format
+
+
+def _read(cohort: Path, folder: Path, entry: CaseEntry) -> tuple[LabelArray, MaskFormat]:
+    """Return the stored values of a delivered mask (of a DICOM SEG the segment numbers), and which file was read."""
     mask_format: MaskFormat = "dicom-seg" if (folder / DICOM_MASK).is_file() else "nifti"
     try:
         if mask_format == "nifti":
             labels = _read_nifti(folder / NIFTI_MASK, entry)
         else:
-            source = open_source(cohort, entry)
-            if not isinstance(source, DicomSource):
+            source = reference_series(open_source(cohort, entry))
+            if source is None:
                 raise UserInputError(
                     f"{entry.case_id} has a DICOM mask, but its source is not DICOM.",
                     seen=f"{DICOM_MASK} for a NIfTI source",
@@ -83,16 +129,7 @@ def read_mask(cohort: Path, folder: Path, entry: CaseEntry, label: Label) -> tup
             expected=error.expected,
             do="evaluate the unmodified masks that segment wrote for this cohort; run segment again if a mask is corrupt",
         ) from error
-    predicted: BoolArray = np.ascontiguousarray(labels) > 0
-    others = [int(value) for value in np.unique(labels[(labels != label.value) & (labels != 0)])]
-    if others and (others != [1] or (labels == label.value).any()):
-        raise UserInputError(
-            f"the delivered mask of {entry.case_id} contains labels that differ from the ground truth.",
-            seen=f"the values {', '.join(map(str, sorted({*others, *np.unique(labels).tolist()} - {0})))}",
-            expected=f"0, and {label.text}",
-            do="evaluate masks with this label only; labels are never merged silently",
-        )
-    return predicted, mask_format
+    return labels, mask_format
 
 
 def _read_nifti(path: Path, entry: CaseEntry) -> npt.NDArray[np.uint8]:

@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from medweave_core.contracts.evaluation import BaselineFigures, Evaluation, Interval
+from medweave_core.contracts.evaluation import BaselineFigures, Evaluation, Interval, LabelCaseFigures, LabelFigures
 from medweave_steps.evaluate.case import BaselineRule, CaseResult, number
+from medweave_steps.evaluate.compared import ComparedLabels
 from medweave_steps.metrics import bootstrap
 from medweave_steps.metrics.lesions import LesionMatch
 
@@ -45,6 +46,7 @@ class Draws:
 def summarise(
     results: Sequence[CaseResult],
     *,
+    compared: ComparedLabels,
     rule: BaselineRule,
     synthetic: bool,
     without_ground_truth: Sequence[str],
@@ -55,14 +57,39 @@ def summarise(
 
     Args:
         results: at least one case.
+        compared: labels and regions that were evaluated.
         rule: rule of the baseline, which the result contains.
         synthetic: as stated by the cohort index.
         without_ground_truth: ids of cases without a ground truth.
         seed, num_resamples: of the bootstrap.
     """
     figures = [result.figures for result in results]
-    matches = [result.match for result in results]
     draws = Draws(seed=seed, num_resamples=num_resamples, patients=tuple(case.patient_key for case in figures))
+    by_label = []
+    for place, output in enumerate(compared.outputs):
+        own = [result.by_label[place] for result in results]
+        pooled = _pooled([one.figures for one in own], [one.match for one in own], draws, synthetic=synthetic)
+        per_case = tuple(one.figures for one in own)
+        by_label.append(LabelFigures(name=output.name, values=output.values, per_case=per_case, **pooled))
+    values = _pooled(figures, [result.match for result in results], draws, synthetic=synthetic)
+    if by_label:
+        dices = np.array([[_or_nan(case.dice) for case in one.per_case] for one in by_label]).T
+        _put(values, "dice_by_label_mean", "dice_by_label_ci", draws.pooled(dices, _mean_over_labels))
+    return Evaluation(
+        cases_without_ground_truth=tuple(without_ground_truth),
+        bootstrap={"seed": float(seed), "num_resamples": float(num_resamples), "level": bootstrap.LEVEL},
+        baseline=_baseline(results, rule, draws),
+        per_case=tuple(figures),
+        by_label=tuple(by_label),
+        labels_not_evaluated=compared.not_evaluated,
+        **values,
+    )
+
+
+def _pooled(
+    figures: Sequence[LabelCaseFigures], matches: Sequence[LesionMatch], draws: Draws, *, synthetic: bool
+) -> dict[str, Any]:
+    """Return the fields of `PooledFigures` for one label or region, or for all labels as one mask."""
     dices = [_or_nan(case.dice) for case in figures]
     one_empty = [case for case in figures if case.hd95_mm is None and case.dice is not None]
     # A scan where exactly one mask is empty is infinitely far off; in a median it counts as the worst.
@@ -77,22 +104,23 @@ def summarise(
         _put(values, key, f"{key}_ci", draws.pooled(_hits(matches, low, high), bootstrap.ratio))
     key = "false_positives_per_scan"
     _put(values, key, f"{key}_ci", draws.pooled([c.false_positives for c in figures], bootstrap.mean))
-    return Evaluation(
-        synthetic=synthetic,
-        patients=len(set(draws.patients)),
-        cases=len(figures),
-        lesions=_num_lesions(matches, 6, math.inf),
-        lesions_10mm=_num_lesions(matches, 10, math.inf),
-        lesions_6_to_8mm=_num_lesions(matches, 6, 8),
-        lesions_any_size=_num_lesions(matches, 0, math.inf),
-        cases_both_empty=sum(case.dice is None for case in figures),
-        cases_one_empty=len(one_empty),
-        cases_without_ground_truth=tuple(without_ground_truth),
-        bootstrap={"seed": float(seed), "num_resamples": float(num_resamples), "level": bootstrap.LEVEL},
-        baseline=_baseline(results, rule, draws),
-        per_case=tuple(figures),
-        **values,
-    )
+    return values | {
+        "synthetic": synthetic,
+        "patients": len(set(draws.patients)),
+        "cases": len(figures),
+        "lesions": _num_lesions(matches, 6, math.inf),
+        "lesions_10mm": _num_lesions(matches, 10, math.inf),
+        "lesions_6_to_8mm": _num_lesions(matches, 6, 8),
+        "lesions_any_size": _num_lesions(matches, 0, math.inf),
+        "cases_both_empty": sum(case.dice is None for case in figures),
+        "cases_one_empty": len(one_empty),
+    }
+
+
+def _mean_over_labels(rows: Rows) -> float:
+    """Return the mean over labels of their mean Dice; labels without any Dice are left out."""
+    means = [bootstrap.mean(column) for column in rows.T]
+    return bootstrap.mean(np.asarray(means))
 
 
 _SIZES = (("10mm", 10.0, math.inf), ("6mm", 6.0, math.inf), ("6_to_8mm", 6.0, 8.0), ("any_size", 0.0, math.inf))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +26,7 @@ from medweave_steps.runtime.imports import require
 from medweave_steps.runtime.options import option
 from medweave_steps.runtime.verb import StepContext, Verb
 from medweave_steps.runtime.write import atomic_directory
+from medweave_steps.tasks import task_named
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +42,9 @@ class ExportConfig:
     logit_tolerance: float = option(
         "maximum difference of two logits, as a fraction of the largest logit (at least 1)", default=1e-3
     )
-    decision_tolerance: float = option("maximum fraction of voxels whose thresholded prediction differs", default=1e-4)
+    decision_tolerance: float = option(
+        "maximum fraction of voxels whose predicted label or regions differ", default=1e-4
+    )
 
     def __post_init__(self) -> None:
         if self.parity_windows < 1:
@@ -64,7 +68,7 @@ def run(config: ExportConfig, context: StepContext) -> Mapping[str, Any]:
     network = load_network(config.trained_model, card)
     shape, channels = card.input.patch_shape, card.input.channels
     windows = list(parity_windows(shape, num_windows=config.parity_windows, seed=config.parity_seed, channels=channels))
-    expected = reference_logits(network, windows)
+    expected = reference_logits(network, windows, channels=task_named(card.task_name).num_channels(card))
     progress.step(f"weights of '{card.name}' match the model card")
     made = (ONNX_FILE, openvino_file("float32"), openvino_weights_file("float32"))
     with atomic_directory(config.output) as folder:
@@ -93,7 +97,7 @@ def _parity(
         "OpenVINO": parity.openvino_runner(folder / openvino_file("float32"), context.num_threads),
         "ONNX Runtime": parity.onnxruntime_runner(folder / ONNX_FILE, context.num_threads),
     }
-    results = []
+    task, results = task_named(card.task_name), []
     for backend, runner in runners.items():
         if runner is None:
             context.notice(
@@ -101,7 +105,7 @@ def _parity(
             )
             continue
         pairs = ((logits, runner(window)) for logits, window in logits_and_windows)
-        result = parity.compare(backend, pairs, threshold=card.postprocessing.threshold)
+        result = parity.compare(backend, pairs, decide=functools.partial(task.decisions, card=card))
         parity.judge(result, logit_tolerance=config.logit_tolerance, decision_tolerance=config.decision_tolerance)
         results.append(dataclasses.asdict(result))
     return results
@@ -119,7 +123,8 @@ DESCRIPTION = """\
 Exports a trained model to ONNX (models/model.onnx, dynamic batch axis) and OpenVINO IR (models/float32.xml and .bin,
 uncompressed float32, batch size 1), and adds both to a copy of the model folder.
 Network input: float32 [batch, channels, I, J, K]; CT in HU clipped to the window of the model card and scaled to 0..1, or MR as
-preprocess writes it. Network output: one logit per voxel.
+preprocess writes it. Network output: one logit per voxel; for several labels the background's and one of each label (softmax), for
+regions one of each region (sigmoid).
 Errors: weights that do not match the architecture in the model card; exported logits that differ from torch's by more than
 the tolerances."""
 EXAMPLE = "medweave-step export --trained-model trained_model --output exported_model"

@@ -22,12 +22,13 @@ OPSET = 17
 INPUT_NAME, OUTPUT_NAME = "image", "logits"
 
 
-def reference_logits(network: Any, windows: Sequence[FloatArray]) -> list[FloatArray]:
+def reference_logits(network: Any, windows: Sequence[FloatArray], *, channels: int) -> list[FloatArray]:
     """Return torch's logits, float32, on the CPU: the reference for the parity, and the test that the network takes its patch.
 
     Args:
-        network: from [1, C, I, J, K] to [1, 1, I, J, K].
+        network: from [1, C, I, J, K] to [1, channels, I, J, K].
         windows: float32 [1, C, I, J, K] each.
+        channels: of the output.
     Raises:
         UserInputError: it does not take the patch of the model card, or gives another shape back.
     """
@@ -37,7 +38,7 @@ def reference_logits(network: Any, windows: Sequence[FloatArray]) -> list[FloatA
         try:
             with torch.inference_mode():
                 logits.append(network(torch.from_numpy(window)).numpy())
-            expected = (1, 1, *window.shape[2:])
+            expected = (1, channels, *window.shape[2:])
             seen, fits = f"an output of shape {logits[-1].shape}", logits[-1].shape == expected
         except (RuntimeError, ValueError, AttributeError) as error:
             seen, fits = f"{type(error).__name__}: {' '.join(str(error).split())[:160]}", False
@@ -45,10 +46,14 @@ def reference_logits(network: Any, windows: Sequence[FloatArray]) -> list[FloatA
             raise UserInputError(
                 "the network does not match the input definition of its model card.",
                 seen=f"for an input of shape {window.shape}: {seen}",
-                expected="one logit per voxel: an output of the input shape, with one channel",
+                expected=f"one logit per voxel and output: an output of the input shape, with {_counted(channels)}",
                 do="correct patch_shape and architecture in the model card to the values of the training",
             )
     return logits
+
+
+def _counted(channels: int) -> str:
+    return "one channel" if channels == 1 else f"{channels} channels"
 
 
 def write_onnx(network: Any, patch_shape: Triple, path: Path, *, channels: int = 1) -> None:

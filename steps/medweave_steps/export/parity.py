@@ -17,6 +17,7 @@ from medweave_steps.runtime.imports import require
 
 FloatArray = npt.NDArray[np.float32]
 Runner = Callable[[FloatArray], FloatArray]
+Decide = Callable[[FloatArray], npt.NDArray[np.integer]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,7 +27,8 @@ class Parity:
     Attributes:
         max_logit_difference: largest absolute difference of two logits.
         max_logit: largest absolute logit of torch, to judge the difference by.
-        decision_share: share of voxels that one calls lesion and the other does not.
+        decision_share: share of voxels with another decision.
+        num_voxels: voxels of all windows.
     """
 
     backend: str
@@ -104,14 +106,13 @@ def onnxruntime_runner(path: Path, num_threads: int) -> Runner | None:
     return run
 
 
-def compare(backend: str, pairs: Iterator[tuple[FloatArray, FloatArray]], *, threshold: float) -> Parity:
+def compare(backend: str, pairs: Iterator[tuple[FloatArray, FloatArray]], *, decide: Decide) -> Parity:
     """Compare logits of torch with those of a backend, window by window.
 
     Args:
         pairs: (torch's logits, the backend's), of equal shape.
-        threshold: probability from which a voxel belongs to a lesion.
+        decide: returns an integer for each voxel of logits; equal integers are equal decisions.
     """
-    cut = math.log(threshold / (1 - threshold))
     largest, scale, differing, voxels = 0.0, 0.0, 0, 0
     for expected, seen in pairs:
         if not (np.isfinite(expected).all() and np.isfinite(seen).all()):
@@ -119,8 +120,9 @@ def compare(backend: str, pairs: Iterator[tuple[FloatArray, FloatArray]], *, thr
             continue
         largest = max(largest, float(np.abs(expected - seen).max()))
         scale = max(scale, float(np.abs(expected).max()))
-        differing += int(np.count_nonzero((expected >= cut) != (seen >= cut)))
-        voxels += expected.size
+        decisions = decide(expected)
+        differing += int(np.count_nonzero(decisions != decide(seen)))
+        voxels += decisions.size
     return Parity(
         backend=backend,
         max_logit_difference=largest,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -10,7 +11,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from medweave_core.contracts import codec
-from medweave_core.contracts.gate import GateCandidate, GateCase, GateDecision, GateTolerances
+from medweave_core.contracts.gate import (
+    GateCandidate,
+    GateCase,
+    GateDecision,
+    GateFigures,
+    GateLabelFigures,
+    GateTolerances,
+)
 from medweave_core.contracts.model import ModelCard
 from medweave_core.errors import UsageError, UserInputError
 from medweave_steps.io.cohort.prepared import CaseFolder, PreparedFolder, open_prepared
@@ -34,9 +42,12 @@ from medweave_steps.runtime.options import option
 from medweave_steps.runtime.progress import Progress
 from medweave_steps.runtime.verb import StepContext, Verb
 from medweave_steps.runtime.write import atomic_directory, atomic_file
+from medweave_steps.tasks import task_named
 
 if TYPE_CHECKING:
     from medweave_steps.gate.measure import Contender
+
+_EQUAL_IN_CANDIDATES = ("task_name", "input", "output", "postprocessing", "labels")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -198,12 +209,13 @@ def _read_models(config: GateConfig) -> tuple[ModelCard, list[ModelCard]]:
                 expected=f"parent {parents[0][:16]}…, the digest of the card of the exported model",
                 do="run `medweave-step quantize` on this exported model",
             )
-        same = all(getattr(candidate, name) == getattr(card, name) for name in ("input", "postprocessing", "labels"))
+        same = all(getattr(candidate, name) == getattr(card, name) for name in _EQUAL_IN_CANDIDATES)
         if candidate.precision != "int8" or not same:
             raise UserInputError(
                 f"the candidate '{candidate.name}' cannot replace the exported model.",
-                seen=f"precision {candidate.precision}, {'the same' if same else 'different'} input, postprocessing or labels",
-                expected="precision int8, and the input, postprocessing and labels of the exported model",
+                seen=f"precision {candidate.precision}, {'the same' if same else 'different'} task, input, output, "
+                "postprocessing or labels",
+                expected="precision int8, and the task, input, output, postprocessing and labels of the exported model",
                 do="run `medweave-step quantize` on this exported model",
             )
         candidates.append(candidate)
@@ -217,6 +229,7 @@ def _labelled(
     prepared: PreparedFolder, card: ModelCard, context: StepContext, *, split: str = "test"
 ) -> list[CaseFolder]:
     check_cohort_fits(card, prepared.cohort)
+    task_named(card.task_name).check_truth(prepared.cohort, card)
     cases = [folder for folder in prepared.cases() if folder.case.split == split]
     labelled = [folder for folder in cases if folder.case.has_label]
     if len(labelled) < len(cases):
@@ -241,17 +254,25 @@ def _write(config: GateConfig, card: ModelCard, decision: GateDecision, winner: 
                 shutil.copyfile(winner.folder / name, folder / name)
             accepted = next(c for c in decision.candidates if c.card_sha256 == card_sha256(winner.card))
             assert accepted.validation is not None
-            figures = accepted.validation.figures
-            changes["metrics"] = {
-                "validation_dice": figures.dice_mean,
-                "validation_sensitivity": figures.lesion_sensitivity,
-                "validation_false_positives_per_scan": figures.false_positives_per_scan,
-            }
+            changes["metrics"] = _metrics_of(accepted.validation.figures)
             gate_notes |= {"candidate_sha256": card_sha256(winner.card)}
         changes["notes"] = {**winner.card.notes, "gate": gate_notes}
         changes |= {"precision": winner.card.precision, "parent_sha256": card_sha256(card)}
         write_card(folder, dataclasses.replace(card, **changes))
         decision_file.write_text(codec.dumps(decision), encoding="utf-8")
+
+
+def _metrics_of(figures: GateFigures) -> dict[str, float | None]:
+    """Return the figures under the names that a trained model's card has for them."""
+    parts: dict[str, GateFigures | GateLabelFigures] = {"": figures}
+    for name, of_label in figures.by_label.items():
+        parts["_" + re.sub(r"[^a-z0-9]+", "_", name.lower()).strip("_")] = of_label
+    metrics: dict[str, float | None] = {}
+    for suffix, part in parts.items():
+        metrics[f"validation_dice{suffix}"] = part.dice_mean
+        metrics[f"validation_sensitivity{suffix}"] = part.lesion_sensitivity
+        metrics[f"validation_false_positives_per_scan{suffix}"] = part.false_positives_per_scan
+    return metrics
 
 
 def _shown(case: GateCase) -> dict[str, Any]:
@@ -271,7 +292,7 @@ DESCRIPTION = """\
 Selects the model that segment uses: float32 or a quantized candidate. Run it on the machine type that runs segment.
 The float32 model and each candidate segment the validation cases in alternating pairs. A candidate is accepted only if it is
 faster (--min-speedup), or smaller on disk and within --max-slowdown, and if Dice, lesion sensitivity and false positives per
-scan stay within the tolerances. Test cases are reported but do not affect the decision.
+scan stay within the tolerances, for each label or region of the model. Test cases are reported but do not affect the decision.
 Writes a model folder whose card fixes the precision, and gate_decision.json with all measurements and reasons."""
 EXAMPLE = """\
 medweave-step gate --exported-model exported_model --candidates int8_candidate \\

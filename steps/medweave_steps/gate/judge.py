@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -13,16 +13,19 @@ from medweave_core.contracts.gate import (
     GateCase,
     GateComparison,
     GateDifference,
+    GateLabelCase,
+    GateLabelComparison,
     GateSpeed,
     GateTolerances,
 )
 from medweave_core.contracts.model import Precision
-from medweave_steps.gate.measure import figures
+from medweave_steps.gate.measure import cases_by_label, figures
 from medweave_steps.gate.words import decimals_beside, decimals_for, signed
 from medweave_steps.metrics.bootstrap import confidence_interval, mean
 
 Rows = npt.NDArray[np.float64]
 _SLACK = 1e-12
+_REFUSED = "refused: "
 
 
 def compare(base: Sequence[GateCase], candidate: Sequence[GateCase], *, seed: int) -> GateComparison:
@@ -34,21 +37,35 @@ def compare(base: Sequence[GateCase], candidate: Sequence[GateCase], *, seed: in
     """
     assert [case.case_id for case in base] == [case.case_id for case in candidate]
     patients = [case.patient_key for case in base]
+    labels, base_labels = cases_by_label(candidate), cases_by_label(base)
+    pooled = _differences(base, candidate, patients, seed=seed)
+    return GateComparison(
+        figures=figures(candidate),
+        dice=pooled.dice,
+        lesion_sensitivity=pooled.lesion_sensitivity,
+        false_positives_per_scan=pooled.false_positives_per_scan,
+        by_label={name: _differences(base_labels[name], own, patients, seed=seed) for name, own in labels.items()},
+    )
+
+
+def _differences(
+    base: Sequence[GateCase | GateLabelCase],
+    candidate: Sequence[GateCase | GateLabelCase],
+    patients: Sequence[str],
+    *,
+    seed: int,
+) -> GateLabelComparison:
     pairs = list(zip(base, candidate, strict=True))
-    dice = [c.dice - b.dice for b, c in pairs]
-    hits = [(c.lesions_hit - b.lesions_hit, b.lesions) for b, c in pairs]
-    false_positives = [c.false_positives - b.false_positives for b, c in pairs]
 
     def difference(values: Sequence[object], statistic: Callable[[Rows], float]) -> GateDifference:
         rows = np.asarray(values, dtype=np.float64)
         low, high = confidence_interval(rows, statistic, seed=seed, patients=patients)
         return GateDifference(value=_number(statistic(rows)), lower=_number(low), upper=_number(high))
 
-    return GateComparison(
-        figures=figures(candidate),
-        dice=difference(dice, mean),
-        lesion_sensitivity=difference(hits, _pooled),
-        false_positives_per_scan=difference(false_positives, mean),
+    return GateLabelComparison(
+        dice=difference([c.dice - b.dice for b, c in pairs], mean),
+        lesion_sensitivity=difference([(c.lesions_hit - b.lesions_hit, b.lesions) for b, c in pairs], _pooled),
+        false_positives_per_scan=difference([c.false_positives - b.false_positives for b, c in pairs], mean),
     )
 
 
@@ -69,7 +86,10 @@ def speed_of(seconds: Sequence[float], base_seconds: Sequence[float], *, size: i
 def judge(
     precision: Precision, card_sha256: str, speed: GateSpeed, validation: GateComparison, tolerances: GateTolerances
 ) -> GateCandidate:
-    """Return the decision about a candidate, with reasons: it must gain in speed or size and stay within all tolerances."""
+    """Return the decision about a candidate, with reasons: it must gain in speed or size and stay within all tolerances.
+
+    Of several labels each one must stay within them, and its reasons name it.
+    """
     gains, refusals = _gains(speed, tolerances)
     for good, text in _metrics(validation, tolerances):
         (gains if good else refusals).append(text)
@@ -89,7 +109,7 @@ def failed(precision: Precision, card_sha256: str, failure: str) -> GateCandidat
         precision=precision,
         card_sha256=card_sha256,
         is_accepted=False,
-        reasons=(f"refused: inference failed on the validation split: {failure}",),
+        reasons=(f"{_REFUSED}inference failed on the validation split: {failure}",),
         speed=None,
         validation=None,
     )
@@ -108,23 +128,30 @@ def _gains(speed: GateSpeed, tolerances: GateTolerances) -> tuple[list[str], lis
         return [f"{speed.speedup:.2f} times as fast as float32 {timed}", size], []
     slow = f"{1 / speed.speedup:.2f} times the float32 time {timed}"
     if speed.size_ratio >= 1:
-        return [], [f"refused: neither faster nor smaller: {slow}, {size}"]
+        return [], [f"{_REFUSED}neither faster nor smaller: {slow}, {size}"]
     if 1 / speed.speedup > tolerances.max_slowdown:
-        return [], [f"refused: smaller, but slower than allowed: {slow}, at most {tolerances.max_slowdown:g} times"]
+        return [], [f"{_REFUSED}smaller, but slower than allowed: {slow}, at most {tolerances.max_slowdown:g} times"]
     return [f"smaller: {size}", f"not faster: {slow}"], []
 
 
 def _metrics(validation: GateComparison, tolerances: GateTolerances) -> list[tuple[bool, str]]:
-    return [
-        _judged_dice(validation.dice, tolerances.dice),
-        _judged_sensitivity(validation.lesion_sensitivity.value, tolerances.sensitivity),
-        _judged_false_positives(validation.false_positives_per_scan.value, tolerances.false_positives_per_scan),
-    ]
+    parts: Mapping[str, GateComparison | GateLabelComparison] = validation.by_label or {"": validation}
+    judged = []
+    for name, part in parts.items():
+        figures_of_label = (
+            _judged_dice(part.dice, tolerances.dice),
+            _judged_sensitivity(part.lesion_sensitivity.value, tolerances.sensitivity),
+            _judged_false_positives(part.false_positives_per_scan.value, tolerances.false_positives_per_scan),
+        )
+        of_label = f"{name}: " if name else ""
+        for good, text in figures_of_label:
+            judged.append((good, of_label + text if good else f"{_REFUSED}{of_label}{text}"))
+    return judged
 
 
 def _judged_dice(dice: GateDifference, tolerance: float) -> tuple[bool, str]:
     if dice.value is None or dice.lower is None or dice.upper is None:
-        return False, "refused: Dice cannot be judged: the validation split has fewer than two patients"
+        return False, "Dice cannot be judged: the validation split has fewer than two patients"
     decimals = decimals_beside(dice.lower, -tolerance, decimals_for((dice.value, dice.lower, dice.upper)))
     value, low, high = (signed(figure, decimals) for figure in (dice.value, dice.lower, dice.upper))
     return _within(
@@ -134,7 +161,7 @@ def _judged_dice(dice: GateDifference, tolerance: float) -> tuple[bool, str]:
 
 def _judged_sensitivity(change: float | None, tolerance: float) -> tuple[bool, str]:
     if change is None:
-        return False, "refused: sensitivity cannot be judged: the validation split has no lesion"
+        return False, "sensitivity cannot be judged: the validation split has no lesion"
     sentence = f"lesion sensitivity {_change(change, -tolerance)}"
     return _within(_at_most(-change, tolerance), sentence, f"may fall by {tolerance:g}")
 
@@ -152,7 +179,7 @@ def _change(change: float, bound: float) -> str:
 
 
 def _within(good: bool, sentence: str, rule: str) -> tuple[bool, str]:
-    return good, sentence if good else f"refused: {sentence}, {rule}"
+    return good, sentence if good else f"{sentence}, {rule}"
 
 
 def _at_most(value: float, bound: float) -> bool:

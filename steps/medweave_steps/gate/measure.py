@@ -2,26 +2,19 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 
-from medweave_core.contracts.gate import GateCase, GateFigures
+from medweave_core.contracts.gate import GateCase, GateFigures, GateLabelCase, GateLabelFigures
 from medweave_core.contracts.model import ModelCard
 from medweave_core.errors import InternalError
-from medweave_steps.inference.components import lesion_components
 from medweave_steps.inference.engine import Engine, open_engine
-from medweave_steps.inference.windows import predict_probability
 from medweave_steps.io.cohort.prepared import CaseFolder
-from medweave_steps.metrics.lesions import match_lesions
-from medweave_steps.metrics.overlap import dice
-
-FloatArray = npt.NDArray[np.float32]
+from medweave_steps.tasks import task_named
 
 
 @dataclass(slots=True, kw_only=True)
@@ -62,6 +55,7 @@ def measure(
         num_rounds: at least the number of cases.
         on_volume: called with a few words after each volume.
     """
+    task = task_named(contenders[0].card.task_name)
     for number in range(num_rounds):
         folder = cases[number % len(cases)]
         volume_CIJK = np.array(folder.volume_CIJK())
@@ -72,7 +66,7 @@ def measure(
                 continue
             try:
                 started = time.perf_counter()
-                probability_IJK = predict_probability(contender.engine, volume_CIJK, contender.card)
+                prediction = task.predict(contender.engine, volume_CIJK, contender.card)
                 contender.seconds.append(time.perf_counter() - started)
             except InternalError as error:
                 if contender is contenders[0]:
@@ -81,35 +75,37 @@ def measure(
                 on_volume(f"{contender.card.precision}: failed")
                 continue
             if number < len(cases):
-                contender.cases.append(judge_case(folder, probability_IJK, contender.card))
+                contender.cases.append(task.judge_case(folder, prediction, contender.card))
             on_volume(f"{contender.card.precision} {contender.seconds[-1]:.2f} s")
     return contenders[0].cases
 
 
-def judge_case(folder: CaseFolder, probability_IJK: FloatArray, card: ModelCard) -> GateCase:
-    """Compare one prediction with the case's label, on the prepared grid."""
-    lesions = lesion_components(probability_IJK, card.postprocessing, card.input.spacing_mm)
-    predicted = lesions.probability_IJK >= np.float32(card.postprocessing.threshold)
-    reference = np.asarray(folder.label_IJK()) > 0
-    match = match_lesions(predicted, reference, spacing_mm=card.input.spacing_mm)
-    overlap = dice(predicted, reference)
-    return GateCase(
-        case_id=folder.case.case_id,
-        patient_key=folder.case.patient_key,
-        # Both masks empty: the models agree with the reader that there is nothing.
-        dice=1.0 if math.isnan(overlap) else overlap,
-        lesions=len(match.reference_hit),
-        lesions_hit=sum(match.reference_hit),
-        false_positives=match.num_false_positives,
+def figures(cases: Sequence[GateCase]) -> GateFigures:
+    """Return mean Dice, pooled sensitivity and false positives per scan of one model; of several labels for each, too."""
+    dice, sensitivity, false_positives = _figures(cases)
+    return GateFigures(
+        dice_mean=dice,
+        lesion_sensitivity=sensitivity,
+        false_positives_per_scan=false_positives,
+        cases=tuple(cases),
+        by_label={name: _of_label(own) for name, own in cases_by_label(cases).items()},
     )
 
 
-def figures(cases: Sequence[GateCase]) -> GateFigures:
-    """Return mean Dice, pooled sensitivity and false positives per scan of one model."""
+def cases_by_label(cases: Sequence[GateCase]) -> dict[str, list[GateLabelCase]]:
+    """Return the cases of each label or region, by name; an empty mapping for a model with one."""
+    return {name: [case.by_label[name] for case in cases] for name in cases[0].by_label}
+
+
+def _of_label(cases: Sequence[GateLabelCase]) -> GateLabelFigures:
+    dice, sensitivity, false_positives = _figures(cases)
+    return GateLabelFigures(dice_mean=dice, lesion_sensitivity=sensitivity, false_positives_per_scan=false_positives)
+
+
+def _figures(cases: Sequence[GateCase | GateLabelCase]) -> tuple[float, float | None, float]:
     lesions = sum(case.lesions for case in cases)
-    return GateFigures(
-        dice_mean=float(np.mean([case.dice for case in cases])),
-        lesion_sensitivity=sum(case.lesions_hit for case in cases) / lesions if lesions else None,
-        false_positives_per_scan=float(np.mean([case.false_positives for case in cases])),
-        cases=tuple(cases),
+    return (
+        float(np.mean([case.dice for case in cases])),
+        sum(case.lesions_hit for case in cases) / lesions if lesions else None,
+        float(np.mean([case.false_positives for case in cases])),
     )

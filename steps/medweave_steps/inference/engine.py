@@ -14,6 +14,7 @@ import numpy.typing as npt
 from medweave_core.contracts.model import ModelCard
 from medweave_core.errors import UserInputError
 from medweave_steps.inference.graph import widen_logits
+from medweave_steps.inference.head import OutputHead
 from medweave_steps.io.model.folder import ONNX_FILE, check_float32, listed_file, openvino_file
 from medweave_steps.runtime.imports import require
 
@@ -36,7 +37,7 @@ class Engine(Protocol):
         Args:
             batch_BCIJK: float32 of `batch_shape`, scaled to the card's `scaled_range`.
         Returns:
-            logits, float32 [B, 1, I, J, K]; the array is the caller's to keep.
+            logits, float32 [B, C, I, J, K] with the channels of the card's output contract; the array is the caller's to keep.
         """
         ...
 
@@ -60,8 +61,8 @@ def open_engine(
         num_threads: compute threads, at least 1.
         batch_size: patches per call, at least 1; one is as fast as more for patches of 96³, and needs least memory.
     Raises:
-        UserInputError: the card lists no such file, it cannot be read, it is no network with one output of one channel, or the
-            backend cannot run the card's precision.
+        UserInputError: the card lists no such file, it cannot be read, it is no network with one output of the card's
+            channels, or the backend cannot run the card's precision.
         BackendMissingError: the library is not installed.
     """
     shape = (batch_size, card.input.channels, *card.input.patch_shape)
@@ -145,15 +146,20 @@ class _OnnxRuntime:
 
 
 def _check_output(card: ModelCard, name: str, seen: tuple[int, ...], shape: tuple[int, int, int, int, int]) -> None:
-    if seen != (shape[0], 1, *shape[2:]):
+    if seen != (shape[0], OutputHead.of(card).num_channels, *shape[2:]):
         raise _unusable(card, name, f"an output of shape {tuple(seen)} for an input of shape {shape}")
 
 
 def _unusable(card: ModelCard, name: str, seen: str) -> UserInputError:
+    head = OutputHead.of(card)
+    names = ", ".join(region.name for region in head.outputs)
+    logits = "one channel (a logit)" if head.num_channels == 1 else f"{head.num_channels} channels ({names})"
+    if head.output.activation == "softmax":
+        logits = f"{head.num_channels} channels (background, {names})"
     return UserInputError(
         f"{name} of the model '{card.name}' is not usable.",
         seen=seen,
-        expected="a network with one input and one output of one channel (a logit), for the patch shape of the model card, "
+        expected=f"a network with one input and one output of {logits}, for the patch shape of the model card, "
         f"{card.input.patch_shape}",
         do="run `medweave-step export` again",
     )

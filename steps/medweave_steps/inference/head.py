@@ -9,7 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from medweave_core.contracts.labels import Label, Region, declared_or_lesion, own_value
-from medweave_core.contracts.model import ComponentFilter, ModelCard, OutputContract
+from medweave_core.contracts.model import ComponentFilter, ModelCard, OutputContract, Postprocessing
+from medweave_core.errors import UserInputError
 
 FloatArray = npt.NDArray[np.float32]
 LabelArray = npt.NDArray[np.uint8]
@@ -45,6 +46,29 @@ class OutputHead:
         by_label = tuple(Region(name=label.name, values=(label.value,)) for label in self.labels)
         return self.output.regions or by_label
 
+    @property
+    def is_binary(self) -> bool:
+        """Return True for one logit: the voxels of the only label."""
+        return self.num_channels == 1
+
+    def filters_of(self, postprocessing: Postprocessing) -> tuple[ComponentFilter, ...]:
+        """Return threshold and filters of each output; those of the whole model for outputs without their own.
+
+        Raises:
+            UserInputError: the card has filters for another number of outputs.
+        """
+        filters = postprocessing.filters
+        if not postprocessing.by_output:
+            return filters * len(self.outputs)
+        if len(filters) != len(self.outputs):
+            raise UserInputError(
+                "the postprocessing of the model card does not match its outputs.",
+                seen=f"thresholds and filters of {len(filters)} outputs",
+                expected=f"{len(self.outputs)}: {', '.join(output.name for output in self.outputs)}",
+                do="train the model again, or export it again; do not edit model_card.json by hand",
+            )
+        return filters
+
     def probabilities(self, logits_CIJK: FloatArray) -> FloatArray:
         """Return the probability of each channel in each voxel; the logits are overwritten.
 
@@ -59,6 +83,10 @@ class OutputHead:
             logits_CIJK /= logits_CIJK.sum(axis=0, keepdims=True)
             return logits_CIJK
         return logistic(logits_CIJK)
+
+    def outside(self, channel: int) -> float:
+        """Return the probability of a channel outside the field of view: everything is background there."""
+        return float(self.output.activation == "softmax" and channel == 0)
 
     def channel_of(self, output: int) -> int:
         """Return the channel of an output by its place in `outputs`."""
@@ -75,9 +103,16 @@ class OutputHead:
             largest = probability_CIJK.argmax(axis=0)
             return [largest == self.channel_of(place) for place in range(len(self.outputs))]
         return [
-            channel_IJK >= np.float32(one.threshold)
-            for channel_IJK, one in zip(probability_CIJK, filters, strict=True)
+            channel_IJK >= np.float32(one.threshold) for channel_IJK, one in zip(probability_CIJK, filters, strict=True)
         ]
+
+    def drop(self, probability_CIJK: FloatArray, inside: npt.NDArray[np.bool_], output: int) -> None:
+        """Take voxels out of an output, in place: a region gets probability 0 there, a label of softmax becomes background."""
+        if self.output.activation == "softmax":
+            probability_CIJK[:, inside] = 0
+            probability_CIJK[0, inside] = 1
+        else:
+            probability_CIJK[output, inside] = 0
 
     def label_map(self, masks: Sequence[npt.NDArray[np.bool_]]) -> LabelArray:
         """Return one label value for each voxel, uint8 of the masks' shape, 0 for background.

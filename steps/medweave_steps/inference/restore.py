@@ -1,49 +1,80 @@
-"""Restoring the source grid: the probability is interpolated linearly, then thresholded.
+"""Restoring the source grid: the probabilities are interpolated linearly, then decided (thresholds, or the most probable label).
 
 Interpolating the mask instead would leave the coarse grid's steps on the lesion's outline.
-Outside the crop the probability is 0. Beyond the outermost voxel centers of the uncropped grid it is repeated, as in resampling
-to that grid (see `io.geometry`). A voxel can reach the threshold only next to a voxel of the network's grid that does, so only
-the lesions' boxes, one voxel larger on every side, are computed; a test proves that the result equals that of the whole volume.
+Outside the crop everything is background. Beyond the outermost voxel centers of the uncropped grid the probability is repeated,
+as in resampling to that grid (see `io.geometry`). A voxel can belong to an output only next to a voxel of the network's grid that
+does, so only the lesions' boxes, one voxel larger on every side, are computed; a test proves that the result equals that of the
+whole volume.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from medweave_core.contracts.model import ComponentFilter
 from medweave_core.contracts.volume import VolumeInfo
 from medweave_steps.inference.components import Box
+from medweave_steps.inference.head import LabelArray, OutputHead
 from medweave_steps.io.geometry import interpolate_between, interpolation, ras_grid, resampled_shape, source_positions
 
 FloatArray = npt.NDArray[np.float32]
 
+MOST_VALUES = 2**24  # of all channels restored at once: 64 MiB
 
-def restore_mask(
-    probability_IJK: FloatArray, info: VolumeInfo, *, threshold: float, boxes: Sequence[Box] | None = None
-) -> npt.NDArray[np.uint8]:
-    """Return the lesion mask on the source grid.
+
+def restore_labels(
+    probability_CIJK: FloatArray,
+    info: VolumeInfo,
+    head: OutputHead,
+    filters: Sequence[ComponentFilter],
+    *,
+    boxes: Sequence[Box] | None = None,
+) -> LabelArray:
+    """Return the label map on the source grid: the probabilities of all channels are interpolated, then decided there.
 
     Args:
-        probability_IJK: float32 [I, J, K] on `info.grid`, in [0, 1].
+        probability_CIJK: float32 [C, I, J, K] on `info.grid`, in [0, 1], as `OutputHead.probabilities` returns it.
         info: geometry with the inverse transform to the source.
-        threshold: probability from which a voxel belongs to a lesion, in (0, 1).
-        boxes: where `probability_IJK` reaches the threshold; voxels outside all boxes are not restored. None for the whole
-            volume.
+        head: the model's outputs, which decide about each voxel.
+        filters: one for each output; the thresholds, in (0, 1), count.
+        boxes: where an output has voxels; voxels outside all boxes are not restored. None for the whole volume.
     Returns:
-        uint8, 0 or 1, of shape `info.source_grid.shape`, in the source's axis order, C-contiguous.
+        uint8 label values of shape `info.source_grid.shape`, in the source's axis order, C-contiguous.
     """
     if boxes is None:
         boxes = [(slice(0, info.grid.shape[0]), slice(0, info.grid.shape[1]), slice(0, info.grid.shape[2]))]
-    mask = np.zeros(info.source_grid.shape, dtype=np.uint8)
-    mask_IJK = mask.transpose(info.source_axis)[tuple(slice(None, None, -1 if f else 1) for f in info.source_flipped)]
-    assert np.shares_memory(mask, mask_IJK)
+    label = np.zeros(info.source_grid.shape, dtype=np.uint8)
+    label_IJK = label.transpose(info.source_axis)[tuple(slice(None, None, -1 if f else 1) for f in info.source_flipped)]
+    assert np.shares_memory(label, label_IJK)
     uncropped = _uncropped_shape(info)
     for box in boxes:
-        _restore_box(probability_IJK, info, np.float32(threshold), box, uncropped, mask_IJK)
-    return mask
+        for part in _slabs(box, info, len(probability_CIJK)):
+            axes = [_restore_axis(info, axis, part[axis], uncropped[axis]) for axis in range(3)]
+            restored = np.stack(
+                [
+                    _restore_block(channel_IJK, info, axes, head.outside(channel))
+                    for channel, channel_IJK in enumerate(probability_CIJK)
+                ]
+            )
+            label_IJK[tuple(a.target for a in axes)] = head.label_map(head.masks(restored, filters))
+    return label
+
+
+def _slabs(box: Box, info: VolumeInfo, channels: int) -> Iterator[Box]:
+    """Cut a box across its longest axis, so that large organs of many channels are restored in little memory."""
+    sides = [part.stop - part.start for part in box]
+    voxels = math.prod(sides) * info.grid.voxel_volume_mm3 / info.source_grid.voxel_volume_mm3 * channels
+    axis = sides.index(max(sides))
+    step = max(1, math.ceil(sides[axis] / math.ceil(voxels / MOST_VALUES)))
+    for start in range(box[axis].start, box[axis].stop, step):
+        parts = list(box)
+        parts[axis] = slice(start, min(start + step, box[axis].stop))
+        yield (parts[0], parts[1], parts[2])
 
 
 def _uncropped_shape(info: VolumeInfo) -> tuple[int, int, int]:
@@ -51,26 +82,19 @@ def _uncropped_shape(info: VolumeInfo) -> tuple[int, int, int]:
     return resampled_shape(ras.shape, ras.spacing_mm, info.grid.spacing_mm)
 
 
-def _restore_box(
-    probability_IJK: FloatArray,
-    info: VolumeInfo,
-    threshold: np.float32,
-    box: Box,
-    uncropped: tuple[int, int, int],
-    mask_IJK: npt.NDArray[np.uint8],
-) -> None:
-    axes = [_restore_axis(info, axis, box[axis], uncropped[axis]) for axis in range(3)]
+def _restore_block(probability_IJK: FloatArray, info: VolumeInfo, axes: Sequence[_Axis], outside: float) -> FloatArray:
     block = probability_IJK[
         tuple(slice(max(a.low, 0), min(a.high, n)) for a, n in zip(axes, info.grid.shape, strict=True))
     ]
-    block = np.pad(block, [(max(-a.low, 0), max(a.high - n, 0)) for a, n in zip(axes, info.grid.shape, strict=True)])
+    width = [(max(-a.low, 0), max(a.high - n, 0)) for a, n in zip(axes, info.grid.shape, strict=True)]
+    block = np.pad(block, width, constant_values=np.float32(outside))
     for axis, a in enumerate(axes):
         block = interpolate_between(block, a.lower, a.upper, a.weight, axis)
-    mask_IJK[tuple(a.target for a in axes)] |= block >= threshold
+    return block
 
 
 class _Axis(NamedTuple):
-    """The voxels `[low, high)` of the network's grid (below 0: zeros outside the crop) that give source voxels, with weights."""
+    """The voxels `[low, high)` of the network's grid (below 0: outside the crop) that give source voxels, with weights."""
 
     low: int
     high: int

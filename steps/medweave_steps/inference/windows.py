@@ -18,7 +18,7 @@ from medweave_core.contracts.model import InputContract, ModelCard
 from medweave_core.contracts.volume import Triple
 from medweave_core.errors import InternalError
 from medweave_steps.inference.engine import Engine
-from medweave_steps.inference.head import logistic
+from medweave_steps.inference.head import OutputHead
 
 FloatArray = npt.NDArray[np.float32]
 AnyFloatArray = npt.NDArray[np.floating]
@@ -75,17 +75,17 @@ def window_slices(shape: Triple, window: Triple, overlap: float) -> list[tuple[s
 
 
 def predict_probability(engine: Engine, volume_CIJK: npt.NDArray[np.floating], card: ModelCard) -> FloatArray:
-    """Return the probability that a voxel belongs to a lesion, for a whole volume.
+    """Return the probability of each channel of the network's output, for a whole volume.
 
-    Overlapping logits are averaged with Gaussian weights, then put through the logistic function. A volume smaller than a window is
-    padded on both sides with air (the low end of the scaled range), MR with its mean, 0.
+    Overlapping logits are averaged with Gaussian weights, then put through the activation of the output contract. A volume smaller
+    than a window is padded on both sides with air (the low end of the scaled range), MR with its mean, 0.
 
     Args:
         engine: the opened model; its batch shape is the window's shape.
         volume_CIJK: [channel, I, J, K] on the card's grid, HU or, for MR, standard deviations.
-        card: contains window_hu, scaled range and overlap.
+        card: contains window_hu, scaled range, overlap and output contract.
     Returns:
-        float32 [I, J, K] in [0, 1].
+        float32 [C, I, J, K] in [0, 1]: one channel for one label; with softmax the first channel is the background.
     Raises:
         InternalError: the network gave values that are not finite.
     """
@@ -93,22 +93,23 @@ def predict_probability(engine: Engine, volume_CIJK: npt.NDArray[np.floating], c
     air = card.input.scaled_range[0] if card.input.window_hu else 0.0
     scaled, inner = _padded(scale_hu(volume_CIJK, card.input), window, air)
     shape: Triple = scaled.shape[1:]
-    weights = gaussian_weights(window)
-    total, weight_sum = np.zeros(shape, np.float32), np.zeros(shape, np.float32)
-    for where, logits_IJK in _logits(engine, scaled, window_slices(shape, window, card.postprocessing.overlap)):
-        logits_IJK *= weights
-        total[where] += logits_IJK
+    weights, head = gaussian_weights(window), OutputHead.of(card)
+    total, weight_sum = np.zeros((head.num_channels, *shape), np.float32), np.zeros(shape, np.float32)
+    for where, logits_CIJK in _logits(engine, scaled, window_slices(shape, window, card.postprocessing.overlap)):
+        logits_CIJK *= weights
+        total[:, *where] += logits_CIJK
         weight_sum[where] += weights
-    logits = total[inner] / weight_sum[inner]
+    logits = total[:, *inner] / weight_sum[inner]
     # One pass over the sum instead of one per window: NaN and infinity survive additions.
     if not np.isfinite(logits).all():
+        what = "voxels" if head.is_binary else "values"
         raise InternalError(
             f"the network of model '{card.name}' returned values that are NaN or infinite.",
-            seen=f"{int((~np.isfinite(logits)).sum())} of {logits.size} voxels are NaN or infinite",
+            seen=f"{int((~np.isfinite(logits)).sum())} of {logits.size} {what} are NaN or infinite",
             expected="finite logits",
             do="do not use this model; if it is int8, use the float32 model that it was derived from",
         )
-    return logistic(logits)
+    return head.probabilities(logits)
 
 
 def _logits(
@@ -122,7 +123,7 @@ def _logits(
             batch[b] = scaled[:, *where]
         logits_BCIJK = engine.infer(batch)
         for b, where in enumerate(group):
-            yield where, logits_BCIJK[b, 0]
+            yield where, logits_BCIJK[b]
 
 
 def _padded(scaled: FloatArray, window: tuple[int, ...], air: float) -> tuple[FloatArray, tuple[slice, slice, slice]]:
@@ -135,4 +136,3 @@ def _padded(scaled: FloatArray, window: tuple[int, ...], air: float) -> tuple[Fl
         width = [(0, 0), *((b, m - b) for b, m in zip(before, missing, strict=True))]
         scaled = np.pad(scaled, width, constant_values=np.float32(air))
     return scaled, (i, j, k)
-

@@ -32,6 +32,14 @@ def lps_to_ras(matrix: AnyArray) -> AnyArray:
     return _LPS_TO_RAS @ np.asarray(matrix, dtype=np.float64)
 
 
+def corners_apart_mm(first: Grid, second: Grid) -> float:
+    """Return the largest distance between equal corners of two grids of one shape, mm."""
+    corners = np.asarray([[i, j, k, 1] for i in (0, 1) for j in (0, 1) for k in (0, 1)], dtype=np.float64)
+    corners[:, :3] *= np.asarray(second.shape) - 1
+    apart = corners @ (np.asarray(first.affine) - np.asarray(second.affine)).T
+    return float(np.linalg.norm(apart[:, :3], axis=1).max())
+
+
 def ras_axes(grid: Grid) -> tuple[Triple, tuple[bool, bool, bool]]:
     """Return which source axis runs closest to Right, Anterior, Superior, and whether each of these must be reversed.
 

@@ -13,6 +13,7 @@ from medweave_core.contracts.labels import PRESETS
 from medweave_steps.io.cohort.discovery import case_id_of_series
 from medweave_steps.phantom import dicom_writer, msd_writer
 from medweave_steps.phantom.chest import ChestSpec, Nodule, generate_chest
+from medweave_steps.phantom.dicom_bytes import TransferSyntax
 from medweave_steps.phantom.patient import Patient
 from medweave_steps.runtime.imports import require
 from medweave_steps.runtime.pool import finished_cases
@@ -52,7 +53,7 @@ class _Job:
     num_nodules: tuple[int, int]
     dicom: Path | None
     msd: Path | None
-    transfer_syntax: dicom_writer.TransferSyntax
+    transfer_syntax: TransferSyntax
 
 
 def write_cohort(config: PhantomConfig, context: StepContext) -> Mapping[str, Any]:
@@ -137,6 +138,8 @@ def describe(folder: Path, config: PhantomConfig, held_out: list[str], labels: A
         "held_out_seed": config.held_out_seed if config.held_out_cases else None,
         "labels": codec.to_json(labels),
     }
+    if config.kind == "brain":
+        card["faces"] = "absent"  # skull-stripped
     (folder / "cohort_card.json").write_text(json.dumps(card, indent=2) + "\n", encoding="utf-8")
     splits = {"test": sorted(held_out)} if held_out else {}
     (folder / "splits.json").write_text(json.dumps(splits, indent=2) + "\n", encoding="utf-8")

@@ -19,8 +19,11 @@ lung: chest CT with body, lungs, airways, vessels, bones, heart, and nodules of 
 --grid scanner: 512 x 512 pixels of 0.6 to 0.9 mm, a slice every 1 to 2.5 mm;
 --grid demo: 256 x 256 pixels of 1.4 to 1.6 mm, a slice every 2 to 2.5 mm.
 
-brain: an MSD Task01 folder (--format msd only) of skull-stripped brains in four MR contrasts (FLAIR, T1w, T1gd, T2w;
-arbitrary units), each with a tumor: edema, a non-enhancing core and, in most cases, an enhancing rim.
+brain: skull-stripped brains in four MR contrasts (FLAIR, T1w, T1gd, T2w; arbitrary units), each with a tumor: edema, a
+non-enhancing core and, in most cases, an enhancing rim.
+--format msd writes an MSD Task01 folder; --format dicom writes the same voxels as one study per patient:
+study-0001/{flair,t1w,t1gd,t2w}/*.dcm (MR), ground-truth/*.dcm (DICOM SEG with three segments, referencing FLAIR), splits.json
+and cohort_card.json.
 --grid scanner: 240 x 240 x 155 voxels of 1 mm, as in the public data set; --grid demo: 64 x 64 x 41 voxels of 3.75 mm."""
 EXAMPLE = "medweave-step phantom lung --output cohort --cases 8 --held-out-cases 2 --grid demo"
 

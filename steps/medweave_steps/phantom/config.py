@@ -34,11 +34,11 @@ class PhantomConfig:
     grid: Literal["scanner", "demo"] = option("matrix size and voxel spacing", default="scanner")
 
     def __post_init__(self) -> None:
-        if self.kind == "brain" and self.format not in (None, "msd"):
+        if self.kind == "brain" and self.format == "both":
             raise UsageError(
                 "phantom brain: invalid value of --format.",
-                seen=str(self.format),
-                expected="msd, the only format for brain",
+                seen=self.format,
+                expected="msd or dicom; both is for lung only",
             )
         if self.cases < 0 or self.held_out_cases < 0 or self.cases + self.held_out_cases == 0:
             raise UsageError(

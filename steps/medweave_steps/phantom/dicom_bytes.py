@@ -3,10 +3,20 @@
 from __future__ import annotations
 
 import io
-from typing import Any
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
 
 from medweave_steps.runtime.imports import require
 
+TransferSyntax = Literal["explicit", "rle", "jpeg2000"]
+
+_SYNTAXES = {
+    "explicit": "1.2.840.10008.1.2.1",
+    "rle": "1.2.840.10008.1.2.5",
+    "jpeg2000": "1.2.840.10008.1.2.4.90",
+}
 _PREAMBLE = bytes(128) + b"DICM"
 
 
@@ -36,6 +46,24 @@ class SeriesEncoder:
             known = self._shared.get(tag)
             parts.append(known[1] if known is not None and known[0] is element else _encoded(element))
         return b"".join(parts)
+
+
+def set_pixels(image: Any, stored_JI: npt.NDArray[np.int16], syntax: TransferSyntax) -> None:
+    """Set the pixels of an image and the file meta header that names their encoding.
+
+    Args:
+        image: pydicom Dataset with SOPClassUID, SOPInstanceUID and the attributes of the pixels.
+        stored_JI: stored values, of 16 bits.
+    """
+    pydicom = require("pydicom", extra="phantom")
+    image.PixelData = stored_JI.astype("<i2").tobytes()
+    image["PixelData"].VR = "OW"
+    image.file_meta = pydicom.dataset.FileMetaDataset()
+    image.file_meta.MediaStorageSOPClassUID = image.SOPClassUID
+    image.file_meta.MediaStorageSOPInstanceUID = image.SOPInstanceUID
+    image.file_meta.TransferSyntaxUID = _SYNTAXES["explicit"]
+    if syntax != "explicit":
+        image.compress(_SYNTAXES[syntax], generate_instance_uid=False)
 
 
 def file_of(dataset: Any) -> bytes:

@@ -3,26 +3,21 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from medweave_core.contracts.labels import LUNG_NODULE, Label
 from medweave_steps.phantom.chest import ChestPhantom
-from medweave_steps.phantom.dicom_bytes import SeriesEncoder, file_of
+from medweave_steps.phantom.dicom_bytes import SeriesEncoder, TransferSyntax, file_of, set_pixels
+from medweave_steps.phantom.ground_truth import DATE, TIME, ground_truth, segment
 from medweave_steps.phantom.patient import Patient
 from medweave_steps.runtime.imports import require
 
-TransferSyntax = Literal["explicit", "rle", "jpeg2000"]
-
 _CT_IMAGE_STORAGE = "1.2.840.10008.5.1.4.1.1.2"
-_SYNTAXES = {
-    "explicit": "1.2.840.10008.1.2.1",
-    "rle": "1.2.840.10008.1.2.5",
-    "jpeg2000": "1.2.840.10008.1.2.4.90",
-}
 _INTERCEPT_HU = -1024
-_DATE, _TIME = "20260101", "120000"
+# Its segment names no anatomic region: not every reading room does.
+_NODULE = Label(value=1, name=LUNG_NODULE.name, category=LUNG_NODULE.category, type=LUNG_NODULE.type)
 _KERNELS = {"soft": "B30f", "medium": "B45f", "sharp": "B70f"}
 
 
@@ -40,7 +35,7 @@ def write_patient(folder: Path, patient: Patient, chest: ChestPhantom, syntax: T
     images = []
     for k, number in enumerate(order):
         image = _image(encoder, patient, chest, k)
-        _set_pixels(image, chest.hu_KJI[k], syntax)
+        set_pixels(image, chest.hu_KJI[k] - np.int16(_INTERCEPT_HU), syntax)
         (folder / name / f"IM{number:05d}.dcm").write_bytes(encoder.file(image))
         images.append(image)
     if chest.label_KJI.any():
@@ -56,8 +51,8 @@ def _shared_header(patient: Patient, chest: ChestPhantom) -> Any:
     dataset = pydicom.Dataset()
     dataset.SOPClassUID = _CT_IMAGE_STORAGE
     dataset.ImageType = ["ORIGINAL", "PRIMARY", "AXIAL"]
-    dataset.StudyDate = dataset.SeriesDate = dataset.AcquisitionDate = dataset.ContentDate = _DATE
-    dataset.StudyTime = dataset.SeriesTime = dataset.AcquisitionTime = dataset.ContentTime = _TIME
+    dataset.StudyDate = dataset.SeriesDate = dataset.AcquisitionDate = dataset.ContentDate = DATE
+    dataset.StudyTime = dataset.SeriesTime = dataset.AcquisitionTime = dataset.ContentTime = TIME
     dataset.AccessionNumber = dataset.ReferringPhysicianName = dataset.PositionReferenceIndicator = ""
     dataset.Modality, dataset.Manufacturer = "CT", "medweave"
     dataset.ManufacturerModelName, dataset.SoftwareVersions, dataset.DeviceSerialNumber = "lung phantom", "1", "0"
@@ -97,57 +92,8 @@ def _image(encoder: SeriesEncoder, patient: Patient, chest: ChestPhantom, k: int
     return image
 
 
-def _set_pixels(image: Any, hu_JI: npt.NDArray[np.int16], syntax: TransferSyntax) -> None:
-    pydicom = require("pydicom", extra="phantom")
-    image.PixelData = (hu_JI - np.int16(_INTERCEPT_HU)).astype("<i2").tobytes()
-    image["PixelData"].VR = "OW"
-    image.file_meta = pydicom.dataset.FileMetaDataset()
-    image.file_meta.MediaStorageSOPClassUID = image.SOPClassUID
-    image.file_meta.MediaStorageSOPInstanceUID = image.SOPInstanceUID
-    image.file_meta.TransferSyntaxUID = _SYNTAXES["explicit"]
-    if syntax != "explicit":
-        image.compress(_SYNTAXES[syntax], generate_instance_uid=False)
-
-
 def _segmentation(patient: Patient, chest: ChestPhantom, images: list[Any]) -> Any:
     """Return the nodules as one segment of a DICOM SEG that references every image."""
-    hd = require("highdicom", extra="phantom")
-    codes = require("pydicom.sr.codedict", extra="phantom").codes
-    segment = hd.seg.SegmentDescription(
-        segment_number=1,
-        segment_label="nodule",
-        segmented_property_category=codes.SCT.MorphologicallyAbnormalStructure,
-        segmented_property_type=codes.SCT.Nodule,
-        algorithm_type=hd.seg.SegmentAlgorithmTypeValues.AUTOMATIC,
-        algorithm_identification=hd.AlgorithmIdentificationSequence(
-            name="medweave phantom", version="1", family=codes.DCM.ArtificialIntelligence
-        ),
-        tracking_uid=patient.uid("tracking"),
-        tracking_id="ground truth",
-    )
-    truth = hd.seg.Segmentation(
-        source_images=images,
-        pixel_array=chest.label_KJI,
-        segmentation_type=hd.seg.SegmentationTypeValues.BINARY,
-        segment_descriptions=[segment],
-        series_instance_uid=patient.uid("truth series"),
-        series_number=100,
-        sop_instance_uid=patient.uid("truth"),
-        instance_number=1,
-        manufacturer="medweave",
-        manufacturer_model_name="lung phantom",
-        software_versions="1",
-        device_serial_number="0",
-        content_label="GROUND_TRUTH",
-        content_description="Synthetic data, exact ground truth",
-        series_description="Ground truth of synthetic data",
-        omit_empty_frames=True,
-    )
-    truth.ContentDate = truth.SeriesDate = truth.InstanceCreationDate = _DATE
-    truth.ContentTime = truth.SeriesTime = truth.InstanceCreationTime = _TIME
-    # highdicom draws this UID and reads the clock; the same seed must write the same bytes.
-    for contributor in truth.get("ContributingEquipmentSequence", []):
-        contributor.ContributionDateTime = _DATE + _TIME
-    for item in (*truth.DimensionOrganizationSequence, *truth.DimensionIndexSequence):
-        item.DimensionOrganizationUID = patient.uid("truth dimensions")
-    return truth
+    nodules = segment(_NODULE, tracking_uid=patient.uid("tracking"), tracking_id="ground truth")
+    uids = {role: patient.uid(role) for role in ("truth series", "truth", "truth dimensions")}
+    return ground_truth(images, chest.label_KJI, [nodules], uids, model="lung phantom")

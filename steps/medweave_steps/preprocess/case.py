@@ -16,22 +16,22 @@ import numpy.typing as npt
 
 from medweave_core.contracts import codec
 from medweave_core.contracts.cohort import CaseEntry
-from medweave_core.contracts.volume import Triple, VolumeInfo
+from medweave_core.contracts.volume import Triple, VolumeInfo, unit_of
 from medweave_core.errors import UserInputError
 from medweave_steps.io.cohort.source import (
     AIR_HU,
-    DicomSource,
     MaskValues,
     VolumeSource,
     open_source,
     read_ground_truth,
+    reference_series,
 )
 from medweave_steps.io.cohort.source_hu import SOURCE_HU_FILE, SourceHuCollector, source_box
 from medweave_steps.io.dicom.source_headers import copy_headers
 from medweave_steps.io.findings import FindingError
 from medweave_steps.io.geometry import FloatArray, resampled_grid
 from medweave_steps.preprocess.config import CaseSettings
-from medweave_steps.preprocess.contrasts import box_of_multiples, resample_channels, standardised
+from medweave_steps.preprocess.contrasts import box_of_multiples, joined, resample_channels, standardize
 from medweave_steps.preprocess.labels import ResampledLesion, paint, resample_lesions
 from medweave_steps.preprocess.lungs import Box, LungField, crop_box, find_lungs
 from medweave_steps.preprocess.resample import Resampling, needed_planes, plan_resampling, resample_planes
@@ -128,7 +128,7 @@ def prepare_case(job: CaseJob) -> CaseDone:
         SourceHuCollector(source.grid.shape, plane_axis=source.plane_axis) if is_ct and job.for_segment else None
     )
     planes = _planes(job, source, plan, source_hu)
-    box, field, num_widened = (_prepare_ct if is_ct else _prepare_mr)(job, source, plan, lesions, planes)
+    box, field, num_widened = (_prepare_ct if is_ct else _prepare_channels)(job, source, plan, lesions, planes)
     shape = _sizes(box)
     num_outside, voxels_by_label = 0, {}
     if job.values:
@@ -138,8 +138,9 @@ def prepare_case(job: CaseJob) -> CaseDone:
     num_label_voxels = sum(voxels_by_label.values())
     ignored = job.values.ignore_value if job.values else None
     num_lesions = sum(lesion.value != ignored for lesion in lesions)
-    if job.for_segment and isinstance(source, DicomSource):
-        copy_headers(job.folder / "source_headers.zip", source.folder, source.slices)
+    referred = reference_series(source)
+    if job.for_segment and referred is not None:
+        copy_headers(job.folder / "source_headers.zip", referred.folder, referred.slices)
     info = _info(entry, plan, settings, box, field)
     if source_hu is not None:
         info = _save_source_hu(job.folder, info, source_hu)
@@ -154,6 +155,7 @@ def prepare_case(job: CaseJob) -> CaseDone:
         "num_lesions": num_lesions,
         "num_lesions_outside_crop": num_outside,
         "num_label_voxels": num_label_voxels,
+        **({"resampled_channels": list(source.resampled_channels)} if source.resampled_channels else {}),
     }
     return CaseDone(
         case_id=entry.case_id,
@@ -180,7 +182,7 @@ def _prepare_ct(
     return box, field, num_widened
 
 
-def _prepare_mr(
+def _prepare_channels(
     job: CaseJob, source: VolumeSource, plan: Resampling, _lesions: list[ResampledLesion], planes: Iterator[FloatArray]
 ) -> tuple[Box, LungField | None, int]:
     names = job.settings.channels
@@ -188,7 +190,9 @@ def _prepare_mr(
     case_id = job.entry.case_id
     is_cut = job.settings.crop == "multiple-of-8"
     box = box_of_multiples(plan.shape, case_id=case_id) if is_cut else ((0, 0, 0), plan.shape)
-    volume = standardised(channels, _slices(box), names, case_id=case_id)
+    volume = joined(channels, _slices(box), names, case_id=case_id)
+    if unit_of(names) == "SD":
+        standardize(volume)
     save_array(job.folder / "volume.npy", volume)
     return box, None, 0
 
@@ -224,7 +228,7 @@ def check_files(cohort: Path, entry: CaseEntry) -> None:
     Raises:
         UserInputError: names the case, never the files.
     """
-    names = entry.files if entry.ground_truth is None else (*entry.files, entry.ground_truth)
+    names = entry.all_files
     missing = sum(not (cohort / name).is_file() for name in names)
     if missing:
         raise UserInputError(
@@ -289,7 +293,7 @@ def _info(entry: CaseEntry, plan: Resampling, settings: CaseSettings, box: Box, 
         grid=resampled_grid(plan.ras, settings.spacing_mm, start=box[0], shape=_sizes(box)),
         crop_start=box[0],
         window_hu=settings.window_hu,
-        unit="HU" if settings.window_hu else "SD",
+        unit=unit_of(settings.channels),
         channels=settings.channels,
         body_part=entry.body_part,
         has_lungs=field.has_lungs if field else None,

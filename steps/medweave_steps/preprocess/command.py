@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import statistics
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -18,15 +19,17 @@ if TYPE_CHECKING:
 DESCRIPTION = """\
 Reorients each case of a checked cohort to RAS (Right, Anterior, Superior), resamples it linearly to --spacing-mm, clips CT to
 --window-hu, crops it to the lungs, and splits the cohort by patient. MR contrasts are normalized to mean 0 and standard
-deviation 1 instead, and MR volumes are cropped to multiples of 8 voxels.
+deviation 1 instead; PET keeps its SUV. MR and PET volumes are cropped to multiples of 8 voxels. DICOM channels on another grid
+are resampled linearly to the grid of the first channel before, and the step reports it.
 
 Input: the cohort folder and the cohort_index.json that `check` wrote for it.
 
 Output: training_set/ (training and validation cases) and inference_batches/batch-000/ ... (test cases; all cases with
---purpose inference). Each has cohort.json and, per case, volume.npy (float32, HU; MR: one channel per contrast), lung.npy
-(CT), label.npy and volume_info.json (geometry in mm, inverse transform). Inference batches also hold source_hu.npy for CT
-(source HU inside the crop, for lesion measurements) and source_headers.zip for DICOM sources. source_headers.zip contains
-patient data. The training set contains neither file. The --output folder appears only when it is complete.
+--purpose inference). Each has cohort.json and, per case, volume.npy (float32, HU; MR and PET: one channel per contrast, SUV for
+PET), lung.npy (CT), label.npy and volume_info.json (geometry in mm, inverse transform). Inference batches also hold source_hu.npy
+for CT (source HU inside the crop, for lesion measurements) and source_headers.zip for DICOM sources (the first channel).
+source_headers.zip contains patient data. The training set contains neither file. The --output folder appears only when it is
+complete.
 
 A case with unusable data, such as a slice that cannot be decoded, is skipped with a notice.
 Errors: an index with errors or of another cohort, a patient in two splits, too few patients, a full disk.
@@ -38,6 +41,7 @@ EXAMPLE = (
 
 def run(config: PreprocessConfig, context: StepContext) -> Mapping[str, Any]:
     """Write the prepared cohort and return the figures of the run report."""
+    from medweave_steps.io.channel_grid import resampled_text
     from medweave_steps.io.cohort.source import MaskValues
     from medweave_steps.preprocess.case import CaseJob, check_files
     from medweave_steps.preprocess.layout import make_folders, parts_of, write_cohort_file
@@ -81,6 +85,9 @@ def run(config: PreprocessConfig, context: StepContext) -> Mapping[str, Any]:
         for text in case.notices:
             context.notice(text)
     figures = [done[entry.case_id].figures for entry in entries]
+    resampled = Counter(channel for case in figures for channel in case.get("resampled_channels", ()))
+    if resampled:
+        context.notice(resampled_text(resampled, settings.channels[0]))
     return {**_results(entries, splits, settings, figures, len(places) - 1), "num_failed_cases": len(failed)}
 
 
@@ -153,7 +160,7 @@ def _inputs(config: PreprocessConfig, context: StepContext) -> tuple[CohortIndex
         raise UserInputError(
             "the cohort index contains no case.",
             seen="0 cases",
-            expected="at least one CT volume",
+            expected="at least one volume",
             do="run check on a folder with DICOM series or NIfTI volumes",
         )
     if config.spacing_rule == "nnunet":

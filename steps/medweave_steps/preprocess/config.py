@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 from medweave_core.contracts.model import ModelCard
-from medweave_core.contracts.volume import CT_CHANNELS, Crop, Triple_mm, modality_of
+from medweave_core.contracts.volume import CT_CHANNELS, MODALITY_NAMES, Crop, Triple_mm, modality_of, unit_of
 from medweave_core.errors import UsageError, UserInputError
 from medweave_steps.runtime.options import option
 
@@ -40,12 +40,12 @@ class PreprocessConfig:
     )
     window_hu: tuple[float, float] | None = option(
         "intensity window after resampling, HU (default: -1000 400, or the model's); not for MR, whose contrasts "
-        "get mean 0 and standard deviation 1 each",
+        "get mean 0 and standard deviation 1 each, and PET, which keeps its SUV",
         default=None, metavar="LOW HIGH",
     )  # fmt: skip
     crop: Crop | None = option(
         "field of view: the box around the lungs, the whole volume, or the volume cropped to multiples of 8 voxels "
-        "(default: lungs, for MR multiple-of-8, or the model's)",
+        "(default: lungs, for MR and PET multiple-of-8, or the model's)",
         default=None,
     )
     margin_mm: float = option("margin around the lungs when cropping, mm", default=10.0)
@@ -91,7 +91,7 @@ class CaseSettings:
 
     Attributes:
         spacing_mm: voxel size along I, J, K.
-        window_hu: values are clipped to this range; None for MR.
+        window_hu: values are clipped to this range; None for MR and PET.
         margin_mm: around the lungs when cropping.
         channels: names of the contrasts.
     """
@@ -114,11 +114,14 @@ def settings_of(
         UsageError: an option contradicts the model's card.
         UserInputError: the card asks for an input that `preprocess` does not make.
     """
-    is_ct = modality_of(channels) == "CT"
+    modality = modality_of(channels)
+    is_ct = modality == "CT"
     if not is_ct and config.window_hu is not None:
-        raise _unusable("window-hu", config.window_hu, "no window: the cohort is MR, which has no HU")
+        raise _unusable(
+            "window-hu", config.window_hu, f"no window: the cohort is {MODALITY_NAMES[modality]}, which has no HU"
+        )
     if not is_ct and config.crop == "lungs":
-        raise _unusable("crop", config.crop, "multiple-of-8 or none: the cohort is MR")
+        raise _unusable("crop", config.crop, f"multiple-of-8 or none: the cohort is {MODALITY_NAMES[modality]}")
     if card is not None:
         _check_card(config, card, channels)
         return CaseSettings(
@@ -129,7 +132,7 @@ def settings_of(
             channels=channels,
         )
     return CaseSettings(
-        spacing_mm=config.spacing_mm or (DEFAULT_SPACING_MM if is_ct else DEFAULT_MR_SPACING_MM),
+        spacing_mm=config.spacing_mm or (DEFAULT_MR_SPACING_MM if modality == "MR" else DEFAULT_SPACING_MM),
         window_hu=(config.window_hu or DEFAULT_WINDOW_HU) if is_ct else None,
         crop=config.crop or ("lungs" if is_ct else "multiple-of-8"),
         margin_mm=config.margin_mm,
@@ -151,11 +154,13 @@ def _check_card(config: PreprocessConfig, card: ModelCard, channels: tuple[str, 
                 expected=f"{_show(of_card)}, as in the model card",
                 do=f"omit --{name} with --segmentation-model",
             )
-    # The contract's literals hold modality, unit and orientation; these are the values that a card may still get wrong.
-    names = ", ".join(channels)
+    # The contract's literals hold the orientation; these are the values that a card may still get wrong.
+    names, modality, unit = ", ".join(channels), modality_of(channels), unit_of(channels)
     for what, seen, expected, fits in (
         ("channels", wanted.channels, f"{len(channels)}: {names}, as in the cohort", wanted.channels == len(channels)),
         ("channel_names", ", ".join(wanted.channel_names), f"{names}, as in the cohort", wanted.channel_names == channels),
+        ("modality", wanted.modality, f"{modality}, as in the cohort", wanted.modality == modality),
+        ("unit", wanted.unit, f"{unit} for {modality}", wanted.unit == unit),
         ("spacing_mm", _show(wanted.spacing_mm), "three numbers from 0.2 to 10 mm", all(0.2 <= x <= 10 for x in wanted.spacing_mm)),
         ("window_hu", _show(wanted.window_hu or ()), "for CT in ascending order", _window_fits(wanted.window_hu, channels)),
     ):  # fmt: skip

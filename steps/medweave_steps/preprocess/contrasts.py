@@ -1,4 +1,4 @@
-"""MR: several contrasts on one grid, without a unit; each is resampled like a CT and then made standard."""
+"""MR and PET: channels on one grid; each is resampled like a CT. MR has no unit and is standardized; PET keeps its SUV."""
 
 from __future__ import annotations
 
@@ -59,21 +59,18 @@ def box_of_multiples(shape: Triple, *, case_id: str) -> Box:
     return (start[0], start[1], start[2]), (stop[0], stop[1], stop[2])
 
 
-def standardised(
+def joined(
     channels: list[FloatArray], crop: tuple[slice, ...], names: tuple[str, ...], *, case_id: str
 ) -> npt.NDArray[np.float32]:
-    """Return each channel with mean 0 and standard deviation 1 over the whole of the cropped volume, background included.
+    """Return the cropped channels as one array, float32 [channel, I, J, K].
 
-    Returns:
-        float32 [channel, I, J, K].
     Raises:
         FindingError: a channel has one value only.
-    Source: DistMIS, section III.
     """
     result = np.stack([np.asarray(channel[crop], dtype=np.float32) for channel in channels])
     for channel, name in zip(result, names, strict=True):
-        mean, deviation = float(channel.mean(dtype=np.float64)), float(channel.std(dtype=np.float64))
-        if not deviation > 0:
+        if not float(channel.std(dtype=np.float64)) > 0:
+            mean = float(channel.mean(dtype=np.float64))
             raise refuse(
                 "empty-contrast",
                 f"{case_id}: a contrast is empty.",
@@ -82,6 +79,17 @@ def standardised(
                 do="export the case again with all contrasts, or remove it and run check again",
                 case_id=case_id,
             )
+    return result
+
+
+def standardize(volume_CIJK: npt.NDArray[np.float32]) -> None:
+    """Give each channel mean 0 and standard deviation 1 over its whole volume, background included, in place.
+
+    Args:
+        volume_CIJK: float32 [channel, I, J, K]; no channel has one value only.
+    Source: DistMIS, section III.
+    """
+    for channel in volume_CIJK:
+        mean, deviation = float(channel.mean(dtype=np.float64)), float(channel.std(dtype=np.float64))
         channel -= np.float32(mean)
         channel /= np.float32(deviation)
-    return result

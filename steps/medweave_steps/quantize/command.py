@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +25,7 @@ from medweave_steps.runtime.imports import require
 from medweave_steps.runtime.options import option
 from medweave_steps.runtime.verb import StepContext, Verb
 from medweave_steps.runtime.write import atomic_directory
+from medweave_steps.tasks import task_named
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +58,6 @@ class QuantizeConfig:
 def run(config: QuantizeConfig, context: StepContext) -> Mapping[str, Any]:
     """Draw the windows, let NNCF find the ranges, and write a candidate that names its parent."""
     from medweave_steps.quantize.compress import QuantizeSettings, quantize
-    from medweave_steps.quantize.windows import calibration_sha256, choose_windows
 
     require("openvino", extra="quantize")
     card = read_card(config.exported_model)
@@ -67,27 +66,26 @@ def run(config: QuantizeConfig, context: StepContext) -> Mapping[str, Any]:
     listed_file(config.exported_model, card, openvino_weights_file("float32"), made_by="export")
     prepared = open_prepared(config.training_set)
     check_cohort_fits(card, prepared.cohort)
-    windows = choose_windows(prepared.cases("train"), card.input, num_windows=config.windows, seed=config.seed)
-    kinds = Counter(window.kind for window in windows)
-    context.notice(
-        f"calibrating on {len(windows)} windows of {len({w.case_id for w in windows})} training cases, "
-        f"{kinds['lesion']} of them around lesions."
-    )
+    task = task_named(card.task_name)
+    task.check_truth(prepared.cohort, card)
+    windows = task.calibration_windows(prepared.cases("train"), card, num_windows=config.windows, seed=config.seed)
+    num_windows = len(windows.inputs_BCIJK)
+    context.notice(f"calibrating on {num_windows} windows of {windows.num_cases} training cases, {windows.text}.")
     settings = QuantizeSettings(
         preset=config.preset, float_input_layer=config.float_input_layer, bias_correction=config.bias_correction
     )
     calibration = {
-        "windows": len(windows),
-        "lesion_windows": kinds["lesion"],
+        "windows": num_windows,
+        **windows.figures,
         **dataclasses.asdict(settings),
         "seed": config.seed,
-        "sha256": calibration_sha256(windows),
+        "sha256": windows.sha256,
     }
-    progress = context.progress(unit="window", total=len(windows))
+    progress = context.progress(unit="window", total=num_windows)
     with atomic_directory(config.output) as folder:
         num_quantizers = quantize(
             float32_xml,
-            [window.values_BCIJK for window in windows],
+            windows.inputs_BCIJK,
             folder / openvino_file("int8"),
             settings=settings,
             num_threads=context.num_threads,
@@ -114,7 +112,8 @@ def run(config: QuantizeConfig, context: StepContext) -> Mapping[str, Any]:
 
 DESCRIPTION = """\
 Quantizes an exported model to int8 by post-training quantization (NNCF), for OpenVINO on CPUs.
-Activation ranges are calibrated on windows of the training cases: half around lesions, half anywhere in the lungs.
+Activation ranges are calibrated on windows of the training cases: half around lesions of each label in turn, half anywhere
+(in the lungs, for a model whose input is cropped to them).
 The result is only a candidate: run gate on the machine type that runs segment, to accept or refuse it."""
 EXAMPLE = "medweave-step quantize --exported-model exported_model --training-set prepared/training_set --output int8_candidate"
 

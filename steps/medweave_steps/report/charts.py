@@ -98,7 +98,8 @@ def dice_chart(evaluation: Evaluation) -> Chart:
     alt = (
         f"Dice of {len(ranked)} cases, from {_two(dices, 0)} to {_two(dices, -1)}, each with the Dice of the baseline."
     )
-    caption = "Dice of each case. Line and band: mean over cases and its 95 % interval."
+    what = "each case, all labels as one mask" if evaluation.by_label else "each case"
+    caption = f"Dice of {what}. Line and band: mean over cases and its 95 % interval."
     return Chart(svg=_svg(draw, "dice"), alt=alt, caption=caption)
 
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from medweave_core.contracts import codec
-from medweave_core.contracts.body_parts import scans_of
-from medweave_core.contracts.labels import Label, only_label, upper_first
+from medweave_core.contracts.body_parts import scans_of_labels
+from medweave_core.contracts.labels import Label, declared_or_lesion, upper_first
 from medweave_core.contracts.volume import modality_of
 from medweave_core.errors import UsageError, UserInputError
 from medweave_steps.runtime.options import option
@@ -20,7 +20,11 @@ if TYPE_CHECKING:
     from medweave_core.contracts.report_fragment import ReportSummary
     from medweave_steps.io.cohort.prepared import CaseFolder
     from medweave_steps.report.gather import Material
+    from medweave_steps.report.outlines import ShownLabel
     from medweave_steps.report.overlay import Display, Focus, Picture
+
+
+_LONGEST_NAMES = 80  # characters of the names of several labels in a title
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,7 +38,7 @@ class ReportConfig:
     run_reports: tuple[Path, ...] = option("run_report.json of the previous steps", metavar="FILE")
     output: Path = option("folder to write: fragment.html (self-contained) and summary.json", metavar="DIR")
     title: str | None = option(
-        "title of the report (default: derived from the label of the preprocessed cases)", default=None
+        "title of the report (default: derived from the labels of the preprocessed cases)", default=None
     )
     max_overlays: int = option(
         "maximum number of cases shown as overlays: best, median, worst and cases between them", default=6
@@ -49,13 +53,15 @@ def run(config: ReportConfig, context: StepContext) -> Mapping[str, Any]:
     """Write the report's fragment and return the figures of the run report."""
     from medweave_core.contracts.report_fragment import FRAGMENT_FILE, SUMMARY_FILE
     from medweave_steps.report import gather
+    from medweave_steps.report.outlines import ONLY_LABEL, shown_labels
     from medweave_steps.report.overlay import display_of
     from medweave_steps.runtime.write import atomic_directory, write_text
 
     evaluation, lesions = gather.read_evaluation(config.evaluation)
     reports = gather.read_reports(config.run_reports)
     cohort = gather.prepared_cohort(config.case_batches)
-    label = only_label(cohort.labels, "the preprocessed cohort")
+    labels = declared_or_lesion(cohort.labels)
+    delivered, regions = gather.delivered_outputs(config.segmentations, labels)
     material = gather.Material(
         evaluation=evaluation,
         lesions=lesions,
@@ -64,13 +70,15 @@ def run(config: ReportConfig, context: StepContext) -> Mapping[str, Any]:
         gate=gather.gate_decision(reports),
         cases=gather.prepared_cases(config.case_batches),
         masks=gather.delivered_masks(config.segmentations),
-        label=label,
+        labels=labels,
         merges=cohort.merges,
-        display=display_of(cohort, label),
+        shown=shown_labels(delivered) if evaluation.by_label else ONLY_LABEL,
+        regions=regions,
+        display=display_of(cohort, labels),
     )
     with atomic_directory(config.output) as folder:
         overlays = _overlays(material, config.max_overlays, context)
-        summary = _summary(material, config.title or _title(cohort, label))
+        summary = _summary(material, config.title or _title(cohort, labels))
         html = _fragment(material, summary, overlays)
         write_text(folder / FRAGMENT_FILE, html)
         write_text(folder / SUMMARY_FILE, codec.dumps(summary))
@@ -98,7 +106,10 @@ def _overlays(material: Material, most: int, context: StepContext) -> list[dict[
             )
     progress = context.progress(unit="overlay", total=len(chosen))
     drawn = {}
-    jobs = [(material.cases[case.case_id], material.masks[case.case_id], material.display) for case in chosen]
+    jobs = [
+        (material.cases[case.case_id], material.masks[case.case_id], material.display, material.shown)
+        for case in chosen
+    ]
     for case_id, made, focus in finished_cases(_drawn, jobs, num_processes=context.num_threads):
         drawn[case_id] = made, focus
         progress.step(case_id)
@@ -114,15 +125,20 @@ def _overlays(material: Material, most: int, context: StepContext) -> list[dict[
     ]
 
 
-def _title(cohort: PreparedCohort, label: Label) -> str:
-    return f"{upper_first(label.title)} segmentation in {scans_of(label, modality_of(cohort.channels))}"
+def _title(cohort: PreparedCohort, labels: Sequence[Label]) -> str:
+    scans = scans_of_labels(labels, modality_of(cohort.channels))
+    if len(labels) == 1:
+        return f"{upper_first(labels[0].title)} segmentation in {scans}"
+    *first, last = [label.name for label in labels]
+    names = f"{', '.join(first)} and {last}"
+    return f"Segmentation of {names if len(names) <= _LONGEST_NAMES else f'{len(labels)} labels'} in {scans}"
 
 
-def _drawn(job: tuple[CaseFolder, Path, Display]) -> tuple[str, list[Picture], Focus]:
+def _drawn(job: tuple[CaseFolder, Path, Display, tuple[ShownLabel, ...]]) -> tuple[str, list[Picture], Focus]:
     from medweave_steps.report.overlay import pictures
 
-    case, mask, display = job
-    return case.case.case_id, *pictures(case, mask, display)
+    case, mask, display, labels = job
+    return case.case.case_id, *pictures(case, mask, display, labels)
 
 
 def _summary(material: Material, title: str) -> ReportSummary:
@@ -145,7 +161,7 @@ def _summary(material: Material, title: str) -> ReportSummary:
 
 def _fragment(material: Material, summary: ReportSummary, overlays: list[dict[str, Any]]) -> str:
     from medweave_core.contracts.report_fragment import SECTIONS_BEGIN, SECTIONS_END, stylesheet
-    from medweave_steps.report import charts, scaling, sections, trials
+    from medweave_steps.report import by_label, charts, scaling, sections, training_facts, trials
     from medweave_steps.runtime.imports import require
 
     evaluation, curves = material.evaluation, material.curves
@@ -169,11 +185,15 @@ def _fragment(material: Material, summary: ReportSummary, overlays: list[dict[st
         result_charts=result_charts,
         remarks=[*sections.remarks(evaluation), *sections.case_findings(material)],
         overlays=overlays,
+        label_rows=by_label.label_rows(evaluation),
+        label_cases=by_label.case_rows(evaluation, sections.ranked_cases(evaluation)),
+        output_word="region" if material.regions else "label",
+        shown_labels=material.shown,
         shown_as=sections.shown_as(material),
         cases=[(case, sections.case_cells(case)) for case in sections.ranked_cases(evaluation)],
         tags=sections.tags(evaluation),
         training_charts=training_charts,
-        training_facts=sections.training_facts(material),
+        training_facts=training_facts.training_facts(material),
         searches=trials.trials_of(material.reports),
         scaling=scaling.table_of(material.reports),
         gate=material.gate,

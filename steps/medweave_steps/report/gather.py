@@ -13,13 +13,16 @@ from medweave_core.contracts import codec
 from medweave_core.contracts.cohort import PreparedCohort
 from medweave_core.contracts.evaluation import Evaluation
 from medweave_core.contracts.gate import GateDecision
-from medweave_core.contracts.labels import Label, LabelMerge
+from medweave_core.contracts.labels import Label, LabelMerge, Region, declared_or_lesion
 from medweave_core.contracts.report import RunReport
+from medweave_core.contracts.segmentations import Segmentations
 from medweave_core.errors import UserInputError
 from medweave_steps.io.cohort.prepared import CaseFolder, open_prepared, read_contract
+from medweave_steps.report.outlines import ShownLabel
 from medweave_steps.report.overlay import Display
 
-NIFTI_MASK = "lesion_mask.nii.gz"
+NIFTI_MASK, RECORD_FILE = "lesion_mask.nii.gz", "segmentations.json"
+ALL_LABELS = "all labels"  # rows of the tables of `evaluate` that count all labels as one mask
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +51,9 @@ class Material:
         gate: the gate's decision, None without a report of gate.
         cases: prepared cases by id.
         masks: delivered NIfTI masks by case id.
-        label, merges: of the prepared cases.
+        labels, merges: of the prepared cases.
+        shown: labels that the pictures outline: those of the delivered masks.
+        regions: unions of labels that the model predicts.
         display: values of the volumes that the pictures show as black and as white.
     """
 
@@ -59,8 +64,10 @@ class Material:
     gate: GateDecision | None
     cases: Mapping[str, CaseFolder]
     masks: Mapping[str, Path]
-    label: Label
+    labels: tuple[Label, ...]
     merges: tuple[LabelMerge, ...]
+    shown: tuple[ShownLabel, ...]
+    regions: tuple[Region, ...]
     display: Display
 
     def results_of(self, verb: str) -> Mapping[str, Any]:
@@ -84,6 +91,7 @@ def read_evaluation(folder: Path) -> tuple[Evaluation, tuple[LesionRow, ...]]:
             rows = tuple(
                 LesionRow(case_id=row["case_id"], diameter_mm=float(row["diameter_mm"]), is_hit=_flag(row["hit"]))
                 for row in csv.DictReader(stream)
+                if row.get("label", ALL_LABELS) == ALL_LABELS
             )
     except (FileNotFoundError, KeyError, TypeError, ValueError) as error:
         raise _unreadable("the table of lesions (lesions.csv)", error, "evaluate") from error
@@ -141,6 +149,16 @@ def prepared_cohort(folders: Sequence[Path]) -> PreparedCohort:
 def delivered_masks(folders: Sequence[Path]) -> dict[str, Path]:
     """Return the delivered NIfTI masks of all folders of segmentations, by case id."""
     return {path.parent.name: path for folder in folders for path in sorted(folder.glob(f"*/{NIFTI_MASK}"))}
+
+
+def delivered_outputs(folders: Sequence[Path], labels: Sequence[Label]) -> tuple[tuple[Label, ...], tuple[Region, ...]]:
+    """Return labels, ascending by value, and regions of the delivered masks; without a record the labels of the prepared cases."""
+    path = folders[0] / RECORD_FILE
+    regions: tuple[Region, ...] = ()
+    if path.is_file():
+        record = read_contract(Segmentations, path, where="the record of the segmentations (segmentations.json)")
+        labels, regions = declared_or_lesion(record.labels), record.regions
+    return tuple(sorted(labels, key=lambda label: label.value)), regions
 
 
 def _flag(text: str) -> bool:

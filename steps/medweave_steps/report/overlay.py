@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import io
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,22 +15,25 @@ import numpy.typing as npt
 from medweave_core.contracts.body_parts import is_in_lungs
 from medweave_core.contracts.cohort import PreparedCohort
 from medweave_core.contracts.labels import Label
-from medweave_core.contracts.volume import Triple, VolumeInfo
+from medweave_core.contracts.volume import Triple, VolumeInfo, modality_of
 from medweave_core.errors import UserInputError
 from medweave_steps.io import geometry
 from medweave_steps.io.cohort.prepared import CaseFolder
 from medweave_steps.metrics.components import connected_components
 from medweave_steps.metrics.lesions import match_lesions
+from medweave_steps.report.outlines import ONLY_LABEL, Outline, ShownLabel, outlines_of, outlines_text
 from medweave_steps.report.words import minus
 from medweave_steps.runtime.imports import require
 
 FloatArray = npt.NDArray[np.float32]
 BoolArray = npt.NDArray[np.bool_]
+LabelArray = npt.NDArray[np.uint8]
 
 # The window that radiologists read lungs in.
 _LUNG_LEVEL_HU, _LUNG_WIDTH_HU = -600.0, 1500.0
 # A skull-stripped brain is about 0.5 to 3 standard deviations above the mean that its black background pulls down.
 MR_WINDOW_SD = (-0.6, 5.0)
+PET_WINDOW_SUV = (0.0, 10.0)
 ZOOM_FIELD_MM = 50.0
 ZOOM_PIXELS_MM = 0.25
 
@@ -58,18 +62,21 @@ AXIAL = VIEWS[0]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Display:
-    """The values shown as black and as white, HU or standard deviations, and their name in texts."""
+    """The values shown as black and as white, HU, SUV or standard deviations, and their name in texts."""
 
     window: tuple[float, float]
     name: str
     text: str
 
 
-def display_of(cohort: PreparedCohort, label: Label) -> Display:
+def display_of(cohort: PreparedCohort, labels: Sequence[Label]) -> Display:
     """Return how volumes are shown: labels in the lungs in the lung window, other CT in the window of the prepared cases."""
+    if modality_of(cohort.channels) == "PT":
+        low, high = PET_WINDOW_SUV
+        return Display(window=PET_WINDOW_SUV, name=cohort.channels[0], text=f"SUV from {low:g} to {high:g}")
     if cohort.window_hu is None:
         return Display(window=MR_WINDOW_SD, name=cohort.channels[0], text=cohort.channels[0])
-    if is_in_lungs(label):
+    if all(map(is_in_lungs, labels)):
         level, width = _LUNG_LEVEL_HU, _LUNG_WIDTH_HU
         text = f"lung window (level {minus(level)} HU, width {width:g} HU)"
         return Display(window=(level - width / 2, level + width / 2), name="lung window", text=text)
@@ -80,15 +87,16 @@ def display_of(cohort: PreparedCohort, label: Label) -> Display:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Scan:
-    """One case to be drawn: volume (of MR the first contrast) and ground truth on the prepared grid, the prediction (0 or 1) on
-    the source's."""
+    """One case to be drawn: volume (of MR the first contrast) and ground truth on the prepared grid, the prediction on the
+    source's. The masks hold the values of the shown labels."""
 
     case_id: str
     info: VolumeInfo
     volume_IJK: FloatArray
-    truth_IJK: BoolArray
-    found_RAS: FloatArray
+    truth_IJK: LabelArray
+    found_RAS: LabelArray
     display: Display
+    labels: tuple[ShownLabel, ...]
 
     @property
     def window(self) -> tuple[float, float]:
@@ -104,7 +112,7 @@ class Picture:
         png: data URI.
         width, height: extent in picture units (pixels of the plane) that outlines are drawn in.
         aspect: width over height in mm.
-        truth, found: SVG path data of the outlines; empty where there is none.
+        outlines: one for each label.
         lens: x, y, width, height of the field that the zoomed picture shows, or None.
     """
 
@@ -114,8 +122,7 @@ class Picture:
     width: float
     height: float
     aspect: float
-    truth: str
-    found: str
+    outlines: tuple[Outline, ...]
     lens: tuple[float, float, float, float] | None
     sides: tuple[str, str, str, str]
 
@@ -128,11 +135,11 @@ class Focus:
     what: str
 
 
-def read_mask(path: Path, info: VolumeInfo) -> FloatArray:
-    """Return the delivered mask as 0 and 1 in the order of the prepared volume's axes, on the source's grid.
+def read_mask(path: Path, info: VolumeInfo, labels: Sequence[ShownLabel]) -> LabelArray:
+    """Return the delivered mask with the values of the labels, in the order of the prepared volume's axes, on the source's grid.
 
     Raises:
-        UserInputError: it cannot be read, or has not the source's shape.
+        UserInputError: it cannot be read, has not the source's shape, or holds several values for one label.
     """
     nibabel = require("nibabel", extra="report")
     try:
@@ -143,13 +150,16 @@ def read_mask(path: Path, info: VolumeInfo) -> FloatArray:
         array = array.transpose(2, 1, 0)
     if array.shape != info.source_grid.shape:
         raise _bad_mask(info, f"shape {array.shape}")
-    is_foreground = geometry.to_ras_order(array, info.source_axis, info.source_flipped) > 0
+    mask_RAS = geometry.to_ras_order(array, info.source_axis, info.source_flipped)
+    if len(labels) > 1:
+        return np.where(np.isin(mask_RAS, [label.value for label in labels]), mask_RAS, 0).astype(np.uint8)
+    is_foreground = mask_RAS > 0
     if is_foreground.any() and array.max() != array[array > 0].min():
         raise _bad_mask(info, "several foreground values")
-    return is_foreground.astype(np.float32)
+    return is_foreground.astype(np.uint8)
 
 
-def on_prepared_grid(mask_RAS: FloatArray, info: VolumeInfo) -> BoolArray:
+def on_prepared_grid(mask_RAS: LabelArray, info: VolumeInfo) -> BoolArray:
     """Return the mask's nearest voxels on the prepared grid."""
     nearest = [np.rint(_source_index(info, axis)).astype(np.intp) for axis in range(3)]
     clipped = [np.clip(index, 0, size - 1) for index, size in zip(nearest, mask_RAS.shape, strict=True)]
@@ -179,13 +189,16 @@ def choose_foci(found: BoolArray, truth: BoolArray, info: VolumeInfo) -> list[Fo
     return [Focus(voxel=_voxel(centre), what="through the center; no lesion in either mask")]
 
 
-def pictures(case: CaseFolder, mask_path: Path, display: Display) -> tuple[list[Picture], Focus]:
+def pictures(
+    case: CaseFolder, mask_path: Path, display: Display, labels: tuple[ShownLabel, ...] = ONLY_LABEL
+) -> tuple[list[Picture], Focus]:
     """Draw three planes through the focus, the axial one also enlarged, and a missed lesion enlarged; return them and the focus.
 
     Args:
         case: a prepared case; its ground truth is drawn where it has one.
         mask_path: the delivered NIfTI mask.
         display: values shown as black and as white.
+        labels: that are outlined; with one, every foreground voxel belongs to it.
     Raises:
         UserInputError: the mask cannot be read or belongs to another source.
     """
@@ -194,26 +207,36 @@ def pictures(case: CaseFolder, mask_path: Path, display: Display) -> tuple[list[
         case_id=case.case.case_id,
         info=info,
         volume_IJK=case.volume_CIJK()[0],
-        truth_IJK=case.label_IJK() > 0 if case.case.has_label else np.zeros(info.grid.shape, np.bool_),
-        found_RAS=read_mask(mask_path, info),
+        truth_IJK=_truth(case, labels) if case.case.has_label else np.zeros(info.grid.shape, np.uint8),
+        found_RAS=read_mask(mask_path, info, labels),
         display=display,
+        labels=labels,
     )
-    foci = choose_foci(on_prepared_grid(scan.found_RAS, info), scan.truth_IJK, info)
+    foci = choose_foci(on_prepared_grid(scan.found_RAS, info), scan.truth_IJK > 0, info)
     planes = [_picture(view, scan, foci[0]) for view in VIEWS]
     names = ("axial, enlarged", "missed lesion, enlarged")
     return [*planes, *(_zoomed(AXIAL, scan, focus, name) for focus, name in zip(foci, names, strict=False))], foci[0]
 
 
-def _layers(view: View, scan: Scan, focus: Focus) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """Return image (HU or standard deviations), ground truth and prediction (0 to 1) of a plane, turned as displayed."""
+def _truth(case: CaseFolder, labels: Sequence[ShownLabel]) -> LabelArray:
+    """Return the ground truth with the values of the labels; voxels without annotation are background."""
+    stored = case.label_IJK()
+    if len(labels) > 1:
+        return np.where(np.isin(stored, [label.value for label in labels]), stored, 0).astype(np.uint8)
+    return (stored > 0).astype(np.uint8)
+
+
+def _layers(view: View, scan: Scan, focus: Focus) -> tuple[FloatArray, list[tuple[FloatArray, FloatArray]]]:
+    """Return the image (HU or standard deviations) of a plane, and ground truth and prediction (0 to 1) of each label, turned as
+    displayed."""
     place = focus.voxel[view.normal]
-    layers = (
-        np.take(scan.volume_IJK, place, axis=view.normal),
-        np.take(scan.truth_IJK, place, axis=view.normal).astype(np.float32),
-        _plane_of_mask(scan.found_RAS, scan.info, view.normal, place),
-    )
-    image, truth, found = (_turned(layer, view) for layer in layers)
-    return image, truth, found
+    image = _turned(np.take(scan.volume_IJK, place, axis=view.normal), view)
+    truth = np.take(scan.truth_IJK, place, axis=view.normal)
+    masks = []
+    for label in scan.labels:
+        found = _plane_of_label(scan.found_RAS, label.value, scan.info, view.normal, place)
+        masks.append((_turned((truth == label.value).astype(np.float32), view), _turned(found, view)))
+    return image, masks
 
 
 def _turned(plane: Any, view: View) -> Any:
@@ -229,11 +252,13 @@ def _source_index(info: VolumeInfo, axis: int) -> npt.NDArray[np.float64]:
     return positions
 
 
-def _plane_of_mask(mask_RAS: FloatArray, info: VolumeInfo, normal: int, place: int) -> FloatArray:
+def _plane_of_label(mask_RAS: LabelArray, value: int, info: VolumeInfo, normal: int, place: int) -> FloatArray:
     lower, upper, weight = geometry.interpolation(
         _source_index(info, normal)[place : place + 1], mask_RAS.shape[normal]
     )
-    below, above = (np.take(mask_RAS, int(index[0]), axis=normal) for index in (lower, upper))
+    below, above = (
+        (np.take(mask_RAS, int(index[0]), axis=normal) == value).astype(np.float32) for index in (lower, upper)
+    )
     plane: FloatArray = below + (above - below) * weight[0]
     others = [axis for axis in range(3) if axis != normal]
     for place_in_plane, axis in enumerate(others):
@@ -242,19 +267,18 @@ def _plane_of_mask(mask_RAS: FloatArray, info: VolumeInfo, normal: int, place: i
 
 
 def _picture(view: View, scan: Scan, focus: Focus) -> Picture:
-    image, truth, found = _layers(view, scan, focus)
+    image, masks = _layers(view, scan, focus)
     height, width = image.shape
     shown = scan.display.name
     row_mm, column_mm = scan.info.grid.spacing_mm[view.row], scan.info.grid.spacing_mm[view.column]
     return Picture(
         name=view.name,
-        alt=f"{view.name.capitalize()} plane of {scan.case_id}, {focus.what}, {shown}, with {_outlines(truth, found)}.",
+        alt=f"{view.name.capitalize()} plane of {scan.case_id}, {focus.what}, {shown}, with {outlines_text(scan.labels, masks)}.",
         png=_png(image, scan.window),
         width=width,
         height=height,
         aspect=round(width * column_mm / (height * row_mm), 4),
-        truth=_path(truth),
-        found=_path(found),
+        outlines=outlines_of(scan.labels, masks),
         lens=_lens(view, image.shape, scan.info, focus) if view is AXIAL else None,
         sides=view.sides,
     )
@@ -264,25 +288,29 @@ def _zoomed(view: View, scan: Scan, focus: Focus, name: str) -> Picture:
     """Return the field around the focus on a finer grid, so that a lesion of a few voxels can be judged."""
     from scipy import ndimage
 
-    layers = _layers(view, scan, focus)
-    rows, columns = _field(view, layers[0].shape, scan.info, focus)
+    image, masks = _layers(view, scan, focus)
+    rows, columns = _field(view, image.shape, scan.info, focus)
     at = np.meshgrid(rows, columns, indexing="ij")
-    image, truth, found = (
-        ndimage.map_coordinates(np.ascontiguousarray(layer), at, order=order, mode="constant", cval=outside)
-        for layer, order, outside in zip(layers, (3, 1, 1), (scan.window[0], 0, 0), strict=True)
-    )
+
+    def enlarged(layer: FloatArray, order: int, outside: float) -> FloatArray:
+        finer: FloatArray = ndimage.map_coordinates(
+            np.ascontiguousarray(layer), at, order=order, mode="constant", cval=outside
+        )
+        return finer
+
+    image = enlarged(image, 3, scan.window[0])
+    masks = [(enlarged(truth, 1, 0), enlarged(found, 1, 0)) for truth, found in masks]
     return Picture(
         name=name,
         alt=(
             f"{view.name.capitalize()} plane of {scan.case_id}, enlarged to a field of {ZOOM_FIELD_MM:g} mm, {focus.what}, "
-            f"with {_outlines(truth, found)}."
+            f"with {outlines_text(scan.labels, masks)}."
         ),
         png=_png(image, scan.window),
         width=len(columns),
         height=len(rows),
         aspect=1.0,
-        truth=_path(truth),
-        found=_path(found),
+        outlines=outlines_of(scan.labels, masks),
         lens=None,
         sides=view.sides,
     )
@@ -308,11 +336,6 @@ def _lens(view: View, shape: tuple[int, ...], info: VolumeInfo, focus: Focus) ->
     return (values[0], values[1], values[2], values[3])
 
 
-def _outlines(truth: FloatArray, found: FloatArray) -> str:
-    parts = [name for name, mask in (("the ground truth", truth), ("the prediction", found)) if (mask >= 0.5).any()]
-    return f"the outlines of {' and '.join(parts)}" if parts else "no lesion outlined"
-
-
 def _png(image: FloatArray, window: tuple[float, float]) -> str:
     pillow = require("PIL.Image", extra="report")
     low, high = window
@@ -320,24 +343,6 @@ def _png(image: FloatArray, window: tuple[float, float]) -> str:
     stream = io.BytesIO()
     pillow.fromarray(np.ascontiguousarray(grey)).save(stream, "PNG", optimize=True)
     return "data:image/png;base64," + base64.b64encode(stream.getvalue()).decode("ascii")
-
-
-def _path(mask: FloatArray) -> str:
-    """Return the outline of a mask at one half as an SVG path in picture units (the first pixel's center lies at 0.5, 0.5)."""
-    if not (mask >= 0.5).any():
-        return ""
-    contourpy = require("contourpy", extra="report")
-    padded = np.pad(mask, 1)
-    lines = contourpy.contour_generator(z=padded, name="serial").lines(0.5)
-    parts = []
-    for line in lines:
-        points = [f"{_short(x - 0.5)} {_short(y - 0.5)}" for x, y in line]
-        parts.append(f"M{'L'.join(points[:-1] if points[0] == points[-1] else points)}Z")
-    return "".join(parts)
-
-
-def _short(value: float) -> str:
-    return f"{value:.2f}".rstrip("0").rstrip(".")
 
 
 def _voxel(centre: Any) -> Triple:

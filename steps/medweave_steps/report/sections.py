@@ -6,12 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from medweave_core.contracts import codec
-from medweave_core.contracts.energy import CountedEnergy
 from medweave_core.contracts.evaluation import CaseFigures, Evaluation
 from medweave_core.contracts.gate import GateComparison, GateDecision, GateFigures, GateSpeed
 from medweave_core.contracts.labels import Label, upper_first
-from medweave_core.contracts.progress import duration
 from medweave_core.contracts.report_fragment import HeadlineFigure
 from medweave_core.contracts.volume import CT_CHANNELS
 from medweave_steps.report import scaling, trials
@@ -57,12 +54,24 @@ def sections_of(material: Material) -> tuple[tuple[str, str], ...]:
 
 def headline(evaluation: Evaluation) -> tuple[HeadlineFigure, ...]:
     """Return the figures that the report opens with."""
-    return tuple(_figure(evaluation, *row) for row in _HEADLINE)
+    return tuple(_figure(evaluation, *row) for row in _headline_rows(evaluation))
+
+
+def _headline_rows(evaluation: Evaluation) -> tuple[tuple[str, str | None, str, str | None], ...]:
+    if not evaluation.by_label:
+        return _HEADLINE
+    first, *others = _HEADLINE
+    union = (first[0], first[1], "Dice of all labels as one mask, mean over cases", first[3])
+    return (
+        ("dice_by_label_mean", "dice_by_label_ci", f"Dice, mean over {_outputs_word(evaluation)}", None),
+        union,
+        *others,
+    )
 
 
 def all_figures(evaluation: Evaluation) -> tuple[HeadlineFigure, ...]:
     """Return every pooled figure, for the table."""
-    rows = sorted((*_HEADLINE, *_MORE), key=lambda row: _ORDER.index(row[0].split("_")[0]))
+    rows = sorted((*_headline_rows(evaluation), *_MORE), key=lambda row: _ORDER.index(row[0].split("_")[0]))
     return tuple(_figure(evaluation, *row) for row in rows)
 
 
@@ -87,6 +96,7 @@ def remarks(evaluation: Evaluation) -> list[str]:
     """Return remarks that a reader needs to interpret the figures."""
     draws = evaluation.bootstrap
     sentences = [
+        *_about_labels(evaluation),
         "Metrics are computed on the grid of the source series, from the delivered masks "
         f"({_formats(evaluation.per_case)}). A lesion is a connected component (26 neighbors) of the ground truth; it counts "
         "as detected if a predicted component overlaps it. A false positive is a predicted component that overlaps no lesion.",
@@ -108,6 +118,25 @@ def remarks(evaluation: Evaluation) -> list[str]:
     if evaluation.cases_without_ground_truth:
         names = ", ".join(evaluation.cases_without_ground_truth)
         sentences.append(f"Segmented, but excluded from all metrics because there is no ground truth: {names}.")
+    return sentences
+
+
+def _outputs_word(evaluation: Evaluation) -> str:
+    return "regions" if any(len(one.values) > 1 for one in evaluation.by_label) else "labels"
+
+
+def _about_labels(evaluation: Evaluation) -> list[str]:
+    """Return how several labels are counted; nothing for one."""
+    if not evaluation.by_label:
+        return []
+    sentences = [
+        f"The first table counts all labels as one mask, except for the mean over {_outputs_word(evaluation)}."
+    ]
+    if evaluation.labels_not_evaluated:
+        names = ", ".join(evaluation.labels_not_evaluated)
+        sentences.append(
+            f"Not evaluated, because the ground truth has no such labels: {names}. Voxels of these labels count as background."
+        )
     return sentences
 
 
@@ -155,83 +184,6 @@ def shown_as(material: Material) -> str:
     return upper_first(material.display.text)
 
 
-def training_facts(material: Material) -> list[tuple[str, str]]:
-    """Return the facts of the training, from the run reports of train and, if it ran, of train-distributed."""
-    first, further = material.results_of("train"), material.results_of("train-distributed")
-    known, last = first.get("training", {}), further or first
-    chosen, metrics = last.get("postprocessing", {}), last.get("metrics", {})
-    facts = [
-        ("Strategy", _strategy_of(known)),
-        ("Seed", known.get("seed")),
-        ("Cases", _cases_of(known)),
-        ("Steps", _steps_of(known)),
-        ("Time", f"{duration(known['seconds'])} on {known.get('num_threads')} threads" if "seconds" in known else None),
-        ("Throughput", _pace_of(known)),
-        ("Energy", _energy_of(known)),
-        ("Continued training", _rounds_of(further.get("training", {}))),
-        ("Throughput of continued training", _pace_of(further.get("training", {}))),
-        ("Energy of continued training", _energy_of(further.get("training", {}))),
-        ("Validation Dice", _known(metrics.get("validation_dice"), 3)),
-        ("Validation sensitivity", _known(metrics.get("validation_sensitivity"), 3)),
-        ("Validation false positives", _known(metrics.get("validation_false_positives_per_scan"), 2, " per scan")),
-        (
-            "Thresholds selected on the validation split",
-            f"voxel probability {chosen['threshold']:g}; lesion peak probability {chosen.get('min_peak', 0):g} "
-            f"and volume {chosen['min_volume_mm3']:g} mm³"
-            if chosen
-            else None,
-        ),
-    ]
-    return [(name, str(value)) for name, value in facts if value is not None]
-
-
-def _cases_of(known: Mapping[str, Any]) -> str | None:
-    if "num_training_cases" not in known:
-        return None
-    lesions = f" with {known['num_training_lesions']} lesions" if "num_training_lesions" in known else ""
-    return f"{known['num_training_cases']} for training{lesions}, {known.get('num_validation_cases')} for validation"
-
-
-def _strategy_of(known: Mapping[str, Any]) -> str | None:
-    ranks = known.get("world_size", 1)
-    return f"{known.get('strategy')}, {ranks} ranks" if ranks > 1 else known.get("strategy")
-
-
-def _pace_of(known: Mapping[str, Any]) -> str | None:
-    """Return throughput, share of the time spent waiting for data, and bytes that ranks exchanged, as text; None if unknown."""
-    if not known.get("step_seconds") or "data_wait_seconds" not in known:
-        return None
-    waited = known["data_wait_seconds"] / known["step_seconds"]
-    exchanged = known.get("synchronised_bytes", 0)
-    sent = f"; {exchanged / 2**20:,.1f} MiB exchanged for averaging by all ranks" if exchanged else ""
-    return f"{known['patches_per_second']:,.1f} patches per second; {waited:.1%} of the time waiting for data{sent}"
-
-
-def _energy_of(known: Mapping[str, Any]) -> str | None:
-    if "energy" not in known:
-        return None
-    return codec.from_json(CountedEnergy, known["energy"], where="the energy of the training").describe()
-
-
-def _rounds_of(known: Mapping[str, Any]) -> str | None:
-    if "rounds" not in known:
-        return None
-    rounds = f"{known['rounds']} rounds of {known['steps_per_round']} steps by {known['replicas']} replicas"
-    best = f"best after round {known['best_round']}" if known["best_round"] else "no round improved on the input model"
-    return f"{rounds}, engine {known['engine']}; {best}; {duration(known['seconds'])}"
-
-
-def _steps_of(known: Mapping[str, Any]) -> str | None:
-    if "steps_done" not in known:
-        return None
-    early = ", stopped early" if known.get("stopped_early") else ""
-    return f"{known['steps_done']}, best weights at step {known.get('best_step')}{early}"
-
-
-def _known(value: Any, digits: int, unit: str = "") -> str | None:
-    return None if value is None else f"{value:.{digits}f}{unit}"
-
-
 def model_facts(material: Material) -> list[tuple[str, str]]:
     """Return the rows about the model, its input and its training data."""
     prepared, segmented = material.results_of("preprocess"), material.results_of("segment")
@@ -242,7 +194,8 @@ def model_facts(material: Material) -> list[tuple[str, str]]:
         ("Precision and library", _precision(segmented)),
         ("Input", _input_of(prepared)),
         ("HU window", "{} to {} HU".format(*map(minus, prepared["window_hu"])) if "window_hu" in prepared else None),
-        ("Label", _label_text(material.label)),
+        ("Label" if len(material.labels) == 1 else "Labels", "; ".join(map(_label_text, material.labels))),
+        ("Regions", "; ".join(region.text for region in material.regions)),
         ("Merged labels", "; ".join(f"values {merge.text}" for merge in material.merges)),
         ("Field of view", _FIELDS_OF_VIEW.get(prepared.get("crop", ""))),
         ("Patients", ", ".join(f"{count} {split}" for split, count in splits.items()) or None),

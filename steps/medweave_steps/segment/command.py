@@ -8,29 +8,30 @@ import dataclasses
 import gc
 import itertools
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from medweave_core.contracts import codec
+from medweave_core.contracts.labels import shown
 from medweave_core.contracts.model import ModelCard
 from medweave_core.contracts.segmentations import Segmentations, SegmentedCase
 from medweave_core.contracts.volume import VolumeInfo
 from medweave_core.errors import UsageError, UserInputError
-from medweave_steps.inference.components import lesion_components
-from medweave_steps.inference.engine import Engine, open_engine
-from medweave_steps.inference.restore import restore_mask
-from medweave_steps.inference.windows import predict_probability
+from medweave_steps.inference.components import filter_outputs
+from medweave_steps.inference.engine import Engine
+from medweave_steps.inference.head import OutputHead
+from medweave_steps.inference.restore import restore_labels
 from medweave_steps.io.cohort.prepared import CaseFolder, open_prepared
 from medweave_steps.io.cohort.source_hu import open_source_hu
-from medweave_steps.io.model.folder import card_sha256, read_card
 from medweave_steps.runtime.options import option
 from medweave_steps.runtime.verb import StepContext, Verb
 from medweave_steps.runtime.write import atomic_directory
 from medweave_steps.segment.deliver import CaseDelivery, deliver_case, draft_dicom
+from medweave_steps.segment.ensemble import SegmentationModel, predict_mean, read_models
 from medweave_steps.segment.fit import check_fits
-from medweave_steps.segment.lesions import COLUMNS
+from medweave_steps.segment.lesions import columns_of
 
 RECORD_FILE = "segmentations.json"
 STAGES = ("load", "network", "restore", "write")
@@ -40,7 +41,11 @@ STAGES = ("load", "network", "restore", "write")
 class SegmentConfig:
     """Options of `segment`."""
 
-    segmentation_model: Path = option("model folder of export or gate, with model_card.json")
+    segmentation_model: tuple[Path, ...] = option(
+        "model folder of export or gate, with model_card.json; several folders are an ensemble: the mean of their probabilities, "
+        "with the median of their thresholds and filters for each label or region",
+        metavar="DIR",
+    )
     case_batch: Path = option("batch folder of preprocess, such as prepared/inference_batches/batch-000")
     output: Path = option(
         "folder to write: <case_id>/lesion_mask.nii.gz, lesions.csv and, for DICOM, lesion_mask.dcm, lesions_sr.dcm"
@@ -50,20 +55,23 @@ class SegmentConfig:
         default="openvino",
     )
     threshold: float | None = option(
-        "probability threshold for a lesion voxel, between 0 and 1 (default: the threshold in the model card)",
+        "probability threshold for a voxel of the label, or of every region, between 0 and 1 (default: the thresholds in the model "
+        "card; a model of several exclusive labels has none)",
         default=None,
     )
 
 
 def run(config: SegmentConfig, context: StepContext) -> Mapping[str, Any]:
     """Segment every case of a batch; return the counts and the mean seconds per stage."""
-    card = _at(config.threshold, read_card(config.segmentation_model), context)
+    model = read_models(config.segmentation_model)
+    model = dataclasses.replace(model, card=_at(config.threshold, model.card, context))
+    card = model.card
     prepared = open_prepared(config.case_batch)
     cases = prepared.cases()
     infos = {case.case.case_id: case.info() for case in cases}
     check_fits(card, prepared.cohort, list(infos.values()))
     clock = time.perf_counter()
-    engine = open_engine(config.segmentation_model, card, backend=config.backend, num_threads=context.num_threads)
+    engines = model.open(backend=config.backend, num_threads=context.num_threads)
     compile_s = time.perf_counter() - clock
     without_hu = sum(info.window_hu is not None and info.source_hu_start is None for info in infos.values())
     if without_hu:
@@ -73,29 +81,31 @@ def run(config: SegmentConfig, context: StepContext) -> Mapping[str, Any]:
         )
     if not cases:
         context.notice("the batch contains no case, so the output is empty")
-    if not card.label.has_codes and any(info.source_format == "dicom" for info in infos.values()):
+    without_codes = [label for label in card.foreground_labels if not label.has_codes]
+    if without_codes and any(info.source_format == "dicom" for info in infos.values()):
+        which = f"label{'s' if len(without_codes) > 1 else ''} {shown(without_codes)}"
         context.notice(
-            f"NIfTI masks and tables only, no DICOM SEG and SR: the label {card.label.text} of the model card has no DICOM codes "
-            "(category and type). Do: declare them with --labels of check, and train again."
+            f"NIfTI masks and tables only, no DICOM SEG and SR: the {which} of the model card "
+            f"{'have' if len(without_codes) > 1 else 'has'} no DICOM codes (category and type). Do: declare them with --labels of "
+            "check, and train again."
         )
-    model_sha256 = card_sha256(card)
     progress = context.progress(unit="case", total=len(cases))
     records: list[SegmentedCase] = []
     stages: list[Mapping[str, float]] = []
     with atomic_directory(config.output) as folder:
         for case in cases:
             info = infos[case.case.case_id]
-            delivery, seconds = segment_case(folder / info.case_id, case, info, engine, card, model_sha256=model_sha256)
+            delivery, seconds = segment_case(folder / info.case_id, case, info, engines, model)
             for finding in delivery.record.findings:
-                shown = f"(seen: {finding.seen}; body part of the label: {finding.expected})"
-                context.notice(f"{finding.what} {shown} Do: {finding.do}.")
+                details = f"(seen: {finding.seen}; body part of the label: {finding.expected})"
+                context.notice(f"{finding.what} {details} Do: {finding.do}.")
             if delivery.no_dicom_reason:
                 context.notice(
                     f"{info.case_id}: NIfTI mask and table only, no DICOM SEG and SR: {delivery.no_dicom_reason}."
                 )
             records.append(delivery.record)
             stages.append(seconds)
-            count = len(delivery.lesions)
+            count = delivery.record.num_lesions
             total = sum(seconds.values())
             progress.step(f"{info.case_id}: {count} lesion{'' if count == 1 else 's'} ({total:.1f} s)", lesions=count)
             context.add_case(
@@ -105,32 +115,46 @@ def run(config: SegmentConfig, context: StepContext) -> Mapping[str, Any]:
                 seconds={name: round(value, 3) for name, value in seconds.items()},
                 files=dict(delivery.record.files),
                 findings=codec.to_json(delivery.record.findings),
+                **({"by_label": codec.to_json(delivery.record.by_label)} if delivery.record.by_label else {}),
             )
         record = Segmentations(
             model_name=card.name,
-            model_sha256=model_sha256,
+            model_sha256=model.sha256,
             precision=card.precision,
             backend=config.backend,
             synthetic_data=prepared.cohort.synthetic,
             synthetic_model=card.synthetic_data,
-            table_columns=COLUMNS,
+            table_columns=columns_of(card.foreground_labels),
             labels=card.labels,
+            regions=card.output.regions,
+            ensemble=model.ensemble,
+            thresholds=OutputHead.of(card).filters_of(card.postprocessing),
             cases=tuple(records),
         )
         (folder / RECORD_FILE).write_text(codec.dumps(record), encoding="utf-8")
-    engine.close()
+    for engine in engines:
+        engine.close()
     return _results(record, stages, compile_s)
 
 
 def _at(threshold: float | None, card: ModelCard, context: StepContext) -> ModelCard:
     """Return the card with the threshold of the option, if it is used."""
-    if threshold is None or threshold == card.postprocessing.threshold:
+    filters = OutputHead.of(card).filters_of(card.postprocessing)
+    if threshold is None or all(one.threshold == threshold for one in filters):
         return card
     if not 0 < threshold < 1:
         raise UsageError("invalid value of --threshold.", seen=str(threshold), expected="a probability between 0 and 1")
-    own = card.postprocessing.threshold
-    context.notice(f"threshold {threshold:g} instead of {own:g}, the threshold of the metrics in the model card")
-    return dataclasses.replace(card, postprocessing=dataclasses.replace(card.postprocessing, threshold=threshold))
+    if card.output.activation == "softmax":
+        raise UsageError(
+            "--threshold does not apply to this model: each voxel gets its most probable label.",
+            seen=f"--threshold {threshold:g} with the labels {shown(card.foreground_labels)}",
+            expected="no --threshold, or a model with one label or with regions",
+        )
+    own = ", ".join(f"{one.threshold:g}" for one in filters)
+    context.notice(f"threshold {threshold:g} instead of {own}, the threshold of the metrics in the model card")
+    by_output = tuple(dataclasses.replace(one, threshold=threshold) for one in card.postprocessing.by_output)
+    chosen = dataclasses.replace(card.postprocessing, threshold=threshold, by_output=by_output)
+    return dataclasses.replace(card, postprocessing=chosen)
 
 
 @contextlib.contextmanager
@@ -145,10 +169,11 @@ def _without_collection() -> Iterator[None]:
 
 @_without_collection()
 def segment_case(
-    folder: Path, case: CaseFolder, info: VolumeInfo, engine: Engine, card: ModelCard, *, model_sha256: str
+    folder: Path, case: CaseFolder, info: VolumeInfo, engines: Sequence[Engine], model: SegmentationModel
 ) -> tuple[CaseDelivery, dict[str, float]]:
     """Segment one prepared case and write its results; return the outputs and the seconds per stage."""
-    marks = [time.perf_counter()]
+    marks, card, head = [time.perf_counter()], model.card, OutputHead.of(model.card)
+    filters = head.filters_of(card.postprocessing)
     volume_CIJK, source_hu = case.volume_CIJK(), open_source_hu(case.folder, info)
     if volume_CIJK.shape[1:] != info.grid.shape:
         raise UserInputError(
@@ -159,15 +184,15 @@ def segment_case(
         )
     with concurrent.futures.ThreadPoolExecutor(1) as pool:
         # Hundreds of source images are named while the network computes outside the interpreter.
-        drafting = pool.submit(draft_dicom, case, info, card, model_sha256=model_sha256)
+        drafting = pool.submit(draft_dicom, case, info, card, model_sha256=model.sha256)
         marks.append(time.perf_counter())
-        probability_IJK = predict_probability(engine, volume_CIJK, card)
+        probability_CIJK = predict_mean(engines, volume_CIJK, model.cards)
         marks.append(time.perf_counter())
-        found = lesion_components(probability_IJK, card.postprocessing, info.grid.spacing_mm)
-        mask = restore_mask(found.probability_IJK, info, threshold=card.postprocessing.threshold, boxes=found.boxes)
+        found = filter_outputs(probability_CIJK, head, filters, info.grid.spacing_mm)
+        label_map = restore_labels(found.probability_CIJK, info, head, filters, boxes=found.boxes)
         marks.append(time.perf_counter())
         draft = drafting.result()
-    delivery = deliver_case(folder, mask, info, source_hu, draft, card, model_sha256=model_sha256)
+    delivery = deliver_case(folder, label_map, info, source_hu, draft, card, model_sha256=model.sha256)
     marks.append(time.perf_counter())
     return delivery, {name: b - a for name, (a, b) in zip(STAGES, itertools.pairwise(marks), strict=True)}
 
@@ -191,12 +216,13 @@ def _results(record: Segmentations, stages: list[Mapping[str, float]], compile_s
 
 
 DESCRIPTION = """\
-Segments lesions in preprocessed cases and resamples the masks to the source grid. Per case, it writes lesion_mask.nii.gz and
-lesions.csv (volume in mm³, longest diameter in mm, mean HU for CT, slice). DICOM sources also get lesion_mask.dcm (DICOM SEG)
-and lesions_sr.dcm (DICOM SR, TID 1500), with the label codes of the model card. If the card has no codes, or the case shows
-another body part, only NIfTI and the table are written.
+Segments lesions in preprocessed cases and resamples the masks to the source grid. Per case, it writes lesion_mask.nii.gz (with the
+label values of the model card) and lesions.csv (volume in mm³, longest diameter in mm, mean HU for CT, slice). DICOM sources also
+get lesion_mask.dcm (DICOM SEG, one segment per label) and lesions_sr.dcm (DICOM SR, TID 1500), with the label codes of the model
+card. If a label of the card has no codes, or the case shows another body part, only NIfTI and the table are written.
 Inference runs on the CPU, in the precision that the model card fixes.
-Errors: a model whose card does not match the cases (spacing in mm, HU window, crop); model files that were modified."""
+Errors: a model whose card does not match the cases (spacing in mm, HU window, crop); models of an ensemble whose contracts differ;
+model files that were modified."""
 EXAMPLE = """\
 medweave-step segment --segmentation-model accepted_model \\
       --case-batch prepared/inference_batches/batch-000 --output segmentations"""

@@ -28,7 +28,7 @@ from medweave_steps.io.hashing import sha256_of_file
 from medweave_steps.segment.dicom_common import SourceSeries, read_source, values_as_they_are
 from medweave_steps.segment.dicom_seg import draft_segmentation, fill_segmentation
 from medweave_steps.segment.dicom_sr import build_report
-from medweave_steps.segment.lesions import Lesion, measure_lesions, write_table
+from medweave_steps.segment.lesions import LabelLesions, measure_labels, write_table
 from medweave_steps.segment.nifti_out import write_mask
 
 HEADERS_FILE = "source_headers.zip"
@@ -64,7 +64,7 @@ class CaseDelivery:
     """
 
     record: SegmentedCase
-    lesions: tuple[Lesion, ...]
+    labels: tuple[LabelLesions, ...]
     no_dicom_reason: str
 
 
@@ -73,12 +73,12 @@ def draft_dicom(case: CaseFolder, info: VolumeInfo, card: ModelCard, *, model_sh
 
     Returns:
         NoDicom for a NIfTI source, for a series of several multi-frame images, whose frames one SEG cannot reference, for images
-        whose identifiers are empty, repeated or invalid, for a card without codes, for a case that shows another part of the
-        body than the card's label lies in, and for a header that a DICOM object cannot copy.
+        whose identifiers are empty, repeated or invalid, for a card with a label without codes, for a case that shows another part
+        of the body than the card's labels lie in, and for a header that a DICOM object cannot copy.
     Raises:
         UserInputError: the headers are missing, or are not those of the volume's slices.
     """
-    if info.source_format != "dicom" or not card.label.has_codes:
+    if info.source_format != "dicom" or not all(label.has_codes for label in card.foreground_labels):
         return NoDicom()
     if body_part_finding(info, card):
         return NoDicom(reason="the label codes may not match the scanned body part")
@@ -106,7 +106,7 @@ def draft_dicom(case: CaseFolder, info: VolumeInfo, card: ModelCard, *, model_sh
 
 
 def body_part_finding(info: VolumeInfo, card: ModelCard) -> Finding | None:
-    """Return the finding that a case shows another part of the body than that of the card's label; None if nothing indicates it."""
+    """Return the finding that a case shows another part of the body than the card's labels; None if nothing indicates it."""
     seen, expected = contradiction(info.body_part, card.labels, has_lungs=info.has_lungs)
     if not seen:
         return None
@@ -133,7 +133,7 @@ def _header_fault(error: Exception) -> str:
 
 def deliver_case(
     folder: Path,
-    mask: npt.NDArray[np.uint8],
+    label_map: npt.NDArray[np.uint8],
     info: VolumeInfo,
     source_hu: SourceHu | None,
     draft: Draft | NoDicom,
@@ -145,33 +145,33 @@ def deliver_case(
 
     Args:
         folder: of the case; made here, inside a folder that appears only when it is complete.
-        mask: uint8, 0 or 1, on the source grid, in source order.
+        label_map: uint8 values of the card's labels, on the source grid, in source order.
         info: geometry of the case.
         source_hu: source HU of the case, for the mean HU of lesions.
         draft: of the DICOM outputs.
         card, model_sha256: the model and the digest of its card.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    labelled = mask if card.label.value == 1 else mask * np.uint8(card.label.value)
     # The NIfTI is mostly compression, which leaves the interpreter free for the rest.
     with concurrent.futures.ThreadPoolExecutor(1) as pool:
-        nifti = pool.submit(write_mask, folder / NIFTI_MASK, labelled, info)
-        instance_numbers = draft.source.instance_numbers(mask.shape[0]) if isinstance(draft, Draft) else ()
-        lesions = measure_lesions(mask, info, source_hu, instance_numbers)
-        write_table(folder / TABLE, lesions)
+        nifti = pool.submit(write_mask, folder / NIFTI_MASK, label_map, info)
+        instance_numbers = draft.source.instance_numbers(label_map.shape[0]) if isinstance(draft, Draft) else ()
+        labels = measure_labels(label_map, card.foreground_labels, info, source_hu, instance_numbers)
+        write_table(folder / TABLE, labels)
         if isinstance(draft, Draft):
-            draft = _try_to_write_dicom(folder, mask, draft, lesions, card, model_sha256)
+            draft = _try_to_write_dicom(folder, label_map, draft, labels, card, model_sha256)
         nifti.result()
     record = SegmentedCase(
         case_id=info.case_id,
         source_format=info.source_format,
         files={path.name: sha256_of_file(path) for path in sorted(folder.iterdir())},
-        num_lesions=len(lesions),
-        lesion_volume_mm3=round(sum(lesion.volume_mm3 for lesion in lesions), 2),
+        num_lesions=sum(len(one.lesions) for one in labels),
+        lesion_volume_mm3=round(sum(lesion.volume_mm3 for one in labels for lesion in one.lesions), 2),
         findings=(finding,) if (finding := body_part_finding(info, card)) else (),
+        by_label=tuple(one.totals for one in labels) if len(labels) > 1 else (),
     )
     reason = draft.reason if isinstance(draft, NoDicom) else ""
-    return CaseDelivery(record=record, lesions=tuple(lesions), no_dicom_reason=reason)
+    return CaseDelivery(record=record, labels=tuple(labels), no_dicom_reason=reason)
 
 
 def _uids_of(header: Any) -> ImageUids:
@@ -184,16 +184,16 @@ def _uids_of(header: Any) -> ImageUids:
 
 def _try_to_write_dicom(
     folder: Path,
-    mask: npt.NDArray[np.uint8],
+    label_map: npt.NDArray[np.uint8],
     draft: Draft,
-    lesions: Sequence[Lesion],
+    labels: Sequence[LabelLesions],
     card: ModelCard,
     model_sha256: str,
 ) -> Draft | NoDicom:
     """Write both DICOM outputs and return the draft; NoDicom, and neither output, where the source header prevents it."""
     try:
         with values_as_they_are():
-            _write_dicom(folder, mask, draft, lesions, card, model_sha256)
+            _write_dicom(folder, label_map, draft, labels, card, model_sha256)
     except Exception as error:
         reason = _header_fault(error)
         for name in (DICOM_MASK, STRUCTURED_REPORT):
@@ -204,16 +204,19 @@ def _try_to_write_dicom(
 
 def _write_dicom(
     folder: Path,
-    mask: npt.NDArray[np.uint8],
+    label_map: npt.NDArray[np.uint8],
     draft: Draft,
-    lesions: Sequence[Lesion],
+    labels: Sequence[LabelLesions],
     card: ModelCard,
     model_sha256: str,
 ) -> None:
     # Another mask is another object, so its digest is part of the name (DICOM PS3.5, chapter 9: one UID, one content).
-    digest = hashlib.sha256(np.flatnonzero(mask.view(np.bool_)).tobytes()).hexdigest()
-    identity = (draft.source.series_uid, model_sha256, digest, __version__)
-    fill_segmentation(draft.segmentation, mask, identity=identity)
+    voxels = np.flatnonzero(label_map)
+    digest = hashlib.sha256(voxels.tobytes())
+    if len(labels) > 1:
+        digest.update(label_map.reshape(-1)[voxels].tobytes())
+    identity = (draft.source.series_uid, model_sha256, digest.hexdigest(), __version__)
+    fill_segmentation(draft.segmentation, label_map, card, identity=identity)
     draft.segmentation.save_as(folder / DICOM_MASK, enforce_file_format=True)
-    report = build_report(lesions, draft.segmentation, draft.source, card, identity=identity)
+    report = build_report(labels, draft.segmentation, draft.source, card, identity=identity)
     report.save_as(folder / STRUCTURED_REPORT, enforce_file_format=True)

@@ -126,9 +126,10 @@ def research_text(title: str) -> str:
     return f"{dicom_text(upper_first(title), 64 - len(_RESEARCH))}{_RESEARCH}"
 
 
-def content_label(label: Label) -> str:
+def content_label(labels: Sequence[Label]) -> str:
     """Return the content label (CS, at most 16 characters) of a segmentation, such as LUNG_NODULES."""
-    return re.sub("[^A-Z0-9]+", "_", dicom_text(label.titles).upper()).strip("_")[:16].strip("_") or "SEGMENTATION"
+    text = labels[0].titles if len(labels) == 1 else ""
+    return re.sub("[^A-Z0-9]+", "_", dicom_text(text).upper()).strip("_")[:16].strip("_") or "SEGMENTATION"
 
 
 def concept(term: CodedTerm) -> Any:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from medweave_core.contracts.body_parts import procedure_of
-from medweave_core.contracts.labels import Label, upper_first
+from medweave_core.contracts.labels import Label, joint_title, upper_first
 from medweave_core.contracts.model import ModelCard
 from medweave_steps import __version__
 from medweave_steps.runtime.imports import require
@@ -21,20 +21,26 @@ from medweave_steps.segment.dicom_common import (
     research_text,
     settle_times,
 )
-from medweave_steps.segment.lesions import Lesion
+from medweave_steps.segment.lesions import LabelLesions, Lesion
 
 SERIES_NUMBER = 9002
 
 
 def build_report(
-    lesions: Sequence[Lesion], segmentation: Any, source: SourceSeries, card: ModelCard, *, identity: tuple[str, ...]
+    labels: Sequence[LabelLesions],
+    segmentation: Any,
+    source: SourceSeries,
+    card: ModelCard,
+    *,
+    identity: tuple[str, ...],
 ) -> Any:
-    """Return a measurement report: the number of lesions, and for each its volume, longest diameter and (of CT) mean HU.
+    """Return a measurement report: for each label the number of lesions, and for each of these its volume, longest diameter and
+    (of CT) mean HU.
 
     Each lesion has a tracking identifier, the segmentation and source images that show it, and its center (LPS, mm).
 
     Args:
-        lesions: the lesion table.
+        labels: the lesion table.
         segmentation: the DICOM Segmentation that it belongs to.
         source: the images.
         card: the model that found the lesions.
@@ -44,13 +50,20 @@ def build_report(
     """
     sr = require("highdicom.sr", extra="segment")
     codes = require("pydicom.sr.codedict", extra="segment").codes
-    groups = [_count(lesions, segmentation, card.label, identity)]
-    groups += [_lesion(lesion, segmentation, source, card, identity) for lesion in lesions]
+    groups = []
+    for one in labels:
+        # The identifiers of a model with one label are those of older versions.
+        place = (str(one.segment),) if len(labels) > 1 else ()
+        groups.append(_count(one, segmentation, (*place, *identity)))
+        groups += [
+            _lesion(lesion, one, segmentation, source, _algorithm(card, identity), (*place, *identity))
+            for lesion in one.lesions
+        ]
     report = sr.Comprehensive3DSR(
         evidence=[segmentation, *source.images],
         content=sr.MeasurementReport(
             observation_context=_observer(card, identity),
-            procedure_reported=concept(procedure_of(card.label)),
+            procedure_reported=concept(procedure_of(*card.foreground_labels, modality=card.input.modality)),
             imaging_measurements=groups,
             title=codes.DCM.ImagingMeasurementReport,
         ),
@@ -62,12 +75,16 @@ def build_report(
         manufacturer_model_name=card.name[:64],
         software_versions=__version__,
         device_serial_number=identity[1][:16],
-        series_description=research_text(f"{card.label.title} measurements"),
+        series_description=research_text(_title(card.foreground_labels)),
         is_complete=True,
         is_final=False,
     )
     settle_times(report, source)
     return report
+
+
+def _title(labels: Sequence[Label]) -> str:
+    return f"{labels[0].title} measurements" if len(labels) == 1 else f"measurements: {joint_title(labels)}"
 
 
 def _observer(card: ModelCard, identity: tuple[str, ...]) -> Any:
@@ -101,47 +118,54 @@ def _sites(label: Label) -> list[Any] | None:
     return [sr.FindingSite(anatomic_location=concept(label.anatomy), laterality=laterality)]
 
 
-def _count(lesions: Sequence[Lesion], segmentation: Any, label: Label, identity: tuple[str, ...]) -> Any:
+def _count(one: LabelLesions, segmentation: Any, identity: tuple[str, ...]) -> Any:
     sr = require("highdicom.sr", extra="segment")
     codes = require("pydicom.sr.codedict", extra="segment").codes
     number = sr.CodedConcept("246206008", "SCT", "Number of lesions")
     # Template 1500 requires at least one group: a scan without lesions has one that says so.
     return sr.MeasurementsAndQualitativeEvaluations(
         tracking_identifier=sr.TrackingIdentifier(
-            uid=derived_uid("all lesions", *identity), identifier=dicom_text(f"All {label.titles}")
+            uid=derived_uid("all lesions", *identity), identifier=dicom_text(f"All {one.label.titles}")
         ),
-        finding_type=_finding(label),
+        finding_type=_finding(one.label),
         source_images=[
             sr.SourceImageForMeasurementGroup(
                 referenced_sop_class_uid=segmentation.SOPClassUID,
                 referenced_sop_instance_uid=segmentation.SOPInstanceUID,
             )
         ],
-        finding_sites=_sites(label),
-        measurements=[sr.Measurement(name=number, value=len(lesions), unit=codes.UCUM.NoUnits)],
+        finding_sites=_sites(one.label),
+        measurements=[sr.Measurement(name=number, value=len(one.lesions), unit=codes.UCUM.NoUnits)],
     )
 
 
-def _lesion(lesion: Lesion, segmentation: Any, source: SourceSeries, card: ModelCard, identity: tuple[str, ...]) -> Any:
+def _lesion(
+    lesion: Lesion,
+    one: LabelLesions,
+    segmentation: Any,
+    source: SourceSeries,
+    algorithm: Any,
+    identity: tuple[str, ...],
+) -> Any:
     sr = require("highdicom.sr", extra="segment")
     codes = require("pydicom.sr.codedict", extra="segment").codes
     group = sr.VolumetricROIMeasurementsAndQualitativeEvaluations(
         tracking_identifier=sr.TrackingIdentifier(
             uid=derived_uid("lesion", str(lesion.lesion), *identity),
-            identifier=f"{dicom_text(upper_first(card.label.title), 56)} {lesion.lesion}",
+            identifier=f"{dicom_text(upper_first(one.label.title), 56)} {lesion.lesion}",
         ),
         referenced_segment=sr.ReferencedSegment(
             sop_class_uid=segmentation.SOPClassUID,
             sop_instance_uid=segmentation.SOPInstanceUID,
-            segment_number=1,
+            segment_number=one.segment,
             source_images=[
                 sr.SourceImageForSegmentation(image.SOPClassUID, image.SOPInstanceUID, frames)
                 for image, frames in source.references(lesion.first_slice, lesion.last_slice)
             ],
         ),
-        finding_type=_finding(card.label),
-        finding_sites=_sites(card.label),
-        algorithm_id=_algorithm(card, identity),
+        finding_type=_finding(one.label),
+        finding_sites=_sites(one.label),
+        algorithm_id=algorithm,
         measurements=[
             sr.Measurement(name=codes.SCT.Volume, value=round(lesion.volume_mm3, 2), unit=codes.UCUM.CubicMillimeter),
             sr.Measurement(
@@ -150,7 +174,7 @@ def _lesion(lesion: Lesion, segmentation: Any, source: SourceSeries, card: Model
             *_mean_hu(lesion),
         ],
     )
-    # All lesions are one segment, and a segment reference may not name frames: the centre says which of them this is.
+    # All lesions of a label are one segment, and a segment reference may not name frames: the centre says which of them this is.
     r, a, s = lesion.centre_ras_mm
     group[0].ContentSequence.append(
         sr.Scoord3DContentItem(

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from medweave_core.contracts.cohort import PreparedCohort
-from medweave_core.contracts.labels import only_label
+from medweave_core.contracts.labels import check_regions, shown
 from medweave_core.contracts.model import ModelCard
-from medweave_core.contracts.volume import VolumeInfo
+from medweave_core.contracts.volume import VolumeInfo, modality_of
 from medweave_core.errors import UserInputError
+from medweave_steps.inference.head import OutputHead
 from medweave_steps.io.geometry import ras_axes
 from medweave_steps.io.model.folder import holds_window
 
@@ -19,9 +20,10 @@ def check_fits(card: ModelCard, cohort: PreparedCohort, infos: Sequence[VolumeIn
     """Compare the model's input contract with every case of a batch, before any work is done.
 
     Raises:
-        UserInputError: one does not fit, and the first such case and what differs are named; the card declares several labels.
+        UserInputError: one does not fit, and the first such case and what differs are named; the card's labels, regions and filters
+            contradict each other.
     """
-    only_label(card.labels, f"the card of the model '{card.name}'")
+    _check_outputs(card)
     wanted = card.input.channel_names
     if wanted != cohort.channels or card.input.channels != len(wanted):
         raise _misfit(
@@ -44,8 +46,29 @@ def check_fits(card: ModelCard, cohort: PreparedCohort, infos: Sequence[VolumeIn
                 raise _misfit(card, info.case_id, f"{seen} ({file})", f"{expected} (model_card.json, input)")
 
 
+def _check_outputs(card: ModelCard) -> None:
+    labels, head = card.foreground_labels, OutputHead.of(card)
+    head.filters_of(card.postprocessing)
+    if card.output.regions:
+        check_regions(card.output.regions, labels)
+    values = [label.value for label in card.labels]
+    is_ambiguous = head.is_binary and len(labels) > 1 and not card.output.regions
+    if values == sorted(set(values)) and not is_ambiguous:
+        return
+    raise UserInputError(
+        f"the labels of the model '{card.name}' do not match its output.",
+        seen=f"labels {shown(labels)} and an output of one logit" if is_ambiguous else f"labels {shown(card.labels)}",
+        expected="one label for one logit, or an output with a channel for each label or region"
+        if is_ambiguous
+        else "different values, in ascending order",
+        do="train the model again; do not edit model_card.json by hand",
+    )
+
+
 def _compared(card: ModelCard, cohort: PreparedCohort, info: VolumeInfo) -> Iterable[tuple[str, str, str, bool]]:
     wanted = card.input
+    modality = modality_of(cohort.channels)
+    yield f'modality "{modality}"', f'modality "{wanted.modality}"', "cohort.json", modality == wanted.modality
     spacing = info.grid.spacing_mm
     same = all(abs(a - b) < _SAME_MM for a, b in zip(spacing, wanted.spacing_mm, strict=True))
     yield f"spacing {_mm(spacing)}", f"spacing {_mm(wanted.spacing_mm)}", "volume_info.json", same

@@ -11,11 +11,14 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from medweave_core.contracts.labels import Label
+from medweave_core.contracts.segmentations import LabelTotals
 from medweave_core.contracts.volume import VolumeInfo
 from medweave_steps.io.cohort.source_hu import SourceHu
 from medweave_steps.metrics.components import connected_components
 from medweave_steps.metrics.lesions import longest_diameters_mm
 
+LABEL_COLUMN = {"label": "name of the label; lesions are numbered for each label"}
 COLUMNS: Mapping[str, str] = {
     "lesion": "1, 2, … by falling volume",
     "volume_mm3": "number of voxels times voxel volume on the source grid, mm³",
@@ -47,9 +50,58 @@ class Lesion:
     centre_ras_mm: tuple[float, float, float]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LabelLesions:
+    """The lesions of one label.
+
+    Attributes:
+        segment: number of the label's segment in the DICOM SEG, from 1.
+        lesions: by falling volume.
+    """
+
+    label: Label
+    segment: int
+    lesions: tuple[Lesion, ...]
+
+    @property
+    def totals(self) -> LabelTotals:
+        """Number and volume of the lesions."""
+        return LabelTotals(
+            value=self.label.value,
+            name=self.label.name,
+            num_lesions=len(self.lesions),
+            volume_mm3=round(sum(lesion.volume_mm3 for lesion in self.lesions), 2),
+        )
+
+
+def columns_of(labels: Sequence[Label]) -> Mapping[str, str]:
+    """Return the columns of the table: with several labels the name of the label comes first."""
+    return {**LABEL_COLUMN, **COLUMNS} if len(labels) > 1 else COLUMNS
+
+
 def slice_axis(info: VolumeInfo) -> int:
     """Return axis of the source array that counts slices: the first for DICOM, the one nearest to Superior for NIfTI."""
     return 0 if info.source_format == "dicom" else info.source_axis[2]
+
+
+def measure_labels(
+    label_map: npt.NDArray[np.uint8],
+    labels: Sequence[Label],
+    info: VolumeInfo,
+    source_hu: SourceHu | None,
+    instance_numbers: Sequence[int | None] = (),
+) -> list[LabelLesions]:
+    """Measure the lesions of every label of a label map; see `measure_lesions`."""
+    return [
+        LabelLesions(
+            label=label,
+            segment=segment,
+            lesions=tuple(
+                measure_lesions((label_map == label.value).view(np.uint8), info, source_hu, instance_numbers)
+            ),
+        )
+        for segment, label in enumerate(labels, start=1)
+    ]
 
 
 def measure_lesions(
@@ -101,18 +153,23 @@ def measure_lesions(
     return lesions
 
 
-def write_table(path: Path, lesions: Sequence[Lesion]) -> None:
-    """Write `lesions.csv`: a header and one line per lesion, with the columns of `COLUMNS`."""
+def write_table(path: Path, groups: Sequence[LabelLesions]) -> None:
+    """Write `lesions.csv`: a header and one line per lesion, with the columns of `columns_of`."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(COLUMNS)
-    for a in lesions:
-        numbers = [
-            f"{a.volume_mm3:.2f}",
-            f"{a.longest_diameter_mm:.2f}",
-            "" if a.mean_hu is None else f"{a.mean_hu:.1f}",
-        ]
-        place = [a.slice, "" if a.instance_number is None else a.instance_number, a.first_slice, a.last_slice]
-        # Adding 0 turns a rounded -0.0 into 0.0.
-        writer.writerow([a.lesion, *numbers, *place, *(f"{round(x, 2) + 0.0:.2f}" for x in a.centre_ras_mm)])
+    writer.writerow(columns_of([group.label for group in groups]))
+    for group in groups:
+        first = [group.label.name] if len(groups) > 1 else []
+        writer.writerows([*first, *_row(lesion)] for lesion in group.lesions)
     path.write_text(text.getvalue(), encoding="utf-8")
+
+
+def _row(a: Lesion) -> list[object]:
+    numbers = [
+        f"{a.volume_mm3:.2f}",
+        f"{a.longest_diameter_mm:.2f}",
+        "" if a.mean_hu is None else f"{a.mean_hu:.1f}",
+    ]
+    place = [a.slice, "" if a.instance_number is None else a.instance_number, a.first_slice, a.last_slice]
+    # Adding 0 turns a rounded -0.0 into 0.0.
+    return [a.lesion, *numbers, *place, *(f"{round(x, 2) + 0.0:.2f}" for x in a.centre_ras_mm)]

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from medweave_core.documents.closest_match import closest
@@ -24,11 +25,32 @@ from medweave_steps.tasks.training import TaskOptions, TrainingTask
 
 if TYPE_CHECKING:
     from medweave_core.contracts.cohort import PreparedCohort
+    from medweave_core.contracts.gate import GateCase
     from medweave_core.contracts.model import ModelCard
+    from medweave_steps.inference.engine import Engine
     from medweave_steps.io.cohort.prepared import CaseFolder
 
 GROUP: plugins.Group = "medweave.tasks"
 BUILT_IN: Mapping[str, str] = {"segmentation": "medweave_steps.tasks.segmentation"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Calibration:
+    """Network inputs for the calibration of a quantized model.
+
+    Attributes:
+        inputs_BCIJK: float32 arrays of the network's input, batch size 1.
+        num_cases: training cases that they come from.
+        figures: what they show, for the model card: name to number.
+        text: the same for the user, such as `8 of them around lesions`.
+        sha256: digest over all inputs and their origin.
+    """
+
+    inputs_BCIJK: Sequence[Any]
+    num_cases: int
+    figures: Mapping[str, Any]
+    text: str
+    sha256: str
 
 
 class Task:
@@ -61,19 +83,44 @@ class Task:
         raise NotImplementedError
 
     def decisions(self, logits_BCIJK: Any, card: ModelCard) -> Any:
-        """Return what the model decides for logits, as an array of integers: equal decisions are equal results.
+        """Return what the model decides in each voxel, as integers [B, I, J, K]: equal integers are equal decisions.
 
         Args:
-            logits_BCIJK: float32 array.
+            logits_BCIJK: float32 array of `num_channels`.
         """
         raise NotImplementedError
 
-    def judge_case(self, folder: CaseFolder, prediction: Any, card: ModelCard) -> Any:
+    def check_truth(self, cohort: PreparedCohort, card: ModelCard) -> None:
+        """Check that the truth of prepared cases is what a model predicts, before it is judged or calibrated with them.
+
+        Raises:
+            UserInputError: the truth is of something else than the model predicts.
+        """
+        raise NotImplementedError
+
+    def predict(self, engine: Engine, volume_CIJK: Any, card: ModelCard) -> Any:
+        """Return the model's prediction for a prepared volume, for `judge_case`; `gate` measures how long it takes.
+
+        Raises:
+            InternalError: the network gave values that are not finite.
+        """
+        raise NotImplementedError
+
+    def judge_case(self, folder: CaseFolder, prediction: Any, card: ModelCard) -> GateCase:
         """Return how well a prediction agrees with the truth of a prepared case, for `gate`."""
         raise NotImplementedError
 
-    def calibration_windows(self, cases: Sequence[CaseFolder], card: ModelCard, *, num_windows: int, seed: int) -> Any:
-        """Return network inputs for the calibration of a quantized model, drawn from training cases."""
+    def calibration_windows(
+        self, cases: Sequence[CaseFolder], card: ModelCard, *, num_windows: int, seed: int
+    ) -> Calibration:
+        """Return network inputs for the calibration of a quantized model, drawn from training cases.
+
+        Args:
+            num_windows: how many, at least 1.
+            seed: the same seed and cases give the same inputs.
+        Raises:
+            UserInputError: there is no training case.
+        """
         raise NotImplementedError
 
 

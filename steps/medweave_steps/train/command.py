@@ -14,7 +14,7 @@ from medweave_core.contracts import codec
 from medweave_core.contracts.energy import CountedEnergy
 from medweave_core.contracts.model import InputContract, ModelCard, Postprocessing
 from medweave_core.contracts.report import RankFacts
-from medweave_core.contracts.volume import modality_of
+from medweave_core.contracts.volume import modality_of, unit_of
 from medweave_steps import __version__
 from medweave_steps.io.cohort.prepared import CaseFolder, PreparedFolder, open_prepared
 from medweave_steps.runtime.energy import POWERCAP
@@ -325,7 +325,7 @@ def _card(
             patch_multiple=config.patch_multiple,
             crop=cohort.crop,
             modality=modality,
-            unit="HU" if modality == "CT" else "SD",
+            unit=unit_of(cohort.channels),
             channels=len(cohort.channels),
             channel_names=cohort.channels,
         ),

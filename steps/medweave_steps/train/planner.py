@@ -78,8 +78,8 @@ class MemoryModel:
 MEMORY_MODELS = {
     ("cpu", False): MemoryModel(base_bytes=0.95 * GIB, bytes_per_weight=12, bytes_per_feature=10),
     ("cpu", True): MemoryModel(base_bytes=0.95 * GIB, bytes_per_weight=12, bytes_per_feature=8),
-    ("cuda", False): MemoryModel(base_bytes=0.5 * GIB, bytes_per_weight=12, bytes_per_feature=10),
-    ("cuda", True): MemoryModel(base_bytes=0.5 * GIB, bytes_per_weight=12, bytes_per_feature=8),
+    ("cuda", False): MemoryModel(base_bytes=0.5 * GIB, bytes_per_weight=12, bytes_per_feature=13),
+    ("cuda", True): MemoryModel(base_bytes=0.5 * GIB, bytes_per_weight=12, bytes_per_feature=6),
 }
 """By the type of the device and whether activations are in bfloat16, with SGD and momentum; measured, see
 docs/explanation/preset-auto.md."""

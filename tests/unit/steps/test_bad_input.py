@@ -63,7 +63,7 @@ def non_uniform_spacing(folder: Path) -> None:
 def wrong_modality(folder: Path) -> None:
     datasets = SERIES.datasets()
     for dataset in datasets:
-        dataset.Modality, dataset.SOPClassUID = "MR", pydicom.uid.MRImageStorage
+        dataset.Modality, dataset.SOPClassUID = "NM", pydicom.uid.NuclearMedicineImageStorage
     write_datasets(datasets, folder)
 
 
@@ -117,7 +117,7 @@ def patient_in_two_splits(folder: Path) -> None:
         (duplicate_slice, ["-296.00 mm"]),
         (two_series_mixed, ["every position has 2 slices"]),
         (non_uniform_spacing, ["2.60 mm between -294.00 and -291.40 mm"]),
-        (wrong_modality, ["modality MR", "modality CT"]),
+        (wrong_modality, ["modality NM", "CT, MR or PT"]),
         (no_pixel_data, ["the slice at -288.00 mm"]),
         (unsupported_transfer_syntax, ["MPEG2", "Explicit VR Little Endian"]),
         (mask_on_another_grid, ["40 x 34 pixels"]),

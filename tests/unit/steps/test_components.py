@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
-from medweave_core.contracts.model import Postprocessing
-from medweave_steps.inference.components import label_26, lesion_components
+from medweave_core.contracts.labels import Label, Region
+from medweave_core.contracts.model import ComponentFilter, OutputContract, Postprocessing
+from medweave_core.errors import UserInputError
+from medweave_steps.inference.components import filter_outputs, label_26, lesion_components
+from medweave_steps.inference.head import OutputHead
 
 
 def test_voxels_that_touch_by_a_corner_are_one_lesion():
@@ -57,3 +61,44 @@ def test_the_peak_decides_whether_and_the_threshold_how_far():
     assert probability[7, 1, 1] == np.float32(0.85), "the input map is not changed"
     exact = Postprocessing(threshold=0.5, min_peak=0.95)
     assert len(lesion_components(probability, exact, (1.0, 1.0, 1.0)).boxes) == 1
+
+
+LABELS = (Label(value=1, name="edema"), Label(value=2, name="core"))
+KEEP, DROP = ComponentFilter(), ComponentFilter(min_peak=0.8)
+
+
+def test_a_dropped_component_of_a_softmax_label_becomes_background():
+    head = OutputHead(output=OutputContract(activation="softmax"), labels=LABELS)
+    probability = np.zeros((3, 6, 4, 4), np.float32)
+    probability[0] = 1
+    probability[:, 1, 1, 1] = (0.1, 0.2, 0.7)  # core, not certain enough
+    probability[:, 1, 1, 2] = (0.1, 0.7, 0.2)  # edema, whose filter keeps it
+    probability[:, 4, 1, 1] = (0.0, 0.1, 0.9)
+    found = filter_outputs(probability, head, [KEEP, DROP], (1.0, 1.0, 1.0))
+    labels = head.label_map(head.masks(found.probability_CIJK, [KEEP, DROP]))
+    assert (labels[1, 1, 1], labels[1, 1, 2], labels[4, 1, 1]) == (0, 1, 2)
+    assert found.num_dropped == (0, 1)
+    assert found.probability_CIJK[:, 1, 1, 1].tolist() == [1, 0, 0]
+    assert probability[2, 1, 1, 1] == np.float32(0.7)  # the caller's array is left alone
+    assert found.boxes == ((slice(1, 2), slice(1, 2), slice(2, 3)), (slice(4, 5), slice(1, 2), slice(1, 2)))
+
+
+def test_a_dropped_component_of_a_region_leaves_the_region_around_it():
+    regions = (Region(name="whole", values=(1, 2)), Region(name="core", values=(2,)))
+    head = OutputHead(output=OutputContract(regions=regions), labels=LABELS)
+    probability = np.zeros((2, 6, 4, 4), np.float32)
+    probability[0, 1:4, 1:3, 1:3] = 0.9
+    probability[1, 2, 1, 1] = 0.6
+    found = filter_outputs(probability, head, [KEEP, DROP], (1.0, 1.0, 1.0))
+    labels = head.label_map(head.masks(found.probability_CIJK, [KEEP, DROP]))
+    assert set(labels[1:4, 1:3, 1:3].flatten().tolist()) == {1}
+    assert found.probability_CIJK[1].max() == 0
+    assert found.boxes == ((slice(1, 4), slice(1, 3), slice(1, 3)),)
+
+
+def test_a_card_with_filters_of_another_number_of_outputs_is_refused():
+    head = OutputHead(output=OutputContract(activation="softmax"), labels=LABELS)
+    assert len(head.filters_of(Postprocessing(min_peak=0.3))) == 2
+    with pytest.raises(UserInputError, match="does not match its outputs") as caught:
+        head.filters_of(Postprocessing(by_output=(KEEP,) * 3))
+    assert caught.value.expected == "2: edema, core"

@@ -279,11 +279,11 @@ def test_unsupported_transfer_syntax(tmp_path: Path, syntax: str, words: str, he
 def test_wrong_modality(tmp_path: Path) -> None:
     datasets = SERIES.datasets()
     for dataset in datasets:
-        dataset.Modality, dataset.SOPClassUID = "MR", pydicom.uid.MRImageStorage
+        dataset.Modality, dataset.SOPClassUID = "NM", pydicom.uid.NuclearMedicineImageStorage
     write_datasets(datasets, tmp_path)
     finding = only_error(tmp_path)
     assert finding.code == "wrong-modality"
-    assert "MR" in finding.seen
+    assert "NM" in finding.seen
     assert "CT" in finding.expected
 
 

@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import math
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from medweave_core.contracts.model import InputContract
+from medweave_core.contracts.model import ComponentFilter, InputContract, OutputContract, Postprocessing
 from medweave_core.errors import InternalError
 from medweave_steps.cli import main
 from medweave_steps.export.parity import compare, judge, parity_windows
 from medweave_steps.io.model.folder import CARD_FILE, WEIGHTS_FILE, card_sha256, read_card, write_card
 from medweave_steps.io.model.network import load_network
+from medweave_steps.tasks import task_named
 from support.exported import export, openvino_logits
+from support.label_models import LABELS, REGIONS, SOFTMAX, label_card
 from support.model_folders import TINY_UNET, seeded_network, tiny_card, trained_model
 from support.processes import interrupted, names_below, nearly_full_disk, started, wait_for_line
 
@@ -46,6 +50,12 @@ def torch_logits(folder: Path, image: np.ndarray) -> np.ndarray:
     network = load_network(folder, read_card(folder))
     with torch.inference_mode():
         return network(torch.from_numpy(image)).numpy()
+
+
+def at_threshold(threshold: float) -> Callable[[np.ndarray], np.ndarray]:
+    """The decisions of a model with one label."""
+    card = tiny_card(postprocessing=Postprocessing(threshold=threshold))
+    return functools.partial(task_named("segmentation").decisions, card=card)
 
 
 @pytest.mark.slow
@@ -115,14 +125,49 @@ def test_a_network_with_two_channels_is_exported_as_their_difference(tmp_path: P
 
 
 def test_parity_counts_decisions_at_the_cards_threshold() -> None:
-    expected = np.array([[-1.0, 0.5, 1.0, 3.0]], np.float32)
-    seen = np.array([[-1.0, 0.5, 1.2, 3.0]], np.float32)
+    expected = np.array([-1.0, 0.5, 1.0, 3.0], np.float32).reshape(1, 1, 1, 1, 4)
+    seen = np.array([-1.0, 0.5, 1.2, 3.0], np.float32).reshape(1, 1, 1, 1, 4)
     # A threshold of 0.75 is a logit of 1.0986: one voxel of four lies between 1.0 and 1.2.
-    parity = compare("test", iter([(expected, seen)]), threshold=0.75)
+    parity = compare("test", iter([(expected, seen)]), decide=at_threshold(0.75))
     assert parity.decision_share == 0.25
     assert parity.max_logit_difference == pytest.approx(0.2, abs=1e-6)
     assert parity.max_logit == 3.0
-    assert compare("test", iter([(expected, seen)]), threshold=0.5).decision_share == 0.0
+    assert compare("test", iter([(expected, seen)]), decide=at_threshold(0.5)).decision_share == 0.0
+
+
+@pytest.mark.parametrize(
+    ("output", "changed", "share"),
+    [
+        (SOFTMAX, (0, 2.0), 0.0),  # the most probable channel stays
+        (SOFTMAX, (0, 4.0), 0.5),
+        (REGIONS, (1, 1.0), 0.0),  # above its own threshold of 0.5, as before
+        (REGIONS, (1, -1.0), 0.5),  # the inner region's decision, though the innermost region still holds the voxel
+        (REGIONS, (2, 1.0), 0.5),  # below its threshold of 0.75
+    ],
+)
+def test_parity_compares_labels_and_each_region(
+    output: OutputContract, changed: tuple[int, float], share: float
+) -> None:
+    """Two voxels, of which one channel of the first differs."""
+    filters = tuple(ComponentFilter(threshold=threshold) for threshold in (0.5, 0.5, 0.75))
+    card = label_card(output, postprocessing=Postprocessing(by_output=filters))
+    task = task_named("segmentation")
+    expected = np.zeros((1, task.num_channels(card), 1, 1, 2), np.float32)
+    expected[0, :3, 0, 0, 0] = (1, 2, 3)
+    seen = expected.copy()
+    seen[0, changed[0], 0, 0, 0] = changed[1]
+    parity = compare("test", iter([(expected, seen)]), decide=functools.partial(task.decisions, card=card))
+    assert (parity.decision_share, parity.num_voxels) == (share, 2)
+
+
+def test_a_network_with_another_number_of_channels_than_its_card_is_refused(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    trained_model(tmp_path / "trained", labels=LABELS, output=SOFTMAX)
+    assert export(tmp_path) == 65
+    error = capfd.readouterr().err
+    assert "an output of shape (1, 1, 8, 8, 8)" in error
+    assert "with 4 channels" in error
 
 
 @pytest.mark.parametrize(
@@ -131,8 +176,8 @@ def test_parity_counts_decisions_at_the_cards_threshold() -> None:
 def test_an_export_that_leaves_torch_is_refused(
     logit_tolerance: float, decision_tolerance: float, is_good: bool
 ) -> None:
-    one, other = np.array([[1.0, 3.0, 0, 0]], np.float32), np.array([[1.2, 3.0, 0, 0]], np.float32)
-    parity = compare("test", iter([(one, other)]), threshold=0.75)
+    one, other = (np.array([first, 3.0, 0, 0], np.float32).reshape(1, 1, 1, 1, 4) for first in (1.0, 1.2))
+    parity = compare("test", iter([(one, other)]), decide=at_threshold(0.75))
     if is_good:
         judge(parity, logit_tolerance=logit_tolerance, decision_tolerance=decision_tolerance)
         return
@@ -141,7 +186,8 @@ def test_an_export_that_leaves_torch_is_refused(
 
 
 def test_logits_that_are_not_numbers_are_refused() -> None:
-    parity = compare("test", iter([(np.zeros(2, np.float32), np.array([0, math.nan], np.float32))]), threshold=0.5)
+    pairs = iter([(np.zeros(2, np.float32), np.array([0, math.nan], np.float32))])
+    parity = compare("test", pairs, decide=at_threshold(0.5))
     with pytest.raises(InternalError) as caught:
         judge(parity, logit_tolerance=1.0, decision_tolerance=1.0)
     assert "NaN or infinite" in caught.value.seen

@@ -14,7 +14,7 @@ from medweave_core.errors import UserInputError
 from medweave_steps.cli import main
 from support.checked import cases_of, check, errors_of, notices_of
 from support.dicom_builder import CtSeries, segmentation, write_datasets
-from support.nifti_files import mask, save, volume
+from support.nifti_files import mask, save, volume, write_bids, write_brats
 
 NNUNET = {
     "channel_names": {"0": "CT"},
@@ -65,11 +65,9 @@ def test_a_label_without_its_volume_is_an_error(tmp_path):
 @pytest.mark.parametrize(
     ("changes", "seen"),
     [
-        ({"channel_names": {"0": "CT", "1": "PET"}}, "2 channels"),
+        ({"channel_names": {"0": "T1w", "2": "T2w"}}, "channel numbers that do not count from 0"),
         ({"channel_names": None}, "no usable channels"),
         ({"file_ending": ".nrrd"}, "file_ending .nrrd"),
-        ({"labels": {"background": 0, "whole": [1, 2], "core": 2}}, "labels that are regions"),
-        ({"labels": {"background": 0, "lesion": 1, "ignore": 2}}, "ignore labels"),
         ({"labels": ["background", "lesion"]}, "labels without a number"),
         ({"dataset": {"case_000": {"images": [], "label": ""}}}, "a list 'dataset'"),
     ],
@@ -149,9 +147,7 @@ def test_kits_is_read_and_its_masks_are_no_volumes(tmp_path):
 
 
 def bids(folder: Path) -> Path:
-    save(folder / "sub-01" / "ses-1" / "anat" / "sub-01_ses-1_T1w.nii.gz", volume())
-    save(folder / "derivatives" / "seg" / "sub-01" / "anat" / "sub-01_dseg.nii.gz", mask())
-    (folder / "participants.tsv").write_text("participant_id\nsub-01\n")
+    write_bids(folder)
     return folder
 
 
@@ -162,10 +158,16 @@ def bids_root(folder: Path) -> Path:
 
 
 def brats(folder: Path) -> Path:
-    for contrast in ("flair", "t1", "t1ce", "t2"):
-        save(folder / "BraTS_001" / f"BraTS_001_{contrast}.nii.gz", volume())
-    save(folder / "BraTS_001" / "BraTS_001_seg.nii.gz", mask(4))
+    write_brats(folder, 1)
     return folder
+
+
+def nnunet_channels(folder: Path) -> Path:
+    return nnunet(folder, channels=2, channel_names={"0": "T2w", "1": "ADC"})
+
+
+def nnunet_regions(folder: Path) -> Path:
+    return nnunet(folder, labels={"background": 0, "whole": [1, 2], "core": 2})
 
 
 def total_segmentator(folder: Path) -> Path:
@@ -186,24 +188,31 @@ def nnunet_raw(folder: Path) -> Path:
     return folder
 
 
+UNREAD = [
+    (bids_root, "BIDS", "MSD"),
+    (total_segmentator, "TotalSegmentator", "one label map per volume"),
+    (nnunet_without_dataset, "nnU-Net, without its dataset.json", "copy dataset.json"),
+    (nnunet_raw, "data sets in subfolders", "one data set at a time"),
+]
+# `deidentify` writes one file per case; `check` reads these.
+SEVERAL_FILES = [
+    (bids, "BIDS", "MSD"),
+    (brats, "BraTS", "fourth axis"),
+    (nnunet_channels, "2 channels", "MSD"),
+    (nnunet_regions, "regions", "MSD"),
+]
+
+
 @pytest.mark.parametrize(
-    ("write", "layout", "do"),
-    [
-        (bids, "BIDS", "MSD"),
-        (bids_root, "BIDS", "MSD"),
-        (brats, "BraTS", "fourth axis"),
-        (total_segmentator, "TotalSegmentator", "one label map per volume"),
-        (nnunet_without_dataset, "nnU-Net, without its dataset.json", "copy dataset.json"),
-        (nnunet_raw, "data sets in subfolders", "one data set at a time"),
-    ],
+    ("verb", "write", "layout", "do"),
+    [("check", *case) for case in UNREAD] + [("deidentify", *case) for case in UNREAD + SEVERAL_FILES],
 )
-@pytest.mark.parametrize("verb", ["check", "deidentify"])
 def test_a_layout_that_is_not_read_is_named(tmp_path, capsys, verb, write, layout, do):
     cohort = write(tmp_path / "cohort")
     outputs = ["--output", str(tmp_path / "out"), *(["--home", str(tmp_path / "home")] if verb == "deidentify" else [])]
     assert main([verb, "--cohort", str(cohort), *outputs, "--run-report", str(tmp_path / "r.json")]) == 65
     printed = capsys.readouterr().err
-    assert "an unsupported layout: " in printed
+    assert "an unsupported layout" in printed
     assert layout in printed
     assert do in printed
     assert not (tmp_path / "out").exists()

@@ -84,10 +84,12 @@ def test_the_folder_is_task01(tmp_path: Path) -> None:
     label = nibabel.load(tmp_path / "c" / data["training"][0]["label"])
     assert (image.shape, label.shape) == ((64, 64, 41, 4), (64, 64, 41))
     np.testing.assert_array_equal(image.affine, label.affine)
-    assert json.loads((tmp_path / "c/cohort_card.json").read_text())["synthetic"] is True
+    card = json.loads((tmp_path / "c/cohort_card.json").read_text())
+    assert card["synthetic"] is True
+    assert card["faces"] == "absent"
     assert json.loads((tmp_path / "c/splits.json").read_text()) == {"test": ["heldout_001"]}
 
 
-def test_brains_are_no_dicom(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["phantom", "brain", "--format", "dicom", "--output", str(tmp_path / "c")]) == 2
-    assert "msd, the only format for brain" in capsys.readouterr().err
+def test_brains_have_one_format_per_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["phantom", "brain", "--format", "both", "--output", str(tmp_path / "c")]) == 2
+    assert "msd or dicom; both is for lung only" in capsys.readouterr().err

@@ -11,19 +11,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from medweave_core.contracts.model import InputContract
 from medweave_steps.cli import main
 from medweave_steps.io.cohort.prepared import open_prepared
 from medweave_steps.io.model.folder import card_sha256, read_card
-from medweave_steps.quantize.windows import calibration_sha256, choose_windows
+from medweave_steps.tasks.segmentation.calibration import calibration_sha256, choose_windows
 from support.exported import export, openvino_logits
-from support.model_folders import TINY_UNET, trained_model
+from support.label_models import LABELS, SOFTMAX, label_set
+from support.model_folders import TINY_UNET, tiny_card, trained_model
 from support.processes import interrupted, names_below, nearly_full_disk, started, wait_for_line
 from support.training_set import training_set
 
-CONTRACT = InputContract(
-    spacing_mm=(2.0, 2.0, 2.0), window_hu=(-1000.0, 400.0), patch_shape=(8, 8, 8), patch_multiple=2
-)
 # More channels than elsewhere: below eight there is little that int8 could make smaller.
 WIDER = {**TINY_UNET, "arguments": {**TINY_UNET["arguments"], "channels": [16, 32], "act": "RELU"}}
 
@@ -50,7 +47,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_candidate_computes_nearly_the_same_in_int8(made: Path) -> None:
     import openvino
 
-    image = choose_windows(open_prepared(made / "data").cases("validation"), CONTRACT, num_windows=1, seed=5)[
+    image = choose_windows(open_prepared(made / "data").cases("validation"), tiny_card(), num_windows=1, seed=5)[
         0
     ].values_BCIJK
     exact = openvino_logits(made / "exported/models/float32.xml", image)
@@ -121,7 +118,7 @@ def test_another_seed_calibrates_on_other_windows(made: Path) -> None:
 
 def test_windows_come_from_training_cases_alternate_and_hit_lesions(tmp_path: Path) -> None:
     folders = open_prepared(training_set(tmp_path / "data")).cases("train")
-    windows = choose_windows(folders, CONTRACT, num_windows=8, seed=0)
+    windows = choose_windows(folders, tiny_card(), num_windows=8, seed=0)
     assert [window.case_id for window in windows] == ["case-0", "case-1"] * 4
     assert [window.kind for window in windows] == ["lesion", "background", "background", "lesion"] * 2
     for window in windows:
@@ -133,14 +130,43 @@ def test_windows_come_from_training_cases_alternate_and_hit_lesions(tmp_path: Pa
         np.testing.assert_allclose(window.values_BCIJK[0, 0], (np.clip(volume, -1000, 400) + 1000) / 1400, atol=1e-6)
         if window.kind == "lesion":
             assert part.any()
-    assert calibration_sha256(windows) == calibration_sha256(choose_windows(folders, CONTRACT, num_windows=8, seed=0))
+    assert calibration_sha256(windows) == calibration_sha256(
+        choose_windows(folders, tiny_card(), num_windows=8, seed=0)
+    )
 
 
 @pytest.mark.parametrize("num_cases", [1, 2, 3])
 def test_every_case_gives_windows_of_both_kinds(tmp_path: Path, num_cases: int) -> None:
     folders = open_prepared(training_set(tmp_path / "data", ("train",) * num_cases)).cases("train")
-    windows = choose_windows(folders, CONTRACT, num_windows=2 * num_cases, seed=0)
+    windows = choose_windows(folders, tiny_card(), num_windows=2 * num_cases, seed=0)
     assert len({(window.case_id, window.kind) for window in windows}) == 2 * num_cases
+
+
+def test_lesions_of_every_label_are_drawn_in_turn(tmp_path: Path) -> None:
+    folders = open_prepared(label_set(tmp_path / "data", ("train", "train"))).cases("train")
+    card = tiny_card(patch=2, labels=LABELS, output=SOFTMAX)
+    windows = choose_windows(folders, card, num_windows=12, seed=0)
+    lesions = [window for window in windows if window.label]
+    assert [window.label for window in lesions] == [1, 2, 4] * 2
+    # Both cases show all three labels, though they are drawn from in turn, too.
+    assert len({(window.case_id, window.label) for window in lesions}) == 6
+    for window in lesions:
+        middle = tuple(start + 1 for start in window.start)
+        assert folders[int(window.case_id[-1])].label_IJK()[middle] == window.label
+
+
+def test_a_case_without_a_label_shows_the_others_and_ignored_voxels_are_no_lesion(tmp_path: Path) -> None:
+    prepared = open_prepared(label_set(tmp_path / "data", ("train",), ignore_value=255))
+    path = tmp_path / "data/cases/case-0/label.npy"
+    label = np.load(path)
+    label[label == 1] = 255
+    label[label == 2] = 0
+    np.save(path, label)
+    windows = choose_windows(prepared.cases("train"), tiny_card(labels=LABELS, output=SOFTMAX), num_windows=8, seed=0)
+    assert [window.label for window in windows] == [4, 0] * 4
+    np.save(path, np.where(label == 4, 0, label))
+    one = choose_windows(prepared.cases("train"), tiny_card(), num_windows=2, seed=0)
+    assert [window.kind for window in one] == ["background", "background"]
 
 
 def test_validation_cases_cannot_reach_the_calibration(made: Path) -> None:
@@ -158,7 +184,7 @@ def test_validation_cases_cannot_reach_the_calibration(made: Path) -> None:
 
 def test_cases_without_lesions_and_volumes_below_the_patch_are_used(tmp_path: Path) -> None:
     folders = open_prepared(training_set(tmp_path / "data", ("train",), balls=(), shape=(5, 8, 8))).cases("train")
-    (window,) = choose_windows(folders, CONTRACT, num_windows=1, seed=0)
+    (window,) = choose_windows(folders, tiny_card(), num_windows=1, seed=0)
     assert window.kind == "background"
     inside = window.values_BCIJK[0, 0]
     # Two of the eight planes lie before the five of the volume, one is too few for both sides: 1 before, 2 after.
@@ -198,6 +224,17 @@ def test_a_training_set_on_another_grid_is_refused(
     error = capfd.readouterr().err
     assert "do not match the model" in error
     assert "(1.0, 1.0, 1.0) mm" in error
+
+
+def test_a_training_set_with_other_labels_is_refused(
+    made: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    label_set(tmp_path / "data")
+    (tmp_path / "exported").symlink_to(made / "exported")
+    assert quantize(tmp_path) == 65
+    error = capfd.readouterr().err
+    assert "the labels of the preprocessed cases are not those of the model 'tiny'" in error
+    assert "1 (edema), 2 (core), 4 (enhancing) (cohort.json)" in error
 
 
 @pytest.mark.parametrize(

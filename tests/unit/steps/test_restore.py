@@ -9,10 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from medweave_core.contracts.model import Postprocessing
+from medweave_core.contracts.labels import Label, Region
+from medweave_core.contracts.model import ComponentFilter, OutputContract, Postprocessing
 from medweave_core.contracts.volume import Grid, VolumeInfo
-from medweave_steps.inference.components import lesion_components
-from medweave_steps.inference.restore import restore_mask
+from medweave_steps.inference import restore
+from medweave_steps.inference.components import filter_outputs, lesion_components
+from medweave_steps.inference.head import OutputHead
+from medweave_steps.inference.restore import restore_labels
 from medweave_steps.io.cohort.source_hu import source_box
 from medweave_steps.io.geometry import (
     affine_rows,
@@ -53,18 +56,41 @@ def dicom_like(spacing_mm, *, feet_first=False):
     return matrix
 
 
+BINARY = OutputHead(output=OutputContract(), labels=(Label(value=1, name="lesion"),))
+THREE = tuple(Label(value=value, name=name) for value, name in ((1, "edema"), (2, "core"), (4, "enhancing")))
+SOFTMAX = OutputHead(output=OutputContract(activation="softmax"), labels=THREE)
+REGIONS = OutputHead(
+    output=OutputContract(
+        regions=(
+            Region(name="whole", values=(1, 2, 4)), Region(name="core", values=(2, 4)), Region(name="enhancing", values=(4,))
+        )
+    ),
+    labels=THREE,
+)  # fmt: skip
+
+
+def restore_mask(probability, info, *, threshold, boxes=None):
+    return restore_labels(probability[None], info, BINARY, [ComponentFilter(threshold=threshold)], boxes=boxes)
+
+
 def whole_volume(probability, info, threshold):
     """The reference: zeros around the crop, interpolation of everything, threshold, source order."""
+    full = interpolated(probability, info)
+    mask = np.zeros(info.source_grid.shape, np.uint8)
+    to_ras_order(mask, info.source_axis, info.source_flipped)[...] = full >= np.float32(threshold)
+    return mask
+
+
+def interpolated(probability, info, outside=0.0):
+    """Return the probability on the source grid in RAS order, computed for the whole volume at once."""
     ras = ras_grid(info.source_grid, info.source_axis, info.source_flipped)
     full_shape = resampled_shape(ras.shape, ras.spacing_mm, info.grid.spacing_mm)
-    full = np.zeros(full_shape, np.float32)
+    full = np.full(full_shape, outside, np.float32)
     full[tuple(slice(s, s + n) for s, n in zip(info.crop_start, info.grid.shape, strict=True))] = probability
     for a in range(3):
         positions = np.arange(ras.shape[a]) * ras.spacing_mm[a] / info.grid.spacing_mm[a]
         full = interpolate_axis(full, positions, a)
-    mask = np.zeros(info.source_grid.shape, np.uint8)
-    to_ras_order(mask, info.source_axis, info.source_flipped)[...] = full >= np.float32(threshold)
-    return mask
+    return full
 
 
 @settings(max_examples=60, deadline=None)
@@ -96,6 +122,56 @@ def test_boxes_give_what_the_whole_volume_gives(seed, spacing, feet_first, cropp
     np.testing.assert_array_equal(ours, whole_volume(lesions.probability_IJK, info, threshold))
     assert ours.flags.c_contiguous
     assert ours.dtype == np.uint8
+
+
+@pytest.mark.parametrize("head", [SOFTMAX, REGIONS], ids=["softmax", "regions"])
+@settings(max_examples=40, deadline=None)
+@given(
+    seed=st.integers(0, 10_000),
+    spacing=st.tuples(*[st.floats(0.9, 3.0)] * 3),
+    feet_first=st.booleans(),
+    density=st.sampled_from([0.0, 0.02, 0.2]),
+    min_volume_mm3=st.sampled_from([0.0, 20.0]),
+)
+def test_boxes_of_several_outputs_give_what_the_whole_volume_gives(
+    head, seed, spacing, feet_first, density, min_volume_mm3
+):
+    random = np.random.default_rng(seed)
+    info = make_info(
+        (21, 24, 23), dicom_like(spacing, feet_first=feet_first), spacing_mm=(2.0, 2.0, 2.0), crop_start=(1, 0, 2),
+        crop_shape=(4, 5, 3),
+    )  # fmt: skip
+    logits = random.normal(size=(head.num_channels, *info.grid.shape)).astype(np.float32)
+    lift = random.random(info.grid.shape) >= density  # elsewhere background
+    logits[:, lift] -= 6
+    if head is SOFTMAX:
+        logits[0, lift] += 12
+    thresholds = (0.3, 0.5, 0.7)
+    filters = [ComponentFilter(threshold=t, min_volume_mm3=min_volume_mm3) for t in thresholds]
+    found = filter_outputs(head.probabilities(logits), head, filters, info.grid.spacing_mm)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(restore, "MOST_VALUES", 500)  # so that boxes are cut
+        ours = restore_labels(found.probability_CIJK, info, head, filters, boxes=found.boxes)
+
+    full = np.stack(
+        [interpolated(one, info, float(head is SOFTMAX and c == 0)) for c, one in enumerate(found.probability_CIJK)]
+    )
+    expected = np.zeros(full.shape[1:], np.uint8)
+    if head is SOFTMAX:
+        expected = np.array([0, 1, 2, 4], np.uint8)[full.argmax(axis=0)]
+    else:
+        for channel, threshold, value in zip(full, thresholds, (1, 2, 4), strict=True):
+            expected[channel >= np.float32(threshold)] = value
+    np.testing.assert_array_equal(to_ras_order(ours, info.source_axis, info.source_flipped), expected)
+
+
+def test_a_label_at_the_edge_of_the_field_of_view_ends_half_way_to_the_next_voxel():
+    info = make_info((9, 9, 9), np.eye(4), spacing_mm=(2.0, 2.0, 2.0), crop_start=(2, 0, 0))
+    probability = np.zeros((4, *info.grid.shape), np.float32)
+    probability[1] = 1  # edema everywhere in the crop, which begins at 4 mm
+    labels = restore_labels(probability, info, SOFTMAX, [ComponentFilter()] * 3)
+    assert labels[:, 4, 4].tolist() == [0, 0, 0, 0, 1, 1, 1, 1, 1]
 
 
 @pytest.mark.parametrize("feet_first", [False, True])

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from medweave_steps.segment.lesions import measure_lesions, write_table
+from medweave_core.contracts.labels import LUNG_NODULE
+from medweave_steps.segment.lesions import LabelLesions, measure_lesions, write_table
 from support.dicom_builder import AXIAL, CtSeries
 from support.prepared_builder import Scan, _resampled, source_hu_of
 
@@ -46,7 +47,7 @@ def test_a_table_without_lesions_is_its_header(tmp_path, case):
     info, source_hu = case
     lesions = measure_lesions(np.zeros(info.source_grid.shape, np.uint8), info, source_hu)
     assert lesions == []
-    write_table(tmp_path / "lesions.csv", lesions)
+    write_table(tmp_path / "lesions.csv", [LabelLesions(label=LUNG_NODULE, segment=1, lesions=())])
     assert (tmp_path / "lesions.csv").read_text().splitlines() == [
         "lesion,volume_mm3,longest_diameter_mm,mean_hu,slice,instance_number,first_slice,last_slice,"
         "centre_r_mm,centre_a_mm,centre_s_mm"

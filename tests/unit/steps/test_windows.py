@@ -7,7 +7,8 @@ import dataclasses
 import numpy as np
 import pytest
 
-from medweave_core.contracts.model import Postprocessing
+from medweave_core.contracts.labels import Label, Region
+from medweave_core.contracts.model import OutputContract, Postprocessing
 from medweave_core.errors import InternalError
 from medweave_steps.inference.windows import (
     gaussian_weights,
@@ -65,7 +66,7 @@ def test_probability_agrees_with_monai(shape, batch_size):
     network = lambda x: torch.nn.functional.conv3d(x, weights, padding=1)  # noqa: E731
     engine = FunctionEngine(lambda x: network(torch.from_numpy(x)).numpy(), (batch_size, 1, 16, 16, 16))
 
-    ours = predict_probability(engine, volume[None], card)
+    (ours,) = predict_probability(engine, volume[None], card)
 
     scaled = np.clip((volume - WINDOW_HU[0]) / (WINDOW_HU[1] - WINDOW_HU[0]), 0, 1)
     theirs = sliding_window_inference(
@@ -75,6 +76,33 @@ def test_probability_agrees_with_monai(shape, batch_size):
     assert ours.dtype == np.float32
     windows = len(window_slices(tuple(max(n, 16) for n in shape), (16, 16, 16), 0.4))
     assert engine.num_calls == -(-windows // batch_size)
+
+
+@pytest.mark.parametrize("activation", ["softmax", "sigmoid"])
+def test_probabilities_of_several_channels_agree_with_monai(activation):
+    import torch
+    from monai.inferers import sliding_window_inference
+
+    random = np.random.default_rng(2)
+    volume = random.uniform(-1200, 600, (21, 33, 16)).astype(np.float32)
+    labels = tuple(Label(value=value, name=f"label {value}") for value in (1, 2, 3))
+    regions = tuple(Region(name=name, values=values) for name, values in (("a", (1, 2, 3)), ("b", (2, 3)), ("c", (3,))))
+    output = OutputContract(activation=activation, regions=() if activation == "softmax" else regions)
+    card = tiny_card(labels=labels, output=output)
+    channels = 4 if activation == "softmax" else 3
+    weights = torch.from_numpy(random.normal(size=(channels, 1, 3, 3, 3)).astype(np.float32))
+    network = lambda x: torch.nn.functional.conv3d(x, weights, padding=1)  # noqa: E731
+    engine = FunctionEngine(lambda x: network(torch.from_numpy(x)).numpy(), (1, 1, 16, 16, 16))
+
+    ours = predict_probability(engine, volume[None], card)
+
+    scaled = np.clip((volume - WINDOW_HU[0]) / (WINDOW_HU[1] - WINDOW_HU[0]), 0, 1)
+    theirs = sliding_window_inference(
+        torch.from_numpy(scaled)[None, None], (16, 16, 16), 1, network, overlap=0.25, mode="gaussian", sigma_scale=0.125
+    )
+    expected = theirs.softmax(dim=1) if activation == "softmax" else theirs.sigmoid()
+    np.testing.assert_allclose(ours, expected[0].numpy(), atol=1e-5)
+    assert ours.shape == (channels, *volume.shape)
 
 
 def test_a_volume_smaller_than_a_window_is_surrounded_by_air():
@@ -111,6 +139,6 @@ def test_large_logits_stay_probabilities():
     engine = FunctionEngine(lambda x: np.where(x > 0.5, 1e4, -1e4), (1, 1, 16, 16, 16))
     volume = np.zeros((16, 16, 16), np.float32)
     volume[:8] = -1000
-    probability = predict_probability(engine, volume[None], tiny_card())
+    (probability,) = predict_probability(engine, volume[None], tiny_card())
     assert probability[:8].max() < 1e-30
     assert probability[8:].min() == 1.0

@@ -73,6 +73,11 @@ def update_nifti(digest: Any, stored: npt.NDArray[Any]) -> None:
     digest.update(stored.T.data)  # planes are in Fortran order: transposed, their bytes are those of the file
 
 
+def joined_files_digest(digests: Sequence[str]) -> str:
+    """Return the digest of a case from those of its files, in the order of the channels; of one file its own."""
+    return digests[0] if len(digests) == 1 else hashlib.sha256("\n".join(digests).encode()).hexdigest()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NiftiContent:
     """The content of a NIfTI volume, from reading all its voxels.

@@ -11,14 +11,15 @@ from pathlib import Path
 import numpy as np
 
 from medweave_core.contracts.cohort import Finding
+from medweave_core.contracts.volume import Modality
+from medweave_steps.io.cohort.modalities import files_are, images_are, judge_others, modality_of_file, select_files
 from medweave_steps.io.cohort.patients import Issuers, issuers_by_patient_id, without_absent_issuers
 from medweave_steps.io.dicom.duplicates import find_same_uids
 from medweave_steps.io.dicom.frames import has_colors, is_slice
 from medweave_steps.io.dicom.header import (
     CT_IMAGE,
     ENHANCED_CT,
-    SECONDARY_CAPTURE,
-    SEGMENTATION,
+    MASKS,
     DicomFile,
     Plane,
     read_file,
@@ -27,24 +28,6 @@ from medweave_steps.io.dicom.uids import ImageUids
 from medweave_steps.io.findings import SeriesName, first_of, notice, refuse
 
 _DICOM_SUFFIXES = (".dcm", ".dicom", ".ima")
-_IMAGE_MODALITIES = (
-    "MR",
-    "PT",
-    "NM",
-    "CR",
-    "DX",
-    "MG",
-    "US",
-    "XA",
-    "RF",
-    "IVUS",
-    "OPT",
-    "SM",
-    "ES",
-    "XC",
-    "RTIMAGE",
-    "CT",
-)
 
 
 def case_id_of_series(series_uid: str) -> str:
@@ -69,12 +52,12 @@ def _encoded(text: str) -> bytes:
 
 @dataclass(slots=True, kw_only=True)
 class FoundSeries:
-    """The CT images of one SeriesInstanceUID, not yet checked.
+    """The images of one SeriesInstanceUID, not yet checked.
 
     Attributes:
         files: headers in the order of discovery.
         planes: slices of the scan.
-        masks: segmentations drawn on it.
+        masks: segmentations and structure sets drawn on it.
         issuers: issuers of each PatientID in the whole cohort.
     """
 
@@ -110,6 +93,16 @@ class FoundSeries:
     def patients(self) -> set[tuple[str, str]]:
         """Return PatientID and issuer of the patients that its headers name: one in a correct series; empty if none."""
         return without_absent_issuers((file.patient_id, file.issuer if file.patient_id else "") for file in self.files)
+
+    @property
+    def modality(self) -> Modality:
+        """Modality of the images."""
+        return modality_of_file(self.files[0]) or "CT"
+
+    @property
+    def study_uid(self) -> str:
+        """StudyInstanceUID of the first file; the SeriesInstanceUID where it has none."""
+        return self.files[0].study_uid or self.series_uid
 
     @property
     def body_part(self) -> str | None:
@@ -159,12 +152,19 @@ def is_reformat(plane: Plane) -> bool:
     return int(np.argmax(normal)) != 2
 
 
-def discover_dicom(folder: Path, names: list[str], *, tick: Callable[[int], None] = lambda number: None) -> FoundDicom:
-    """Read the headers of files and group the CT images by series.
+def discover_dicom(
+    folder: Path,
+    names: list[str],
+    *,
+    modality: Modality | None = None,
+    tick: Callable[[int], None] = lambda number: None,
+) -> FoundDicom:
+    """Read the headers of files and group the images by series.
 
     Args:
         folder: the cohort.
         names: paths relative to it, in the order of discovery.
+        modality: of the images to read; None for CT where there are CT images, else for MR and PET.
         tick: called with the number of each file before it is read.
     Returns:
         the series in the order of their first files, and notices about files that were left out.
@@ -186,25 +186,27 @@ def discover_dicom(folder: Path, names: list[str], *, tick: Callable[[int], None
                 unreadable.setdefault("no DICOM prefix (DICM) at byte 128", []).append(number)
             else:
                 stray += 1
-        elif file.sop_class in SEGMENTATION or _is_ct(file):
+        elif file.sop_class in MASKS or _is_ct(file):
             files.append(file)
         else:
             others.append(file)
+    files, others, wanted = select_files(files, others, modality)
     found.findings += [_unreadable(numbers, len(names), reason) for reason, numbers in unreadable.items()]
     files = _without_same_uids(folder, files, names, found.findings)
     series: dict[str, FoundSeries] = {}
     for file in files:
-        if file.sop_class not in SEGMENTATION:
+        if file.sop_class not in MASKS:
             _add(series, file)
-    found.series = _scans(list(series.values()), found.findings)
+    found.series = _scans(list(series.values()), wanted, found.findings)
     issuers = issuers_by_patient_id((file.patient_id, file.issuer) for s in found.series for file in s.files)
     for entry in found.series:
         entry.issuers = issuers
     found.findings += _notice_shared_instances(found.series)
-    _attach_masks(found, [file for file in files if file.sop_class in SEGMENTATION])
-    _judge_others(found, others, {file.study_uid for s in found.series for file in s.files})
+    _attach_masks(found, [file for file in files if file.sop_class in MASKS], wanted)
+    studies = {file.study_uid for s in found.series for file in s.files}
+    found.findings += judge_others(others, wanted, studies, case_id_of=case_id_of_series)
     if stray:
-        found.findings.append(notice("other-files", f"{stray} {_files(stray)} not DICOM and ignored."))
+        found.findings.append(notice("other-files", f"{stray} {files_are(stray)} not DICOM and ignored."))
     return found
 
 
@@ -258,7 +260,7 @@ def _add(series: dict[str, FoundSeries], file: DicomFile) -> None:
     entry.planes += [plane for plane in file.planes if is_scan_plane(plane)]
 
 
-def _scans(candidates: list[FoundSeries], findings: list[Finding]) -> list[FoundSeries]:
+def _scans(candidates: list[FoundSeries], wanted: tuple[Modality, ...], findings: list[Finding]) -> list[FoundSeries]:
     """Number the series that hold slices of a scan; return a notice for other pictures."""
     scans = []
     left_out = colors = 0
@@ -270,12 +272,13 @@ def _scans(candidates: list[FoundSeries], findings: list[Finding]) -> list[Found
             scans.append(series)
             series.name = SeriesName(case_id=series.name.case_id, ordinal=len(scans))
     if left_out:
-        findings.append(notice("localizer", f"{left_out} localizer or projection {_pictures(left_out)} ignored."))
+        findings.append(notice("localizer", f"{left_out} localizer or projection {images_are(left_out)} ignored."))
     if colors:
         findings.append(
             notice(
                 "color-pictures",
-                f"{colors} CT {_pictures(colors)} in color (RGB or PALETTE COLOR): ignored, since colors are not HU.",
+                f"{colors} {' or '.join(wanted)} {images_are(colors)} in color (RGB or PALETTE COLOR): ignored, since colors "
+                f"are not {'HU' if wanted == ('CT',) else 'measured values'}.",
                 do="export the original images of the scan (MONOCHROME2, with RescaleSlope and RescaleIntercept)",
             )
         )
@@ -307,7 +310,7 @@ def _notice_shared_instances(all_series: list[FoundSeries]) -> list[Finding]:
     ]
 
 
-def _attach_masks(found: FoundDicom, masks: list[DicomFile]) -> None:
+def _attach_masks(found: FoundDicom, masks: list[DicomFile], wanted: tuple[Modality, ...]) -> None:
     by_series = {series.series_uid: series for series in found.series}
     by_image = {uid: owners[0] for uid, owners in _owners(found.series).items() if len(owners) == 1}
     orphans = 0
@@ -329,9 +332,9 @@ def _attach_masks(found: FoundDicom, masks: list[DicomFile]) -> None:
         found.findings.append(
             notice(
                 "orphan-mask",
-                f"{orphans} DICOM {'segmentation references' if orphans == 1 else 'segmentations reference'} no CT series of the "
-                "cohort and {'was' if orphans == 1 else 'were'} ignored.",
-                do="add the series, or remove the segmentation",
+                f"{orphans} DICOM {'mask (SEG or RTSTRUCT) references' if orphans == 1 else 'masks (SEG or RTSTRUCT) reference'} "
+                f"no {' or '.join(wanted)} series of the cohort and {'was' if orphans == 1 else 'were'} ignored.",
+                do="add the series, or remove the file",
             )
         )
 
@@ -339,44 +342,11 @@ def _attach_masks(found: FoundDicom, masks: list[DicomFile]) -> None:
 def _several_series(name: SeriesName) -> Finding:
     return name.refuse(
         "ambiguous-mask",
-        "a DICOM segmentation references this series and another series of the cohort.",
-        seen="more than one SeriesInstanceUID under ReferencedSeriesSequence",
-        expected="a segmentation that references only the series it was drawn on",
-        do="export the segmentation again for one series, or remove it",
+        "a DICOM mask (SEG or RTSTRUCT) references this series and another series of the cohort.",
+        seen="more than one SeriesInstanceUID under ReferencedSeriesSequence or RTReferencedSeriesSequence",
+        expected="a mask that references only the series it was drawn on",
+        do="export the mask again for one series, or remove it",
     ).finding
-
-
-def _judge_others(found: FoundDicom, others: list[DicomFile], ct_studies: set[str]) -> None:
-    captures = sum(file.sop_class.startswith(SECONDARY_CAPTURE) for file in others)
-    if captures:
-        found.findings.append(notice("secondary-capture", f"{captures} secondary {_pictures(captures)} ignored."))
-    rest = [file for file in others if not file.sop_class.startswith(SECONDARY_CAPTURE)]
-    images: dict[str, list[DicomFile]] = {}
-    aside = 0
-    for file in rest:
-        if file.modality in _IMAGE_MODALITIES and file.study_uid not in ct_studies:
-            images.setdefault(file.series_uid, []).append(file)
-        else:
-            aside += 1
-    if aside:
-        found.findings.append(
-            notice(
-                "other-objects",
-                f"{aside} DICOM {_files(aside)} not CT images (other modalities, reports) and ignored.",
-            )
-        )
-    for uid, files in images.items():
-        case_id = case_id_of_series(uid)
-        found.findings.append(
-            refuse(
-                "wrong-modality",
-                f"{case_id}: the series has an unsupported modality.",
-                seen=f"modality {files[0].modality or 'unknown'}, {len(files)} {'file' if len(files) == 1 else 'files'}",
-                expected="modality CT (stored as CT Image or Enhanced CT Image)",
-                do="remove the series from the cohort, or skip it with --on-error skip",
-                case_id=case_id,
-            ).finding
-        )
 
 
 def _unreadable(numbers: list[int], total: int, reason: str) -> Finding:
@@ -388,11 +358,3 @@ def _unreadable(numbers: list[int], total: int, reason: str) -> Finding:
         expected="complete DICOM files with SOPClassUID and SeriesInstanceUID",
         do="copy or export the files again, or remove them",
     ).finding
-
-
-def _files(count: int) -> str:
-    return "file is" if count == 1 else "files are"
-
-
-def _pictures(count: int) -> str:
-    return "image is" if count == 1 else "images are"

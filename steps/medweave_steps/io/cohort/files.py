@@ -28,10 +28,8 @@ def listed_volumes(dataset: Mapping[str, Any]) -> tuple[Pairs, Pairs]:
     Raises:
         AttributeError, KeyError, TypeError, ValueError: the lists have another form, or name a path outside of the data set.
     """
-    training: Pairs = [(_inside(item["image"]), _inside(item["label"])) for item in dataset.get("training", [])]
-    test: Pairs = [
-        (_inside(item if isinstance(item, str) else item["image"]), None) for item in dataset.get("test", [])
-    ]
+    training: Pairs = [(inside(item["image"]), inside(item["label"])) for item in dataset.get("training", [])]
+    test: Pairs = [(inside(item if isinstance(item, str) else item["image"]), None) for item in dataset.get("test", [])]
     return training, test
 
 
@@ -42,7 +40,16 @@ def declared_channels(dataset: Mapping[str, Any]) -> tuple[str, ...]:
         AttributeError, TypeError, ValueError: `modality` has another form, or a name that is not a short plain word.
     """
     declared = dataset.get("modality", {"0": "CT"})
-    by_number = {"0": declared} if isinstance(declared, str) else dict(declared)
+    return channel_names_of({"0": declared} if isinstance(declared, str) else declared)
+
+
+def channel_names_of(by_number: Mapping[Any, Any]) -> tuple[str, ...]:
+    """Return the names of numbered channels in their order; CT if there are none.
+
+    Raises:
+        AttributeError, TypeError, ValueError: another form, or a name that is not a short plain word.
+    """
+    by_number = dict(by_number)
     names = tuple(str(by_number[key]) for key in sorted(by_number, key=int)) or CT_CHANNELS
     if not all(_CHANNEL_NAME.fullmatch(name) for name in names):
         raise ValueError("a channel name that is not a short plain name")
@@ -54,7 +61,7 @@ def case_id_of_stem(image: str) -> str:
     return stem(image) if re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", stem(image)) else case_id_of_path(image)
 
 
-def _inside(path: str) -> str:
+def inside(path: str) -> str:
     """Return a path of dataset.json, which may begin with `./` and must not leave the cohort."""
     relative = PurePosixPath(path)
     if relative.is_absolute() or ".." in relative.parts:

@@ -1,10 +1,9 @@
-"""Reference masks (and delivered ones) on the grid of their volume: DICOM SEG of every kind, and NIfTI label maps."""
+"""Reference masks (and delivered ones) on the grid of their volume: DICOM SEG of every kind, RTSTRUCT, and NIfTI label maps."""
 
 from __future__ import annotations
 
 import functools
 import io
-from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,19 +12,24 @@ from typing import Any, ParamSpec
 import numpy as np
 import numpy.typing as npt
 
+from medweave_core.contracts.cohort import Finding
 from medweave_core.contracts.labels import LabelMerge
 from medweave_core.contracts.volume import Grid
-from medweave_steps.io.cohort.labels import LabelArray, merge_values, value_table
-from medweave_steps.io.dicom.header import NATIVE, Plane, described_segments, load_pydicom
+from medweave_steps.io.cohort.label_map import LabelMap
+from medweave_steps.io.cohort.labels import LabelArray, merge_values
+from medweave_steps.io.cohort.structure_set import read_rtstruct
+from medweave_steps.io.dicom.header import NATIVE, Plane, background_of, described_segments, load_pydicom
+from medweave_steps.io.dicom.rtstruct_header import STRUCTURE_SET
 from medweave_steps.io.dicom.series import SIDEWAYS_TOLERANCE
+from medweave_steps.io.dicom.slice_index import SlicesByImage, image_key, slices_by_image
 from medweave_steps.io.dicom.values import has_other_cause
 from medweave_steps.io.findings import FindingError, SeriesName
-from medweave_steps.io.geometry import lps_to_ras
+from medweave_steps.io.geometry import corners_apart_mm, lps_to_ras
 from medweave_steps.io.nifti.volume import open_nifti
 
 SAME_PLACE_VOXELS = 0.1  # share of a voxel by which the grids of mask and volume may differ: rounding in headers
 COSINE_TOLERANCE = 1e-3
-FRACTION = 0.5
+FRACTION = 0.5  # of MaximumFractionalValue: a voxel of a FRACTIONAL segment belongs to it from this probability or occupancy on
 
 _P = ParamSpec("_P")
 
@@ -73,10 +77,7 @@ def check_same_grid(mask: Grid, grid: Grid, name: SeriesName) -> None:
             seen=f"a mask of {_times(mask.shape)} voxels",
             expected=f"{_times(grid.shape)} voxels, as in the volume",
         )
-    corners = np.asarray([[i, j, k, 1] for i in (0, 1) for j in (0, 1) for k in (0, 1)], dtype=np.float64)
-    corners[:, :3] *= np.asarray(grid.shape) - 1
-    apart = corners @ (np.asarray(mask.affine) - np.asarray(grid.affine)).T
-    worst_mm = float(np.linalg.norm(apart[:, :3], axis=1).max())
+    worst_mm = corners_apart_mm(mask, grid)
     if worst_mm > SAME_PLACE_VOXELS * min(grid.spacing_mm):
         raise _another_grid(
             name,
@@ -99,6 +100,36 @@ def _refuses_odd_headers(read: Callable[_P, LabelArray]) -> Callable[_P, LabelAr
             raise _damaged(name, f"an unusable header ({type(error).__name__})") from error
 
     return guarded
+
+
+def read_dicom_mask(
+    path: Path,
+    slices: Sequence[Plane],
+    grid: Grid,
+    name: SeriesName,
+    merges: Sequence[LabelMerge] = (),
+    *,
+    notices: list[Finding] | None = None,
+) -> LabelArray:
+    """Return a DICOM segmentation or RT Structure Set on the grid of its series, by the SOP class of the file.
+
+    See `read_dicom_segmentation` and `read_rtstruct`.
+    """
+    if _is_structure_set(path):
+        return read_rtstruct(path, slices, grid, name, merges, notices=notices)
+    return read_dicom_segmentation(path, slices, grid, name, merges)
+
+
+def _is_structure_set(path: Path) -> bool:
+    """Return True for a file whose header names the SOP class of RT Structure Sets; False for one that cannot be read, too."""
+    try:
+        with path.open("rb") as stream:
+            header = load_pydicom().dcmread(stream, stop_before_pixels=True, specific_tags=["SOPClassUID"], force=True)
+        return STRUCTURE_SET in (header.get("SOPClassUID"), header.file_meta.get("MediaStorageSOPClassUID"))
+    except Exception as error:
+        if has_other_cause(error):
+            raise
+        return False
 
 
 @_refuses_odd_headers
@@ -126,38 +157,37 @@ def read_dicom_segmentation(
         )
     described = {number for number, _ in described_segments(dataset)}
     places = _frame_places(dataset, slices, grid, name, described)
-    labels, values = np.zeros(grid.shape, dtype=np.uint8), value_table(merges)
-    overlaps: dict[tuple[int, int], int] = {}
-    kind = str(dataset.get("SegmentationType", "BINARY"))
-    highest = int(dataset.get("MaximumFractionalValue") or 1)
+    label_map = LabelMap(grid.shape, merges)
+    kind, highest = _kind(dataset, name)
+    background = background_of(dataset)
     num_seen = 0
     for place, frame in zip(places, _frames(dataset, name), strict=False):
         num_seen += 1
-        plane = labels[place.index]
         if kind == "LABELMAP":
+            frame = np.where(frame == background, 0, frame)
             if frame.max() > 255:
                 raise _too_many_labels(name, int(frame.max()))
             for number in np.unique(frame[frame > 0]).tolist():
                 _check_described(number, described, name)
-            _paint(plane, values[frame.astype(np.uint8)], overlaps)
+            label_map.paint(frame.astype(np.uint8), place.index)
         else:
             inside = frame >= FRACTION * highest if kind == "FRACTIONAL" else frame > 0
-            _paint(plane, inside * values[place.segment], overlaps)
+            label_map.paint(inside * np.uint8(place.segment), place.index)
     if num_seen < len(places):
         raise _damaged(name, f"{num_seen} of {len(places)} frames")
-    if overlaps:
-        raise _overlapping(name, overlaps, dataset)
-    return labels
+    label_map.check_overlaps(name, dict(described_segments(dataset)), "segment")
+    return label_map.labels
 
 
-def _paint(plane: LabelArray, values: LabelArray, overlaps: dict[tuple[int, int], int]) -> None:
-    """Write the label values of one frame into its plane; count the pixels that already have another label."""
-    differing = (plane != values) & (plane > 0) & (values > 0)
-    if differing.any():
-        pairs, counts = np.unique(np.stack((plane[differing], values[differing])), axis=1, return_counts=True)
-        for (first, second), count in zip(np.sort(pairs, axis=0).T.tolist(), counts.tolist(), strict=True):
-            overlaps[first, second] = overlaps.get((first, second), 0) + count
-    np.maximum(plane, values, out=plane)
+def _kind(dataset: Any, name: SeriesName) -> tuple[str, int]:
+    """Return the SegmentationType, and the stored value of probability or occupancy 1 (FRACTIONAL)."""
+    kind = str(dataset.get("SegmentationType") or "BINARY")
+    highest = int(dataset.get("MaximumFractionalValue") or 0)
+    if kind not in ("BINARY", "FRACTIONAL", "LABELMAP"):
+        raise _damaged(name, "a SegmentationType (0062,0001) other than BINARY, FRACTIONAL and LABELMAP")
+    if kind == "FRACTIONAL" and highest < 1:
+        raise _damaged(name, "a FRACTIONAL segmentation without MaximumFractionalValue (0062,000E)")
+    return kind, highest
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,12 +215,12 @@ def _frame_places(
 ) -> list[_Place]:
     shared = (dataset.get("SharedFunctionalGroupsSequence") or [None])[0]
     to_index = np.linalg.inv(lps_to_ras(np.asarray(grid.affine)))  # LPS <-> RAS is its own inverse
-    keys = [(s.sop_instance_uid, s.frame if s.num_frames > 1 else 0) for s in slices]
-    # A reference to a UID that several slices have says nothing; the position of the frame must.
-    counts = Counter(keys)
-    by_image = {key: index if counts[key] == 1 else None for index, key in enumerate(keys)}
+    by_image = slices_by_image(slices)
     places = []
     groups = dataset.get("PerFrameFunctionalGroupsSequence") or []
+    num_frames = int(dataset.get("NumberOfFrames") or 1)
+    if len(groups) != num_frames:  # tiled images of pathology have no position for each frame
+        raise _damaged(name, f"{num_frames} frames, but the positions of {len(groups)}")
     _check_orientation(shared, groups, grid, name)
     for group in groups:
         position = _item(group, shared, "PlanePositionSequence")
@@ -274,14 +304,12 @@ def _index_of_position(item: Any, to_index: npt.NDArray[np.float64], grid: Grid,
     return nearest
 
 
-def _index_of_reference(group: Any, by_image: dict[tuple[str, int], int | None], name: SeriesName) -> int | None:
+def _index_of_reference(group: Any, by_image: SlicesByImage, name: SeriesName) -> int | None:
     for derivation in group.get("DerivationImageSequence") or ():
         sources: Any = derivation.get("SourceImageSequence") or ()
         if len(sources) != 1:
             continue
-        frames = sources[0].get("ReferencedFrameNumber")
-        frame = 0 if frames is None else int(frames if isinstance(frames, int | str) else frames[0]) - 1
-        key = (str(sources[0].ReferencedSOPInstanceUID), frame)
+        key = image_key(sources[0])
         if key not in by_image:
             raise _another_grid(
                 name,
@@ -336,24 +364,6 @@ def _damaged(name: SeriesName, seen: str) -> FindingError:
         seen=seen,
         expected="a complete DICOM segmentation",
         do="copy or export the mask again",
-    )
-
-
-def _overlapping(name: SeriesName, overlaps: dict[tuple[int, int], int], dataset: Any) -> FindingError:
-    names = dict(described_segments(dataset))
-    pairs = [
-        f"segments {first} ({names.get(first, 'without a label')}) and {second} ({names.get(second, 'without a label')}) "
-        f"in {count} voxels"
-        for (first, second), count in list(overlaps.items())[:4]
-    ]
-    numbers = sorted({number for pair in overlaps for number in pair})
-    return name.refuse(
-        "overlapping-segments",
-        "segments of the DICOM segmentation overlap, but a voxel can have only one label.",
-        seen="; ".join(pairs),
-        expected="segments that do not overlap, or overlapping segments merged into one label",
-        do=f"merge them with --merge-labels {','.join(map(str, numbers))}:NAME, or drop one with "
-        f"--merge-labels 0,{numbers[-1]}:background",
     )
 
 

@@ -49,10 +49,15 @@ def read_index(path: Path) -> CohortIndex:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CaseFolder:
-    """One prepared case on disk; its methods return memory-mapped arrays."""
+    """One prepared case on disk; its methods return memory-mapped arrays.
+
+    Attributes:
+        ignore_value: value of label voxels without annotation, as the cohort declares it; None if there are none.
+    """
 
     case: PreparedCase
     folder: Path
+    ignore_value: int | None = None
 
     def info(self) -> VolumeInfo:
         """Return the geometry, with the inverse transform to the source."""
@@ -124,7 +129,7 @@ class PreparedFolder:
     def cases(self, split: Split | None = None) -> list[CaseFolder]:
         """Return the cases of one split, or all, in the order of the cohort file."""
         return [
-            CaseFolder(case=case, folder=self.folder / "cases" / case.case_id)
+            CaseFolder(case=case, folder=self.folder / "cases" / case.case_id, ignore_value=self.cohort.ignore_value)
             for case in self.cohort.cases
             if split in (None, case.split)
         ]

@@ -1,7 +1,8 @@
-"""Access to source data for every step: one volume of a cohort, DICOM or NIfTI, as a stream of HU planes on its own grid."""
+"""Access to source data for every step: one volume of a cohort, DICOM or NIfTI, as a stream of planes on its own grid."""
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -13,17 +14,20 @@ import numpy.typing as npt
 
 from medweave_core.contracts.cohort import CaseEntry, CohortIndex
 from medweave_core.contracts.labels import Label, LabelMerge, declared_or_lesion
-from medweave_core.contracts.volume import Grid
+from medweave_core.contracts.volume import Grid, Modality
+from medweave_steps.io.channel_grid import resample_to_grid
 from medweave_steps.io.cohort import ground_truth
-from medweave_steps.io.cohort.digest import digest_of_plane, joined_digest, nifti_digest, update_nifti
+from medweave_steps.io.cohort.digest import digest_of_plane, joined_digest
 from medweave_steps.io.cohort.discovery import is_scan_plane
+from medweave_steps.io.cohort.modalities import modality_of_file
+from medweave_steps.io.cohort.nifti_channels import ContentDigest, NiftiChannels, open_channels
 from medweave_steps.io.dicom import pixels
 from medweave_steps.io.dicom.header import Plane, read_file
 from medweave_steps.io.dicom.series import assemble, place_text
 from medweave_steps.io.dicom.source_headers import read_source_header
+from medweave_steps.io.dicom.suv import planes_in_unit
 from medweave_steps.io.findings import FindingError, SeriesName
-from medweave_steps.io.geometry import FloatArray
-from medweave_steps.io.nifti.volume import NiftiVolume, open_nifti
+from medweave_steps.io.geometry import FloatArray, corners_apart_mm
 
 AIR_HU = pixels.AIR_HU
 _SAME_GRID_MM = 1e-3
@@ -44,6 +48,10 @@ class VolumeSource(Protocol):
     def plane_axis(self) -> int:
         """Axis along which `planes` iterates."""
 
+    @property
+    def resampled_channels(self) -> tuple[str, ...]:
+        """Channels that are stored on another grid than the first, and are resampled linearly to it."""
+
     def planes(
         self,
         *,
@@ -52,19 +60,21 @@ class VolumeSource(Protocol):
         wanted: Sequence[int] | None = None,
         padding: float | None = None,
     ) -> Iterator[FloatArray]:
-        """Yield the HU planes along `plane_axis`, in order, float32. A few planes are read or decoded ahead.
+        """Yield the planes along `plane_axis`, channel after channel, in order, float32: HU, SUV, or of MR the stored values.
+
+        A few planes are read or decoded ahead.
 
         Args:
             num_workers: threads for reading, or processes for decompressing.
             verify: after the last plane, compare the whole content with the digest that `check` took.
             wanted: ascending indices of the planes to hand out, None for all; the others are not decoded.
-            padding: replaces padding and values that are not finite; None for air (MR: 0).
+            padding: replaces padding and values that are not finite; None for air (MR, PET: 0).
         Raises:
             UserInputError: a file is cut off or cannot be decoded, or holds something else than `check` saw.
         """
 
     def volume(self, *, num_workers: int = 1) -> FloatArray:
-        """Return the whole array in source order, float32, HU; of MR the first channel."""
+        """Return the whole array in source order, float32: HU, SUV, or of MR the stored values; the first channel of several."""
 
     def headers(self) -> list[Any]:
         """Return the DICOM datasets without pixel data in slice order (one for a multi-frame file); [] for NIfTI."""
@@ -78,7 +88,14 @@ class DicomSource:
     grid: Grid
     folder: Path
     slices: tuple[Plane, ...]
+    modality: Modality = "CT"
     plane_axis: int = 0
+    resampled_channels: tuple[str, ...] = ()
+
+    @property
+    def padding(self) -> float:
+        """Value of voxels without a measurement: air for CT; 0 for MR and PET, no signal and no uptake."""
+        return AIR_HU if self.modality == "CT" else 0.0
 
     def planes(
         self,
@@ -89,7 +106,7 @@ class DicomSource:
         padding: float | None = None,
     ) -> Iterator[FloatArray]:
         """See `VolumeSource`."""
-        padding_hu = AIR_HU if padding is None else padding
+        padding_hu = self.padding if padding is None else padding
         name = name_of(self.entry)
         slices = self.slices if wanted is None else [self.slices[index] for index in wanted]
         try:
@@ -127,12 +144,21 @@ class DicomSource:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NiftiSource:
-    """A NIfTI volume; see `VolumeSource`."""
+    """A NIfTI volume of one file, or of one file for each channel; see `VolumeSource`."""
 
     entry: CaseEntry
-    grid: Grid
-    nifti: NiftiVolume
+    files: NiftiChannels
     plane_axis: int = 2
+
+    @property
+    def grid(self) -> Grid:
+        """See `VolumeSource`."""
+        return self.files.grid
+
+    @property
+    def resampled_channels(self) -> tuple[str, ...]:
+        """See `VolumeSource`."""
+        return tuple(self.files.resampled)
 
     def planes(
         self,
@@ -143,13 +169,9 @@ class NiftiSource:
         padding: float | None = None,
     ) -> Iterator[FloatArray]:
         """See `VolumeSource`, channel after channel; one thread inflates ahead, since a gzip stream has one order."""
-        digest, left = nifti_digest(self.nifti), None if wanted is None else set(wanted)
-        for index, stored in enumerate(self.nifti.planes()):
-            if verify:
-                update_nifti(digest, stored)
-            if left is None or index % self.grid.shape[2] in left:
-                yield self.nifti.to_hu(stored, padding=padding)
-        if verify:
+        digest = ContentDigest() if verify else None
+        yield from self.files.planes(digest=digest, wanted=wanted, padding=padding)
+        if digest is not None:
             _check_content(self.entry, digest.hexdigest())
 
     def volume(self, *, num_workers: int = 1) -> FloatArray:
@@ -162,6 +184,53 @@ class NiftiSource:
     def headers(self) -> list[Any]:
         """See `VolumeSource`."""
         return []
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MultiSeriesSource:
+    """Several DICOM series, one for each channel, on the grid of the first; see `VolumeSource`.
+
+    Attributes:
+        sources: one for each channel, on their own grids.
+        is_resampled: whether the grid of a channel differs from that of the first.
+    """
+
+    entry: CaseEntry
+    grid: Grid
+    sources: tuple[DicomSource, ...]
+    is_resampled: tuple[bool, ...]
+    plane_axis: int = 0
+
+    @property
+    def resampled_channels(self) -> tuple[str, ...]:
+        """See `VolumeSource`."""
+        return tuple(one.name for one in self.entry.series if one.is_resampled)
+
+    def planes(
+        self,
+        *,
+        num_workers: int,
+        verify: bool = False,
+        wanted: Sequence[int] | None = None,
+        padding: float | None = None,
+    ) -> Iterator[FloatArray]:
+        """See `VolumeSource`; a channel on another grid is read whole and resampled linearly."""
+        for source, is_resampled in zip(self.sources, self.is_resampled, strict=True):
+            if not is_resampled:
+                yield from source.planes(num_workers=num_workers, verify=verify, wanted=wanted, padding=padding)
+                continue
+            volume = np.stack(list(source.planes(num_workers=num_workers, verify=verify, padding=padding)))
+            outside = source.padding if padding is None else padding
+            indices = range(self.grid.shape[0]) if wanted is None else wanted
+            yield from resample_to_grid(volume, source.grid, self.grid, planes=indices, plane_axis=0, outside=outside)
+
+    def volume(self, *, num_workers: int = 1) -> FloatArray:
+        """See `VolumeSource`."""
+        return self.sources[0].volume(num_workers=num_workers)
+
+    def headers(self) -> list[Any]:
+        """See `VolumeSource`: those of the first channel."""
+        return self.sources[0].headers()
 
 
 def pixel_refusal(name: SeriesName, error: pixels.PixelError) -> FindingError:
@@ -194,8 +263,10 @@ def open_source(cohort: Path, entry: CaseEntry) -> VolumeSource:
     source: VolumeSource
     try:
         if entry.source_format == "nifti":
-            nifti = open_nifti(cohort / entry.files[0], name, channels=entry.channels)
-            source = NiftiSource(entry=entry, grid=nifti.grid, nifti=nifti)
+            files = open_channels([cohort / file for file in entry.files], name, entry.channels)
+            source = NiftiSource(entry=entry, files=files)
+        elif entry.series:
+            source = _open_channels(cohort, entry, name)
         else:
             source = _open_dicom(cohort, entry, name)
     except FileNotFoundError as error:
@@ -223,9 +294,7 @@ class MaskValues:
     @staticmethod
     def of(index: CohortIndex) -> MaskValues:
         """Return the values of a cohort; one label named `lesion` if it declares none."""
-        return MaskValues(
-            labels=declared_or_lesion(index.labels), merges=index.merges, ignore_value=index.ignore_value
-        )
+        return MaskValues(labels=declared_or_lesion(index.labels), merges=index.merges, ignore_value=index.ignore_value)
 
     @property
     def allowed(self) -> tuple[int, ...]:
@@ -251,17 +320,50 @@ def read_ground_truth(cohort: Path, entry: CaseEntry, values: MaskValues) -> npt
     if entry.source_format == "nifti":
         mask = ground_truth.read_nifti_mask(path, entry.grid, name, merges)
     else:
-        source = open_source(cohort, entry)
-        assert isinstance(source, DicomSource)
-        mask = ground_truth.read_dicom_segmentation(path, source.slices, source.grid, name, merges)
+        source = _annotated_series(open_source(cohort, entry), entry)
+        mask = ground_truth.read_dicom_mask(path, source.slices, source.grid, name, merges)
     unknown = set(np.flatnonzero(np.bincount(mask[mask > 0], minlength=1)).tolist()) - set(values.allowed)
     if unknown:
         raise _changed(name, f"a mask with values {', '.join(map(str, sorted(unknown)))} that no label has")
     return mask
 
 
+def _annotated_series(source: VolumeSource, entry: CaseEntry) -> DicomSource:
+    """Return the series that the reference mask of a case was drawn on; its grid is that of the case."""
+    if isinstance(source, MultiSeriesSource):
+        return next(
+            (one for one, series in zip(source.sources, entry.series, strict=True) if series.has_ground_truth),
+            source.sources[0],
+        )
+    assert isinstance(source, DicomSource)
+    return source
+
+
+def reference_series(source: VolumeSource) -> DicomSource | None:
+    """Return the DICOM series that results refer to: the first channel; None for NIfTI."""
+    if isinstance(source, MultiSeriesSource):
+        return source.sources[0]
+    return source if isinstance(source, DicomSource) else None
+
+
+def _open_channels(cohort: Path, entry: CaseEntry, name: SeriesName) -> MultiSeriesSource:
+    channels = [
+        dataclasses.replace(
+            entry, files=one.files, grid=one.grid, content_sha256=one.content_sha256, channels=(one.name,), series=()
+        )
+        for one in entry.series
+    ]
+    sources = tuple(_open_dicom(cohort, channel, name) for channel in channels)
+    for source, one in zip(sources, entry.series, strict=True):
+        if source.grid.shape != one.grid.shape or corners_apart_mm(source.grid, one.grid) > _SAME_GRID_MM:
+            raise _changed(name, f"another grid of {one.name}")
+    is_resampled = tuple(one.is_resampled for one in entry.series)
+    return MultiSeriesSource(entry=entry, grid=sources[0].grid, sources=sources, is_resampled=is_resampled)
+
+
 def _open_dicom(cohort: Path, entry: CaseEntry, name: SeriesName) -> DicomSource:
     planes: list[Plane] = []
+    modality: Modality = "CT"
     for file in entry.files:
         try:
             header = read_file(cohort, file)
@@ -272,10 +374,12 @@ def _open_dicom(cohort: Path, entry: CaseEntry, name: SeriesName) -> DicomSource
         if header.defect is not None:
             raise _changed(name, "a file with a different header")
         planes += [plane for plane in header.planes if is_scan_plane(plane)]
+        modality = modality_of_file(header) or modality
     if not planes:
-        raise _changed(name, "no CT image")
-    volume = assemble(planes, name)
-    return DicomSource(entry=entry, grid=volume.grid, folder=cohort, slices=volume.planes)
+        raise _changed(name, "no image")
+    in_unit, _ = planes_in_unit(cohort, planes, modality, name)
+    volume = assemble(in_unit, name)
+    return DicomSource(entry=entry, grid=volume.grid, folder=cohort, slices=volume.planes, modality=modality)
 
 
 def _changed(name: SeriesName, seen: str) -> Exception:

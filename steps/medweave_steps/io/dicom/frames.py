@@ -71,8 +71,11 @@ class Frame:
     @property
     def frame_type(self) -> tuple[str, ...]:
         """Values of FrameType, or of ImageType where the frame has none."""
-        holder = self.holder("FrameType", "CTImageFrameTypeSequence")
-        return self.values.words("FrameType", holder) or self.values.words("ImageType")
+        for sequence in ("CTImageFrameTypeSequence", "MRImageFrameTypeSequence"):
+            words = self.values.words("FrameType", self.holder("FrameType", sequence))
+            if words:
+                return words
+        return self.values.words("ImageType")
 
 
 class FrameCountError(Exception):

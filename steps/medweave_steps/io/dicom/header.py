@@ -14,9 +14,12 @@ from typing import Any, BinaryIO
 from medweave_core.contracts.body_parts import PARTS_BY_CODE, known_body_part
 from medweave_steps.io.dicom.fast_header import quick_header
 from medweave_steps.io.dicom.frames import FrameCountError, frames_of
+from medweave_steps.io.dicom.image_classes import CT_IMAGE, ENHANCED_CT, modality_of_class
 from medweave_steps.io.dicom.planes import (
+    ACQUISITION_ATTRIBUTES,
     DEFLATED,
     EXPLICIT_BIG_ENDIAN,
+    MR_ATTRIBUTES,
     NATIVE,
     PLANE_ATTRIBUTES,
     HeaderDefect,
@@ -24,19 +27,20 @@ from medweave_steps.io.dicom.planes import (
     Plane,
     frames_disagree,
     read_planes,
+    with_stored_values,
 )
+from medweave_steps.io.dicom.rtstruct_header import STRUCTURE_SET, described_rois, referenced_objects
 from medweave_steps.io.dicom.uids import fill_from_file_meta
 from medweave_steps.io.dicom.values import HeaderValues, has_other_cause
 from medweave_steps.runtime.imports import require
 
 __all__ = [
-    "CT_IMAGE", "DEFLATED", "DIRECTORY", "ENHANCED_CT", "EXPLICIT_BIG_ENDIAN", "NATIVE", "SECONDARY_CAPTURE", "SEGMENTATION",
-    "DicomFile", "HeaderDefect", "PixelLayout", "Plane", "load_pydicom", "looks_like_dicom", "read_file",
+    "CT_IMAGE", "DEFLATED", "DIRECTORY", "ENHANCED_CT", "EXPLICIT_BIG_ENDIAN", "MASKS", "NATIVE", "SECONDARY_CAPTURE",
+    "SEGMENTATION", "DicomFile", "HeaderDefect", "PixelLayout", "Plane", "load_pydicom", "looks_like_dicom", "read_file",
 ]  # fmt: skip
 
-CT_IMAGE = "1.2.840.10008.5.1.4.1.1.2"
-ENHANCED_CT = ("1.2.840.10008.5.1.4.1.1.2.1", "1.2.840.10008.5.1.4.1.1.2.2")
 SEGMENTATION = ("1.2.840.10008.5.1.4.1.1.66.4", "1.2.840.10008.5.1.4.1.1.66.7")
+MASKS = (*SEGMENTATION, STRUCTURE_SET)
 SECONDARY_CAPTURE = "1.2.840.10008.5.1.4.1.1.7"
 DIRECTORY = "1.2.840.10008.1.3.10"
 
@@ -44,7 +48,8 @@ _UNDEFINED_LENGTH = 0xFFFFFFFF
 _TAGS = [
     *PLANE_ATTRIBUTES, "SpecificCharacterSet", "SOPClassUID", "SOPInstanceUID", "Modality", "PatientID", "IssuerOfPatientID",
     "StudyInstanceUID", "SeriesInstanceUID", "ReferencedSeriesSequence", "SegmentSequence", "SegmentationType",
-    "BodyPartExamined", "AnatomicRegionSequence",
+    "BodyPartExamined", "AnatomicRegionSequence", "StructureSetROISequence", "ROIContourSequence",
+    "ReferencedFrameOfReferenceSequence",
 ]  # fmt: skip
 
 
@@ -57,11 +62,11 @@ class DicomFile:
     """The attributes of one file that grouping needs.
 
     Attributes:
-        planes: its planes, for CT images; empty for anything else.
+        planes: its planes, for images of CT, MR and PET; empty for anything else.
         defect: why its pixels cannot be used; None if they can, or if it has no pixels.
-        referenced_series: series that a segmentation was drawn on.
-        referenced_images: source images that a segmentation names.
-        segments: segment number to label, for a segmentation.
+        referenced_series: series that a segmentation or structure set was drawn on.
+        referenced_images: source images that a segmentation or structure set names.
+        segments: number and label of each segment of a segmentation; number and name of each ROI with contours of a structure set.
         body_part: scanned body part by the header, as a defined term of BodyPartExamined; None if it is not known.
     """
 
@@ -189,18 +194,33 @@ def _describe(
         "study_uid": values.text("StudyInstanceUID"), "patient_id": values.text("PatientID"),
         "issuer": values.text("IssuerOfPatientID"),
     }  # fmt: skip
-    if sop_class == CT_IMAGE or sop_class in ENHANCED_CT:
-        planes, defect = read_planes(values, name, syntax, location, file_bytes)
+    modality = modality_of_class(sop_class)
+    if modality is not None:
+        attributes = MR_ATTRIBUTES if modality == "MR" else ACQUISITION_ATTRIBUTES
+        planes, defect = read_planes(values, name, syntax, location, file_bytes, attributes=attributes)
+        if modality == "MR":
+            planes = with_stored_values(planes, values)
         return DicomFile(**common, planes=planes, defect=defect, body_part=_body_part(values))
     common["defect"] = _frame_defect(values)
     if sop_class in SEGMENTATION:
         return DicomFile(**common, segments=described_segments(dataset), **_references(dataset))
+    if sop_class == STRUCTURE_SET:
+        series, images = referenced_objects(dataset)
+        return DicomFile(**common, segments=described_rois(dataset), referenced_series=series, referenced_images=images)
     return DicomFile(**common)
 
 
 def described_segments(dataset: Any) -> tuple[tuple[int, str], ...]:
-    """Return number and label of each segment that the SegmentSequence of a segmentation describes."""
-    return tuple((int(s.SegmentNumber), str(s.get("SegmentLabel", ""))) for s in dataset.get("SegmentSequence") or ())
+    """Return number and label of each segment that the SegmentSequence of a segmentation describes, except its background."""
+    background = background_of(dataset)
+    segments = [(int(s.SegmentNumber), str(s.get("SegmentLabel", ""))) for s in dataset.get("SegmentSequence") or ()]
+    return tuple(segment for segment in segments if segment[0] != background or not background)
+
+
+def background_of(dataset: Any) -> int:
+    """Return the pixel value of a LABELMAP segmentation that belongs to no segment (PixelPaddingValue); 0 for other kinds."""
+    is_label_map = str(dataset.get("SegmentationType", "")) == "LABELMAP"
+    return int(dataset.get("PixelPaddingValue") or 0) if is_label_map else 0
 
 
 def _body_part(values: HeaderValues) -> str | None:
@@ -252,3 +272,8 @@ def _references(dataset: Any) -> dict[str, Any]:
         "referenced_series": tuple(str(item.SeriesInstanceUID) for item in series if item.get("SeriesInstanceUID")),
         "referenced_images": tuple(dict.fromkeys(images)),
     }
+
+
+def body_part_of(dataset: Any) -> str | None:
+    """Return the scanned body part of an image by its header, as a defined term of BodyPartExamined; None if it is not known."""
+    return _body_part(HeaderValues(dataset))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from medweave_steps.io.dicom.frames import Frame, FrameCountError, frames_of
@@ -26,14 +28,27 @@ ACQUISITION_ATTRIBUTES = (
     ("StackID", "FrameContentSequence"),
     ("MonoenergeticEnergyEquivalent", "MultienergyCTCharacteristicsSequence"),
 )
+# Likewise of MR: each has one value in a volume. A multi-frame object has other names for some of them.
+MR_ATTRIBUTES = (
+    ("EchoTime", ""),
+    ("EffectiveEchoTime", "MREchoSequence"),
+    ("InversionTime", ""),
+    ("InversionTimes", "MRModifierSequence"),
+    ("DiffusionBValue", "MRDiffusionSequence"),
+    ("TemporalPositionIdentifier", ""),
+    ("TemporalPositionIndex", "FrameContentSequence"),
+    ("StackID", "FrameContentSequence"),
+)
 PLANE_ATTRIBUTES = (
     "ImageType", "ImagePositionPatient", "ImageOrientationPatient", "FrameOfReferenceUID", "SamplesPerPixel",
     "PhotometricInterpretation", "NumberOfFrames", "Rows", "Columns", "PixelSpacing", "BitsAllocated", "BitsStored",
     "HighBit", "PixelRepresentation", "PixelPaddingValue", "PixelPaddingRangeLimit", "RescaleIntercept", "RescaleSlope",
     "RescaleType", "ModalityLUTSequence", "MultienergyCTAcquisition", "RealWorldValueMappingSequence",
     "MeasurementUnitsCodeSequence", "SharedFunctionalGroupsSequence", "PerFrameFunctionalGroupsSequence",
-    *(keyword for keyword, group in ACQUISITION_ATTRIBUTES if group != "FrameContentSequence"),
+    *{key: None for key, group in (*ACQUISITION_ATTRIBUTES, *MR_ATTRIBUTES) if group != "FrameContentSequence"},
 )  # fmt: skip
+
+Attributes = tuple[tuple[str, str], ...]
 
 _HOUNSFIELD_CODES = ("[hnsf'U]", "hnsf'U")  # UCUM
 _SAME_CONVERSION = 1e-6
@@ -90,12 +105,13 @@ class Plane:
         position_lps: center of the first voxel, mm; None where the header lacks it.
         orientation: direction cosines of a row and of a column (LPS); None where the header lacks it.
         pixel_spacing_mm: distance between rows, and between columns.
-        slope, intercept: stored value to HU; None where the header lacks them.
+        slope, intercept: stored value to HU (MR: to an arbitrary unit, PET: to SUV); None where the header lacks them.
         rescale_type: as the header has it; empty where it has none, "LUT" for a look-up table, "UNSTATED" where the
             standard demands a type and the header has none.
         real_world: "" without a map to real-world values, "HU" for one that agrees with slope and intercept, else why it
             does not.
-        acquisition: values of `ACQUISITION_ATTRIBUTES`, in their order; empty texts where the header lacks them.
+        acquisition: values of `ACQUISITION_ATTRIBUTES`, or of `MR_ATTRIBUTES` for MR, in their order; empty texts where the
+            header lacks them.
         pixel_offset: byte in the file where the pixel data begin; None without pixel data.
         pixel_bytes: length of the file's pixel data; None where encapsulated (compressed).
     """
@@ -137,9 +153,15 @@ class HeaderDefect:
 
 
 def read_planes(
-    values: HeaderValues, name: str, syntax: str, location: tuple[int, int | None] | None, file_bytes: int
+    values: HeaderValues,
+    name: str,
+    syntax: str,
+    location: tuple[int, int | None] | None,
+    file_bytes: int,
+    *,
+    attributes: Attributes = ACQUISITION_ATTRIBUTES,
 ) -> tuple[tuple[Plane, ...], HeaderDefect | None]:
-    """Return the planes of a CT image file, and the defect that makes them unusable, if any.
+    """Return the planes of an image file, and the defect that makes them unusable, if any.
 
     Args:
         values: the file's header.
@@ -147,6 +169,7 @@ def read_planes(
         syntax: UID of the transfer syntax.
         location: offset and length of the pixel data; None where the file has none.
         file_bytes: size of the file.
+        attributes: attributes of `Plane.acquisition`.
     """
     try:
         frames = frames_of(values)
@@ -154,7 +177,7 @@ def read_planes(
         return (), frames_disagree(error)
     layout = _layout(values, syntax)
     offset, length = (None, None) if location is None else location
-    top = [values.text(keyword) for keyword, _ in ACQUISITION_ATTRIBUTES]
+    top = [values.text(keyword) for keyword, _ in attributes]
     instance, reference = values.text("SOPInstanceUID"), values.text("FrameOfReferenceUID")
     planes = []
     for frame in frames:
@@ -174,7 +197,7 @@ def read_planes(
                 rescale_type=_rescale_type(frame),
                 real_world=_real_world(frame, slope, intercept),
                 frame_type=frame.frame_type,
-                acquisition=_acquisition(frame, top),
+                acquisition=_acquisition(frame, attributes, top),
                 layout=layout,
                 pixel_offset=offset,
                 pixel_bytes=length,
@@ -183,6 +206,18 @@ def read_planes(
             )
         )
     return tuple(planes), _defect(values, layout)
+
+
+def with_stored_values(planes: Sequence[Plane], values: HeaderValues) -> tuple[Plane, ...]:
+    """Return planes of MR whose values are the stored ones where the header has no rescaling; see PS3.3, C.11.1.1.2."""
+    if values.unusable.keys() & {"RescaleSlope", "RescaleIntercept"}:
+        return tuple(planes)
+    return tuple(
+        dataclasses.replace(plane, slope=1.0, intercept=0.0)
+        if plane.slope is None and plane.intercept is None
+        else plane
+        for plane in planes
+    )
 
 
 def frames_disagree(error: FrameCountError) -> HeaderDefect:
@@ -279,10 +314,10 @@ def _real_world(frame: Frame, slope: float | None, intercept: float | None) -> s
     return "HU"
 
 
-def _acquisition(frame: Frame, top: list[str]) -> tuple[str, ...]:
+def _acquisition(frame: Frame, attributes: Attributes, top: list[str]) -> tuple[str, ...]:
     if frame.own is None and frame.shared is None:
         return tuple(top)
     return tuple(
         (frame.text(keyword, group) if group else "") or default
-        for (keyword, group), default in zip(ACQUISITION_ATTRIBUTES, top, strict=True)
+        for (keyword, group), default in zip(attributes, top, strict=True)
     )

@@ -28,8 +28,7 @@ def write_bundle_configs(folder: Path, card: ModelCard) -> None:
 
 def metadata(card: ModelCard) -> dict[str, Any]:
     """Return `configs/metadata.json`: the network's inputs and outputs, in the MONAI Bundle's terms."""
-    channels = 2 if _is_softmax(card) else 1
-    names = ["background", *(label.name for label in card.labels)]
+    names = _output_names(card)
     return {
         "version": "1.0.0",
         "changelog": {"1.0.0": "written by medweave"},
@@ -61,12 +60,12 @@ def metadata(card: ModelCard) -> dict[str, Any]:
                 "pred": {
                     "type": "image",
                     "format": "segmentation",
-                    "num_channels": channels,
+                    "num_channels": len(names),
                     "spatial_shape": list(card.input.patch_shape),
                     "dtype": "float32",
                     "value_range": [0, 1],
                     "is_patch_data": True,
-                    "channel_def": {str(i): name for i, name in enumerate(names[-channels:])},
+                    "channel_def": {str(i): name for i, name in enumerate(names)},
                 }
             },
         },
@@ -113,7 +112,7 @@ def inference_config(card: ModelCard) -> dict[str, Any]:
                     "_target_": "Invertd", "keys": "pred", "transform": "@preprocessing", "orig_keys": "image",
                     "nearest_interp": False, "to_tensor": True,
                 },
-                {"_target_": "AsDiscreted", "keys": "pred", "threshold": card.postprocessing.threshold},
+                *_to_mask(card),
                 {"_target_": "SaveImaged", "keys": "pred", "output_dir": "@output_dir"},
             ],
         },
@@ -144,7 +143,9 @@ def _to_network_input(card: ModelCard) -> Mapping[str, Any]:
 
 
 def _to_probability(card: ModelCard) -> list[Mapping[str, Any]]:
-    if not _is_softmax(card):
+    if card.output.activation == "softmax":
+        return [{"_target_": "Activationsd", "keys": "pred", "softmax": True}]
+    if not _is_difference(card):
         return [{"_target_": "Activationsd", "keys": "pred", "sigmoid": True}]
     return [
         {"_target_": "Activationsd", "keys": "pred", "softmax": True},
@@ -152,12 +153,33 @@ def _to_probability(card: ModelCard) -> list[Mapping[str, Any]]:
     ]
 
 
+def _to_mask(card: ModelCard) -> list[Mapping[str, Any]]:
+    """Return the transforms to a mask: of the label, of each region in a channel of its own, or to label values."""
+    if card.output.activation == "softmax":
+        values = [0, *(region.values[0] for region in card.outputs)]
+        to_values = {"_target_": "MapLabelValued", "keys": "pred", "orig_labels": [*range(len(values))]}
+        return [{"_target_": "AsDiscreted", "keys": "pred", "argmax": True}, to_values | {"target_labels": values}]
+    thresholds = [one.threshold for one in card.postprocessing.filters]
+    if len(thresholds) == 1:
+        return [{"_target_": "AsDiscreted", "keys": "pred", "threshold": thresholds[0]}]
+    column = f"torch.tensor({thresholds}, device=probability.device).reshape(-1, 1, 1, 1)"
+    return [{"_target_": "Lambdad", "keys": "pred", "func": f"$lambda probability: (probability >= {column}).float()"}]
+
+
+def _output_names(card: ModelCard) -> list[str]:
+    if _is_difference(card):
+        return ["background", *(label.name for label in card.labels)][-2:]
+    background = ["background"] if card.output.activation == "softmax" else []
+    return background + [output.name for output in card.outputs]
+
+
 def _channel_names(card: ModelCard) -> tuple[str, ...]:
     return ("image",) if card.input.window_hu else card.input.channel_names
 
 
-def _is_softmax(card: ModelCard) -> bool:
-    return str(card.architecture.get("output", "sigmoid")) == "softmax"
+def _is_difference(card: ModelCard) -> bool:
+    """Return whether the logit of the only label is the difference of two channels; see `network.one_logit`."""
+    return card.output.activation == "sigmoid" and str(card.architecture.get("output", "sigmoid")) == "softmax"
 
 
 def _version(library: str) -> str:

@@ -56,11 +56,13 @@ def load_network(folder: Path, card: ModelCard) -> Any:
     """Return the card's network with the folder's weights (`models/model.safetensors`), in evaluation mode, float32, on the CPU.
 
     Returns:
-        a torch.nn.Module from images [B, C, I, J, K] to logits [B, outputs, I, J, K]; see `one_logit` for networks of bundles.
+        a torch.nn.Module from images [B, C, I, J, K] to logits [B, outputs, I, J, K]; with `one_logit` for a Bundle's
+        network that ends in two channels.
     Raises:
         UserInputError: as `load_plain`.
     """
-    return one_logit(load_plain(folder, card), card.architecture).eval()
+    network = load_plain(folder, card)
+    return (network if card.output.activation == "softmax" else one_logit(network, card.architecture)).eval()
 
 
 def load_plain(folder: Path, card: ModelCard) -> Any:

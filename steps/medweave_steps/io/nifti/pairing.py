@@ -7,13 +7,18 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from medweave_core.contracts.cohort import Finding
-from medweave_steps.io.findings import SeriesName
+from medweave_steps.io.findings import SeriesName, notice
 from medweave_steps.io.nifti.volume import stem
 
 MASK_FOLDERS = {"label", "mask", "masks", "seg", "segmentation", "segmentations", "annotations", "instances"}
 MASK_WORDS = {"label", "labels", "labelmap", "mask", "masks", "seg", "segmentation", "segmentations"}
 IMAGE_FOLDERS = {"image", "volumes", "scans"}
 IMAGE_WORDS = {"ct", "image", "imaging", "img", "scan", "vol", "volume"}
+
+PAIRING_RULE = (
+    "a mask lies in a mask folder (labels*, masks, segmentations) or has a mask word (seg, mask, label) first or last in its name; "
+    "it belongs to the volume of its own folder with the same name, where words such as ct, image and seg do not count"
+)
 
 Folder = tuple[str, ...]
 
@@ -58,6 +63,31 @@ class Pairing:
             for image in self.masks
             if (seen := _seen(image, self._rivals(image), numbers))
         }
+
+    def notices(self, numbers: Mapping[str, int]) -> list[Finding]:
+        """Return the notices about a plain folder: it names no patients, and masks without a volume are ignored.
+
+        Args:
+            numbers: of each file among all files of the cohort, sorted by path, from 1.
+        """
+        findings = [
+            notice(
+                "no-patient-id",
+                "NIfTI files have no patient ID: each volume counts as one patient in the split.",
+                do="define the splits in splits.json if a patient has several volumes",
+            )
+        ]
+        orphans = self.orphans()
+        if orphans:
+            findings.append(
+                notice(
+                    "orphan-mask",
+                    f"{len(orphans)} {'mask fits' if len(orphans) == 1 else 'masks fit'} no volume and ignored.",
+                    seen=f"file {', '.join(str(numbers[name]) for name in orphans[:6])} of the cohort, sorted by path",
+                    do="move each mask to a folder labels/ next to its volume, under the name of the volume",
+                )
+            )
+        return findings
 
     def _rivals(self, image: str) -> tuple[tuple[str, ...], tuple[str, ...]] | None:
         """Return masks and volumes that compete where a volume's mask is not certain, else None."""

@@ -25,6 +25,7 @@ AIR_HU = -1024.0
 READ_AHEAD = 4
 SHEAR_TOLERANCE = 1e-3
 SUFFIXES = (".nii", ".nii.gz")
+_PLAIN_ROLES = ("volume", "mask")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,6 +39,7 @@ class NiftiVolume:
         offset: byte of the uncompressed file where the voxels begin.
         num_channels: volumes in the file, one after the other.
         background: value for voxels that are not numbers: air in CT, 0 in MR.
+        role: its name in messages.
         notices: about unusual but usable properties.
     """
 
@@ -51,6 +53,7 @@ class NiftiVolume:
     notices: tuple[Finding, ...]
     num_channels: int = 1
     background: float = AIR_HU
+    role: str = "volume"
 
     def planes(self) -> Generator[npt.NDArray[Any], None, None]:
         """Yield the stored values plane by plane along the third axis, each [i, j]; those of the second channel follow the first's.
@@ -106,7 +109,7 @@ class NiftiVolume:
     def _cut_off(self, seen: str) -> Exception:
         return self.name.refuse(
             "truncated-file",
-            "the NIfTI file is truncated or corrupt.",
+            f"the NIfTI file{'' if self.role in _PLAIN_ROLES else f' ({self.role})'} is truncated or corrupt.",
             seen=seen,
             expected=f"{' x '.join(map(str, self.grid.shape))} voxels",
             do="copy or download the file again",
@@ -134,7 +137,7 @@ def open_nifti(
     """Read the header of a NIfTI file.
 
     Args:
-        role: its name in messages ("volume", "mask").
+        role: its name in messages ("volume", "mask", "volume of channel T2w").
         channels: contrasts that the file must hold; several are the fourth axis. None: any number of them.
     Raises:
         FileNotFoundError: it is not there.
@@ -183,7 +186,7 @@ def open_nifti(
     return NiftiVolume(
         path=path, grid=grid, dtype=np.dtype(dtype), slope=float(slope), intercept=float(intercept),
         offset=int(offset), name=name, notices=notices, num_channels=num_channels,
-        background=AIR_HU if tuple(channels or ()) == CT_CHANNELS else 0.0,
+        background=AIR_HU if tuple(channels or ()) == CT_CHANNELS else 0.0, role=role,
     )  # fmt: skip
 
 

@@ -1,0 +1,164 @@
+"""The calibration windows of the training cases: half of them around lesions of each label in turn, half anywhere.
+
+Anywhere means inside the lungs for a model whose input is cropped to the lungs.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from medweave_core.contracts.labels import Region
+from medweave_core.contracts.model import InputContract, ModelCard
+from medweave_core.contracts.volume import Triple
+from medweave_core.errors import UserInputError
+from medweave_steps.inference.head import OutputHead
+from medweave_steps.inference.windows import scale_hu
+from medweave_steps.io.cohort.prepared import CaseFolder
+from medweave_steps.io.hashing import sha256_of_text
+from medweave_steps.tasks import Calibration
+from medweave_steps.tasks.segmentation.judging import distinct_names
+from medweave_steps.tasks.segmentation.targets import Targets
+
+FloatArray = npt.NDArray[np.float32]
+Voxel = tuple[int, ...]
+AnyMask = npt.NDArray[np.bool_] | npt.NDArray[np.uint8]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CalibrationWindow:
+    """One network input for calibration.
+
+    Attributes:
+        kind: of structure in its middle.
+        label: value of the lesion's label; 0 for background.
+        values_BCIJK: float32 [1, C, I, J, K], scaled as the model card says.
+    """
+
+    case_id: str
+    kind: Literal["lesion", "background"]
+    label: int
+    start: Triple
+    values_BCIJK: FloatArray
+
+
+def calibration(cases: Sequence[CaseFolder], card: ModelCard, *, num_windows: int, seed: int) -> Calibration:
+    """Return the calibration inputs of a model; arguments and errors as `choose_windows`."""
+    labels = OutputHead.of(card).labels
+    windows = choose_windows(cases, card, num_windows=num_windows, seed=seed)
+    drawn = Counter(window.label for window in windows if window.label)
+    figures: dict[str, Any] = {"lesion_windows": drawn.total()}
+    text = f"{drawn.total()} of them around lesions"
+    if len(labels) > 1:
+        names = distinct_names([Region(name=label.name, values=(label.value,)) for label in labels])
+        by_label = {name: drawn[label.value] for name, label in zip(names, labels, strict=True)}
+        figures["lesion_windows_by_label"] = by_label
+        text += f" ({', '.join(f'{number} {name}' for name, number in by_label.items())})"
+    return Calibration(
+        inputs_BCIJK=tuple(window.values_BCIJK for window in windows),
+        num_cases=len({window.case_id for window in windows}),
+        figures=figures,
+        text=text,
+        sha256=calibration_sha256(windows),
+    )
+
+
+def choose_windows(
+    cases: Sequence[CaseFolder], card: ModelCard, *, num_windows: int, seed: int
+) -> list[CalibrationWindow]:
+    """Draw windows from the cases in turn, lesion and background alternating, the lesions of each label in turn.
+
+    Lesions are a thousandth of a scan: windows drawn evenly would hardly show the network's large activations,
+    and the int8 ranges would cut them off.
+
+    Args:
+        cases: training cases; a case without label or lesion gives background only, one without the label in turn the next.
+        card: the model, with labels, window_hu, scaled range and patch shape.
+        num_windows: how many, at least 1.
+        seed: the same seed and cases give the same windows.
+    Raises:
+        UserInputError: there is no training case.
+    """
+    if not cases:
+        raise UserInputError(
+            "there is no training case for calibration.",
+            seen="no training case in the training set",
+            expected="at least one case of split 'train'",
+            do="use the training_set folder of preprocess with --purpose training",
+        )
+    ordered = sorted(cases, key=lambda folder: folder.case.case_id)
+    windows: list[CalibrationWindow] = []
+    for number in range(num_windows):
+        folder = ordered[number % len(ordered)]
+        random = np.random.default_rng([seed, number])
+        # A chequerboard of cases and rounds: every case gives both kinds, and half of any number of windows is of each.
+        lesion_turn = (number % len(ordered) + number // len(ordered)) % 2 == 0
+        label, voxel = _lesion_voxel(folder, card, windows, random) if lesion_turn else (0, None)
+        windows.append(_window(folder, card.input, label, voxel, random))
+    return windows
+
+
+def _lesion_voxel(
+    folder: CaseFolder, card: ModelCard, windows: Sequence[CalibrationWindow], random: np.random.Generator
+) -> tuple[int, Voxel | None]:
+    """Return the label of the case that fewest windows show so far, and one of its voxels; 0 and None if it has no label."""
+    if not folder.case.has_label:
+        return 0, None
+    in_all = Counter(window.label for window in windows)
+    in_case = Counter(window.label for window in windows if window.case_id == folder.case.case_id)
+    targets, label_IJK = Targets(head=OutputHead.of(card), ignore_value=folder.ignore_value), folder.label_IJK()
+    for label in sorted(targets.head.labels, key=lambda label: (in_all[label.value], in_case[label.value])):
+        voxel = _draw(targets.mask_of_label(label_IJK, label), random)
+        if voxel is not None:
+            return label.value, voxel
+    return 0, None
+
+
+def calibration_sha256(windows: Sequence[CalibrationWindow]) -> str:
+    """Return the digest over cases, places and values of all windows."""
+    parts = [
+        f"{w.case_id} {w.kind} {w.start} {hashlib.sha256(np.ascontiguousarray(w.values_BCIJK).tobytes()).hexdigest()}"
+        for w in windows
+    ]
+    return sha256_of_text(parts)
+
+
+def _window(
+    folder: CaseFolder, contract: InputContract, label: int, voxel: Voxel | None, random: np.random.Generator
+) -> CalibrationWindow:
+    volume_CIJK, is_ct = folder.volume_CIJK(), contract.window_hu is not None
+    shape = volume_CIJK.shape[1:]
+    if voxel is None:
+        inside = _draw(folder.lung_IJK(), random) if contract.crop == "lungs" else None
+        voxel = inside or tuple(int(random.integers(n)) for n in shape)
+    # As the sliding window of `segment`: inside the volume, which is padded with air where it is smaller.
+    start = [
+        min(max(c - side // 2, 0), max(n - side, 0))
+        for c, side, n in zip(voxel, contract.patch_shape, shape, strict=True)
+    ]
+    where = tuple(slice(s, s + side) for s, side in zip(start, contract.patch_shape, strict=True))
+    scaled_CIJK = scale_hu(volume_CIJK[:, *where], contract)
+    missing = [side - n for side, n in zip(contract.patch_shape, scaled_CIJK.shape[1:], strict=True)]
+    width = [(0, 0), *((m // 2, m - m // 2) for m in missing)]
+    padded = np.pad(scaled_CIJK, width, constant_values=np.float32(contract.scaled_range[0] if is_ct else 0))
+    i, j, k = start
+    return CalibrationWindow(
+        case_id=folder.case.case_id,
+        kind="lesion" if label else "background",
+        label=label,
+        start=(i, j, k),
+        values_BCIJK=padded[None],
+    )
+
+
+def _draw(mask_IJK: AnyMask, random: np.random.Generator) -> Voxel | None:
+    voxels = np.flatnonzero(mask_IJK)
+    if not len(voxels):
+        return None
+    return tuple(int(x) for x in np.unravel_index(int(random.choice(voxels)), mask_IJK.shape))
