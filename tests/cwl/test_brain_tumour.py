@@ -22,6 +22,7 @@ from support.cwl_files import WORKFLOWS, load
 FOLDER = WORKFLOWS / "brain-tumour-segmentation"
 GOLDEN = {"reference_volume_mm3": 216_843.75, "baseline_dice": 0.948875, "dice": 0.060861, "lesions": 1}
 """Of the one test case; the tumour is that of the seed, the network has taken two steps."""
+REGIONS = ["whole tumor", "tumor core", "enhancing tumor"]
 
 
 @pytest.mark.parametrize("name", ["train", "search"])
@@ -103,9 +104,9 @@ def test_regions_from_identified_dicom_give_equal_results_under_both_engines(tmp
     assert chosen["streamflow"] == chosen["cwltool"]
 
     card = read_card(tmp_path / "by-cwltool" / "accepted_model")
-    assert [region.name for region in card.outputs] == ["whole tumor", "tumor core"]
+    assert [region.name for region in card.outputs] == REGIONS
     metrics = json.loads((tmp_path / "by-cwltool" / "evaluation" / "metrics.json").read_text())
-    assert [label["name"] for label in metrics["by_label"]] == ["whole tumor", "tumor core"]
+    assert [label["name"] for label in metrics["by_label"]] == REGIONS
     decision = json.loads((tmp_path / "by-cwltool" / "gate_decision.json").read_text())
     assert [candidate["precision"] for candidate in decision["candidates"]] == ["int8"]
     masks = [path for path in results["streamflow"] if path.endswith("lesion_mask.dcm")]
@@ -129,7 +130,7 @@ def region_job(folder: Path) -> dict[str, Any]:
         "label_file": json_file | {"path": "brain-labels.json"},
         "channels": json_file | {"path": "demo-channels.json"},
         "merge_labels": [],
-        "regions": ["whole tumor:1,2,3", "tumor core:2,3"],
+        "regions": ["whole tumor:1,2,3", "tumor core:2,3", "enhancing tumor:3"],
         "spacing_mm": [SPACING_MM] * 3,
         "training_preset": "demo",
         "training_steps": 2,
