@@ -1,5 +1,6 @@
 # One environment, .venv/, at the root; every target makes it if it is missing.
 #   make demo            phantom CT series -> nodules as DICOM SEG and one HTML report, on this machine
+#   make demo-brain      brain MR from DICOM -> three labels as DICOM SEG and one HTML report, on this machine
 #   make equality        the demo, and whether its model, masks and reports have the digests of tests/equality/demo.json
 #   make quick           formatting, lint, types and the quick unit tests: two minutes
 #   make test            everything CI runs without real sites (includes `make check`)
@@ -38,7 +39,7 @@ BIN := .venv/bin
 INSTALLED := .venv/.installed
 TESTBED := deployments/testbed/testbed.py
 
-.PHONY: help env demo equality quick test check validate-seeded cases leaks bench docs docs-site constraints clean testbed testbed-status testbed-down hybrid test-hybrid faults resume conformance
+.PHONY: help env demo demo-brain equality quick test check validate-seeded cases leaks bench docs docs-site constraints clean testbed testbed-status testbed-down hybrid test-hybrid faults resume conformance
 help:
 	@sed -n '2,31p' Makefile | cut -c3-
 
@@ -53,6 +54,9 @@ $(INSTALLED): pyproject.toml constraints.txt deployments/environment/make-enviro
 
 demo: $(INSTALLED)
 	@$(BIN)/python deployments/demo/demo.py $(if $(STEPS),--steps $(STEPS)) $(if $(CASES),--cases $(CASES))
+
+demo-brain: $(INSTALLED)
+	@$(BIN)/python deployments/demo/brain.py $(if $(STEPS),--steps $(STEPS)) $(if $(CASES),--cases $(CASES))
 
 equality: demo
 	@$(BIN)/python tests/equality/demo_digests.py build/demo

@@ -1,6 +1,6 @@
 """`make demo-brain`: synthetic brain MR from DICOM, three labels, the whole pipeline, a table and one HTML report.
 
-    make demo-brain [CASES=N] [EPOCHS=N]
+    make demo-brain [CASES=N] [STEPS=N]
 
 Everything lies below build/demo-brain/; an earlier demo's folder is replaced. The figures go to build/demo-brain/summary.json.
 """
@@ -54,15 +54,15 @@ def make_cohort(environment: Mapping[str, str], cases: int) -> None:
     run([*words, "--run-report", str(DEMO / "phantom_report.json")], environment=environment)
 
 
-def bound_file(epochs: int | None) -> Path:
+def bound_file(steps: int | None) -> Path:
     """Write the laptop's bound file and the job file of the demo into its folder; return the first."""
     job = YAML(typ="safe").load(JOB)
     for value in job.values():
         if isinstance(value, dict) and "path" in value:
             value["path"] = str((JOB.parent / value["path"]).resolve())
     job |= {"cohort": {"class": "Directory", "path": str(COHORT)}}
-    if epochs:
-        job |= {"epochs": epochs}
+    if steps:
+        job |= {"training_steps": steps}
     (DEMO / "job.yml").write_text(json.dumps(job, indent=2) + "\n", encoding="utf-8")
     document = YAML(typ="safe").load(BOUND)
     for workflow in document["workflows"].values():
@@ -122,9 +122,9 @@ def main() -> int:
         help="patients, a quarter of them for the test (default: %(default)s)",
     )
     parser.add_argument(
-        "--epochs",
-        type=partial(number, least=1, example=10),
-        help="training epochs instead of the job's; fewer find less",
+        "--steps",
+        type=partial(number, least=1, example=100),
+        help="training steps instead of the job's; fewer find less",
     )
     options = parser.parse_args()
     started = time.monotonic()
@@ -134,7 +134,7 @@ def main() -> int:
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
     environment = os.environ | {"PATH": path, "MEDWEAVE_RUN_ID": run_id, "MEDWEAVE_RUNS_DIR": str(ROOT / "runs")}
     make_cohort(environment, options.cases)
-    file = str(bound_file(options.epochs).relative_to(ROOT))
+    file = str(bound_file(options.steps).relative_to(ROOT))
     print(f"\nmake demo-brain: streamflow run {file}", flush=True)
     words = [command("streamflow"), "run", "--quiet", "--outdir", str(RESULTS), file]
     with (DEMO / "outputs.json").open("wb") as outputs:  # StreamFlow prints the CWL output object

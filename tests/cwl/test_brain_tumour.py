@@ -5,13 +5,18 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
+from pydicom import dcmread
 
 from medweave_core.contracts.labels import Label
+from medweave_steps.cli import main
 from medweave_steps.io.model.folder import read_card
-from support.both_engines import digests, only, run_both, run_jobs
-from support.brain_cohort import training_job
+from medweave_steps.runtime.options import build_config
+from medweave_steps.train.config import TrainConfig
+from support.both_engines import digests, only, pseudonym_key, run_both, run_jobs
+from support.brain_cohort import SPACING_MM, training_job
 from support.cwl_files import WORKFLOWS, load
 
 FOLDER = WORKFLOWS / "brain-tumour-segmentation"
@@ -24,11 +29,14 @@ def test_the_defaults_are_those_of_the_paper(name: str) -> None:
     inputs = load(FOLDER / f"{name}.cwl")["inputs"]
     assert inputs["fractions"]["default"] == [0.7, 0.15, 0.15]
     if name == "train":
+        assert inputs["training_preset"]["default"] == "distmis"
+        config = build_config(TrainConfig, {"training_set": Path(), "output": Path(), "preset": "distmis"})
         expected = {
             "epochs": 250, "learning_rate": 1e-4, "batch_size": 2, "network": "distmis-as-described", "norm": "batch",
-            "volume_shape": [240, 240, 152], "dice_smoothing": 0.1,
+            "patch_shape": (240, 240, 152), "window_shape": (240, 240, 152), "dice_smoothing": 0.1, "dice": "sample",
+            "cross_entropy_weight": 0.0, "schedule": "constant", "scale_by_ranks": True,
         }  # fmt: skip
-        assert {item: inputs[item]["default"] for item in expected} == expected
+        assert {item: getattr(config, item) for item in expected} == expected
 
 
 @pytest.mark.pipeline
@@ -84,3 +92,49 @@ def test_the_pipeline_gives_equal_results_under_both_engines(tmp_path: Path) -> 
     )
     assert masks["streamflow"].keys() == masks["cwltool"].keys()
     assert only(masks["streamflow"], "lesion_mask.nii.gz") == only(masks["cwltool"], "lesion_mask.nii.gz")
+
+
+@pytest.mark.pipeline
+def test_regions_from_identified_dicom_give_equal_results_under_both_engines(tmp_path: Path) -> None:
+    job = region_job(tmp_path)
+    results = run_both(tmp_path, FOLDER / "train.cwl", job)
+    same = ("model.safetensors", "metrics.json", "lesion_mask.nii.gz", "lesions.csv")
+    chosen = {name: only(files, *same) for name, files in results.items()}
+    assert chosen["streamflow"] == chosen["cwltool"]
+
+    card = read_card(tmp_path / "by-cwltool" / "accepted_model")
+    assert [region.name for region in card.outputs] == ["whole tumor", "tumor core"]
+    metrics = json.loads((tmp_path / "by-cwltool" / "evaluation" / "metrics.json").read_text())
+    assert [label["name"] for label in metrics["by_label"]] == ["whole tumor", "tumor core"]
+    decision = json.loads((tmp_path / "by-cwltool" / "gate_decision.json").read_text())
+    assert [candidate["precision"] for candidate in decision["candidates"]] == ["int8"]
+    masks = [path for path in results["streamflow"] if path.endswith("lesion_mask.dcm")]
+    assert masks, "from DICOM, masks are also DICOM SEG"
+    patients = {str(dcmread(path).PatientID) for path in (tmp_path / "by-streamflow").rglob("lesion_mask.dcm")}
+    assert not patients & {str(dcmread(path).PatientID) for path in (tmp_path / "cohort").rglob("*.dcm")}, "pseudonyms"
+
+
+def region_job(folder: Path) -> dict[str, Any]:
+    """Write DICOM studies of brains; return the inputs of a training of overlapping regions on them, de-identified first."""
+    words = ["phantom", "brain", "--format", "dicom", "--grid", "demo", "--cases", "5", "--held-out-cases", "1"]
+    assert main([*words, "--output", str(folder / "cohort"), "--run-report", str(folder / "phantom.json")]) == 0
+    for name in ("brain-labels.json", "demo-channels.json"):
+        shutil.copy(FOLDER / "jobs" / name, folder)
+    json_file = {"class": "File", "format": "http://edamontology.org/format_3464"}
+    return {
+        "cohort": {"class": "Directory", "path": "cohort"},
+        "identified": True,
+        "faces": "absent",
+        "pseudonym_key": pseudonym_key(folder),
+        "label_file": json_file | {"path": "brain-labels.json"},
+        "channels": json_file | {"path": "demo-channels.json"},
+        "merge_labels": [],
+        "regions": ["whole tumor:1,2,3", "tumor core:2,3"],
+        "spacing_mm": [SPACING_MM] * 3,
+        "training_preset": "demo",
+        "training_steps": 2,
+        "batch_size": 2,
+        "volume_shape": [16, 16, 16],
+        "training_threads": 1,
+        "quantized": True,
+    }

@@ -16,10 +16,21 @@ requirements:
   StepInputExpressionRequirement: {}
 inputs:
   cohort:
-    doc: MSD data set of MR, a folder with dataset.json, imagesTr and labelsTr
+    doc: folder with brain MR and masks (MSD or nnU-Net data set, DICOM series with DICOM SEG, or NIfTI)
     type: Directory
+  label_file:
+    doc: labels of the masks with their DICOM codes, as a JSON list of value, name, category, type, anatomy and laterality
+    type: File?
+    format: edam:format_3464  # JSON
+  channels:
+    doc: rules that group the DICOM series of a study into named channels, as a JSON list; not needed for NIfTI
+    type: File?
+    format: edam:format_3464  # JSON
+  ignore_label:
+    doc: mask value of voxels without annotation, which count in no loss and no metric
+    type: int?
   grid:
-    doc: options of train and the values to search
+    doc: options of train and the values to search, regions among them
     type: File
     format: edam:format_3464  # JSON
   ranks_per_trial:
@@ -49,7 +60,7 @@ inputs:
     doc: voxel size of the network input along Right, Anterior, Superior, mm
     type: float[]?
   merge_labels:
-    doc: mask values to merge into one label; the default merges the three labels of MSD Task01 into the whole tumor
+    doc: mask values to merge into one label; the default merges the three labels of MSD Task01 into the whole tumor, and [] keeps the labels
     type: string[]
     default: ["1,2,3:whole tumour"]
   fractions:
@@ -95,7 +106,10 @@ steps:
     run: ../tools/check.cwl
     in:
       cohort: cohort
+      label_file: label_file
       merge_labels: merge_labels
+      ignore_label: ignore_label
+      channels: channels
       on_error: on_error
     out: [cohort_index, run_report]
   preprocess:

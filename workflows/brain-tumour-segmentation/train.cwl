@@ -67,30 +67,34 @@ inputs:
     doc: maximum number of cases that one job segments
     type: int
     default: 8
+  training_preset:
+    doc: defaults of the training, the recipe of the paper (distmis), or options chosen for the scans and the memory (auto)
+    type: {type: enum, symbols: [distmis, auto, demo]}
+    default: distmis
+  training_memory_gib:
+    doc: memory of a training step with training_preset auto, GiB
+    type: float?
+  training_steps:
+    doc: number of optimizer steps, for training_preset auto or demo
+    type: int?
   network:
-    doc: 3-D U-Net of DistMIS, as described in the paper (distmis-as-described) or as implied by its number of parameters (distmis-as-published), the MONAI U-Net (unet), or another that `medweave-step train --help` lists
-    type: string
-    default: distmis-as-described
+    doc: 3-D U-Net of DistMIS, as described in the paper (distmis-as-described) or as implied by its number of parameters (distmis-as-published), the MONAI U-Net (unet), or another that `medweave-step train --help` lists; by default that of the preset
+    type: string?
   norm:
-    doc: normalization layers (batch, group, instance)
-    type: {type: enum, symbols: [batch, group, instance]}
-    default: batch
+    doc: normalization layers (batch, group, instance); by default those of the preset
+    type: string?
   volume_shape:
-    doc: size of a whole preprocessed volume along I, J, K, in voxels; multiples of 8
-    type: int[]
-    default: [240, 240, 152]
+    doc: size of a whole preprocessed volume along I, J, K, in voxels, multiples of 8; of a patch with another preset than distmis. By default that of the preset, 240 240 152 with distmis
+    type: int[]?
   epochs:
-    doc: number of epochs
-    type: int
-    default: 250
+    doc: number of epochs; by default 250 with distmis
+    type: int?
   batch_size:
-    doc: volumes per optimizer step and rank
-    type: int
-    default: 2
+    doc: volumes per optimizer step and rank; by default 2 with distmis
+    type: int?
   learning_rate:
-    doc: learning rate of one rank; it is multiplied by the number of ranks
-    type: float
-    default: 0.0001
+    doc: learning rate of one rank, which is multiplied by the number of ranks with distmis; by default 0.0001 with distmis
+    type: float?
   beta2:
     doc: beta2 of Adam, decay rate of the second moment
     type: float?
@@ -98,17 +102,14 @@ inputs:
     doc: use the AMSGrad variant of Adam
     type: boolean?
   dice_smoothing:
-    doc: smoothing term of the Dice loss, in voxels (epsilon in the paper)
-    type: float
-    default: 0.1
+    doc: smoothing term of the Dice loss, in voxels (epsilon in the paper); by default 0.1 with distmis
+    type: float?
   dice:
-    doc: Dice reduction, over all volumes of a rank (batch) or per volume (sample)
-    type: {type: enum, symbols: [batch, sample]}
-    default: sample
+    doc: Dice reduction, over all volumes of a rank (batch) or per volume (sample); by default sample with distmis
+    type: string?
   cross_entropy_weight:
-    doc: weight of the cross-entropy loss
-    type: float
-    default: 0.0
+    doc: weight of the cross-entropy loss; by default 0 with distmis
+    type: float?
   training_seed:
     doc: random seed of weight initialization and case order
     type: int
@@ -236,6 +237,9 @@ steps:
       training_set: preprocess/training_set
       name: {default: brain-tumour}
       regions: regions
+      preset: training_preset
+      memory_gib: training_memory_gib
+      training_steps: training_steps
       network: network
       norm: norm
       epochs: epochs
@@ -243,7 +247,6 @@ steps:
       patch_shape: volume_shape
       window_shape: volume_shape
       learning_rate: learning_rate
-      schedule: {default: constant}
       beta2: beta2
       amsgrad: amsgrad
       dice: dice
@@ -251,7 +254,6 @@ steps:
       cross_entropy_weight: cross_entropy_weight
       seed: training_seed
       strategy: training_strategy
-      scale_by_ranks: {default: true}
       ranks: training_ranks
       chunk_mib: training_chunk_mib
       cache_mib: training_cache_mib
@@ -264,6 +266,9 @@ steps:
       training_set: preprocess/training_set
       name: {default: brain-tumour}
       regions: regions
+      preset: training_preset
+      memory_gib: training_memory_gib
+      training_steps: training_steps
       network: network
       norm: norm
       epochs: epochs
@@ -271,7 +276,6 @@ steps:
       patch_shape: volume_shape
       window_shape: volume_shape
       learning_rate: learning_rate
-      schedule: {default: constant}
       beta2: beta2
       amsgrad: amsgrad
       dice: dice
@@ -279,7 +283,6 @@ steps:
       cross_entropy_weight: cross_entropy_weight
       seed: training_seed
       strategy: training_strategy
-      scale_by_ranks: {default: true}
       ranks: timed_ranks
       chunk_mib: training_chunk_mib
       cache_mib: training_cache_mib

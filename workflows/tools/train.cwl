@@ -36,8 +36,8 @@ inputs:
     type: string[]?
     inputBinding: {prefix: --regions}
   preset:
-    doc: defaults of the other options, the recipe of the demo (demo) or options chosen for the training set and the memory by nnU-Net's rules (auto)
-    type: {type: enum, symbols: [demo, auto]}
+    doc: defaults of the other options, the recipe of the demo (demo), that of the DistMIS paper (distmis), or options chosen for the training set and the memory by nnU-Net's rules (auto)
+    type: {type: enum, symbols: [demo, distmis, auto]}
     default: demo
     inputBinding: {prefix: --preset}
   memory_gib:
@@ -73,9 +73,8 @@ inputs:
     type: string?
     inputBinding: {prefix: --network}
   norm:
-    doc: normalization layers (batch, group, instance)
-    type: {type: enum, symbols: [batch, group, instance]}
-    default: batch
+    doc: normalization layers (batch, group, instance), by default those of the preset
+    type: string?  # as `schedule`
     inputBinding: {prefix: --norm}
   learning_rate:
     doc: peak learning rate
@@ -102,9 +101,8 @@ inputs:
     type: string?  # a name that `medweave-step train --help` lists; StreamFlow 0.2.0rc3 refuses an enum without a value
     inputBinding: {prefix: --schedule}
   dice:
-    doc: Dice reduction, over all patches of a rank (batch) or per patch (sample)
-    type: {type: enum, symbols: [batch, sample]}
-    default: batch
+    doc: Dice reduction, over all patches of a rank (batch) or per patch (sample), by default that of the preset
+    type: string?  # as `schedule`
     inputBinding: {prefix: --dice}
   dice_smoothing:
     doc: smoothing term of the Dice loss, in voxels

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from medweave_core.errors import UserInputError
 from medweave_steps.networks import OPTIONS as NETWORK_OPTIONS
@@ -67,9 +68,19 @@ RECIPE_OPTIONS = ("steps", "epochs", "batch_size", "patch_shape", "learning_rate
 """Options that fit a training to its data; their defaults are the recipe of the demo."""
 
 
+DISTMIS: Mapping[str, Any] = {
+    "network": "distmis-as-described", "epochs": 250, "batch_size": 2, "scale_by_ranks": True, "learning_rate": 1e-4,
+    "patch_shape": (240, 240, 152), "window_shape": (240, 240, 152), "schedule": "constant", "dice": "sample",
+    "dice_smoothing": 0.1, "cross_entropy_weight": 0.0,
+}  # fmt: skip
+"""Recipe of DistMIS (Berral et al. 2022): whole volumes, Dice loss, Adam; batch size and learning rate of one rank."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainConfig(Recipe):
     """Options of `train`."""
+
+    DEFAULTS_BY_PRESET: ClassVar[Mapping[str, Mapping[str, Any]]] = {"distmis": DISTMIS}
 
     name: str | None = option(
         "model name in the model card (default: anatomic region and name of each label)", default=None
@@ -133,9 +144,10 @@ class TrainConfig(Recipe):
     scaled_range: tuple[float, float] = option(
         "the network's input at both ends of the intensity window of CT", default=(0.0, 1.0), metavar="LOW HIGH"
     )
-    preset: Literal["demo", "auto"] = option(
-        "defaults of the other options: demo is the recipe of the demo's synthetic scans; auto chooses them by nnU-Net's rules for "
-        "the training set and the memory, and prints what it chose; options that you set keep your value",
+    preset: Literal["demo", "distmis", "auto"] = option(
+        "defaults of the other options: demo is the recipe of the demo's synthetic scans, distmis that of the DistMIS paper for "
+        "whole brains; auto chooses them by nnU-Net's rules for the training set and the memory, and prints what it chose; "
+        "options that you set keep your value",
         default="demo",
     )
     memory_gib: float | None = option(
@@ -205,7 +217,7 @@ class TrainConfig(Recipe):
         self._check_cache()
         parts, least = self.accumulate, self.batch_size // (1 if self.scale_by_ranks else self.ranks)
         check_option(1 <= parts <= least, "accumulate", parts, f"1 to {least}, the number of patches per rank and step")
-        if self.preset == "demo":  # auto chooses the network later
+        if self.preset != "auto":  # which chooses the network later
             self._check_network()
         self._check_intensities()
 
@@ -217,11 +229,11 @@ class TrainConfig(Recipe):
         memory = self.memory_gib
         fits = memory is None or (0 < memory < math.inf and self.preset == "auto")
         whole = self.epochs is not None and self.preset == "auto"
-        check_option(not whole, "preset", self.preset, "demo: with --epochs, a patch is a whole case")
+        check_option(not whole, "preset", self.preset, "demo or distmis: with --epochs, a patch is a whole case")
         check_option(fits, "memory_gib", memory, "more than 0, with --preset auto")
 
     def _check_optimizer(self) -> None:
-        if self.preset == "demo":  # auto chooses optimizer and schedule later
+        if self.preset != "auto":  # which chooses optimizer and schedule later
             Recipe._check_optimizer(self)
 
     def _check_folds(self) -> None:

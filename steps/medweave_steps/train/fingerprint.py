@@ -40,7 +40,7 @@ class Fingerprint:
         num_cases: training cases.
         spacing_mm: of the prepared volumes.
         source_spacings_mm, source_shapes: of each case before resampling, along Right, Anterior, Superior; the shapes are those of
-            the part that `preprocess` kept.
+            the part within the crop of `preprocess`.
         shapes: of the prepared volumes, voxels along I J K.
         channels: names of the contrasts.
         intensities: of each channel; empty without foreground.

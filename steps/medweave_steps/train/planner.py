@@ -78,8 +78,8 @@ class MemoryModel:
 MEMORY_MODELS = {
     ("cpu", False): MemoryModel(base_bytes=0.95 * GIB, bytes_per_weight=12, bytes_per_feature=10),
     ("cpu", True): MemoryModel(base_bytes=0.95 * GIB, bytes_per_weight=12, bytes_per_feature=8),
-    ("cuda", False): MemoryModel(base_bytes=0.5 * GIB, bytes_per_weight=12, bytes_per_feature=10),
-    ("cuda", True): MemoryModel(base_bytes=0.5 * GIB, bytes_per_weight=12, bytes_per_feature=8),
+    ("cuda", False): MemoryModel(base_bytes=0.5 * GIB, bytes_per_weight=12, bytes_per_feature=13),
+    ("cuda", True): MemoryModel(base_bytes=0.5 * GIB, bytes_per_weight=12, bytes_per_feature=6),
 }
 """By the type of the device and whether activations are in bfloat16, with SGD and momentum; measured, see
 docs/explanation/preset-auto.md."""
@@ -212,7 +212,7 @@ def count_features(topology: Topology, channels: Sequence[int], blocks: Sequence
 
 
 def make_plan(task: PlanInput, model: MemoryModel, memory_bytes: float) -> Plan:
-    """Return the plan with the largest patch that fits with two patches in a step; memory that is left makes the batch larger.
+    """Return the plan with the largest patch that fits with two patches in a step; free memory makes the batch larger.
 
     Raises:
         DoesNotFitError: there is none.
@@ -259,7 +259,7 @@ def _smaller(task: PlanInput, topology: Topology, most_stages: int) -> Topology 
     """Return the stages for a patch with one shorter axis, the one that is largest relative to the median case."""
     patch, median = topology.patch_shape, task.median_shape
     for axis in sorted(range(3), key=lambda axis: (patch[axis] / median[axis], axis), reverse=True):
-        # nnU-Net's step: the multiple that the shorter axis would have, so that no valid size is left out.
+        # nnU-Net's step: the multiple that the shorter axis would have, so that no valid size is skipped.
         shorter = list(patch)
         shorter[axis] -= topology.multiples[axis]
         multiples = find_topology(task.spacing_mm, shorter, most_stages=most_stages).multiples

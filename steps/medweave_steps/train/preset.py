@@ -107,7 +107,7 @@ def apply_auto(
 
     Args:
         training: training cases with labels; each is read once.
-        options_set: options of the user, which are kept.
+        options_set: options of the user, which keep their value.
         out_channels: of the network.
     Raises:
         UserInputError: no patch fits the memory; the message says what would.
@@ -171,16 +171,16 @@ def _preset(
     values = {name: value for choice in choices for name, value in choice.values.items() if name not in options_set}
     options = {name: values.pop(name) for name in tuple(values) if name not in _names(config)}
     network = network_type(values.get("network", config.network))
-    kept = {name: getattr(config.network_options, name) for name in options_set & _names(config.network_options)}
+    fixed = {name: getattr(config.network_options, name) for name in options_set & _names(config.network_options)}
     if options:
-        values["network_options"] = network.Options(**options | kept)
+        values["network_options"] = network.Options(**options | fixed)
     # Every option has its value from here on.
     chosen = dataclasses.replace(config, preset="demo", memory_gib=None, **values)
     listed = [choice for choice in choices if not choice.values or choice.values.keys() - options_set]
     width = max(len(choice.name) for choice in listed)
     lines = [f"  {choice.name:{width}}  {choice.text}: {choice.reason}" for choice in listed]
-    kept_names = sorted(options_set & {name for choice in choices for name in choice.values})
-    own = f" Kept: {', '.join('--' + name.replace('_', '-') for name in kept_names)}." if kept_names else ""
+    set_names = sorted(options_set & {name for choice in choices for name in choice.values})
+    unchanged = f" Set: {', '.join('--' + name.replace('_', '-') for name in set_names)}." if set_names else ""
     facts = {
         "name": "auto",
         "choices": {choice.name: f"{choice.text}: {choice.reason}" for choice in listed},
@@ -194,7 +194,7 @@ def _preset(
         "estimated_memory_gib": round(plan.step_bytes / GIB, 2),
         "num_weights": plan.num_weights,
     }
-    notice = "\n".join([f"preset auto chose these options; options that you set are kept.{own}", *lines])
+    notice = "\n".join([f"preset auto chose these options; options that you set keep their value.{unchanged}", *lines])
     return Preset(config=chosen, notice=notice, facts=facts)
 
 
@@ -272,10 +272,10 @@ def _network_choices(config: TrainConfig, plan: Plan, options_set: frozenset[str
         "stage_kernels": tuple(map(axes_text, topology.kernels)),
         "encoder_blocks": plan.blocks,
     }
-    kept = {"stage_strides", "stage_kernels"} if options_set & {"strides", "stage_strides"} else set()
+    fixed = {"stage_strides", "stage_kernels"} if options_set & {"strides", "stage_strides"} else set()
     return [
         Choice(
-            name="network", values={name: value for name, value in values.items() if name not in kept},
+            name="network", values={name: value for name, value in values.items() if name not in fixed},
             text=f"{NETWORK}, {stages} stages of {' '.join(map(str, plan.channels))} channels, strides {' '.join(strides)}",
             reason="the patch is halved down to 4 to 7 voxels, the finest axes first; instance norm, leaky ReLU, deep supervision; "
             f"{plan.num_weights / 1e6:.1f} million weights",

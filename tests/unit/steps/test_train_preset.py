@@ -14,6 +14,7 @@ from medweave_core.contracts import codec
 from medweave_core.contracts.cohort import PreparedCohort
 from medweave_core.errors import StepError, UsageError, UserInputError
 from medweave_steps.cli import build_parser, load_verb, main
+from medweave_steps.inference.windows import scale_hu
 from medweave_steps.io.cohort.prepared import PreparedFolder, open_prepared
 from medweave_steps.io.model.folder import check_cohort_fits, read_card
 from medweave_steps.runtime.options import read_options
@@ -21,6 +22,7 @@ from medweave_steps.tasks import task_named
 from medweave_steps.train.config import TrainConfig
 from medweave_steps.train.planner import MEMORY_MODELS
 from medweave_steps.train.preset import GIB, Memory, Preset, apply_auto
+from medweave_steps.training.data.batch import scaled
 from support.label_set import REGION_WORDS, label_set
 from support.training_set import training_set
 
@@ -70,7 +72,10 @@ def test_training_with_auto_records_its_choices_and_resumes_with_them(tmp_path: 
     assert window is not None
     assert -50 < window[0] < 40 < window[1] < 130
     assert scaled_range[0] < -1 < 1 < scaled_range[1]
-    check_cohort_fits(card, open_prepared(tmp_path / "data").cohort)
+    prepared = open_prepared(tmp_path / "data")
+    check_cohort_fits(card, prepared.cohort)
+    volume = prepared.cases()[0].volume_CIJK()
+    np.testing.assert_array_equal(scaled(volume, window, scaled_range), scale_hu(volume, card.input))
     second = ["--output", str(tmp_path / "again"), "--training-log", str(tmp_path / "log2")]
     # After half of the steps, with another memory, which would give another batch.
     before = ["--resume-from", str(tmp_path / "checkpoints" / "checkpoint-before.pt"), "--memory-gib", "99"]
@@ -99,7 +104,7 @@ def test_options_that_are_set_are_kept_even_at_their_default(tmp_path: Path) -> 
     assert (chosen.batch_size, chosen.optimizer, chosen.learning_rate) == (10, "adam", 0.001)
     assert (chosen.patch_shape, chosen.window_shape, chosen.window_hu) == ((16, 16, 16), (16, 16, 16), (-900, 300))
     assert (chosen.weight_decay, chosen.schedule) == (0, "polynomial")
-    assert "Kept: --batch-size, --patch-shape, --window-hu." in preset.notice
+    assert "Set: --batch-size, --patch-shape, --window-hu." in preset.notice
     assert "SGD" not in preset.notice
 
 
