@@ -26,7 +26,7 @@ _LISTED = """
     MTS MTR MTRmap MTsat MTVmap MWFmap Chimap M0map S0map
 """
 _SUFFIXES = frozenset(_LISTED.split())
-# Columns that --retain-patient-characteristics keeps, with the values that are kept: numbers, or words of a list.
+# Columns that --retain-patient-characteristics retains: numbers, or words of a list; other values become n/a.
 _NUMBERS = ("age", "weight", "height")
 _SEXES = frozenset({"f", "m", "o", "female", "male", "other"})
 _HIGHEST_AGE = 89
@@ -82,7 +82,7 @@ def bids_title(case: ListedCase) -> str:
 
 
 def described_files(names: Sequence[str]) -> list[str]:
-    """Return the tables and descriptions of a BIDS folder that the output has anew."""
+    """Return the tables and descriptions of a BIDS folder that are rewritten."""
     own = {PARTICIPANTS_FILE, _DESCRIPTION_FILE}
     return [name for name in names if name in own or name.endswith(LABEL_TABLE)]
 
@@ -128,19 +128,19 @@ def write_bids_tables(
 
 def _write_participants(path: Path, output: Path, subjects: Mapping[str, str], *, retain: bool) -> list[str]:
     columns = column_names(path, PARTICIPANTS_FILE)
-    kept = [name for name in columns if retain and name in (*_NUMBERS, "sex")]
-    rows = [["participant_id", *kept]]
-    for subject, *values in read_columns(path, ("participant_id", *kept), PARTICIPANTS_FILE):
+    retained = [name for name in columns if retain and name in (*_NUMBERS, "sex")]
+    rows = [["participant_id", *retained]]
+    for subject, *values in read_columns(path, ("participant_id", *retained), PARTICIPANTS_FILE):
         folder = subjects.get(subject.removeprefix("sub-"))
         if folder:
-            rows.append([folder, *(_clean(name, value) for name, value in zip(kept, values, strict=True))])
+            rows.append([folder, *(_clean(name, value) for name, value in zip(retained, values, strict=True))])
     _write_table(output / PARTICIPANTS_FILE, [rows[0], *sorted(rows[1:])])
     num_dropped = len(columns) - len(rows[0])
     if not num_dropped:
         return []
     what = f"{num_dropped} {'column' if num_dropped == 1 else 'columns'} of {PARTICIPANTS_FILE} not written; "
     advice = "" if retain else " (--retain-patient-characteristics keeps age, sex, weight and height)"
-    return [f"{what}kept: {', '.join(rows[0])}{advice}."]
+    return [f"{what}retained: {', '.join(rows[0])}{advice}."]
 
 
 def _clean(column: str, value: str) -> str:

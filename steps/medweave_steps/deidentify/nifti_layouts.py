@@ -167,7 +167,7 @@ def describe_output(
     Args:
         retain: keep the characteristics of participants.
     Returns:
-        notices about what was dropped.
+        notices about columns that were dropped.
     """
     if cohort.layout == "msd":
         pairs = [(_listed_image(new), new.mask) for _, new in written]

@@ -170,12 +170,12 @@ def test_participants_lose_their_characteristics_unless_they_are_retained(
     rows = f"sub-{NAME}\t93\tF\t61.5\tSt Elsewhere\tx\nsub-774411\t40\tGrimshaw\theavy\ty\tz\nsub-9\t1\tM\t1\t1\t1\n"
     (folder / "participants.tsv").write_text(header + rows)
     assert deidentify(folder) == 0
-    assert "5 columns of participants.tsv not written; kept: participant_id (" in capsys.readouterr().err
+    assert "5 columns of participants.tsv not written; retained: participant_id (" in capsys.readouterr().err
     lines = (tmp_path / "out" / "participants.tsv").read_text().splitlines()
     subjects = {path.name for path in (tmp_path / "out").glob("sub-*")}
     assert (lines[0], set(lines[1:])) == ("participant_id", subjects)
-    assert deidentify(folder, "--retain-patient-characteristics", name="kept") == 0
-    table = [line.split("\t") for line in (tmp_path / "kept" / "participants.tsv").read_text().splitlines()]
+    assert deidentify(folder, "--retain-patient-characteristics", name="retained") == 0
+    table = [line.split("\t") for line in (tmp_path / "retained" / "participants.tsv").read_text().splitlines()]
     assert table[0] == ["participant_id", "age", "sex", "weight"]
     assert sorted(row[1:] for row in table[1:]) == [["40", "n/a", "n/a"], ["90", "F", "61.5"]]
     assert "2 columns of participants.tsv not written" in capsys.readouterr().err
