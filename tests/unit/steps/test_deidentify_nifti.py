@@ -215,6 +215,37 @@ def test_a_case_without_a_channel_is_refused_or_skipped_without_its_name(
     assert len(check(tmp_path / "out").index.cases) == len(check(folder, skip=True).index.cases)
 
 
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"channel_names": {"0": "T1w", "1": "PET"}}, "neither CT nor MR"),
+        ({"labels": {"background": 0, "edema": [1, 2], "core": [2, 3]}}, "cannot be predicted together"),
+        ({"labels": {"background": 0, "edema": 1, "ignore": 1}}, "dataset.json is invalid"),
+        ({"file_ending": ".nrrd"}, "the nnU-Net data set has an unsupported layout"),
+    ],
+)
+def test_data_sets_that_check_refuses_are_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], changes: dict[str, Any], message: str
+) -> None:
+    folder = nnunet(tmp_path / "cohort", **changes)
+    assert deidentify(folder) == 65
+    assert message in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+def test_one_mask_for_two_volumes_is_refused_without_their_names(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = nnunet_1(tmp_path / "cohort")
+    dataset = json.loads((folder / "dataset.json").read_text())
+    dataset["training"][1]["label"] = dataset["training"][0]["label"]
+    (folder / "dataset.json").write_text(json.dumps(dataset))
+    assert deidentify(folder) == 65
+    printed = capsys.readouterr().err
+    assert printed.count("dataset.json lists the same mask for another volume") == 2
+    assert NAME not in printed
+
+
 def test_bids_suffixes_that_may_be_names_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for subject in "12":
         save(tmp_path / f"cohort/sub-{subject}/anat/sub-{subject}_{NAME}.nii.gz", volume(int(subject)))
