@@ -15,7 +15,8 @@ class Deidentification:
     Attributes:
         profile: the rules that were applied, with their edition.
         options: active options of the profile, with the names of DICOM PS3.16, CID 7050.
-        num_patients, num_cases, num_files: numbers written; a case is one series of images, or one NIfTI volume.
+        num_patients, num_cases, num_files: numbers written; a case is one series of images, or one NIfTI volume
+            with all its channels.
         num_uids: different UIDs that were replaced.
         actions: number of attributes by action: `removed`, `emptied`, `replaced`, `uid-replaced`,
             `date-shifted`, `private-removed`, `unknown-removed`, `overlay-removed`, `code-replaced`, `identifier-replaced`,
@@ -60,7 +61,7 @@ class ReidentificationMap:
 
     Attributes:
         uids: UID of the source to UID of the de-identified cohort.
-        files: path in the source to path in the de-identified cohort, both relative; a mask that several volumes share has one.
+        files: path in the source to path in the de-identified cohort, both relative.
     """
 
     patients: tuple[PatientAtHome, ...]

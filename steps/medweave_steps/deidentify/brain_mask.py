@@ -49,8 +49,8 @@ def match_masks(masks: Mapping[str, Path], names: Mapping[str, Sequence[str]]) -
         raise UserInputError(
             "--brain-masks: masks do not match the cases.",
             seen=f"{len(wrong)} of {len(masks)} NIfTI files match no case, or more than one",
-            expected="one mask per case: for NIfTI under the name of its volume, for DICOM named CASE_ID.nii.gz, with the id that "
-            "check prints for a series of the study",
+            expected="one mask per case: for NIfTI under the name of a volume or of the case, for DICOM named CASE_ID.nii.gz, with "
+            "the id that check prints for a series of the study",
             do="rename or remove these files",
         )
     return chosen
@@ -126,6 +126,17 @@ class BrainMask:
         to_patient[:3, 1] = np.multiply(orientation[3:], spacing[0])
         to_patient[:, 2] = (*position, 1)
         return self._sample(self.to_index @ lps_to_ras(to_patient), rows, columns)
+
+    def keep_of_grid(self, affine: AnyArray, shape: tuple[int, int, int]) -> tuple[Mask, bool]:
+        """Return the voxels [i, j, k] of a NIfTI grid to keep, and whether the grid is the mask's, voxel for voxel."""
+        if self.fits(affine, shape):
+            return self.brain_IJK, True
+        to_index = self.to_index @ affine
+        keep_IJK = np.empty(shape, np.bool_)
+        for index in range(shape[2]):
+            of_plane = np.stack([to_index[:, 1], to_index[:, 0], to_index[:, 2] * index + to_index[:, 3]], axis=1)
+            keep_IJK[:, :, index] = self._sample(of_plane, *shape[:2])[0]
+        return keep_IJK, False
 
     def count_outside(self, points_lps: npt.NDArray[np.float64]) -> int:
         """Return how many points lie outside of the mask and of the voxels next to it.

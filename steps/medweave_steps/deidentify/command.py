@@ -14,7 +14,7 @@ from medweave_steps.runtime.options import option
 from medweave_steps.runtime.verb import StepContext, Verb
 
 if TYPE_CHECKING:
-    from medweave_steps.deidentify.cohort import Deidentified
+    from medweave_steps.deidentify.task import Deidentified
 
 DESCRIPTION = """\
 De-identifies a cohort by the DICOM PS3.15 Basic Application Level Confidentiality Profile (Table E.1-1, 2026c) with modified
@@ -22,8 +22,8 @@ dates. Modality and contrasts do not change; pixel values change only outside of
 data and bytes after the pixel data are removed. SeriesDescription and ContrastBolusAgent of MR and PET keep the words that name
 the contrast; PET keeps PatientWeight, which the standardized uptake value (SUV) needs.
 
-Input: DICOM series (CT, MR, PET images), DICOM SEG, RTSTRUCT and SR; or NIfTI volumes and masks (plain, or a data set with
-dataset.json).
+Input: DICOM series (CT, MR, PET images), DICOM SEG, RTSTRUCT and SR; or NIfTI volumes and masks in a layout that `check` reads
+(MSD, nnU-Net, BIDS-like, one file per MR contrast, plain). NIfTI output has the layout of its source.
 
 Output: the --output folder has pseudonyms for folders, files, UIDs and patients. All dates of a patient are shifted by the
 same number of whole days. Private and unknown attributes, overlays and free text are removed. The --home folder (mode 0700)
@@ -62,7 +62,9 @@ class DeidentifyConfig:
         metavar="FILE",
     )
     retain_patient_characteristics: bool = option(
-        "keep sex, age (above 89 years: 90), size, weight, ethnic group, smoking and pregnancy status", default=False
+        "keep sex, age (above 89 years: 90), size, weight, ethnic group, smoking and pregnancy status; of participants.tsv the "
+        "columns age, sex, weight and height",
+        default=False,
     )
     faces: Literal["auto", "present", "absent"] = option(
         "whether scans show faces. auto: cohort_card.json, else the DICOM headers (BodyPartExamined, "
@@ -71,8 +73,9 @@ class DeidentifyConfig:
         default="auto",
     )
     brain_masks: Path | None = option(
-        "folder of brain masks (NIfTI); all voxels outside are removed. For NIfTI: the file name of the volume; for DICOM: "
-        "CASE_ID.nii.gz, with the case id of one series of the study, for all series in its frame of reference",
+        "folder of brain masks (NIfTI); all voxels outside are removed. For NIfTI: the file name of a volume of the case, or of "
+        "the case without channel; for DICOM: CASE_ID.nii.gz, with the case id of one series of the study, for all series in its "
+        "frame of reference",
         default=None,
         metavar="DIR",
     )
@@ -124,8 +127,9 @@ def _nested(inner: Path, outer: Path) -> bool:
 
 def run(config: DeidentifyConfig, context: StepContext) -> Mapping[str, Any]:
     """Write the de-identified cohort and the re-identification map; return the figures of the run report."""
-    from medweave_steps.deidentify.cohort import Task, deidentify_cohort, left_out, refusal
+    from medweave_steps.deidentify.cohort import deidentify_cohort, left_out, refusal
     from medweave_steps.deidentify.pseudonyms import new_key, write_private
+    from medweave_steps.deidentify.task import Task
     from medweave_steps.runtime.write import atomic_directory
 
     key = _existing_key(config, context)

@@ -15,6 +15,7 @@ from medweave_steps.deidentify.codes import PUBLIC_SCHEMES
 from medweave_steps.deidentify.faces import CARD_KEY, DeclaredFaces
 from medweave_steps.io.cohort.files import CARD_FILE, DATASET_FILE, SPLITS_FILE, declared_channels
 from medweave_steps.io.cohort.labels import parse_labels
+from medweave_steps.io.cohort.nnunet import nnunet_channels
 from medweave_steps.io.findings import FindingError, refuse
 
 _LONGEST_LABEL = 64
@@ -68,12 +69,21 @@ def write_card(
     Args:
         faces: declaration for later runs; `auto` is not written.
     """
-    cards = [read_description(cohort / name) for name in names if name.rpartition("/")[2] == CARD_FILE]
-    card: dict[str, Any] = {"data_class": data_class, "synthetic": any(bool(card.get("synthetic")) for card in cards)}
+    card: dict[str, Any] = {"data_class": data_class, "synthetic": is_synthetic(cohort, names)}
     if faces != "auto":
         card[CARD_KEY] = faces
     labels = _card_labels(read_description(cohort / CARD_FILE).get("labels"))
     _write(output / CARD_FILE, card | ({"labels": labels} if labels else {}))
+
+
+def is_synthetic(cohort: Path, names: Sequence[str]) -> bool:
+    """Return whether any card of the cohort says that its data is synthetic.
+
+    Args:
+        names: all files of the cohort.
+    """
+    cards = [read_description(cohort / name) for name in names if name.rpartition("/")[2] == CARD_FILE]
+    return any(bool(card.get("synthetic")) for card in cards)
 
 
 def write_splits(cohort: Path, output: Path, case_ids: Mapping[str, str]) -> None:
@@ -131,6 +141,26 @@ def write_dataset(
         "training": [{"image": f"./{image}", "label": f"./{mask}"} for image, mask in training],
         "test": [f"./{image}" for image in test],
     }
+    _write(output / DATASET_FILE, described)
+
+
+def write_nnunet_dataset(output: Path, source: Mapping[str, Any], *, num_training: int) -> None:
+    """Write `dataset.json` of nnU-Net v2: the source's channels, labels, regions and file ending, and no description.
+
+    Args:
+        source: content of a file that `read_nnunet_2` accepts.
+    """
+    labels = {str(name)[:_LONGEST_LABEL]: value for name, value in source["labels"].items()}
+    if len(labels) < len(source["labels"]):
+        raise bad_description(DATASET_FILE, f"'labels' with equal names in the first {_LONGEST_LABEL} characters")
+    described = {
+        "channel_names": {str(number): name for number, name in enumerate(nnunet_channels(source))},
+        "labels": labels,
+        "numTraining": num_training,
+        "file_ending": str(source.get("file_ending", ".nii.gz")),
+    }
+    if any(isinstance(value, list) and len(value) > 1 for value in labels.values()) and "regions_class_order" in source:
+        described["regions_class_order"] = source["regions_class_order"]
     _write(output / DATASET_FILE, described)
 
 

@@ -1,10 +1,11 @@
-"""One NIfTI file: the same voxels with a header without text."""
+"""The NIfTI files of one case: the same voxels with headers without text."""
 
 from __future__ import annotations
 
 import gzip
 import struct
 import zlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, cast
@@ -13,16 +14,18 @@ import numpy as np
 import numpy.typing as npt
 
 from medweave_core.contracts.cohort import Finding
-from medweave_core.contracts.volume import CT_CHANNELS
-from medweave_steps.deidentify.brain_mask import BrainMask, label_outside, wrong_grid
+from medweave_core.contracts.volume import CT_CHANNELS, Grid
+from medweave_steps.deidentify.brain_mask import BrainMask, Mask, label_outside, wrong_grid
 from medweave_steps.deidentify.burned_in import TextSearch
 from medweave_steps.deidentify.deface import AIR_HU
 from medweave_steps.deidentify.faces import IDENTIFIABLE, FaceState
+from medweave_steps.io.channel_grid import is_same_grid
 from medweave_steps.io.findings import FindingError, SeriesName
 from medweave_steps.io.nifti.volume import NiftiVolume, open_nifti
 
 # Of its nine levels: three times as fast as the usual sixth, and CT becomes a few percent larger.
 _GZIP_LEVEL = 2
+_MASK = "mask"
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,10 +57,11 @@ _FORMS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NiftiJob:
-    """One volume and its mask: source paths, relative to the cohort, and new ones, relative to the output.
+    """One case: source paths, relative to the cohort, and new ones, relative to the output.
 
     Attributes:
-        channels: contrasts that the volume must hold; None where the cohort declares none: any number of them.
+        images: one file with all channels, or a file for each of them, in order.
+        channels: contrasts of the case; None where the cohort declares none: any number of them.
         face: whether the volume may show one.
         brain_mask: keeps its voxels and removes all others.
         refuse_faces: refuse a volume that may show a face.
@@ -66,59 +70,112 @@ class NiftiJob:
     cohort: Path
     output: Path
     name: SeriesName
-    image: tuple[str, str]
+    images: tuple[tuple[str, str], ...]
     mask: tuple[str, str] | None
     channels: tuple[str, ...] | None = None
     face: FaceState = "unknown"
     brain_mask: Path | None = None
     refuse_faces: bool = False
 
+    def parts(self) -> list[_Part]:
+        """Return the files of the case; the mask is the last."""
+        if len(self.images) == 1:
+            parts = [_Part("volume", self.images[0], self.channels)]
+        else:
+            pairs = zip(self.channels or (), self.images, strict=True)
+            parts = [_Part(f"volume of channel {channel}", pair, (channel,)) for channel, pair in pairs]
+        return parts if self.mask is None else [*parts, _Part(_MASK, self.mask, CT_CHANNELS)]
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """One file of a case.
+
+    Attributes:
+        role: its name in messages.
+        pair: source path and new path.
+        channels: contrasts that it must hold; None for any number of them.
+    """
+
+    role: str
+    pair: tuple[str, str]
+    channels: tuple[str, ...] | None
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NiftiDone:
-    """The result for one case; with a finding no file was written."""
+    """The result for one case; with a finding no file was written.
+
+    Attributes:
+        resampled: roles of the volumes that are not on the grid of the brain mask.
+    """
 
     name: SeriesName
     face: FaceState
     finding: Finding | None = None
+    resampled: tuple[str, ...] = ()
 
 
 def deidentify_nifti(job: NiftiJob) -> NiftiDone:
-    """Write one volume and its mask.
+    """Write the volumes and the mask of one case.
 
     Raises:
         OSError: reading or writing failed; it names no file, since a file's name may be a person's.
     """
     written: list[Path] = []
     face = job.face if job.brain_mask is None else "removed"
+    resampled = []
     try:
         if job.refuse_faces and face in IDENTIFIABLE:
             raise _may_show_a_face(job.name)
         brain = None if job.brain_mask is None else BrainMask.read(job.brain_mask, str(job.name))
-        for role, pair in (("volume", job.image), ("mask", job.mask)):
-            if pair is not None:
-                written.append(job.output / pair[1])
-                written[-1].parent.mkdir(parents=True, exist_ok=True)
-                channels = job.channels if role == "volume" else CT_CHANNELS
-                _copy(job.cohort / pair[0], written[-1], job.name, role, channels, brain)
+        opened = [(part, _open(job, part)) for part in job.parts()]
+        if brain is not None:
+            _check_grids(brain, opened, job.name)
+        for part, volume in opened:
+            written.append(job.output / part.pair[1])
+            written[-1].parent.mkdir(parents=True, exist_ok=True)
+            planes = None if brain is None else _PlaneFilter.of(volume, brain, part)
+            resampled += [part.role] if planes and planes.is_resampled and part.role != _MASK else []
+            _copy(volume, written[-1], part, planes)
     except FindingError as error:
         for path in written:
             path.unlink(missing_ok=True)
         return NiftiDone(name=job.name, face=face, finding=error.finding)
-    return NiftiDone(name=job.name, face=face)
+    return NiftiDone(name=job.name, face=face, resampled=tuple(resampled))
 
 
-def _copy(
-    source: Path, target: Path, name: SeriesName, role: str, channels: tuple[str, ...] | None, brain: BrainMask | None
-) -> None:
+def _open(job: NiftiJob, part: _Part) -> NiftiVolume:
     try:
-        volume = open_nifti(source, name, role=role, channels=channels)
-        planes = None if brain is None else _PlaneFilter.of(volume, brain, role, channels)
+        return open_nifti(job.cohort / part.pair[0], job.name, role=part.role, channels=part.channels)
+    except FileNotFoundError:
+        raise _missing(job.name, part.role) from None
+    except OSError as error:
+        raise OSError(error.errno, error.strerror) from None
+
+
+def _check_grids(brain: BrainMask, opened: Sequence[tuple[_Part, NiftiVolume]], name: SeriesName) -> None:
+    """Raise FindingError unless the brain mask is on the grid of a volume, and the mask with labels on that or the first one."""
+    grids = [volume.grid for part, volume in opened if part.role != _MASK]
+    if not any(_fits(brain, grid) for grid in grids):
+        raise wrong_grid(str(name))
+    of_labels = [volume.grid for part, volume in opened if part.role == _MASK]
+    if not all(_fits(brain, grid) or is_same_grid(grid, grids[0]) for grid in of_labels):
+        raise wrong_grid(str(name))
+
+
+def _fits(brain: BrainMask, grid: Grid) -> bool:
+    return brain.fits(np.asarray(grid.affine), grid.shape)
+
+
+def _copy(volume: NiftiVolume, target: Path, part: _Part, planes: _PlaneFilter | None) -> None:
+    source, name, role = volume.path, volume.name, part.role
+    try:
         with source.open("rb") as probe:
             packed = probe.read(2) == b"\x1f\x8b"
         with cast(BinaryIO, gzip.open(source, "rb") if packed else source.open("rb")) as stream:
             header = _header(stream, volume, name, role)
-            search = TextSearch() if role == "volume" else None
+            search = None if role == _MASK else TextSearch()
             with target.open("wb") as plain:
                 if not target.name.endswith(".gz"):
                     _write(stream, plain, header, volume, planes, search)
@@ -192,36 +249,59 @@ class _PlaneFilter:
     """Removes the voxels outside of the brain from a volume; refuses labelled voxels there in a mask.
 
     Attributes:
+        keep_IJK: True for voxels to keep.
         blank: stored value of removed voxels; None for a mask with labels, which is not changed.
+        is_resampled: whether the brain mask lies on another grid.
     """
 
-    brain: BrainMask
+    keep_IJK: Mask
     name: SeriesName
     blank: Any
+    is_resampled: bool = False
 
     @classmethod
-    def of(cls, volume: NiftiVolume, brain: BrainMask, role: str, channels: tuple[str, ...] | None) -> _PlaneFilter:
-        """Return the filter of a volume: removed voxels become 0 in MR and PET, air in CT, else the lowest value of the volume."""
-        if not brain.fits(np.asarray(volume.grid.affine), volume.grid.shape):
-            raise wrong_grid(str(volume.name))
-        if role == "mask":
-            return cls(brain, volume.name, None)
-        if channels is None:
-            return cls(brain, volume.name, min(np.nanmin(plane) for plane in volume.planes()))
-        value = (AIR_HU if channels == CT_CHANNELS else 0.0) - volume.intercept
-        stored = value / (volume.slope or 1.0)
-        if volume.dtype.kind in "iu":
-            limits = np.iinfo(volume.dtype)
-            stored = min(max(round(stored), limits.min), limits.max)
-        return cls(brain, volume.name, stored)
+    def of(cls, volume: NiftiVolume, brain: BrainMask, part: _Part) -> _PlaneFilter:
+        """Return the filter of a volume: removed voxels become 0 in MR and PET, air in CT, else the lowest value of the volume.
+
+        Raises:
+            FindingError: nothing of the volume lies inside the brain mask.
+        """
+        keep_IJK, is_on_grid = brain.keep_of_grid(np.asarray(volume.grid.affine), volume.grid.shape)
+        if part.role == _MASK:
+            return cls(keep_IJK, volume.name, None, not is_on_grid)
+        if not keep_IJK.any():
+            raise _outside_brain_mask(volume.name, part.role)
+        return cls(keep_IJK, volume.name, _blank(volume, part.channels), not is_on_grid)
 
     def filtered(self, plane_JI: npt.NDArray[Any], index: int) -> npt.NDArray[Any]:
-        keep = self.brain.brain_IJK[:, :, index].T
+        keep = self.keep_IJK[:, :, index].T
         if self.blank is not None:
             return np.where(keep, plane_JI, np.array(self.blank, plane_JI.dtype)).astype(plane_JI.dtype)
         if num_outside := int(np.count_nonzero(plane_JI[~keep])):
             raise label_outside(str(self.name), num_outside)
         return plane_JI
+
+
+def _blank(volume: NiftiVolume, channels: tuple[str, ...] | None) -> Any:
+    """Return the stored value of removed voxels."""
+    if channels is None:
+        return min(np.nanmin(plane) for plane in volume.planes())
+    value = (AIR_HU if channels == CT_CHANNELS else 0.0) - volume.intercept
+    stored = value / (volume.slope or 1.0)
+    if volume.dtype.kind in "iu":
+        limits = np.iinfo(volume.dtype)
+        stored = min(max(round(stored), limits.min), limits.max)
+    return stored
+
+
+def _outside_brain_mask(name: SeriesName, role: str) -> FindingError:
+    return name.refuse(
+        "brain-mask-grid",
+        f"the {role} does not overlap the brain mask.",
+        seen="no voxel center inside of the mask",
+        expected="all channels of a case in one position",
+        do="register the channels, or correct the affine of the file, or skip the case with --on-error skip",
+    )
 
 
 def _may_show_a_face(name: SeriesName) -> FindingError:
@@ -249,6 +329,6 @@ def _missing(name: SeriesName, role: str) -> FindingError:
         "missing-file",
         f"the {role} is listed in dataset.json but missing.",
         seen="no such file",
-        expected="every file that dataset.json lists",
+        expected="every file that dataset.json lists or, of nnU-Net, a file for each label map in labelsTr",
         do="copy or download the data set again",
     )

@@ -35,5 +35,10 @@ def scan_words(text: str, identifiers: Identifiers) -> str:
     Args:
         identifiers: words of the header that identify the patient; they are left out.
     """
-    words = [word for word in _WORD.findall(text) if word.upper() in _WORDS or _DIFFUSION.fullmatch(word.upper())]
+    words = [word for word in _WORD.findall(text) if is_scan_word(word)]
     return " ".join(word for word in words if not identifiers.in_text(word))[:64]
+
+
+def is_scan_word(word: str) -> bool:
+    """Return whether the list holds a word, or it is a b-value."""
+    return word.upper() in _WORDS or _DIFFUSION.fullmatch(word.upper()) is not None

@@ -14,7 +14,7 @@ from medweave_core.errors import UserInputError
 from medweave_steps.cli import main
 from support.checked import cases_of, check, errors_of, notices_of
 from support.dicom_builder import CtSeries, segmentation, write_datasets
-from support.nifti_files import mask, save, volume, write_bids, write_brats
+from support.nifti_files import mask, save, volume
 
 NNUNET = {
     "channel_names": {"0": "CT"},
@@ -146,28 +146,10 @@ def test_kits_is_read_and_its_masks_are_no_volumes(tmp_path):
     ]
 
 
-def bids(folder: Path) -> Path:
-    write_bids(folder)
-    return folder
-
-
 def bids_root(folder: Path) -> Path:
     save(folder / "sub-01" / "scan.nii.gz", volume())
     (folder / "dataset_description.json").write_text('{"Name": "x", "BIDSVersion": "1.9.0"}')
     return folder
-
-
-def brats(folder: Path) -> Path:
-    write_brats(folder, 1)
-    return folder
-
-
-def nnunet_channels(folder: Path) -> Path:
-    return nnunet(folder, channels=2, channel_names={"0": "T2w", "1": "ADC"})
-
-
-def nnunet_regions(folder: Path) -> Path:
-    return nnunet(folder, labels={"background": 0, "whole": [1, 2], "core": 2})
 
 
 def total_segmentator(folder: Path) -> Path:
@@ -194,18 +176,11 @@ UNREAD = [
     (nnunet_without_dataset, "nnU-Net, without its dataset.json", "copy dataset.json"),
     (nnunet_raw, "data sets in subfolders", "one data set at a time"),
 ]
-# `deidentify` writes one file per case; `check` reads these.
-SEVERAL_FILES = [
-    (bids, "BIDS", "MSD"),
-    (brats, "BraTS", "fourth axis"),
-    (nnunet_channels, "2 channels", "MSD"),
-    (nnunet_regions, "regions", "MSD"),
-]
 
 
 @pytest.mark.parametrize(
     ("verb", "write", "layout", "do"),
-    [("check", *case) for case in UNREAD] + [("deidentify", *case) for case in UNREAD + SEVERAL_FILES],
+    [(verb, *case) for verb in ("check", "deidentify") for case in UNREAD],
 )
 def test_a_layout_that_is_not_read_is_named(tmp_path, capsys, verb, write, layout, do):
     cohort = write(tmp_path / "cohort")

@@ -31,6 +31,7 @@ _CHANNEL_ORDER = ("T1w", "T1gd", "T2w", "FLAIR")
 _PATH = re.compile(r"(sub-[A-Za-z0-9]+)/(?:(ses-[A-Za-z0-9]+)/)?anat/[^/]+")
 _MASK_SUFFIXES = ("dseg", "mask")
 _GADOLINIUM = "gadolinium"
+GADOLINIUM_CHANNEL = "T1gd"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,12 +66,19 @@ class _BidsFile:
         agent = self.entities.get("ce", "")
         if not agent:
             return self.suffix
-        return "T1gd" if (self.suffix, agent.lower()) == ("T1w", _GADOLINIUM) else f"{self.suffix}_ce-{agent}"
+        return (
+            GADOLINIUM_CHANNEL if (self.suffix, agent.lower()) == ("T1w", _GADOLINIUM) else f"{self.suffix}_ce-{agent}"
+        )
 
 
 def is_bids(names: Sequence[str]) -> bool:
     """Return whether NIfTI files lie in `sub-<label>/[ses-<label>/]anat/` of the cohort."""
     return any(_PATH.fullmatch(name) for name in names)
+
+
+def subject_and_session(path: str) -> tuple[str, str]:
+    """Return the subject and the session of a file, without `sub-` and `ses-`; the session is empty if it has none."""
+    return _parse(path).case
 
 
 def read_bids(

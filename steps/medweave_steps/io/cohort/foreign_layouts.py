@@ -1,24 +1,13 @@
-"""Layouts of other tools that are not read: refused with the steps to convert them; in `deidentify`, cases of several files too."""
+"""Layouts of other tools that are not read: refused with the steps to convert them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import PurePosixPath
-from typing import Any
 
 from medweave_core.contracts.cohort import Finding
-from medweave_core.contracts.volume import CT_CHANNELS
-from medweave_steps.io.cohort.bids import is_bids
-from medweave_steps.io.cohort.contrast_files import has_contrast_files
 from medweave_steps.io.cohort.files import DATASET_FILE
-from medweave_steps.io.cohort.nnunet import (
-    FIRST_CHANNEL,
-    MSD_FORM,
-    channel_files,
-    is_nnunet_2,
-    read_nnunet_2,
-    unsupported,
-)
+from medweave_steps.io.cohort.nnunet import FIRST_CHANNEL, MSD_FORM
 from medweave_steps.io.findings import FindingError, notice, refuse
 from medweave_steps.io.nifti.pairing import Pairing
 from medweave_steps.io.nifti.volume import SUFFIXES, stem
@@ -30,55 +19,6 @@ _OTHER_FORMATS = {
     ".mha": "MetaImage", ".mhd": "MetaImage", ".nrrd": "NRRD", ".nhdr": "NRRD", ".hdr": "Analyze", ".mgz": "FreeSurfer",
     ".mnc": "MINC", ".npz": "NumPy", ".npy": "NumPy", ".h5": "HDF5", ".mat": "MATLAB",
 }  # fmt: skip
-
-
-def dataset_as_msd(dataset: Mapping[str, Any], names: Sequence[str]) -> Mapping[str, Any]:
-    """Return a `dataset.json` whose cases are one file each in the form of the Medical Segmentation Decathlon.
-
-    For `deidentify`, which writes one file per case; `check` reads nnU-Net data sets of several channels too.
-
-    Args:
-        dataset: content of the file.
-        names: all files of the cohort, relative to it.
-    Raises:
-        FindingError: an nnU-Net data set that cannot be read so; names the format and the steps to convert it.
-    """
-    if is_nnunet_2(dataset):
-        return _nnunet_2_as_msd(dataset, names)
-    present, modality = set(names), dataset.get("modality")
-    num_channels = len(modality) if isinstance(modality, Mapping) and modality else 1
-    training = [_first_channel(item, present, num_channels) for item in _list(dataset.get("training"))]
-    test = [_first_channel(item, present, num_channels) for item in _list(dataset.get("test"))]
-    if training or test:
-        return {**dataset, "training": training, "test": test}
-    return dataset
-
-
-def refuse_foreign_layout(names: Sequence[str], all_names: Sequence[str], pairing: Pairing) -> None:
-    """Refuse a folder of NIfTI files whose cases have several files, and what `refuse_unread_layout` refuses.
-
-    For `deidentify`, which writes one file per case.
-
-    Args:
-        names: the NIfTI files.
-        all_names: all files of the cohort.
-        pairing: the masks and volumes among `names`.
-    Raises:
-        FindingError: names the layout and says what to convert.
-    """
-    if is_bids(names):
-        raise _foreign(
-            "BIDS",
-            seen="NIfTI files below sub-<label>/",
-            do="convert the volumes to a data set with dataset.json (MSD): " + MSD_FORM,
-        )
-    if has_contrast_files(list(pairing.masks)):
-        raise _foreign(
-            "one file for each MR contrast (BraTS and others)",
-            seen="files named after MR contrasts",
-            do="merge the contrasts of each case into one file, as a data set with dataset.json (MSD): " + MSD_FORM,
-        )
-    refuse_unread_layout(names, all_names, pairing)
 
 
 def refuse_unread_layout(names: Sequence[str], all_names: Sequence[str], pairing: Pairing) -> None:
@@ -151,40 +91,6 @@ def find_unread_files(names: Sequence[str]) -> tuple[set[str], list[Finding]]:
 
 def _suffix(name: str) -> str:
     return PurePosixPath(name.lower()).suffix
-
-
-def _list(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else []
-
-
-def _nnunet_2_as_msd(dataset: Mapping[str, Any], names: Sequence[str]) -> Mapping[str, Any]:
-    listed = read_nnunet_2(dataset, names)
-    channels = listed.cases[0].channels if listed.cases else CT_CHANNELS
-    if len(channels) > 1:
-        raise unsupported(f"{len(channels)} channels", "one channel")
-    if listed.regions or listed.ignore_value is not None:
-        raise unsupported("labels that are regions, or ignore labels", "one number per label")
-    return {
-        "modality": dict(enumerate(channels)),
-        "labels": {str(label.value): label.name for label in listed.labels},
-        "training": [{"image": case.files[0], "label": case.mask} for case in listed.cases if case.mask],
-        "test": [case.files[0] for case in listed.cases if not case.mask],
-    }
-
-
-def _first_channel(item: Any, present: set[str], num_channels: int) -> Any:
-    """Return an entry of nnU-Net 1 with the file of its first channel, which the list does not name."""
-    image = item if isinstance(item, str) else item.get("image") if isinstance(item, Mapping) else None
-    if not isinstance(image, str):
-        return item
-    try:
-        files = channel_files(image, present, num_channels)[0]
-    except ValueError:  # a path outside of the data set: refused where the list is read
-        return item
-    if len(files) > 1:
-        raise unsupported("several channels (_0000, _0001, ...)", "one channel")
-    file = next(iter(files.values()))
-    return file if isinstance(item, str) else {**item, "image": file}
 
 
 def _foreign(layout: str, *, seen: str, do: str) -> FindingError:
