@@ -200,7 +200,7 @@ def test_validation_predicts_as_segment_does() -> None:
         overlap=0.25,
         device=torch.device("cpu"),
     )
-    np.testing.assert_allclose(ours[0], predict_as_segment(engine, volume[None], card), atol=1e-5)
+    np.testing.assert_allclose(ours, predict_as_segment(engine, volume[None], card), atol=1e-5)
 
 
 def label_and_probability() -> tuple[np.ndarray, np.ndarray]:
