@@ -37,15 +37,12 @@ def training_facts(material: Material) -> list[tuple[str, str]]:
 
 def _thresholds_of(chosen: Mapping[str, Any], material: Material) -> str:
     """Return threshold and filters of the model, for each label or region where it has several."""
-    names = [output.name for output in material.regions] or [label.name for label in material.shown]
-    by_output = chosen.get("by_output") or ()
-    if len(by_output) != len(names):
+    by_output = chosen.get("by_output")
+    if not by_output:
         return _threshold_text(chosen, has_threshold=True)
     has_threshold = bool(material.regions)  # of exclusive labels the most probable one counts
-    return "; ".join(
-        f"{name}: {_threshold_text(one, has_threshold=has_threshold)}"
-        for name, one in zip(names, by_output, strict=True)
-    )
+    texts = [f"{name}: {_threshold_text(one, has_threshold=has_threshold)}" for name, one in by_output.items()]
+    return "; ".join(texts)
 
 
 def _threshold_text(chosen: Mapping[str, Any], *, has_threshold: bool) -> str:

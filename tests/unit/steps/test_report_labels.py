@@ -46,7 +46,8 @@ def specs() -> list[CaseSpec]:
 
 def report(root: Path, cases: list[CaseSpec] | None = None, **changes: Any) -> tuple[str, ReportSummary]:
     _, options = evaluated(root, cases or specs(), **{"labels": LABELS, "delivered": LABELS} | changes)
-    training = {"postprocessing": {"threshold": 0.5, "min_volume_mm3": 0.0, "by_output": FILTERS}}
+    filters = dict(zip((output.name for output in changes.get("regions", LABELS)), FILTERS, strict=True))
+    training = {"postprocessing": {"threshold": 0.5, "min_volume_mm3": 0.0, "by_output": filters}}
     path = root / "reports/train/run_report.json"
     path.write_text(codec.dumps(run_report("train", training)))
     assert main(["report", *options, "--output", str(root / "report")]) == 0
