@@ -16,7 +16,7 @@ from medweave_steps.io.model.folder import read_card
 from medweave_steps.runtime.options import build_config
 from medweave_steps.train.config import TrainConfig
 from support.both_engines import digests, only, pseudonym_key, run_both, run_jobs
-from support.brain_cohort import SPACING_MM, training_job
+from support.brain_cohort import training_job
 from support.cwl_files import WORKFLOWS, load
 
 FOLDER = WORKFLOWS / "brain-tumour-segmentation"
@@ -131,11 +131,11 @@ def region_job(folder: Path) -> dict[str, Any]:
         "channels": json_file | {"path": "demo-channels.json"},
         "merge_labels": [],
         "regions": ["whole tumor:1,2,3", "tumor core:2,3", "enhancing tumor:3"],
-        "spacing_mm": [SPACING_MM] * 3,
+        "spacing_mm": [3.75, 3.75, 3.75],
         "training_preset": "demo",
         "training_steps": 2,
         "batch_size": 2,
-        "volume_shape": [16, 16, 16],
+        "volume_shape": [32, 32, 32],
         "training_threads": 1,
         "quantized": True,
     }
