@@ -118,6 +118,13 @@ def train(data: Path, plans: Mapping[str, Any], iterations: int) -> tuple[Any, l
     return trainer, seconds
 
 
+def count_weights(network: Any) -> int:
+    """Return the number of weights, without the output of the lowest resolution, whose loss nnU-Net weights with zero."""
+    return sum(
+        weight.numel() for name, weight in network.named_parameters() if not name.startswith("decoder.seg_layers.0.")
+    )
+
+
 def predict(trainer: Any, images: Path, output: Path) -> None:
     """Write a label map for each test case with the last weights."""
     predictor = imported("nnunetv2.inference.predict_from_raw_data").nnUNetPredictor(
@@ -163,7 +170,7 @@ def main() -> None:
     iterations = trainer.num_epochs * trainer.num_iterations_per_epoch
     figures = {
         "plan": describe_plan(plans),
-        "num_weights": sum(weight.numel() for weight in trainer.network.parameters()),
+        "num_weights": count_weights(trainer.network),
         "iterations": iterations,
         "seconds_per_iteration": sum(seconds) / iterations,
         "seconds": {
