@@ -1,9 +1,9 @@
 """The nnU-Net side of `nnunet.py`: plan, preprocess, train and predict one data set on the CPU, in nnU-Net's own environment.
 
 Every stage is nnU-Net's: fingerprint, planner of the residual-encoder U-Net, preprocessor, trainer (`nnUNetTrainer`, one data
-process), and predictor (steps of half a patch, no mirroring). Only sizes differ from its defaults: 8 channels in the first stage,
-patches of 32 voxels per side, from which the planner itself derives stages and batch size, and the number of iterations. nnU-Net
-lowers the learning rate once per epoch, so epochs are short (`EPOCH_ITERATIONS`).
+process, one compute thread), and predictor (steps of half a patch, no mirroring). Only sizes differ from its defaults: 8 channels
+in the first stage, patches of 32 voxels per side, from which the planner itself derives stages and batch size, and the number of
+iterations. nnU-Net lowers the learning rate once per epoch, so epochs are short (`EPOCH_ITERATIONS`).
 
 It imports nothing of medweave. nnU-Net is imported by name, because it is no dependency of this repository.
 """
@@ -158,6 +158,7 @@ def main() -> None:
     import numpy as np
     import torch
 
+    torch.set_num_threads(1)
     torch.manual_seed(options.seed)
     np.random.seed(options.seed)  # nnU-Net draws from the global generator
     random.seed(options.seed)
