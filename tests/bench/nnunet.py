@@ -1,4 +1,4 @@
-"""Dice on test cases beside nnU-Net v2: the same files, plan, split and number of iterations, on the CPU.
+"""Dice on test cases compared with nnU-Net v2: the same files, plan, split and number of iterations, on the CPU.
 
 Data: synthetic brains of `medweave-step phantom brain --grid demo` (four MR contrasts, three labels) as an nnU-Net v2 data set,
 which both tools read. Plan: by nnU-Net's planner of the residual-encoder U-Net, with 8 channels in the first stage and patches of
