@@ -286,7 +286,10 @@ def test_a_structure_set_of_no_series_here(tmp_path: Path) -> None:
     CtSeries(shape=SHAPE).write(tmp_path / "ct")
     write_datasets([structure_set(CtSeries(key="elsewhere", shape=SHAPE), nodule((2, STAR)))], tmp_path / "rt")
     assert cases_of(tmp_path)[0].ground_truth is None
-    assert "1 DICOM mask (SEG or RTSTRUCT) references no CT series of the cohort" in notices_of(tmp_path)["orphan-mask"].what
+    assert (
+        "1 DICOM mask (SEG or RTSTRUCT) references no CT series of the cohort"
+        in notices_of(tmp_path)["orphan-mask"].what
+    )
 
 
 def test_a_structure_set_beside_a_segmentation(tmp_path: Path) -> None:
