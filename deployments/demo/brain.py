@@ -9,9 +9,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import shutil
-import subprocess
 import sys
 import time
 from collections.abc import Mapping
@@ -19,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from demo import ROOT, command, number, run
+from demo import ROOT, begin, command, number, run, run_workflow, write_summary
 from ruamel.yaml import YAML
 
 DEMO = ROOT / "build" / "demo-brain"
@@ -128,24 +125,12 @@ def main() -> int:
     )
     options = parser.parse_args()
     started = time.monotonic()
-    shutil.rmtree(DEMO, ignore_errors=True)
-    DEMO.mkdir(parents=True)
-    run_id = time.strftime("demo-brain-%Y%m%d-%H%M%S", time.gmtime())
-    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
-    environment = os.environ | {"PATH": path, "MEDWEAVE_RUN_ID": run_id, "MEDWEAVE_RUNS_DIR": str(ROOT / "runs")}
+    environment = begin(DEMO)
     make_cohort(environment, options.cases)
     file = str(bound_file(options.steps).relative_to(ROOT))
-    print(f"\nmake demo-brain: streamflow run {file}", flush=True)
-    words = [command("streamflow"), "run", "--quiet", "--outdir", str(RESULTS), file]
-    with (DEMO / "outputs.json").open("wb") as outputs:  # StreamFlow prints the CWL output object
-        run(words, environment=environment, output=outputs)
-    words = [command("medweave"), "report", str(ROOT / "runs" / run_id), "--output", str(REPORT)]
-    run(words, environment=environment, output=subprocess.DEVNULL)
-    metrics = json.loads((RESULTS / "evaluation" / "metrics.json").read_text(encoding="utf-8"))
+    metrics = run_workflow(DEMO, file, environment)
     summary = summary_of(metrics, time.monotonic() - started)
-    aside = DEMO / ".summary.json"
-    aside.write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
-    aside.replace(DEMO / "summary.json")
+    write_summary(DEMO, summary)
     print_table(metrics, summary)
     return 0
 

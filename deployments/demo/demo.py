@@ -153,6 +153,33 @@ def print_table(metrics: Mapping[str, Any], summary: Mapping[str, Any]) -> None:
     )
 
 
+def begin(folder: Path) -> dict[str, str]:
+    """Make the empty folder of a demo; return the environment of its commands, with the id of the run."""
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    run_id = time.strftime(f"{folder.name}-%Y%m%d-%H%M%S", time.gmtime())
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
+    return os.environ | {"PATH": path, "MEDWEAVE_RUN_ID": run_id, "MEDWEAVE_RUNS_DIR": str(ROOT / "runs")}
+
+
+def run_workflow(folder: Path, file: str, environment: Mapping[str, str]) -> Any:
+    """Run a bound file into `output` of a demo's folder and write its `report.html`; return the metrics."""
+    print(f"\nmake {folder.name}: streamflow run {file}", flush=True)
+    words = [command("streamflow"), "run", "--quiet", "--outdir", str(folder / "output"), file]
+    with (folder / "outputs.json").open("wb") as outputs:  # StreamFlow prints the CWL output object
+        run(words, environment=environment, output=outputs)
+    words = [command("medweave"), "report", str(ROOT / "runs" / environment["MEDWEAVE_RUN_ID"])]
+    run([*words, "--output", str(folder / "report.html")], environment=environment, output=subprocess.DEVNULL)
+    return json.loads((folder / "output" / "evaluation" / "metrics.json").read_text(encoding="utf-8"))
+
+
+def write_summary(folder: Path, summary: Mapping[str, Any]) -> None:
+    """Write `summary.json`, which appears only when it is complete."""
+    aside = folder / ".summary.json"
+    aside.write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
+    aside.replace(folder / "summary.json")
+
+
 def number(text: str, *, least: int, example: int) -> int:
     """Parse --steps and --cases; raise `ArgumentTypeError` for other text than such a number."""
     if not text.isdecimal() or int(text) < least:
@@ -179,24 +206,12 @@ def main() -> int:
     options = parser.parse_args()
     steps, cases = options.steps, options.cases
     started = time.monotonic()
-    shutil.rmtree(DEMO, ignore_errors=True)
-    DEMO.mkdir(parents=True)
-    run_id = time.strftime("demo-%Y%m%d-%H%M%S", time.gmtime())
-    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
-    environment = os.environ | {"PATH": path, "MEDWEAVE_RUN_ID": run_id, "MEDWEAVE_RUNS_DIR": str(ROOT / "runs")}
+    environment = begin(DEMO)
     make_cohort(environment, cases)
     file = str(with_steps(steps).relative_to(ROOT)) if steps else "streamflow.yml"
-    print(f"\nmake demo: streamflow run {file}", flush=True)
-    words = [command("streamflow"), "run", "--quiet", "--outdir", str(RESULTS), file]
-    with (DEMO / "outputs.json").open("wb") as outputs:  # StreamFlow prints the CWL output object
-        run(words, environment=environment, output=outputs)
-    words = [command("medweave"), "report", str(ROOT / "runs" / run_id), "--output", str(REPORT)]
-    run(words, environment=environment, output=subprocess.DEVNULL)
-    metrics = json.loads((RESULTS / "evaluation" / "metrics.json").read_text(encoding="utf-8"))
+    metrics = run_workflow(DEMO, file, environment)
     summary = summary_of(metrics, time.monotonic() - started)
-    aside = DEMO / ".summary.json"
-    aside.write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
-    aside.replace(DEMO / "summary.json")
+    write_summary(DEMO, summary)
     print_table(metrics, summary)
     if steps or cases != parser.get_default("cases"):
         size = f"{f'{steps} training steps, ' if steps else ''}{cases} patients"
