@@ -80,6 +80,7 @@ def dice_chart(evaluation: Evaluation) -> Chart:
     )
     dices = [case.dice for case in ranked]
     places = range(1, len(ranked) + 1)
+    baseline_name = "threshold baseline" if evaluation.baseline.threshold_hu is None else "HU threshold baseline"
 
     def draw(axes: Any) -> None:
         if evaluation.dice_ci is not None:
@@ -88,9 +89,7 @@ def dice_chart(evaluation: Evaluation) -> Chart:
             axes.axhline(evaluation.dice_mean, color=FIRST, linewidth=1)
         axes.scatter(places, dices, s=26, color=FIRST, label="network", zorder=3)
         baseline = [float("nan") if case.baseline_dice is None else case.baseline_dice for case in ranked]
-        axes.scatter(
-            places, baseline, s=22, marker="x", linewidths=1.4, color=SECOND, label="HU threshold baseline", zorder=2
-        )
+        axes.scatter(places, baseline, s=22, marker="x", linewidths=1.4, color=SECOND, label=baseline_name, zorder=2)
         axes.set(xlabel="case, from worst to best", ylabel="Dice", ylim=(-0.02, 1.02), xlim=(0.3, len(ranked) + 0.7))
         axes.xaxis.get_major_locator().set_params(integer=True)
         axes.legend(loc="lower right", bbox_to_anchor=(1.0, 0.98), ncols=2, frameon=False, labelcolor=INK)
