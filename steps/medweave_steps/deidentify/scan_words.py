@@ -26,6 +26,7 @@ _LISTED = """
 """
 _WORDS = frozenset(_LISTED.split())
 _DIFFUSION = re.compile(r"B(0|\d{1,3}0)")  # b-values, s/mm2
+_WITHOUT = re.compile(r"\bw/o\b", re.I)  # else only its W would stay, which means with
 _WORD = re.compile(r"\+C(?![^\W_])|C\+|[^\W_]+\*?")
 
 
@@ -35,7 +36,7 @@ def scan_words(text: str, identifiers: Identifiers) -> str:
     Args:
         identifiers: words of the header that identify the patient; they are left out.
     """
-    words = [word for word in _WORD.findall(text) if is_scan_word(word)]
+    words = [word for word in _WORD.findall(_WITHOUT.sub("WO", text)) if is_scan_word(word)]
     return " ".join(word for word in words if not identifiers.in_text(word))[:64]
 
 

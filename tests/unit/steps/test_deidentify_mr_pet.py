@@ -42,6 +42,7 @@ def written(folder: Path) -> list[Dataset]:
         ("Heart of Liver, Neck", "Heart Liver Neck"),
         ("T1+C SE", "T1 +C SE"),
         ("T2* C+", "T2* C+"),
+        ("T1 w/o Gd, T1 W GD", "T1 WO Gd T1 W GD"),
         ("Quillfeather", ""),
         ("", ""),
     ],

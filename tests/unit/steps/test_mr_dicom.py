@@ -14,6 +14,7 @@ from pydicom.data import get_testdata_file
 
 from medweave_core.contracts.cohort import CaseEntry, Finding
 from medweave_core.errors import UserInputError
+from medweave_steps.io.cohort.channel_rules import names_agent
 from medweave_steps.io.cohort.discovery import case_id_of_series
 from medweave_steps.io.cohort.source import open_source
 from support.checked import cases_of, check, errors_of, only_error, open_only, read_truth
@@ -384,3 +385,14 @@ def test_localizers_and_projections_of_pydicom_are_no_volumes(tmp_path: Path) ->
     findings = check(tmp_path).index.findings
     assert [f.code for f in findings if f.severity == "error"] == ["no-volumes"]
     assert {f.code for f in findings} >= {"localizer", "not-a-volume"}
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("Gadovist 7.5 ml", True), ("REMOVED", True), ("YES", True), ("Novartis agent", True), ("", False), (" ", False),
+        ("NONE", False), ("No contrast", False), ("w/o", False), ("without KM", False), ("N/A", False), ("native", False),
+    ],
+)  # fmt: skip
+def test_a_word_for_none_is_no_contrast_agent(text: str, expected: bool) -> None:
+    assert names_agent(text) is expected

@@ -20,6 +20,7 @@ Range = tuple[float, float]
 
 _WHERE = "the file of --channels"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9 _.+-]{0,31}")
+_NO_AGENT = re.compile(r"\s*(none|no|non|without|wo|w/o|n/?a|not|native|pre|0)(?![^\W_])", re.I)
 _YAML = (".yaml", ".yml")
 _TIMES = ("echo_time_ms", "inversion_time_ms", "repetition_time_ms")
 _SUGGESTED_MARGIN = 0.1  # share of a time by which a suggested range is wider
@@ -71,7 +72,7 @@ class ChannelRule:
         name: name of the channel: CT for CT, PET (or PET and a word) for PET, any other for MR.
         modality: DICOM modality of the series.
         series_description: regular expression that SeriesDescription contains; upper and lower case are equal.
-        contrast: whether a contrast agent was given (ContrastBolusAgent is not empty).
+        contrast: whether a contrast agent was given: ContrastBolusAgent is filled, and does not begin with a word for none.
         echo_time_ms, inversion_time_ms, repetition_time_ms: lowest and highest value, both included.
         scanning_sequence: values that ScanningSequence has, such as SE and IR.
     """
@@ -170,10 +171,15 @@ def read_protocol(path: Path, modality: Modality) -> SeriesProtocol:
     return SeriesProtocol(
         modality=modality,
         description=values.text("SeriesDescription"),
-        contrast=bool(values.text("ContrastBolusAgent") or values.items("ContrastBolusAgentSequence")),
+        contrast=names_agent(values.text("ContrastBolusAgent")) or bool(values.items("ContrastBolusAgentSequence")),
         scanning_sequence=tuple(word.upper() for word in values.words("ScanningSequence")),
         **times,
     )
+
+
+def names_agent(text: str) -> bool:
+    """Return whether ContrastBolusAgent says that an agent was given: it is filled, and not with a word for none."""
+    return bool(text.strip()) and not _NO_AGENT.match(text)
 
 
 def _time_of(values: HeaderValues, keyword: str, in_group: str, sequence: str) -> float | None:
