@@ -22,7 +22,7 @@ from ruamel.yaml import YAML
 DEMO = ROOT / "build" / "demo-brain"
 COHORT, RESULTS, REPORT = DEMO / "cohort", DEMO / "output", DEMO / "report.html"
 BOUND = ROOT / "deployments" / "bindings" / "streamflow.laptop-brain.yml"
-JOB = ROOT / "workflows" / "brain-tumour-segmentation" / "jobs" / "demo-labels.yml"
+JOB = ROOT / "workflows" / "brain-tumour-segmentation" / "jobs" / "demo-labels-train.yml"
 
 CASES, HELD_OUT_CASES, FEWEST_CASES = 24, 8, 6
 SEED, HELD_OUT_SEED = 31, 52711

@@ -86,8 +86,8 @@ IN_WORKFLOWS: tuple[Mistake, ...] = (
         (
             "a typo in an input of a tool",
             "cwl-port",
-            "      training_set: preprocess/training_set\n      training_steps",
-            "      training_sett: preprocess/training_set\n      training_steps",
+            "      training_set: preprocess/training_set\n      preset",
+            "      training_sett: preprocess/training_set\n      preset",
             "",
             "training_set",
         ),

@@ -42,7 +42,6 @@ def written(folder: Path) -> dict[str, Any]:
         (None, {"0": "CT"}),
         ("MRI", {"0": "MRI"}),
         ({"0": "ct"}, {"0": "CT"}),
-        ({"0": "PET"}, {"0": "PET"}),
         ({"1": "T2w", "0": "FLAIR"}, {"0": "FLAIR", "1": "T2w"}),
     ],
 )
@@ -71,6 +70,11 @@ def test_a_description_in_another_form_is_refused(
     message = capsys.readouterr().err
     assert "dataset.json is invalid" in message
     assert "Rosamund" not in message
+
+
+def test_pet_is_refused_because_nifti_has_no_unit(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert deidentify(data_set(tmp_path / "cohort", modality={"0": "PET"})) == 65
+    assert "read PET from DICOM, which has the unit of its values" in capsys.readouterr().err
 
 
 def test_another_number_of_contrasts_than_declared_is_refused(
