@@ -18,6 +18,7 @@ import json
 import math
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -63,9 +64,13 @@ class Checks:
 
 
 def step(*words: object, may_fail: bool = False) -> str:
-    """Run a verb; return what it printed to stderr."""
+    """Run a verb; return what it printed to stderr. Its run report goes to the temporary folder, unless the words name another."""
+    report = () if "--run-report" in words else ("--run-report", str(Path(tempfile.gettempdir()) / "run_report.json"))
     done = subprocess.run(
-        [sys.executable, "-m", "medweave_steps", *map(str, words)], capture_output=True, text=True, check=False
+        [sys.executable, "-m", "medweave_steps", *map(str, words), *report],
+        capture_output=True,
+        text=True,
+        check=False,
     )
     if done.returncode and not may_fail:
         sys.exit(f"{words[0]} ended with exit code {done.returncode}:\n{done.stderr[-3000:]}")

@@ -15,7 +15,7 @@ from medweave_core.contracts.labels import Label, Region
 from medweave_core.contracts.model import ModelCard, OutputContract
 from medweave_steps.io.cohort.prepared import open_prepared
 from medweave_steps.io.model.folder import card_sha256, read_card, write_card
-from support.openvino_models import tiny_card
+from support.openvino_models import tiny_card, write_openvino
 from support.training_set import training_set
 
 LABELS = (Label(value=1, name="edema"), Label(value=2, name="core"), Label(value=4, name="enhancing"))
@@ -49,7 +49,7 @@ def label_case(seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
     return (levels[label] + noise).astype(np.float32), label
 
 
-def label_set(
+def bright_label_set(
     folder: Path, splits: Sequence[str] = ("train", "train", "validation", "validation"), **cohort: Any
 ) -> Path:
     """Write a folder of prepared cases with three labels; return it.
@@ -102,14 +102,6 @@ def label_candidate(exported: Path, folder: Path, bounds: Sequence[float] = FROM
 
 def _write_pointwise(path: Path, gain: np.ndarray, bias: np.ndarray, *, side: int, patch: Sequence[int]) -> None:
     """Write a convolution whose kernels are zero except in the middle, as OpenVINO IR."""
-    import openvino as ov
-    from openvino import opset13 as ops
-
-    kernels = np.zeros((len(gain), 1, side, side, side), np.float32)
-    kernels[:, 0, side // 2, side // 2, side // 2] = gain
-    image = ops.parameter([-1, 1, *patch], np.float32, name="image")
-    pads = [side // 2] * 3
-    out = ops.convolution(image, ops.constant(kernels), [1, 1, 1], pads, pads, [1, 1, 1])
-    out = ops.add(out, ops.constant(bias.astype(np.float32).reshape(1, -1, 1, 1, 1)))
-    path.parent.mkdir(parents=True, exist_ok=True)
-    ov.save_model(ov.Model([out], [image], "labels"), path, compress_to_fp16=False)
+    kernels = np.zeros((len(gain), side, side, side), np.float32)
+    kernels[:, side // 2, side // 2, side // 2] = gain
+    write_openvino(path, kernels, bias, patch=patch)

@@ -34,7 +34,7 @@ inputs:
     type: string[]
     default: ["1,2,3:whole tumour"]
   channels:
-    doc: rules that group the DICOM series of a study into named channels, as a JSON list; not needed for NIfTI
+    doc: rules that group the DICOM series of a study into named channels, or the names of the NIfTI channels to read, as a JSON list; not needed for an MSD data set
     type: File?
     format: edam:format_3464  # JSON
   on_error:

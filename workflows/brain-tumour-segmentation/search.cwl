@@ -16,14 +16,14 @@ requirements:
   StepInputExpressionRequirement: {}
 inputs:
   cohort:
-    doc: folder with brain MR and masks (MSD or nnU-Net data set, DICOM series with DICOM SEG, or NIfTI)
+    doc: folder with brain MR and masks (MSD or nnU-Net data set, BIDS or BraTS folder, DICOM series with DICOM SEG or RTSTRUCT, or NIfTI)
     type: Directory
   label_file:
     doc: labels of the masks with their DICOM codes, as a JSON list of value, name, category, type, anatomy and laterality
     type: File?
     format: edam:format_3464  # JSON
   channels:
-    doc: rules that group the DICOM series of a study into named channels, as a JSON list; not needed for NIfTI
+    doc: rules that group the DICOM series of a study into named channels, or the names of the NIfTI channels to read, as a JSON list; not needed for an MSD data set
     type: File?
     format: edam:format_3464  # JSON
   ignore_label:

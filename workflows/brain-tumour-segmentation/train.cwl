@@ -13,7 +13,7 @@ requirements:
   MultipleInputFeatureRequirement: {}
 inputs:
   cohort:
-    doc: folder with brain MR and masks (MSD or nnU-Net data set, DICOM series with DICOM SEG, or NIfTI)
+    doc: folder with brain MR and masks (MSD or nnU-Net data set, BIDS or BraTS folder, DICOM series with DICOM SEG or RTSTRUCT, or NIfTI)
     type: Directory
   identified:
     doc: the cohort contains patient identities; it is then de-identified first, and the later steps use the result
@@ -35,7 +35,7 @@ inputs:
     type: File?
     format: edam:format_3464  # JSON
   channels:
-    doc: rules that group the DICOM series of a study into named channels, as a JSON list; not needed for NIfTI
+    doc: rules that group the DICOM series of a study into named channels, or the names of the NIfTI channels to read, as a JSON list; not needed for an MSD data set
     type: File?
     format: edam:format_3464  # JSON
   ignore_label:
@@ -136,7 +136,7 @@ inputs:
     doc: compute threads of each rank and replica; weights are reproducible only for equal numbers
     type: int?
   distributed:
-    doc: continue training the first model with several replicas, whose weights are averaged
+    doc: continue training the first model with several replicas, whose weights are averaged; training_preset does not apply to it. It uses batch_size (summed over all replicas) and volume_shape if they are set, else 10 patches of 32 x 32 x 32 voxels
     type: boolean
     default: false
   distributed_rounds:

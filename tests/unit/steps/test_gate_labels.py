@@ -25,11 +25,11 @@ from support.label_models import (
     LABELS,
     REGIONS,
     SOFTMAX,
+    bright_label_set,
     exported_label_model,
     label_candidate,
     label_card,
     label_case,
-    label_set,
 )
 from support.model_folders import TINY_UNET
 
@@ -61,7 +61,7 @@ def make(
     folder: Path, output: OutputContract = SOFTMAX, *, cohort: Mapping[str, Any] | None = None, **candidate: Any
 ) -> Path:
     """Writes data/, exported/ and int8/."""
-    label_set(folder / "data", ("train", "validation", "validation"), **(cohort or {}))
+    bright_label_set(folder / "data", ("train", "validation", "validation"), **(cohort or {}))
     exported_label_model(folder / "exported", output)
     label_candidate(folder / "exported", folder / "int8", **candidate)
     return folder
@@ -194,7 +194,7 @@ def trained_label_model(folder: Path, output: OutputContract) -> ModelCard:
 @OUTPUTS
 def test_three_labels_go_through_export_int8_and_the_gate(tmp_path: Path, output: OutputContract) -> None:
     """Real tools from the trained network to the decision; int8 keeps what float32 finds of each output."""
-    label_set(tmp_path / "data")
+    bright_label_set(tmp_path / "data")
     card = trained_label_model(tmp_path / "trained", output)
     assert export(tmp_path) == 0
     words = ["quantize", "--exported-model", str(tmp_path / "exported"), "--training-set", str(tmp_path / "data")]

@@ -16,7 +16,7 @@ from medweave_steps.io.cohort.prepared import open_prepared
 from medweave_steps.io.model.folder import card_sha256, read_card
 from medweave_steps.tasks.segmentation.calibration import calibration_sha256, choose_windows
 from support.exported import export, openvino_logits
-from support.label_models import LABELS, SOFTMAX, label_set
+from support.label_models import LABELS, SOFTMAX, bright_label_set
 from support.model_folders import TINY_UNET, tiny_card, trained_model
 from support.processes import interrupted, names_below, nearly_full_disk, started, wait_for_line
 from support.training_set import training_set
@@ -143,7 +143,7 @@ def test_every_case_gives_windows_of_both_kinds(tmp_path: Path, num_cases: int) 
 
 
 def test_lesions_of_every_label_are_drawn_in_turn(tmp_path: Path) -> None:
-    folders = open_prepared(label_set(tmp_path / "data", ("train", "train"))).cases("train")
+    folders = open_prepared(bright_label_set(tmp_path / "data", ("train", "train"))).cases("train")
     card = tiny_card(patch=2, labels=LABELS, output=SOFTMAX)
     windows = choose_windows(folders, card, num_windows=12, seed=0)
     lesions = [window for window in windows if window.label]
@@ -156,7 +156,7 @@ def test_lesions_of_every_label_are_drawn_in_turn(tmp_path: Path) -> None:
 
 
 def test_a_case_without_a_label_shows_the_others_and_ignored_voxels_are_no_lesion(tmp_path: Path) -> None:
-    prepared = open_prepared(label_set(tmp_path / "data", ("train",), ignore_value=255))
+    prepared = open_prepared(bright_label_set(tmp_path / "data", ("train",), ignore_value=255))
     path = tmp_path / "data/cases/case-0/label.npy"
     label = np.load(path)
     label[label == 1] = 255
@@ -229,7 +229,7 @@ def test_a_training_set_on_another_grid_is_refused(
 def test_a_training_set_with_other_labels_is_refused(
     made: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    label_set(tmp_path / "data")
+    bright_label_set(tmp_path / "data")
     (tmp_path / "exported").symlink_to(made / "exported")
     assert quantize(tmp_path) == 65
     error = capfd.readouterr().err
