@@ -280,8 +280,8 @@ def _check_series(cohort: Path, name: str, series: FoundSeries, result: Examined
     if series.modality == "MR":
         check_one_contrast(planes, series.name)
     volume = assemble(planes, series.name)
-    content = check_pixels(cohort, volume, result, num_threads)
-    middle_plane(cohort, volume, result)
+    content = check_pixels(cohort, volume, series.name, result, num_threads)
+    middle_plane(cohort, volume, series.name)
     return _Channel(name=name, series=series, volume=volume, content_sha256=content)
 
 
