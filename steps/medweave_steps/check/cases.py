@@ -115,7 +115,7 @@ def examine_dicom(cohort: Path, series: FoundSeries, rules: MaskRules, *, num_th
         series_ordinal=series.name.ordinal,
         patient_key=patient_key_of(patient),
         source_format="dicom",
-        files=tuple(dict.fromkeys(plane.file for plane in volume.planes)),
+        files=volume.files,
         ground_truth=mask_file,
         grid=volume.grid,
         fixed_split=None,

@@ -256,7 +256,7 @@ def _examine(cohort: Path, series: dict[str, FoundSeries], rules: MaskRules, *, 
         series_ordinal=first.name.ordinal,
         patient_key=patient_key_of(patient),
         source_format="dicom",
-        files=_files_of(channels[0]),
+        files=channels[0].volume.files,
         ground_truth=mask_file,
         grid=channels[0].volume.grid,
         fixed_split=None,
@@ -356,15 +356,11 @@ def _times(volume: DicomVolume) -> str:
     return " x ".join(map(str, volume.grid.shape))
 
 
-def _files_of(channel: _Channel) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(plane.file for plane in channel.volume.planes))
-
-
 def _channel_series(channel: _Channel, resampled: Collection[str], annotated: _Channel | None) -> ChannelSeries:
     return ChannelSeries(
         name=channel.name,
         ordinal=channel.series.name.ordinal,
-        files=_files_of(channel),
+        files=channel.volume.files,
         grid=channel.volume.grid,
         content_sha256=channel.content_sha256,
         is_resampled=channel.name in resampled,
