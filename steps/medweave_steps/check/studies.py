@@ -31,12 +31,12 @@ from medweave_steps.io.cohort.channel_rules import (
     read_protocol,
     suggested_rules,
 )
+from medweave_steps.io.cohort.digest import joined_files_digest
 from medweave_steps.io.cohort.discovery import FoundSeries, patient_key_of
 from medweave_steps.io.cohort.patients import without_absent_issuers
 from medweave_steps.io.dicom.series import COSINE_TOLERANCE, DicomVolume, assemble, is_stack
 from medweave_steps.io.dicom.suv import planes_in_unit
 from medweave_steps.io.findings import FindingError, SeriesName, notice, refuse
-from medweave_steps.io.hashing import sha256_of_text
 from medweave_steps.runtime.progress import Progress
 from medweave_steps.runtime.verb import StepContext
 
@@ -250,7 +250,6 @@ def _examine(cohort: Path, series: dict[str, FoundSeries], rules: MaskRules, *, 
     except FindingError as error:
         result.findings.append(error.finding)
         return result
-    digests = [channel.content_sha256 for channel in channels]
     result.entry = CaseEntry(
         case_id=first.name.case_id,
         series_ordinal=first.name.ordinal,
@@ -260,7 +259,7 @@ def _examine(cohort: Path, series: dict[str, FoundSeries], rules: MaskRules, *, 
         ground_truth=mask_file,
         grid=channels[0].volume.grid,
         fixed_split=None,
-        content_sha256=digests[0] if len(digests) == 1 else sha256_of_text(digests),
+        content_sha256=joined_files_digest([channel.content_sha256 for channel in channels]),
         channels=tuple(series),
         body_part=first.body_part,
         series=tuple(_channel_series(one, result.resampled_channels, annotated) for one in channels)
