@@ -10,6 +10,8 @@ from medweave_core.contracts.volume import DataClass
 
 Interval = tuple[float, float]
 
+ALL_LABELS = "all labels"  # name of the rows of the CSV tables that count all labels as one mask
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LabelCaseFigures:

@@ -11,6 +11,8 @@ from medweave_core.contracts.labels import Label, Region
 from medweave_core.contracts.model import RESEARCH_USE_ONLY, ComponentFilter, Precision
 from medweave_core.contracts.volume import DataClass
 
+RECORD_FILE = "segmentations.json"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LabelTotals:

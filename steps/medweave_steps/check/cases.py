@@ -104,8 +104,8 @@ def examine_dicom(cohort: Path, series: FoundSeries, rules: MaskRules, *, num_th
         _check_units(series, result)
         volume = assemble(series.planes, series.name)
         check_one_acquisition(volume.planes, series.name)
-        content = check_pixels(cohort, volume, result, num_threads)
-        _check_air(middle_plane(cohort, volume, result), result)
+        content = check_pixels(cohort, volume, series.name, result, num_threads)
+        _check_air(middle_plane(cohort, volume, series.name), result)
         mask_file = check_ground_truth(cohort, series, volume, rules, result)
     except FindingError as error:
         result.findings.append(error.finding)
@@ -115,7 +115,7 @@ def examine_dicom(cohort: Path, series: FoundSeries, rules: MaskRules, *, num_th
         series_ordinal=series.name.ordinal,
         patient_key=patient_key_of(patient),
         source_format="dicom",
-        files=tuple(dict.fromkeys(plane.file for plane in volume.planes)),
+        files=volume.files,
         ground_truth=mask_file,
         grid=volume.grid,
         fixed_split=None,
@@ -260,13 +260,16 @@ def _check_units(series: FoundSeries, result: Examined) -> None:
     result.findings += check_hounsfield(series.planes, image_types, series.name)
 
 
-def check_pixels(cohort: Path, volume: DicomVolume, result: Examined, num_threads: int) -> str:
+def check_pixels(cohort: Path, volume: DicomVolume, name: SeriesName, result: Examined, num_threads: int) -> str:
     """Read every pixel byte of a series once; return the digest of its voxels and geometry.
 
+    Args:
+        name: of the series, which may be a later channel of the case.
+        result: its bytes read are counted.
     Raises:
         FindingError: pixels that cannot be decoded, or a truncated file.
     """
-    planes, name = volume.planes, result.name
+    planes = volume.planes
     try:
         for layout in {plane.layout for plane in planes}:
             pixels.check_decodable(layout)
@@ -283,7 +286,7 @@ def check_pixels(cohort: Path, volume: DicomVolume, result: Examined, num_thread
     return content
 
 
-def middle_plane(cohort: Path, volume: DicomVolume, result: Examined) -> FloatArray:
+def middle_plane(cohort: Path, volume: DicomVolume, name: SeriesName) -> FloatArray:
     """Return the middle plane of a series, float32 [row, column], in its unit.
 
     Raises:
@@ -292,7 +295,7 @@ def middle_plane(cohort: Path, volume: DicomVolume, result: Examined) -> FloatAr
     try:
         return next(pixels.iterate(cohort, [volume.planes[len(volume.planes) // 2]], num_workers=1))
     except pixels.PixelError as error:
-        raise pixel_refusal(result.name, error) from error
+        raise pixel_refusal(name, error) from error
 
 
 def check_ground_truth(

@@ -311,7 +311,7 @@ def _nothing_usable(names: Sequence[str], findings: Sequence[Finding]) -> Findin
     do = next((finding.do for finding in findings if finding.do), "set --cohort to the folder that contains the series")
     return refuse(
         "no-volumes",
-        "the cohort contains no usable CT or MR volume.",
+        "the cohort contains no usable CT, MR or PET volume.",
         seen=seen,
         expected="DICOM series, NIfTI volumes, or a data set with dataset.json",
         do=do,

@@ -31,12 +31,12 @@ from medweave_steps.io.cohort.channel_rules import (
     read_protocol,
     suggested_rules,
 )
+from medweave_steps.io.cohort.digest import joined_files_digest
 from medweave_steps.io.cohort.discovery import FoundSeries, patient_key_of
 from medweave_steps.io.cohort.patients import without_absent_issuers
 from medweave_steps.io.dicom.series import COSINE_TOLERANCE, DicomVolume, assemble, is_stack
 from medweave_steps.io.dicom.suv import planes_in_unit
 from medweave_steps.io.findings import FindingError, SeriesName, notice, refuse
-from medweave_steps.io.hashing import sha256_of_text
 from medweave_steps.runtime.progress import Progress
 from medweave_steps.runtime.verb import StepContext
 
@@ -250,17 +250,16 @@ def _examine(cohort: Path, series: dict[str, FoundSeries], rules: MaskRules, *, 
     except FindingError as error:
         result.findings.append(error.finding)
         return result
-    digests = [channel.content_sha256 for channel in channels]
     result.entry = CaseEntry(
         case_id=first.name.case_id,
         series_ordinal=first.name.ordinal,
         patient_key=patient_key_of(patient),
         source_format="dicom",
-        files=_files_of(channels[0]),
+        files=channels[0].volume.files,
         ground_truth=mask_file,
         grid=channels[0].volume.grid,
         fixed_split=None,
-        content_sha256=digests[0] if len(digests) == 1 else sha256_of_text(digests),
+        content_sha256=joined_files_digest([channel.content_sha256 for channel in channels]),
         channels=tuple(series),
         body_part=first.body_part,
         series=tuple(_channel_series(one, result.resampled_channels, annotated) for one in channels)
@@ -280,8 +279,8 @@ def _check_series(cohort: Path, name: str, series: FoundSeries, result: Examined
     if series.modality == "MR":
         check_one_contrast(planes, series.name)
     volume = assemble(planes, series.name)
-    content = check_pixels(cohort, volume, result, num_threads)
-    middle_plane(cohort, volume, result)
+    content = check_pixels(cohort, volume, series.name, result, num_threads)
+    middle_plane(cohort, volume, series.name)
     return _Channel(name=name, series=series, volume=volume, content_sha256=content)
 
 
@@ -356,15 +355,11 @@ def _times(volume: DicomVolume) -> str:
     return " x ".join(map(str, volume.grid.shape))
 
 
-def _files_of(channel: _Channel) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(plane.file for plane in channel.volume.planes))
-
-
 def _channel_series(channel: _Channel, resampled: Collection[str], annotated: _Channel | None) -> ChannelSeries:
     return ChannelSeries(
         name=channel.name,
         ordinal=channel.series.name.ordinal,
-        files=_files_of(channel),
+        files=channel.volume.files,
         grid=channel.volume.grid,
         content_sha256=channel.content_sha256,
         is_resampled=channel.name in resampled,

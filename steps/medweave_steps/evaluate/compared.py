@@ -10,9 +10,7 @@ from medweave_core.contracts.cohort import CohortIndex
 from medweave_core.contracts.labels import Label, Region, declared_or_lesion, shown
 from medweave_core.contracts.segmentations import Segmentations
 from medweave_core.errors import UserInputError
-from medweave_steps.io.cohort.prepared import read_contract
-
-RECORD_FILE = "segmentations.json"
+from medweave_steps.io.cohort.prepared import read_segmentations
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,11 +62,7 @@ def compare_labels(index: CohortIndex, folders: Sequence[Path]) -> ComparedLabel
 
 
 def _only_record(folders: Sequence[Path]) -> Segmentations | None:
-    records = [
-        read_contract(Segmentations, folder / RECORD_FILE, where="the record of the segmentations (segmentations.json)")
-        for folder in folders
-        if (folder / RECORD_FILE).is_file()
-    ]
+    records = [record for folder in folders if (record := read_segmentations(folder)) is not None]
     for other in records[1:]:
         if (other.labels, other.regions) != (records[0].labels, records[0].regions):
             raise UserInputError(

@@ -8,15 +8,12 @@ import io
 from collections.abc import Iterable, Iterator, Sequence
 
 from medweave_core.contracts.cohort import CaseEntry
-from medweave_core.contracts.evaluation import CaseFigures, Evaluation
+from medweave_core.contracts.evaluation import ALL_LABELS, CaseFigures, Evaluation
 from medweave_core.contracts.labels import Region
 from medweave_steps.evaluate.case import CaseResult, plane_axis_of
 from medweave_steps.metrics.lesions import LesionMatch
 
 LESION_COLUMNS = ("case_id", "lesion", "diameter_mm", "volume_mm3", "plane", "hit", "baseline_hit")
-
-
-ALL_LABELS = "all labels"
 
 
 def per_case_csv(evaluation: Evaluation) -> str:

@@ -11,18 +11,16 @@ from typing import Any
 
 from medweave_core.contracts import codec
 from medweave_core.contracts.cohort import PreparedCohort
-from medweave_core.contracts.evaluation import Evaluation
+from medweave_core.contracts.evaluation import ALL_LABELS, Evaluation
 from medweave_core.contracts.gate import GateDecision
 from medweave_core.contracts.labels import Label, LabelMerge, Region, declared_or_lesion
 from medweave_core.contracts.report import RunReport
-from medweave_core.contracts.segmentations import Segmentations
 from medweave_core.errors import UserInputError
-from medweave_steps.io.cohort.prepared import CaseFolder, open_prepared, read_contract
+from medweave_steps.io.cohort.prepared import CaseFolder, open_prepared, read_contract, read_segmentations
 from medweave_steps.report.outlines import ShownLabel
 from medweave_steps.report.overlay import Display
 
-NIFTI_MASK, RECORD_FILE = "lesion_mask.nii.gz", "segmentations.json"
-ALL_LABELS = "all labels"  # rows of the tables of `evaluate` that count all labels as one mask
+NIFTI_MASK = "lesion_mask.nii.gz"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,10 +151,9 @@ def delivered_masks(folders: Sequence[Path]) -> dict[str, Path]:
 
 def delivered_outputs(folders: Sequence[Path], labels: Sequence[Label]) -> tuple[tuple[Label, ...], tuple[Region, ...]]:
     """Return labels, ascending by value, and regions of the delivered masks; without a record the labels of the prepared cases."""
-    path = folders[0] / RECORD_FILE
+    record = read_segmentations(folders[0])
     regions: tuple[Region, ...] = ()
-    if path.is_file():
-        record = read_contract(Segmentations, path, where="the record of the segmentations (segmentations.json)")
+    if record is not None:
         labels, regions = declared_or_lesion(record.labels), record.regions
     return tuple(sorted(labels, key=lambda label: label.value)), regions
 

@@ -16,7 +16,7 @@ from typing import Any, Literal
 from medweave_core.contracts import codec
 from medweave_core.contracts.labels import shown
 from medweave_core.contracts.model import ModelCard
-from medweave_core.contracts.segmentations import Segmentations, SegmentedCase
+from medweave_core.contracts.segmentations import RECORD_FILE, Segmentations, SegmentedCase
 from medweave_core.contracts.volume import VolumeInfo
 from medweave_core.errors import UsageError, UserInputError
 from medweave_steps.inference.components import filter_outputs
@@ -33,7 +33,6 @@ from medweave_steps.segment.ensemble import SegmentationModel, predict_mean, rea
 from medweave_steps.segment.fit import check_fits
 from medweave_steps.segment.lesions import columns_of
 
-RECORD_FILE = "segmentations.json"
 STAGES = ("load", "network", "restore", "write")
 
 

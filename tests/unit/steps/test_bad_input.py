@@ -110,7 +110,7 @@ def patient_in_two_splits(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        (empty_folder, ["no usable CT or MR volume", "an empty folder"]),
+        (empty_folder, ["no usable CT, MR or PET volume", "an empty folder"]),
         (not_dicom, ["1 of 1 files is not readable as DICOM"]),
         (truncated_file, ["the slice at -288.00 mm", "truncated"]),
         (missing_slice, ["1 slice is missing", "-296.00 and -292.00 mm"]),

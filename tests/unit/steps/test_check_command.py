@@ -153,7 +153,7 @@ def test_nothing_left_after_leaving_out(tmp_path: Path, capsys: pytest.CaptureFi
     paths = CtSeries().write(tmp_path / "cohort")
     paths[2].unlink()
     assert run(tmp_path / "cohort", "--on-error", "skip")[0] == 65
-    assert "no usable CT or MR volume" in capsys.readouterr().err
+    assert "no usable CT, MR or PET volume" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

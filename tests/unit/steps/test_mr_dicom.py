@@ -377,6 +377,19 @@ def test_a_truncated_mr_image_of_pydicom_is_refused(tmp_path: Path) -> None:
     assert [error.code for error in errors_of(tmp_path)] == ["truncated-file"]
 
 
+@pytest.mark.parametrize(("syntax", "code"), [("explicit", "truncated-file"), ("jpeg2000", "undecodable-pixels")])
+def test_damaged_pixels_of_a_later_channel_name_its_series(tmp_path: Path, syntax: str, code: str) -> None:
+    study = series("A")
+    study["T2w"].write(tmp_path / "1")
+    path = study["T1w"].write(tmp_path / "2", syntax=syntax)[3]  # the middle slice, the one that check decodes
+    data = path.read_bytes()
+    damaged = data[:-10] if code == "truncated-file" else data.replace(b"\xff\x4f\xff\x51", bytes(4))
+    path.write_bytes(damaged)
+    error = error_of(tmp_path, RULES[:2])
+    assert (error.code, error.case_id) == (code, case_id_of_series(uid("A-t2", "series")))
+    assert error.what.startswith(f"{error.case_id} (series 2): the slice at ")
+
+
 def test_localizers_and_projections_of_pydicom_are_no_volumes(tmp_path: Path) -> None:
     folder = Path(str(get_testdata_file("MR_small.dcm"))).parent / "dicomdirtests" / "98892003"
     for path in folder.rglob("*"):

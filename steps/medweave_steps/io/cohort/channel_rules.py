@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,16 +11,15 @@ from typing import Any
 from medweave_core.contracts import codec
 from medweave_core.contracts.volume import CT_CHANNELS, Modality, is_pet_channel
 from medweave_core.errors import UsageError, UserInputError
+from medweave_steps.io.cohort.json_or_yaml import read_document
 from medweave_steps.io.dicom.header import load_pydicom
 from medweave_steps.io.dicom.values import HeaderValues, has_other_cause
-from medweave_steps.runtime.imports import require
 
 Range = tuple[float, float]
 
 _WHERE = "the file of --channels"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9 _.+-]{0,31}")
 _NO_AGENT = re.compile(r"\s*(none|no|non|without|wo|w/o|n/?a|not|native|pre|0)(?![^\W_])", re.I)
-_YAML = (".yaml", ".yml")
 _TIMES = ("echo_time_ms", "inversion_time_ms", "repetition_time_ms")
 _SUGGESTED_MARGIN = 0.1  # share of a time by which a suggested range is wider
 
@@ -131,12 +129,9 @@ def read_channel_rules(path: Path) -> tuple[ChannelRule, ...]:
             expected="a JSON or YAML file with a list of channel rules",
             do="correct the path",
         )
-    text = path.read_text(encoding="utf-8", errors="replace")
     try:
-        parsed = require("yaml", extra="check").safe_load(text) if path.suffix in _YAML else json.loads(text)
-    except Exception as error:
-        if not isinstance(error, ValueError) and type(error).__module__.partition(".")[0] != "yaml":
-            raise
+        parsed = read_document(path)
+    except ValueError as error:
         raise _bad_rules("text that is neither JSON nor YAML", "a list of rules") from error
     return parse_channel_rules(parsed)
 

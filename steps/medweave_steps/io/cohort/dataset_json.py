@@ -11,7 +11,7 @@ from typing import Any
 from medweave_core.contracts.cohort import Finding
 from medweave_steps.io.cohort.channel_names import check_channels
 from medweave_steps.io.cohort.documents import bad_json, labels_of, read_json
-from medweave_steps.io.cohort.files import DATASET_FILE, declared_channels, listed_volumes
+from medweave_steps.io.cohort.files import DATASET_FILE, case_id_of_stem, declared_channels, listed_volumes
 from medweave_steps.io.cohort.listed import ListedCase, ListedCohort
 from medweave_steps.io.cohort.nnunet import (
     channel_files,
@@ -20,7 +20,7 @@ from medweave_steps.io.cohort.nnunet import (
     numbered_case,
     read_nnunet_2,
 )
-from medweave_steps.io.findings import notice
+from medweave_steps.io.findings import SeriesName, notice
 
 _WHAT = "the data set"
 
@@ -55,9 +55,9 @@ def _read_msd(dataset: Mapping[str, Any], names: Sequence[str]) -> ListedCohort:
     cases = []
     for ordinal, (image, mask) in enumerate([*training, *test], start=1):
         files, base, suffix = channel_files(image, present, len(channels))
-        if list(files.values()) == [image]:  # one file with all channels
-            case = numbered_case(files, mask, channels[:1], base=base, suffix=suffix, ordinal=ordinal)
-            cases.append(ListedCase(name=case.name, files=case.files, mask=mask, channels=channels))
+        if files == {0: image}:  # one file with all channels
+            name = SeriesName(case_id=case_id_of_stem(image), ordinal=ordinal)
+            cases.append(ListedCase(name=name, files=(image,), mask=mask, channels=channels))
         else:
             cases.append(numbered_case(files, mask, channels, base=base, suffix=suffix, ordinal=ordinal))
     findings += _masks_listed_twice(cases)

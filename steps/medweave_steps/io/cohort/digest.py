@@ -74,7 +74,7 @@ def update_nifti(digest: Any, stored: npt.NDArray[Any]) -> None:
 
 
 def joined_files_digest(digests: Sequence[str]) -> str:
-    """Return the digest of a case from those of its files, in the order of the channels; of one file its own."""
+    """Return the digest of a case from those of its files or series, in the order of the channels; of one its own."""
     return digests[0] if len(digests) == 1 else hashlib.sha256("\n".join(digests).encode()).hexdigest()
 
 

@@ -16,14 +16,7 @@ from medweave_steps.io.cohort.modalities import files_are, images_are, judge_oth
 from medweave_steps.io.cohort.patients import Issuers, issuers_by_patient_id, without_absent_issuers
 from medweave_steps.io.dicom.duplicates import find_same_uids
 from medweave_steps.io.dicom.frames import has_colors, is_slice
-from medweave_steps.io.dicom.header import (
-    CT_IMAGE,
-    ENHANCED_CT,
-    MASKS,
-    DicomFile,
-    Plane,
-    read_file,
-)
+from medweave_steps.io.dicom.header import MASKS, DicomFile, Plane, read_file
 from medweave_steps.io.dicom.uids import ImageUids
 from medweave_steps.io.findings import SeriesName, first_of, notice, refuse
 
@@ -186,7 +179,7 @@ def discover_dicom(
                 unreadable.setdefault("no DICOM prefix (DICM) at byte 128", []).append(number)
             else:
                 stray += 1
-        elif file.sop_class in MASKS or _is_ct(file):
+        elif file.sop_class in MASKS or modality_of_file(file) == "CT":
             files.append(file)
         else:
             others.append(file)
@@ -245,10 +238,6 @@ def _conflict(series_uid: str, numbers: list[int]) -> Finding:
         do="keep the original file and remove the others",
         case_id=case_id,
     ).finding
-
-
-def _is_ct(file: DicomFile) -> bool:
-    return (file.sop_class == CT_IMAGE or file.sop_class in ENHANCED_CT) and file.modality in ("CT", "")
 
 
 def _add(series: dict[str, FoundSeries], file: DicomFile) -> None:

@@ -15,6 +15,7 @@ import numpy.typing as npt
 from medweave_core.contracts.cohort import Finding
 from medweave_core.contracts.labels import LabelMerge
 from medweave_core.contracts.volume import Grid
+from medweave_steps.io.channel_grid import SAME_PLACE_VOXELS
 from medweave_steps.io.cohort.label_map import LabelMap
 from medweave_steps.io.cohort.labels import LabelArray, merge_values
 from medweave_steps.io.cohort.structure_set import read_rtstruct
@@ -27,7 +28,6 @@ from medweave_steps.io.findings import FindingError, SeriesName
 from medweave_steps.io.geometry import corners_apart_mm, lps_to_ras
 from medweave_steps.io.nifti.volume import open_nifti
 
-SAME_PLACE_VOXELS = 0.1  # share of a voxel by which the grids of mask and volume may differ: rounding in headers
 COSINE_TOLERANCE = 1e-3
 FRACTION = 0.5  # of MaximumFractionalValue: a voxel of a FRACTIONAL segment belongs to it from this probability or occupancy on
 

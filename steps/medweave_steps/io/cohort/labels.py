@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -14,10 +13,9 @@ import numpy.typing as npt
 from medweave_core.contracts import codec
 from medweave_core.contracts.labels import HIGHEST_VALUE, PRESETS, Label, LabelMerge, declared_as_mapping
 from medweave_core.errors import UsageError, UserInputError
-from medweave_steps.runtime.imports import require
+from medweave_steps.io.cohort.json_or_yaml import read_document
 
 LabelArray = npt.NDArray[np.uint8]
-_YAML = (".yaml", ".yml")
 
 
 def parse_labels(declared: Any, *, where: str) -> tuple[Label, ...]:
@@ -62,15 +60,10 @@ def read_labels(declared: Path) -> tuple[Label, ...]:
             do="correct the name or the path",
         )
     where = "the file of --labels"
-    text = declared.read_text(encoding="utf-8", errors="replace")
     try:
-        parsed = require("yaml", extra="check").safe_load(text) if declared.suffix in _YAML else json.loads(text)
+        parsed = read_document(declared)
     except ValueError as error:
-        raise _bad_labels(where, "text that is not JSON") from error
-    except Exception as error:
-        if type(error).__module__.partition(".")[0] != "yaml":
-            raise
-        raise _bad_labels(where, "text that is not YAML") from error
+        raise _bad_labels(where, str(error)) from error
     return parse_labels(parsed, where=where)
 
 

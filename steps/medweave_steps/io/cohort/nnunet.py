@@ -14,7 +14,7 @@ from typing import Any
 from medweave_core.contracts.cohort import Finding
 from medweave_core.contracts.labels import HIGHEST_VALUE, Label, Region, check_regions, own_value
 from medweave_core.errors import UserInputError
-from medweave_steps.io.cohort.files import case_id_of_stem, channel_names_of, inside
+from medweave_steps.io.cohort.files import case_id_of_stem, channel_names_of
 from medweave_steps.io.cohort.listed import ListedCase, ListedCohort, missing_channels
 from medweave_steps.io.findings import FindingError, SeriesName, notice, refuse
 from medweave_steps.io.nifti.volume import SUFFIXES, is_nifti, stem
@@ -90,12 +90,14 @@ def numbered_case(
 def channel_files(image: str, present: set[str], num_channels: int) -> tuple[dict[int, str], str, str]:
     """Return the files of a case of nnU-Net v1, whose list names no channel, by number; else the listed file alone.
 
+    Args:
+        image: as `listed_volumes` gives it.
+        present: all files of the cohort.
     Returns:
         the files, and path and suffix of the case without a channel number.
     Raises:
         FindingError: a further channel that `dataset.json` does not declare.
     """
-    image = inside(image)
     suffix = next((end for end in reversed(SUFFIXES) if image.endswith(end)), "")
     base = image.removesuffix(suffix)
     numbered = {number: f"{base}_{number:04d}{suffix}" for number in range(num_channels)}

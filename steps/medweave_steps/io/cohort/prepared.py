@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from medweave_core.contracts import codec
 from medweave_core.contracts.cohort import CohortIndex, PreparedCase, PreparedCohort, Split
+from medweave_core.contracts.segmentations import RECORD_FILE, Segmentations
 from medweave_core.contracts.volume import VolumeInfo
 from medweave_core.errors import UserInputError
 
@@ -45,6 +46,14 @@ def read_contract(cls: type[T], path: Path, *, where: str) -> T:
 def read_index(path: Path) -> CohortIndex:
     """Read `cohort_index.json`, the result of `check`."""
     return read_contract(CohortIndex, path, where="the cohort index (cohort_index.json)")
+
+
+def read_segmentations(folder: Path) -> Segmentations | None:
+    """Read the record of a folder of segmentations; None where `segment` left none."""
+    path = folder / RECORD_FILE
+    if not path.is_file():
+        return None
+    return read_contract(Segmentations, path, where=f"the record of the segmentations ({RECORD_FILE})")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

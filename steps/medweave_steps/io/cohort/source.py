@@ -130,10 +130,10 @@ class DicomSource:
     def _digest(self, plane: Plane, places: pixels.Ranges) -> bytes:
         return digest_of_plane(plane, pixels.stored_bytes(self.folder, plane, places))
 
-    def volume(self, *, num_workers: int = 1) -> FloatArray:
-        """See `VolumeSource`."""
+    def volume(self, *, num_workers: int = 1, verify: bool = False, padding: float | None = None) -> FloatArray:
+        """See `VolumeSource`; `verify` and `padding` as for `planes`."""
         volume = np.empty(self.grid.shape, dtype=np.float32)
-        for index, plane in enumerate(self.planes(num_workers=num_workers)):
+        for index, plane in enumerate(self.planes(num_workers=num_workers, verify=verify, padding=padding)):
             volume[index] = plane
         return volume
 
@@ -192,14 +192,16 @@ class MultiSeriesSource:
 
     Attributes:
         sources: one for each channel, on their own grids.
-        is_resampled: whether the grid of a channel differs from that of the first.
     """
 
     entry: CaseEntry
-    grid: Grid
     sources: tuple[DicomSource, ...]
-    is_resampled: tuple[bool, ...]
     plane_axis: int = 0
+
+    @property
+    def grid(self) -> Grid:
+        """See `VolumeSource`."""
+        return self.sources[0].grid
 
     @property
     def resampled_channels(self) -> tuple[str, ...]:
@@ -215,11 +217,11 @@ class MultiSeriesSource:
         padding: float | None = None,
     ) -> Iterator[FloatArray]:
         """See `VolumeSource`; a channel on another grid is read whole and resampled linearly."""
-        for source, is_resampled in zip(self.sources, self.is_resampled, strict=True):
-            if not is_resampled:
+        for source, series in zip(self.sources, self.entry.series, strict=True):
+            if not series.is_resampled:
                 yield from source.planes(num_workers=num_workers, verify=verify, wanted=wanted, padding=padding)
                 continue
-            volume = np.stack(list(source.planes(num_workers=num_workers, verify=verify, padding=padding)))
+            volume = source.volume(num_workers=num_workers, verify=verify, padding=padding)
             outside = source.padding if padding is None else padding
             indices = range(self.grid.shape[0]) if wanted is None else wanted
             yield from resample_to_grid(volume, source.grid, self.grid, planes=indices, plane_axis=0, outside=outside)
@@ -357,8 +359,7 @@ def _open_channels(cohort: Path, entry: CaseEntry, name: SeriesName) -> MultiSer
     for source, one in zip(sources, entry.series, strict=True):
         if source.grid.shape != one.grid.shape or corners_apart_mm(source.grid, one.grid) > _SAME_GRID_MM:
             raise _changed(name, f"another grid of {one.name}")
-    is_resampled = tuple(one.is_resampled for one in entry.series)
-    return MultiSeriesSource(entry=entry, grid=sources[0].grid, sources=sources, is_resampled=is_resampled)
+    return MultiSeriesSource(entry=entry, sources=sources)
 
 
 def _open_dicom(cohort: Path, entry: CaseEntry, name: SeriesName) -> DicomSource:

@@ -47,7 +47,7 @@ def read_rtstruct(
     dropped = {value for merge in merges if merge.value == 0 for value in merge.values}
     try:
         dataset = load_pydicom().dcmread(io.BytesIO(path.read_bytes()), force=True)
-        rois = read_rois(dataset, slices, grid, name, dropped=dropped, notices=[] if notices is None else notices)
+        rois = read_rois(dataset, slices, grid, name, dropped=dropped, notices=notices)
     except Exception as error:  # pydicom raises many kinds for a damaged header; their texts may quote values
         if has_other_cause(error):
             raise

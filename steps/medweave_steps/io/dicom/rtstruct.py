@@ -57,7 +57,7 @@ def read_rois(
     name: SeriesName,
     *,
     dropped: Collection[int],
-    notices: list[Finding],
+    notices: list[Finding] | None,
 ) -> list[Roi]:
     """Return the ROIs of an RT Structure Set with their contours on the slices of a series.
 
@@ -65,7 +65,8 @@ def read_rois(
         slices: planes of the series in the order of the source array.
         grid: of the series, [slice, row, column].
         dropped: numbers of ROIs that are left out unchecked.
-        notices: receives what does not stop the step: ROIs without contours, slices without contours, contours that cross.
+        notices: receives what does not stop the step: ROIs without contours, slices without contours, contours that cross; None
+            where they are not needed, since counting the crossings rasterizes each pair of contours.
     Raises:
         FindingError: no ROI; contours of another frame of reference, of images that the series lacks, of another type than closed
             planar, between slices, across slices or outside of the image; damaged coordinates; a number above 255.
@@ -81,8 +82,9 @@ def read_rois(
         Roi(number=number, name=names[number], polygons=reader.polygons(number, items))
         for number, items in sorted(drawn.items())
     ]
-    empty = [_roi_text(number, text) for number, text in names.items() if number not in drawn and number not in dropped]
-    notices += reader.notices(rois, empty)
+    if notices is not None:
+        kept = [(number, text) for number, text in names.items() if number not in dropped]
+        notices += reader.notices(rois, [_roi_text(number, text) for number, text in kept if number not in drawn])
     return rois
 
 

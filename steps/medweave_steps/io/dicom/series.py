@@ -32,6 +32,11 @@ class DicomVolume:
     planes: tuple[Plane, ...]
     grid: Grid
 
+    @property
+    def files(self) -> tuple[str, ...]:
+        """Return the files of the planes in their order, each once."""
+        return tuple(dict.fromkeys(plane.file for plane in self.planes))
+
 
 def assemble(planes: Sequence[Plane], name: SeriesName) -> DicomVolume:
     """Sort the planes of one series along the slice normal and check that they are one regular volume.
