@@ -13,7 +13,7 @@ from medweave_core.contracts import codec
 from medweave_core.contracts.cohort import PreparedCohort
 from medweave_core.contracts.evaluation import Evaluation
 from medweave_core.contracts.gate import GateDecision
-from medweave_core.contracts.labels import Label, LabelMerge, Region, declared_or_lesion
+from medweave_core.contracts.labels import Label, LabelMerge, Region, ascending, declared_or_lesion
 from medweave_core.contracts.report import RunReport
 from medweave_core.contracts.segmentations import Segmentations
 from medweave_core.errors import UserInputError
@@ -158,7 +158,7 @@ def delivered_outputs(folders: Sequence[Path], labels: Sequence[Label]) -> tuple
     if path.is_file():
         record = read_contract(Segmentations, path, where="the record of the segmentations (segmentations.json)")
         labels, regions = declared_or_lesion(record.labels), record.regions
-    return tuple(sorted(labels, key=lambda label: label.value)), regions
+    return ascending(labels), regions
 
 
 def _flag(text: str) -> bool:
