@@ -188,6 +188,22 @@ def as_regions(labels: Sequence[Label]) -> tuple[Region, ...]:
     return tuple(Region(name=label.name, values=(label.value,)) for label in labels)
 
 
+def distinct_names(outputs: Sequence[Region]) -> tuple[str, ...]:
+    """Return the names of outputs; with the label values where two have one name, such as both kidneys."""
+    names = [output.name for output in outputs]
+    return tuple(output.name if names.count(output.name) == 1 else output.text for output in outputs)
+
+
+def slugs(names: Sequence[str]) -> tuple[str, ...]:
+    """Return distinct keys for the metrics of outputs, such as `tumor_core`.
+
+    Args:
+        names: of `distinct_names`.
+    """
+    keys = [re.sub(r"[^a-z0-9]+", "_", name.lower()).strip("_") or "label" for name in names]
+    return tuple(key if keys.count(key) == 1 else f"{key}_{place}" for place, key in enumerate(keys, start=1))
+
+
 def check_regions(regions: Sequence[Region], labels: Sequence[Label]) -> None:
     """Check that regions can be predicted together and turned into one label map again.
 

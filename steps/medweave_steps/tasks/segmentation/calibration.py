@@ -14,7 +14,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from medweave_core.contracts.labels import as_regions
+from medweave_core.contracts.labels import as_regions, distinct_names
 from medweave_core.contracts.model import InputContract, ModelCard
 from medweave_core.contracts.volume import Triple
 from medweave_core.errors import UserInputError
@@ -23,7 +23,6 @@ from medweave_steps.inference.windows import scale_hu
 from medweave_steps.io.cohort.prepared import CaseFolder
 from medweave_steps.io.hashing import sha256_of_text
 from medweave_steps.tasks import Calibration
-from medweave_steps.tasks.segmentation.judging import distinct_names
 from medweave_steps.tasks.segmentation.targets import Targets
 
 FloatArray = npt.NDArray[np.float32]

@@ -142,9 +142,3 @@ def parse_regions(texts: Sequence[str]) -> tuple[Region, ...]:
             )
         regions.append(Region(name=match[1], values=tuple(values)))
     return tuple(regions)
-
-
-def slugs(outputs: Sequence[Region]) -> tuple[str, ...]:
-    """Return a distinct name of each output for keys of metrics, such as `tumor_core`."""
-    names = [re.sub(r"[^a-z0-9]+", "_", output.name.lower()).strip("_") or "label" for output in outputs]
-    return tuple(name if names.count(name) == 1 else f"{name}_{place}" for place, name in enumerate(names, start=1))
