@@ -80,7 +80,7 @@ def judge_case(folder: CaseFolder, probability_CIJK: FloatArray, card: ModelCard
     )
 
 
-def output_masks(probability_CIJK: FloatArray, card: ModelCard) -> list[BoolArray]:
+def output_masks(probability_CIJK: FloatArray, card: ModelCard) -> tuple[BoolArray, ...]:
     """Return for each label or region the voxels that belong to it, as `segment` delivers them on the network's grid.
 
     Args:
@@ -90,8 +90,7 @@ def output_masks(probability_CIJK: FloatArray, card: ModelCard) -> list[BoolArra
     """
     head = OutputHead.of(card)
     filters = head.filters_of(card.postprocessing)
-    found = filter_outputs(probability_CIJK, head, filters, card.input.spacing_mm)
-    return head.masks(found.probability_CIJK, filters)
+    return filter_outputs(probability_CIJK, head, filters, card.input.spacing_mm).masks
 
 
 def _judged(predicted: BoolArray, reference: BoolArray, card: ModelCard) -> GateLabelCase:
