@@ -130,9 +130,7 @@ def _about_labels(evaluation: Evaluation) -> list[str]:
     """Return how several labels are counted; nothing for one."""
     if not evaluation.by_label:
         return []
-    sentences = [
-        f"The first table counts all labels as one mask, except for the mean over {output_word(evaluation)}s."
-    ]
+    sentences = [f"The first table counts all labels as one mask, except for the mean over {output_word(evaluation)}s."]
     if evaluation.labels_not_evaluated:
         names = ", ".join(evaluation.labels_not_evaluated)
         sentences.append(
