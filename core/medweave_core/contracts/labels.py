@@ -173,27 +173,35 @@ def shown(labels: Sequence[Label]) -> str:
     return ", ".join(label.text for label in labels)
 
 
-def only_label(labels: Sequence[Label], where: str) -> Label:
-    """Return the one foreground label; a label named `lesion` if none is declared.
-
-    Args:
-        where: what declares them, for the error: `the model card of 'x'`.
-    Raises:
-        UserInputError: several foreground labels, which no merge made one.
-    """
-    if len(labels) > 1:
-        raise UserInputError(
-            f"{where} declares {len(labels)} foreground labels, but this step supports one.",
-            seen=f"label {shown(labels)}",
-            expected="one foreground label, or an explicit merge",
-            do=merge_advice([label.value for label in labels]),
-        )
-    return labels[0] if labels else Label(value=1, name="lesion")
-
-
 def declared_or_lesion(labels: Sequence[Label]) -> tuple[Label, ...]:
     """Return the foreground labels; one label named `lesion` if none is declared."""
     return tuple(labels) or (Label(value=1, name="lesion"),)
+
+
+def ascending(labels: Sequence[Label]) -> tuple[Label, ...]:
+    """Return the labels in the order of their values."""
+    return tuple(sorted(labels, key=lambda label: label.value))
+
+
+def as_regions(labels: Sequence[Label]) -> tuple[Region, ...]:
+    """Return a region of each label, in their order: the outputs of a model whose labels exclude each other."""
+    return tuple(Region(name=label.name, values=(label.value,)) for label in labels)
+
+
+def distinct_names(outputs: Sequence[Region]) -> tuple[str, ...]:
+    """Return the names of outputs; with the label values where two have one name, such as both kidneys."""
+    names = [output.name for output in outputs]
+    return tuple(output.name if names.count(output.name) == 1 else output.text for output in outputs)
+
+
+def slugs(names: Sequence[str]) -> tuple[str, ...]:
+    """Return distinct keys for the metrics of outputs, such as `tumor_core`.
+
+    Args:
+        names: of `distinct_names`.
+    """
+    keys = [re.sub(r"[^a-z0-9]+", "_", name.lower()).strip("_") or "label" for name in names]
+    return tuple(key if keys.count(key) == 1 else f"{key}_{place}" for place, key in enumerate(keys, start=1))
 
 
 def check_regions(regions: Sequence[Region], labels: Sequence[Label]) -> None:

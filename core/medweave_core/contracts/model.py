@@ -8,7 +8,15 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from medweave_core.contracts.codec import to_json
-from medweave_core.contracts.labels import LUNG_NODULE, Label, Region, declared_or_lesion, older_labels, only_label
+from medweave_core.contracts.labels import (
+    LUNG_NODULE,
+    Label,
+    Region,
+    as_regions,
+    ascending,
+    declared_or_lesion,
+    older_labels,
+)
 from medweave_core.contracts.volume import CT_CHANNELS, Crop, DataClass, Modality, Triple, Triple_mm, Unit
 
 RESEARCH_USE_ONLY = "Research use only. Not a medical device; not for diagnosis or treatment."
@@ -146,22 +154,12 @@ class ModelCard:
     @property
     def outputs(self) -> tuple[Region, ...]:
         """Return what the model predicts, in the order of its channels without the background: its regions, or its labels."""
-        labels = declared_or_lesion(self.labels)
-        return self.output.regions or tuple(Region(name=label.name, values=(label.value,)) for label in labels)
+        return self.output.regions or as_regions(self.foreground_labels)
 
     @property
     def foreground_labels(self) -> tuple[Label, ...]:
         """Return the foreground labels, ascending by value; one label named `lesion` if none is declared."""
-        return tuple(sorted(declared_or_lesion(self.labels), key=lambda label: label.value))
-
-    @property
-    def label(self) -> Label:
-        """Return the one label that the model segments.
-
-        Raises:
-            UserInputError: the card declares several.
-        """
-        return only_label(self.labels, f"the card of the model '{self.name}'")
+        return ascending(declared_or_lesion(self.labels))
 
     @staticmethod
     def from_older(data: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -93,21 +93,22 @@ def evaluate_case(cohort: Path, task: CaseTask, rule: BaselineRule) -> CaseResul
     truth = read_ground_truth(cohort, entry, task.values)
     assert truth is not None, "cases without a ground truth are sorted out before"
     truth = np.ascontiguousarray(truth)  # C order once, not in every metric
-    annotated = None if task.values.ignore_value is None else truth != task.values.ignore_value
-    reference = truth > 0
     if compared.outputs:
         label_map, mask_format = delivered.read_label_map(cohort, task.mask_folder, entry, compared.delivered)
-        predicted = np.isin(label_map, [label.value for label in compared.labels])
     else:
-        predicted, mask_format = delivered.read_mask(cohort, task.mask_folder, entry, compared.labels[0])
+        only, mask_format = delivered.read_mask(cohort, task.mask_folder, entry, compared.labels[0])
+        label_map = only * np.uint8(compared.labels[0].value)
     baseline = _baseline_mask(entry, task.prepared, rule)
-    if annotated is not None:
-        reference, predicted, baseline = reference & annotated, predicted & annotated, baseline & annotated
+    if task.values.ignore_value is not None:
+        annotated = truth != task.values.ignore_value
+        truth, label_map, baseline = truth * annotated, label_map * annotated, baseline & annotated
+    reference = truth > 0
+    predicted = np.isin(label_map, [label.value for label in compared.labels])
     union = _compare(predicted, reference, entry, mask_format)
-    results = []
-    for output in compared.outputs:
-        own = np.isin(label_map, output.values) if annotated is None else np.isin(label_map, output.values) & annotated
-        results.append(_compare(own, np.isin(truth, output.values), entry, mask_format))
+    results = [
+        _compare(np.isin(label_map, output.values), np.isin(truth, output.values), entry, mask_format)
+        for output in compared.outputs
+    ]
     baseline_match = match_lesions(
         baseline, reference, spacing_mm=entry.grid.spacing_mm, plane_axis=plane_axis_of(entry)
     )

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from medweave_core.contracts.cohort import CohortIndex
-from medweave_core.contracts.labels import Label, Region, declared_or_lesion, shown
+from medweave_core.contracts.labels import Label, Region, as_regions, ascending, declared_or_lesion, shown
 from medweave_core.contracts.segmentations import Segmentations
 from medweave_core.errors import UserInputError
 from medweave_steps.io.cohort.prepared import read_segmentations
@@ -44,20 +44,20 @@ def compare_labels(index: CohortIndex, folders: Sequence[Path]) -> ComparedLabel
     """
     truth = declared_or_lesion(index.labels)
     record = _only_record(folders)
-    delivered = _ascending(declared_or_lesion(record.labels)) if record else _ascending(truth)
+    delivered = ascending(declared_or_lesion(record.labels) if record else truth)
     if len(truth) == 1 and len(delivered) == 1:
         return ComparedLabels(labels=truth, delivered=delivered)
     _check_names(truth, delivered)
     known = {label.value for label in truth}
     absent = [label for label in delivered if label.value not in known]
     regions = record.regions if record else ()
-    by_label = tuple(Region(name=label.name, values=(label.value,)) for label in delivered)
+    by_label = as_regions(delivered)
     complete = tuple(region for region in regions if known.issuperset(region.values))
     outputs = complete or tuple(label for label in by_label if known.issuperset(label.values))
     not_evaluated = [label.name for label in absent]
     not_evaluated += [region.name for region in regions if region not in complete and region.name not in not_evaluated]
     return ComparedLabels(
-        labels=_ascending(truth), delivered=delivered, outputs=outputs, not_evaluated=tuple(not_evaluated)
+        labels=ascending(truth), delivered=delivered, outputs=outputs, not_evaluated=tuple(not_evaluated)
     )
 
 
@@ -103,7 +103,3 @@ def _check_names(truth: Sequence[Label], delivered: Sequence[Label]) -> None:
             do="declare the labels of the cohort with --labels of check, with the names of the model, if they mean the same; "
             "otherwise change the values of the ground truth",
         )
-
-
-def _ascending(labels: Sequence[Label]) -> tuple[Label, ...]:
-    return tuple(sorted(labels, key=lambda label: label.value))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import re
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ from medweave_core.contracts.gate import (
     GateLabelFigures,
     GateTolerances,
 )
+from medweave_core.contracts.labels import slugs
 from medweave_core.contracts.model import ModelCard
 from medweave_core.errors import UsageError, UserInputError
 from medweave_steps.io.cohort.prepared import CaseFolder, PreparedFolder, open_prepared
@@ -265,8 +265,8 @@ def _write(config: GateConfig, card: ModelCard, decision: GateDecision, winner: 
 def _metrics_of(figures: GateFigures) -> dict[str, float | None]:
     """Return the figures under the names that a trained model's card has for them."""
     parts: dict[str, GateFigures | GateLabelFigures] = {"": figures}
-    for name, of_label in figures.by_label.items():
-        parts["_" + re.sub(r"[^a-z0-9]+", "_", name.lower()).strip("_")] = of_label
+    for slug, of_label in zip(slugs(tuple(figures.by_label)), figures.by_label.values(), strict=True):
+        parts[f"_{slug}"] = of_label
     metrics: dict[str, float | None] = {}
     for suffix, part in parts.items():
         metrics[f"validation_dice{suffix}"] = part.dice_mean

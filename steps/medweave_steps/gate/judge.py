@@ -97,7 +97,7 @@ def judge(
         precision=precision,
         card_sha256=card_sha256,
         is_accepted=not refusals,
-        reasons=tuple(refusals + gains),
+        reasons=(*(_REFUSED + text for text in refusals), *gains),
         speed=speed,
         validation=validation,
     )
@@ -128,15 +128,15 @@ def _gains(speed: GateSpeed, tolerances: GateTolerances) -> tuple[list[str], lis
         return [f"{speed.speedup:.2f} times as fast as float32 {timed}", size], []
     slow = f"{1 / speed.speedup:.2f} times the float32 time {timed}"
     if speed.size_ratio >= 1:
-        return [], [f"{_REFUSED}neither faster nor smaller: {slow}, {size}"]
+        return [], [f"neither faster nor smaller: {slow}, {size}"]
     if 1 / speed.speedup > tolerances.max_slowdown:
-        return [], [f"{_REFUSED}smaller, but slower than allowed: {slow}, at most {tolerances.max_slowdown:g} times"]
+        return [], [f"smaller, but slower than allowed: {slow}, at most {tolerances.max_slowdown:g} times"]
     return [f"smaller: {size}", f"not faster: {slow}"], []
 
 
 def _metrics(validation: GateComparison, tolerances: GateTolerances) -> list[tuple[bool, str]]:
     parts: Mapping[str, GateComparison | GateLabelComparison] = validation.by_label or {"": validation}
-    judged = []
+    judged: list[tuple[bool, str]] = []
     for name, part in parts.items():
         figures_of_label = (
             _judged_dice(part.dice, tolerances.dice),
@@ -144,8 +144,7 @@ def _metrics(validation: GateComparison, tolerances: GateTolerances) -> list[tup
             _judged_false_positives(part.false_positives_per_scan.value, tolerances.false_positives_per_scan),
         )
         of_label = f"{name}: " if name else ""
-        for good, text in figures_of_label:
-            judged.append((good, of_label + text if good else f"{_REFUSED}{of_label}{text}"))
+        judged += [(good, of_label + text) for good, text in figures_of_label]
     return judged
 
 

@@ -25,13 +25,13 @@ class LesionComponents:
 
     Attributes:
         boxes: bounding box of each of them.
+        mask_IJK: their voxels.
         probability_IJK: the probability map with the dropped components set to 0; the input array itself if none was dropped.
-        num_dropped: components below the smallest volume or the lowest peak.
     """
 
     boxes: tuple[Box, ...]
+    mask_IJK: BoolArray
     probability_IJK: FloatArray
-    num_dropped: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,13 +40,13 @@ class FilteredOutputs:
 
     Attributes:
         boxes: bounding boxes that hold every voxel of every output.
+        masks: voxels of each output, bool [I, J, K]; regions may overlap.
         probability_CIJK: the probabilities; the input array itself if no component was dropped.
-        num_dropped: components of each output below its smallest volume or lowest peak.
     """
 
     boxes: tuple[Box, ...]
+    masks: tuple[BoolArray, ...]
     probability_CIJK: FloatArray
-    num_dropped: tuple[int, ...]
 
 
 def label_26(mask: npt.NDArray[Any]) -> tuple[npt.NDArray[np.int32], int]:
@@ -72,7 +72,8 @@ def lesion_components(
         probability_IJK = probability_IJK.copy()
         for box, inside in dropped:
             probability_IJK[box][inside] = 0
-    return LesionComponents(boxes=passing, probability_IJK=probability_IJK, num_dropped=len(dropped))
+            mask[box][inside] = False
+    return LesionComponents(boxes=passing, mask_IJK=mask, probability_IJK=probability_IJK)
 
 
 def filter_outputs(
@@ -90,9 +91,7 @@ def filter_outputs(
     """
     if head.is_binary:
         found = lesion_components(probability_CIJK[0], filters[0], spacing_mm)
-        return FilteredOutputs(
-            boxes=found.boxes, probability_CIJK=found.probability_IJK[None], num_dropped=(found.num_dropped,)
-        )
+        return FilteredOutputs(boxes=found.boxes, masks=(found.mask_IJK,), probability_CIJK=found.probability_IJK[None])
     masks, dropped = head.masks(probability_CIJK, filters), []
     for place, (mask, one) in enumerate(zip(masks, filters, strict=True)):
         channel = head.channel_of(place)
@@ -106,7 +105,7 @@ def filter_outputs(
     # Boxes of the union, so that nested regions are not restored twice.
     labels, _ = label_26(np.logical_or.reduce(masks))
     boxes = tuple(require("scipy.ndimage", extra="segment").find_objects(labels))
-    return FilteredOutputs(boxes=boxes, probability_CIJK=probability_CIJK, num_dropped=tuple(map(len, dropped)))
+    return FilteredOutputs(boxes=boxes, masks=tuple(masks), probability_CIJK=probability_CIJK)
 
 
 def _sorted_out(

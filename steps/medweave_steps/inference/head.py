@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from medweave_core.contracts.labels import Label, Region, declared_or_lesion, own_value
+from medweave_core.contracts.labels import Label, Region, as_regions, own_value
 from medweave_core.contracts.model import ComponentFilter, ModelCard, OutputContract, Postprocessing
 from medweave_core.errors import UserInputError
 
@@ -31,7 +31,7 @@ class OutputHead:
     @staticmethod
     def of(card: ModelCard) -> OutputHead:
         """Return the head of a model."""
-        return OutputHead(output=card.output, labels=declared_or_lesion(card.labels))
+        return OutputHead(output=card.output, labels=card.foreground_labels)
 
     @property
     def num_channels(self) -> int:
@@ -43,8 +43,7 @@ class OutputHead:
     @property
     def outputs(self) -> tuple[Region, ...]:
         """What is predicted and judged, without the background: the regions, or the labels."""
-        by_label = tuple(Region(name=label.name, values=(label.value,)) for label in self.labels)
-        return self.output.regions or by_label
+        return self.output.regions or as_regions(self.labels)
 
     @property
     def is_binary(self) -> bool:
@@ -101,7 +100,7 @@ class OutputHead:
         """
         if self.output.activation == "softmax":
             largest = probability_CIJK.argmax(axis=0)
-            return [largest == self.channel_of(place) for place in range(len(self.outputs))]
+            return [largest == self.channel_of(place) for place in range(len(self.labels))]
         return [
             channel_IJK >= np.float32(one.threshold) for channel_IJK, one in zip(probability_CIJK, filters, strict=True)
         ]
@@ -122,13 +121,12 @@ class OutputHead:
         Args:
             masks: one for each output.
         """
-        label = np.zeros(masks[0].shape, np.uint8)
-        order = sorted(range(len(masks)), key=lambda place: -len(self.outputs[place].values))
-        for place in order:
-            region = self.outputs[place]
-            value = own_value(region, self.outputs)
+        label, outputs = np.zeros(masks[0].shape, np.uint8), self.outputs
+        largest_first = sorted(zip(outputs, masks, strict=True), key=lambda pair: -len(pair[0].values))
+        for output, mask in largest_first:
+            value = own_value(output, outputs)
             assert value is not None, "check_regions has accepted the regions"
-            label[masks[place]] = value
+            label[mask] = value
         return label
 
 

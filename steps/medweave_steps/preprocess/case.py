@@ -123,21 +123,21 @@ def prepare_case(job: CaseJob) -> CaseDone:
     source = open_source(job.cohort, entry)
     plan = plan_resampling(source.grid, settings.spacing_mm)
     lesions = _lesions(job, plan)
+    ignored = job.values.ignore_value if job.values else None
+    counted = [lesion for lesion in lesions if lesion.value != ignored]
     is_ct = settings.window_hu is not None
     source_hu = (
         SourceHuCollector(source.grid.shape, plane_axis=source.plane_axis) if is_ct and job.for_segment else None
     )
     planes = _planes(job, source, plan, source_hu)
-    box, field, num_widened = (_prepare_ct if is_ct else _prepare_channels)(job, source, plan, lesions, planes)
+    box, field, num_widened = (_prepare_ct if is_ct else _prepare_channels)(job, source, plan, counted, planes)
     shape = _sizes(box)
     num_outside, voxels_by_label = 0, {}
     if job.values:
-        label, num_outside = paint(lesions, box[0], shape)
+        label, num_outside = paint(lesions, box[0], shape, ignore_value=ignored)
         voxels_by_label = _voxels_by_label(label, job.values)
         save_array(job.folder / "label.npy", label)
     num_label_voxels = sum(voxels_by_label.values())
-    ignored = job.values.ignore_value if job.values else None
-    num_lesions = sum(lesion.value != ignored for lesion in lesions)
     referred = reference_series(source)
     if job.for_segment and referred is not None:
         copy_headers(job.folder / "source_headers.zip", referred.folder, referred.slices)
@@ -152,7 +152,7 @@ def prepare_case(job: CaseJob) -> CaseDone:
         "shape": list(shape),
         "field_of_view": field.kind if field and settings.crop == "lungs" else settings.crop,
         "lung_volume_ml": field.lung_volume_ml if field else None,
-        "num_lesions": num_lesions,
+        "num_lesions": len(counted),
         "num_lesions_outside_crop": num_outside,
         "num_label_voxels": num_label_voxels,
         **({"resampled_channels": list(source.resampled_channels)} if source.resampled_channels else {}),
@@ -160,7 +160,7 @@ def prepare_case(job: CaseJob) -> CaseDone:
     return CaseDone(
         case_id=entry.case_id,
         has_label=job.values is not None,
-        num_lesions=num_lesions,
+        num_lesions=len(counted),
         num_label_voxels=num_label_voxels,
         voxels_by_label=voxels_by_label,
         figures=figures,

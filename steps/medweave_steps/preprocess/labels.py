@@ -62,7 +62,9 @@ def resample_lesions(truth: LabelArray, plan: Resampling) -> list[ResampledLesio
     return [_resampled(value, start, mask, positions) for value, start, mask in _components(truth_IJK)]
 
 
-def paint(lesions: Sequence[ResampledLesion], start: Triple, shape: Triple) -> tuple[LabelArray, int]:
+def paint(
+    lesions: Sequence[ResampledLesion], start: Triple, shape: Triple, *, ignore_value: int | None = None
+) -> tuple[LabelArray, int]:
     """Return the label volume of a crop.
 
     With one label, a voxel belongs to it where the interpolated mask reaches one half. With several, it gets the label with the
@@ -70,6 +72,7 @@ def paint(lesions: Sequence[ResampledLesion], start: Triple, shape: Triple) -> t
 
     Args:
         start, shape: of the crop on the uncropped grid.
+        ignore_value: value of voxels without annotation, which are painted, but are no lesions.
     Returns:
         uint8 [I, J, K], and how many of the lesions have no voxel in the crop.
     """
@@ -79,11 +82,11 @@ def paint(lesions: Sequence[ResampledLesion], start: Triple, shape: Triple) -> t
     for lesion in lesions:
         places = _places(lesion, start, shape)
         if places is None:
-            outside += 1
+            outside += lesion.value != ignore_value
             continue
         inside, target = places
         part = lesion.mask_IJK[inside]
-        outside += not part.any()
+        outside += not part.any() and lesion.value != ignore_value
         if weights is None:
             label[target][part] = lesion.value
         else:

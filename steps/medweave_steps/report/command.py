@@ -187,7 +187,7 @@ def _fragment(material: Material, summary: ReportSummary, overlays: list[dict[st
         overlays=overlays,
         label_rows=by_label.label_rows(evaluation),
         label_cases=by_label.case_rows(evaluation, sections.ranked_cases(evaluation)),
-        output_word="region" if material.regions else "label",
+        output_word=sections.output_word(evaluation),
         shown_labels=material.shown,
         shown_as=sections.shown_as(material),
         cases=[(case, sections.case_cells(case)) for case in sections.ranked_cases(evaluation)],

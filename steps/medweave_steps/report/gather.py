@@ -13,7 +13,7 @@ from medweave_core.contracts import codec
 from medweave_core.contracts.cohort import PreparedCohort
 from medweave_core.contracts.evaluation import ALL_LABELS, Evaluation
 from medweave_core.contracts.gate import GateDecision
-from medweave_core.contracts.labels import Label, LabelMerge, Region, declared_or_lesion
+from medweave_core.contracts.labels import Label, LabelMerge, Region, ascending, declared_or_lesion
 from medweave_core.contracts.report import RunReport
 from medweave_core.errors import UserInputError
 from medweave_steps.io.cohort.prepared import CaseFolder, open_prepared, read_contract, read_segmentations
@@ -155,7 +155,7 @@ def delivered_outputs(folders: Sequence[Path], labels: Sequence[Label]) -> tuple
     regions: tuple[Region, ...] = ()
     if record is not None:
         labels, regions = declared_or_lesion(record.labels), record.regions
-    return tuple(sorted(labels, key=lambda label: label.value)), regions
+    return ascending(labels), regions
 
 
 def _flag(text: str) -> bool:

@@ -150,13 +150,9 @@ def read_mask(path: Path, info: VolumeInfo, labels: Sequence[ShownLabel]) -> Lab
         array = array.transpose(2, 1, 0)
     if array.shape != info.source_grid.shape:
         raise _bad_mask(info, f"shape {array.shape}")
-    mask_RAS = geometry.to_ras_order(array, info.source_axis, info.source_flipped)
-    if len(labels) > 1:
-        return np.where(np.isin(mask_RAS, [label.value for label in labels]), mask_RAS, 0).astype(np.uint8)
-    is_foreground = mask_RAS > 0
-    if is_foreground.any() and array.max() != array[array > 0].min():
+    if len(labels) == 1 and (foreground := array[array > 0]).size and foreground.max() != foreground.min():
         raise _bad_mask(info, "several foreground values")
-    return is_foreground.astype(np.uint8)
+    return _shown_values(geometry.to_ras_order(array, info.source_axis, info.source_flipped), labels)
 
 
 def on_prepared_grid(mask_RAS: LabelArray, info: VolumeInfo) -> BoolArray:
@@ -220,10 +216,17 @@ def pictures(
 
 def _truth(case: CaseFolder, labels: Sequence[ShownLabel]) -> LabelArray:
     """Return the ground truth with the values of the labels; voxels without annotation are background."""
-    stored = case.label_IJK()
+    values: npt.NDArray[np.uint8] = case.label_IJK()
+    if case.ignore_value is not None:
+        values = np.where(values == case.ignore_value, 0, values)
+    return _shown_values(values, labels)
+
+
+def _shown_values(values: npt.NDArray[Any], labels: Sequence[ShownLabel]) -> LabelArray:
+    """Return the values of the labels, 0 elsewhere; with one label, 1 for every foreground value."""
     if len(labels) > 1:
-        return np.where(np.isin(stored, [label.value for label in labels]), stored, 0).astype(np.uint8)
-    return (stored > 0).astype(np.uint8)
+        return np.where(np.isin(values, [label.value for label in labels]), values, 0).astype(np.uint8)
+    return (values > 0).astype(np.uint8)
 
 
 def _layers(view: View, scan: Scan, focus: Focus) -> tuple[FloatArray, list[tuple[FloatArray, FloatArray]]]:

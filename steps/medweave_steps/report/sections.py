@@ -63,7 +63,7 @@ def _headline_rows(evaluation: Evaluation) -> tuple[tuple[str, str | None, str, 
     first, *others = _HEADLINE
     union = (first[0], first[1], "Dice of all labels as one mask, mean over cases", first[3])
     return (
-        ("dice_by_label_mean", "dice_by_label_ci", f"Dice, mean over {_outputs_word(evaluation)}", None),
+        ("dice_by_label_mean", "dice_by_label_ci", f"Dice, mean over {output_word(evaluation)}s", None),
         union,
         *others,
     )
@@ -121,17 +121,16 @@ def remarks(evaluation: Evaluation) -> list[str]:
     return sentences
 
 
-def _outputs_word(evaluation: Evaluation) -> str:
-    return "regions" if any(len(one.values) > 1 for one in evaluation.by_label) else "labels"
+def output_word(evaluation: Evaluation) -> str:
+    """Return `region` or `label`: what has figures of its own."""
+    return "region" if any(len(one.values) > 1 for one in evaluation.by_label) else "label"
 
 
 def _about_labels(evaluation: Evaluation) -> list[str]:
     """Return how several labels are counted; nothing for one."""
     if not evaluation.by_label:
         return []
-    sentences = [
-        f"The first table counts all labels as one mask, except for the mean over {_outputs_word(evaluation)}."
-    ]
+    sentences = [f"The first table counts all labels as one mask, except for the mean over {output_word(evaluation)}s."]
     if evaluation.labels_not_evaluated:
         names = ", ".join(evaluation.labels_not_evaluated)
         sentences.append(

@@ -64,7 +64,6 @@ class CaseDelivery:
     """
 
     record: SegmentedCase
-    labels: tuple[LabelLesions, ...]
     no_dicom_reason: str
 
 
@@ -171,7 +170,7 @@ def deliver_case(
         by_label=tuple(one.totals for one in labels) if len(labels) > 1 else (),
     )
     reason = draft.reason if isinstance(draft, NoDicom) else ""
-    return CaseDelivery(record=record, labels=tuple(labels), no_dicom_reason=reason)
+    return CaseDelivery(record=record, no_dicom_reason=reason)
 
 
 def _uids_of(header: Any) -> ImageUids:

@@ -6,19 +6,23 @@ import dataclasses
 import json
 from collections.abc import Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import jsonschema
 import numpy as np
 import pytest
 
-from medweave_core.contracts.labels import LUNG_NODULE, Label, Region
-from medweave_core.contracts.model import ModelCard, OutputContract
+from medweave_core.contracts.gate import GateFigures, GateLabelFigures
+from medweave_core.contracts.labels import LUNG_NODULE, Label, Region, distinct_names
+from medweave_core.contracts.model import ComponentFilter, ModelCard, OutputContract, Postprocessing
 from medweave_core.contracts.schema import schema_of
 from medweave_steps.cli import main
+from medweave_steps.gate.command import _metrics_of
 from medweave_steps.io.model.folder import read_card, write_card
 from medweave_steps.io.model.network import build_network, save_weights
-from medweave_steps.tasks.segmentation.judging import distinct_names
+from medweave_steps.tasks.segmentation.validation import SegmentationValidator
+from medweave_steps.training.loop.deliver import metrics_of, results_of
 from support.exported import export, openvino_logits
 from support.label_models import (
     FROM,
@@ -152,6 +156,34 @@ def test_a_candidate_with_another_output_contract_is_refused(tmp_path: Path, cap
     write_card(tmp_path / "int8", dataclasses.replace(read_card(tmp_path / "int8"), output=other))
     assert gate(tmp_path) == 65
     assert "cannot replace the exported model" in capfd.readouterr().err
+
+
+def test_the_card_has_the_figures_of_labels_under_the_names_of_train() -> None:
+    outputs = [Region(name=name, values=(value,)) for value, name in ((1, "kidney"), (4, "kidney"), (5, "肿瘤"))]
+    names = distinct_names(outputs)
+    of_label = GateLabelFigures(dice_mean=0.5, lesion_sensitivity=None, false_positives_per_scan=0.0)
+    figures = GateFigures(
+        dice_mean=0.5,
+        lesion_sensitivity=None,
+        false_positives_per_scan=0.0,
+        cases=(),
+        by_label=dict.fromkeys(names, of_label),
+    )
+    keys = set(_metrics_of(figures))
+    assert keys >= {"validation_dice_kidney_label_1", "validation_dice_kidney_label_4", "validation_dice_label"}
+    own = {"dice": 0.5, "sensitivity": None, "false_positives_per_scan": 0.0}
+    validator: Any = SimpleNamespace(targets=SimpleNamespace(outputs=outputs))
+    assert keys == set(metrics_of(SegmentationValidator._joined(validator, [own] * 3)))
+
+
+def test_the_run_report_has_the_filters_of_labels_with_one_name() -> None:
+    labels = tuple(Label(value=value, name=name) for value, name in ((1, "kidney"), (2, "kidney"), (3, "cyst")))
+    filters = tuple(ComponentFilter(min_volume_mm3=float(value)) for value in (1, 2, 3))
+    card = dataclasses.replace(label_card(SOFTMAX), labels=labels, postprocessing=Postprocessing(by_output=filters))
+    by_output = results_of(card)["postprocessing"]["by_output"]
+    assert {name: own["min_volume_mm3"] for name, own in by_output.items()} == {
+        "kidney (label 1)": 1.0, "kidney (label 2)": 2.0, "cyst": 3.0,
+    }  # fmt: skip
 
 
 def test_labels_with_one_name_keep_their_own_figures() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 
@@ -22,7 +23,7 @@ from medweave_steps.io.geometry import ras_axes, source_positions, to_ras_order
 from medweave_steps.io.hashing import digests_below, sha256_of_text
 from medweave_steps.io.model.folder import write_card
 from support.checked import read_truth
-from support.chest_cohort import index_of, write_dicom, write_index, write_msd
+from support.chest_cohort import index_of, save_index, write_dicom, write_index, write_msd
 from support.dicom_builder import FEET_FIRST_PRONE
 from support.model_folders import tiny_card
 
@@ -275,6 +276,24 @@ def test_a_lesion_outside_the_lungs_widens_the_crop_in_training_only(tmp_path):
         assert (cases[case_id].info().crop_start[2] <= 2) == (split == "train")
     assert sum("widened for 1 lesion" in text for text in report["notices"]) == 1
     assert sum("1 lesion of the ground truth outside the crop" in text for text in report["notices"]) == 2
+
+
+def test_voxels_without_annotation_are_no_lesions_of_the_crop(tmp_path):
+    cohort = tmp_path / "cohort"
+    write_msd(cohort, 2, splits={"train": ["lung_000"], "validation": ["lung_001"]})
+    index = write_index(cohort)
+    assert preprocess(cohort, tmp_path / "before" / "out") == 0
+    for path in (cohort / "labelsTr").iterdir():
+        image = nibabel.load(path)
+        label = np.asarray(image.dataobj).astype(np.uint8)
+        label[38:42, 30:34, 0:2] = 2  # below the lungs
+        nibabel.Nifti1Image(label, image.affine, image.header).to_filename(path)
+    save_index(cohort, dataclasses.replace(index, ignore_value=2))
+    assert preprocess(cohort, tmp_path / "out") == 0
+    before, report = (report_of(path) for path in (tmp_path / "before" / "out", tmp_path / "out"))
+    for name in ("shape", "num_lesions", "num_lesions_outside_crop"):
+        assert {c["case_id"]: c[name] for c in report["cases"]} == {c["case_id"]: c[name] for c in before["cases"]}
+    assert not any("crop" in text for text in report["notices"])
 
 
 @pytest.mark.slow

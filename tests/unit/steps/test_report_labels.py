@@ -150,3 +150,16 @@ def test_a_title_of_many_labels_counts_them(tmp_path: Path) -> None:
         delivered=many,
     )
     assert summary.title == "Segmentation of 12 labels in CT"
+
+
+@pytest.mark.slow
+def test_with_one_label_voxels_without_annotation_are_not_outlined(tmp_path: Path) -> None:
+    truth = np.zeros(SHAPE, np.uint8)
+    truth[balls(SHAPE, CENTRE, radius=5)] = 1
+    truth[:6] = 9  # larger than the lesion
+    cases = [CaseSpec(case_id="case-00000000", reference=truth, predicted=(truth == 1).astype(np.uint8))]
+    html, _ = report(tmp_path, cases, ignore_value=9, labels=(EDEMA,), delivered=(EDEMA,))
+    assert "which was missed" not in check(html).text
+    pairs = re.findall(r'<path class="truth" d="(M\d[^"]+Z)"/><path class="found" d="([^"]+)"', html)
+    assert len(pairs) == 4
+    assert all(truth_path == found_path for truth_path, found_path in pairs)

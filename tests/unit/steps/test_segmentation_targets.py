@@ -10,7 +10,7 @@ import pytest
 import torch
 from monai.losses import DiceCELoss, DiceLoss
 
-from medweave_core.contracts.labels import Label
+from medweave_core.contracts.labels import Label, distinct_names, slugs
 from medweave_core.contracts.model import OutputContract, Postprocessing
 from medweave_core.errors import UsageError, UserInputError
 from medweave_steps.inference.head import OutputHead
@@ -22,7 +22,6 @@ from medweave_steps.tasks.segmentation.targets import (
     ONE_LABEL,
     Targets,
     parse_regions,
-    slugs,
     targets_of_cohort,
 )
 from medweave_steps.tasks.segmentation.validation import SegmentationValidator, predict_probability
@@ -138,7 +137,7 @@ def test_regions_are_read_with_colons_in_their_names() -> None:
 def test_metric_names_are_distinct() -> None:
     names = [Label(value=n, name=name) for n, name in enumerate(("Tumor Core", "tumor-core", "Ödem"), start=1)]
     head = OutputHead(output=OutputContract(activation="softmax"), labels=tuple(names))
-    assert slugs(head.outputs) == ("tumor_core_1", "tumor_core_2", "dem")
+    assert slugs(distinct_names(head.outputs)) == ("tumor_core_1", "tumor_core_2", "dem")
 
 
 def sampler_of(folder: Path, targets: Targets, **changes: object) -> PatchSampler:
@@ -215,7 +214,7 @@ def test_each_output_has_its_own_figures_and_the_score_is_their_mean(tmp_path: P
     validator = validator_of(folder, targets)
     tallies = validator.tallies(perfect(targets, folder), [validator.plain])
     figures = validator.figures([case[0] for case in tallies])
-    names = slugs(targets.outputs)
+    names = slugs(distinct_names(targets.outputs))
     assert figures["dice"] == validator.score(figures) == 1.0, "voxels without annotation do not count"
     assert [figures[f"dice_{name}"] for name in names] == [1.0, 1.0, 1.0]
     assert [figures[f"false_positives_per_scan_{name}"] for name in names] == [0.0, 0.0, 0.0]

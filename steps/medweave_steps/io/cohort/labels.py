@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from medweave_core.contracts import codec
-from medweave_core.contracts.labels import HIGHEST_VALUE, PRESETS, Label, LabelMerge, declared_as_mapping
+from medweave_core.contracts.labels import HIGHEST_VALUE, PRESETS, Label, LabelMerge, ascending, declared_as_mapping
 from medweave_core.errors import UsageError, UserInputError
 from medweave_steps.io.cohort.json_or_yaml import read_document
 
@@ -39,7 +39,7 @@ def parse_labels(declared: Any, *, where: str) -> tuple[Label, ...]:
     values = [label.value for label in labels]
     if len(set(values)) < len(values):
         raise _bad_labels(where, f"values {', '.join(map(str, values))}")
-    return tuple(sorted(labels, key=lambda label: label.value))
+    return ascending(labels)
 
 
 def read_labels(declared: Path) -> tuple[Label, ...]:

@@ -12,7 +12,7 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from medweave_core.contracts.cohort import Finding
-from medweave_core.contracts.labels import HIGHEST_VALUE, Label, Region, check_regions, own_value
+from medweave_core.contracts.labels import HIGHEST_VALUE, Label, Region, ascending, check_regions, own_value
 from medweave_core.errors import UserInputError
 from medweave_steps.io.cohort.files import case_id_of_stem, channel_names_of
 from medweave_steps.io.cohort.listed import ListedCase, ListedCohort, missing_channels
@@ -141,11 +141,11 @@ def parse_nnunet_labels(declared: Any, class_order: Any = None) -> NnunetLabels:
         if len(used) < len(foreground):
             raise _bad_labels(f"{len(foreground)} names for {len(used)} values", "a different value for each label")
         labels = tuple(Label(value=numbers[0], name=name) for name, numbers in foreground.items())
-        return NnunetLabels(labels=_by_value(labels), ignore_value=ignore_value)
+        return NnunetLabels(labels=ascending(labels), ignore_value=ignore_value)
     regions = tuple(Region(name=name, values=numbers) for name, numbers in foreground.items())
     _check_regions(regions, used, class_order)
     labels = tuple(Label(value=_own(region, regions), name=_own_name(region, regions)) for region in regions)
-    return NnunetLabels(labels=_by_value(labels), regions=regions, ignore_value=ignore_value)
+    return NnunetLabels(labels=ascending(labels), regions=regions, ignore_value=ignore_value)
 
 
 def unsupported(seen: str, expected: str) -> FindingError:
@@ -300,10 +300,6 @@ def _own_name(region: Region, regions: Sequence[Region]) -> str:
     largest = [one for one in inside_it if not any(set(one.values) < set(other.values) for other in inside_it)]
     name = f"{region.name} without {' and '.join(one.name for one in largest)}" if largest else region.name
     return name if len(name) <= _LONGEST_NAME else f"{region.name[: _LONGEST_NAME - 12]} (remainder)"
-
-
-def _by_value(labels: Sequence[Label]) -> tuple[Label, ...]:
-    return tuple(sorted(labels, key=lambda label: label.value))
 
 
 def _bad_labels(seen: str, expected: str) -> FindingError:

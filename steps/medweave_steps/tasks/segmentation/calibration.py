@@ -14,7 +14,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from medweave_core.contracts.labels import Region
+from medweave_core.contracts.labels import as_regions, distinct_names
 from medweave_core.contracts.model import InputContract, ModelCard
 from medweave_core.contracts.volume import Triple
 from medweave_core.errors import UserInputError
@@ -23,7 +23,6 @@ from medweave_steps.inference.windows import scale_hu
 from medweave_steps.io.cohort.prepared import CaseFolder
 from medweave_steps.io.hashing import sha256_of_text
 from medweave_steps.tasks import Calibration
-from medweave_steps.tasks.segmentation.judging import distinct_names
 from medweave_steps.tasks.segmentation.targets import Targets
 
 FloatArray = npt.NDArray[np.float32]
@@ -56,7 +55,7 @@ def calibration(cases: Sequence[CaseFolder], card: ModelCard, *, num_windows: in
     figures: dict[str, Any] = {"lesion_windows": drawn.total()}
     text = f"{drawn.total()} of them around lesions"
     if len(labels) > 1:
-        names = distinct_names([Region(name=label.name, values=(label.value,)) for label in labels])
+        names = distinct_names(as_regions(labels))
         by_label = {name: drawn[label.value] for name, label in zip(names, labels, strict=True)}
         figures["lesion_windows_by_label"] = by_label
         text += f" ({', '.join(f'{number} {name}' for name, number in by_label.items())})"

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from medweave_core.contracts.labels import Label, shown
+from medweave_core.contracts.labels import Label, ascending, shown
 from medweave_core.errors import UserInputError
 from medweave_steps.io.cohort.prepared import CaseFolder, PreparedFolder
 from medweave_steps.io.findings import first_of
@@ -53,7 +53,7 @@ def usable_cases(prepared: PreparedFolder, targets: Targets) -> tuple[list[CaseF
 
 
 def _check_labels(prepared: PreparedFolder, labels: Sequence[Label]) -> None:
-    declared = sorted(prepared.cohort.labels, key=lambda label: label.value)
+    declared = ascending(prepared.cohort.labels)
     values = [label.value for label in declared]
     if max(len(values), len(labels)) > 1 and values != [label.value for label in labels]:
         raise UserInputError(

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from medweave_core.contracts.cohort import PreparedCohort
 from medweave_core.contracts.gate import GateCase, GateLabelCase
-from medweave_core.contracts.labels import Label, Region, declared_or_lesion, shown
+from medweave_core.contracts.labels import Label, declared_or_lesion, distinct_names, shown
 from medweave_core.contracts.model import ModelCard
 from medweave_core.errors import UserInputError
 from medweave_steps.inference.components import filter_outputs
@@ -80,7 +80,7 @@ def judge_case(folder: CaseFolder, probability_CIJK: FloatArray, card: ModelCard
     )
 
 
-def output_masks(probability_CIJK: FloatArray, card: ModelCard) -> list[BoolArray]:
+def output_masks(probability_CIJK: FloatArray, card: ModelCard) -> tuple[BoolArray, ...]:
     """Return for each label or region the voxels that belong to it, as `segment` delivers them on the network's grid.
 
     Args:
@@ -90,14 +90,7 @@ def output_masks(probability_CIJK: FloatArray, card: ModelCard) -> list[BoolArra
     """
     head = OutputHead.of(card)
     filters = head.filters_of(card.postprocessing)
-    found = filter_outputs(probability_CIJK, head, filters, card.input.spacing_mm)
-    return head.masks(found.probability_CIJK, filters)
-
-
-def distinct_names(outputs: Sequence[Region]) -> tuple[str, ...]:
-    """Return the names of outputs; with the label values where two have one name, such as both kidneys."""
-    names = [output.name for output in outputs]
-    return tuple(output.name if names.count(output.name) == 1 else output.text for output in outputs)
+    return filter_outputs(probability_CIJK, head, filters, card.input.spacing_mm).masks
 
 
 def _judged(predicted: BoolArray, reference: BoolArray, card: ModelCard) -> GateLabelCase:

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from medweave_core.contracts.cohort import PreparedCohort
-from medweave_core.contracts.labels import HIGHEST_VALUE, Label, Region, check_regions, declared_or_lesion
+from medweave_core.contracts.labels import HIGHEST_VALUE, Label, Region, ascending, check_regions, declared_or_lesion
 from medweave_core.contracts.model import ModelCard, OutputContract
 from medweave_core.errors import UsageError
 from medweave_steps.inference.head import OutputHead
@@ -109,7 +109,7 @@ def targets_of_cohort(cohort: PreparedCohort, regions: Sequence[Region]) -> Targ
     Raises:
         UserInputError: the regions do not fit the labels of the training set.
     """
-    labels = tuple(sorted(declared_or_lesion(cohort.labels), key=lambda label: label.value))
+    labels = ascending(declared_or_lesion(cohort.labels))
     regions = tuple(regions) or (cohort.regions if len(labels) > 1 else ())
     if regions:
         check_regions(regions, labels)
@@ -142,9 +142,3 @@ def parse_regions(texts: Sequence[str]) -> tuple[Region, ...]:
             )
         regions.append(Region(name=match[1], values=tuple(values)))
     return tuple(regions)
-
-
-def slugs(outputs: Sequence[Region]) -> tuple[str, ...]:
-    """Return a distinct name of each output for keys of metrics, such as `tumor_core`."""
-    names = [re.sub(r"[^a-z0-9]+", "_", output.name.lower()).strip("_") or "label" for output in outputs]
-    return tuple(name if names.count(name) == 1 else f"{name}_{place}" for place, name in enumerate(names, start=1))

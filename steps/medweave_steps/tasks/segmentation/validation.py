@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from medweave_core.contracts.labels import distinct_names, slugs
 from medweave_core.contracts.model import Postprocessing
 from medweave_core.contracts.volume import Triple, Triple_mm
 from medweave_steps.io.cohort.prepared import CaseFolder
@@ -22,7 +23,7 @@ from medweave_steps.metrics.components import connected_components
 from medweave_steps.metrics.lesions import longest_diameters_mm
 from medweave_steps.runtime.imports import require
 from medweave_steps.runtime.verb import StepContext
-from medweave_steps.tasks.segmentation.targets import BoolArray, Targets, slugs
+from medweave_steps.tasks.segmentation.targets import BoolArray, Targets
 from medweave_steps.training.data.batch import FloatArray, scaled
 from medweave_steps.training.loop.validator import Figures, Validator
 
@@ -335,7 +336,7 @@ class SegmentationValidator(Validator):
             return figures[0]
         known = {name: [own[name] for own in figures if own[name] is not None] for name in figures[0]}
         means = {name: mean_of(values) for name, values in known.items()}
-        named = zip(slugs(self.targets.outputs), figures, strict=True)
+        named = zip(slugs(distinct_names(self.targets.outputs)), figures, strict=True)
         return means | {f"{name}_{slug}": value for slug, own in named for name, value in own.items()}
 
     def _report_false_positives(self, context: StepContext, figures: Figures, output: str) -> None:
@@ -349,7 +350,7 @@ class SegmentationValidator(Validator):
 
     def _add_case(self, context: StepContext, case_id: str, tallies: Sequence[Tally]) -> None:
         dices = [None if tally.dice != tally.dice else round(tally.dice, 4) for tally in tallies]
-        named = zip(slugs(self.targets.outputs), dices, strict=True) if len(tallies) > 1 else ()
+        named = zip(slugs(distinct_names(self.targets.outputs)), dices, strict=True) if len(tallies) > 1 else ()
         context.add_case(
             case_id,
             split="validation",
