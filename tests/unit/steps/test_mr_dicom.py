@@ -390,6 +390,17 @@ def test_damaged_pixels_of_a_later_channel_name_its_series(tmp_path: Path, synta
     assert error.what.startswith(f"{error.case_id} (series 2): the slice at ")
 
 
+def test_a_later_channel_that_changed_after_check_names_its_series(tmp_path: Path) -> None:
+    study = series("A")
+    study["T2w"].write(tmp_path / "1")
+    path = study["T1w"].write(tmp_path / "2")[3]
+    case = check_one(tmp_path, RULES[:2])
+    data = path.read_bytes()
+    path.write_bytes(data[:-2] + bytes([data[-2] ^ 1, data[-1]]))
+    with pytest.raises(UserInputError, match=r"\(series 2\)"):
+        channels_of(tmp_path, case)
+
+
 def test_localizers_and_projections_of_pydicom_are_no_volumes(tmp_path: Path) -> None:
     folder = Path(str(get_testdata_file("MR_small.dcm"))).parent / "dicomdirtests" / "98892003"
     for path in folder.rglob("*"):

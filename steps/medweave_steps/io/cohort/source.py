@@ -351,11 +351,17 @@ def reference_series(source: VolumeSource) -> DicomSource | None:
 def _open_channels(cohort: Path, entry: CaseEntry, name: SeriesName) -> MultiSeriesSource:
     channels = [
         dataclasses.replace(
-            entry, files=one.files, grid=one.grid, content_sha256=one.content_sha256, channels=(one.name,), series=()
+            entry,
+            series_ordinal=one.ordinal,
+            files=one.files,
+            grid=one.grid,
+            content_sha256=one.content_sha256,
+            channels=(one.name,),
+            series=(),
         )
         for one in entry.series
     ]
-    sources = tuple(_open_dicom(cohort, channel, name) for channel in channels)
+    sources = tuple(_open_dicom(cohort, channel, name_of(channel)) for channel in channels)
     for source, one in zip(sources, entry.series, strict=True):
         if source.grid.shape != one.grid.shape or corners_apart_mm(source.grid, one.grid) > _SAME_GRID_MM:
             raise _changed(name, f"another grid of {one.name}")
