@@ -79,13 +79,13 @@ def _dicom(task: Task, context: StepContext, names: Sequence[str]) -> Deidentifi
     series = {one.ordinal: one for one in sources.series if one.ordinal not in refused}
     result = Deidentified(left_aside=sources.left_aside, findings=[finding for _, finding in sources.findings])
     masks = _masks_by_patient(task, list(series.values()))
-    defaced = _defaced_series(task, list(series.values()), masks)
+    applied = _masks_by_series(task, list(series.values()), masks)
     jobs = [
         SeriesJob(
             cohort=task.cohort, ordinal=one.ordinal, study_uid=one.study_uid, series_uid=one.series_uid, files=tuple(one.files),
             identity=one.identity, output=task.output, key=task.key,
             retain_patient_characteristics=task.retain_patient_characteristics, faces=task.faces,
-            masks=tuple(masks.get(one.identity, ())), defaced=defaced.get(one.identity, frozenset()),
+            masks=tuple(masks.get(one.identity, ())), mask_by_series=applied.get(one.identity, {}),
             refuse_faces=task.refuse_faces,
         )
         for one in series.values()
@@ -137,17 +137,18 @@ def _masks_by_patient(task: Task, series: Sequence[SourceSeries]) -> dict[str, l
     return masks
 
 
-def _defaced_series(
+def _masks_by_series(
     task: Task, series: Sequence[SourceSeries], masks: Mapping[str, Sequence[MaskOfFrame]]
-) -> dict[str, frozenset[str]]:
-    """Return by identity of the patient the UIDs of the series that masks apply to."""
-    defaced: dict[str, frozenset[str]] = {}
+) -> dict[str, dict[str, MaskOfFrame | None]]:
+    """Return by identity of the patient the mask that applies to each image series, by its UID; None where none does."""
+    applied: dict[str, dict[str, MaskOfFrame | None]] = {identity: {} for identity in masks}
     for one in series:
         if one.is_image and one.identity in masks:
             image = read_header(task.cohort / one.files[0], one.ordinal)
-            if mask_of_image(image, masks[one.identity], one.ordinal, face_in_image(image, task.faces)):
-                defaced[one.identity] = defaced.get(one.identity, frozenset()) | {one.series_uid}
-    return defaced
+            mask = mask_of_image(image, masks[one.identity], one.ordinal, face_in_image(image, task.faces))
+            of_patient = applied[one.identity]
+            of_patient[one.series_uid] = of_patient.get(one.series_uid) or mask  # one UID may be in several studies
+    return applied
 
 
 def _patients(series: Sequence[SourceSeries], pseudonyms: Pseudonyms) -> list[PatientAtHome]:

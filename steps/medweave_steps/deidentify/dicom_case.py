@@ -6,7 +6,7 @@ import io
 import os
 import shutil
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -42,7 +42,7 @@ class SeriesJob:
         output: folder of the de-identified cohort.
         faces: whether images show faces, as the user or the cohort card declares.
         masks: brain masks of the patient.
-        defaced: series of the patient that masks apply to.
+        mask_by_series: the mask that applies to each image series of the patient, by its UID; None where none does.
         refuse_faces: refuse images that may show a face.
     """
 
@@ -57,7 +57,7 @@ class SeriesJob:
     retain_patient_characteristics: bool
     faces: DeclaredFaces
     masks: tuple[MaskOfFrame, ...]
-    defaced: frozenset[str]
+    mask_by_series: Mapping[str, MaskOfFrame | None]
     refuse_faces: bool
 
 
@@ -110,7 +110,7 @@ def deidentify_series(job: SeriesJob) -> SeriesDone:
     done = SeriesDone(ordinal=job.ordinal, series_uid=cleaner.uid(job.series_uid), pseudonym=pseudonym)
     below = Path(pseudonym) / f"series-{pseudonyms.token('series', f'{job.study_uid} {job.series_uid}', digits=12)}"
     folder = job.output / below
-    search, defacer = TextSearch(), Defacer(job.masks, job.ordinal, job.defaced)
+    search, defacer = TextSearch(), Defacer(job.masks, job.ordinal, job.mask_by_series)
     states: list[FaceState] = []
     try:
         folder.mkdir(parents=True)

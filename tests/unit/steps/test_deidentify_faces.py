@@ -300,6 +300,47 @@ def test_labels_that_the_mask_would_cut_are_refused(
     assert ("labelled voxels lie outside of the brain mask" in capsys.readouterr().err) == bool(code)
 
 
+def without(keyword: str) -> Callable[[Dataset], None]:
+    return lambda dataset: delattr(dataset, keyword)
+
+
+def of_another_frame(dataset: Dataset) -> None:
+    dataset.FrameOfReferenceUID = uid("another frame")
+
+
+def of_another_series(dataset: Dataset) -> None:
+    dataset.ReferencedSeriesSequence[0].SeriesInstanceUID = uid("a series that the cohort lacks")
+
+
+@pytest.mark.parametrize(
+    ("change", "slice_of_label", "code"),
+    [
+        (without("ReferencedSeriesSequence"), 0, 65),
+        (without("ReferencedSeriesSequence"), 2, 0),
+        (without("FrameOfReferenceUID"), 0, 65),
+        (without("FrameOfReferenceUID"), 2, 0),
+        (of_another_series, 0, 65),
+        (of_another_frame, 2, 65),  # no mask in the frame of its positions
+    ],
+)
+def test_labels_are_compared_that_name_the_defaced_series_or_its_frame_of_reference(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    change: Callable[[Dataset], None],
+    slice_of_label: int,
+    code: int,
+) -> None:
+    folder, datasets = tmp_path / "cohort", head(modality="CT")
+    labels = np.zeros(SHAPE, np.uint8)
+    labels[slice_of_label, 10, 12] = 1
+    truth = segmentation(datasets, labels)
+    change(truth)
+    write_datasets(datasets, folder)
+    write_datasets([truth], folder / "truth")
+    assert deidentify(folder, "--brain-masks", str(mask_of(tmp_path / "masks", datasets))) == code
+    assert ("labelled voxels lie outside of the brain mask" in capsys.readouterr().err) == bool(code)
+
+
 def test_labels_on_a_scan_that_no_mask_applies_to_are_not_compared(tmp_path: Path) -> None:
     folder, first, body = tmp_path / "cohort", head(modality="CT"), head("body", "WHOLEBODY", modality="CT")
     labels = np.zeros(SHAPE, np.uint8)
