@@ -26,7 +26,7 @@ from medweave_steps.deidentify.pseudonyms import Pseudonyms
 from medweave_steps.deidentify.task import Deidentified, Task, load_libraries
 from medweave_steps.io.cohort.bids import is_bids
 from medweave_steps.io.cohort.discovery import case_id_of_series, walk
-from medweave_steps.io.cohort.files import CARD_FILE, DATASET_FILE, DEIDENTIFIED, SPLITS_FILE
+from medweave_steps.io.cohort.files import CARD_FILE, DATASET_FILE, SPLITS_FILE
 from medweave_steps.io.cohort.prepared import INDEX_FILE
 from medweave_steps.io.findings import FindingError
 from medweave_steps.io.nifti.volume import is_nifti
@@ -58,7 +58,8 @@ def deidentify_cohort(task: Task, context: StepContext) -> Deidentified:
             done.left_aside += aside
         elif nifti:
             done.left_aside["nifti-beside-dicom"] += len(nifti)
-    is_free = done.data_class == DEIDENTIFIED and "removed" in done.faces.values()
+    states = set(done.faces.values())
+    is_free = "removed" in states and states <= {"absent", "removed"}
     write_card(
         task.cohort, everything, task.output, data_class=done.data_class, faces="absent" if is_free else task.faces
     )

@@ -127,6 +127,22 @@ def test_the_cohort_card_declares_faces_and_the_output_repeats_it(tmp_path: Path
     assert deidentify(folder, name="bad") == 65
 
 
+def test_the_output_declares_faces_absent_only_if_all_cases_are_without_one(tmp_path: Path) -> None:
+    folder, masked = tmp_path / "cohort", head()
+    write_datasets(masked, folder / "head")
+    write_datasets(head("knee", "KNEE"), folder / "knee")
+    masks = str(mask_of(tmp_path / "masks", masked))
+    assert deidentify(folder, "--brain-masks", masks) == 0
+    assert card(folder) == {"data_class": "de-identified", "synthetic": False, "faces": "absent"}
+    unknown = head("unknown", None, modality="CT")
+    for dataset in unknown:
+        dataset.FrameOfReferenceUID = uid("another frame")
+    write_datasets(unknown, folder / "unknown")
+    assert deidentify(folder, "--brain-masks", masks, name="more") == 0
+    assert "1 case states no body part" in notices(folder, "more")
+    assert card(folder, "more") == {"data_class": "de-identified", "synthetic": False}
+
+
 def test_a_run_that_must_deidentify_refuses_heads_and_writes_the_rest(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
