@@ -79,7 +79,7 @@ def _dicom(task: Task, context: StepContext, names: Sequence[str]) -> Deidentifi
     refused = {ordinal for ordinal, _ in sources.findings}
     series = {one.ordinal: one for one in sources.series if one.ordinal not in refused}
     result = Deidentified(left_aside=sources.left_aside, findings=[finding for _, finding in sources.findings])
-    masks = _masks_by_patient(task, list(series.values()))
+    masks = _masks_by_patient(task, sources.series, list(series.values()))
     applied = _masks_by_series(task, list(series.values()), masks)
     jobs = [
         SeriesJob(
@@ -120,9 +120,16 @@ def _dicom(task: Task, context: StepContext, names: Sequence[str]) -> Deidentifi
     return result
 
 
-def _masks_by_patient(task: Task, series: Sequence[SourceSeries]) -> dict[str, list[MaskOfFrame]]:
-    """Return the brain masks by identity of the patient; each belongs to the frame of reference of its series."""
-    names = {str(one.ordinal): [case_id_of_series(one.series_uid)] for one in series if one.is_image}
+def _masks_by_patient(
+    task: Task, found: Sequence[SourceSeries], series: Sequence[SourceSeries]
+) -> dict[str, list[MaskOfFrame]]:
+    """Return the brain masks by identity of the patient; each belongs to the frame of reference of its series.
+
+    Args:
+        found: all series of the cohort: masks of refused ones match their case, too.
+        series: those that are de-identified.
+    """
+    names = {str(one.ordinal): [case_id_of_series(one.series_uid)] for one in found if one.is_image}
     if task.brain_masks is None or not names:
         return {}
     matched = match_masks(find_masks(task.brain_masks), names)

@@ -303,6 +303,21 @@ def test_masks_without_a_case_are_refused(tmp_path: Path, capsys: pytest.Capture
     assert "Quillfeather" not in message
 
 
+def test_the_mask_of_a_refused_series_stops_no_run_that_skips_it(tmp_path: Path) -> None:
+    folder, first, mixed = tmp_path / "cohort", head(), head("mixed")
+    for dataset in mixed:
+        dataset.StudyInstanceUID = uid("another study")
+    mixed[0].PatientID = "another patient"
+    write_datasets(first, folder / "first")
+    write_datasets(mixed, folder / "mixed")
+    masks = mask_of(tmp_path / "masks", first)
+    mask_of(masks, mixed)
+    assert deidentify(folder, "--brain-masks", str(masks)) == 65
+    assert deidentify(folder, "--brain-masks", str(masks), "--on-error", "skip") == 0
+    assert results(folder)["left_out"] == {"mixed-patients": 1}
+    assert results(folder)["actions"]["face-removed"] == len(first)
+
+
 @pytest.mark.parametrize(("place", "code"), [((2, 10, 12), 0), ((0, 10, 12), 65)])
 def test_labels_that_the_mask_would_cut_are_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], place: tuple[int, int, int], code: int
