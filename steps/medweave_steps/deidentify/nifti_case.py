@@ -72,10 +72,10 @@ class NiftiJob:
     name: SeriesName
     images: tuple[tuple[str, str], ...]
     mask: tuple[str, str] | None
-    channels: tuple[str, ...] | None = None
-    face: FaceState = "unknown"
-    brain_mask: Path | None = None
-    refuse_faces: bool = False
+    channels: tuple[str, ...] | None
+    face: FaceState
+    brain_mask: Path | None
+    refuse_faces: bool
 
     def parts(self) -> list[_Part]:
         """Return the files of the case; the mask is the last."""
@@ -128,7 +128,7 @@ def deidentify_nifti(job: NiftiJob) -> NiftiDone:
     try:
         if job.refuse_faces and face in IDENTIFIABLE:
             raise _may_show_a_face(job.name)
-        brain = None if job.brain_mask is None else BrainMask.read(job.brain_mask, str(job.name))
+        brain = None if job.brain_mask is None else BrainMask.read(job.brain_mask, job.name)
         opened = [(part, _open(job, part)) for part in job.parts()]
         if brain is not None:
             _check_grids(brain, opened, job.name)
@@ -158,10 +158,10 @@ def _check_grids(brain: BrainMask, opened: Sequence[tuple[_Part, NiftiVolume]], 
     """Raise FindingError unless the brain mask is on the grid of a volume, and the mask with labels on that or the first one."""
     grids = [volume.grid for part, volume in opened if part.role != _MASK]
     if not any(_fits(brain, grid) for grid in grids):
-        raise wrong_grid(str(name))
+        raise wrong_grid(name)
     of_labels = [volume.grid for part, volume in opened if part.role == _MASK]
     if not all(_fits(brain, grid) or is_same_grid(grid, grids[0]) for grid in of_labels):
-        raise wrong_grid(str(name))
+        raise wrong_grid(name)
 
 
 def _fits(brain: BrainMask, grid: Grid) -> bool:
@@ -278,7 +278,7 @@ class _PlaneFilter:
         if self.blank is not None:
             return np.where(keep, plane_JI, np.array(self.blank, plane_JI.dtype)).astype(plane_JI.dtype)
         if num_outside := int(np.count_nonzero(plane_JI[~keep])):
-            raise label_outside(str(self.name), num_outside)
+            raise label_outside(self.name, num_outside)
         return plane_JI
 
 

@@ -13,9 +13,12 @@ import pydicom
 import pytest
 from pydicom.dataset import Dataset
 
+from medweave_core.contracts.volume import CT_CHANNELS
 from medweave_core.errors import UserInputError
 from medweave_steps.deidentify.brain_mask import match_masks, names_of_volume
+from medweave_steps.deidentify.nifti_case import NiftiJob, deidentify_nifti
 from medweave_steps.io.cohort.discovery import case_id_of_series
+from medweave_steps.io.findings import SeriesName
 from support.dicom_builder import CtSeries, segmentation, uid, write_datasets
 from support.identified import deidentify, results, tree
 from support.validators import dciodvfy_errors
@@ -475,6 +478,35 @@ def test_nifti_masks_and_labels_that_do_not_fit_are_refused(tmp_path: Path, caps
     assert "1 labelled voxels that the mask removes" in capsys.readouterr().err
     assert deidentify(tmp_path / "cohort", "--require-deidentified") == 65
     assert "the volume may show a face" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("code", "depth", "factor"),
+    [("brain-mask-grid", 11, 1), ("bad-brain-mask", 10, 0), ("label-outside-brain-mask", 10, 1)],
+)
+def test_errors_about_the_mask_of_a_nifti_case_name_the_case(
+    tmp_path: Path, code: str, depth: int, factor: int
+) -> None:
+    labels = np.zeros((8, 9, 10), np.uint8)
+    labels[0, 0, 0] = 1
+    data_set(tmp_path / "cohort", {"0": "CT"}, labels)
+    masks, mask = nifti_mask(tmp_path / "masks", (8, 9, depth))
+    write_mask(masks, "Quillfeather", mask * np.uint8(factor), np.diag([2.0, 2.0, 2.0, 1.0]))
+    job = NiftiJob(
+        cohort=tmp_path / "cohort",
+        output=tmp_path / "out",
+        name=SeriesName(case_id="case-1", ordinal=7),
+        images=(("imagesTr/Quillfeather.nii.gz", "imagesTr/case-1.nii.gz"),),
+        mask=("labelsTr/Quillfeather.nii.gz", "labelsTr/case-1.nii.gz"),
+        channels=CT_CHANNELS,
+        face="present",
+        brain_mask=masks / "Quillfeather.nii.gz",
+        refuse_faces=True,
+    )
+    finding = deidentify_nifti(job).finding
+    assert finding is not None
+    assert (finding.code, finding.case_id) == (code, "case-1")
+    assert finding.what.startswith("case-1 (series 7): ")
 
 
 def test_the_same_key_makes_the_same_bytes_with_masks_and_the_result_is_valid(tmp_path: Path) -> None:
