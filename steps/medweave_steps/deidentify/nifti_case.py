@@ -136,7 +136,7 @@ def deidentify_nifti(job: NiftiJob) -> NiftiDone:
             written.append(job.output / part.pair[1])
             written[-1].parent.mkdir(parents=True, exist_ok=True)
             planes = None if brain is None else _PlaneFilter.of(volume, brain, part)
-            resampled += [part.role] if planes and planes.is_resampled and part.role != _MASK else []
+            resampled += [part.role] if planes and planes.is_resampled else []
             _copy(volume, written[-1], part, planes)
     except FindingError as error:
         for path in written:
@@ -182,8 +182,6 @@ def _copy(volume: NiftiVolume, target: Path, part: _Part, planes: _PlaneFilter |
                 else:  # no name and no time in the gzip header: they would be the source's
                     with gzip.GzipFile("", "wb", _GZIP_LEVEL, plain, mtime=0) as deflated:
                         _write(stream, cast(BinaryIO, deflated), header, volume, planes, search)
-    except FileNotFoundError:
-        raise _missing(name, role) from None
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise _cut_off(name, role) from error
     except OSError as error:
@@ -251,7 +249,7 @@ class _PlaneFilter:
     Attributes:
         keep_IJK: True for voxels to keep.
         blank: stored value of removed voxels; None for a mask with labels, which is not changed.
-        is_resampled: whether the brain mask lies on another grid.
+        is_resampled: whether a volume lies on another grid than the brain mask.
     """
 
     keep_IJK: Mask
@@ -268,7 +266,7 @@ class _PlaneFilter:
         """
         keep_IJK, is_on_grid = brain.keep_of_grid(np.asarray(volume.grid.affine), volume.grid.shape)
         if part.role == _MASK:
-            return cls(keep_IJK, volume.name, None, not is_on_grid)
+            return cls(keep_IJK, volume.name, None)
         if not keep_IJK.any():
             raise _outside_brain_mask(volume.name, part.role)
         return cls(keep_IJK, volume.name, _blank(volume, part.channels), not is_on_grid)
