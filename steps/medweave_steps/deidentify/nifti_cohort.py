@@ -50,17 +50,15 @@ def deidentify_nifti_cohort(task: Task, context: StepContext, cohort: NiftiCohor
     if cohort.num_orphans:
         result.left_aside["mask-without-volume"] += cohort.num_orphans
     good = _run(jobs, context, result)
+    for job in jobs:
+        if job.name.ordinal in good:
+            pairs = [part.pair for part in job.parts()]
+            result.files |= dict(pairs)
+            result.case_ids[job.name.case_id] = len(pairs)
+            result.actions["header-cleared"] += len(pairs)
+            if job.brain_mask is not None:
+                result.actions["face-removed"] += len(job.images)
     written = [(cases[ordinal], news[ordinal]) for ordinal in cases if ordinal in good]
-    for case, new in written:
-        pairs = [
-            *zip(case.files, new.images, strict=True),
-            *([(case.mask, new.mask)] if case.mask and new.mask else []),
-        ]
-        result.files |= dict(pairs)
-        result.case_ids[new.name.case_id] = len(pairs)
-        result.actions["header-cleared"] += len(pairs)
-        if str(case.name.ordinal) in masks:
-            result.actions["face-removed"] += len(case.files)
     result.num_patients = len({case.patient or new.name.case_id for case, new in written})
     if written:
         retain = task.retain_patient_characteristics
