@@ -10,7 +10,7 @@ from medweave_core.contracts.deidentification import PatientAtHome
 from medweave_steps.deidentify.bids_output import described_files
 from medweave_steps.deidentify.brain_mask import find_masks, match_masks
 from medweave_steps.deidentify.deface import MaskOfFrame, mask_of_image
-from medweave_steps.deidentify.describe import declared_faces, write_card, write_splits
+from medweave_steps.deidentify.describe import declared_faces, has_synthetic_card, write_card, write_splits
 from medweave_steps.deidentify.dicom_case import (
     SeriesDone,
     SeriesJob,
@@ -45,24 +45,25 @@ def deidentify_cohort(task: Task, context: StepContext) -> Deidentified:
     everything = list(walk(task.cohort))
     if task.faces == "auto":
         task = dataclasses.replace(task, faces=declared_faces(task.cohort))
+    is_synthetic = has_synthetic_card(task.cohort, everything)
     names = [name for name in everything if name.rpartition("/")[2] not in _ABOUT_THE_COHORT]
     if (task.cohort / DATASET_FILE).is_file():
-        done = deidentify_nifti_cohort(task, context, list_data_set(task.cohort, everything))
+        done = deidentify_nifti_cohort(task, context, list_data_set(task.cohort, everything), is_synthetic=is_synthetic)
     else:
         nifti = [name for name in names if is_nifti(name)]
         tables = set(described_files(names)) if is_bids(nifti) else set()
         done = _dicom(task, context, [name for name in names if not is_nifti(name) and name not in tables])
         if nifti and not done.case_ids and not done.findings:
             aside = done.left_aside
-            done = deidentify_nifti_cohort(task, context, list_folder(task.cohort, names, everything))
+            cohort = list_folder(task.cohort, names, everything)
+            done = deidentify_nifti_cohort(task, context, cohort, is_synthetic=is_synthetic)
             done.left_aside += aside
         elif nifti:
             done.left_aside["nifti-beside-dicom"] += len(nifti)
     states = set(done.faces.values())
     is_free = "removed" in states and states <= {"absent", "removed"}
-    write_card(
-        task.cohort, everything, task.output, data_class=done.data_class, faces="absent" if is_free else task.faces
-    )
+    faces = "absent" if is_free else task.faces
+    write_card(task.cohort, task.output, data_class=done.data_class, is_synthetic=is_synthetic, faces=faces)
     if done.case_ids:
         write_splits(task.cohort, task.output, done.new_ids)
     return done
