@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
 
 from medweave_core.contracts.cohort import Finding
 from medweave_core.contracts.deidentification import PatientAtHome
@@ -28,6 +30,7 @@ from medweave_steps.io.cohort.bids import is_bids
 from medweave_steps.io.cohort.discovery import case_id_of_series, walk
 from medweave_steps.io.cohort.files import CARD_FILE, DATASET_FILE, SPLITS_FILE
 from medweave_steps.io.cohort.prepared import INDEX_FILE
+from medweave_steps.io.dicom.values import HeaderValues
 from medweave_steps.io.findings import FindingError
 from medweave_steps.io.nifti.volume import is_nifti
 from medweave_steps.runtime.pool import finished_cases
@@ -81,13 +84,13 @@ def _dicom(task: Task, context: StepContext, names: Sequence[str]) -> Deidentifi
     series = {one.ordinal: one for one in sources.series if one.ordinal not in refused}
     result = Deidentified(left_aside=sources.left_aside, findings=[finding for _, finding in sources.findings])
     masks = _masks_by_patient(task, sources.series, list(series.values()))
-    applied = _masks_by_series(task, list(series.values()), masks)
+    no_masks = _PatientMasks()
     jobs = [
         SeriesJob(
             cohort=task.cohort, ordinal=one.ordinal, study_uid=one.study_uid, series_uid=one.series_uid, files=tuple(one.files),
             identity=one.identity, output=task.output, key=task.key,
             retain_patient_characteristics=task.retain_patient_characteristics, faces=task.faces,
-            masks=tuple(masks.get(one.identity, ())), mask_by_series=applied.get(one.identity, {}),
+            masks=masks.get(one.identity, no_masks).masks, mask_by_series=masks.get(one.identity, no_masks).by_series,
             refuse_faces=task.refuse_faces,
         )
         for one in series.values()
@@ -121,10 +124,18 @@ def _dicom(task: Task, context: StepContext, names: Sequence[str]) -> Deidentifi
     return result
 
 
+@dataclass(frozen=True, slots=True)
+class _PatientMasks:
+    """The brain masks of a patient, and the one that applies to each image series by its UID; None where none does."""
+
+    masks: tuple[MaskOfFrame, ...] = ()
+    by_series: Mapping[str, MaskOfFrame | None] = field(default_factory=dict)
+
+
 def _masks_by_patient(
     task: Task, found: Sequence[SourceSeries], series: Sequence[SourceSeries]
-) -> dict[str, list[MaskOfFrame]]:
-    """Return the brain masks by identity of the patient; each belongs to the frame of reference of its series.
+) -> dict[str, _PatientMasks]:
+    """Return the brain masks by identity of the patient, of patients with a mask.
 
     Args:
         found: all series of the cohort: masks of refused ones match their case, too.
@@ -134,30 +145,36 @@ def _masks_by_patient(
     if task.brain_masks is None or not names:
         return {}
     matched = match_masks(find_masks(task.brain_masks), names)
-    masks: dict[str, list[MaskOfFrame]] = {}
+    images: dict[str, list[SourceSeries]] = {}
     for one in series:
-        if path := matched.get(str(one.ordinal)):
-            frame = str(read_header(task.cohort / one.files[0], one.ordinal).get("FrameOfReferenceUID") or "").strip(
-                " \0"
-            )
-            masks.setdefault(one.identity, []).append(
-                MaskOfFrame(path=path, frame_of_reference=frame, ordinal=one.ordinal)
-            )
-    return masks
+        if one.is_image:
+            images.setdefault(one.identity, []).append(one)
+    return {
+        identity: _masks_of_patient(task, of_patient, matched)
+        for identity, of_patient in images.items()
+        if any(str(one.ordinal) in matched for one in of_patient)
+    }
 
 
-def _masks_by_series(
-    task: Task, series: Sequence[SourceSeries], masks: Mapping[str, Sequence[MaskOfFrame]]
-) -> dict[str, dict[str, MaskOfFrame | None]]:
-    """Return by identity of the patient the mask that applies to each image series, by its UID; None where none does."""
-    applied: dict[str, dict[str, MaskOfFrame | None]] = {identity: {} for identity in masks}
+def _masks_of_patient(task: Task, series: Sequence[SourceSeries], matched: Mapping[str, Path]) -> _PatientMasks:
+    """Return the masks of a patient; each belongs to the frame of reference of its series.
+
+    Args:
+        series: images of the patient.
+        matched: mask by the ordinal of its series.
+    """
+    headers = {one.ordinal: read_header(task.cohort / one.files[0], one.ordinal) for one in series}
+    masks = tuple(
+        MaskOfFrame(path=path, frame_of_reference=HeaderValues(header).text("FrameOfReferenceUID"), ordinal=ordinal)
+        for ordinal, header in headers.items()
+        if (path := matched.get(str(ordinal)))
+    )
+    by_series: dict[str, MaskOfFrame | None] = {}
     for one in series:
-        if one.is_image and one.identity in masks:
-            image = read_header(task.cohort / one.files[0], one.ordinal)
-            mask = mask_of_image(image, masks[one.identity], one.ordinal, face_in_image(image, task.faces))
-            of_patient = applied[one.identity]
-            of_patient[one.series_uid] = of_patient.get(one.series_uid) or mask  # one UID may be in several studies
-    return applied
+        header = headers[one.ordinal]
+        mask = mask_of_image(header, masks, one.ordinal, face_in_image(header, task.faces))
+        by_series[one.series_uid] = by_series.get(one.series_uid) or mask  # one UID may be in several studies
+    return _PatientMasks(masks, by_series)
 
 
 def _patients(series: Sequence[SourceSeries], pseudonyms: Pseudonyms) -> list[PatientAtHome]:

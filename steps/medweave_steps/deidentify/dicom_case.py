@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from medweave_core.contracts.cohort import Finding
 from medweave_steps import __version__
@@ -191,26 +191,31 @@ def _new_file(
 
 def read_private(path: Path) -> bytes:
     """Return a file's bytes; an error that names no file, since its name may be a person's."""
+    with _open_private(path) as stream:
+        return stream.read()
+
+
+def _open_private(path: Path) -> BinaryIO:
+    """Open a file by number, so that no message of a library can quote the path."""
     try:
-        with path.open("rb") as stream:
-            return stream.read()
+        return os.fdopen(os.open(path, os.O_RDONLY), "rb")
     except OSError as error:
         raise OSError(error.errno, error.strerror) from None
 
 
 def read_header(path: Path, ordinal: int) -> Any:
-    """Return the header of a file of a series as a pydicom Dataset, without its pixels.
+    """Return the header of a file of a series as a pydicom Dataset; its pixels are not read.
 
     Raises:
         FindingError: it cannot be read.
     """
-    content = read_private(path)
-    try:
-        return load_pydicom().dcmread(io.BytesIO(content), force=True, stop_before_pixels=True)
-    except Exception as error:  # pydicom raises many kinds for damaged files; their texts may quote values
-        if has_other_cause(error):
-            raise
-        raise _unreadable(ordinal) from error
+    with _open_private(path) as stream:
+        try:
+            return load_pydicom().dcmread(stream, force=True, stop_before_pixels=True)
+        except Exception as error:  # pydicom raises many kinds for damaged files; their texts may quote values
+            if has_other_cause(error):
+                raise
+            raise _unreadable(ordinal) from error
 
 
 def _parse(content: bytes, ordinal: int) -> tuple[Any, str]:
